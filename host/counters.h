@@ -29,9 +29,9 @@ static inline uint64_t ladei_pinned_gauge_current(const ladei_pinned_gauge *gaug
   return atomic_load_explicit(&gauge->current, memory_order_relaxed);
 }
 
-/* A current value as far as the threads have told, and its peak. */
+/* A current value as far as the threads have published, and its peak. */
 typedef struct ladei_pinned_published {
-  _Atomic(uint64_t) current; /* modulo 2^64: a thread may tell its frees before another tells the allocs */
+  _Atomic(uint64_t) current; /* modulo 2^64: a thread may publish its frees before another publishes the allocs */
   _Atomic(uint64_t) peak;
 } ladei_pinned_published;
 
@@ -42,12 +42,12 @@ typedef struct ladei_pinned_amount {
   uint64_t blocks, bytes;
 } ladei_pinned_amount;
 
-/* Blocks in use as far as the threads have told. */
+/* Blocks in use as far as the threads have published. */
 typedef struct ladei_pinned_published_use {
   ladei_pinned_published blocks, bytes, requested;
 } ladei_pinned_published_use;
 
-/* What one thread tells of one class: before, and now. */
+/* What one thread publishes of one class: before, and now. */
 typedef struct ladei_pinned_thread_use {
   uint64_t blocks, bytes, requested;
 } ladei_pinned_thread_use;
@@ -57,9 +57,9 @@ typedef struct ladei_pinned_counter_pair {
   _Atomic(uint64_t) blocks, bytes;
 } ladei_pinned_counter_pair;
 
-/* The same of pending blocks: what the threads have told, ever; what is pending no longer, ever; the most between. */
+/* The same of pending blocks: what the threads have published, ever; what is pending no longer, ever; the most between. */
 typedef struct ladei_pinned_pending {
-  ladei_pinned_counter_pair told, retired; /* of several threads */
+  ladei_pinned_counter_pair published, retired; /* of several threads */
   _Atomic(uint64_t) peak_blocks, peak_bytes;
 } ladei_pinned_pending;
 

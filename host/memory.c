@@ -523,7 +523,7 @@ static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_p
   return NULL;
 }
 
-/* Quarantined uses are told: lade_pinned_empty_cache() may help where waiting for events does not. */
+/* Quarantined uses are named: lade_pinned_empty_cache() may help where waiting for events does not. */
 static lade_status no_room(lade_pinned_pool *pool, size_t bytes) {
   ladei_retire_counters uses;
   ladei_pinned_usage usage;
@@ -608,7 +608,8 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
   }
   for (;;) {
     uint64_t done = 0;
-    lade_status status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nobody tells when an event is done */
+    lade_status status =
+        ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nothing reports that an event is done */
     if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) return status;
     if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || !comes_back(pool)) return LADE_OK;
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
@@ -618,7 +619,7 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
   }
 }
 
-/* Announced: what comes back after the look is told to this thread. */
+/* Announced: what comes back after the look wakes this thread. */
 static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
                                  ladei_pinned_block **out) {
   lade_status status = LADE_OK;

@@ -14,8 +14,8 @@ typedef struct ladei_pinned_request {
   unsigned count; /* blocks wanted; one is enough */
   ladei_pinned_node *node;
   ladei_pinned_thread_cache
-      *cache; /* of the calling thread, and its tallies for the node; both NULL where there is none */
-  ladei_pinned_thread_counters *tallies;
+      *cache; /* of the calling thread, and its counters for the node; both NULL where there is none */
+  ladei_pinned_thread_counters *counters;
 } ladei_pinned_request;
 
 /* CACHED blocks, one or more, linked by next, from the cache or from new memory. More than one are in transit

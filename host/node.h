@@ -86,7 +86,7 @@ void ladei_pinned_node_count_reserved(ladei_pinned_node *node, uint64_t bytes);
 void ladei_pinned_node_stamp_free_segments(ladei_pinned_node *node, uint64_t now_ns);
 
 /* The oldest wholly free segment that was seen free at `free_before_ns` or before (UINT64_MAX: that is free) is taken out
- * if it was born before `born_before`; NULL: none. Its birth, or UINT64_MAX, is told either way. */
+ * if it was born before `born_before`; NULL: none. Its birth, or UINT64_MAX, is stored either way. */
 ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *node, uint64_t free_before_ns,
                                                             uint64_t born_before, uint64_t *out_birth);
 

@@ -67,13 +67,12 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
   uint32_t count = ladei_pinned_pool_node_count(pool);
   if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
   if (node == NULL) {
-    ladei_pinned_thread_counters *departed =
-        ladei_pinned_thread_counters_create(count, pool->policy->uses_thread_caches);
-    node = departed == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
+    ladei_pinned_thread_counters *exited = ladei_pinned_thread_counters_create(count, pool->policy->uses_thread_caches);
+    node = exited == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
     if (node == NULL) {
-      free(departed);
+      free(exited);
     } else {
-      atomic_store_explicit(&pool->departed[count], departed, memory_order_release);
+      atomic_store_explicit(&pool->exited[count], exited, memory_order_release);
       atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
       atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
     }

@@ -22,7 +22,7 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
 lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, const char *call,
                                          ladei_pinned_node **out);
 
-/* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is told. */
+/* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is woken. */
 void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list);
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block);
 

@@ -56,8 +56,8 @@ static lade_status enter_alloc(const lade_pinned_pool *pool, size_t bytes, void 
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* The calling thread's tallies for a block's node; NULL where there is no memory for them. */
-static ladei_pinned_thread_counters *tallies_for(ladei_pinned_thread_cache *cache, const ladei_pinned_block *block) {
+/* The calling thread's counters for a block's node; NULL where there is no memory for them. */
+static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cache, const ladei_pinned_block *block) {
   return cache == NULL
              ? NULL
              : ladei_pinned_thread_counters_of_make(cache, ladei_pinned_word_node(ladei_pinned_block_word(block)));
@@ -68,20 +68,20 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   uint64_t word = ladei_pinned_block_word(block);
   size_t bytes = pool->policy->block_bytes(pool, block, word);
   unsigned class_index = pool->policy->counted_class(word, bytes);
-  ladei_pinned_thread_counters *tallies = tallies_for(cache, block);
-  if (tallies != NULL) {
-    ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, requested, bytes);
-    ladei_pinned_class_counts_publish(pool, tallies, class_index);
-    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_ready_taken(cache, tallies, block, class_index);
+  ladei_pinned_thread_counters *counters = counters_for(cache, block);
+  if (counters != NULL) {
+    ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, requested, bytes);
+    ladei_pinned_class_counts_publish(pool, counters, class_index);
+    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_ready_taken(cache, counters, block, class_index);
     return;
   }
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
-  ladei_pinned_class_counts *tally =
+  ladei_pinned_class_counts *counts =
       &ladei_pinned_pool_exited(pool, ladei_pinned_word_node(word))->classes[class_index];
-  ladei_pinned_in_use_tell(pool, ladei_pinned_word_node(word), class_index, &none, &one);
-  ladei_pinned_count(&tally->allocs, 1);
-  ladei_pinned_count(&tally->requested_allocated, requested);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_allocated, bytes);
+  ladei_pinned_in_use_publish(pool, ladei_pinned_word_node(word), class_index, &none, &one);
+  ladei_pinned_count(&counts->allocs, 1);
+  ladei_pinned_count(&counts->requested_allocated, requested);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_allocated, bytes);
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
@@ -97,14 +97,14 @@ static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) return NULL;
   ladei_pinned_thread_cache *cache = ladei_tls.cache;
-  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, (unsigned)home);
-  if (tallies == NULL) return NULL;
+  ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, (unsigned)home);
+  if (counters == NULL) return NULL;
   unsigned class_index = ladei_pinned_class_of(bytes);
   bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
-  ladei_pinned_block *block = ladei_pinned_ready_take(cache, tallies, ladei_pinned_pool_node(pool, (uint32_t)home),
+  ladei_pinned_block *block = ladei_pinned_ready_take(cache, counters, ladei_pinned_pool_node(pool, (uint32_t)home),
                                                       class_index, large ? ladei_pinned_pages(bytes) : 0, bytes);
   if (block == NULL) return NULL;
-  ladei_pinned_class_counts_alloc(&tallies->classes[class_index], class_index, bytes,
+  ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
                                   large ? ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
   return (void *)ladei_pinned_block_address(block);
 }
@@ -121,10 +121,10 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = ladei_pinned_call_cache(pool);
   ladei_pinned_call_answer(pool, request.cache);
-  request.tallies = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
-  request.count = request.tallies == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
+  request.counters = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
+  request.count = request.counters == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
   if (request.count > 1) {
-    size_t block_bytes = request.tallies->classes[request.class_index].block_bytes;
+    size_t block_bytes = request.counters->classes[request.class_index].block_bytes;
     request.count = ladei_pinned_magazine_refill(pool, request.cache, block_bytes, request.count);
   }
   return request;
@@ -160,8 +160,8 @@ static void idle_look(lade_pinned_pool *pool) {
 }
 
 static ladei_pinned_block *request_ready(const ladei_pinned_request *request) {
-  if (request->tallies == NULL) return NULL;
-  return ladei_pinned_ready_take(request->cache, request->tallies, request->node, request->class_index,
+  if (request->counters == NULL) return NULL;
+  return ladei_pinned_ready_take(request->cache, request->counters, request->node, request->class_index,
                                  ladei_pinned_pages(request->bytes), request->bytes);
 }
 
@@ -287,21 +287,21 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   uint64_t word;
   ladei_pinned_block *block = block_find(pool, cache, pointer, &word);
   if (block == NULL) return false;
-  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
-  if (tallies == NULL) return false;
+  ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
+  if (counters == NULL) return false;
   /* Read before the block is anybody's. */
   unsigned class_index = ladei_pinned_word_class(word);
   size_t requested = ladei_pinned_block_requested(block), bytes = ladei_pinned_block_bytes(block, word);
   bool noted = ladei_retire_ticket_noted(&block->ticket);
   ladei_pinned_block_state freed = noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED;
   if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) return false;
-  ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, requested, bytes);
+  ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
   if (noted) {
     ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
   } else if (!ladei_pinned_word_is_in_slot(word) &&
-             !ladei_pinned_ready_put(cache, tallies, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
+             !ladei_pinned_ready_put(cache, counters, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
                                      class_index)) {
-    ladei_pinned_default_overflow(pool, cache, tallies, block);
+    ladei_pinned_default_overflow(pool, cache, counters, block);
     ladei_pinned_call_answer(pool, cache);
   }
   return true;
@@ -336,18 +336,18 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
 static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, const freed_block *freed) {
   unsigned class_index = pool->policy->counted_class(freed->word, freed->block_bytes);
   unsigned node = ladei_pinned_word_node(freed->word);
-  ladei_pinned_thread_counters *tallies = cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, node);
-  if (tallies != NULL) {
-    ladei_pinned_class_counts_free(&tallies->classes[class_index], class_index, freed->requested_bytes,
+  ladei_pinned_thread_counters *counters = cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, node);
+  if (counters != NULL) {
+    ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, freed->requested_bytes,
                                    freed->block_bytes);
     return;
   }
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, freed->block_bytes, freed->requested_bytes};
-  ladei_pinned_class_counts *tally = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
-  ladei_pinned_in_use_tell(pool, node, class_index, &one, &none);
-  ladei_pinned_count(&tally->frees, 1);
-  ladei_pinned_count(&tally->requested_freed, freed->requested_bytes);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&tally->bytes_freed, freed->block_bytes);
+  ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
+  ladei_pinned_in_use_publish(pool, node, class_index, &one, &none);
+  ladei_pinned_count(&counts->frees, 1);
+  ladei_pinned_count(&counts->requested_freed, freed->requested_bytes);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, freed->block_bytes);
 }
 
 static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call) {

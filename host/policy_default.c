@@ -38,15 +38,15 @@ static unsigned counted_class(uint64_t word, size_t bytes) {
 /* ---- Free blocks ------------------------------------------------------------------------------------------------- */
 
 void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                   ladei_pinned_thread_counters *tallies, ladei_pinned_block *block) {
+                                   ladei_pinned_thread_counters *counters, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
   unsigned class_index = ladei_pinned_word_class(word);
-  ladei_pinned_class_counts_publish_frees(pool, tallies, class_index);
+  ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
       ladei_pinned_transit_try_begin(&pool->room.blocks)) {
-    ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, tallies, class_index));
+    ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
     ladei_pinned_transit_end(&pool->room.blocks);
-    if (ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block)) return;
+    if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
   }
   ladei_pinned_pool_put_one(pool, block);
 }
@@ -62,13 +62,13 @@ static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cac
 static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
   ladei_pinned_node *node = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word));
-  ladei_pinned_thread_counters *tallies = counters_for(cache, block);
+  ladei_pinned_thread_counters *counters = counters_for(cache, block);
   if (pool->debug != NULL)
     ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block), ladei_pinned_block_bytes(block, word));
-  if (tallies == NULL)
+  if (counters == NULL)
     ladei_pinned_pool_put_one(pool, block);
-  else if (!ladei_pinned_ready_put(cache, tallies, node, block, ladei_pinned_word_class(word)))
-    ladei_pinned_default_overflow(pool, cache, tallies, block);
+  else if (!ladei_pinned_ready_put(cache, counters, node, block, ladei_pinned_word_class(word)))
+    ladei_pinned_default_overflow(pool, cache, counters, block);
 }
 
 /* ---- Pending blocks ---------------------------------------------------------------------------------------------- */
@@ -84,11 +84,11 @@ static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *ca
   }
   word = ladei_pinned_word_with_state(word, LADEI_PINNED_BLOCK_CACHED);
   ladei_pinned_block_word_set(block, word);
-  ladei_pinned_thread_counters *tallies =
+  ladei_pinned_thread_counters *counters =
       cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, ladei_pinned_word_node(word));
   unsigned class_index = ladei_pinned_word_class(word);
-  bool magazine = tallies != NULL && class_index < LADEI_PINNED_MAGAZINE_CLASSES;
-  if (!magazine || !ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block))
+  bool magazine = counters != NULL && class_index < LADEI_PINNED_MAGAZINE_CLASSES;
+  if (!magazine || !ladei_pinned_magazine_put(cache, &counters->classes[class_index], block))
     block_put(pool, cache, block);
 }
 

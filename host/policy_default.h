@@ -16,6 +16,6 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
 
 /* A CACHED block that no magazine and no bin has room for: what a thread keeps is halved for it, or it goes back to its node. */
 void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                   ladei_pinned_thread_counters *tallies, ladei_pinned_block *block);
+                                   ladei_pinned_thread_counters *counters, ladei_pinned_block *block);
 
 #endif /* LADE_HOST_POLICY_DEFAULT_H */

@@ -75,7 +75,7 @@ struct lade_pinned_pool {
   _Atomic(int32_t) *device_nodes; /* [device_count] index of the node's cache, or LADEI_PINNED_NODE_UNRESOLVED */
   _Atomic(int32_t) home_node;     /* the same for `device` */
   _Atomic(ladei_pinned_thread_counters *)
-      departed[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
+      exited[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
 
   ladei_lock threads_lock;              /* keeps `threads` still for readers: it is changed under both locks */
   ladei_lock lock;                      /* guards: adding nodes, spare_segments, births, threads, node->growing */
@@ -112,7 +112,7 @@ static inline ladei_pinned_node *ladei_pinned_pool_node(const lade_pinned_pool *
 }
 /* What threads that have no cache, or none any more, counted on a node that is there. */
 static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_pinned_pool *pool, uint32_t index) {
-  return atomic_load_explicit(&pool->departed[index], memory_order_acquire);
+  return atomic_load_explicit(&pool->exited[index], memory_order_acquire);
 }
 /* Whether the bytes of a class's blocks are counted, and do not follow from their number. */
 static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {

@@ -11,32 +11,32 @@
 #include "host/thread_cache.h"
 
 /* A large block was handed out to the thread. */
-static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+static inline void ladei_pinned_ready_taken(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                             ladei_pinned_block *block, unsigned class_index) {
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   uint32_t pages = (uint32_t)ladei_pinned_block_pages(block);
-  tallies->repeats[bin] = pages == tallies->last_pages[bin] ? tallies->repeats[bin] + 1 : 0;
-  tallies->last_pages[bin] = pages;
-  tallies->last[bin] = block;
+  counters->repeats[bin] = pages == counters->last_pages[bin] ? counters->repeats[bin] + 1 : 0;
+  counters->last_pages[bin] = pages;
+  counters->last[bin] = block;
   block->ticket.spare = cache->id;
 }
 
 /* A block for a request of the class that needs `pages` (above the magazines' sizes only), IN_USE now; NULL: none. */
 static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_cache *cache,
-                                                          ladei_pinned_thread_counters *tallies,
+                                                          ladei_pinned_thread_counters *counters,
                                                           ladei_pinned_node *node, unsigned class_index, size_t pages,
                                                           size_t requested) {
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
-  ladei_pinned_block *block = large ? ladei_pinned_kept_take(cache, tallies, bin, pages)
-                                    : ladei_pinned_magazine_take(cache, &tallies->classes[class_index]);
+  ladei_pinned_block *block = large ? ladei_pinned_kept_take(cache, counters, bin, pages)
+                                    : ladei_pinned_magazine_take(cache, &counters->classes[class_index]);
   if (block != NULL) {
     ladei_pinned_block_hand_out(block, requested);
   } else if (large && !ladei_asym_lock_is_called(&cache->gate)) { /* a call is answered by the slow path */
     block = ladei_pinned_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
       ladei_pinned_block_requested_set(block, requested);
-      ladei_pinned_ready_taken(cache, tallies, block, class_index);
+      ladei_pinned_ready_taken(cache, counters, block, class_index);
     }
   }
   return block;
@@ -45,31 +45,32 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
 /* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large one that the
  * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can coalesce with its
  * neighbours and be split to fit; in a bin it waits for a request of its class. */
-static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                           ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
-    return ladei_pinned_magazine_put(cache, &tallies->classes[class_index], block);
+    return ladei_pinned_magazine_put(cache, &counters->classes[class_index], block);
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
-  if (ladei_pinned_kept_put(cache, tallies, bin, block)) return true;
-  /* Random sizes are rarely repeats so often, as a class has eight of them. */
-  bool wanted = block->ticket.spare != cache->id || tallies->repeats[bin] >= 4;
+  if (ladei_pinned_kept_put(cache, counters, bin, block)) return true;
+  /* Random sizes rarely repeat so often, since a class has eight of them. */
+  bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4;
   if (!wanted || !ladei_pinned_bins_put(&node->bins, block, class_index)) return false;
   ladei_pinned_room_returned(cache->room);
   return true;
 }
 
-static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *tally, unsigned class_index,
+static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,
                                                    size_t requested, size_t block_bytes) {
-  ladei_pinned_class_counts_add(&tally->allocs, 1);
-  ladei_pinned_class_counts_add(&tally->requested_allocated, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&tally->bytes_allocated, block_bytes);
+  ladei_pinned_class_counts_add(&counts->allocs, 1);
+  ladei_pinned_class_counts_add(&counts->requested_allocated, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES)
+    ladei_pinned_class_counts_add(&counts->bytes_allocated, block_bytes);
 }
 
-static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *tally, unsigned class_index,
+static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *counts, unsigned class_index,
                                                   size_t requested, size_t block_bytes) {
-  ladei_pinned_class_counts_add(&tally->frees, 1);
-  ladei_pinned_class_counts_add(&tally->requested_freed, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&tally->bytes_freed, block_bytes);
+  ladei_pinned_class_counts_add(&counts->frees, 1);
+  ladei_pinned_class_counts_add(&counts->requested_freed, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&counts->bytes_freed, block_bytes);
 }
 
 #endif /* LADE_HOST_READY_H */

@@ -48,7 +48,7 @@ void ladei_pinned_room_destroy(ladei_pinned_room *room);
 void ladei_pinned_transit_begin_slowly(ladei_pinned_transit *transit);
 void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit);
 
-/* The last one under way tells who stopped them. */
+/* The last one under way wakes the one who stopped them. */
 static inline void ladei_pinned_transit_end(ladei_pinned_transit *transit) {
   ladei_switch_point("transit end", 0);
   uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_release);
@@ -76,7 +76,7 @@ void ladei_pinned_room_go(ladei_pinned_room *room);
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Announces a waiter, before its last look. What comes back from now on is told to it: it differs from `returns` then. */
+/* Announces a waiter, before its last look. What comes back from now on shows: it differs from `returns` then. */
 uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room);
 void ladei_pinned_room_wait_end(ladei_pinned_room *room);
 

@@ -26,7 +26,7 @@ static lade_pinned_gauge gauge_of(uint64_t allocated, uint64_t freed, uint64_t p
   return out;
 }
 
-/* What is read now is a peak as good as what threads told. */
+/* What is read now is a peak as good as what threads published. */
 static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_pinned_published *published) {
   lade_pinned_gauge out = gauge_of(allocated, freed, ladei_pinned_counter_read(&published->peak));
   ladei_pinned_peak_raise(&published->peak, out.peak);

@@ -6,7 +6,7 @@
 #include "host/counters.h"
 #include "lade/pinned.h"
 
-/* What users are told of a class, a node or the pool. */
+/* What users read of a class, a node or the pool. */
 typedef struct ladei_pinned_gauges {
   lade_pinned_gauge requested_bytes, in_use_bytes, pending_bytes, cached_bytes;
   lade_pinned_gauge in_use_blocks, pending_blocks, cached_blocks;

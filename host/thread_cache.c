@@ -37,40 +37,40 @@ void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache) {
 }
 
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines) {
-  ladei_pinned_thread_counters *tallies = aligned_alloc(_Alignof(ladei_pinned_thread_counters), sizeof *tallies);
-  if (tallies == NULL) return NULL;
-  memset(tallies, 0, sizeof *tallies);
-  tallies->node = node;
+  ladei_pinned_thread_counters *counters = aligned_alloc(_Alignof(ladei_pinned_thread_counters), sizeof *counters);
+  if (counters == NULL) return NULL;
+  memset(counters, 0, sizeof *counters);
+  counters->node = node;
   for (unsigned c = 0; magazines && c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
-    tallies->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
-  return tallies;
+    counters->classes[c].block_bytes = (uint32_t)ladei_pinned_class_bytes(c);
+  return counters;
 }
 
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node) {
-  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_create(node, true);
-  atomic_store_explicit(&cache->nodes[node], tallies, memory_order_release);
-  return tallies;
+  ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_create(node, true);
+  atomic_store_explicit(&cache->nodes[node], counters, memory_order_release);
+  return counters;
 }
 
 /* ---- Taking blocks out ------------------------------------------------------------------------------------------- */
 
-static ladei_pinned_block *magazine_empty(ladei_pinned_class_counts *tally, ladei_pinned_block *list) {
-  while (tally->head != NULL) {
-    ladei_pinned_block *block = tally->head;
-    tally->head = ladei_pinned_block_next(block);
+static ladei_pinned_block *magazine_empty(ladei_pinned_class_counts *counts, ladei_pinned_block *list) {
+  while (counts->head != NULL) {
+    ladei_pinned_block *block = counts->head;
+    counts->head = ladei_pinned_block_next(block);
     ladei_pinned_block_next_set(block, list);
     list = block;
   }
-  ladei_pinned_magazine_count_set(tally, 0);
+  ladei_pinned_magazine_count_set(counts, 0);
   return list;
 }
 
 /* The larger blocks that a thread keeps, of one node. */
-static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *tallies, ladei_pinned_block *list) {
+static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *counters, ladei_pinned_block *list) {
   for (unsigned bin = 0; bin < LADEI_PINNED_BIN_CLASSES; bin++) {
-    ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+    ladei_pinned_block *block = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed);
     if (block != NULL) {
-      atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
+      atomic_store_explicit(&counters->kept[bin], NULL, memory_order_relaxed);
       ladei_pinned_block_next_set(block, list);
       list = block;
     }
@@ -81,10 +81,10 @@ static ladei_pinned_block *kept_empty(ladei_pinned_thread_counters *tallies, lad
 /* All that a thread has ready, if the caller may touch it (I2 in thread_caches.c). */
 ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list) {
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
-      list = magazine_empty(&tallies->classes[c], list);
-    if (tallies != NULL && cache->kept_count > 0) list = kept_empty(tallies, list);
+    ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, i);
+    for (unsigned c = 0; counters != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
+      list = magazine_empty(&counters->classes[c], list);
+    if (counters != NULL && cache->kept_count > 0) list = kept_empty(counters, list);
   }
   cache->cached_bytes = 0;
   cache->kept_count = 0;
@@ -92,14 +92,14 @@ ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *c
 }
 
 /* Takes the newer half, rounded up, out of one magazine; inside the gate. */
-ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                                 ladei_pinned_block *list) {
-  uint32_t keep = ladei_pinned_magazine_count(tally) / 2;
-  for (uint32_t n = ladei_pinned_magazine_count(tally); n > keep; n--) {
-    ladei_pinned_block *block = tally->head;
-    tally->head = ladei_pinned_block_next(block);
-    ladei_pinned_magazine_count_set(tally, n - 1);
-    cache->cached_bytes -= tally->block_bytes;
+  uint32_t keep = ladei_pinned_magazine_count(counts) / 2;
+  for (uint32_t n = ladei_pinned_magazine_count(counts); n > keep; n--) {
+    ladei_pinned_block *block = counts->head;
+    counts->head = ladei_pinned_block_next(block);
+    ladei_pinned_magazine_count_set(counts, n - 1);
+    cache->cached_bytes -= counts->block_bytes;
     ladei_pinned_block_next_set(block, list);
     list = block;
   }
@@ -108,10 +108,10 @@ ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t kept_bytes(const ladei_pinned_thread_counters *tallies) {
+static uint64_t kept_bytes(const ladei_pinned_thread_counters *counters) {
   uint64_t bytes = 0;
-  for (unsigned bin = 0; tallies != NULL && bin < LADEI_PINNED_BIN_CLASSES; bin++) {
-    const ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+  for (unsigned bin = 0; counters != NULL && bin < LADEI_PINNED_BIN_CLASSES; bin++) {
+    const ladei_pinned_block *block = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed);
     bytes += block == NULL ? 0 : ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT;
   }
   return bytes;
@@ -127,10 +127,10 @@ uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache)
 uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache) {
   uint64_t uses = 0;
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
-      uses += atomic_load_explicit(&tallies->classes[c].allocs, memory_order_relaxed) +
-              atomic_load_explicit(&tallies->classes[c].frees, memory_order_relaxed);
+    const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, i);
+    for (unsigned c = 0; counters != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
+      uses += atomic_load_explicit(&counters->classes[c].allocs, memory_order_relaxed) +
+              atomic_load_explicit(&counters->classes[c].frees, memory_order_relaxed);
     }
   }
   return uses;

@@ -54,8 +54,9 @@ typedef struct ladei_pinned_thread_counters {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_pinned_class_counts classes[LADEI_PINNED_CLASSES];
   ladei_pinned_counter_pair pending; /* freed while streams used them, in all; written by the owner */
   ladei_pinned_counter_pair class_pending[LADEI_PINNED_CLASSES];
-  ladei_pinned_amount pending_told[LADEI_PINNED_CLASSES]; /* of those, what the node was told; owner only */
-  unsigned node;                                          /* index of the node; constant */
+  ladei_pinned_amount
+      pending_published[LADEI_PINNED_CLASSES]; /* of those, what was published to the node; owner only */
+  unsigned node;                               /* index of the node; constant */
   /* Of the larger classes. */
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
@@ -120,49 +121,49 @@ static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of(cons
   return atomic_load_explicit(&cache->nodes[node], memory_order_acquire);
 }
 
-/* The tallies of a node, made if need be; NULL where there is no memory for them. */
+/* The counters of a node, made if need be; NULL where there is no memory for them. */
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_new(ladei_pinned_thread_cache *cache, unsigned node);
 static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of_make(ladei_pinned_thread_cache *cache,
                                                                                  unsigned node) {
-  ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
-  return tallies != NULL ? tallies : ladei_pinned_thread_counters_of_new(cache, node);
+  ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
+  return counters != NULL ? counters : ladei_pinned_thread_counters_of_new(cache, node);
 }
 
 /* ---- Magazines --------------------------------------------------------------------------------------------------- */
 
-static inline uint32_t ladei_pinned_magazine_count(const ladei_pinned_class_counts *tally) {
-  return atomic_load_explicit(&tally->count, memory_order_relaxed);
+static inline uint32_t ladei_pinned_magazine_count(const ladei_pinned_class_counts *counts) {
+  return atomic_load_explicit(&counts->count, memory_order_relaxed);
 }
-static inline void ladei_pinned_magazine_count_set(ladei_pinned_class_counts *tally, uint32_t count) {
-  atomic_store_explicit(&tally->count, count, memory_order_relaxed);
+static inline void ladei_pinned_magazine_count_set(ladei_pinned_class_counts *counts, uint32_t count) {
+  atomic_store_explicit(&counts->count, count, memory_order_relaxed);
 }
 
 /* Owner. NULL: empty, or a drain is going on. */
 static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread_cache *cache,
-                                                             ladei_pinned_class_counts *tally) {
+                                                             ladei_pinned_class_counts *counts) {
   if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
-  ladei_pinned_block *block = tally->head;
+  ladei_pinned_block *block = counts->head;
   if (block != NULL) {
-    tally->head = ladei_pinned_block_next(block);
-    ladei_pinned_magazine_count_set(tally, ladei_pinned_magazine_count(tally) - 1);
-    cache->cached_bytes -= tally->block_bytes;
+    counts->head = ladei_pinned_block_next(block);
+    ladei_pinned_magazine_count_set(counts, ladei_pinned_magazine_count(counts) - 1);
+    cache->cached_bytes -= counts->block_bytes;
   }
   ladei_asym_lock_leave(&cache->gate);
   return block;
 }
 
 /* Owner. False: full, over the quota, or a drain is going on. */
-static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                              ladei_pinned_block *block) {
   if (!ladei_asym_lock_enter(&cache->gate)) return false;
-  uint32_t count = ladei_pinned_magazine_count(tally);
+  uint32_t count = ladei_pinned_magazine_count(counts);
   bool fits =
-      count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + tally->block_bytes <= cache->quota_bytes;
+      count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + counts->block_bytes <= cache->quota_bytes;
   if (fits) {
-    ladei_pinned_block_next_set(block, tally->head);
-    tally->head = block;
-    ladei_pinned_magazine_count_set(tally, count + 1);
-    cache->cached_bytes += tally->block_bytes;
+    ladei_pinned_block_next_set(block, counts->head);
+    counts->head = block;
+    ladei_pinned_magazine_count_set(counts, count + 1);
+    cache->cached_bytes += counts->block_bytes;
   }
   ladei_asym_lock_leave(&cache->gate);
   return fits;
@@ -177,12 +178,12 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 
 /* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */
 static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cache *cache,
-                                                         ladei_pinned_thread_counters *tallies, unsigned bin,
+                                                         ladei_pinned_thread_counters *counters, unsigned bin,
                                                          size_t pages) {
   if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
-  ladei_pinned_block *block = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed);
+  ladei_pinned_block *block = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed);
   if (block != NULL && ladei_pinned_block_pages(block) >= pages) {
-    atomic_store_explicit(&tallies->kept[bin], NULL, memory_order_relaxed);
+    atomic_store_explicit(&counters->kept[bin], NULL, memory_order_relaxed);
     cache->kept_count--;
   } else {
     block = NULL;
@@ -192,16 +193,16 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
 }
 
 /* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, or a drain is going on. */
-static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *tallies,
+static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                          unsigned bin, ladei_pinned_block *block) {
-  if (tallies->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;
-  bool fits = atomic_load_explicit(&tallies->kept[bin], memory_order_relaxed) == NULL;
+  if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;
+  bool fits = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL;
   if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
     fits = !ladei_pinned_room_is_awaited(cache->room);
     if (fits) atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
   }
   if (fits) {
-    atomic_store_explicit(&tallies->kept[bin], block, memory_order_relaxed);
+    atomic_store_explicit(&counters->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
   }
   ladei_asym_lock_leave(&cache->gate);
@@ -216,7 +217,7 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
-/* New, empty tallies; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
+/* New, empty counters; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
  * as those of larger ones. */
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines);
 
@@ -231,7 +232,7 @@ void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache);
 /* All that a thread has ready goes before `list`, if the caller may touch it. */
 ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list);
 /* The newer half, rounded up, of one magazine goes before `list`; inside the gate. */
-ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *tally,
+ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                                 ladei_pinned_block *list);
 
 /* Bytes that it has ready; exact when its thread is not inside. */

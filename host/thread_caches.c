@@ -10,7 +10,7 @@
  *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
  *     or its exit.
  * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
- * I4  What an exiting thread counted is added to the pool's `departed` tallies under pool->threads_lock, in one step with
+ * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads_lock, in one step with
  *     the cache leaving the list: a reader who holds that lock counts everything once.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
@@ -178,34 +178,34 @@ static void counter_move(_Atomic(uint64_t) *to, const _Atomic(uint64_t) *from) {
   atomic_fetch_add_explicit(to, atomic_load_explicit(from, memory_order_relaxed), memory_order_relaxed);
 }
 
-static void tally_depart(ladei_pinned_class_counts *departed, const ladei_pinned_class_counts *tally, bool large) {
-  counter_move(&departed->allocs, &tally->allocs);
-  counter_move(&departed->frees, &tally->frees);
-  counter_move(&departed->requested_allocated, &tally->requested_allocated);
-  counter_move(&departed->requested_freed, &tally->requested_freed);
+static void class_counts_exit(ladei_pinned_class_counts *exited, const ladei_pinned_class_counts *counts, bool large) {
+  counter_move(&exited->allocs, &counts->allocs);
+  counter_move(&exited->frees, &counts->frees);
+  counter_move(&exited->requested_allocated, &counts->requested_allocated);
+  counter_move(&exited->requested_freed, &counts->requested_freed);
   if (large) {
-    counter_move(&departed->bytes_allocated, &tally->bytes_allocated);
-    counter_move(&departed->bytes_freed, &tally->bytes_freed);
+    counter_move(&exited->bytes_allocated, &counts->bytes_allocated);
+    counter_move(&exited->bytes_freed, &counts->bytes_freed);
   }
 }
 
-static void flow_depart(ladei_pinned_counter_pair *departed, const ladei_pinned_counter_pair *flow) {
-  counter_move(&departed->blocks, &flow->blocks);
-  counter_move(&departed->bytes, &flow->bytes);
+static void counter_pair_exit(ladei_pinned_counter_pair *exited, const ladei_pinned_counter_pair *flow) {
+  counter_move(&exited->blocks, &flow->blocks);
+  counter_move(&exited->bytes, &flow->bytes);
 }
 
-static void counters_depart(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+static void counters_exit(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
-    ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, i);
-    for (unsigned c = 0; tallies != NULL && c < LADEI_PINNED_CLASSES; c++) {
-      ladei_pinned_class_counts_publish(pool, tallies, c);
-      ladei_pinned_pending_tell(pool, tallies, c);
-      tally_depart(&ladei_pinned_pool_exited(pool, i)->classes[c], &tallies->classes[c],
-                   c >= LADEI_PINNED_MAGAZINE_CLASSES);
-      flow_depart(&ladei_pinned_pool_exited(pool, i)->class_pending[c], &tallies->class_pending[c]);
+    ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, i);
+    for (unsigned c = 0; counters != NULL && c < LADEI_PINNED_CLASSES; c++) {
+      ladei_pinned_class_counts_publish(pool, counters, c);
+      ladei_pinned_pending_publish(pool, counters, c);
+      class_counts_exit(&ladei_pinned_pool_exited(pool, i)->classes[c], &counters->classes[c],
+                        c >= LADEI_PINNED_MAGAZINE_CLASSES);
+      counter_pair_exit(&ladei_pinned_pool_exited(pool, i)->class_pending[c], &counters->class_pending[c]);
     }
-    if (tallies != NULL) flow_depart(&ladei_pinned_pool_exited(pool, i)->pending, &tallies->pending);
+    if (counters != NULL) counter_pair_exit(&ladei_pinned_pool_exited(pool, i)->pending, &counters->pending);
   }
 }
 
@@ -218,7 +218,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
   if (linked) {
     pool_unlink(pool, cache);
     if (!pool->lanes_closed) ladei_retire_buffer_close(pool->retire, &cache->lane);
-    counters_depart(pool, cache);
+    counters_exit(pool, cache);
     list = ladei_pinned_thread_cache_empty(cache, NULL);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   }
@@ -440,19 +440,19 @@ uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_threa
 }
 
 ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                                    ladei_pinned_thread_counters *tallies, unsigned class_index) {
-  ladei_pinned_class_counts *tally = &tallies->classes[class_index];
+                                                    ladei_pinned_thread_counters *counters, unsigned class_index) {
+  ladei_pinned_class_counts *counts = &counters->classes[class_index];
   ladei_pinned_block *list = NULL;
-  ladei_pinned_class_counts_publish(pool, tallies, class_index);
+  ladei_pinned_class_counts_publish(pool, counters, class_index);
   if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
-  uint32_t count = ladei_pinned_magazine_count(tally);
+  uint32_t count = ladei_pinned_magazine_count(counts);
   size_t quota = cache->quota_bytes;
   bool full = count >= LADEI_PINNED_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
   ladei_asym_lock_leave(&cache->gate);
-  if (!full && (quota_raise(pool, cache, quota, tally->block_bytes) || quota < tally->block_bytes)) return NULL;
+  if (!full && (quota_raise(pool, cache, quota, counts->block_bytes) || quota < counts->block_bytes)) return NULL;
   if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
   for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
-    if (c == class_index || !only_this) list = ladei_pinned_magazine_halve(cache, &tallies->classes[c], list);
+    if (c == class_index || !only_this) list = ladei_pinned_magazine_halve(cache, &counters->classes[c], list);
   ladei_asym_lock_leave(&cache->gate);
   return list;
 }

@@ -38,7 +38,7 @@ uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_threa
 /* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
  * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */
 ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                                    ladei_pinned_thread_counters *tallies, unsigned class_index);
+                                                    ladei_pinned_thread_counters *counters, unsigned class_index);
 
 /* ---- All threads ------------------------------------------------------------------------------------------------- */
 

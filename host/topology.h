@@ -24,14 +24,14 @@ typedef enum ladei_topology_kind {
 lade_status ladei_topology_load(ladei_topology_kind kind, const char *description, bool devices, ladei_topology **out);
 void ladei_topology_destroy(ladei_topology *topology);
 
-/* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not tell its node. */
+/* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not say its node. */
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id);
 
 /* The node to take memory from in place of `node`: itself where it has memory and is allowed, else the nearest such
  * one; -1 for a node that does not exist. */
 int ladei_topology_usable_node(const ladei_topology *topology, int node);
 
-/* A node as people are told of it. */
+/* A node as it is shown to people. */
 typedef struct ladei_topology_node {
   int os_index;
   bool usable; /* has memory, and this process may use it */

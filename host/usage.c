@@ -8,7 +8,7 @@
  *     each read; they are wrong by at most what threads have freed since their last batches.
  *
  * Note [Peak of pending]
- *   A free counts with its thread alone, or every free of every thread would meet in one word. The thread tells the node
+ *   A free counts with its thread alone, or every free of every thread would meet in one word. The thread publishes to the node
  *   after 16 frees of a class, and before some of the class come back in its own call. So a
  *   peak misses at most 15 blocks of each class and thread, those of other threads than the one in which blocks come
  *   back. Before, every such moment summed all threads' counters: 57 us for each batch with 1,000 of them.
@@ -23,11 +23,11 @@
 
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
-static void told_change(ladei_pinned_published_use *told, const ladei_pinned_thread_use *before,
-                        const ladei_pinned_thread_use *now) {
-  ladei_pinned_published_change(&told->blocks, before->blocks, now->blocks);
-  ladei_pinned_published_change(&told->bytes, before->bytes, now->bytes);
-  ladei_pinned_published_change(&told->requested, before->requested, now->requested);
+static void published_use_change(ladei_pinned_published_use *published, const ladei_pinned_thread_use *before,
+                                 const ladei_pinned_thread_use *now) {
+  ladei_pinned_published_change(&published->blocks, before->blocks, now->blocks);
+  ladei_pinned_published_change(&published->bytes, before->bytes, now->bytes);
+  ladei_pinned_published_change(&published->requested, before->requested, now->requested);
 }
 
 /* The pool's peaks are those of its node; only where there are several are they sums of their own. */
@@ -35,10 +35,10 @@ static void pool_peaks_raise(lade_pinned_pool *pool) {
   ladei_pinned_thread_use sum = {0, 0, 0};
   uint32_t count = ladei_pinned_pool_node_count(pool);
   for (uint32_t i = 0; count > 1 && i < count; i++) {
-    const ladei_pinned_published_use *told = &ladei_pinned_pool_node(pool, i)->counters.level.in_use;
-    sum.blocks += ladei_pinned_counter_read(&told->blocks.current);
-    sum.bytes += ladei_pinned_counter_read(&told->bytes.current);
-    sum.requested += ladei_pinned_counter_read(&told->requested.current);
+    const ladei_pinned_published_use *published = &ladei_pinned_pool_node(pool, i)->counters.level.in_use;
+    sum.blocks += ladei_pinned_counter_read(&published->blocks.current);
+    sum.bytes += ladei_pinned_counter_read(&published->bytes.current);
+    sum.requested += ladei_pinned_counter_read(&published->requested.current);
   }
   if (count > 1 && (int64_t)sum.blocks > 0 && (int64_t)sum.bytes > 0 && (int64_t)sum.requested > 0) {
     ladei_pinned_peak_raise(&pool->counters.in_use.blocks.peak, sum.blocks);
@@ -47,32 +47,32 @@ static void pool_peaks_raise(lade_pinned_pool *pool) {
   }
 }
 
-void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                              const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
+void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                                 const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
-  told_change(&counters->level.in_use, before, now);
-  told_change(&counters->classes[class_index].level.in_use, before, now);
+  published_use_change(&counters->level.in_use, before, now);
+  published_use_change(&counters->classes[class_index].level.in_use, before, now);
   pool_peaks_raise(pool);
 }
 
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
 
-/* Less than nothing: what came back was not told before. */
+/* Less than nothing: what came back was not published before. */
 static void pending_peak_raise(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
   if ((int64_t)blocks > 0) ladei_pinned_peak_raise(&pending->peak_blocks, blocks);
   if ((int64_t)bytes > 0) ladei_pinned_peak_raise(&pending->peak_bytes, bytes);
 }
 
-/* `told` was told last: so never more than what was pending at that moment. */
-static ladei_pinned_amount pending_told(ladei_pinned_pending *pending) {
-  ladei_pinned_amount told = ladei_pinned_counter_pair_read(&pending->told),
+/* `published` was published last: so never more than what was pending at that moment. */
+static ladei_pinned_amount pending_now(ladei_pinned_pending *pending) {
+  ladei_pinned_amount published = ladei_pinned_counter_pair_read(&pending->published),
                       retired = ladei_pinned_counter_pair_read(&pending->retired);
-  return (ladei_pinned_amount){told.blocks - retired.blocks, told.bytes - retired.bytes};
+  return (ladei_pinned_amount){published.blocks - retired.blocks, published.bytes - retired.bytes};
 }
 
-static void level_pending_tell(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
-  ladei_pinned_counter_pair_add(&pending->told, blocks, bytes);
-  ladei_pinned_amount now = pending_told(pending);
+static void level_pending_publish(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
+  ladei_pinned_counter_pair_add(&pending->published, blocks, bytes);
+  ladei_pinned_amount now = pending_now(pending);
   pending_peak_raise(pending, now.blocks, now.bytes);
 }
 
@@ -81,56 +81,60 @@ static void pool_pending_raise(lade_pinned_pool *pool) {
   uint32_t count = ladei_pinned_pool_node_count(pool);
   ladei_pinned_amount sum = {0, 0};
   for (uint32_t i = 0; count > 1 && i < count; i++) {
-    ladei_pinned_amount now = pending_told(&ladei_pinned_pool_node(pool, i)->counters.level.pending);
+    ladei_pinned_amount now = pending_now(&ladei_pinned_pool_node(pool, i)->counters.level.pending);
     sum.blocks += now.blocks;
     sum.bytes += now.bytes;
   }
   if (count > 1) pending_peak_raise(&pool->counters.pending, sum.blocks, sum.bytes);
 }
 
-static void node_pending_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t blocks,
-                              uint64_t bytes) {
+static void node_pending_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t blocks,
+                                 uint64_t bytes) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
-  level_pending_tell(&counters->level.pending, blocks, bytes);
-  level_pending_tell(&counters->classes[class_index].level.pending, blocks, bytes);
+  level_pending_publish(&counters->level.pending, blocks, bytes);
+  level_pending_publish(&counters->classes[class_index].level.pending, blocks, bytes);
   pool_pending_raise(pool);
 }
 
-void ladei_pinned_pending_tell(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned class_index) {
-  ladei_pinned_amount now = ladei_pinned_counter_pair_read(&tallies->class_pending[class_index]),
-                      *told = &tallies->pending_told[class_index];
-  if (now.blocks != told->blocks) {
-    node_pending_tell(pool, tallies->node, class_index, now.blocks - told->blocks, now.bytes - told->bytes);
-    *told = now;
+void ladei_pinned_pending_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                  unsigned class_index) {
+  ladei_pinned_amount now = ladei_pinned_counter_pair_read(&counters->class_pending[class_index]),
+                      *published = &counters->pending_published[class_index];
+  if (now.blocks != published->blocks) {
+    node_pending_publish(pool, counters->node, class_index, now.blocks - published->blocks,
+                         now.bytes - published->bytes);
+    *published = now;
   }
 }
 
-void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned node,
+void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned node,
                               unsigned class_index, uint64_t bytes) {
   enum { BATCH = 16 };
-  if (tallies == NULL) {
-    ladei_pinned_thread_counters *departed = ladei_pinned_pool_exited(pool, node); /* of several threads */
-    ladei_pinned_counter_pair_add(&departed->pending, 1, bytes);
-    ladei_pinned_counter_pair_add(&departed->class_pending[class_index], 1, bytes);
-    node_pending_tell(pool, node, class_index, 1, bytes);
+  if (counters == NULL) {
+    ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node); /* of several threads */
+    ladei_pinned_counter_pair_add(&exited->pending, 1, bytes);
+    ladei_pinned_counter_pair_add(&exited->class_pending[class_index], 1, bytes);
+    node_pending_publish(pool, node, class_index, 1, bytes);
     return;
   }
-  ladei_pinned_counter_pair *own = &tallies->class_pending[class_index];
-  ladei_pinned_class_counts_add(&tallies->pending.blocks, 1);
-  ladei_pinned_class_counts_add(&tallies->pending.bytes, bytes);
+  ladei_pinned_counter_pair *own = &counters->class_pending[class_index];
+  ladei_pinned_class_counts_add(&counters->pending.blocks, 1);
+  ladei_pinned_class_counts_add(&counters->pending.bytes, bytes);
   ladei_pinned_class_counts_add(&own->blocks, 1);
   ladei_pinned_class_counts_add(&own->bytes, bytes);
-  uint64_t untold = ladei_pinned_counter_read(&own->blocks) - tallies->pending_told[class_index].blocks;
-  if (untold >= BATCH) ladei_pinned_pending_tell(pool, tallies, class_index);
+  uint64_t unpublished = ladei_pinned_counter_read(&own->blocks) - counters->pending_published[class_index].blocks;
+  if (unpublished >= BATCH) ladei_pinned_pending_publish(pool, counters, class_index);
 }
 
 void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount) {
-  ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
+  ladei_pinned_node_counters *node_counters = &ladei_pinned_pool_node(pool, node)->counters;
   const ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->id);
-  ladei_pinned_thread_counters *tallies = cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
-  if (tallies != NULL) ladei_pinned_pending_tell(pool, tallies, class_index); /* while its blocks are pending yet */
-  ladei_pinned_counter_pair_add(&counters->level.pending.retired, amount.blocks, amount.bytes);
-  ladei_pinned_counter_pair_add(&counters->classes[class_index].level.pending.retired, amount.blocks, amount.bytes);
+  ladei_pinned_thread_counters *counters = cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
+  if (counters != NULL)
+    ladei_pinned_pending_publish(pool, counters, class_index); /* while its blocks are pending yet */
+  ladei_pinned_counter_pair_add(&node_counters->level.pending.retired, amount.blocks, amount.bytes);
+  ladei_pinned_counter_pair_add(&node_counters->classes[class_index].level.pending.retired, amount.blocks,
+                                amount.bytes);
 }
 
 /* ---- Thread counters ----------------------------------------------------------------------------------------------- */
@@ -139,31 +143,31 @@ static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t
   return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
 }
 
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                        unsigned class_index) {
-  ladei_pinned_class_counts *tally = &tallies->classes[class_index];
-  ladei_pinned_thread_use before = {tally->published_blocks, 0, tally->published_requested};
-  ladei_pinned_thread_use now = {difference(&tally->allocs, &tally->frees), 0,
-                                 difference(&tally->requested_allocated, &tally->requested_freed)};
+  ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  ladei_pinned_thread_use before = {counts->published_blocks, 0, counts->published_requested};
+  ladei_pinned_thread_use now = {difference(&counts->allocs, &counts->frees), 0,
+                                 difference(&counts->requested_allocated, &counts->requested_freed)};
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
-    before.bytes = before.blocks * tally->block_bytes;
-    now.bytes = now.blocks * tally->block_bytes;
+    before.bytes = before.blocks * counts->block_bytes;
+    now.bytes = now.blocks * counts->block_bytes;
   } else {
-    before.bytes = tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
-    now.bytes = difference(&tally->bytes_allocated, &tally->bytes_freed);
-    tallies->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
+    before.bytes = counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
+    now.bytes = difference(&counts->bytes_allocated, &counts->bytes_freed);
+    counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
   }
-  ladei_pinned_in_use_tell(pool, tallies->node, class_index, &before, &now);
-  tally->published_blocks = now.blocks;
-  tally->published_requested = now.requested;
+  ladei_pinned_in_use_publish(pool, counters->node, class_index, &before, &now);
+  counts->published_blocks = now.blocks;
+  counts->published_requested = now.requested;
 }
 
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index) {
-  const ladei_pinned_class_counts *tally = &tallies->classes[class_index];
-  uint64_t untold = tally->published_blocks - difference(&tally->allocs, &tally->frees);
-  if ((int64_t)untold >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1))
-    ladei_pinned_class_counts_publish(pool, tallies, class_index);
+  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  uint64_t unpublished = counts->published_blocks - difference(&counts->allocs, &counts->frees);
+  if ((int64_t)unpublished >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1))
+    ladei_pinned_class_counts_publish(pool, counters, class_index);
 }
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */
@@ -174,8 +178,8 @@ static ladei_pinned_amount node_pending_allocated(const lade_pinned_pool *pool, 
   ladei_pinned_amount sum = {0, 0};
   ladei_pinned_counter_pair_sum(&sum, &ladei_pinned_pool_exited(pool, node)->pending);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
-    if (tallies != NULL) ladei_pinned_counter_pair_sum(&sum, &tallies->pending);
+    const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
+    if (counters != NULL) ladei_pinned_counter_pair_sum(&sum, &counters->pending);
   }
   return sum;
 }
@@ -203,27 +207,27 @@ ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool) {
   return sum;
 }
 
-static void tally_sum(const lade_pinned_pool *pool, const ladei_pinned_thread_counters *tallies, unsigned class_index,
-                      ladei_pinned_usage *sum) {
-  const ladei_pinned_class_counts *tally = &tallies->classes[class_index];
-  uint64_t allocs = ladei_pinned_counter_read(&tally->allocs), frees = ladei_pinned_counter_read(&tally->frees);
+static void class_counts_sum(const lade_pinned_pool *pool, const ladei_pinned_thread_counters *counters,
+                             unsigned class_index, ladei_pinned_usage *sum) {
+  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  uint64_t allocs = ladei_pinned_counter_read(&counts->allocs), frees = ladei_pinned_counter_read(&counts->frees);
   bool fixed = !ladei_pinned_pool_counts_bytes(pool, class_index);
   sum->allocs += allocs;
   sum->frees += frees;
-  sum->requested_allocated += ladei_pinned_counter_read(&tally->requested_allocated);
-  sum->requested_freed += ladei_pinned_counter_read(&tally->requested_freed);
-  sum->bytes_allocated += fixed ? allocs * tally->block_bytes : ladei_pinned_counter_read(&tally->bytes_allocated);
-  sum->bytes_freed += fixed ? frees * tally->block_bytes : ladei_pinned_counter_read(&tally->bytes_freed);
-  ladei_pinned_counter_pair_sum(&sum->pending_allocated, &tallies->class_pending[class_index]);
+  sum->requested_allocated += ladei_pinned_counter_read(&counts->requested_allocated);
+  sum->requested_freed += ladei_pinned_counter_read(&counts->requested_freed);
+  sum->bytes_allocated += fixed ? allocs * counts->block_bytes : ladei_pinned_counter_read(&counts->bytes_allocated);
+  sum->bytes_freed += fixed ? frees * counts->block_bytes : ladei_pinned_counter_read(&counts->bytes_freed);
+  ladei_pinned_counter_pair_sum(&sum->pending_allocated, &counters->class_pending[class_index]);
 }
 
 ladei_pinned_usage ladei_pinned_class_usage_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
   ladei_lock_assert_held(&pool->threads_lock);
   ladei_pinned_usage sum = {0};
-  tally_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
+  class_counts_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    const ladei_pinned_thread_counters *tallies = ladei_pinned_thread_counters_of(cache, node);
-    if (tallies != NULL) tally_sum(pool, tallies, class_index, &sum);
+    const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
+    if (counters != NULL) class_counts_sum(pool, counters, class_index, &sum);
   }
   return sum;
 }

@@ -12,27 +12,27 @@
 #include "host/thread_cache.h"
 #include "lade/pinned.h"
 
-/* Pending blocks. What becomes pending is counted by the thread that frees it (its tallies of the node, or the node's of
+/* Pending blocks. What becomes pending is counted by the thread that frees it (its counters of the node, or the node's of
  * threads that have none), what no longer is by the node. Note [Peak of pending] */
-void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned node,
+void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned node,
                               unsigned class_index, uint64_t bytes);
 void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount);
-/* A thread shows the node what it has freed of a class since the last time. By the owner of the tallies, or after it. */
-void ladei_pinned_pending_tell(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies, unsigned class_index);
+/* A thread publishes to the node what it has freed of a class since the last time. By the owner of the counters, or after it. */
+void ladei_pinned_pending_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index);
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool);
 /* What is pending no longer, ever: differs where blocks have come back meanwhile. */
 ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
 
-/* A thread's use of a class changed: at refill and flush; with every call where threads have no tallies. */
-void ladei_pinned_in_use_tell(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                              const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
+/* A thread's use of a class changed: at refill and flush; with every call where threads have no counters. */
+void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                                 const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
 
-/* Shows the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+/* Publishes to the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                        unsigned class_index);
 /* The same after a free of a block that did not become ready, if a magazine's worth of frees was not shown yet; larger blocks at
  * once. */
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *tallies,
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index);
 
 /* Sums over all threads. */

@@ -202,7 +202,7 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
     LADE_EXPECT_EQ_UINT(large.pending_blocks.current, 4);
     LADE_EXPECT_GE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak, 10);
     LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak,
-                        flags[i] == 0 ? 20 : 10); /* frees may be told late */
+                        flags[i] == 0 ? 20 : 10); /* frees may be published late */
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, 6);
     support_gate_open(&gate);
     LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
@@ -210,7 +210,7 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
   }
 }
 
-/* Where nothing stays with the thread, its frees are told all the same: late by a magazine's worth at most. */
+/* Where nothing stays with the thread, its frees are published all the same: late by a magazine's worth at most. */
 LADE_TEST(PinnedLevels, PeakIsWrongByAMagazineAtMost) {
   enum { COUNT = 200 };
   lade_pinned_options options = pinned_fixture_options();
@@ -410,7 +410,7 @@ static void *alloc_few(void *user) {
   return NULL;
 }
 
-/* What a thread has not told yet it tells at its end, or the error of the peak would grow with each thread. */
+/* What a thread has not published yet it publishes at its end, or the error of the peak would grow with each thread. */
 LADE_TEST(PinnedThreadStats, PeakKnowsOfThreadsThatExited) {
   enum { COUNT = 40 };
   static short_life lives[COUNT];
