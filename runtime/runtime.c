@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "runtime/last_stream.h"
 #include "runtime/ops.h"
 #include "runtime/ops_list.h"
 
@@ -115,6 +116,7 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   if (status == LADE_OK) {
     ladei_process_release(&runtime->owner);
     free(runtime);
+    ladei_last_stream_forget();
   }
   return status;
 }
@@ -212,7 +214,9 @@ lade_status lade_stream_create(lade_runtime *runtime, int device, lade_stream *o
 lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
   bool special = stream == NULL || stream == LADE_STREAM_LEGACY || stream == LADE_STREAM_PER_THREAD;
   lade_status status = helper_enter(runtime, !special, __func__);
-  return status != LADE_OK ? status : runtime->ops->stream_destroy(runtime->self, stream);
+  if (status == LADE_OK) status = runtime->ops->stream_destroy(runtime->self, stream);
+  ladei_last_stream_forget();
+  return status;
 }
 
 lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {

@@ -5,7 +5,7 @@
  * Each thread has a stream of its own and allocates and frees one block again and again, all at the same time. A figure is
  * what one pair takes in one thread: with 16 threads that each wait for all others it is 16 times what the lock's holder
  * needs. "lade" is lade's own cost: what was measured less "driver calls", which the same threads make at the same time.
- * Further baselines: "empty requests", the lock alone, taken and given as often as a pair does; "mutex and list", what a
+ * "streams retired": measured with LADE_DEVICE_STREAMS_ARE_RETIRED, which makes no such calls. Further baselines: "empty requests", the lock alone, taken and given as often as a pair does; "mutex and list", what a
  * program would write: a free list for each stream, all of them behind one pthread mutex.
  * (The process has more than one thread also where one works: device_cache measures a process of a single one.)
  *
@@ -43,6 +43,7 @@ typedef struct worker {
 struct rig {
   lade_runtime *runtime;
   lade_device_allocator *allocator;
+  lade_device_allocator *retired; /* with LADE_DEVICE_STREAMS_ARE_RETIRED */
   unsigned threads;
   double seconds; /* of a run */
   size_t bytes;
@@ -61,11 +62,14 @@ static bool failed(const char *what) {
 
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
 
-static bool cached_pair(worker *w) {
+static bool allocator_pair(const worker *w, lade_device_allocator *allocator) {
   void *block;
-  return lade_device_alloc(w->r->allocator, w->r->bytes, w->stream, &block) == LADE_OK &&
-         lade_device_free(w->r->allocator, block) == LADE_OK;
+  return lade_device_alloc(allocator, w->r->bytes, w->stream, &block) == LADE_OK &&
+         lade_device_free(allocator, block) == LADE_OK;
 }
+
+static bool cached_pair(worker *w) { return allocator_pair(w, w->r->allocator); }
+static bool retired_pair(worker *w) { return allocator_pair(w, w->r->retired); }
 
 /* The driver call that such a pair makes: the stream's identity. */
 static bool driver_pair(worker *w) {
@@ -146,6 +150,7 @@ static double threads_run(rig *r, bool (*pair)(worker *w)) {
 static double measured_run(void *user) { return threads_run(user, cached_pair); }
 static double driver_run(void *user) { return threads_run(user, driver_pair); }
 static double own_run(void *user) { return measured_run(user) - driver_run(user); }
+static double retired_run(void *user) { return threads_run(user, retired_pair); }
 static double lock_run(void *user) { return threads_run(user, lock_pair); }
 static double mutex_run(void *user) { return threads_run(user, mutex_pair); }
 
@@ -161,18 +166,26 @@ static bool rig_open(rig *r, lade_runtime *runtime, unsigned threads, size_t byt
     r->workers[i].r = r;
     r->workers[i].list = &r->workers[i];
   }
-  return lade_device_allocator_create(runtime, 0, NULL, &r->allocator) == LADE_OK || failed("allocator");
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_STREAMS_ARE_RETIRED;
+  return (lade_device_allocator_create(runtime, 0, NULL, &r->allocator) == LADE_OK &&
+          lade_device_allocator_create(runtime, 0, &options, &r->retired) == LADE_OK) ||
+         failed("allocator");
 }
 
 static bool rig_close(rig *r) {
   pthread_mutex_destroy(&r->mutex);
   ladei_lock_destroy(&r->lock);
-  return lade_device_allocator_destroy(r->allocator, true) == LADE_OK || failed("destroy");
+  return (lade_device_allocator_destroy(r->allocator, true) == LADE_OK &&
+          lade_device_allocator_destroy(r->retired, true) == LADE_OK) ||
+         failed("destroy");
 }
 
 static bool rig_measure(bench *b, const bench_case *self, rig *r) {
   bench_variant variants[] = {{"lade", own_run, r},
                               {"measured", measured_run, r},
+                              {"streams retired", retired_run, r},
                               {"driver calls", driver_run, r},
                               {"empty requests", lock_run, r},
                               {"mutex and list", mutex_run, r}};

@@ -8,6 +8,7 @@
  *   recorded  alloc, record of a stream and free of a pinned block, 64 of them in flight
  *   streams   as recorded, over 10,000 streams, one after the other, each idle when it is used again
  *   device    alloc and free of a device block on one stream
+ *   retired   the same with LADE_DEVICE_STREAMS_ARE_RETIRED
  * With "threads" the process has a second thread, which sleeps.
  */
 #include <pthread.h>
@@ -55,9 +56,13 @@ static int pinned_run(model_driver *driver, unsigned streams, size_t bytes, unsi
   return lade_pinned_pool_destroy(pool, true) == LADE_OK ? 0 : failed("destroy");
 }
 
-static int device_run(model_driver *driver, size_t bytes, unsigned long pairs) {
+static int device_run(model_driver *driver, uint32_t flags, size_t bytes, unsigned long pairs) {
   lade_device_allocator *allocator;
-  if (lade_device_allocator_create(model_runtime(driver), 0, NULL, &allocator) != LADE_OK) return failed("allocator");
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = flags;
+  if (lade_device_allocator_create(model_runtime(driver), 0, &options, &allocator) != LADE_OK)
+    return failed("allocator");
   lade_stream stream = model_handle(model_stream_create(driver, 0));
   for (unsigned long i = 0; i < pairs; i++) {
     void *block;
@@ -76,7 +81,7 @@ static void *sleeper_run(void *user) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: hot_paths pinned|recorded|streams|device BYTES PAIRS [threads]\n");
+    fprintf(stderr, "usage: hot_paths pinned|recorded|streams|device|retired BYTES PAIRS [threads]\n");
     return 2;
   }
   size_t bytes = strtoull(argv[2], NULL, 10);
@@ -90,7 +95,9 @@ int main(int argc, char **argv) {
   if (driver == NULL) return 1;
   int status;
   if (strcmp(argv[1], "device") == 0) {
-    status = device_run(driver, bytes, pairs);
+    status = device_run(driver, 0, bytes, pairs);
+  } else if (strcmp(argv[1], "retired") == 0) {
+    status = device_run(driver, LADE_DEVICE_STREAMS_ARE_RETIRED, bytes, pairs);
   } else {
     unsigned streams = strcmp(argv[1], "streams") == 0 ? MANY_STREAMS : strcmp(argv[1], "recorded") == 0 ? 1 : 0;
     status = pinned_run(driver, streams, bytes, pairs);

@@ -111,6 +111,10 @@ static const ladei_setting settings[] = {
      LADEI_SETTING_SWITCH(lade_config, device_newest_pool),
      .option = "LADE_DEVICE_NEWEST_POOL",
      .help = "Of overlapping captures, the one begun last gets the allocations"},
+    {.key = "device_streams_are_retired",
+     LADEI_SETTING_SWITCH(lade_config, device_streams_are_retired),
+     .option = "LADE_DEVICE_STREAMS_ARE_RETIRED",
+     .help = "The program retires each stream before it destroys it: threads remember their last stream"},
     {.key = "device_uncached",
      LADEI_SETTING_SWITCH(lade_config, device_uncached),
      .option = "LADE_DEVICE_UNCACHED",
@@ -141,6 +145,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags |= config->device_expandable_pools != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0;
   options->flags |= config->device_expandable_ipc != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_IPC : 0;
   options->flags |= config->device_newest_pool != 0 ? (uint32_t)LADE_DEVICE_NEWEST_POOL : 0;
+  options->flags |= config->device_streams_are_retired != 0 ? (uint32_t)LADE_DEVICE_STREAMS_ARE_RETIRED : 0;
   options->flags |= config->device_reference != 0 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;

@@ -24,6 +24,7 @@
 #include "device/share/ipc.h"
 #include "device/share/shared.h"
 #include "device/state/checks.h"
+#include "runtime/last_stream.h"
 
 /* ---- After a call ------------------------------------------------------------------------------------------------ */
 
@@ -175,6 +176,7 @@ lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
+  ladei_last_stream_forget(); /* whatever the backend makes of it */
   BACKEND_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
 }
 

@@ -87,7 +87,7 @@ static lade_status divisions_check(const char *call, const lade_device_options *
 
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
-                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL;
+                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
   if (options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
@@ -125,6 +125,8 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
+  bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
+  atomic_store_explicit(&allocator->streams_are_retired, retired, memory_order_relaxed);
   allocator->max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
   if (options->memory_fraction > 0.0) fraction_store(allocator, options->memory_fraction);
   ages_tick_update(allocator);

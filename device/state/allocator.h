@@ -109,6 +109,7 @@ struct lade_device_allocator {
 
   ladei_device_capture *captures;   /* under way, in order of arrival */
   atomic_size_t capture_count;      /* their number; written under the lock */
+  atomic_bool streams_are_retired;  /* as in the options */
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
   ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count;     /* their number; written under the lock */

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/state/backend.h"
+#include "runtime/last_stream.h"
 
 /* An allocator that is NULL, or was made by a parent of this process, is refused. In all of these `call` is the name of the
  * public function. */
@@ -18,7 +19,10 @@ lade_status ladei_device_stream_elsewhere(int device);
 static inline lade_status ladei_device_stream_resolve(lade_device_allocator *allocator, lade_stream stream,
                                                       ladei_stream *out) {
   ladei_lock_assert_none_held();
-  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, out);
+  const lade_runtime *runtime = allocator->runtime;
+  bool kept = atomic_load_explicit(&allocator->streams_are_retired, memory_order_relaxed);
+  lade_status status =
+      kept ? ladei_last_stream_resolve(runtime, stream, out) : runtime->ops->stream_resolve(runtime->self, stream, out);
   if (status != LADE_OK || out->device == allocator->device) return status;
   return ladei_device_stream_elsewhere(out->device);
 }

@@ -22,6 +22,7 @@
  *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
  *   device_policy                  default, reference       ... .flags, LADE_DEVICE_REFERENCE
  *   device_newest_pool             True, False              ... .flags, LADE_DEVICE_NEWEST_POOL
+ *   device_streams_are_retired     True, False              ... .flags, LADE_DEVICE_STREAMS_ARE_RETIRED
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
  *   pinned_max_mb                  0 (default) ..           lade_pinned_options.max_bytes
  *   pinned_event_batch             0 (default) .. 65536     ... .event_batch
@@ -98,16 +99,18 @@ typedef struct lade_config {
   uint32_t pinned_debug;
   uint32_t pinned_reference; /**< pinned_policy; 0: default, 1: reference */
   uint32_t pinned_device_mapped;
-  uint64_t max_non_split_rounding_mb; /**< 0: 20 */
-  double per_process_memory_fraction; /**< 0: no limit */
-  uint64_t pinned_register_chunk_mb;  /**< 0: all at once */
-  uint32_t device_uncached;           /**< LADE_DEVICE_UNCACHED */
-  uint32_t storage;                   /**< lade_storage */
-  uint32_t device_expandable_pools;   /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
-  uint32_t device_expandable_ipc;     /**< LADE_DEVICE_EXPANDABLE_IPC */
-  uint64_t large_segment_size_mb;     /**< 0: 20 */
-  uint32_t device_reference;          /**< device_policy; 0: default, 1: reference */
-  uint32_t device_newest_pool;        /**< LADE_DEVICE_NEWEST_POOL */
+  uint64_t max_non_split_rounding_mb;  /**< 0: 20 */
+  double per_process_memory_fraction;  /**< 0: no limit */
+  uint64_t pinned_register_chunk_mb;   /**< 0: all at once */
+  uint32_t device_uncached;            /**< LADE_DEVICE_UNCACHED */
+  uint32_t storage;                    /**< lade_storage */
+  uint32_t device_expandable_pools;    /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
+  uint32_t device_expandable_ipc;      /**< LADE_DEVICE_EXPANDABLE_IPC */
+  uint64_t large_segment_size_mb;      /**< 0: 20 */
+  uint32_t device_reference;           /**< device_policy; 0: default, 1: reference */
+  uint32_t device_newest_pool;         /**< LADE_DEVICE_NEWEST_POOL */
+  uint32_t device_streams_are_retired; /**< LADE_DEVICE_STREAMS_ARE_RETIRED */
+  uint32_t reserved;                   /**< 0 */
 } lade_config;
 
 LADE_INLINE void lade_config_init(lade_config *config) {

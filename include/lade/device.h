@@ -36,7 +36,7 @@ typedef enum lade_device_backend {
   LADE_DEVICE_CUDA_MALLOC_ASYNC = 1 /**< The driver's stream-ordered allocator. */
 } lade_device_backend;
 
-/** Flags of lade_device_options; of the native backend alone. */
+/** Flags of lade_device_options; of the native backend alone, but for the last one. */
 typedef enum lade_device_flag {
   LADE_DEVICE_UNCACHED =
       1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
@@ -51,8 +51,16 @@ typedef enum lade_device_flag {
   LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as PyTorch's allocator does also where lade decides otherwise because
                                             that is safer or more exact (docs/pytorch-differences.md "Decisions that
                                             differ"): for comparisons, which lade replay makes. */
-  LADE_DEVICE_NEWEST_POOL = 1 << 4 /**< Where several captures into private pools take a stream, the one begun last gets
-                                        its allocations, not the one begun first: as newer versions of PyTorch have it. */
+  LADE_DEVICE_NEWEST_POOL =
+      1 << 4, /**< Where several captures into private pools take a stream, the one begun last gets
+                                         its allocations, not the one begun first: as newer versions of PyTorch have it. */
+  LADE_DEVICE_STREAMS_ARE_RETIRED =
+      1 << 5 /**< The program promises: before a stream is destroyed, so that another one may get its handle,
+                  lade_device_stream_retire() or lade_pinned_stream_retire() was called for it, on any object of the
+                  process, and no other thread names the stream from the begin of that call on. Then a thread remembers
+                  the stream that it allocated on last, and asks the driver for it no more: with CUDA about half of a
+                  pair of alloc and free. NULL, LADE_STREAM_LEGACY and LADE_STREAM_PER_THREAD are asked for as ever. An
+                  error of the context may be told by a later call. With any backend. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */

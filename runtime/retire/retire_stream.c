@@ -6,6 +6,7 @@
  */
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "runtime/last_stream.h"
 #include "runtime/retire/retire_close.h"
 #include "runtime/retire/retire_slots.h"
 
@@ -70,7 +71,7 @@ static lade_status queue_retire(ladei_retire *retire, ladei_retire_queue *queue)
   return status;
 }
 
-lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle) {
+static lade_status stream_retire(ladei_retire *retire, lade_stream handle) {
   ladei_stream stream;
   lade_status status = ladei_runtime_check_process(retire->runtime);
   bool special = handle == NULL || handle == LADE_STREAM_LEGACY || handle == LADE_STREAM_PER_THREAD;
@@ -93,4 +94,10 @@ lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle)
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0,
                      "retire: no memory for %zu bytes, to remember that stream id %llu is retired", sizeof *queue,
                      (unsigned long long)stream.id);
+}
+
+lade_status ladei_retire_stream_retire(ladei_retire *retire, lade_stream handle) {
+  lade_status status = stream_retire(retire, handle);
+  ladei_last_stream_forget();
+  return status;
 }

@@ -275,6 +275,9 @@ LADE_TEST(Config, ChoosesTheBackend) {
   config = parse_ok("device_newest_pool:True");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_NEWEST_POOL);
+  config = parse_ok("device_streams_are_retired:True");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_STREAMS_ARE_RETIRED);
   config = parse_ok("device_policy:reference");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_REFERENCE);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stream that a thread resolved last, for programs that promise to retire streams before their handles may be
+ * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). Who a stream is costs three driver calls on "cuda"; a thread that names the
+ * same one again is answered from here.
+ *
+ *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one
+ *   generation       one more behind each retirement or destruction of a stream, and each close of a runtime
+ *
+ * S1  An entry was told by the driver after its generation was read. So it is older than any retirement whose end its
+ *     thread does not know of, and a thread that does know reads a later generation.
+ * S2  Only ordinary streams have entries: what the special handles mean depends on the thread's current context.
+ * S3  A forked child believes none: its calls are refused before (ladei_runtime_check_process).
+ * S4  The generation is one for the process, as handles are. So an entry of a runtime that was closed is not believed for
+ *     one that lies at the same address.
+ * Locks: none.
+ */
+#ifndef LADE_RUNTIME_LAST_STREAM_H
+#define LADE_RUNTIME_LAST_STREAM_H
+
+#include <stdatomic.h>
+
+#include "runtime/ops.h"
+
+typedef struct ladei_last_stream {
+  const lade_runtime *runtime; /* NULL: none yet */
+  uint64_t generation;
+  ladei_stream stream;
+} ladei_last_stream;
+
+extern _Thread_local ladei_last_stream ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
+extern _Atomic(uint64_t) ladei_last_stream_generation;
+
+/* Behind a call after which handles may be recycled. */
+static inline void ladei_last_stream_forget(void) {
+  atomic_fetch_add_explicit(&ladei_last_stream_generation, 1, memory_order_release);
+}
+
+/* Asks the driver, and remembers an ordinary stream. */
+lade_status ladei_last_stream_ask(const lade_runtime *runtime, lade_stream handle, ladei_stream *out);
+
+/* As the runtime's stream_resolve. */
+static inline lade_status ladei_last_stream_resolve(const lade_runtime *runtime, lade_stream handle,
+                                                    ladei_stream *out) {
+  const ladei_last_stream *last = &ladei_last_stream_tls;
+  uint64_t generation = atomic_load_explicit(&ladei_last_stream_generation, memory_order_acquire);
+  if (last->stream.handle != handle || last->runtime != runtime || last->generation != generation)
+    return ladei_last_stream_ask(runtime, handle, out);
+  *out = last->stream;
+  return LADE_OK;
+}
+
+#endif /* LADE_RUNTIME_LAST_STREAM_H */
