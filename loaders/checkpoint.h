@@ -61,7 +61,7 @@ typedef struct ladei_loader_ticket_list {
 } ladei_loader_ticket_list;
 
 /*
- * Submits a transfer and keeps its ticket. Where the pipeline answers that it has no room, waits for transfers of the
+ * Submits a transfer and keeps its ticket. Where the pipeline has no room, waits for transfers of the
  * list first.
  */
 lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade_pipeline *pipeline,

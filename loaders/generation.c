@@ -10,7 +10,7 @@
  *   ...     files written and named, index written and named: that is the commit
  *   end     which id does the index carry? the files of the other one go -> lock file removed
  *
- * The lock dies with its process, the lock file does not: where there is one that nobody holds, a save was killed, and the
+ * The lock dies with its process, the lock file does not: where there is one that is not locked, a save was killed, and the
  * journal says which two ids the folder may hold.
  *
  * I1  A file is removed only if its name is one that a save gives, it carries an id of the journal, and the index on disk
@@ -147,7 +147,7 @@ static bool index_names(json_t *index, const char *entry) {
 
 /* --- the folder --------------------------------------------------------------------------------------------------- */
 
-/* LADE_NOT_READY: it does not. Errors of reading: nobody knows. */
+/* LADE_NOT_READY: it does not. Errors of reading: that is not known. */
 static lade_status file_carries(const ladei_loader_generation *generation, const char *entry, const char *id) {
   ladei_loader_checkpoint_file file = {.fd = -1};
   lade_error before;
@@ -233,7 +233,7 @@ static lade_status lock_error(const ladei_loader_generation *generation) {
                      ladei_loader_path_text(generation->lock_name), strerror(code));
 }
 
-/* One try. LADE_NOT_READY: the lock file that was locked had just been removed by its owner. */
+/* One try. LADE_NOT_READY: the lock file that was locked had just been removed by the save before. */
 static lade_status lock_try(ladei_loader_generation *generation) {
   generation->lock =
       openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
@@ -300,7 +300,7 @@ static lade_status names_make(ladei_loader_generation *generation) {
              : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
 }
 
-/* I3: with one digit more nobody would know the names of this save again. */
+/* I3: with one digit more the names of this save would not be recognised. */
 static lade_status number_check(const ladei_loader_generation *generation) {
   return generation->number <= number_most
              ? LADE_OK

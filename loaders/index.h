@@ -12,7 +12,7 @@ typedef struct ladei_loader_index_file {
   char *path;
   int fd;             /* -1: more files than may be open; its path is absolute then */
   uint64_t bytes;     /* when it was added */
-  uint64_t name_hash; /* of the last part of the path it was added by */
+  uint64_t name_hash; /* of the last component of the path it was added by */
   ladei_pipe_file_identity identity;
 } ladei_loader_index_file;
 
@@ -21,7 +21,7 @@ typedef struct ladei_loader_index_file {
  * SIZE_MAX for none.
  */
 struct lade_record_index {
-  char *names;         /* the fields' text, cut into terminated names */
+  char *names;         /* the fields' text, split into terminated names */
   char **alternatives; /* pointers into it */
   size_t *field_of;    /* field of each alternative */
   size_t alternative_count;
@@ -53,7 +53,7 @@ typedef struct ladei_loader_index_identity {
 
 ladei_loader_index_identity ladei_loader_index_identity_of(const lade_record_index *index);
 
-/* Number of the field that an extension stands for; field_count if it is none. */
+/* Number of the field that an extension names; field_count if it is none. */
 size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension);
 
 #endif /* LADE_LOADERS_INDEX_H */

@@ -7,8 +7,8 @@
  *   | member | member | ... | zeros to the end of the file |                    an archive
  *   | member | ... | zeros | member | ... | zeros to the end |                  two, with options.ignore_zeros
  *
- * Where a member's bytes begin is where libarchive stands when it has read the header, since no filter lies between it
- * and the file. Where the next one begins is where it stands when it has skipped the bytes; if that is not right behind
+ * Where a member's bytes begin is libarchive's position when it has read the header, since no filter lies between it
+ * and the file. Where the next one begins is its position when it has skipped the bytes; if that is not right behind
  * them, they do not lie together.
  *
  * Note [End marks]
@@ -105,7 +105,7 @@ static lade_status record_continue(tar_shard *s, const char *member, size_t key_
   return s->key != NULL ? LADE_OK : memory_error();
 }
 
-/* A part of the path such as "__meta__". */
+/* A component of the path such as "__meta__". */
 static bool path_is_private(const char *path) {
   for (const char *at = path; *at != '\0';) {
     size_t length = strcspn(at, "/");
@@ -222,7 +222,7 @@ static lade_status globals_check(const tar_shard *s, uint64_t end) {
 
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
-/* Where libarchive stands. */
+/* libarchive's position. */
 static uint64_t place_now(const tar_shard *s) { return s->base + (uint64_t)s->lib.filter_bytes(s->archive, 0); }
 
 static const char *entry_name(const tar_shard *s, struct archive_entry *entry) {

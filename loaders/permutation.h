@@ -4,7 +4,7 @@
  *
  * A Feistel network permutes the numbers of an even number of bits; what falls outside the range is permuted again until
  * it is inside (cycle walking), less than four times on average. The round function and the six rounds make orders that
- * the tests cannot tell from random ones; they are no cipher.
+ * the tests cannot distinguish from random ones; they are no cipher.
  */
 #ifndef LADE_LOADERS_PERMUTATION_H
 #define LADE_LOADERS_PERMUTATION_H

@@ -10,7 +10,7 @@
  *                                                                                               stride, zeros
  *
  * I1  A batch has records of one epoch only.
- * I2  offsets ascend; every part begins at a multiple of options.alignment.
+ * I2  offsets ascend; every field of a record begins at a multiple of options.alignment.
  * Locks: none. A plan is constant; a cursor and a batch belong to whoever plans.
  */
 #include "loaders/plan.h"
@@ -314,7 +314,7 @@ lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_c
       return LADE_OK;
     }
     lade_status status = records_take(plan, cursor, out);
-    /* With both limits only the records themselves tell whether the epoch's last batch is a short one. */
+    /* With both limits only the records themselves decide whether the epoch's last batch is a short one. */
     bool last = cursor->position + out->count == plan->share;
     if (status == LADE_OK && last && plan->options.drop_last && out->count < plan->options.batch_records) {
       cursor->position = plan->share;

@@ -7,7 +7,7 @@
  *   transfers   a           b + c, d                         the first one is small, the next ones larger
  *
  * Tensors that follow each other in file and memory are one range of a transfer. The size of the transfers doubles from
- * one to the next: the first tensors are there early, and the whole is not cut into many.
+ * one to the next: the first tensors are there early, and the whole is not split into many.
  *
  * I1  pieces[i].memory lies in a segment of its target, or is NULL for a tensor without bytes.
  * I2  pieces[i].ticket is the transfer that carries the whole tensor; without bytes none does.
@@ -237,7 +237,7 @@ static void memory_free(lade_tensor_load *load) {
 
 /*
  * Note [Sizes of groups]
- * A transfer of 16 MiB is cut into chunks of 2 MiB, the larger ones into chunks that cost a link nothing worth
+ * A transfer of 16 MiB is split into chunks of 2 MiB, the larger ones into chunks that cost a link nothing worth
  * mentioning (docs/pipeline.md "Choosing settings"), so the first group is short for the sake of the first tensor and
  * the next ones grow. About 32 groups keep a load below the default of max_transfers, so that submitting it does not
  * wait.

@@ -58,7 +58,7 @@ static lade_status file_add(lade_safetensors *checkpoint, char *path) {
   return status == LADE_OK ? file_make_late(checkpoint, file) : status;
 }
 
-/* A file is of the save that the index is of. Without an id in the index nobody can tell. */
+/* A file is of the save that the index is of. Without an id in the index that is not known. */
 static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei_loader_checkpoint_file *file) {
   const char *id = ladei_loader_index_save_id(checkpoint->index), *found = file->header.save_id;
   char shown[2][LADEI_LOADER_NAME_TEXT_BYTES];

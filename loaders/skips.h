@@ -22,7 +22,7 @@ void ladei_loader_skips_add(ladei_loader_skips *skips, uint64_t record, const ch
 void ladei_loader_skips_dispose(ladei_loader_skips *skips);
 
 /* Reads a record, to find out whether it can be read. LADE_ERR_IO and LADE_ERR_TRUNCATED say what cannot. LADE_ERR_OUT_OF_HOST_MEMORY where
- * nothing can be told. Waits for the file system. */
+ * it is not known. Waits for the file system. */
 lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record);
 
 #endif /* LADE_LOADERS_SKIPS_H */

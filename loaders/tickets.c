@@ -91,7 +91,7 @@ lade_status ladei_loader_ticket_list_query(const ladei_loader_ticket_list *list,
 
 lade_status ladei_loader_ticket_list_end(ladei_loader_ticket_list *list) {
   lade_error before;
-  ladei_error_save(&before); /* the outcomes of what is cancelled here are nobody's concern */
+  ladei_error_save(&before); /* the outcomes of what is cancelled here do not matter */
   for (size_t i = 0; i < list->count; i++) {
     lade_status status = lade_ticket_cancel(list->tickets[i]);
     if (status != LADE_OK) return status;

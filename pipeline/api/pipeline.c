@@ -84,7 +84,7 @@ static uint32_t readers_choose(const lade_runtime *runtime) {
  * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
  * Eight more are for chunks of stalled transfers (core_schedule.c, Note [Stalled transfers]): half of all slots then hold a
- * small transfer, which is cut into eight, so that all of its copies can be queued behind a stream that is late, and the
+ * small transfer, which is split into eight chunks, so that all of its copies can be queued behind a stream that is late, and the
  * caller need not wait for that stream.
  */
 static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
@@ -109,7 +109,7 @@ static void options_complete(lade_pipeline *pipeline) {
   pipeline->threads = threads ? options->readers : 2 * options->readers;
 }
 
-/* What the core is told about blocks and about reads and writes at once. */
+/* Sets the core's limits: sizes of blocks, and reads and writes at once. */
 static void limits_set(lade_pipeline *pipeline) {
   const lade_pipeline_options *options = &pipeline->options;
   size_t chunk = (size_t)options->chunk_bytes;
@@ -175,7 +175,7 @@ lade_status lade_pipeline_timeline_read(lade_pipeline *pipeline, lade_timeline_e
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Tells the pool that the stream goes. LADE_ERR_DEVICE_LOST: it goes all the same, and the pool knows. */
+/* Retires the stream in the pool. LADE_ERR_DEVICE_LOST: it may be destroyed all the same. */
 static lade_status stream_retire(lade_pipeline *pipeline, const ladei_stream *stream) {
   const lade_runtime *runtime = pipeline->runtime;
   lade_status status = lade_pinned_stream_retire(pipeline->pool, stream->handle);
@@ -421,7 +421,7 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   uint64_t deadline_ns = ladei_pipe_deadline_after(pipeline, timeout_ns != 0 ? timeout_ns : LADE_WAIT_FOREVER);
   ladei_lock_acquire(&pipeline->lock);
   pipeline->stopping = true; /* every completion wakes us */
-  pipeline->closed = cancel; /* what callbacks submitted from here on would be cancelled by nobody */
+  pipeline->closed = cancel; /* nothing would cancel what callbacks submit from here on */
   if (cancel) cancel_all(pipeline);
   ladei_condition_broadcast(&pipeline->work);
   while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);

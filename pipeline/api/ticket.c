@@ -2,11 +2,11 @@
 /*
  * Tickets: waiting for transfers, by thread and by stream, asking, cancelling, giving back.
  *
- *   submitted --> under way --> settled --> FINISH (on_complete is told) --> finished: waits return
+ *   submitted --> under way --> settled --> FINISH (calls on_complete) --> finished: waits return
  *                    cancel: the transfer gets its error, and settles when nothing of it is under way any more
  *
  * I1  A ticket is freed when it is both finished and released, by whichever comes last.
- * I2  What a finished ticket answers needs neither runtime nor slots: it may have outlived its pipeline.
+ * I2  Calls on a finished ticket use neither runtime nor slots: it may have outlived its pipeline.
  * I3  A call that finds its transfer unfinished, under the lock, counts among pipeline->calls before it gives the lock up,
  *     until it needs nothing of the pipeline but lock and memory any more (Note [Calls in progress]).
  * Locks: pipeline->lock guards the transfer and `released`. No driver call is made under it.
@@ -14,7 +14,7 @@
  * Note [Calls in progress]
  * destroy may run beside calls on tickets. It takes driver, storage, streams and events apart once every transfer is
  * finished and no call is counted; a transfer that is not finished keeps it from that, and so does the count from then on.
- * A call that finds its transfer finished answers from the ticket alone.
+ * A call that finds its transfer finished uses the ticket alone.
  */
 #include "pipeline/api/ticket.h"
 
@@ -46,8 +46,8 @@ static void call_end(lade_pipeline *pipeline) {
   if (--pipeline->calls == 0 && pipeline->stopping) ladei_condition_broadcast(&pipeline->changed);
 }
 
-/* The ticket's outcome as this thread's answer. Called with the lock, once the transfer has failed or finished. */
-static lade_status ticket_answer(const lade_ticket *ticket) {
+/* The ticket's outcome, as this thread's error. Called with the lock, once the transfer has failed or finished. */
+static lade_status ticket_outcome(const lade_ticket *ticket) {
   ladei_lock_assert_held(&ticket->pipeline->lock);
   if (ticket->transfer.error.status != LADE_OK) ladei_error_restore(&ticket->transfer.error);
   return ticket->transfer.error.status;
@@ -90,7 +90,7 @@ static lade_status wait_prefix(lade_ticket *ticket, uint64_t bytes, uint64_t tim
   if (!arrived) status = arrival_wait(pipeline, transfer, bytes, timeout_ns);
   ladei_lock_acquire(&pipeline->lock);
   if (transfer->finished)
-    status = ticket_answer(ticket);
+    status = ticket_outcome(ticket);
   else if (has_arrived(transfer, bytes))
     status = LADE_OK;
   else if (status == LADE_ERR_TIMEOUT)
@@ -126,10 +126,10 @@ static lade_status ticket_query(lade_ticket *ticket, lade_ticket_info *info) {
   bool advance = !ticket->transfer.finished && pipeline->driver->advance != NULL;
   ladei_lock_release(&pipeline->lock);
   if (advance)
-    pipeline->driver->advance(pipeline); /* virtual time: one thread, so nobody destroys the pipeline meanwhile */
+    pipeline->driver->advance(pipeline); /* virtual time has one thread: the pipeline cannot be destroyed meanwhile */
   ladei_lock_acquire(&pipeline->lock);
   lade_ticket_info own = {sizeof own, ticket->transfer.bytes, ticket->transfer.done_bytes, ready_bytes(ticket)};
-  status = ticket->transfer.finished ? ticket_answer(ticket) : LADE_NOT_READY;
+  status = ticket->transfer.finished ? ticket_outcome(ticket) : LADE_NOT_READY;
   ladei_lock_release(&pipeline->lock);
   if (info != NULL) {
     lade_status written = ladei_stats_write("lade_ticket_info", &own, sizeof own, info);
@@ -202,7 +202,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   const ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, transfer->copy_stream);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended)
-    status = ticket_answer(ticket);
+    status = ticket_outcome(ticket);
   else if (status == LADE_ERR_TIMEOUT)
     status = timeout_error(ticket);
   if (!ended && status == LADE_OK) {

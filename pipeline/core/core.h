@@ -107,7 +107,7 @@ struct ladei_pipe_batch {
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
-/* Lanes of a ring, and events of each. */
+/* Copy streams of a ring, and events of each. */
 enum { LADEI_PIPE_COPY_STREAMS = 3, LADEI_PIPE_BATCHES = 8 };
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
@@ -136,7 +136,7 @@ typedef enum ladei_pipe_dependency {
 /* Levels of priority, and fair queues of each. Submitters beyond the fair queues share them. */
 enum { LADEI_PIPE_PRIORITIES = 3, LADEI_PIPE_PRIORITY_NORMAL = 1, LADEI_PIPE_FAIR_QUEUES = 32 };
 
-/* A transfer as the core sees it. The owner embeds it and sets the first group. */
+/* A transfer as the core sees it. A ticket embeds it and sets the first group. */
 struct ladei_pipe_core_transfer {
   uint64_t bytes;
   size_t chunk_bytes;  /* of a chunk, at most; the block's capacity limits it further */

@@ -299,7 +299,7 @@ static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer
   ring->calls_out += transfer->calls;
 }
 
-/* A call has returned: the transfer has shown that it answers, and does not hang if no other call of it is overdue. */
+/* A call has returned: the transfer does not hang, unless another call of it is overdue. */
 static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   slot->ring->calls_out--;

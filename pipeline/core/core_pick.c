@@ -5,7 +5,7 @@
  *
  *   for the ring that is asked first, the first that applies:
  *     FINISH, RELEASE (a block that others wait for), RECORD (a long copy comes next), DEPENDENCY, COPY, RECORD (copies enough
- *     for an event), POLL (unless it was in vain since the last read or write), RELEASE (a block that became too small),
+ *     for an event), POLL (unless it found nothing since the last read or write), RELEASE (a block that became too small),
  *     READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
@@ -111,7 +111,7 @@ static bool pick_record_full(const ladei_pipe_ring *ring, ladei_pipe_order *orde
   return found;
 }
 
-/* Of a copy stream with copies of which no event would tell. */
+/* Of a copy stream with copies that no event covers. */
 static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
   for (unsigned left = ring->copy_streams_copied; left != 0 && !found; left &= left - 1) {
@@ -178,7 +178,7 @@ static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 /*
  * Note [What others wait for]
  * While a ring that has no block waits for one of the same pool, the others ask for no more than one, and give back what
- * carries no chunk: all but the last block, or, where nobody has more than one, that too, once it has carried a chunk. So
+ * carries no chunk: all but the last block, or, where no ring has more than one, that too, once it has carried a chunk. So
  * each ring that has work has a block as long as there are as many, and else they have one by turns; and as each keeps
  * it for a chunk at least, none waits for ever.
  */

@@ -63,7 +63,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
     lade_status status = lade_pinned_record_event(pipeline->pool, order->slot->block, stream->handle);
     if (status != LADE_OK && !order->last_resort) return status;
     if (status != LADE_OK) {
-      /* Neither event nor stream nor pool can tell. A device that refuses this too runs nothing any more. */
+      /* Neither event nor stream nor pool can find out. A device that refuses this too runs nothing any more. */
       (void)runtime->ops->stream_synchronize(runtime->self, stream);
     }
   }
@@ -76,7 +76,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
   return LADE_OK;
 }
 
-static lade_status completion_tell(lade_ticket *ticket, const lade_error *outcome) {
+static lade_status completion_call(lade_ticket *ticket, const lade_error *outcome) {
   ladei_lock_assert_none_held();
   if (ticket->on_complete == NULL) return LADE_OK;
   lade_status status = ticket->on_complete(ticket->on_complete_user, ticket, outcome);
@@ -95,9 +95,9 @@ static lade_status execute_finish(lade_pipeline *pipeline, const ladei_pipe_orde
   lade_status status = ladei_pipe_files_close(ticket, ticket->transfer.error.status == LADE_OK);
   lade_error outcome = ticket->transfer.error;
   if (status != LADE_OK) ladei_error_save(&outcome);
-  lade_status told = completion_tell(ticket, &outcome);
+  lade_status called = completion_call(ticket, &outcome);
   if (status != LADE_OK) ladei_error_restore(&outcome);
-  return status != LADE_OK ? status : told;
+  return status != LADE_OK ? status : called;
 }
 
 static lade_status order_dispatch(lade_pipeline *pipeline, ladei_pipe_order *order) {

@@ -4,7 +4,7 @@
  * queued by the thread that read it, without a hand-over.
  *
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
- *                        somebody is on the way already
+ *                        a thread is on the way already
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
  *                        so where a block is waited for, at the cap of the pool
@@ -15,14 +15,14 @@
  *
  * Callbacks of the caller may take long, or never return. With the first one a thread is started that watches them, and does
  * nothing else. A call that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls,
- * and some stalled, another thread is started. So callbacks that hang hold up nobody else.
+ * and some stalled, another thread is started. So callbacks that hang hold up no other order.
  *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
- *     before it turns to something that takes long.
+ *     before it begins something that takes long.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
- * I3  Whenever nobody holds the lock, there is an order that nobody has taken, and somebody waits who could take it, then
- *     somebody is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the
+ * I3  Whenever the lock is free, there is an order that is not taken, and a thread waits that could take it, then one is on
+ *     the way: a thread that looks at the core next, under the lock, and that waits for nothing but the
  *     lock and a processor until then. Before it starts on what it takes, it passes on what else there is to the next one
  *     who waits (Note [On the way]).
  * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
@@ -51,13 +51,13 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
 
 /*
  * Note [On the way]
- * A thread for each of many small orders would spend more on waking and on the lock than on them. So nobody is woken while
+ * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken while
  * one of these is on the way:
  *   - a sleeper that was signalled and has not come back (`waking`). Of all threads in work_sleep at least one returns
  *     after a signal, and the first to return, woken or for its time being over, holds the lock and looks.
- *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The driver answers that without
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
  *     waiting, and the thread looks again after it.
- *   - the reaper that was woken (no longer `reaper_waits`), where nobody sleeps.
+ *   - the reaper that was woken (no longer `reaper_waits`), where no thread sleeps.
  *   - a caller between adding to the core and `kick`, and a thread that completes an order.
  * A thread that reads, writes, calls back or makes any other driver call may be kept for ever: it is not on the way,
  * whatever it has seen, and does not start before it has passed on what there is. So each of N orders that hang gets one
@@ -93,7 +93,7 @@ typedef struct threads_state {
   unsigned looking;  /* threads that wait awake or ask for the end of copies */
   bool poller;       /* there is one */
   bool reaper;       /* there is one, */
-  bool reaper_waits; /* and nobody has woken it yet */
+  bool reaper_waits; /* and it is not woken yet */
   bool end;
   threads_pending *pending; /* two rings of them; each belongs to its order */
   TAILQ_HEAD(threads_call_list, threads_call) calls;
@@ -138,8 +138,8 @@ static bool reap_wanted(const threads_state *state) {
   return !state->reaper && ladei_pipe_storage_in_flight(&state->pipeline->storage) > 0;
 }
 
-/* Somebody shall look for orders: who is on the way, a sleeper, or else the reaper. Called with the lock. */
-static void somebody_wake(threads_state *state) {
+/* Sees to it that a thread looks for orders: one on the way, a sleeper, or else the reaper. Called with the lock. */
+static void looker_wake(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   if (state->waking || state->looking > 0) return;
   if (state->sleeping > 0) {
@@ -151,14 +151,14 @@ static void somebody_wake(threads_state *state) {
   }
 }
 
-/* This thread is busy from here on: somebody else takes what is left, or goes on asking. */
+/* This thread is busy from here on: wakes another one for what is left to take, poll or reap. */
 static void work_pass_on(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   const ladei_pipe_core *core = &state->pipeline->core;
   if (state->sleeping == 0 && !state->reaper_waits) return;
   if (ladei_pipe_core_has_order(core, LADEI_PIPE_ALLOW_HOST) || (ladei_pipe_core_polls(core) && !state->poller) ||
       reap_wanted(state))
-    somebody_wake(state);
+    looker_wake(state);
 }
 
 /* --- requests in storage ------------------------------------------------------------------------------------------ */
@@ -176,7 +176,7 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
   ladei_lock_acquire(&pipeline->lock);
 }
 
-/* The reaper's part: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
+/* What the reaper does: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
 static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
@@ -287,7 +287,7 @@ static bool needs_spare(const threads_state *state) {
   return state->stalled > 0 && state->calling == state->count && state->count < state->most;
 }
 
-/* Marks calls that are overdue, and sees to it that somebody does what others are kept from. How long nothing more of that
+/* Marks calls that are overdue, and starts a thread where all others are in calls. How long nothing more of that
  * kind can happen; UINT64_MAX: until a call begins. */
 static uint64_t calls_look(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
@@ -306,7 +306,7 @@ static uint64_t calls_look(threads_state *state) {
     }
   }
   if (needs_spare(state) && thread_start(state) != 0) wait_ns = STALL_NS; /* none to be had: tried again */
-  if (marked) somebody_wake(state);
+  if (marked) looker_wake(state);
   return wait_ns;
 }
 
@@ -415,7 +415,7 @@ static void *thread_main(void *argument) {
 
 static void threads_kick(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
-  somebody_wake(pipeline->driver_state);
+  looker_wake(pipeline->driver_state);
   ladei_lock_release(&pipeline->lock);
 }
 

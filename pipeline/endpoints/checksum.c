@@ -6,7 +6,7 @@
  *   chunks     [         chunk 0         |    chunk 1     ]      chunks end where units do
  *
  * I1  A chunk holds whole units (ladei_pipe_core_transfer.unit_bytes), so each is seen by one thread, in one piece.
- * I2  To the device a unit is judged before its copy is queued, to the host before it is written: what does not match
+ * I2  To the device a unit is checked before its copy is queued, to the host before it is written: what does not match
  *     goes no further.
  * Locks: none. Each element of the caller's array belongs to one chunk.
  */

@@ -15,7 +15,7 @@ struct ladei_pipe_copies {
   ladei_pipe_order *order;
   const ladei_stream *stream;
   bool to_device;
-  bool sealed; /* a pinned range ends with the last run: nothing is joined to it */
+  bool sealed; /* a pinned range ends with the last run: nothing is appended to it */
   bool direct; /* the last run is of a direct piece */
   size_t count;
   void *dsts[LADEI_PIPE_RUNS_MOST];
@@ -23,7 +23,7 @@ struct ladei_pipe_copies {
   size_t sizes[LADEI_PIPE_RUNS_MOST];
 };
 
-/* Queues the copies of a slot's chunk: the order COPY. On failure order->partial tells whether some are queued. */
+/* Queues the copies of a slot's chunk: the order COPY. On failure order->partial says whether some are queued. */
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order);
 
 /* For tables of kinds of endpoints: adds an extent of direct host memory. */

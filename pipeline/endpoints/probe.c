@@ -18,7 +18,7 @@ enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };
 /* Measurements of a direction: some, since one that shared its engine comes out too slow. */
 enum { PROBES = 8 };
 
-/* Shorter copies tell more about their start than about the link. */
+/* Shorter copies measure their start more than the link. */
 enum { LEAST_BYTES = 256 << 10 };
 
 static bool state_move(ladei_pipe_probe *probe, int from, int to) {

@@ -54,7 +54,7 @@ typedef struct ladei_pipe_side {
 
 struct lade_pipeline {
   lade_runtime *runtime;
-  ladei_process owner; /* asked of tickets, which may outlive the runtime */
+  ladei_process owner; /* for tickets, which may outlive the runtime */
   lade_pinned_pool *pool;
   ladei_pinned_stakes *stakes; /* the pool's */
   ladei_pinned_member member;  /* among them while the driver runs */
@@ -80,7 +80,7 @@ struct lade_pipeline {
   ladei_pipe_core core;
   ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */
   unsigned submitting;            /* calls of submit that have their place among max_transfers, but no transfer yet */
-  unsigned prefix_waiters;        /* calls that wait for part of a transfer */
+  unsigned prefix_waiters;        /* calls that wait for the first bytes of a transfer */
   unsigned callbacks_stalled;     /* calls of the caller's that have taken 50 ms until now, ... */
   uint64_t callbacks_stalled_sum; /* ... and all that ever have */
   unsigned calls;                 /* on tickets, under way: destroy lets them come to their end */
@@ -133,7 +133,7 @@ struct ladei_pipe_driver {
  * Note [Cancelled threads]
  * A thread may be cancelled (pthread_cancel) while it is in a call. Opening and closing files, reads and writes, and what
  * drivers do inside are cancellation points: ended there, a call would keep its place among max_transfers, its ticket, or
- * an order that nobody completes. So calls that get to such points hold cancellation off; waits are no points anyhow. It
+ * an order that is never completed. So calls that get to such points hold cancellation off; waits are no points anyhow. It
  * takes effect at the first cancellation point after the call. See base/cancellation.h.
  */
 

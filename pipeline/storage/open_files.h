@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Note [Open files]
- * A data set or a transfer may name more files than a process may have open. So each part of the library that keeps files
+ * A data set or a transfer may name more files than a process may have open. So each room of the library that keeps files
  * open by their paths keeps a quarter of that at most; files beyond are closed once it is known which they are, and opened
  * again by each read, which then costs some microseconds more. Such a file must be the same by then: one that was replaced
  * meanwhile is an error, since bytes of two files in one destination are worse.
@@ -22,7 +22,7 @@ typedef struct ladei_pipe_file_identity {
 } ladei_pipe_file_identity;
 
 /* Whether it was written to since. Times are as fine as the file system's: a write within one tick of the last one before is
- * not seen, nor one whose time somebody set back. */
+ * not seen, nor one whose time was set back. */
 typedef struct ladei_pipe_file_stamp {
   uint64_t bytes;
   uint64_t modified_ns;

@@ -11,7 +11,7 @@
  *
  *   submit (any thread) --> queue --> kernel --> reap (one thread at a time)     wake: lets a reap return that waits
  *
- * Both ways cut the request into calls by the same rules (storage_request.c): those of O_DIRECT, and what a short read
+ * Both ways split the request into system calls by the same rules (storage_request.c): those of O_DIRECT, and what a short read
  * or an interrupted call has left.
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_H
@@ -40,7 +40,7 @@ typedef struct ladei_pipe_storage_source {
 /* A file of one transfer. Constant once it is open, but for what is atomic. */
 typedef struct ladei_pipe_storage_file {
   ladei_pipe_storage *storage;
-  struct ladei_pipe_storage_file *next; /* of the same transfer; the owner's */
+  struct ladei_pipe_storage_file *next; /* in the ticket's list */
   ladei_pipe_storage_source source;
   int fd; /* through the page cache; -1: could not be had, for a descriptor that came with O_DIRECT; or late_path */
   int direct_fd; /* with O_DIRECT; -1: not used */
@@ -72,7 +72,7 @@ typedef struct ladei_pipe_storage_call {
 } ladei_pipe_storage_call;
 
 typedef struct ladei_pipe_storage_request {
-  /* Set by the owner; the rest is zero. */
+  /* Set by the caller; the rest is zero. */
   ladei_pipe_storage_file *file;
   uint64_t offset; /* in the file */
   char *buffer;

@@ -221,7 +221,7 @@ static void cufile_register(ladei_pipe_storage_file *file) {
   ladei_error_restore(&before);
 }
 
-/* Also of one that nobody reads, which cannot be opened for writing. */
+/* Also of a pipe without a reader, which cannot be opened for writing. */
 static bool is_pipe(int fd, const char *path) {
   struct stat facts;
   return (fd >= 0 ? fstat(fd, &facts) : stat(path, &facts)) == 0 && S_ISFIFO(facts.st_mode);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One read or write of a file's range, cut into what single system calls can do.
+ * One read or write of a file's range, split into what single system calls can do.
  *
  *   read with O_DIRECT: whole blocks of the file, so that the first and last bytes of the range come with their
  *   neighbours; these land around the buffer, in the block that holds it
@@ -39,7 +39,7 @@ static uint64_t align_up(uint64_t value, size_t align) { return align_down(value
 
 static size_t call_cut(uint64_t bytes) { return bytes < call_limit ? (size_t)bytes : call_limit; }
 
-/* --- cutting ------------------------------------------------------------------------------------------------------ */
+/* --- splitting ----------------------------------------------------------------------------------------------------- */
 
 /* Without a descriptor for the page cache the other one has to do: the kernel refuses what is not aligned. */
 static void call_plain(ladei_pipe_storage_request *request, uint64_t bytes) {
@@ -163,7 +163,7 @@ lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, in
   if (result < 0) return request_failed(request, (int)-result);
   assert((uint64_t)result <= call->bytes);
   if ((uint64_t)result <= call->skip && call->direct && result > 0 && request->file->fd >= 0) {
-    request->plain = true; /* the end of the file, or of what the call felt like: an exact read tells */
+    request->plain = true; /* the end of the file, or a short read: an exact read finds out which */
     return LADE_NOT_READY;
   }
   if ((uint64_t)result <= call->skip) return request_truncated(request);

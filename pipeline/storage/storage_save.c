@@ -42,7 +42,7 @@ struct ladei_pipe_save {
   bool owns_folder;
   bool named;
   char temporary[NAME_ROOM];
-  const char *name; /* the last part of `path` */
+  const char *name; /* the last component of `path` */
   char path[];
 };
 
@@ -81,7 +81,7 @@ static bool is_under_name(int folder, const char *name, int fd) {
 
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 
-/* Of the file's own name, as much as fits. The lowest number that nobody uses is taken. */
+/* Of the file's own name, as much as fits. With the lowest number that is free. */
 static void temporary_choose(ladei_pipe_save *save, unsigned number) {
   snprintf(save->temporary, sizeof save->temporary, ".%.200s%s%u", save->name, temporary_mark, number);
 }
@@ -117,7 +117,7 @@ static void temporaries_remove(ladei_pipe_save *save) {
   save->temporary[0] = '\0';
 }
 
-/* Tells others that the temporary's process lives. False: somebody took it for a dead one's, and the name is gone. */
+/* Locks the temporary, so that other processes see that its own lives. False: one removed it before. */
 static bool file_lock(const ladei_pipe_save *save, int fd) {
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   return is_under_name(save->folder, save->temporary, fd);

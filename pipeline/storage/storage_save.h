@@ -25,7 +25,7 @@ typedef struct ladei_pipe_save ladei_pipe_save;
  * there that must not be replaced, a folder without right to write. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_pipe_save_begin(const char *path, ladei_pipe_save **out);
-/* The same in a folder that is open already, borrowed until the end: the last part of `path` is looked up there. */
+/* The same in a folder that is open already, borrowed until the end: the last component of `path` is looked up there. */
 lade_status ladei_pipe_save_begin_in(int folder, const char *path, ladei_pipe_save **out);
 
 /* Open for reading and writing, and the save's. */
@@ -50,9 +50,9 @@ lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync);
  */
 lade_status ladei_pipe_save_commit(ladei_pipe_save *save, bool sync);
 
-/* The folder that a path's last part lies in, open. -1 with errno. */
+/* Opens the folder of a path's last component. -1 with errno. */
 int ladei_pipe_folder_open(const char *path);
-/* The last part. */
+/* The last component. */
 const char *ladei_pipe_file_name(const char *path);
 /* Writes a folder's new entries to stable storage. A file system that knows no such thing is no error: false otherwise,
  * with errno. */
@@ -60,7 +60,7 @@ bool ladei_pipe_folder_flush(int folder);
 
 /*
  * Length of the name NAME in ".NAME.lade-N", which a save's temporary name is; 0: it is none. Names of more than 200 bytes
- * are cut.
+ * are shortened.
  */
 size_t ladei_pipe_save_temporary_name(const char *entry);
 /* Takes away what a killed process left under a temporary name. What a living one writes stays. */

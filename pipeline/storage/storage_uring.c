@@ -6,7 +6,7 @@
  *                ^                                                                            |
  *                +---- what a short read has left, what was interrupted ----------------------+
  *
- * The submission side of the ring belongs to the *submitter*: the thread that found nobody else being it when it queued
+ * The submission side of the ring belongs to the *submitter*: the thread that found no other submitter when it queued
  * a request. It goes on until the queue is empty, so others only add to the queue, and no lock is held in a system call.
  * The completion side belongs to the *reaper*, the one thread in reap.
  *
