@@ -408,7 +408,7 @@ static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint
 
 static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s) {
   const ladei_loader_batch_plan *plan = &s->batch;
-  const uint64_t parts = loader->plan.index->field_count * plan->count;
+  const uint64_t ranges = loader->plan.index->field_count * plan->count;
   uint64_t *device_tables = (uint64_t *)(void *)((char *)s->memory + plan->table_offset);
   return (lade_batch){
       .struct_size = sizeof(lade_batch),
@@ -422,7 +422,7 @@ static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s)
       .lengths = ladei_loader_batch_lengths(&loader->plan, plan),
       .records = plan->records,
       .device_offsets = device_tables,
-      .device_lengths = device_tables + parts,
+      .device_lengths = device_tables + ranges,
       .ticket = s->ticket,
   };
 }

@@ -88,13 +88,13 @@ static const lade_range *ranges_of(const ladei_loader_plan *plan, uint64_t recor
 }
 
 /* Room that a field of a record takes in a batch. */
-static uint64_t part_room(const ladei_loader_plan *plan, uint64_t record, size_t field) {
+static uint64_t range_room(const ladei_loader_plan *plan, uint64_t record, size_t field) {
   return plan->strides != NULL ? plan->strides[field] : aligned(plan, ranges_of(plan, record)[field].bytes);
 }
 
 static uint64_t record_room(const ladei_loader_plan *plan, uint64_t record) {
   uint64_t room = 0;
-  for (size_t field = 0; field < plan->index->field_count; field++) room += part_room(plan, record, field);
+  for (size_t field = 0; field < plan->index->field_count; field++) room += range_room(plan, record, field);
   return room;
 }
 
@@ -270,20 +270,20 @@ static lade_status records_take(const ladei_loader_plan *plan, ladei_loader_curs
 }
 
 static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch) {
-  size_t fields = plan->index->field_count, parts = fields * batch->count;
-  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * parts)) return memory_error();
+  size_t fields = plan->index->field_count, ranges = fields * batch->count;
+  if (!numbers_grow(&batch->tables, &batch->table_capacity, 2 * ranges)) return memory_error();
   uint64_t at = 0;
-  for (size_t i = 0; i < parts; i++) {
+  for (size_t i = 0; i < ranges; i++) {
     size_t field = i / batch->count;
     uint64_t record = batch->records[i % batch->count];
     batch->tables[i] = at;
-    batch->tables[parts + i] = ranges_of(plan, record)[field].bytes;
-    at += part_room(plan, record, field);
+    batch->tables[ranges + i] = ranges_of(plan, record)[field].bytes;
+    at += range_room(plan, record, field);
   }
   size_t tables = 0;
   (void)ladei_size_round_up(at, sizeof(uint64_t), &tables);
   batch->table_offset = tables;
-  batch->bytes = tables + 2 * parts * sizeof(uint64_t);
+  batch->bytes = tables + 2 * ranges * sizeof(uint64_t);
   return LADE_OK;
 }
 
@@ -356,16 +356,16 @@ static lade_status range_endpoint(const ladei_loader_index_file *file, const lad
 
 lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_loader_batch_plan *batch,
                                      lade_piece **out, uint64_t *out_count) {
-  size_t parts = plan->index->field_count * batch->count, count = 0;
+  size_t ranges = plan->index->field_count * batch->count, count = 0;
   const uint64_t *offsets = ladei_loader_batch_offsets(batch), *lengths = ladei_loader_batch_lengths(plan, batch);
-  lade_piece *pieces = calloc(2 * parts + 1, sizeof *pieces);
+  lade_piece *pieces = calloc(2 * ranges + 1, sizeof *pieces);
   if (pieces == NULL) return memory_error();
   const ladei_loader_index_file *checked = NULL;
   lade_status status = LADE_OK;
-  for (size_t i = 0; i < parts && status == LADE_OK; i++) {
+  for (size_t i = 0; i < ranges && status == LADE_OK; i++) {
     const lade_range *range = &ranges_of(plan, batch->records[i % batch->count])[i / batch->count];
     const ladei_loader_index_file *file = &plan->index->files[range->file];
-    uint64_t end = i + 1 < parts ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
+    uint64_t end = i + 1 < ranges ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
     if (range->bytes > 0) {
       status = range_endpoint(file, range, &checked, &pieces[count].host);
       pieces[count++].bytes = range->bytes;
@@ -380,7 +380,7 @@ lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_
     return status;
   }
   pieces[count].host = lade_endpoint_memory(batch->tables);
-  pieces[count++].bytes = 2 * parts * sizeof(uint64_t);
+  pieces[count++].bytes = 2 * ranges * sizeof(uint64_t);
   *out = pieces;
   *out_count = count;
   return LADE_OK;

@@ -25,7 +25,7 @@
 #include "base/size.h"
 #include "loaders/checkpoint.h"
 #include "loaders/generation.h"
-#include "loaders/part_file.h"
+#include "loaders/saved_file.h"
 #include "loaders/text.h"
 #include "pipeline/state/state.h"
 
@@ -314,10 +314,10 @@ static lade_status shard_begin(save *s, saved_shard *which) {
       ladei_loader_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
   if (status != LADE_OK) return status;
   char *path = path_beside(s->path, which->name);
-  status = path != NULL ? ladei_loader_part_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
+  status = path != NULL ? ladei_loader_saved_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
                         : memory_error();
   free(path);
-  if (status == LADE_OK) status = ladei_loader_part_file_write(which->file, 0, header, header_bytes);
+  if (status == LADE_OK) status = ladei_loader_saved_file_write(which->file, 0, header, header_bytes);
   free(header);
   status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
   which->ticket_end = s->tickets.count;
@@ -366,8 +366,8 @@ static lade_status index_write(save *s) {
   if (list != NULL) index_put(s, list, &text);
   lade_status status = list == NULL || path == NULL || text.failed
                            ? memory_error()
-                           : ladei_loader_part_file_create(s->folder, path, 0, &s->index);
-  if (status == LADE_OK) status = ladei_loader_part_file_write(s->index, 0, text.bytes, text.length);
+                           : ladei_loader_saved_file_create(s->folder, path, 0, &s->index);
+  if (status == LADE_OK) status = ladei_loader_saved_file_write(s->index, 0, text.bytes, text.length);
   free(text.bytes);
   free(list);
   free(path);

@@ -2,7 +2,7 @@
 /*
  * Files of a checkpoint that is being saved. Locks: none; a file belongs to one thread.
  */
-#include "loaders/part_file.h"
+#include "loaders/saved_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ static lade_status file_error(const char *doing, const ladei_pipe_save *file, in
                      strerror(reason));
 }
 
-lade_status ladei_loader_part_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out) {
+lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out) {
   ladei_pipe_save *file = NULL;
   lade_status status = ladei_pipe_save_begin_in(folder, path, &file);
   /* A disk that is full is better found now than at the end. A file system that promises nothing is no error. */
@@ -30,8 +30,8 @@ lade_status ladei_loader_part_file_create(int folder, const char *path, uint64_t
   return status;
 }
 
-lade_status ladei_loader_part_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
-                                         size_t bytes) {
+lade_status ladei_loader_saved_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
+                                          size_t bytes) {
   const int fd = ladei_pipe_save_fd(file);
   for (size_t done = 0; done < bytes;) {
     ssize_t put = pwrite(fd, (const char *)buffer + done, bytes - done, (off_t)(offset + done));

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file of a checkpoint that is being saved: it has its name when it is complete. */
+#ifndef LADE_LOADERS_SAVED_FILE_H
+#define LADE_LOADERS_SAVED_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lade/status.h"
+#include "pipeline/storage/storage_save.h"
+
+/* Creates it in an open folder, with room for `bytes` where the file system can promise that. */
+lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out);
+/* All of the buffer, at the offset. */
+lade_status ladei_loader_saved_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
+                                          size_t bytes);
+
+#endif /* LADE_LOADERS_SAVED_FILE_H */
