@@ -116,8 +116,7 @@ static void measure_again(ladei_pipe_window *window) {
 }
 
 void ladei_pipe_window_restart(ladei_pipe_window *window) {
-  if (window->trying)
-    window->size /= 2; /* not known to be faster; else each restart would leave a doubling behind */
+  if (window->trying) window->size /= 2; /* not known to be faster; else each restart would leave a doubling behind */
   window->trying = false;
   window->settled = window->size >= window->most;
   measure_again(window);

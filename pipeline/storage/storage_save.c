@@ -212,9 +212,9 @@ int ladei_pipe_save_fd(const ladei_pipe_save *save) { return save->fd; }
 
 const char *ladei_pipe_save_path(const ladei_pipe_save *save) { return save->path; }
 
-/* --- the steps of a commit ---------------------------------------------------------------------------------------- */
+/* --- the steps of the end ----------------------------------------------------------------------------------------- */
 
-/* What a close would say. */
+/* Closes a second descriptor of the file, to learn what a close of it would return. */
 static bool file_try_close(int fd) {
   int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   return second >= 0 && (close(second) == 0 || errno == EINTR);
@@ -266,14 +266,4 @@ lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync) {
   if (save->owns_folder && save->folder >= 0) (void)close(save->folder);
   free(save);
   return status;
-}
-
-lade_status ladei_pipe_save_commit(ladei_pipe_save *save, bool sync) {
-  lade_error first;
-  lade_status status = ladei_pipe_save_prepare(save, sync);
-  if (status == LADE_OK) status = ladei_pipe_save_name(save);
-  ladei_error_save(&first);
-  lade_status ended = ladei_pipe_save_end(save, sync);
-  if (status != LADE_OK) ladei_error_restore(&first);
-  return status != LADE_OK ? status : ended;
 }

@@ -6,10 +6,11 @@
  *   ladei_pipe_save *save;
  *   status = ladei_pipe_save_begin(path, &save);
  *   ... write to ladei_pipe_save_fd(save) ...
- *   status = ladei_pipe_save_commit(save, true);      // or ladei_pipe_save_end(save, false)
+ *   status = ladei_pipe_save_prepare(save, true);
+ *   if (status == LADE_OK) status = ladei_pipe_save_name(save);
+ *   ended = ladei_pipe_save_end(save, true); // without a name: given up
  *
- * Several files that belong together take the steps of a commit side by side: all are prepared before the first gets its
- * name.
+ * Several files that belong together take these steps side by side: all are prepared before the first gets its name.
  */
 #ifndef LADE_PIPELINE_STORAGE_STORAGE_SAVE_H
 #define LADE_PIPELINE_STORAGE_STORAGE_SAVE_H
@@ -43,12 +44,6 @@ lade_status ladei_pipe_save_name(ladei_pipe_save *save);
  * `sync` the new entry of the folder is on the disk. LADE_ERR_IO.
  */
 lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync);
-
-/*
- * Prepares, names and ends. When it fails nothing is left but in one case: the folder that cannot be flushed or the file
- * that cannot be closed, with the file whole and under its name. LADE_ERR_IO.
- */
-lade_status ladei_pipe_save_commit(ladei_pipe_save *save, bool sync);
 
 /* Opens the folder of a path's last component. -1 with errno. */
 int ladei_pipe_folder_open(const char *path);

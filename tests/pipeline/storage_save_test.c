@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "tests/pipeline/storage_faults.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
@@ -64,6 +65,17 @@ static ladei_pipe_save *save_begun(const place *p, const char *text) {
   return save;
 }
 
+/* All steps of one file, as the loaders take them. */
+static lade_status save_commit(ladei_pipe_save *save, bool sync) {
+  lade_error first;
+  lade_status status = ladei_pipe_save_prepare(save, sync);
+  if (status == LADE_OK) status = ladei_pipe_save_name(save);
+  ladei_error_save(&first);
+  lade_status ended = ladei_pipe_save_end(save, sync);
+  if (status != LADE_OK) ladei_error_restore(&first);
+  return status != LADE_OK ? status : ended;
+}
+
 /* With files that have no name, and on file systems without them. */
 static const char *const kinds[] = {"nameless", "named", NULL};
 
@@ -82,7 +94,7 @@ LADE_TEST_P(StorageSave, AppearsWhenCommitted, kinds, kind) {
   umask(mask);
   LADE_EXPECT_NE_INT(access(p.path, F_OK), 0);
   LADE_EXPECT_EQ_UINT(names_in(&p), strcmp(kind, "named") == 0 ? 1 : 0);
-  LADE_EXPECT_OK(ladei_pipe_save_commit(save, true));
+  LADE_EXPECT_OK(save_commit(save, true));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   LADE_EXPECT_EQ_INT(stat(p.path, &status), 0);
@@ -97,7 +109,7 @@ LADE_TEST_P(StorageSave, ReplacesWhatWasThere, kinds, kind) {
   kind_set(kind, (storage_faults){0});
   ladei_pipe_save *save = save_begun(&p, "new");
   expect_text(p.path, "old and longer");
-  LADE_EXPECT_OK(ladei_pipe_save_commit(save, false));
+  LADE_EXPECT_OK(save_commit(save, false));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   place_remove(&p);
@@ -127,7 +139,7 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
     text_write(p.path, "old");
     kind_set(kind, faults[i]);
     ladei_pipe_save *save = save_begun(&p, "new");
-    LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_commit(save, true));
+    LADE_EXPECT_STATUS(LADE_ERR_IO, save_commit(save, true));
     LADE_EXPECT_EQ_INT(lade_last_error()->native_code, i == 0 ? EIO : i == 1 ? EACCES : ENOSPC);
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, p.path);
     expect_text(p.path, "old");
@@ -171,7 +183,7 @@ LADE_TEST_P(StorageSave, NeverTakesAwayWhatHasItsName, kinds, kind) {
     if (!place_create(&p)) return;
     text_write(p.path, "old");
     kind_set(kind, cases[i].faults);
-    LADE_EXPECT_STATUS(cases[i].status, ladei_pipe_save_commit(save_begun(&p, "new"), true));
+    LADE_EXPECT_STATUS(cases[i].status, save_commit(save_begun(&p, "new"), true));
     expect_text(p.path, "new");
     LADE_EXPECT_EQ_UINT(names_in(&p), 1);
     place_remove(&p);
@@ -184,7 +196,7 @@ LADE_TEST_P(StorageSave, KeepsTheOldFileWhenClosingSaysThatThereIsNoRoom, kinds,
   if (!place_create(&p)) return;
   text_write(p.path, "old");
   kind_set(kind, (storage_faults){.closing = EDQUOT});
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, save_commit(save_begun(&p, "new"), false));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EDQUOT);
   expect_text(p.path, "old");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
@@ -216,10 +228,10 @@ LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
     expect_ended(child);
     LADE_EXPECT_EQ_UINT(names_in(&p), 2); /* each has taken away what the one before it left */
   }
-  LADE_EXPECT_OK(ladei_pipe_save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), false));
   expect_text(p.path, "new");
   LADE_EXPECT_EQ_UINT(names_in(&p), 2);
-  LADE_EXPECT_OK(ladei_pipe_save_commit(living, false));
+  LADE_EXPECT_OK(save_commit(living, false));
   expect_text(p.path, "living");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   place_remove(&p);
@@ -232,7 +244,7 @@ LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
   kind_set(kind, (storage_faults){.lock = ENOLCK});
   char *left = support_temp_dir_path(&p.dir, ".model.bin.lade-1");
   text_write(left, "whose?");
-  LADE_EXPECT_OK(ladei_pipe_save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
   expect_text(p.path, "new");
   expect_text(left, "whose?");
   LADE_EXPECT_EQ_UINT(names_in(&p), 2);
@@ -285,7 +297,7 @@ LADE_TEST(StorageSave, TakesANameAlone) {
   LADE_EXPECT_OK(ladei_pipe_save_begin("model.bin", &save));
   /* The folder is the one it was at the beginning. */
   LADE_EXPECT_EQ_INT(chdir(before), 0);
-  LADE_EXPECT_OK(ladei_pipe_save_commit(save, false));
+  LADE_EXPECT_OK(save_commit(save, false));
   expect_text(p.path, "");
   place_remove(&p);
 }

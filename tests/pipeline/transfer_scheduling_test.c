@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: Whose turn it is: urgent transfers overtake bulk ones, submitters share by bytes; who is told at
- * the end; and parts that are ready before the rest.
+ * Across sources: Scheduling: urgent transfers overtake bulk ones, submitters share by bytes; on_complete; and the
+ * first bytes of a transfer, which are ready before the rest.
  */
 #include <semaphore.h>
 #include <stdlib.h>
