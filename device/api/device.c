@@ -354,10 +354,7 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   if (status == LADE_OK) status = ladei_device_settings_check(call, &own);
   if (status != LADE_OK) return status;
   ladei_device_backend_setup setup = {&own, events_only, NULL};
-  const ladei_device_backend *backend = own.backend == LADE_DEVICE_CUDA_MALLOC_ASYNC ? &ladei_device_backend_pool
-                                        : (own.flags & LADE_DEVICE_UNCACHED) != 0    ? &ladei_device_backend_uncached
-                                                                                     : &ladei_device_backend_native;
-  return allocator_create(runtime, device, backend, &setup, out);
+  return allocator_create(runtime, device, ladei_device_backend_find(&own), &setup, out);
 }
 
 lade_status lade_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,

@@ -11,6 +11,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "device/backends/backends.h"
 #include "device/heap/recent.h"
 #include "device/state/checks.h"
 
@@ -90,8 +91,8 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
                          LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
-  if (options->backend > LADE_DEVICE_CUDA_MALLOC_ASYNC) {
-    return ladei_error_argument(call, "options.backend", "LADE_DEVICE_NATIVE or LADE_DEVICE_CUDA_MALLOC_ASYNC", "%u",
+  if (ladei_device_backend_find(options) == NULL) {
+    return ladei_error_argument(call, "options.backend", "a constant of lade_device_backend", "%u",
                                 (unsigned)options->backend);
   }
   if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {

@@ -36,6 +36,9 @@ LADE_TEST(DeviceSettings, BadFieldsAreNamed) {
   options.collection_threshold = 1.0;
   expect_refused(&f, &options, "collection_threshold");
   lade_device_options_init(&options);
+  options.backend = 99;
+  expect_refused(&f, &options, "options.backend is 99; expected a constant of lade_device_backend");
+  lade_device_options_init(&options);
   options.roundup_divisions[3] = 5;
   expect_refused(&f, &options, "roundup_divisions[3]");
   device_fixture_close(&f);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which backend options name. */
+#include "device/backends/backends.h"
+
+const ladei_device_backend *ladei_device_backend_find(const lade_device_options *options) {
+  if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_UNCACHED) != 0)
+    return &ladei_device_backend_uncached;
+#define BACKEND_CASE(value, table)                                                                                     \
+  case value: return &ladei_device_backend_##table;
+  switch (options->backend) {
+    LADEI_DEVICE_BACKENDS(BACKEND_CASE)
+  default: return NULL;
+  }
+#undef BACKEND_CASE
+}
