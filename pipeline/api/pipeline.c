@@ -344,7 +344,6 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   ladei_process_take(&pipeline->owner);
   options_complete(pipeline);
   ladei_lock_init(&pipeline->lock, LADEI_RANK_PIPELINE);
-  ladei_condition_init(&pipeline->work);
   ladei_condition_init(&pipeline->changed);
   lade_status status = pipeline_build(pipeline);
   if (status != LADE_OK) {
@@ -423,7 +422,6 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   pipeline->stopping = true; /* every completion wakes us */
   pipeline->closed = cancel; /* nothing would cancel what callbacks submit from here on */
   if (cancel) cancel_all(pipeline);
-  ladei_condition_broadcast(&pipeline->work);
   while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
   unsigned left = pipeline->core.unfinished;
   pipeline->closed = status == LADE_OK;

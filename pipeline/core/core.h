@@ -340,6 +340,9 @@ bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
 unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                   const lade_error *error);
 
+/* READ orders that could be taken at once, of files and memory: at most one for each `bytes` that are left to read. */
+uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t bytes);
+
 /* Whether copies are under way whose end only POLL can find, or a block is waited for. */
 bool ladei_pipe_core_polls(const ladei_pipe_core *core);
 /* Whether the ring waits for its only block: an ACQUIRE found that it has to, and it still has use for one. */

@@ -230,6 +230,18 @@ static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_or
          pick_acquire(ring, order) || pick_release_lost(ring, order) || pick_release(ring, order);
 }
 
+uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t bytes) {
+  const ladei_pipe_ring *ring = &core->rings[0];
+  const ladei_pipe_core_transfer *transfer = ring->issuing;
+  if (transfer == NULL || transfer->no_host || transfer->calls || ring->host_out >= ring->window) return 0;
+  unsigned slots = transfer->unstaged ? ring->depth : blocks_for(ring, transfer);
+  uint64_t free_slots = slots > ring->active ? slots - ring->active : 0;
+  uint64_t requests = ring->window - ring->host_out;
+  uint64_t most = free_slots < requests ? free_slots : requests;
+  uint64_t shares = ring->left_bytes / bytes;
+  return shares < most ? shares : most;
+}
+
 bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
   return ring_pick(&core->rings[core->next_ring], allow, out) ||
          ring_pick(&core->rings[core->next_ring ^ 1u], allow, out);

@@ -4,7 +4,12 @@
  * queued by the thread that read it, without a hand-over.
  *
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
+<<<<<<< HEAD
  *                        a thread is on the way already
+=======
+ *                        somebody is on the way already; the one that went to sleep last, so that a few threads do
+ *                        what a few can do. A submit with much to read wakes all that it takes
+>>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
  *                        so where a block is waited for, at the cap of the pool
@@ -53,9 +58,14 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * Note [On the way]
  * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken while
  * one of these is on the way:
+<<<<<<< HEAD
  *   - a sleeper that was signalled and has not come back (`waking`). Of all threads in work_sleep at least one returns
  *     after a signal, and the first to return, woken or for its time being over, holds the lock and looks.
  *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
+=======
+ *   - a sleeper that was signalled and has not come back (`waking`).
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The driver answers that without
+>>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
  *     waiting, and the thread looks again after it.
  *   - the reaper that was woken (no longer `reaper_waits`), where no thread sleeps.
  *   - a caller between adding to the core and `kick`, and a thread that completes an order.
@@ -63,6 +73,16 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * whatever it has seen, and does not start before it has passed on what there is. So each of N orders that hang gets one
  * of N threads (tests/pipeline/threads_test.c).
  */
+
+/*
+ * Note [Readers woken together]
+ * A thread that was woken takes 30 to 80 us until it runs, on a virtual machine whose processors rest. Where each wakes the
+ * next, 12 readers are all at work after 0.8 ms (benchmarks/results/h200/timeline_512M.json.gz); 512 MiB take 10. So a submit
+ * wakes one reader for each MiB that can be read at once: less is not worth a wake-up. They are signalled after the lock is
+ * released, else they would wait for it, and be woken again one after the other. A sleeper that was signalled is no longer
+ * in the list; its place is there until the driver stops, so that the signal may come late.
+ */
+enum { WAKE_BYTES = 1 << 20, WAKE_MOST = 32 };
 
 /* Threads beside the readers, at most, and how long a callback takes until it counts as stalled. */
 enum { SPARES_MOST = 64, STALL_NS = 50000000 };
@@ -85,11 +105,20 @@ typedef struct threads_call {
   bool stalled;
 } threads_call;
 
+/* Where a thread sleeps. */
+typedef struct threads_bed {
+  TAILQ_ENTRY(threads_bed) link; /* while it sleeps and is not signalled */
+  ladei_condition woken;
+  bool signalled; /* since it went to sleep; guarded by the lock */
+} threads_bed;
+
 typedef struct threads_state {
   lade_pipeline *pipeline;
-  bool spins;        /* more than one processor: waiting awake does not keep the awaited from running */
-  unsigned sleeping; /* on pipeline->work; guarded by the lock, as is all below */
-  bool waking;       /* one of those has been signalled, and none has come back since */
+  bool spins; /* more than one processor: waiting awake does not keep the awaited from running */
+  TAILQ_HEAD(threads_bed_list, threads_bed)
+  sleeping;          /* who went to sleep last is first; guarded by the lock, as is all
+                                                        below */
+  unsigned waking;   /* threads that have been signalled and have not come back */
   unsigned looking;  /* threads that wait awake or ask for the end of copies */
   bool poller;       /* there is one */
   bool reaper;       /* there is one, */
@@ -103,6 +132,8 @@ typedef struct threads_state {
   bool watch_rests; /* ... and sleeps until one begins */
   ladei_condition watch_work;
   pthread_t watch;
+  threads_bed *beds; /* of each thread that there is room for */
+  unsigned beds_taken;
   unsigned most; /* threads that there is room for */
   unsigned count;
   pthread_t threads[];
@@ -121,16 +152,33 @@ static void cpu_relax(void) {
 #endif
 }
 
-static void work_sleep(threads_state *state, uint64_t longest_ns) {
+static void work_sleep(threads_state *state, threads_bed *bed, uint64_t longest_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
-  state->sleeping++;
-  if (longest_ns == UINT64_MAX)
-    ladei_condition_wait(&pipeline->work, &pipeline->lock);
+  bed->signalled = false;
+  if (longest_ns == UINT64_MAX) {
+    TAILQ_INSERT_HEAD(&state->sleeping, bed, link);
+    ladei_condition_wait(&bed->woken, &pipeline->lock);
+  } else {
+    TAILQ_INSERT_TAIL(&state->sleeping, bed,
+                      link); /* the poller wakes by itself; another would have to take its place */
+    (void)ladei_condition_wait_for(&bed->woken, &pipeline->lock, longest_ns);
+  }
+  if (bed->signalled)
+    state->waking--;
   else
-    (void)ladei_condition_wait_for(&pipeline->work, &pipeline->lock, longest_ns);
-  state->sleeping--;
-  state->waking = false;
+    TAILQ_REMOVE(&state->sleeping, bed, link);
+}
+
+/* Takes the sleeper that went to sleep last; its signal is due. NULL: nobody sleeps. */
+static threads_bed *sleeper_take(threads_state *state) {
+  ladei_lock_assert_held(&state->pipeline->lock);
+  threads_bed *bed = TAILQ_FIRST(&state->sleeping);
+  if (bed == NULL) return NULL;
+  TAILQ_REMOVE(&state->sleeping, bed, link);
+  bed->signalled = true;
+  state->waking++;
+  return bed;
 }
 
 static bool reap_wanted(const threads_state *state) {
@@ -141,10 +189,10 @@ static bool reap_wanted(const threads_state *state) {
 /* Sees to it that a thread looks for orders: one on the way, a sleeper, or else the reaper. Called with the lock. */
 static void looker_wake(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
-  if (state->waking || state->looking > 0) return;
-  if (state->sleeping > 0) {
-    state->waking = true;
-    ladei_condition_signal(&state->pipeline->work);
+  if (state->waking > 0 || state->looking > 0) return;
+  threads_bed *bed = sleeper_take(state);
+  if (bed != NULL) {
+    ladei_condition_signal(&bed->woken);
   } else if (state->reaper_waits) {
     state->reaper_waits = false;
     ladei_pipe_storage_wake(&state->pipeline->storage);
@@ -155,7 +203,7 @@ static void looker_wake(threads_state *state) {
 static void work_pass_on(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   const ladei_pipe_core *core = &state->pipeline->core;
-  if (state->sleeping == 0 && !state->reaper_waits) return;
+  if (TAILQ_EMPTY(&state->sleeping) && !state->reaper_waits) return;
   if (ladei_pipe_core_has_order(core, LADEI_PIPE_ALLOW_HOST) || (ladei_pipe_core_polls(core) && !state->poller) ||
       reap_wanted(state))
     looker_wake(state);
@@ -226,7 +274,7 @@ static void idle_note(threads_state *state, uint64_t begin_ns) {
 
 /* As poller, reaper or both: lets time pass, then makes POLL worth while again. `since_ns`: when this thread last did
  * something useful. Whether it has just done so. */
-static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
+static bool idle_wait(threads_state *state, threads_bed *bed, uint64_t since_ns, bool polls) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;
   bool reaps = reap_wanted(state);
@@ -243,7 +291,7 @@ static bool idle_wait(threads_state *state, uint64_t since_ns, bool polls) {
   if (spins)
     poller_spin(state);
   else if (!reaps)
-    work_sleep(state, sleep_ns);
+    work_sleep(state, bed, sleep_ns);
   if (polls) {
     state->poller = false;
     ladei_pipe_core_poll_wake(&pipeline->core);
@@ -389,6 +437,7 @@ static void *thread_main(void *argument) {
   uint64_t since_ns = 0; /* 0: this thread has just been useful */
   if (pipeline->topology != NULL) ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
   ladei_lock_acquire(&pipeline->lock);
+  threads_bed *bed = &state->beds[state->beds_taken++];
   while (!state->end) {
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
       order_run(state, &order);
@@ -402,10 +451,10 @@ static void *thread_main(void *argument) {
     uint64_t idle_ns = ladei_pipe_timeline_now(pipeline);
     if (polls || reap_wanted(state)) {
       since_ns = since_ns != 0 ? since_ns : now_ns(pipeline);
-      since_ns = idle_wait(state, since_ns, polls) ? 0 : since_ns;
+      since_ns = idle_wait(state, bed, since_ns, polls) ? 0 : since_ns;
     } else {
       since_ns = 0;
-      work_sleep(state, UINT64_MAX);
+      work_sleep(state, bed, UINT64_MAX);
     }
     idle_note(state, idle_ns);
   }
@@ -413,10 +462,28 @@ static void *thread_main(void *argument) {
   return NULL;
 }
 
+/* How many readers can begin at once; see Note [Readers woken together]. Requests of storage's engine take no thread each. */
+static uint64_t readers_wanted(const ladei_pipe_core *core) {
+  ladei_pipe_core_transfer *transfer = core->rings[0].issuing;
+  const ladei_pipe_storage_file *file = transfer != NULL ? ladei_pipe_ticket_of(transfer)->files : NULL;
+  return file != NULL && file->async ? 0 : ladei_pipe_core_reads_possible(core, WAKE_BYTES);
+}
+
 static void threads_kick(lade_pipeline *pipeline) {
+  threads_state *state = pipeline->driver_state;
+  threads_bed *woken[WAKE_MOST];
+  unsigned count = 0;
   ladei_lock_acquire(&pipeline->lock);
+<<<<<<< HEAD
   looker_wake(pipeline->driver_state);
+=======
+  somebody_wake(state);
+  uint64_t wanted = readers_wanted(&pipeline->core);
+  while (state->waking + state->looking < wanted && count < WAKE_MOST && (woken[count] = sleeper_take(state)) != NULL)
+    count++;
+>>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
   ladei_lock_release(&pipeline->lock);
+  for (unsigned i = 0; i < count; i++) ladei_condition_signal(&woken[i]->woken);
 }
 
 static lade_status threads_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
@@ -435,13 +502,15 @@ static void threads_stop(lade_pipeline *pipeline) {
   threads_state *state = pipeline->driver_state;
   ladei_lock_acquire(&pipeline->lock);
   state->end = true;
-  ladei_condition_broadcast(&pipeline->work);
+  for (threads_bed *bed; (bed = sleeper_take(state)) != NULL;) ladei_condition_signal(&bed->woken);
   ladei_condition_broadcast(&state->watch_work);
   ladei_lock_release(&pipeline->lock);
   ladei_pipe_storage_wake(&pipeline->storage);
   for (unsigned i = 0; i < state->count; i++) pthread_join(state->threads[i], NULL);
   if (state->watched) pthread_join(state->watch, NULL);
   ladei_condition_destroy(&state->watch_work);
+  for (unsigned i = 0; i < state->most; i++) ladei_condition_destroy(&state->beds[i].woken);
+  free(state->beds);
   free(state->pending);
   free(state);
   pipeline->driver_state = NULL;
@@ -450,15 +519,24 @@ static void threads_stop(lade_pipeline *pipeline) {
 static lade_status threads_start(lade_pipeline *pipeline) {
   size_t count = pipeline->threads;
   threads_state *state = calloc(1, sizeof *state + (count + SPARES_MOST) * sizeof state->threads[0]);
-  if (state != NULL) state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
-  if (state == NULL || state->pending == NULL) {
+  if (state != NULL) {
+    state->pending = calloc((size_t)2 * pipeline->options.depth, sizeof *state->pending);
+    state->beds = calloc(count + SPARES_MOST, sizeof *state->beds);
+  }
+  if (state == NULL || state->pending == NULL || state->beds == NULL) {
+    if (state != NULL) {
+      free(state->pending);
+      free(state->beds);
+    }
     free(state);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %zu reader threads", count);
   }
   state->pipeline = pipeline;
   state->most = (unsigned)count + SPARES_MOST;
   TAILQ_INIT(&state->calls);
+  TAILQ_INIT(&state->sleeping);
   ladei_condition_init(&state->watch_work);
+  for (unsigned i = 0; i < state->most; i++) ladei_condition_init(&state->beds[i].woken);
   for (unsigned i = 0; i < 2; i++)
     ladei_pipe_core_set_calls(&pipeline->core.rings[i], (state->most - 1) / 2); /* one is left for all else */
   state->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;

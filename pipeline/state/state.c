@@ -17,7 +17,6 @@ void ladei_pipe_ticket_free(lade_ticket *ticket) {
 /* The last reference is gone. */
 static void pipeline_free(lade_pipeline *pipeline) {
   ladei_pipe_timeline_destroy(pipeline->timeline);
-  ladei_condition_destroy(&pipeline->work);
   ladei_condition_destroy(&pipeline->changed);
   ladei_lock_destroy(&pipeline->lock);
   ladei_process_release(&pipeline->owner);

@@ -75,7 +75,6 @@ struct lade_pipeline {
   atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
-  ladei_condition work;    /* an order may be there; for drivers */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_pipe_core core;
   ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */

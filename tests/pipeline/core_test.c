@@ -357,6 +357,34 @@ LADE_TEST(PipelineCore, GoesOnBesideCallsThatHang) { run_seeds_with(0, 0, true);
 
 LADE_TEST(PipelineCore, LosesNothingBesideCallsThatHang) { run_seeds_with(0, 30, true); }
 
+/* How many readers a submit wakes: what is left to read, the window and the blocks each limit them. */
+LADE_TEST(PipelineCore, CountsTheReadsThatCanBegin) {
+  enum { MIB = 1 << 20 };
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  ladei_pipe_core_transfer transfer = {.bytes = 64 * MIB, .chunk_bytes = 4 * MIB, .level = 1};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 8));
+  ladei_pipe_core_set_blocks(&core, 4 * MIB, 4 * MIB);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 0);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 8);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, 32 * MIB), 2);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, 65 * MIB), 0);
+  ladei_pipe_core_set_window(&core.rings[0], 3);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 3);
+  LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order) && order.kind == LADEI_PIPE_ORDER_ACQUIRE);
+  order.block = &core;
+  (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order) && order.kind == LADEI_PIPE_ORDER_READ);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 2);
+  (void)ladei_pipe_core_complete(&core, &order, LADE_ERR_IO, &injected); /* failed: nothing left to read */
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 0);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order))
+    (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  LADE_EXPECT(transfer.finished);
+  ladei_pipe_core_destroy(&core);
+}
+
 /* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
 LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_pipe_core core;

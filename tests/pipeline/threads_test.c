@@ -232,3 +232,70 @@ LADE_TEST(Threads, WakeTheOneThatWaitsInStorage) {
   close(ends[1]);
   fixture_close(&s.f);
 }
+
+/* A submit with much to read wakes several readers at once, and signals them when the lock is released: while they read, sleep
+ * again, and stop. */
+LADE_TEST(Threads, StopWhileReadersAreBeingWoken) {
+  enum { BYTES = 4 << 20, STOPS = ROUNDS / 50 };
+  char *source = malloc(BYTES);
+  LADE_ASSERT(source != NULL);
+  support_pattern_fill(source, BYTES, 1, 0);
+  for (unsigned round = 0; round < STOPS && !lade_test_has_failed(); round++) {
+    fixture f;
+    lade_pipeline_options options;
+    fixture_options(&options);
+    options.chunk_bytes = 256 << 10;
+    options.readers = THREADS;
+    options.depth = 4 * THREADS;
+    if (!fixture_open(&f, "cpu", BYTES, &options)) break;
+    for (unsigned i = 0; i < 2; i++)
+      LADE_EXPECT_OK(fixture_move(&f, LADE_TO_DEVICE, lade_endpoint_memory(source), BYTES));
+    fixture_expect_device_pattern(&f, 0, BYTES, 1, 0);
+    fixture_close(&f);
+  }
+  free(source);
+}
+
+/* --- who wakes ---------------------------------------------------------------------------------------------------- */
+
+typedef struct served {
+  pthread_t threads[THREADS];
+  unsigned counts[THREADS];
+  unsigned known;
+} served;
+
+/* One at a time: each transfer ends before the next is submitted. */
+static lade_status serve_note(void *user, lade_ticket *ticket, const lade_error *outcome) {
+  served *s = user;
+  (void)ticket;
+  (void)outcome;
+  unsigned i = 0;
+  while (i < s->known && !pthread_equal(s->threads[i], pthread_self())) i++;
+  if (i == THREADS) return LADE_ERR_INTERNAL;
+  s->known += i == s->known ? 1 : 0;
+  s->threads[i] = pthread_self();
+  s->counts[i]++;
+  return LADE_OK;
+}
+
+/* One transfer after the other takes two threads or three. The sleeper that had slept longest was woken, so all took turns. */
+LADE_TEST(Threads, AFewDoWhatAFewCanDo) {
+  scene s;
+  served by = {.known = 0};
+  unsigned most[2] = {0, 0};
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
+    transfer.on_complete = serve_note;
+    transfer.on_complete_user = &by;
+    submit(&s, &transfer);
+    all_wait(&s);
+  }
+  for (unsigned i = 0; i < by.known; i++) {
+    unsigned lesser = by.counts[i] < most[0] ? by.counts[i] : most[0];
+    most[0] = by.counts[i] > most[0] ? by.counts[i] : most[0];
+    most[1] = lesser > most[1] ? lesser : most[1];
+  }
+  LADE_EXPECT(most[0] + most[1] > ROUNDS / 2); /* in turns: a third */
+  fixture_close(&s.f);
+}
