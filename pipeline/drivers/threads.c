@@ -4,12 +4,8 @@
  * queued by the thread that read it, without a hand-over.
  *
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
-<<<<<<< HEAD
- *                        a thread is on the way already
-=======
- *                        somebody is on the way already; the one that went to sleep last, so that a few threads do
+ *                        a thread is on the way already; the one that went to sleep last, so that a few threads do
  *                        what a few can do. A submit with much to read wakes all that it takes
->>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
  *                        so where a block is waited for, at the cap of the pool
@@ -58,14 +54,8 @@ enum { SPIN_NS = 50000, SLEEP_LEAST_NS = 50000, SLEEP_MOST_NS = 1000000 };
  * Note [On the way]
  * A thread for each of many small orders would spend more on waking and on the lock than on them. So no thread is woken while
  * one of these is on the way:
-<<<<<<< HEAD
- *   - a sleeper that was signalled and has not come back (`waking`). Of all threads in work_sleep at least one returns
- *     after a signal, and the first to return, woken or for its time being over, holds the lock and looks.
- *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
-=======
  *   - a sleeper that was signalled and has not come back (`waking`).
- *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The driver answers that without
->>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
+ *   - a thread that waits awake, or asks for the end of copies by POLL (`looking`). The device driver answers that without
  *     waiting, and the thread looks again after it.
  *   - the reaper that was woken (no longer `reaper_waits`), where no thread sleeps.
  *   - a caller between adding to the core and `kick`, and a thread that completes an order.
@@ -170,7 +160,7 @@ static void work_sleep(threads_state *state, threads_bed *bed, uint64_t longest_
     TAILQ_REMOVE(&state->sleeping, bed, link);
 }
 
-/* Takes the sleeper that went to sleep last; its signal is due. NULL: nobody sleeps. */
+/* Takes the sleeper that went to sleep last; its signal is due. NULL: no thread sleeps. */
 static threads_bed *sleeper_take(threads_state *state) {
   ladei_lock_assert_held(&state->pipeline->lock);
   threads_bed *bed = TAILQ_FIRST(&state->sleeping);
@@ -474,14 +464,10 @@ static void threads_kick(lade_pipeline *pipeline) {
   threads_bed *woken[WAKE_MOST];
   unsigned count = 0;
   ladei_lock_acquire(&pipeline->lock);
-<<<<<<< HEAD
-  looker_wake(pipeline->driver_state);
-=======
-  somebody_wake(state);
+  looker_wake(state);
   uint64_t wanted = readers_wanted(&pipeline->core);
   while (state->waking + state->looking < wanted && count < WAKE_MOST && (woken[count] = sleeper_take(state)) != NULL)
     count++;
->>>>>>> aec597e (pipeline: wake readers together, and those that went to sleep last)
   ladei_lock_release(&pipeline->lock);
   for (unsigned i = 0; i < count; i++) ladei_condition_signal(&woken[i]->woken);
 }
