@@ -10,6 +10,12 @@
  * a request. It goes on until the queue is empty, so others only add to the queue, and no lock is held in a system call.
  * The completion side belongs to the *reaper*, the one thread in reap.
  *
+ * Note [Page cache]
+ *   Bytes in the page cache are copied by a processor. The kernel does that inside io_uring_enter, request by request: one
+ *   thread, the submitter, copies for all (5 GB/s on a machine where readers with pread bring 60). So such requests are for
+ *   threads of the kernel from the start: as many reads run as processors are free; writes of one file run one after the other,
+ *   as its lock would have it anyway.
+ *
  * I1  A request is in exactly one place: queue, kernel (in_kernel), `done`, or out of reap.
  * I2  At most `requests` are in the kernel, and a cancellation for each: neither side of the ring can overflow.
  * I3  When the kernel refuses io_uring_enter for good, the ring is `broken`: what is not in the kernel is moved by pread
@@ -163,7 +169,8 @@ static void call_prepare(uring *self, ladei_pipe_storage_request *request, struc
     io_uring_prep_write(sqe, fd, call->memory, (unsigned)call->bytes, call->at);
   else
     io_uring_prep_read(sqe, fd, call->memory, (unsigned)call->bytes, call->at);
-  sqe->flags = (unsigned char)(sqe->flags | (fixed_file ? IOSQE_FIXED_FILE : 0u) | (request->punt ? IOSQE_ASYNC : 0u));
+  bool by_thread = request->punt || !call->direct; /* Note [Page cache] */
+  sqe->flags = (unsigned char)(sqe->flags | (fixed_file ? IOSQE_FIXED_FILE : 0u) | (by_thread ? IOSQE_ASYNC : 0u));
   io_uring_sqe_set_data(sqe, request);
 }
 
