@@ -75,7 +75,7 @@ static void crowd_close(crowd *own) {
 /* Blocks that went from the node to threads and back. */
 static uint64_t node_moves(const crowd *own, unsigned class_index) {
   const ladei_pinned_class_counters *counters = &ladei_pinned_pool_node(own->pool, 0)->counters.classes[class_index];
-  return atomic_load(&counters->cut.blocks) + atomic_load(&counters->joined.blocks);
+  return atomic_load(&counters->taken.blocks) + atomic_load(&counters->returned.blocks);
 }
 
 static void pairs_make(const crowd *own, size_t bytes) {
