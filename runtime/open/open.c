@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Choosing a runtime by name. The one place that knows both implementations of the table.
+ * Opening a runtime by name. The one place that knows the implementations of the table; a new one is a line in
+ * `implementations`.
  *
  * Locks: none.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -14,7 +16,8 @@
 #include "runtime/cuda/cuda.h"
 #endif
 
-static lade_status open_cuda(lade_runtime **out) {
+static lade_status open_cuda(const lade_runtime_options *options, lade_runtime **out) {
+  (void)options;
 #ifdef LADE_HAVE_CUDA_HEADERS
   const lade_runtime_ops *ops;
   void *self;
@@ -29,29 +32,61 @@ static lade_status open_cuda(lade_runtime **out) {
 #endif
 }
 
-static lade_status open_soft(bool virtual_time, const struct lade_soft_options *options, lade_runtime **out) {
+static lade_status open_soft(bool virtual_time, const lade_runtime_options *options, lade_runtime **out) {
   const lade_runtime_ops *ops;
   void *self;
-  lade_status status = ladei_soft_open(virtual_time, options, &ops, &self);
+  lade_status status = ladei_soft_open(virtual_time, options->soft, &ops, &self);
   if (status != LADE_OK) return status;
   status = ladei_runtime_adopt(ops, self, self, out);
   if (status != LADE_OK) ops->close(self);
   return status;
 }
 
-/* NULL as name: a GPU where one is usable; else a software device, unless the driver is there and fails. */
-static lade_status open_best(const struct lade_soft_options *soft, lade_runtime **out) {
-  lade_status status = open_cuda(out);
-  return status == LADE_ERR_NO_DEVICE ? open_soft(false, soft, out) : status;
+static lade_status open_cpu(const lade_runtime_options *options, lade_runtime **out) {
+  return open_soft(false, options, out);
+}
+
+static lade_status open_sim(const lade_runtime_options *options, lade_runtime **out) {
+  return open_soft(true, options, out);
+}
+
+/* In the order in which they are tried where the program names none. */
+static const struct implementation {
+  const char *name;
+  lade_status (*open)(const lade_runtime_options *options, lade_runtime **out);
+} implementations[] = {
+    {"cuda", open_cuda},
+    {"cpu", open_cpu},
+    {"sim", open_sim},
+};
+
+enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
+
+/* The first that has a device. One that is there and fails is an error: nobody wants a slow device instead of a broken fast one. */
+static lade_status open_best(const lade_runtime_options *options, lade_runtime **out) {
+  lade_status status = LADE_ERR_NO_DEVICE;
+  for (size_t i = 0; i < IMPLEMENTATIONS && status == LADE_ERR_NO_DEVICE; i++)
+    status = implementations[i].open(options, out);
+  return status;
+}
+
+static lade_status bad_name(const char *name) {
+  char known[128] = "";
+  size_t used = 0;
+  for (size_t i = 0; i < IMPLEMENTATIONS && used < sizeof known; i++) {
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s\"%s\"", i == 0 ? "one of " : ", ",
+                             implementations[i].name);
+  }
+  return ladei_error_argument("lade_runtime_open", "name", known, "\"%s\"", name);
 }
 
 lade_status lade_runtime_open(const char *name, const lade_runtime_options *options, lade_runtime **out) {
-  if (out == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_runtime_open: out is NULL");
+  if (out == NULL) return ladei_error_null("lade_runtime_open", "out");
   lade_runtime_options own;
   lade_status status = ladei_options_read("lade_runtime_options", options, &own, sizeof own);
   if (status != LADE_OK) return status;
-  if (name == NULL) return open_best(own.soft, out);
-  if (strcmp(name, "cuda") == 0) return open_cuda(out);
-  if (strcmp(name, "cpu") == 0 || strcmp(name, "sim") == 0) return open_soft(strcmp(name, "sim") == 0, own.soft, out);
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_runtime_open: \"%s\" is none of cuda, cpu, sim", name);
+  if (name == NULL) return open_best(&own, out);
+  for (size_t i = 0; i < IMPLEMENTATIONS; i++)
+    if (strcmp(name, implementations[i].name) == 0) return implementations[i].open(&own, out);
+  return bad_name(name);
 }

@@ -24,9 +24,11 @@ LADE_TEST_P(RuntimeOpen, OpensSoftwareDevicesByName, software, name) {
 LADE_TEST(RuntimeOpen, RefusesAnUnknownNameAndNullOut) {
   lade_runtime *runtime = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_open("gpu", NULL, &runtime));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "gpu");
+  LADE_EXPECT_EQ_STR(lade_last_error()->text,
+                     "lade_runtime_open: name is \"gpu\"; expected one of \"cuda\", \"cpu\", \"sim\"");
   LADE_EXPECT_EQ_PTR(runtime, NULL);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_open("sim", NULL, NULL));
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_runtime_open: out is NULL");
 }
 
 LADE_TEST(RuntimeOpen, WithoutANameFindsADeviceAnywhere) {
