@@ -21,7 +21,7 @@ lade_status ladei_options_read(const char *what, const void *caller, void *own, 
   if (caller != NULL) {
     size_t bytes = struct_size_of(caller);
     if (bytes < sizeof(size_t))
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: struct_size is %zu; use the _init function", what, bytes);
+      return ladei_error_argument(what, "struct_size", "what the _init function sets", "%zu", bytes);
     const unsigned char *tail = caller;
     for (size_t i = own_bytes; i < bytes; i++) {
       if (tail[i] != 0) {
@@ -37,10 +37,10 @@ lade_status ladei_options_read(const char *what, const void *caller, void *own, 
 }
 
 lade_status ladei_stats_write(const char *what, const void *own, size_t own_bytes, void *caller) {
-  if (caller == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
+  if (caller == NULL) return ladei_error_null(what, "the struct");
   size_t bytes = struct_size_of(caller);
   if (bytes < sizeof(size_t))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: struct_size is %zu; use the _init function", what, bytes);
+    return ladei_error_argument(what, "struct_size", "what the _init function sets", "%zu", bytes);
   memcpy(caller, own, ladei_size_min(bytes, own_bytes));
   memcpy(caller, &bytes, sizeof bytes);
   return LADE_OK;

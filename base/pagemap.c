@@ -166,8 +166,8 @@ static lade_status part_prepare(struct ladei_pagemap_root *root, range part) {
   uintptr_t word = atomic_load_explicit(chunk, memory_order_relaxed);
   bool is_free = entry_is_leaf(word) ? leaf_part_free(entry_leaf(word), part) : word == 0;
   if (!is_free) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "page map: 0x%llx..0x%llx overlaps a range that is set",
-                       (unsigned long long)part.begin, (unsigned long long)part.end);
+    return ladei_error_argument("ladei_pagemap_set", "range", "addresses of which none is set", "0x%llx..0x%llx",
+                                (unsigned long long)part.begin, (unsigned long long)part.end);
   }
   if (word == 0 && !range_fills_chunk(part) && !leaf_need(root, chunk, part.begin)) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "page map: no memory for a leaf of %zu bytes",
@@ -215,7 +215,8 @@ static void range_store(ladei_pagemap *map, range whole, uintptr_t word) {
 lade_status ladei_pagemap_set(ladei_pagemap *map, const void *address, size_t bytes, void *value) {
   range whole;
   if (value == NULL || ((uintptr_t)value & 1) != 0 || bytes == 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "page map: value %p for %zu bytes", value, bytes);
+    return ladei_error_argument("ladei_pagemap_set", "value", "an even pointer, for more than 0 bytes",
+                                "%p for %zu bytes", value, bytes);
   if (!range_make(address, bytes, &whole)) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "page map: %zu bytes at %p reach beyond 48-bit addresses", bytes,
                        address);

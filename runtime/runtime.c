@@ -62,23 +62,23 @@ static bool op_present(const lade_runtime_ops *ops, const op_entry *entry) {
 
 lade_status ladei_ops_check(const lade_runtime_ops *ops) {
   if (ops == NULL || ops->name == NULL || ops->struct_size != sizeof *ops) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime table: no table, no name, or struct_size is not %zu",
-                       sizeof *ops);
+    return ladei_error_argument("ladei_ops_check", "ops", "a table with a name and this library's struct_size", "%p",
+                                (const void *)ops);
   }
   const op_entry *first[GROUP_COUNT] = {NULL};
   for (size_t i = 0; i < OP_COUNT; i++) {
     const op_entry *entry = &op_entries[i];
     bool present = op_present(ops, entry);
     if (entry->group == GROUP_REQUIRED && !present) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime table \"%s\": required op %s is missing", ops->name,
-                         entry->name);
+      return ladei_error_argument("ladei_ops_check", entry->name, "a function: the operation is required",
+                                  "NULL in the table \"%s\"", ops->name);
     }
     if (first[entry->group] == NULL) {
       first[entry->group] = entry;
     } else if (present != op_present(ops, first[entry->group])) {
-      return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                         "runtime table \"%s\": of the group of %s and %s, one is there and one is missing", ops->name,
-                         first[entry->group]->name, entry->name);
+      return ladei_error_argument("ladei_ops_check", entry->name, "both operations of a group, or neither",
+                                  "%s in the table \"%s\", unlike %s", present ? "a function" : "NULL", ops->name,
+                                  first[entry->group]->name);
     }
   }
   return LADE_OK;
@@ -127,7 +127,7 @@ lade_status ladei_runtime_forked(const lade_runtime *runtime) {
 }
 
 lade_status ladei_runtime_acquire(lade_runtime *runtime) {
-  if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "runtime: NULL");
+  if (runtime == NULL) return ladei_error_null("ladei_runtime_acquire", "runtime");
   lade_status status = ladei_runtime_check_process(runtime);
   if (status == LADE_OK) atomic_fetch_add(&runtime->users, 1);
   return status;
@@ -163,27 +163,28 @@ const char *lade_runtime_name(const lade_runtime *runtime) { return runtime->ops
 
 uint64_t lade_runtime_now_ns(lade_runtime *runtime) { return runtime->ops->now_ns(runtime->self); }
 
-/* Entry of every public helper: arguments there, right process. */
-static lade_status helper_enter(const lade_runtime *runtime, bool arguments_valid, const char *function) {
-  if (runtime == NULL || !arguments_valid)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: an argument is NULL or not allowed", function);
+/* Entry of every public helper: right process, and an argument that must not be NULL. */
+static lade_status helper_enter(const lade_runtime *runtime, const char *field, const void *argument,
+                                const char *function) {
+  if (runtime == NULL) return ladei_error_null(function, "runtime");
+  if (argument == NULL) return ladei_error_null(function, field);
   return ladei_runtime_check_process(runtime);
 }
 
 /* The same for calls on a stream, which comes out resolved. */
-static lade_status helper_enter_stream(const lade_runtime *runtime, lade_stream stream, bool arguments_valid,
-                                       const char *function, ladei_stream *out) {
-  lade_status status = helper_enter(runtime, arguments_valid, function);
+static lade_status helper_enter_stream(const lade_runtime *runtime, lade_stream stream, const char *field,
+                                       const void *argument, const char *function, ladei_stream *out) {
+  lade_status status = helper_enter(runtime, field, argument, function);
   return status != LADE_OK ? status : runtime->ops->stream_resolve(runtime->self, stream, out);
 }
 
 lade_status lade_runtime_device_count(lade_runtime *runtime, int *out_count) {
-  lade_status status = helper_enter(runtime, out_count != NULL, __func__);
+  lade_status status = helper_enter(runtime, "out_count", out_count, __func__);
   return status != LADE_OK ? status : runtime->ops->device_count(runtime->self, out_count);
 }
 
 lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_device_info *info) {
-  lade_status status = helper_enter(runtime, info != NULL, __func__);
+  lade_status status = helper_enter(runtime, "info", info, __func__);
   if (status != LADE_OK) return status;
   ladei_device_properties properties;
   status = runtime->ops->device_properties(runtime->self, device, &properties);
@@ -201,19 +202,21 @@ lade_status lade_runtime_device_info(lade_runtime *runtime, int device, lade_dev
 }
 
 lade_status lade_runtime_set_device(lade_runtime *runtime, int device) {
-  lade_status status = helper_enter(runtime, true, __func__);
+  lade_status status = helper_enter(runtime, "runtime", runtime, __func__);
   return status != LADE_OK ? status : runtime->ops->current_device_set(runtime->self, device);
 }
 
 lade_status lade_stream_create(lade_runtime *runtime, int device, lade_stream *out) {
-  lade_status status = helper_enter(runtime, out != NULL, __func__);
+  lade_status status = helper_enter(runtime, "out", out, __func__);
   return status != LADE_OK ? status
                            : runtime->ops->stream_create(runtime->self, device, 0, LADEI_STREAM_NON_BLOCKING, out);
 }
 
 lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
   bool special = stream == NULL || stream == LADE_STREAM_LEGACY || stream == LADE_STREAM_PER_THREAD;
-  lade_status status = helper_enter(runtime, !special, __func__);
+  lade_status status = helper_enter(runtime, "runtime", runtime, __func__);
+  if (status == LADE_OK && special)
+    return ladei_error_argument(__func__, "stream", "a stream from lade_stream_create", "%p", (void *)stream);
   if (status == LADE_OK) status = runtime->ops->stream_destroy(runtime->self, stream);
   ladei_last_stream_forget();
   return status;
@@ -221,47 +224,47 @@ lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
 
 lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {
   ladei_stream resolved;
-  lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
+  lade_status status = helper_enter_stream(runtime, stream, "runtime", runtime, __func__, &resolved);
   return status != LADE_OK ? status : ladei_stream_wait(runtime, &resolved);
 }
 
 lade_status lade_stream_query(lade_runtime *runtime, lade_stream stream) {
   ladei_stream resolved;
-  lade_status status = helper_enter_stream(runtime, stream, true, __func__, &resolved);
+  lade_status status = helper_enter_stream(runtime, stream, "runtime", runtime, __func__, &resolved);
   return status != LADE_OK ? status : ladei_stream_ask(runtime, &resolved);
 }
 
 lade_status lade_stream_wait_event(lade_runtime *runtime, lade_stream stream, lade_event event) {
   ladei_stream resolved;
-  lade_status status = helper_enter_stream(runtime, stream, event != NULL, __func__, &resolved);
+  lade_status status = helper_enter_stream(runtime, stream, "event", event, __func__, &resolved);
   return status != LADE_OK ? status : runtime->ops->stream_wait_event(runtime->self, &resolved, event);
 }
 
 lade_status lade_event_create(lade_runtime *runtime, int device, lade_event *out) {
-  lade_status status = helper_enter(runtime, out != NULL, __func__);
+  lade_status status = helper_enter(runtime, "out", out, __func__);
   uint64_t context = 0;
   if (status == LADE_OK) status = runtime->ops->device_context(runtime->self, device, &context);
   return status != LADE_OK ? status : runtime->ops->event_create(runtime->self, context, 0, out);
 }
 
 lade_status lade_event_destroy(lade_runtime *runtime, lade_event event) {
-  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  lade_status status = helper_enter(runtime, "event", event, __func__);
   return status != LADE_OK ? status : runtime->ops->event_destroy(runtime->self, event);
 }
 
 lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stream stream) {
   ladei_stream resolved;
-  lade_status status = helper_enter_stream(runtime, stream, event != NULL, __func__, &resolved);
+  lade_status status = helper_enter_stream(runtime, stream, "event", event, __func__, &resolved);
   return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, event, &resolved);
 }
 
 lade_status lade_event_query(lade_runtime *runtime, lade_event event) {
-  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  lade_status status = helper_enter(runtime, "event", event, __func__);
   return status != LADE_OK ? status : runtime->ops->event_query(runtime->self, event);
 }
 
 lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event) {
-  lade_status status = helper_enter(runtime, event != NULL, __func__);
+  lade_status status = helper_enter(runtime, "event", event, __func__);
   return status != LADE_OK ? status : runtime->ops->event_synchronize(runtime->self, event);
 }
 
@@ -307,9 +310,10 @@ static lade_status stretch_next(const lade_runtime *runtime, size_t length, stre
   rest->bytes -= length;
   lade_status status = stretch_ask(runtime, rest);
   if (status == LADE_OK && (is_host(&rest->to) != to_host || is_host(&rest->from) != from_host)) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                         "lade_copy_async: host memory ends at %p, or at %p, with %zu bytes to go", (void *)rest->dst,
-                         (const void *)rest->src, rest->bytes);
+    status = ladei_error_argument(
+        "lade_copy_async", is_host(&rest->to) != to_host ? "dst" : "src", "host memory, or device memory, to the end",
+        "something else from %p on, %zu bytes short",
+        is_host(&rest->to) != to_host ? (const void *)rest->dst : (const void *)rest->src, rest->bytes);
   }
   return status;
 }
@@ -338,8 +342,11 @@ static lade_status stretches_copy(const lade_runtime *runtime, stretch rest, con
 
 lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes, lade_stream stream) {
   ladei_stream resolved;
-  bool valid = bytes == 0 || (dst != NULL && src != NULL && bytes < LADEI_SIZE_LIMIT);
-  lade_status status = helper_enter_stream(runtime, stream, valid, __func__, &resolved);
+  bool dst_missing = bytes > 0 && dst == NULL, src_missing = bytes > 0 && src == NULL;
+  if (runtime != NULL && (dst_missing || src_missing)) return ladei_error_null(__func__, dst_missing ? "dst" : "src");
+  if (runtime != NULL && bytes >= LADEI_SIZE_LIMIT)
+    return ladei_error_argument(__func__, "bytes", "less than 2^60", "%zu", bytes);
+  lade_status status = helper_enter_stream(runtime, stream, "runtime", runtime, __func__, &resolved);
   if (status != LADE_OK || bytes == 0) return status;
   stretch all = {.dst = dst, .src = src, .bytes = bytes};
   status = stretch_ask(runtime, &all);

@@ -74,13 +74,14 @@ bool ladei_cuda_device_check(cuda_call *call, int device) {
 
 bool ladei_cuda_range_check(cuda_call *call, const void *address, size_t bytes) {
   if (address != NULL && bytes != 0) return true;
-  call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %zu bytes at %p", call->op, bytes, address);
+  call->status =
+      ladei_error_argument(call->op, "memory", "an address, and more than 0 bytes", "%zu bytes at %p", bytes, address);
   return false;
 }
 
 bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes) {
   if (bytes != 0) return true;
-  call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: 0 bytes", call->op);
+  call->status = ladei_error_argument(call->op, "bytes", "more than 0", "0");
   return false;
 }
 

@@ -88,7 +88,7 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
   cuda_call call = {.runtime = self, .op = "copy_batch"};
   const cuda_api *api = &call.runtime->api;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (count == 0) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "copy_batch: no copies");
+  if (count == 0) return ladei_error_argument("copy_batch", "count", "more than 0", "0");
   for (size_t i = 0; i < count; i++)
     if (!ladei_cuda_range_check(&call, dsts[i], sizes[i]) || !ladei_cuda_range_check(&call, srcs[i], sizes[i]))
       return call.status;
@@ -130,7 +130,7 @@ static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes
 
 static lade_status host_function(void *self, const ladei_stream *stream, ladei_host_function function, void *user) {
   cuda_call call = {.runtime = self, .op = "host_function"};
-  if (function == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_function: NULL");
+  if (function == NULL) return ladei_error_null("host_function", "function");
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = call.runtime->api.launch_host_func(stream->handle, function, user);
   return ladei_cuda_leave(&call, code, "on stream %p", (void *)stream->handle);
@@ -141,8 +141,10 @@ static lade_status stream_write_value(void *self, const ladei_stream *stream, vo
   cuda_call call = {.runtime = self, .op = "stream_write_value"};
   const cuda_api *api = &call.runtime->api;
   CUdeviceptr target = cuda_address(address);
-  if ((width_bits != 32 && width_bits != 64) || target == 0 || target % (width_bits / 8) != 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_write_value: %u bits at %p", width_bits, address);
+  if (width_bits != 32 && width_bits != 64)
+    return ladei_error_argument("stream_write_value", "width_bits", "32 or 64", "%u", width_bits);
+  if (target == 0 || target % (width_bits / 8) != 0)
+    return ladei_error_argument("stream_write_value", "address", "a multiple of the width", "%p", address);
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
   CUresult code = width_bits == 64 ? api->stream_write_value_64(stream->handle, target, value, 0)
                                    : api->stream_write_value_32(stream->handle, target, (cuuint32_t)value, 0);

@@ -72,7 +72,7 @@ static lade_status device_attribute(void *self, int device, ladei_device_attribu
     return attribute_priority(&call, device, attribute == LADEI_ATTR_STREAM_PRIORITY_LOWEST, out_value);
   int native = attribute_native(attribute);
   if (native == 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "device_attribute: no attribute %d", (int)attribute);
+    return ladei_error_argument("device_attribute", "attribute", "a ladei_device_attribute", "%d", (int)attribute);
   int value = 0;
   if (!ladei_cuda_device_check(&call, device) || !ladei_cuda_enter(&call)) return call.status;
   CUresult code = attribute_get(&call, device, native, 0, &value);

@@ -16,10 +16,9 @@
 static lade_status event_create(void *self, uint64_t context, unsigned flags, lade_event *out) {
   cuda_call call = {.runtime = self, .op = "event_create", .relaxed = true};
   CUevent event = NULL;
-  if ((flags & ~(unsigned)(LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS)) != 0 || context == 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "event_create: flags %#x, context %#llx", flags,
-                       (unsigned long long)context);
-  }
+  if ((flags & ~(unsigned)(LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS)) != 0)
+    return ladei_error_argument("event_create", "flags", "LADEI_EVENT_TIMING, LADEI_EVENT_INTERPROCESS", "%#x", flags);
+  if (context == 0) return ladei_error_argument("event_create", "context", "the context of a device", "0");
   unsigned native = (flags & LADEI_EVENT_TIMING) != 0 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
   native |= (flags & LADEI_EVENT_INTERPROCESS) != 0 ? CU_EVENT_INTERPROCESS : 0u;
   if (!ladei_cuda_enter_context(&call, context)) return call.status;

@@ -77,7 +77,7 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec exec) {
 
 static lade_status user_object_create(void *self, ladei_host_function destroy, void *user, ladei_user_object *out) {
   cuda_call call = {.runtime = self, .op = "user_object_create"};
-  if (destroy == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "user_object_create: no function");
+  if (destroy == NULL) return ladei_error_null("user_object_create", "destroy");
   CUuserObject object = NULL;
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.user_object_create(&object, user, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);

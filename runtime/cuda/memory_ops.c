@@ -73,7 +73,8 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   void *pointer = NULL;
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_WRITE_COMBINED)) != 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_alloc: flags %#x", flags);
+    return ladei_error_argument("host_alloc", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_WRITE_COMBINED", "%#x",
+                                flags);
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = host_alloc_pages(&call.runtime->api, bytes, host_alloc_flags(flags), &pointer);
   if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) *out = pointer;
@@ -90,10 +91,11 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
   cuda_call call = {
       .runtime = self, .op = "host_register", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: flags %#x", flags);
+    return ladei_error_argument("host_register", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_READ_ONLY", "%#x",
+                                flags);
   /* The driver would pin the pages around a crooked range too, and find its neighbour pinned already. */
   if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "host_register: %p, %zu bytes: not whole pages", pointer, bytes);
+    return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
   return ladei_cuda_leave(&call, code, "%p, %zu bytes by device %d", pointer, bytes, device);

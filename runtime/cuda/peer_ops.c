@@ -23,8 +23,7 @@ static lade_status peer_can_access(void *self, int device, int peer, bool *out_c
 
 /* The driver calls it unsupported; here no device is its own peer, whatever it can (R8). */
 static bool distinct(cuda_call *call, int device, int peer) {
-  if (device == peer)
-    call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: device %d and itself", call->op, device);
+  if (device == peer) call->status = ladei_error_argument(call->op, "peer", "another device than `device`", "%d", peer);
   return device != peer;
 }
 
@@ -65,7 +64,7 @@ static bool enter_pointer_device(cuda_call *call, const void *pointer) {
   if (status == LADE_OK && attributes.kind == LADEI_MEMORY_DEVICE)
     return ladei_cuda_enter_device(call, attributes.device);
   if (status == LADE_OK)
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: %p is no device memory", call->op, pointer);
+    status = ladei_error_argument(call->op, "pointer", "device memory", "%p", pointer);
   else
     ladei_error_prefix(status, "%s: ", call->op);
   call->status = call->releases && status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;

@@ -59,7 +59,8 @@ static bool location_translate(cuda_call *call, const ladei_pool_properties *wan
     out->id = wanted->id;
     return true;
   }
-  call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pool_create: no location %d", (int)wanted->location);
+  call->status =
+      ladei_error_argument("pool_create", "properties.location", "a ladei_pool_location", "%d", (int)wanted->location);
   return false;
 }
 
@@ -112,7 +113,7 @@ static bool attribute_translate(cuda_call *call, ladei_pool_attribute attribute,
   case LADEI_POOL_USED_CURRENT: *out = CU_MEMPOOL_ATTR_USED_MEM_CURRENT; return true;
   case LADEI_POOL_USED_HIGH: *out = CU_MEMPOOL_ATTR_USED_MEM_HIGH; return true;
   }
-  call->status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: no attribute %d", call->op, (int)attribute);
+  call->status = ladei_error_argument(call->op, "attribute", "a ladei_pool_attribute", "%d", (int)attribute);
   return false;
 }
 

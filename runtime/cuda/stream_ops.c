@@ -23,7 +23,7 @@ static lade_status stream_create(void *self, int device, int priority, unsigned 
   cuda_call call = {.runtime = self, .op = "stream_create"};
   CUstream stream = NULL;
   if ((flags & ~(unsigned)LADEI_STREAM_NON_BLOCKING) != 0)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_create: flags %#x", flags);
+    return ladei_error_argument("stream_create", "flags", "0 or LADEI_STREAM_NON_BLOCKING", "%#x", flags);
   if (!ladei_cuda_enter_device(&call, device)) return call.status;
   unsigned native = (flags & LADEI_STREAM_NON_BLOCKING) != 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
   CUresult code = call.runtime->api.stream_create(&stream, native, priority);
@@ -34,7 +34,7 @@ static lade_status stream_create(void *self, int device, int priority, unsigned 
 static lade_status stream_destroy(void *self, lade_stream stream) {
   cuda_call call = {.runtime = self, .op = "stream_destroy", .releases = true};
   if (stream_kind(stream) != LADEI_STREAM_ORDINARY)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "stream_destroy: %p is a default stream", (void *)stream);
+    return ladei_error_argument("stream_destroy", "stream", "a handle from stream_create", "%p", (void *)stream);
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = call.runtime->api.stream_destroy(stream);
   if (code == CUDA_SUCCESS) ladei_cuda_stream_forget(call.runtime, stream);
@@ -132,7 +132,7 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
                  "capture modes pass through unchanged");
   CUstreamCaptureMode native = (CUstreamCaptureMode)*mode;
   if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) /* the driver takes any number */
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "capture_mode_exchange: mode %d", (int)*mode);
+    return ladei_error_argument("capture_mode_exchange", "mode", "a ladei_capture_mode", "%d", (int)*mode);
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.thread_exchange_capture_mode(&native);
   if (ladei_cuda_leave(&call, code, "mode %d", (int)*mode) == LADE_OK) *mode = (ladei_capture_mode)native;

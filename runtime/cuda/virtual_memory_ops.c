@@ -120,7 +120,7 @@ static lade_status vm_import(void *self, int device, int fd, ladei_vm_handle *ou
   CUmemGenericAllocationHandle handle = 0;
   if (!ladei_cuda_device_check(&call, device)) return call.status;
   if (fd < 0) /* the driver says "unknown error", which is final elsewhere */
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "vm_import: file descriptor %d", fd);
+    return ladei_error_argument("vm_import", "fd", "a descriptor from vm_export", "%d", fd);
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (ladei_cuda_leave(&call, code, "file descriptor %d", fd) == LADE_OK) *out_handle = handle;

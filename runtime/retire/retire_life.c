@@ -65,8 +65,8 @@ static void retire_free(ladei_retire *retire) {
 }
 
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out) {
-  if (options == NULL || options->done == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "retire: no options, or no function to call when blocks are done");
+  if (options == NULL) return ladei_error_null("ladei_retire_create", "options");
+  if (options->done == NULL) return ladei_error_null("ladei_retire_create", "options.done");
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
   ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);

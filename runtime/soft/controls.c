@@ -19,13 +19,16 @@
 
 /* ---- on the object of a table ------------------------------------------------------------------------------------ */
 
+static lade_status bad_op(const char *call, const char *op) {
+  if (op == NULL) return ladei_error_null(call, "op");
+  return ladei_error_argument(call, "op", "an operation of runtime/ops_list.h that returns a status", "\"%s\"", op);
+}
+
 lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_status status) {
   soft_runtime *rt = soft_self(self);
   soft_fault fault = {.status = status, .calls_left = nth};
-  if (!ladei_soft_op_by_name(op, &fault.op))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "fault plan: no op is called \"%s\"", op == NULL ? "NULL" : op);
-  if (status == LADE_OK)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "fault plan: %s cannot fail with LADE_OK", op);
+  if (!ladei_soft_op_by_name(op, &fault.op)) return bad_op("lade_soft_fault_add", op);
+  if (status == LADE_OK) return ladei_error_argument("lade_soft_fault_add", "failure", "a failure", "LADE_OK");
   ladei_soft_lock(rt);
   soft_fault *faults = realloc(rt->faults, (rt->fault_count + 1) * sizeof *faults);
   if (faults != NULL) {
@@ -34,7 +37,9 @@ lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_
     atomic_fetch_or(&rt->attention, SOFT_ATTENTION_FAULTS);
   }
   ladei_soft_unlock(rt);
-  return faults != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "fault plan: one more fault");
+  return faults != NULL
+             ? LADE_OK
+             : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_soft_fault_add: no memory for one more fault");
 }
 
 lade_status ladei_soft_fault_clear(void *self) {
@@ -48,8 +53,7 @@ lade_status ladei_soft_fault_clear(void *self) {
 
 lade_status ladei_soft_call_count(void *self, const char *op, uint64_t *out_count) {
   soft_op number;
-  if (!ladei_soft_op_by_name(op, &number))
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "call count: no op is called \"%s\"", op == NULL ? "NULL" : op);
+  if (!ladei_soft_op_by_name(op, &number)) return bad_op("lade_soft_call_count", op);
   *out_count = atomic_load(&soft_self(self)->calls[number].count);
   return LADE_OK;
 }
@@ -57,7 +61,8 @@ lade_status ladei_soft_call_count(void *self, const char *op, uint64_t *out_coun
 lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns) {
   soft_runtime *rt = soft_self(self);
   if (device < 0 || device >= rt->device_count)
-    return ladei_error(LADE_ERR_NO_DEVICE, LADEI_SOFT_NATIVE_INVALID_DEVICE, "device_lose: no device %d", device);
+    return ladei_error(LADE_ERR_NO_DEVICE, LADEI_SOFT_NATIVE_INVALID_DEVICE,
+                       "lade_soft_device_lose: device is %d; expected 0 to %d", device, rt->device_count - 1);
   ladei_soft_lock(rt);
   soft_device *lost = &rt->devices[device];
   bool enough_memory = true;
@@ -73,7 +78,8 @@ lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns) {
     atomic_fetch_or(&rt->attention, SOFT_ATTENTION_LOSE);
   }
   ladei_soft_unlock(rt);
-  return enough_memory ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device_lose: no memory for a timer");
+  return enough_memory ? LADE_OK
+                       : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_soft_device_lose: no memory for a timer");
 }
 
 lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
@@ -83,11 +89,11 @@ lade_status ladei_soft_stream_hold(void *self, lade_stream handle, bool hold) {
 lade_status ladei_soft_advance(void *self, uint64_t ns) {
   soft_runtime *rt = soft_self(self);
   if (!rt->virtual_time) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED, "advance: \"%s\" has no virtual clock",
-                       rt->name);
+    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+                       "lade_soft_advance: runtime is \"%s\"; expected \"sim\", which has a virtual clock", rt->name);
   }
   if (ns > UINT64_MAX - rt->now_ns)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "advance: past the end of time");
+    return ladei_error_argument("lade_soft_advance", "ns", "a time before 2^64 ns", "%llu", (unsigned long long)ns);
   ladei_soft_sim_run_until(rt, rt->now_ns + ns);
   return LADE_OK;
 }
@@ -114,9 +120,10 @@ lade_status ladei_soft_unsafe_call(void *self, const char *what) {
 /* ---- on a runtime ------------------------------------------------------------------------------------------------ */
 
 static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
-  if (runtime == NULL) return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: NULL", what);
+  if (runtime == NULL) return ladei_error_null(what, "runtime");
   if (runtime->software_device == NULL)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: \"%s\" is no software device", what, runtime->ops->name);
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime is \"%s\"; expected a software device", what,
+                       runtime->ops->name);
   *out_self = runtime->software_device;
   return ladei_runtime_check_process(runtime);
 }

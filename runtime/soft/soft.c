@@ -8,6 +8,7 @@
  */
 #include "runtime/soft/soft.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,14 +45,20 @@ static uint64_t default_capacity(bool virtual_time) {
 }
 
 static lade_status description_check(const lade_soft_device *device, uint64_t index) {
-  const char *wrong = NULL;
-  if (device->memory_bytes >= LADEI_SIZE_LIMIT) wrong = "memory_bytes";
-  if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096)
-    wrong = "vm_granularity_bytes";
-  if (device->numa_node < 0) wrong = "numa_node";
-  if (device->reserved != 0) wrong = "reserved";
-  if (wrong == NULL) return LADE_OK;
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "software device %llu: bad %s", (unsigned long long)index, wrong);
+  const char *field = NULL, *expected = NULL;
+  uint64_t value = 0;
+  if (device->memory_bytes >= LADEI_SIZE_LIMIT)
+    field = "memory_bytes", expected = "less than 2^60", value = device->memory_bytes;
+  else if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096)
+    field = "vm_granularity_bytes", expected = "a power of two from 4096 on", value = device->vm_granularity_bytes;
+  else if (device->numa_node < 0)
+    field = "numa_node", expected = "a node + 1, or 0", value = (uint64_t)(int64_t)device->numa_node;
+  else if (device->reserved != 0)
+    field = "reserved", expected = "0", value = (uint64_t)device->reserved;
+  if (field == NULL) return LADE_OK;
+  char name[64];
+  snprintf(name, sizeof name, "options.soft.devices[%llu].%s", (unsigned long long)index, field);
+  return ladei_error_argument("lade_runtime_open", name, expected, "%lld", (long long)value);
 }
 
 static lade_status device_describe(soft_runtime *rt, uint64_t index, const lade_soft_device *given) {
@@ -227,9 +234,9 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
   lade_status status = ladei_options_read("lade_soft_options", options, &own, sizeof own);
   if (status != LADE_OK) return status;
   if (own.device_count > SOFT_MAX_DEVICES || (own.devices == NULL) != (own.device_count == 0)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "lade_soft_options: %llu devices %s, at most %d",
-                       (unsigned long long)own.device_count, own.devices == NULL ? "without descriptions" : "described",
-                       SOFT_MAX_DEVICES);
+    return ladei_error_argument("lade_runtime_open", "options.soft.device_count",
+                                "at most 64, with that many descriptions in `devices`", "%llu with %s",
+                                (unsigned long long)own.device_count, own.devices == NULL ? "none" : "some");
   }
   pthread_once(&ops_once, tables_fill);
   soft_runtime *rt = NULL;

@@ -127,14 +127,26 @@ LADE_TEST(Runtime, AForkedChildMakesNoDriverCall) {
   LADE_EXPECT_OK(lade_runtime_close(runtime));
 }
 
-LADE_TEST(Runtime, HelpersRefuseNullBeforeTheDriver) {
+LADE_TEST(Runtime, HelpersRefuseArgumentsByNameBeforeTheDriver) {
+#define REFUSED(words, call)                                                                                           \
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, call);                                                                 \
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, words)
   lade_runtime_ops ops = full_table();
   lade_runtime *runtime;
   LADE_ASSERT_OK(ladei_runtime_adopt(&ops, NULL, NULL, &runtime));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_device_count(runtime, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_runtime_device_count(NULL, &close_calls));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_stream_destroy(runtime, LADE_STREAM_PER_THREAD));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_event_destroy(runtime, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, NULL, &ops, 1, NULL));
+  REFUSED("lade_runtime_device_count: out_count is NULL", lade_runtime_device_count(runtime, NULL));
+  REFUSED("lade_runtime_device_count: runtime is NULL", lade_runtime_device_count(NULL, &close_calls));
+  REFUSED("lade_runtime_device_info: info is NULL", lade_runtime_device_info(runtime, 0, NULL));
+  REFUSED("lade_stream_create: out is NULL", lade_stream_create(runtime, 0, NULL));
+  REFUSED("lade_stream_destroy: stream is 0x2; expected a stream from lade_stream_create",
+          lade_stream_destroy(runtime, LADE_STREAM_PER_THREAD));
+  REFUSED("lade_event_destroy: event is NULL", lade_event_destroy(runtime, NULL));
+  REFUSED("lade_event_record: event is NULL", lade_event_record(runtime, NULL, NULL));
+  REFUSED("lade_copy_async: dst is NULL", lade_copy_async(runtime, NULL, &ops, 1, NULL));
+  REFUSED("lade_copy_async: src is NULL", lade_copy_async(runtime, &ops, NULL, 1, NULL));
+  REFUSED("lade_copy_async: bytes is 1152921504606846976; expected less than 2^60",
+          lade_copy_async(runtime, &ops, &ops, (size_t)1 << 60, NULL));
+  REFUSED("lade_copy_async: runtime is NULL", lade_copy_async(NULL, &ops, &ops, 1, NULL));
   LADE_EXPECT_OK(lade_runtime_close(runtime));
+#undef REFUSED
 }

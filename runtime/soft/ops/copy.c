@@ -11,6 +11,7 @@
  *     written when the copy runs, as hardware may.
  * Locks: rt->lock, except in copy_sync while the calling thread moves the bytes.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,15 +41,16 @@ static lade_status bad_memory(soft_runtime *rt, soft_op op, const void *address,
                        ladei_soft_op_name(op), bytes, address);
   }
   if (range != NULL && !ladei_soft_range_covers(range, address, bytes)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                       "%s: %zu bytes at %p reach over the end of %s of %zu bytes at %p", ladei_soft_op_name(op), bytes,
-                       address, range->kind == SOFT_RANGE_REGISTERED ? "a registration" : "memory", range->bytes,
-                       (void *)(uintptr_t)range->node.key);
+    char expected[96];
+    snprintf(expected, sizeof expected, "bytes within the %zu at %p of one %s", range->bytes,
+             (void *)(uintptr_t)range->node.key, range->kind == SOFT_RANGE_REGISTERED ? "registration" : "allocation");
+    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", expected, "%zu bytes at %p", bytes,
+                             address);
   }
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes at %p: %s",
-                     ladei_soft_op_name(op), bytes, address,
-                     range == NULL ? "no live memory of the kind that the direction names"
-                                   : "no access, or not mapped");
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory",
+                           range == NULL ? "live memory of the kind that the direction names"
+                                         : "memory that is mapped and that the device may access",
+                           "%zu bytes at %p", bytes, address);
 }
 
 /* The range of device memory that holds these bytes; NULL if they are no live device memory. */
@@ -91,12 +93,14 @@ static lade_status piece_find_memory(soft_runtime *rt, soft_op op, ladei_copy_di
 }
 
 static lade_status copy_arguments(soft_op op, ladei_copy_direction direction, const soft_piece *piece) {
-  bool known = (unsigned)direction <= LADEI_COPY_H2H;
-  if (known && piece->bytes != 0 && piece->bytes < LADEI_SIZE_LIMIT && piece->dst != NULL && piece->src != NULL)
-    return LADE_OK;
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                     "%s: direction %d, %zu bytes from %p to %p", ladei_soft_op_name(op), (int)direction, piece->bytes,
-                     piece->src, piece->dst);
+  const int native = LADEI_SOFT_NATIVE_INVALID_VALUE;
+  if ((unsigned)direction > LADEI_COPY_H2H)
+    return ladei_soft_refuse(op, native, "direction", "a ladei_copy_direction", "%d", (int)direction);
+  if (piece->bytes == 0 || piece->bytes >= LADEI_SIZE_LIMIT)
+    return ladei_soft_refuse(op, native, "bytes", "1 to 2^60 - 1", "%zu", piece->bytes);
+  if (piece->dst == NULL || piece->src == NULL)
+    return ladei_soft_refuse(op, native, piece->dst == NULL ? "dst" : "src", "an address", "NULL");
+  return LADE_OK;
 }
 
 static soft_engine_kind engine_of(ladei_copy_direction direction) {
@@ -211,7 +215,8 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
                        "copy_batch: not on this device, or not on a legacy or capturing stream");
   }
   if (count == 0 || count > UINT32_MAX)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "copy_batch: %zu copies", count);
+    return ladei_soft_refuse(SOFT_OP_copy_batch, LADEI_SOFT_NATIVE_INVALID_VALUE, "count", "1 to 2^32 - 1", "%zu",
+                             count);
   soft_work work = {
       .kind = SOFT_WORK_COPY, .piece_count = (uint32_t)count, .pieces = calloc(count, sizeof(soft_piece))};
   if (work.pieces == NULL) return ladei_soft_no_memory_to_queue(SOFT_OP_copy_batch);
@@ -394,7 +399,7 @@ static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes
   lade_status status = ladei_soft_enter(rt, SOFT_OP_fill);
   if (status != LADE_OK) return status;
   if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "fill: %zu bytes", bytes);
+    return ladei_soft_refuse(SOFT_OP_fill, LADEI_SOFT_NATIVE_INVALID_VALUE, "bytes", "1 to 2^60 - 1", "%zu", bytes);
   soft_work work = {.kind = SOFT_WORK_FILL, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
   work.piece = (soft_piece){.dst = dst, .bytes = bytes};
   work.value = value;
@@ -406,11 +411,11 @@ static lade_status stream_write_value(void *self, const ladei_stream *resolved, 
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_write_value);
   if (status != LADE_OK) return status;
-  bool known = width_bits == 32 || width_bits == 64;
-  if (!known || (uintptr_t)address % (width_bits / 8) != 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "stream_write_value: %u bits at %p",
-                       width_bits, address);
-  }
+  const soft_op op = SOFT_OP_stream_write_value;
+  if (width_bits != 32 && width_bits != 64)
+    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "width_bits", "32 or 64", "%u", width_bits);
+  if ((uintptr_t)address % (width_bits / 8) != 0)
+    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "address", "a multiple of the width", "%p", address);
   soft_work work = {.kind = SOFT_WORK_WRITE, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
   work.piece = (soft_piece){.dst = address, .bytes = width_bits / 8};
   work.value = value;
@@ -422,7 +427,7 @@ static lade_status host_function(void *self, const ladei_stream *resolved, ladei
   lade_status status = ladei_soft_enter(rt, SOFT_OP_host_function);
   if (status != LADE_OK) return status;
   if (function == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "host_function: NULL");
+    return ladei_soft_refuse(SOFT_OP_host_function, LADEI_SOFT_NATIVE_INVALID_VALUE, "function", "a function", "NULL");
   soft_work work = {.kind = SOFT_WORK_HOST, .engine = SOFT_ENGINE_HOST};
   work.function = function;
   work.user = user;

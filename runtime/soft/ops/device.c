@@ -83,8 +83,8 @@ static lade_status device_attribute(void *self, int ordinal, ladei_device_attrib
   const soft_device *device = device_get(soft_self(self), SOFT_OP_device_attribute, ordinal, &status);
   if (device == NULL) return status;
   if ((unsigned)attribute >= LADEI_ATTR_COUNT) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "device_attribute: no attribute %d",
-                       (int)attribute);
+    return ladei_soft_refuse(SOFT_OP_device_attribute, LADEI_SOFT_NATIVE_INVALID_VALUE, "attribute",
+                             "a ladei_device_attribute", "%d", (int)attribute);
   }
   *out_value = attribute_value(device, attribute);
   return LADE_OK;
@@ -193,8 +193,8 @@ static lade_status peer_enable(void *self, int device, int peer) {
   lade_status status = peer_devices(rt, SOFT_OP_peer_enable, device, peer);
   if (status != LADE_OK) return status;
   if (device == peer) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_DEVICE,
-                       "peer_enable: device %d with itself", device);
+    return ladei_soft_refuse(SOFT_OP_peer_enable, LADEI_SOFT_NATIVE_INVALID_DEVICE, "peer",
+                             "another device than `device`", "%d", peer);
   }
   if (!peers_possible(rt, device, peer)) {
     return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
@@ -213,8 +213,8 @@ static lade_status peer_disable(void *self, int device, int peer) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   if ((rt->devices[device].peers >> peer & 1) == 0) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                         "peer_disable: device %d has no access to device %d", device, peer);
+    status = ladei_soft_refuse(SOFT_OP_peer_disable, LADEI_SOFT_NATIVE_INVALID_VALUE, "peer",
+                               "a device that `device` has access to", "%d", peer);
   }
   rt->devices[device].peers &= ~((uint64_t)1 << peer);
   ladei_soft_unlock(rt);

@@ -32,12 +32,12 @@ static lade_status event_create(void *self, uint64_t context, unsigned flags, la
     status = ladei_soft_flags(SOFT_OP_event_create, flags, LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS);
   if (status != LADE_OK) return status;
   if (flags == (LADEI_EVENT_TIMING | LADEI_EVENT_INTERPROCESS)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                       "event_create: an event between processes has no timing");
+    return ladei_soft_refuse(SOFT_OP_event_create, LADEI_SOFT_NATIVE_INVALID_VALUE, "flags",
+                             "no timing of an event between processes", "%#x", flags);
   }
   if (context == 0 || context > (uint64_t)rt->device_count) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_CONTEXT, "event_create: no context %llu",
-                       (unsigned long long)context);
+    return ladei_soft_refuse(SOFT_OP_event_create, LADEI_SOFT_NATIVE_INVALID_CONTEXT, "context",
+                             "the context of a device", "%llu", (unsigned long long)context);
   }
   soft_device *device = ladei_soft_device_use(rt, SOFT_OP_event_create, (int)context - 1, &status);
   if (device == NULL) return status;
@@ -101,8 +101,8 @@ static lade_status record_locked(soft_runtime *rt, soft_event *event, const lade
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   if (stream == NULL) return status;
   if (event->device != stream->device) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
-                       "event_record: an event of device %d on a stream of device %d", event->device, stream->device);
+    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_HANDLE, "event", "one of the stream's device",
+                             "of device %d, on a stream of device %d", event->device, stream->device);
   }
   if (stream->capture != NULL) return ladei_soft_capture_record(rt, op, stream, event);
   status = ladei_soft_capture_check_legacy(rt, op, stream);
@@ -229,8 +229,8 @@ static lade_status event_time(soft_runtime *rt, lade_event handle, uint64_t *out
                        "event_elapsed_ns: the event was last recorded in a capture");
   }
   if ((event->flags & LADEI_EVENT_TIMING) == 0 || word == 0) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE, "event_elapsed_ns: the event %s",
-                       word == 0 ? "was never recorded" : "was made without timing");
+    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_HANDLE, "event", "one made with timing and recorded", "%s",
+                             word == 0 ? "one that was never recorded" : "one that was made without timing");
   }
   if (event->time_word != word) return LADE_NOT_READY;
   *out_ns = event->time_ns;
@@ -250,8 +250,9 @@ static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end
   ladei_soft_unlock(rt);
   if (status != LADE_OK) return status;
   if (start_device != end_device || end_ns < start_ns) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
-                       "event_elapsed_ns: the events are of two devices, or the end lies before the start");
+    return ladei_soft_refuse(SOFT_OP_event_elapsed_ns, LADEI_SOFT_NATIVE_INVALID_HANDLE, "end",
+                             "an event of the same device, not before `start`",
+                             "of device %d and %lld ns after `start`", end_device, (long long)(end_ns - start_ns));
   }
   *out_ns = end_ns - start_ns;
   return LADE_OK;

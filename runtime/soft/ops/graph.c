@@ -21,7 +21,8 @@ static lade_status user_object_create(void *self, ladei_host_function destroy, v
   lade_status status = ladei_soft_enter(rt, SOFT_OP_user_object_create);
   if (status != LADE_OK) return status;
   if (destroy == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "user_object_create: NULL");
+    return ladei_soft_refuse(SOFT_OP_user_object_create, LADEI_SOFT_NATIVE_INVALID_VALUE, "destroy", "a function",
+                             "NULL");
   ladei_soft_lock(rt);
   status = ladei_soft_device_start(rt, SOFT_OP_user_object_create, &rt->devices[0]);
   soft_node *node = status == LADE_OK ? ladei_soft_node_new(rt) : NULL;

@@ -26,13 +26,13 @@
 static bool size_is_sane(size_t bytes) { return bytes != 0 && bytes < LADEI_SIZE_LIMIT; }
 
 static lade_status bad_size(soft_op op, size_t bytes) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes asked",
-                     ladei_soft_op_name(op), bytes);
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "bytes", "more than 0, and a place for the address",
+                           "%zu", bytes);
 }
 
 static lade_status not_a_start(soft_op op, const void *pointer) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                     "%s: %p is not the start of live memory of this kind", ladei_soft_op_name(op), pointer);
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer", "the start of live memory of this kind",
+                           "%p", pointer);
 }
 
 /* The live range that starts at `pointer` and has this kind, or NULL. */
@@ -219,12 +219,12 @@ static lade_status host_unregister(void *self, void *pointer) {
 static lade_status register_check(const soft_runtime *rt, void *pointer, size_t bytes) {
   bool aligned = (uintptr_t)pointer % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
   if (pointer == NULL || !size_is_sane(bytes) || !aligned) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                       "host_register: %zu bytes at %p are not whole pages", bytes, pointer);
+    return ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", "whole pages",
+                             "%zu bytes at %p", bytes, pointer);
   }
   if (ladei_soft_range_overlaps(rt, pointer, bytes)) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_ALREADY_REGISTERED,
-                       "host_register: %zu bytes at %p overlap memory that is pinned already", bytes, pointer);
+    return ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_ALREADY_REGISTERED, "memory",
+                             "memory of which nothing is pinned yet", "%zu bytes at %p", bytes, pointer);
   }
   return LADE_OK;
 }
@@ -303,8 +303,8 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
   ladei_soft_lock(rt);
   const soft_range *range = ladei_soft_range_at(rt, pointer);
   if (range == NULL || range->kind != SOFT_RANGE_DEVICE) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                         "ipc_export: %p is not in memory from device_alloc", pointer);
+    status = ladei_soft_refuse(SOFT_OP_ipc_export, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer",
+                               "an address in memory from device_alloc", "%p", pointer);
   } else {
     ipc_content content;
     memset(&content, 0, sizeof content); /* equal memory, equal handle: also in the padding */
@@ -333,8 +333,9 @@ static lade_status ipc_open(void *self, int device_ordinal, const ladei_ipc_hand
   if (memcmp(content.magic, ipc_magic, sizeof ipc_magic) == 0 && content.runtime == (uint64_t)(uintptr_t)rt)
     range = range_starting(rt, base, SOFT_RANGE_DEVICE);
   if (range == NULL || range->device != device_ordinal) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE,
-                         "ipc_open: the handle names no live memory of device %d of this process", device_ordinal);
+    status =
+        ladei_soft_refuse(SOFT_OP_ipc_open, LADEI_SOFT_NATIVE_INVALID_HANDLE, "handle",
+                          "one of live memory of this process and of `device`", "of none on device %d", device_ordinal);
   } else {
     range->ipc_opens++;
     rt->ipc_opens++;

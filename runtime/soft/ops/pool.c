@@ -28,8 +28,8 @@ static lade_status no_pools(soft_op op) {
 static lade_status properties_check(soft_runtime *rt, const ladei_pool_properties *properties) {
   lade_status status = LADE_OK;
   if ((unsigned)properties->location > LADEI_POOL_HOST_NUMA) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool_create: no location %d",
-                       (int)properties->location);
+    return ladei_soft_refuse(SOFT_OP_pool_create, LADEI_SOFT_NATIVE_INVALID_VALUE, "properties.location",
+                             "a ladei_pool_location", "%d", (int)properties->location);
   }
   int ordinal = properties->location == LADEI_POOL_DEVICE ? properties->id : 0;
   soft_device *device = ladei_soft_device_use(rt, SOFT_OP_pool_create, ordinal, &status);
@@ -115,8 +115,9 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
   if (stream == NULL) return status;
   size_t whole;
   if (bytes == 0 || bytes >= LADEI_SIZE_LIMIT || !ladei_size_round_up(bytes, GRANULE_BYTES, &whole)) {
-    return bytes == 0 ? ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool_alloc: 0 bytes")
-                      : out_of_memory(pool, bytes);
+    return bytes == 0
+               ? ladei_soft_refuse(SOFT_OP_pool_alloc, LADEI_SOFT_NATIVE_INVALID_VALUE, "bytes", "more than 0", "0")
+               : out_of_memory(pool, bytes);
   }
   soft_range *block = stream->capture != NULL ? NULL : ladei_soft_pool_reuse(pool, stream, whole);
   bool reused = block != NULL;
@@ -162,8 +163,8 @@ static lade_status pool_alloc(void *self, ladei_driver_pool handle, size_t bytes
 static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stream *resolved) {
   soft_range *block = ladei_soft_range_at(rt, pointer);
   if (block == NULL || block->kind != SOFT_RANGE_POOL || block->node.key != (uint64_t)(uintptr_t)pointer) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                       "pool_free: %p is not the start of a pool's block in use", pointer);
+    return ladei_soft_refuse(SOFT_OP_pool_free, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer",
+                             "the start of a pool's block in use", "%p", pointer);
   }
   lade_status status = LADE_OK;
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_pool_free, resolved, &status);
@@ -205,8 +206,8 @@ static lade_status pool_destroy(void *self, ladei_driver_pool handle) {
   ladei_soft_lock(rt);
   soft_pool *pool = pool_find(rt, SOFT_OP_pool_destroy, handle, &status);
   if (pool != NULL && pool->is_default) {
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE,
-                         "pool_destroy: a device's default pool stays");
+    status = ladei_soft_refuse(SOFT_OP_pool_destroy, LADEI_SOFT_NATIVE_INVALID_VALUE, "pool", "one from pool_create",
+                               "a device's default pool");
   } else if (pool != NULL) {
     ladei_soft_table_hide(&rt->pool_table, pool);
     pool->destroyed = true;
@@ -237,8 +238,9 @@ static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ord
 }
 
 static lade_status bad_attribute(soft_op op, ladei_pool_attribute attribute) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: not possible for attribute %d",
-                     ladei_soft_op_name(op), (int)attribute);
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "attribute",
+                           "a ladei_pool_attribute; to be set: the threshold, or a high mark, to 0", "%d",
+                           (int)attribute);
 }
 
 static lade_status pool_attribute_get(void *self, ladei_driver_pool handle, ladei_pool_attribute attribute,

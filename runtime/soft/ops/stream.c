@@ -28,8 +28,8 @@ static lade_status bad_handle(soft_runtime *rt, soft_op op, lade_stream handle) 
     ladei_soft_unlock(rt);
     return status;
   }
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_HANDLE, "%s: %p is no stream",
-                     ladei_soft_op_name(op), (void *)handle);
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_HANDLE, "stream", "a handle from stream_create", "%p",
+                           (void *)handle);
 }
 
 /* The special stream that a handle names in the calling thread. Under the lock. */
@@ -37,8 +37,8 @@ static soft_stream *special_resolve(soft_runtime *rt, lade_stream handle, lade_s
   soft_thread *thread = ladei_soft_thread(rt, false);
   int32_t device = thread == NULL ? -1 : thread->current_device;
   if (device < 0) {
-    *out_status = ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_CONTEXT,
-                              "stream_resolve: special stream %p without a current device", (void *)handle);
+    *out_status = ladei_soft_refuse(SOFT_OP_stream_resolve, LADEI_SOFT_NATIVE_INVALID_CONTEXT, "stream",
+                                    "an ordinary stream, as the thread has no current device", "%p", (void *)handle);
     return NULL;
   }
   if (handle != LADE_STREAM_PER_THREAD) return rt->devices[device].legacy;
@@ -283,8 +283,8 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
   lade_status status = ladei_soft_enter(rt, SOFT_OP_capture_mode_exchange);
   if (status != LADE_OK) return status;
   if ((unsigned)*mode > LADEI_CAPTURE_RELAXED) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "capture_mode_exchange: no mode %d",
-                       (int)*mode);
+    return ladei_soft_refuse(SOFT_OP_capture_mode_exchange, LADEI_SOFT_NATIVE_INVALID_VALUE, "mode",
+                             "a ladei_capture_mode", "%d", (int)*mode);
   }
   ladei_soft_lock(rt);
   soft_thread *thread = ladei_soft_thread(rt, true);

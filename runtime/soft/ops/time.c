@@ -7,6 +7,7 @@
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
 #include "runtime/soft/run/sim.h"
+#include "runtime/soft/state/findings.h"
 
 static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function function, void *user) {
   soft_runtime *rt = soft_self(self);
@@ -14,7 +15,7 @@ static lade_status timer_add(void *self, uint64_t at_ns, ladei_host_function fun
   if (status != LADE_OK) return status;
   soft_moment moment = {.at_ns = at_ns, .function = function, .user = user};
   if (function == NULL)
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "timer_add: NULL");
+    return ladei_soft_refuse(SOFT_OP_timer_add, LADEI_SOFT_NATIVE_INVALID_VALUE, "function", "a function", "NULL");
   return ladei_soft_sim_add(rt, &moment) ? LADE_OK
                                          : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "timer_add: one more timer");
 }

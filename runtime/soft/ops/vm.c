@@ -41,9 +41,8 @@ static soft_device *vm_device(soft_runtime *rt, soft_op op, int ordinal, lade_st
   return NULL;
 }
 
-static lade_status bad_range(soft_op op, const void *address, size_t bytes, const char *why) {
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: %zu bytes at %p: %s",
-                     ladei_soft_op_name(op), bytes, address, why);
+static lade_status bad_range(soft_op op, const void *address, size_t bytes, const char *expected) {
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "range", expected, "%zu bytes at %p", bytes, address);
 }
 
 static bool is_whole(const soft_device *device, size_t bytes) {
@@ -69,7 +68,7 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   /* A reservation may exceed the device, and so the limit of a device's size: one for 9/8 of it is what callers make. */
   bool whole = bytes != 0 && bytes < 2 * LADEI_SIZE_LIMIT && bytes % granularity == 0;
   if (!whole || (align != 0 && !ladei_is_power_of_two(align)))
-    return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "no multiple of the granularity, or a bad alignment");
+    return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "a multiple of the granularity, aligned to a power of two");
   ladei_soft_lock(rt);
   device->active = true;
   const soft_range *range =
@@ -89,9 +88,9 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->kind != SOFT_RANGE_RESERVED || range->node.key != soft_key_of(address) ||
       range->bytes != bytes)
-    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "not a whole reservation");
+    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "a whole reservation");
   else if (ladei_soft_mapping_from(rt, range->node.key, range->node.key + bytes) != NULL)
-    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "memory is still mapped there");
+    status = bad_range(SOFT_OP_vm_address_free, address, bytes, "a reservation without mappings");
   else
     ladei_soft_range_end(rt, range);
   ladei_soft_unlock(rt);
@@ -184,7 +183,7 @@ static lade_status vm_create(void *self, int ordinal, size_t bytes, bool exporta
   lade_status status;
   soft_device *device = vm_device(rt, SOFT_OP_vm_create, ordinal, &status);
   if (device == NULL) return status;
-  if (!is_whole(device, bytes)) return bad_range(SOFT_OP_vm_create, NULL, bytes, "no multiple of the granularity");
+  if (!is_whole(device, bytes)) return bad_range(SOFT_OP_vm_create, NULL, bytes, "a multiple of the granularity");
   ladei_soft_lock(rt);
   device->active = true;
   status = create_locked(rt, device, bytes, exportable, NULL, out_handle);
@@ -219,12 +218,12 @@ static lade_status map_check(soft_runtime *rt, void *address, size_t bytes, cons
   const soft_device *device = &rt->devices[vm->device];
   bool inside = range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, bytes);
   if (!inside || bytes != vm->bytes || soft_key_of(address) % device->description.vm_granularity_bytes != 0)
-    return bad_range(SOFT_OP_vm_map, address, bytes, "not the whole handle at whole granules of a reservation");
+    return bad_range(SOFT_OP_vm_map, address, bytes, "the whole handle, at whole granules of a reservation");
   if (range->has_bytes == (device->description.addresses_only != 0))
-    return bad_range(SOFT_OP_vm_map, address, bytes, "addresses and memory of different kinds of devices");
+    return bad_range(SOFT_OP_vm_map, address, bytes, "addresses of the same kind of device as the memory");
   if (ladei_soft_mapping_at(rt, address) != NULL ||
       ladei_soft_mapping_from(rt, soft_key_of(address), soft_key_of(address) + bytes) != NULL)
-    return bad_range(SOFT_OP_vm_map, address, bytes, "something is mapped there");
+    return bad_range(SOFT_OP_vm_map, address, bytes, "addresses without a mapping");
   return LADE_OK;
 }
 
@@ -298,7 +297,7 @@ static lade_status vm_unmap(void *self, void *address, size_t bytes) {
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   if (!mappings_are_whole(rt, address, bytes))
-    status = bad_range(SOFT_OP_vm_unmap, address, bytes, "not whole mapped handles");
+    status = bad_range(SOFT_OP_vm_unmap, address, bytes, "whole mapped handles");
   else
     unmap_locked(rt, address, bytes);
   ladei_soft_unlock(rt);
@@ -307,7 +306,7 @@ static lade_status vm_unmap(void *self, void *address, size_t bytes) {
 
 static lade_status access_locked(soft_runtime *rt, void *address, size_t bytes, int device, bool writable) {
   if (!mappings_are_whole(rt, address, bytes))
-    return bad_range(SOFT_OP_vm_set_access, address, bytes, "not whole mapped handles");
+    return bad_range(SOFT_OP_vm_set_access, address, bytes, "whole mapped handles");
   uint64_t begin = soft_key_of(address), end = begin + bytes, bit = (uint64_t)1 << device;
   for (uint64_t next = begin; next < end; next += ladei_soft_mapping_from(rt, next, end)->bytes) {
     int owner = ladei_soft_mapping_from(rt, next, end)->vm->device;
@@ -345,7 +344,8 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   if (vm == NULL)
     status = vm_stale(rt, SOFT_OP_vm_export, handle);
   else if (vm->file < 0)
-    status = bad_range(SOFT_OP_vm_export, NULL, 0, "the handle was not made exportable");
+    status = ladei_soft_refuse(SOFT_OP_vm_export, LADEI_SOFT_NATIVE_INVALID_VALUE, "handle", "one made exportable",
+                               "%#llx", (unsigned long long)handle);
   else if ((fd = fcntl(vm->file, F_DUPFD_CLOEXEC, 0)) < 0)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "vm_export: the system refuses a descriptor");
   ladei_soft_unlock(rt);
@@ -369,7 +369,8 @@ static lade_status import_locked(soft_runtime *rt, soft_device *device, const fo
   soft_vm *vm = handle_of_file(rt, file->inode);
   if (vm == NULL) return create_locked(rt, device, file->bytes, true, file, out_handle);
   if (vm->device != device->ordinal)
-    return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is memory of another device");
+    return ladei_soft_refuse(SOFT_OP_vm_import, LADEI_SOFT_NATIVE_INVALID_VALUE, "fd", "memory of the same device",
+                             "memory of device %d", vm->device);
   vm->references++;
   *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
   return LADE_OK;
@@ -383,7 +384,8 @@ static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *o
   struct stat facts;
   bool sealed = fcntl(fd, F_GET_SEALS) == FILE_SEALS && fstat(fd, &facts) == 0;
   if (!sealed || !is_whole(device, (size_t)facts.st_size))
-    return bad_range(SOFT_OP_vm_import, NULL, 0, "the file is no memory of a software device");
+    return ladei_soft_refuse(SOFT_OP_vm_import, LADEI_SOFT_NATIVE_INVALID_VALUE, "fd", "a descriptor from vm_export",
+                             "%d", fd);
   const foreign_file file = {.descriptor = fd, .inode = facts.st_ino, .bytes = (size_t)facts.st_size};
   ladei_soft_lock(rt);
   status = import_locked(rt, device, &file, out_handle);

@@ -38,8 +38,20 @@ lade_status ladei_soft_lost(soft_op op, int device) {
                      op_names[op], device);
 }
 
+lade_status ladei_soft_refuse(soft_op op, int native, const char *field, const char *expected, const char *value_format,
+                              ...) {
+  char value[128];
+  va_list args;
+  va_start(args, value_format);
+  vsnprintf(value, sizeof value, value_format, args);
+  va_end(args);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, native, "%s: %s is %s; expected %s", op_names[op], field, value,
+                     expected);
+}
+
 lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known) {
   if ((flags & ~known) == 0) return LADE_OK;
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "%s: unknown flags %#x", op_names[op],
-                     flags & ~known);
+  char expected[32];
+  snprintf(expected, sizeof expected, "bits of %#x", known);
+  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "flags", expected, "%#x", flags);
 }

@@ -15,6 +15,10 @@ void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format,
 lade_status ladei_soft_stale(soft_runtime *rt, soft_op op, lade_status status, const char *what, uint64_t handle);
 lade_status ladei_soft_lost(soft_op op, int device);
 
+/* LADE_ERR_INVALID_ARGUMENT with the driver's code, in the words of ladei_error_argument. */
+lade_status ladei_soft_refuse(soft_op op, int native, const char *field, const char *expected, const char *value_format,
+                              ...) __attribute__((format(printf, 5, 6)));
+
 /* LADE_ERR_INVALID_ARGUMENT for flag bits that the op does not know. */
 lade_status ladei_soft_flags(soft_op op, unsigned flags, unsigned known);
 

@@ -154,8 +154,8 @@ void ladei_soft_capture_stream_gone(soft_runtime *rt, soft_stream *stream) {
 
 lade_status ladei_soft_capture_start(soft_runtime *rt, soft_stream *stream, ladei_capture_mode mode) {
   if ((unsigned)mode > LADEI_CAPTURE_RELAXED) {
-    return ladei_error(LADE_ERR_INVALID_ARGUMENT, LADEI_SOFT_NATIVE_INVALID_VALUE, "capture_begin: no mode %d",
-                       (int)mode);
+    return ladei_soft_refuse(SOFT_OP_capture_begin, LADEI_SOFT_NATIVE_INVALID_VALUE, "mode", "a ladei_capture_mode",
+                             "%d", (int)mode);
   }
   if (stream->kind == LADEI_STREAM_LEGACY) {
     return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED,

@@ -358,6 +358,8 @@ LADE_TEST(Open, RefusesBadDescriptions) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
   devices[0] = (lade_soft_device){.numa_node = -1};
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
+  LADE_EXPECT_EQ_STR(lade_last_error()->text,
+                     "lade_runtime_open: options.soft.devices[0].numa_node is -1; expected a node + 1, or 0");
   devices[0] = (lade_soft_device){.memory_bytes = 0};
   options.device_count = 65;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
