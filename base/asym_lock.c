@@ -5,7 +5,7 @@
  * I1  Between ladei_asym_lock_wait that said true and ladei_asym_lock_open the owner is not inside and does not get in.
  * I2  The barrier of membarrier stands between the visitor's store to `wanted` and its loads of `active`: an owner that
  *     entered before has its store seen, one that enters after sees `wanted`. Nothing follows from a barrier that failed.
- * I3  `heavy` goes from false to true once, by the owner outside its gate. A visitor that sees true sees with it that all
+ * I3  `heavy` goes from false to true once, by the owner outside its lock. A visitor that sees true sees with it that all
  *     passes without a fence are over; for later ones `active` and `wanted` are in one order for all threads.
  *
  * The answer of the kernel is asked for each time, as it may change, and is asked for by thread. A refusal may mean that
@@ -25,7 +25,7 @@
 typedef enum kernel_help { HELP_UNKNOWN, HELP_GIVEN, HELP_REFUSED } kernel_help;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static _Atomic(kernel_help) help; /* as last heard; decides about new gates only */
+static _Atomic(kernel_help) help; /* as last heard; decides about new locks only */
 
 static bool kernel_call(int command) { return syscall(__NR_membarrier, command, 0, 0) == 0; }
 
@@ -40,25 +40,25 @@ static void child_begins(void) { atomic_store_explicit(&help, HELP_UNKNOWN, memo
 
 static void process_prepare(void) { (void)pthread_atfork(NULL, NULL, child_begins); /* else the barrier finds out */ }
 
-void ladei_asym_lock_init(ladei_asym_lock *gate) {
+void ladei_asym_lock_init(ladei_asym_lock *lock) {
   pthread_once(&once, process_prepare);
   int code = errno;
   kernel_help known = atomic_load_explicit(&help, memory_order_relaxed);
   bool given = known == HELP_UNKNOWN ? kernel_register() : known == HELP_GIVEN;
   errno = code;
-  atomic_init(&gate->active, 0);
-  atomic_init(&gate->wanted, LADEI_ASYM_LOCK_OPEN);
-  atomic_init(&gate->heavy, !given);
+  atomic_init(&lock->active, 0);
+  atomic_init(&lock->wanted, LADEI_ASYM_LOCK_OPEN);
+  atomic_init(&lock->heavy, !given);
 }
 
-void ladei_asym_lock_answer(ladei_asym_lock *gate) {
-  atomic_store_explicit(&gate->heavy, true, memory_order_release); /* I3: behind all passes so far */
-  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
+void ladei_asym_lock_answer(ladei_asym_lock *lock) {
+  atomic_store_explicit(&lock->heavy, true, memory_order_release); /* I3: behind all passes so far */
+  atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
 }
 
-bool ladei_asym_lock_close(ladei_asym_lock *gate) {
-  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_CLOSED, memory_order_seq_cst);
-  return !atomic_load_explicit(&gate->heavy, memory_order_acquire);
+bool ladei_asym_lock_close(ladei_asym_lock *lock) {
+  atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_CLOSED, memory_order_seq_cst);
+  return !atomic_load_explicit(&lock->heavy, memory_order_acquire);
 }
 
 bool ladei_asym_lock_barrier(void) {
@@ -70,17 +70,17 @@ bool ladei_asym_lock_barrier(void) {
   return done;
 }
 
-bool ladei_asym_lock_wait(ladei_asym_lock *gate, bool fenced) {
-  if (!fenced && !atomic_load_explicit(&gate->heavy, memory_order_acquire)) {
-    atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_CALLED, memory_order_release);
+bool ladei_asym_lock_wait(ladei_asym_lock *lock, bool fenced) {
+  if (!fenced && !atomic_load_explicit(&lock->heavy, memory_order_acquire)) {
+    atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_CALLED, memory_order_release);
     return false;
   }
   /* The owner is inside for some nanoseconds, unless it was taken off its processor there. */
   ladei_backoff wait = {0};
-  while (atomic_load_explicit(&gate->active, memory_order_seq_cst) != 0) ladei_backoff_wait(&wait);
+  while (atomic_load_explicit(&lock->active, memory_order_seq_cst) != 0) ladei_backoff_wait(&wait);
   return true;
 }
 
-void ladei_asym_lock_open(ladei_asym_lock *gate) {
-  atomic_store_explicit(&gate->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
+void ladei_asym_lock_open(ladei_asym_lock *lock) {
+  atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
 }

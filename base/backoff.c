@@ -12,24 +12,24 @@
 #ifdef LADEI_SCHEDULED
 
 void ladei_backoff_wait(ladei_backoff *backoff) {
-  backoff->turns++;
+  backoff->rounds++;
   ladei_switch_spin();
 }
 
 #else
 
 /* Some microseconds of spinning; then sleeps of 20 us, doubled each time up to 1.28 ms. */
-enum { SPIN_TURNS = 100, SHORTEST_NS = 20 * 1000, DOUBLINGS = 6 };
+enum { SPIN_ROUNDS = 100, SHORTEST_NS = 20 * 1000, DOUBLINGS = 6 };
 
 void ladei_backoff_wait(ladei_backoff *backoff) {
-  unsigned turn = backoff->turns++;
+  unsigned round = backoff->rounds++;
   ladei_switch_spin();
-  if (turn < SPIN_TURNS) {
+  if (round < SPIN_ROUNDS) {
     ladei_spin_pause();
     return;
   }
   int code = errno;
-  unsigned doublings = turn - SPIN_TURNS < DOUBLINGS ? turn - SPIN_TURNS : DOUBLINGS;
+  unsigned doublings = round - SPIN_ROUNDS < DOUBLINGS ? round - SPIN_ROUNDS : DOUBLINGS;
   const struct timespec pause = {.tv_nsec = (long)SHORTEST_NS << doublings};
   clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
   errno = code;

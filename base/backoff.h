@@ -5,7 +5,7 @@
  *   ladei_backoff wait = {0};
  *   while (atomic_load(&busy)) ladei_backoff_wait(&wait);
  *
- * The first turns spin, as the other one is mostly at work on another processor. Then the waiter sleeps, a little longer
+ * The first rounds spin, as the other one is mostly at work on another processor. Then the waiter sleeps, a little longer
  * each time: the other one was taken off its processor, and a waiter of higher priority that only yields would keep it
  * off for as long as the scheduler lets it.
  */
@@ -13,7 +13,7 @@
 #define LADE_BASE_BACKOFF_H
 
 typedef struct ladei_backoff {
-  unsigned turns;
+  unsigned rounds;
 } ladei_backoff;
 
 /* Lets some time pass: nanoseconds at first, at most a millisecond. */

@@ -255,7 +255,7 @@ void ladei_lock_release(ladei_lock *lock) {
 /* ---- Conditions -------------------------------------------------------------------------------------------------- */
 
 void ladei_condition_init(ladei_condition *condition) {
-  atomic_init(&condition->turns, 0);
+  atomic_init(&condition->signals, 0);
   atomic_init(&condition->waiters, 0);
 }
 
@@ -265,9 +265,9 @@ void ladei_condition_destroy(ladei_condition *condition) { (void)condition; }
 static bool condition_sleep(ladei_condition *condition, ladei_lock *lock, const struct timespec *deadline) {
   int code = errno;
   atomic_fetch_add_explicit(&condition->waiters, 1, memory_order_relaxed);
-  uint32_t turn = atomic_load_explicit(&condition->turns, memory_order_relaxed);
+  uint32_t seen = atomic_load_explicit(&condition->signals, memory_order_relaxed);
   ladei_lock_release(lock);
-  bool in_time = word_sleep(&condition->turns, turn, deadline) != SLEEP_LATE;
+  bool in_time = word_sleep(&condition->signals, seen, deadline) != SLEEP_LATE;
   ladei_lock_acquire(lock);
   atomic_fetch_sub_explicit(&condition->waiters, 1, memory_order_relaxed);
   errno = code;
@@ -299,9 +299,9 @@ bool ladei_condition_wait_for(ladei_condition *condition, ladei_lock *lock, uint
 
 static void condition_turn(ladei_condition *condition, int wake_count) {
   if (atomic_load_explicit(&condition->waiters, memory_order_relaxed) == 0) return;
-  atomic_fetch_add_explicit(&condition->turns, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&condition->signals, 1, memory_order_relaxed);
   int code = errno;
-  word_wake(&condition->turns, wake_count);
+  word_wake(&condition->signals, wake_count);
   errno = code;
 }
 

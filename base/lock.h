@@ -127,7 +127,7 @@ void ladei_lock_assert_none_held(void);
 
 /* Waits by the machine's monotonic clock, never by the settable one. */
 typedef struct ladei_condition {
-  _Atomic(uint32_t) turns;   /* signals so far: who sleeps, sleeps until it changes */
+  _Atomic(uint32_t) signals; /* signals so far: who sleeps, sleeps until it changes */
   _Atomic(uint32_t) waiters; /* a signal with nobody waiting costs no system call */
 } ladei_condition;
 

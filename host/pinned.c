@@ -12,7 +12,7 @@
  *   that names the pool by its id, and a ready block or room for one. Whatever is not as usual (first call of the
  *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
- *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's lane in
+ *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's retire buffer in
  *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
@@ -142,7 +142,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   }
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_retire_buffer_poll(pool->retire, &cache->lane, &done) != LADE_OK)
+  if (ladei_retire_buffer_poll(pool->retire, &cache->retire_buffer, &done) != LADE_OK)
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   ladei_cancellation_resume(cancellation);
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
@@ -389,7 +389,7 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
   if (owner.block == NULL) status = in_use_find(pool, pointer, call, &owner);
   if (status == LADE_OK) {
     status = flags == 0 && cache != NULL
-                 ? ladei_retire_buffer_note(pool->retire, &cache->lane, &owner.block->ticket, stream)
+                 ? ladei_retire_buffer_note(pool->retire, &cache->retire_buffer, &owner.block->ticket, stream)
                  : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
   }
   if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(owner.block), owner.word)) {

@@ -98,7 +98,7 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
   ladei_pinned_pending_add(pool, cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node), node, class_index,
                            bytes);
   bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
-                                        : ladei_retire_buffer_add(pool->retire, &cache->lane, &block->ticket);
+                                        : ladei_retire_buffer_add(pool->retire, &cache->retire_buffer, &block->ticket);
   if (!pending) {
     ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
     block_unretire(pool, cache, block);

@@ -84,7 +84,7 @@ struct lade_pinned_pool {
   uint64_t births;
   ladei_pinned_thread_cache *threads;
   ladei_pinned_thread_cache *steal_next; /* where the next look for idle threads begins; NULL: at the first */
-  bool lanes_closed;                     /* runtime/retire is going, or gone */
+  bool retire_buffers_closed;            /* runtime/retire is going, or gone */
   _Atomic(size_t) magazine_quota_bytes;  /* sum of the threads' quotas */
   _Atomic(uint32_t) last_thread;         /* ids given to thread caches */
   _Atomic(bool) large_kept;              /* some thread may keep a block above the magazines' sizes */

@@ -18,7 +18,7 @@ ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *po
   if (cache == NULL) return NULL;
   memset(cache, 0, sizeof *cache);
   ladei_asym_lock_init(&cache->gate);
-  ladei_retire_buffer_init(&cache->lane);
+  ladei_retire_buffer_init(&cache->retire_buffer);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
   cache->process = getpid();

@@ -81,7 +81,7 @@ typedef struct ladei_pinned_thread_cache {
   bool visited, victim;    /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;      /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
-  ladei_retire_buffer lane; /* to the pool's retire object */
+  ladei_retire_buffer retire_buffer; /* to the pool's retire object */
   _Atomic(ladei_pinned_thread_counters *)
       nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 
@@ -114,7 +114,7 @@ static inline ladei_pinned_thread_cache *ladei_pinned_thread_cache_fast(uint64_t
 
 /* Owner. Whether somebody needs what the thread has ready and cannot take it. */
 static inline bool ladei_pinned_thread_cache_is_called(const ladei_pinned_thread_cache *cache) {
-  return ladei_asym_lock_is_called(&cache->gate) || ladei_retire_buffer_is_called(&cache->lane);
+  return ladei_asym_lock_is_called(&cache->gate) || ladei_retire_buffer_is_called(&cache->retire_buffer);
 }
 static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of(const ladei_pinned_thread_cache *cache,
                                                                             unsigned node) {

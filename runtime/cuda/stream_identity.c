@@ -101,19 +101,19 @@ static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
 }
 
 /* The stream does not capture: the driver has told its id and context. */
-static CUresult identity_told(cuda_streams *streams, CUstream handle, const known_stream *told, uint64_t *out_id) {
+static CUresult identity_known(cuda_streams *streams, CUstream handle, const known_stream *answer, uint64_t *out_id) {
   known_stream known;
   cuda_stream_entry *entry = entry_find(streams, handle);
-  if (entry_read(entry, &known) && known.driver_id == told->driver_id) {
+  if (entry_read(entry, &known) && known.driver_id == answer->driver_id) {
     *out_id = known.id;
     return CUDA_SUCCESS;
   }
   ladei_lock_acquire(&streams->lock);
   entry = entry_make(streams, handle);
   if (entry != NULL) {
-    bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == told->driver_id);
-    *out_id = same ? known.id : told->driver_id;
-    entry_set(entry, *out_id, told->driver_id, told->context);
+    bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == answer->driver_id);
+    *out_id = same ? known.id : answer->driver_id;
+    entry_set(entry, *out_id, answer->driver_id, answer->context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -149,8 +149,8 @@ static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcont
   if (code != CUDA_SUCCESS || captures)
     return code != CUDA_SUCCESS ? code : identity_stand_in(&runtime->streams, handle, *out_context, out_id);
   code = api->stream_get_id(handle, &driver_id);
-  const known_stream told = {.driver_id = driver_id, .context = *out_context};
-  return code == CUDA_SUCCESS ? identity_told(&runtime->streams, handle, &told, out_id) : code;
+  const known_stream answer = {.driver_id = driver_id, .context = *out_context};
+  return code == CUDA_SUCCESS ? identity_known(&runtime->streams, handle, &answer, out_id) : code;
 }
 
 CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,

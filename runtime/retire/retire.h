@@ -52,7 +52,7 @@
  *     capture ended.
  *   - ladei_retire_note_event: the ticket waits for an event of the caller's.
  *
- * A thread that makes many notes and adds has a lane for them, without a lock: retire_buffer.h.
+ * A thread that makes many notes and adds has a buffer for them, without a lock: retire_buffer.h.
  *
  * Cancelled threads (base/cancellation.h): note, add and stream_retire hold cancellation off where they must. The callers of
  * poll, wait, synchronize and end_quarantine do it for these.
@@ -83,7 +83,7 @@ typedef struct ladei_retire_ticket {
  *
  *   for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) block_return(block_of(ticket));
  *
- * Called in the thread that polls, or that notes or adds by its lane (retire_buffer.h), with no lade lock held; it may call
+ * Called in the thread that polls, or that notes or adds by its buffer (retire_buffer.h), with no lade lock held; it may call
  * note and add, but not poll or what waits.
  */
 typedef void (*ladei_retire_done)(void *owner, ladei_retire_ticket *list);

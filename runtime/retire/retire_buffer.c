@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: the owner's calls. The model is in retire_buffer.h; L1 to L3 and L5 are in retire_slots.c, queues, uses and Q1 to Q11 in
+ * Buffers: the owner's calls. The model is in retire_buffer.h; L1 to L3 and L5 are in retire_slots.c, queues, uses and Q1 to Q11 in
  * retire_queue.h.
  *
- *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the lane's open batch, waits = 1
+ *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the buffer's open batch, waits = 1
  *                                     | under retire->lock
  *                                     `--unfold--> a use            when something else comes to the ticket
  *
  * L4  A ticket changes from NULL to an inline note and back by compare-and-swap only. Whoever holds retire->lock and
  *     changes a ticket has sealed it before: no inline note gets in.
- * Locks: retire->lock, and the lanes' gates. An owner takes no lock inside its gate; others close gates under the lock.
+ * Locks: retire->lock, and the buffers' asymmetric locks. An owner takes no lock inside its lock; others close these under the lock.
  */
 #include "runtime/retire/retire_buffer.h"
 
@@ -24,47 +24,47 @@
 
 _Static_assert(_Alignof(ladei_retire_queue) > 1, "the lowest bit of a queue's address marks inline notes");
 
-/* ---- The owner, inside the gate ---------------------------------------------------------------------------------- */
+/* ---- The owner, inside the asymmetric lock ---------------------------------------------------------------------------------- */
 
 typedef enum quick_result {
   QUICK_DONE,
   QUICK_FULL,    /* done, and the open batch is to be told */
-  QUICK_NO_SLOT, /* the lane does not know the stream, or has no credit */
-  QUICK_NOT,     /* not a case for lanes */
+  QUICK_NO_SLOT, /* the buffer does not know the stream, or has no credit */
+  QUICK_NOT,     /* not a case for buffers */
   QUICK_SHUT,    /* a visitor is there, or has called */
 } quick_result;
 
-static inline ladei_retire_buffer_slot *slot_at(ladei_retire_buffer *lane, unsigned after_recent) {
-  return &lane->slots[(lane->recent + after_recent) % LADEI_RETIRE_BUFFER_SLOTS];
+static inline ladei_retire_buffer_slot *slot_at(ladei_retire_buffer *buffer, unsigned after_recent) {
+  return &buffer->slots[(buffer->recent + after_recent) % LADEI_RETIRE_BUFFER_SLOTS];
 }
 
 static inline bool slot_has_stream(const ladei_retire_buffer_slot *slot, const ladei_stream *stream) {
   return slot->id == stream->id && slot->context == stream->context && slot->queue != NULL;
 }
 
-static inline ladei_retire_buffer_slot *slot_of_stream(ladei_retire_buffer *lane, const ladei_stream *stream) {
-  ladei_retire_buffer_slot *recent = slot_at(lane, 0);
+static inline ladei_retire_buffer_slot *slot_of_stream(ladei_retire_buffer *buffer, const ladei_stream *stream) {
+  ladei_retire_buffer_slot *recent = slot_at(buffer, 0);
   if (slot_has_stream(recent, stream)) return recent;
-  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
+  for (ladei_retire_buffer_slot *slot = buffer->slots; slot < buffer->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
     if (slot_has_stream(slot, stream)) {
-      lane->recent = (unsigned)(slot - lane->slots);
+      buffer->recent = (unsigned)(slot - buffer->slots);
       return slot;
     }
   }
   return NULL;
 }
 
-static inline ladei_retire_buffer_slot *slot_of_queue(ladei_retire_buffer *lane, const ladei_retire_queue *queue) {
-  ladei_retire_buffer_slot *recent = slot_at(lane, 0);
+static inline ladei_retire_buffer_slot *slot_of_queue(ladei_retire_buffer *buffer, const ladei_retire_queue *queue) {
+  ladei_retire_buffer_slot *recent = slot_at(buffer, 0);
   if (recent->queue == queue) return recent;
-  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++)
+  for (ladei_retire_buffer_slot *slot = buffer->slots; slot < buffer->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++)
     if (slot->queue == queue) return slot;
   return NULL;
 }
 
-static inline quick_result note_inside(ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
+static inline quick_result note_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
                                        const ladei_stream *stream) {
-  ladei_retire_buffer_slot *slot = slot_of_stream(lane, stream);
+  ladei_retire_buffer_slot *slot = slot_of_stream(buffer, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
   ladei_retire_use *note = ladei_retire_inline_note(slot->queue), *present = NULL;
   ladei_switch_point("note", 0);
@@ -76,17 +76,17 @@ static inline quick_result note_inside(ladei_retire_buffer *lane, ladei_retire_t
   return QUICK_DONE;
 }
 
-static quick_result note_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ticket, const ladei_stream *stream) {
-  if (!ladei_asym_lock_enter(&lane->gate)) return QUICK_SHUT;
-  quick_result result = note_inside(lane, ticket, stream);
-  ladei_asym_lock_leave(&lane->gate);
+static quick_result note_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const ladei_stream *stream) {
+  if (!ladei_asym_lock_enter(&buffer->lock)) return QUICK_SHUT;
+  quick_result result = note_inside(buffer, ticket, stream);
+  ladei_asym_lock_leave(&buffer->lock);
   return result;
 }
 
-static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
+static inline quick_result add_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
   ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
   if (!ladei_retire_note_is_inline(note)) return QUICK_NOT;
-  ladei_retire_buffer_slot *slot = slot_of_queue(lane, ladei_retire_inline_queue(note));
+  ladei_retire_buffer_slot *slot = slot_of_queue(buffer, ladei_retire_inline_queue(note));
   if (slot == NULL) return QUICK_NO_SLOT;
   ladei_switch_point("add", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel, memory_order_relaxed))
@@ -104,23 +104,23 @@ static inline quick_result add_inside(ladei_retire_buffer *lane, ladei_retire_ti
   slot->last = ticket;
   slot->noted--;
   ladei_retire_slot_count_set(slot, count + 1);
-  lane->recent = (unsigned)(slot - lane->slots);
+  buffer->recent = (unsigned)(slot - buffer->slots);
   return count + 1 >= slot->room ? QUICK_FULL : QUICK_DONE;
 }
 
-static quick_result add_quick(ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
-  if (!ladei_asym_lock_enter(&lane->gate)) return QUICK_SHUT;
-  quick_result result = add_inside(lane, ticket);
-  ladei_asym_lock_leave(&lane->gate);
+static quick_result add_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+  if (!ladei_asym_lock_enter(&buffer->lock)) return QUICK_SHUT;
+  quick_result result = add_inside(buffer, ticket);
+  ladei_asym_lock_leave(&buffer->lock);
   return result;
 }
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
 /* The slot that has the queue; else an empty one; else the one behind all others in turn. */
-static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei_retire_queue *queue) {
-  ladei_retire_buffer_slot *empty = slot_at(lane, 1);
-  for (ladei_retire_buffer_slot *slot = lane->slots; slot < lane->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
+static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *buffer, const ladei_retire_queue *queue) {
+  ladei_retire_buffer_slot *empty = slot_at(buffer, 1);
+  for (ladei_retire_buffer_slot *slot = buffer->slots; slot < buffer->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
     if (slot->queue == queue) return slot;
     if (slot->queue == NULL && empty->queue != NULL) empty = slot;
   }
@@ -128,32 +128,32 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *lane, const ladei
 }
 
 /*
- * Note [Streams in turn]
+ * Note [Many streams]
  *
  * Where hundreds of streams take turns, a batch has one use when its slot goes to another stream, and nothing comes to it
  * for long. Left open, it would wait until memory runs out, with as many others as there are streams, and then be asked
  * for anyway. So a stream is asked when it leaves, and if it is done, its blocks are used again while they are in the
- * caches of the processor. All streams of the lane that are so rare leave together, for one dropping of the lock. With
+ * caches of the processor. All streams of the buffer that are so rare leave together, for one dropping of the lock. With
  * fewer streams uses still come to share an event, and nobody asks. Streams that were not done make the next question
  * rarer, down to one in 64.
  *
  * The batch lies in its slot while its stream is asked, so whoever needs to know of all tickets finds it there, tells it
  * to the queue, and waits for the claim.
  */
-enum { TURN_MIN = 256, FRUITLESS_MAX = 6 };
+enum { RARE_MIN = 256, FRUITLESS_MAX = 6 };
 
-static bool lane_asks(ladei_retire_buffer *lane) {
-  if (lane->ask_skip == 0) return true;
-  lane->ask_skip--;
+static bool buffer_asks(ladei_retire_buffer *buffer) {
+  if (buffer->ask_skip == 0) return true;
+  buffer->ask_skip--;
   return false;
 }
 
-static void lane_asked(ladei_retire_buffer *lane, bool any_done) {
+static void buffer_asked(ladei_retire_buffer *buffer, bool any_done) {
   if (any_done)
-    lane->ask_fruitless = 0;
-  else if (lane->ask_fruitless < FRUITLESS_MAX)
-    lane->ask_fruitless++;
-  lane->ask_skip = (1u << lane->ask_fruitless) - 1;
+    buffer->ask_fruitless = 0;
+  else if (buffer->ask_fruitless < FRUITLESS_MAX)
+    buffer->ask_fruitless++;
+  buffer->ask_skip = (1u << buffer->ask_fruitless) - 1;
 }
 
 /* The stream is done with the batch, which need not be told any more. Returns its tickets, of which pending_tickets does not
@@ -185,14 +185,14 @@ static bool slot_ask_begin(ladei_retire *retire, ladei_retire_buffer_slot *slot,
 }
 
 /* Empties the slots of streams that come so rarely. Drops the lock. */
-static void lane_ask(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_done_list *done) {
+static void buffer_ask(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_done_list *done) {
   ladei_retire_question questions[LADEI_RETIRE_BUFFER_SLOTS];
   ladei_retire_buffer_slot *asked[LADEI_RETIRE_BUFFER_SLOTS];
   unsigned count = 0;
   uint64_t finished = 0;
   bool any_done = false;
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
-    asked[count] = &lane->slots[i];
+    asked[count] = &buffer->slots[i];
     if (slot_ask_begin(retire, asked[count], &questions[count])) count++;
   }
   ladei_retire_queues_ask(retire, questions, count, done);
@@ -205,42 +205,42 @@ static void lane_ask(ladei_retire *retire, ladei_retire_buffer *lane, ladei_reti
     ladei_retire_queue_yield(retire, questions[i].queue);
   }
   if (finished > 0) ladei_retire_pending_add(retire, finished);
-  lane_asked(lane, any_done);
+  buffer_asked(buffer, any_done);
 }
 
 /* The slot that is to have the pinned queue, empty unless it has it. May drop the lock before; what is found done goes to
  * *done. */
-static ladei_retire_buffer_slot *lane_vacate(ladei_retire *retire, ladei_retire_buffer *lane,
-                                             const ladei_retire_queue *queue, ladei_retire_done_list *done) {
+static ladei_retire_buffer_slot *buffer_vacate(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                               const ladei_retire_queue *queue, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
-  ladei_retire_buffer_slot *slot = slot_for(lane, queue);
+  ladei_retire_buffer_slot *slot = slot_for(buffer, queue);
   if (slot->queue == NULL || slot->queue == queue) return slot;
-  if (slot->rare && lane_asks(lane)) {
-    lane_ask(retire, lane, done);
-    slot = slot_for(lane, queue);
+  if (slot->rare && buffer_asks(buffer)) {
+    buffer_ask(retire, buffer, done);
+    slot = slot_for(buffer, queue);
   }
   if (slot->queue != queue) slot_leave(retire, slot);
   return slot;
 }
 
 /* Under the lock, which is dropped meanwhile. Tickets off their slots are lost with a thread that is cancelled. */
-static void lane_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
+static void buffer_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
   if (done->count == 0) return;
   int cancellation = ladei_cancellation_hold();
   ladei_retire_done_deliver(retire, done);
   ladei_cancellation_resume(cancellation);
 }
 
-/* Gives a slot, from lane_vacate, to a pinned queue, whose pin goes to the slot or back. False: no lane for it. Not where
+/* Gives a slot, from buffer_vacate, to a pinned queue, whose pin goes to the slot or back. False: no buffer for it. Not where
  * the stream is lost: its next note is to be seen (Q8). */
-static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_buffer_slot *slot,
-                       ladei_retire_queue *queue) {
+static bool buffer_adopt(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_buffer_slot *slot,
+                         ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
-  ladei_retire_buffer_link(retire, lane);
+  ladei_retire_buffer_link(retire, buffer);
   bool good = !queue->retired && !queue->retiring && !queue->finished && !queue->lost;
   if (good && slot->queue != queue) {
     *slot = (ladei_retire_buffer_slot){.queue = queue, .context = queue->stream.context, .id = queue->stream.id};
-    slot->rare = (uint32_t)retire->leave_count - queue->left > TURN_MIN; /* modulo 2^32 */
+    slot->rare = (uint32_t)retire->leave_count - queue->left > RARE_MIN; /* modulo 2^32 */
     ladei_retire_slot_room_set(retire, slot);
     ladei_retire_slots_used_change(retire, 1);
     ladei_retire_queue_pin(retire, queue);
@@ -249,14 +249,14 @@ static bool lane_adopt(ladei_retire *retire, ladei_retire_buffer *lane, ladei_re
     ladei_retire_slot_empty(retire, slot);
     good = false;
   }
-  if (good) lane->recent = (unsigned)(slot - lane->slots);
+  if (good) buffer->recent = (unsigned)(slot - buffer->slots);
   ladei_retire_queue_unpin(retire, queue);
   return good;
 }
 
 /* Q9: the lock is not dropped between what says that the stream is used and its slot. */
-static __attribute__((noinline)) bool lane_adopt_stream(ladei_retire *retire, ladei_retire_buffer *lane,
-                                                        const ladei_stream *stream) {
+static __attribute__((noinline)) bool buffer_adopt_stream(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                                          const ladei_stream *stream) {
   ladei_retire_done_list done;
   ladei_retire_done_init(&done);
   ladei_lock_acquire(&retire->lock);
@@ -264,19 +264,19 @@ static __attribute__((noinline)) bool lane_adopt_stream(ladei_retire *retire, la
   ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, stream);
   bool good = false;
   if (queue != NULL) {
-    ladei_retire_buffer_slot *slot = lane_vacate(retire, lane, queue, &done);
+    ladei_retire_buffer_slot *slot = buffer_vacate(retire, buffer, queue, &done);
     ladei_retire_queue_named(queue);
-    good = lane_adopt(retire, lane, slot, queue);
+    good = buffer_adopt(retire, buffer, slot, queue);
   }
-  lane_deliver(retire, &done);
+  buffer_deliver(retire, &done);
   ladei_retire_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   return good;
 }
 
 /* For a ticket that another thread noted. */
-static __attribute__((noinline)) bool lane_adopt_ticket(ladei_retire *retire, ladei_retire_buffer *lane,
-                                                        const ladei_retire_ticket *ticket) {
+static __attribute__((noinline)) bool buffer_adopt_ticket(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                                          const ladei_retire_ticket *ticket) {
   ladei_retire_done_list done;
   ladei_retire_done_init(&done);
   ladei_lock_acquire(&retire->lock);
@@ -286,19 +286,19 @@ static __attribute__((noinline)) bool lane_adopt_ticket(ladei_retire *retire, la
   if (good) {
     ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives while the note is there (L2) */
     ladei_retire_queue_pin(retire, queue);
-    ladei_retire_buffer_slot *slot = lane_vacate(retire, lane, queue, &done);
+    ladei_retire_buffer_slot *slot = buffer_vacate(retire, buffer, queue, &done);
     queue->appends++;
-    good = lane_adopt(retire, lane, slot, queue);
+    good = buffer_adopt(retire, buffer, slot, queue);
   }
-  lane_deliver(retire, &done);
+  buffer_deliver(retire, &done);
   ladei_retire_pass_end(retire, passes);
   ladei_lock_release(&retire->lock);
   return good;
 }
 
 /* A batch is full, unless it was told meanwhile: tells it, and closes it. */
-static void lane_tell(ladei_retire *retire, ladei_retire_buffer *lane, unsigned place) {
-  ladei_retire_buffer_slot *slot = &lane->slots[place];
+static void buffer_publish(ladei_retire *retire, ladei_retire_buffer *buffer, unsigned place) {
+  ladei_retire_buffer_slot *slot = &buffer->slots[place];
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue = slot->queue;
   if (queue != NULL) {
@@ -314,66 +314,67 @@ static void lane_tell(ladei_retire *retire, ladei_retire_buffer *lane, unsigned 
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-void ladei_retire_buffer_init(ladei_retire_buffer *lane) {
-  *lane = (ladei_retire_buffer){.retire = NULL};
-  ladei_asym_lock_init(&lane->gate);
+void ladei_retire_buffer_init(ladei_retire_buffer *buffer) {
+  *buffer = (ladei_retire_buffer){.retire = NULL};
+  ladei_asym_lock_init(&buffer->lock);
 }
 
-void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *lane) {
+void ladei_retire_buffer_close(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_acquire(&retire->lock);
-  if (lane->retire == retire) {
-    ladei_retire_buffer_empty(retire, lane);
-    ladei_retire_buffer_unlink(retire, lane);
+  if (buffer->retire == retire) {
+    ladei_retire_buffer_empty(retire, buffer);
+    ladei_retire_buffer_unlink(retire, buffer);
   }
   ladei_lock_release(&retire->lock);
 }
 
-void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *lane) {
+void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_acquire(&retire->lock);
-  if (ladei_retire_buffer_is_called(lane)) {
-    if (lane->retire == retire) ladei_retire_buffer_empty(retire, lane);
-    ladei_asym_lock_answer(&lane->gate);
+  if (ladei_retire_buffer_is_called(buffer)) {
+    if (buffer->retire == retire) ladei_retire_buffer_empty(retire, buffer);
+    ladei_asym_lock_answer(&buffer->lock);
   }
   ladei_lock_release(&retire->lock);
 }
 
-/* Batches of one have no use for lanes. */
-static bool lanes_off(const ladei_retire *retire) { return retire->options.event_batch == 1; }
+/* Batches of one have no use for buffers. */
+static bool buffers_off(const ladei_retire *retire) { return retire->options.event_batch == 1; }
 
-lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket,
+lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
                                      lade_stream handle) {
   ladei_stream stream;
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   if (!ladei_process_is_own(&retire->runtime->owner)) return ladei_runtime_check_process(retire->runtime);
   lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   if (status != LADE_OK) return status;
-  if (stream.kind != LADEI_STREAM_ORDINARY || lanes_off(retire))
+  if (stream.kind != LADEI_STREAM_ORDINARY || buffers_off(retire))
     return ladei_retire_note_resolved(retire, ticket, &stream, 0);
   status = ladei_retire_driver(retire)->stream_capture_info(retire->runtime->self, &stream, &info);
   if (status != LADE_OK) return status;
   if (info.status != LADEI_CAPTURE_NONE) return ladei_retire_note_resolved(retire, ticket, &stream, 0);
-  quick_result result = note_quick(lane, ticket, &stream);
-  if (result == QUICK_NO_SLOT && lane_adopt_stream(retire, lane, &stream)) result = note_quick(lane, ticket, &stream);
-  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
+  quick_result result = note_quick(buffer, ticket, &stream);
+  if (result == QUICK_NO_SLOT && buffer_adopt_stream(retire, buffer, &stream))
+    result = note_quick(buffer, ticket, &stream);
+  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
-bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *lane, ladei_retire_ticket *ticket) {
-  if (lanes_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed))
+bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+  if (buffers_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed))
     return ladei_retire_add(retire, ticket, false);
-  quick_result result = add_quick(lane, ticket);
-  if (result == QUICK_NO_SLOT && lane_adopt_ticket(retire, lane, ticket)) result = add_quick(lane, ticket);
-  if (result == QUICK_FULL) lane_tell(retire, lane, lane->recent);
-  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(lane)) ladei_retire_buffer_answer(retire, lane);
+  quick_result result = add_quick(buffer, ticket);
+  if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
+  if (result == QUICK_FULL) buffer_publish(retire, buffer, buffer->recent);
+  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
   return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add(retire, ticket, false);
 }
 
-/* The streams of the caller's lane; all where it has none. */
+/* The streams of the caller's buffer; all where it has none. */
 static void walk_buffer(ladei_retire *retire, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   bool any = false;
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
-    ladei_retire_queue *queue = walk->lane->slots[i].queue;
+    ladei_retire_queue *queue = walk->buffer->slots[i].queue;
     any = any || queue != NULL;
     if (queue != NULL && queue->in_active && ladei_retire_queue_claim(retire, queue)) {
       ladei_retire_queue_visit(retire, queue, walk);
@@ -383,9 +384,9 @@ static void walk_buffer(ladei_retire *retire, ladei_retire_pass *walk) {
   if (!any) ladei_retire_walk_poll(retire, walk);
 }
 
-lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *lane, uint64_t *out_done) {
+lade_status ladei_retire_buffer_poll(ladei_retire *retire, ladei_retire_buffer *buffer, uint64_t *out_done) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   *out_done = 0;
   if (status != LADE_OK || ladei_retire_nothing_to_do(retire)) return status;
-  return ladei_retire_pass_run(retire, 0, walk_buffer, lane, out_done);
+  return ladei_retire_pass_run(retire, 0, walk_buffer, buffer, out_done);
 }

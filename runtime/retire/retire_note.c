@@ -26,7 +26,7 @@
 
 /* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
 
-/* A lane's note becomes a use like any other. False: its lane has added it meanwhile. */
+/* A buffer's note becomes a use like any other. False: its buffer has added it meanwhile. */
 static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *note) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_inline_queue(note);
@@ -44,7 +44,7 @@ static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
   return true;
 }
 
-/* From here to ticket_unseal no lane changes the ticket (L4). Not over anything that drops the lock. */
+/* From here to ticket_unseal no buffer changes the ticket (L4). Not over anything that drops the lock. */
 static void ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
   ladei_lock_assert_held(&retire->lock);
   for (bool sealed = false; !sealed;) {

@@ -201,12 +201,12 @@ static void walk_poll_all(ladei_retire *retire, ladei_retire_pass *walk) {
 }
 
 lade_status ladei_retire_pass_run(ladei_retire *retire, unsigned flags,
-                                  void (*walker)(ladei_retire *, ladei_retire_pass *), const ladei_retire_buffer *lane,
-                                  uint64_t *out_done) {
+                                  void (*walker)(ladei_retire *, ladei_retire_pass *),
+                                  const ladei_retire_buffer *buffer, uint64_t *out_done) {
   ladei_retire_pass walk;
   walk.first_error = LADE_OK;
   walk.flags = flags;
-  walk.lane = lane;
+  walk.buffer = buffer;
   ladei_error_save(&walk.error);
   ladei_retire_done_init(&walk.done);
   ladei_lock_acquire(&retire->lock);
@@ -227,7 +227,7 @@ bool ladei_retire_pending(const ladei_retire *retire) {
   return atomic_load_explicit(&retire->pending_tickets, memory_order_relaxed) > 0;
 }
 
-/* But for what lanes have. */
+/* But for what buffers have. */
 bool ladei_retire_nothing_to_do(ladei_retire *retire) {
   return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 &&
          !ladei_retire_capture_any_gone(retire);
@@ -236,8 +236,8 @@ bool ladei_retire_nothing_to_do(ladei_retire *retire) {
 lade_status ladei_retire_poll(ladei_retire *retire, unsigned flags, uint64_t *out_done) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (out_done != NULL) *out_done = 0;
-  bool lanes = (flags & LADEI_POLL_CLOSE) != 0 && atomic_load_explicit(&retire->slots_used, memory_order_acquire) > 0;
-  if (status != LADE_OK || (!lanes && ladei_retire_nothing_to_do(retire))) return status;
+  bool buffers = (flags & LADEI_POLL_CLOSE) != 0 && atomic_load_explicit(&retire->slots_used, memory_order_acquire) > 0;
+  if (status != LADE_OK || (!buffers && ladei_retire_nothing_to_do(retire))) return status;
   return ladei_retire_pass_run(retire, flags, (flags & LADEI_POLL_ALL) != 0 ? walk_poll_all : ladei_retire_walk_poll,
                                NULL, out_done);
 }

@@ -427,7 +427,7 @@ void ladei_retire_done_deliver(ladei_retire *retire, ladei_retire_done_list *don
 
 uint32_t *ladei_retire_pass_begin(ladei_retire *retire) {
   ladei_lock_assert_held(&retire->lock);
-  uint32_t *passes = &retire->passes[retire->turn & 1];
+  uint32_t *passes = &retire->passes[retire->epoch & 1];
   *passes += 1;
   return passes;
 }
@@ -435,16 +435,16 @@ uint32_t *ladei_retire_pass_begin(ladei_retire *retire) {
 void ladei_retire_pass_end(ladei_retire *retire, uint32_t *passes) {
   ladei_lock_assert_held(&retire->lock);
   *passes -= 1;
-  if (*passes == 0 && retire->turning) ladei_condition_broadcast(&retire->yielded);
+  if (*passes == 0 && retire->epoch_awaited) ladei_condition_broadcast(&retire->yielded);
 }
 
 void ladei_retire_passes_wait(ladei_retire *retire) {
   ladei_lock_assert_held(&retire->lock);
-  while (retire->turning) ladei_condition_wait(&retire->yielded, &retire->lock);
-  retire->turning = true;
-  const uint32_t *before = &retire->passes[retire->turn++ & 1];
+  while (retire->epoch_awaited) ladei_condition_wait(&retire->yielded, &retire->lock);
+  retire->epoch_awaited = true;
+  const uint32_t *before = &retire->passes[retire->epoch++ & 1];
   while (*before > 0) ladei_condition_wait(&retire->yielded, &retire->lock);
-  retire->turning = false;
+  retire->epoch_awaited = false;
   ladei_condition_broadcast(&retire->yielded);
 }
 

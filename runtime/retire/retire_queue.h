@@ -26,10 +26,10 @@
  *     last_mark the newest, NULL if there is none.
  * Q3  A queue is in `active` if it has pending uses and is not of the CAPTURE kind. Uses are taken out only by the
  *     thread that has claimed the queue (busy), which also takes it out of `active`; others only append.
- * Q4  refs = noted and pending uses of the queue + calls working with it + slots of lanes. At 0, and without inline
+ * Q4  refs = noted and pending uses of the queue + calls working with it + slots of buffers. At 0, and without inline
  *     notes, it becomes idle and may be freed.
  * Q5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once. Tickets that a
- *     lane told have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
+ *     buffer told have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
  * Q6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
  *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
  * Q7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
@@ -87,7 +87,7 @@ struct ladei_retire_use {
   ladei_slab_head head;
   ladei_retire_use *next; /* in the list of its ticket, ascending by queue; noted only */
   TAILQ_ENTRY(ladei_retire_use) link;
-  ladei_retire_ticket *ticket; /* told by a lane: the first of `count` that wait for nothing else, linked by next */
+  ladei_retire_ticket *ticket; /* told by a buffer: the first of `count` that wait for nothing else, linked by next */
   ladei_retire_ticket *last;   /* of those; NULL: a use of one ticket */
   struct ladei_retire_queue *queue;
   uint32_t count;
@@ -162,15 +162,15 @@ struct ladei_retire {
 
   /* On a line of its own: what stands above is read in every call. */
   _Alignas(LADEI_CACHE_LINE_BYTES) ladei_lock lock;
-  _Atomic(uint64_t) pending_tickets; /* added, done() has not returned from them */
-  _Atomic(uint32_t) slots_used;      /* of all lanes; written under the lock */
-  struct ladei_retire_buffer *lanes; /* open ones */
-  uint64_t promised;                 /* see L3 in retire_buffer.c */
-  ladei_condition yielded;           /* a queue is no longer busy; a pass that is awaited is over */
-  uint64_t leave_count;              /* slots taken from streams for others */
-  uint32_t passes[2];                /* under way, by the parity of `turn` when they began (Q11) */
-  uint32_t turn;
-  bool turning;           /* somebody awaits the passes of the turn before */
+  _Atomic(uint64_t) pending_tickets;   /* added, done() has not returned from them */
+  _Atomic(uint32_t) slots_used;        /* of all buffers; written under the lock */
+  struct ladei_retire_buffer *buffers; /* open ones */
+  uint64_t promised;                   /* see L3 in retire_buffer.c */
+  ladei_condition yielded;             /* a queue is no longer busy; a pass that is awaited is over */
+  uint64_t leave_count;                /* slots taken from streams for others */
+  uint32_t passes[2];                  /* under way, by the parity of `epoch` when they began (Q11) */
+  uint32_t epoch;
+  bool epoch_awaited;     /* somebody awaits the passes of the epoch before */
   uint64_t captured_uses; /* pending ones of CAPTURE queues */
   ladei_retire_queues_all all;
   ladei_retire_queues_active active;
@@ -269,7 +269,7 @@ void ladei_retire_queue_finish(ladei_retire *retire, ladei_retire_queue *queue, 
 void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
                                    ladei_retire_done_list *done);
 
-/* A use of one ticket, in no list; NULL when there is no memory beyond what lanes are promised. */
+/* A use of one ticket, in no list; NULL when there is no memory beyond what buffers are promised. */
 ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_queue *queue);
 /* An event that the queue has at hand; NULL: none. And back, or to the pool. */
 ladei_event *ladei_retire_queue_spare_take(ladei_retire_queue *queue);

@@ -3,16 +3,16 @@
  * The open batches of threads, as others reach them. The model is in retire_buffer.h; queues, uses and Q1 to Q11 are in
  * retire_queue.h.
  *
- * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the lanes before. But
- *     where the owner could not be fenced: then its next call empties the lane before it notes or adds, and what is told
+ * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the buffers before. But
+ *     where the owner could not be fenced: then its next call empties the buffer before it notes or adds, and what is told
  *     to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
  * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
  *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
  * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
  *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch told, without fail.
- * L5  Emptying a lane takes its gate, or the owner itself, or that the owner makes no call. A lane whose owner was called
+ * L5  Emptying a buffer takes its lock, or the owner itself, or that the owner makes no call. A buffer whose owner was called
  *     (base/asym_lock.h) is emptied by the owner.
- * Locks: retire->lock, and the lanes' gates, which are closed under it.
+ * Locks: retire->lock, and the buffers' asymmetric locks, which are closed under it.
  */
 #include "runtime/retire/retire_slots.h"
 
@@ -77,81 +77,81 @@ void ladei_retire_slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slo
   ladei_retire_queue_unpin(retire, queue);
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ------------------------------------------------------------------------------------------------------- */
 
-void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *lane) {
+void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_assert_held(&retire->lock);
-  if (lane->retire != NULL) return;
-  lane->retire = retire;
-  lane->thread = pthread_self();
-  lane->prev = NULL;
-  lane->next = retire->lanes;
-  if (lane->next != NULL) lane->next->prev = lane;
-  retire->lanes = lane;
+  if (buffer->retire != NULL) return;
+  buffer->retire = retire;
+  buffer->thread = pthread_self();
+  buffer->prev = NULL;
+  buffer->next = retire->buffers;
+  if (buffer->next != NULL) buffer->next->prev = buffer;
+  retire->buffers = buffer;
 }
 
-void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *lane) {
+void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_assert_held(&retire->lock);
-  if (lane->next != NULL) lane->next->prev = lane->prev;
-  *(lane->prev == NULL ? &retire->lanes : &lane->prev->next) = lane->next;
-  lane->retire = NULL;
+  if (buffer->next != NULL) buffer->next->prev = buffer->prev;
+  *(buffer->prev == NULL ? &retire->buffers : &buffer->prev->next) = buffer->next;
+  buffer->retire = NULL;
 }
 
-/* Whether a lane is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
-static bool lane_matters(const ladei_retire_buffer *lane, const ladei_retire_queue *queue, bool notes) {
+/* Whether a buffer is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
+static bool buffer_matters(const ladei_retire_buffer *buffer, const ladei_retire_queue *queue, bool notes) {
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
-    const ladei_retire_buffer_slot *slot = &lane->slots[i];
+    const ladei_retire_buffer_slot *slot = &buffer->slots[i];
     if (slot->queue == NULL || (queue != NULL && slot->queue != queue)) continue;
     if (notes || ladei_retire_slot_count(slot) > 0) return true;
   }
   return false;
 }
 
-void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *lane) {
+void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_assert_held(&retire->lock);
-  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) ladei_retire_slot_empty(retire, &lane->slots[i]);
+  for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) ladei_retire_slot_empty(retire, &buffer->slots[i]);
 }
 
-static bool lane_is_own(const ladei_retire_buffer *lane) { return pthread_equal(lane->thread, pthread_self()); }
+static bool buffer_is_own(const ladei_retire_buffer *buffer) { return pthread_equal(buffer->thread, pthread_self()); }
 
 /*
- * Two rounds, so that one barrier serves all gates. What an owner added before something that the caller knows of shows
- * in its count, so it is right to pass by a lane whose count says that it is empty. Owners that cannot be fenced are
+ * Two rounds, so that one barrier serves all buffers. What an owner added before something that the caller knows of shows
+ * in its count, so it is right to pass by a buffer whose count says that it is empty. Owners that cannot be fenced are
  * called (L5).
  */
-static void lanes_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
+static void buffers_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
   ladei_lock_assert_held(&retire->lock);
   bool barrier = false;
   if (atomic_load_explicit(&retire->slots_used, memory_order_relaxed) == 0) return;
-  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
-    lane->visited = lane_matters(lane, queue, notes);
-    if (lane->visited && !lane_is_own(lane) && ladei_asym_lock_close(&lane->gate)) barrier = true;
+  for (ladei_retire_buffer *buffer = retire->buffers; buffer != NULL; buffer = buffer->next) {
+    buffer->visited = buffer_matters(buffer, queue, notes);
+    if (buffer->visited && !buffer_is_own(buffer) && ladei_asym_lock_close(&buffer->lock)) barrier = true;
   }
   bool fenced = barrier && ladei_asym_lock_barrier();
-  for (ladei_retire_buffer *lane = retire->lanes; lane != NULL; lane = lane->next) {
-    if (!lane->visited) continue;
-    if (lane_is_own(lane)) {
-      ladei_retire_buffer_empty(retire, lane);
-    } else if (ladei_asym_lock_wait(&lane->gate, fenced)) {
-      ladei_retire_buffer_empty(retire, lane);
-      ladei_asym_lock_open(&lane->gate);
+  for (ladei_retire_buffer *buffer = retire->buffers; buffer != NULL; buffer = buffer->next) {
+    if (!buffer->visited) continue;
+    if (buffer_is_own(buffer)) {
+      ladei_retire_buffer_empty(retire, buffer);
+    } else if (ladei_asym_lock_wait(&buffer->lock, fenced)) {
+      ladei_retire_buffer_empty(retire, buffer);
+      ladei_asym_lock_open(&buffer->lock);
     }
   }
 }
 
-void ladei_retire_buffers_publish(ladei_retire *retire) { lanes_collect(retire, NULL, false); }
+void ladei_retire_buffers_publish(ladei_retire *retire) { buffers_collect(retire, NULL, false); }
 
-void ladei_retire_buffers_empty(ladei_retire *retire) { lanes_collect(retire, NULL, true); }
+void ladei_retire_buffers_empty(ladei_retire *retire) { buffers_collect(retire, NULL, true); }
 
 void ladei_retire_buffers_forget_queue(ladei_retire *retire, const ladei_retire_queue *queue) {
-  lanes_collect(retire, queue, true);
+  buffers_collect(retire, queue, true);
 }
 
 void ladei_retire_buffers_close(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
-  while (retire->lanes != NULL) {
-    ladei_retire_buffer_empty(retire, retire->lanes);
-    ladei_retire_buffer_unlink(retire, retire->lanes);
+  while (retire->buffers != NULL) {
+    ladei_retire_buffer_empty(retire, retire->buffers);
+    ladei_retire_buffer_unlink(retire, retire->buffers);
   }
   ladei_lock_release(&retire->lock);
 }

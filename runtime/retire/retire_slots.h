@@ -13,7 +13,7 @@
 
 enum { LADEI_RETIRE_BUFFER_SLOTS = 8 };
 
-/* What a lane has of one stream. Guard: inside the lane's gate, or retire->lock with its owner kept out. */
+/* What a buffer has of one stream. Guard: inside the buffer's asymmetric lock, or retire->lock with its owner kept out. */
 typedef struct ladei_retire_buffer_slot {
   struct ladei_retire_queue *queue;  /* NULL: empty. Changes under retire->lock only; pinned */
   uint64_t context, id;              /* of its stream */
@@ -26,14 +26,14 @@ typedef struct ladei_retire_buffer_slot {
 } ladei_retire_buffer_slot;
 
 typedef struct ladei_retire_buffer {
-  ladei_asym_lock gate;
+  ladei_asym_lock lock;
   unsigned recent;                         /* the slot used last; owner only */
   ladei_retire *retire;                    /* NULL: closed. Changes under its lock, with the owner kept out */
   pthread_t thread;                        /* the owner; constant while open */
-  bool visited;                            /* of whoever empties lanes; guard: retire->lock */
-  struct ladei_retire_buffer *next, *prev; /* the open lanes; guard: retire->lock */
+  bool visited;                            /* of whoever empties buffers; guard: retire->lock */
+  struct ladei_retire_buffer *next, *prev; /* the open buffers; guard: retire->lock */
   ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];
-  unsigned ask_skip, ask_fruitless; /* Note [Streams in turn]; owner only */
+  unsigned ask_skip, ask_fruitless; /* Note [Many streams]; owner only */
 } ladei_retire_buffer;
 
 static inline uint32_t ladei_retire_slot_count(const ladei_retire_buffer_slot *slot) {
@@ -62,19 +62,19 @@ void ladei_retire_slots_used_change(ladei_retire *retire, int change);
 /* ---- One buffer: under retire->lock, the owner kept out ---------------------------------------------------------- */
 
 /* Puts a closed buffer among the open ones, as that of the calling thread; nothing for an open one. And the opposite. */
-void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *lane);
-void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *lane);
-void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *lane);
+void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *buffer);
+void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *buffer);
+void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *buffer);
 
 /* ---- All buffers: under retire->lock ----------------------------------------------------------------------------- */
 
-/* The open batches of all lanes go to their queues. */
+/* The open batches of all buffers go to their queues. */
 void ladei_retire_buffers_publish(ladei_retire *retire);
 
-/* The same, and what lanes know of notes. */
+/* The same, and what buffers know of notes. */
 void ladei_retire_buffers_empty(ladei_retire *retire);
 
-/* Empties the lanes that know the queue. */
+/* Empties the buffers that know the queue. */
 void ladei_retire_buffers_forget_queue(ladei_retire *retire, const struct ladei_retire_queue *queue);
 
 /* Not under the lock: empties and closes all; their owners make no call meanwhile. */

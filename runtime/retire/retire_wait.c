@@ -39,7 +39,7 @@ static lade_status wait_over(uint64_t pending) {
                      (unsigned long long)pending);
 }
 
-/* Pending tickets, those in lanes included. */
+/* Pending tickets, those in buffers included. */
 static uint64_t pending_told(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
   ladei_retire_buffers_publish(retire);

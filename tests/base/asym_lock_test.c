@@ -13,37 +13,37 @@
 #include "tests/shim/lade_test.h"
 
 LADE_TEST(Gate, OwnerStaysOutWhileAVisitorIsThere) {
-  ladei_asym_lock gate;
-  ladei_asym_lock_init(&gate);
-  LADE_EXPECT(ladei_asym_lock_enter(&gate));
-  ladei_asym_lock_leave(&gate);
-  (void)ladei_asym_lock_close(&gate);
-  LADE_EXPECT(ladei_asym_lock_wait(&gate, ladei_asym_lock_barrier()));
-  LADE_EXPECT(!ladei_asym_lock_enter(&gate));
-  LADE_EXPECT(!ladei_asym_lock_is_called(&gate));
-  ladei_asym_lock_open(&gate);
-  LADE_EXPECT(ladei_asym_lock_enter(&gate));
+  ladei_asym_lock lock;
+  ladei_asym_lock_init(&lock);
+  LADE_EXPECT(ladei_asym_lock_enter(&lock));
+  ladei_asym_lock_leave(&lock);
+  (void)ladei_asym_lock_close(&lock);
+  LADE_EXPECT(ladei_asym_lock_wait(&lock, ladei_asym_lock_barrier()));
+  LADE_EXPECT(!ladei_asym_lock_enter(&lock));
+  LADE_EXPECT(!ladei_asym_lock_is_called(&lock));
+  ladei_asym_lock_open(&lock);
+  LADE_EXPECT(ladei_asym_lock_enter(&lock));
 }
 
 LADE_TEST(Gate, OwnerThatCannotBeFencedIsCalledAndPaysFromThenOn) {
-  ladei_asym_lock gate;
-  ladei_asym_lock_init(&gate);
-  LADE_EXPECT(ladei_asym_lock_close(&gate));
-  LADE_EXPECT(!ladei_asym_lock_wait(&gate, false));
-  LADE_EXPECT(!ladei_asym_lock_enter(&gate));
-  LADE_EXPECT(ladei_asym_lock_is_called(&gate));
-  ladei_asym_lock_answer(&gate);
-  LADE_EXPECT(ladei_asym_lock_enter(&gate));
-  ladei_asym_lock_leave(&gate);
-  LADE_EXPECT(!ladei_asym_lock_close(&gate)); /* needs no barrier */
-  LADE_EXPECT(ladei_asym_lock_wait(&gate, false));
-  ladei_asym_lock_open(&gate);
+  ladei_asym_lock lock;
+  ladei_asym_lock_init(&lock);
+  LADE_EXPECT(ladei_asym_lock_close(&lock));
+  LADE_EXPECT(!ladei_asym_lock_wait(&lock, false));
+  LADE_EXPECT(!ladei_asym_lock_enter(&lock));
+  LADE_EXPECT(ladei_asym_lock_is_called(&lock));
+  ladei_asym_lock_answer(&lock);
+  LADE_EXPECT(ladei_asym_lock_enter(&lock));
+  ladei_asym_lock_leave(&lock);
+  LADE_EXPECT(!ladei_asym_lock_close(&lock)); /* needs no barrier */
+  LADE_EXPECT(ladei_asym_lock_wait(&lock, false));
+  ladei_asym_lock_open(&lock);
 }
 
 /* ---- A visitor waits --------------------------------------------------------------------------------------------- */
 
 typedef struct visitor {
-  ladei_asym_lock gate;
+  ladei_asym_lock lock;
   pthread_t thread;
   _Atomic(int) id; /* of the thread, for the system; 0: not yet there */
 } visitor;
@@ -57,10 +57,10 @@ static void priority_raise(void) {
 static void *visit(void *user) {
   visitor *own = user;
   priority_raise();
-  (void)ladei_asym_lock_close(&own->gate);
+  (void)ladei_asym_lock_close(&own->lock);
   atomic_store(&own->id, (int)syscall(SYS_gettid));
-  LADE_EXPECT(ladei_asym_lock_wait(&own->gate, ladei_asym_lock_barrier()));
-  ladei_asym_lock_open(&own->gate);
+  LADE_EXPECT(ladei_asym_lock_wait(&own->lock, ladei_asym_lock_barrier()));
+  ladei_asym_lock_open(&own->lock);
   return NULL;
 }
 
@@ -88,14 +88,14 @@ static bool falls_asleep(const visitor *own) {
 }
 
 /* The bug: it only yielded, which a thread of real-time priority does to its equals alone. An owner that was taken off
- * the same processor inside its gate stayed there until the scheduler had enough of the visitor, for a second. */
+ * the same processor inside its lock stayed there until the scheduler had enough of the visitor, for a second. */
 LADE_TEST(Gate, VisitorSleepsUntilTheOwnerIsOut) {
   static visitor own;
-  ladei_asym_lock_init(&own.gate);
-  LADE_ASSERT(ladei_asym_lock_enter(&own.gate));
+  ladei_asym_lock_init(&own.lock);
+  LADE_ASSERT(ladei_asym_lock_enter(&own.lock));
   LADE_ASSERT_EQ_INT(pthread_create(&own.thread, NULL, visit, &own), 0);
   LADE_EXPECT(falls_asleep(&own));
-  ladei_asym_lock_leave(&own.gate);
+  ladei_asym_lock_leave(&own.lock);
   pthread_join(own.thread, NULL);
-  LADE_EXPECT(ladei_asym_lock_enter(&own.gate));
+  LADE_EXPECT(ladei_asym_lock_enter(&own.lock));
 }

@@ -110,12 +110,12 @@ CONFORMANCE_TEST(Timers, StepSaysWhenNothingWillHappen) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   char *pinned = conformance_pinned(runtime, 4096);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(step));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 1, 4096, &stream));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(step));
   EXPECT_REFUSED(LADE_ERR_TIMEOUT, "stream_synchronize", NULL, OP(stream_synchronize, &stream));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   while (OP(step) == LADE_OK) continue;
   LADE_EXPECT_OK(OP(stream_query, &stream));
   LADE_EXPECT_EQ_INT(pinned[0], 1);

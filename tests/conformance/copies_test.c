@@ -54,12 +54,12 @@ CONFORMANCE_TEST(Copies, PinnedSourceIsReadWhenTheCopyRuns) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   char *in = conformance_pinned(runtime, BYTES);
   void *memory = conformance_device_memory(runtime, 0, BYTES);
-  support_gate gate;
+  support_stream_hold hold;
   support_pattern_fill(in, BYTES, 1, 0);
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, memory, in, BYTES, &stream));
   support_pattern_fill(in, BYTES, 2, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   conformance_expect_device_pattern(runtime, 0, memory, BYTES, 2);
   LADE_ASSERT_OK(OP(device_free, 0, memory));

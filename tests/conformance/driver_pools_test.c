@@ -46,7 +46,7 @@ CONFORMANCE_TEST(DriverPools, MemoryIsUsableByLaterWorkOfTheStream) {
   LADE_EXPECT_OK(OP(pool_destroy, pool));
 }
 
-/* A free that waits behind a gate must not hand the memory to another stream. */
+/* A free that waits behind a hold must not hand the memory to another stream. */
 CONFORMANCE_TEST(DriverPools, FreeIsInStreamOrder) {
   NEEDS_DRIVER_POOLS();
   ladei_driver_pool pool = pool_of_device(runtime, 0);
@@ -57,14 +57,14 @@ CONFORMANCE_TEST(DriverPools, FreeIsInStreamOrder) {
   void *first, *second;
   LADE_ASSERT_OK(OP(pool_alloc, pool, BYTES, &held, &first));
   LADE_ASSERT_OK(OP(stream_synchronize, &held));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, held.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, held.handle));
   LADE_EXPECT_OK(OP(fill, first, 1, BYTES, &held));
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, out, first, BYTES, &held));
   LADE_EXPECT_OK(OP(pool_free, first, &held));
   LADE_ASSERT_OK(OP(pool_alloc, pool, BYTES, &other, &second));
   LADE_EXPECT_OK(OP(fill, second, 2, BYTES, &other));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &held));
   EXPECT_BYTES(out, BYTES, 1);
   LADE_EXPECT_OK(OP(pool_free, second, &other));

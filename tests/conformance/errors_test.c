@@ -129,14 +129,14 @@ CONFORMANCE_TEST(Errors, SuccessLeavesTheRecordAlone) {
 CONFORMANCE_TEST(Errors, NotReadyIsNoFailure) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, OP(current_device_set, -1));
   LADE_EXPECT_OK(OP(event_record, event, &stream));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &stream));
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_last_error()->status);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   LADE_ASSERT_OK(OP(event_destroy, event));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));

@@ -15,13 +15,13 @@ CONFORMANCE_TEST(Events, PendingUntilTheWorkBeforeItIsDone) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
   _Atomic(int) calls = 0;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_EXPECT_OK(OP(event_record, event, &stream));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(event_synchronize, event));
   LADE_EXPECT_EQ_INT(calls, 1);
   LADE_EXPECT_OK(OP(event_query, event));
@@ -33,17 +33,17 @@ CONFORMANCE_TEST(Events, WorkQueuedAfterTheRecordDoesNotCount) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event before = conformance_event(runtime, 0), after = conformance_event(runtime, 0);
   _Atomic(int) calls = 0;
-  support_gate gate;
+  support_stream_hold hold;
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_EXPECT_OK(OP(event_record, before, &stream));
   LADE_ASSERT_OK(OP(event_synchronize, before));
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_EXPECT_OK(OP(event_record, after, &stream));
   LADE_EXPECT_OK(OP(event_query, before));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, after));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_event(runtime, after));
   LADE_EXPECT_EQ_INT(calls, 2);
   LADE_ASSERT_OK(OP(event_destroy, before));
@@ -55,10 +55,10 @@ CONFORMANCE_TEST(Events, ANewRecordReplacesTheFormer) {
   ladei_stream held = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream idle = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
-  support_gate gate;
+  support_stream_hold hold;
   LADE_EXPECT_OK(OP(event_record, event, &idle));
   LADE_EXPECT(support_wait_event(runtime, event));
-  LADE_ASSERT(support_gate_close(&gate, runtime, held.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, held.handle));
   LADE_EXPECT_OK(OP(event_record, event, &held));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
@@ -66,7 +66,7 @@ CONFORMANCE_TEST(Events, ANewRecordReplacesTheFormer) {
   LADE_EXPECT(support_wait_event(runtime, event));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &held));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &held));
   LADE_ASSERT_OK(OP(event_destroy, event));
   LADE_ASSERT_OK(OP(stream_destroy, held.handle));
@@ -77,12 +77,12 @@ CONFORMANCE_TEST(Events, DestroyedWhilePendingTheWorkGoesOn) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
   _Atomic(int) calls = 0;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_EXPECT_OK(OP(event_record, event, &stream));
   LADE_EXPECT_OK(OP(event_destroy, event));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_EQ_INT(calls, 1);
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
@@ -91,15 +91,15 @@ CONFORMANCE_TEST(Events, DestroyedWhilePendingTheWorkGoesOn) {
 /* The event pool creates thousands: handles come back, and a new event starts as never recorded. */
 CONFORMANCE_TEST(Events, RecycledHandlesStartAfresh) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   for (int i = 0; i < 200; i++) {
     lade_event event = conformance_event(runtime, 0);
     LADE_ASSERT_OK(OP(event_query, event));
     LADE_ASSERT_OK(OP(event_record, event, &stream));
     LADE_ASSERT_OK(OP(event_destroy, event));
   }
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
@@ -120,11 +120,11 @@ static void query_event(lade_runtime *runtime, void *user) {
 CONFORMANCE_TEST(Events, AnyThreadMayAskWithoutADevice) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   query_elsewhere query = {conformance_event(runtime, 0), LADE_NOT_READY};
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(event_record, query.event, &stream));
   conformance_in_thread(query_event, runtime, &query);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(event_synchronize, query.event));
   query.expected = LADE_OK;
   conformance_in_thread(query_event, runtime, &query);
@@ -227,17 +227,17 @@ CONFORMANCE_TEST(Events, ElapsedTimeNeedsTwoFinishedTimedRecords) {
   timed t = timed_create(runtime);
   lade_event untimed = conformance_event(runtime, 0);
   uint64_t elapsed = 77;
-  support_gate gate;
+  support_stream_hold hold;
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "event_elapsed_ns", NULL, OP(event_elapsed_ns, t.start, t.end, &elapsed));
   LADE_ASSERT_OK(OP(event_record, t.start, &t.stream));
   LADE_ASSERT_OK(OP(event_record, untimed, &t.stream));
   LADE_ASSERT_OK(OP(stream_synchronize, &t.stream));
   EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "event_elapsed_ns", NULL, OP(event_elapsed_ns, t.start, untimed, &elapsed));
-  LADE_ASSERT(support_gate_close(&gate, runtime, t.stream.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, t.stream.handle));
   LADE_ASSERT_OK(OP(event_record, t.end, &t.stream));
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_elapsed_ns, t.start, t.end, &elapsed));
   LADE_EXPECT_EQ_UINT(elapsed, 77);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_ASSERT_OK(OP(stream_synchronize, &t.stream));
   LADE_EXPECT_OK(OP(event_elapsed_ns, t.start, t.end, &elapsed));
   LADE_ASSERT_OK(OP(event_destroy, untimed));
@@ -264,13 +264,13 @@ CONFORMANCE_TEST(Events, SeveralThreadsWaitForOneEvent) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   waiter w = {runtime, conformance_event(runtime, 0)};
   pthread_t threads[COUNT];
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(event_record, w.event, &stream));
   for (int i = 0; i < COUNT; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, wait_for_event, &w), 0);
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, w.event));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   for (int i = 0; i < COUNT; i++) pthread_join(threads[i], NULL);
   LADE_ASSERT_OK(OP(event_destroy, w.event));
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));

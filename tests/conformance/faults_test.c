@@ -147,8 +147,8 @@ CONFORMANCE_TEST(Faults, LostDeviceRefusesWorkButGivesEverythingBack) {
   void *memory = conformance_device_memory(runtime, 0, 4096), *other = NULL;
   char *pinned = conformance_pinned(runtime, 4096);
   _Atomic(int) calls = 0;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, pinned, memory, 4096, &stream));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_EXPECT_OK(OP(event_record, event, &stream));
@@ -160,7 +160,7 @@ CONFORMANCE_TEST(Faults, LostDeviceRefusesWorkButGivesEverythingBack) {
   EXPECT_REFUSED(LADE_ERR_DEVICE_LOST, "stream_query", NULL, OP(stream_query, &stream));
   EXPECT_REFUSED(LADE_ERR_DEVICE_LOST, "stream_synchronize", NULL, OP(stream_synchronize, &stream));
   EXPECT_REFUSED(LADE_ERR_DEVICE_LOST, "event_synchronize", NULL, OP(event_synchronize, event));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   support_let_run(runtime);
   LADE_EXPECT_EQ_INT(calls, 0);
   LADE_ASSERT_OK(OP(device_free, 0, memory));
@@ -230,11 +230,11 @@ CONFORMANCE_TEST(SoftReport, UseOfFreedMemoryIsFound) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   char *pinned = conformance_pinned(runtime, 4096);
   void *memory = conformance_device_memory(runtime, 0, 4096);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, pinned, memory, 4096, &stream));
   LADE_ASSERT_OK(OP(device_free, 0, memory));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   (void)OP(stream_synchronize, &stream);
   LADE_EXPECT_GE_UINT(report_of(runtime).freed_memory_used, 1);
   LADE_EXPECT_GT_SIZE(strlen(lade_soft_last_finding(runtime)), 0);

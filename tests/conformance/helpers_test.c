@@ -40,8 +40,8 @@ CONFORMANCE_TEST(Helpers, StreamsAndEventsOrderCopies) {
   char *in = conformance_pinned(runtime, BYTES), *out = conformance_pinned(runtime, BYTES);
   void *memory = conformance_device_memory(runtime, 0, BYTES);
   support_pattern_fill(in, BYTES, 1, 0);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, first));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, first));
   LADE_EXPECT_OK(lade_copy_async(runtime, memory, in, BYTES, first));
   LADE_EXPECT_OK(lade_event_record(runtime, event, first));
   LADE_EXPECT_OK(lade_stream_wait_event(runtime, second, event));
@@ -49,7 +49,7 @@ CONFORMANCE_TEST(Helpers, StreamsAndEventsOrderCopies) {
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_event_query(runtime, event));
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_stream_query(runtime, second));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_ASSERT_OK(lade_event_synchronize(runtime, event));
   LADE_ASSERT_OK(lade_stream_synchronize(runtime, second));
   LADE_EXPECT_OK(lade_event_query(runtime, event));

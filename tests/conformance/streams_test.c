@@ -163,14 +163,14 @@ CONFORMANCE_TEST(Streams, UnknownFlagsAreRefused) {
 CONFORMANCE_TEST(Streams, QueryTellsPendingFromDone) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   _Atomic(int) calls = 0;
-  support_gate gate;
+  support_stream_hold hold;
   LADE_EXPECT_OK(OP(stream_query, &stream));
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &stream));
   LADE_EXPECT_EQ_INT(calls, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_EQ_INT(calls, 1);
   LADE_EXPECT_OK(OP(stream_query, &stream));
@@ -200,15 +200,15 @@ CONFORMANCE_TEST(Streams, WaitHoldsBackLaterWorkUntilTheEvent) {
   void *memory = conformance_device_memory(runtime, 0, 4096);
   LADE_ASSERT_OK(OP(fill, memory, 1, 4096, &first));
   LADE_ASSERT_OK(OP(stream_synchronize, &first));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, first.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, first.handle));
   LADE_EXPECT_OK(OP(fill, memory, 2, 4096, &first));
   LADE_EXPECT_OK(OP(event_record, event, &first));
   LADE_EXPECT_OK(OP(stream_wait_event, &second, event));
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, pinned, memory, 4096, &second));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &second));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &second));
   EXPECT_BYTES(pinned, 4096, 2);
   LADE_ASSERT_OK(OP(stream_synchronize, &first));
@@ -226,8 +226,8 @@ CONFORMANCE_TEST(Streams, WaitIsForTheRecordBeforeIt) {
   ladei_stream early = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream late = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, held.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, held.handle));
   LADE_EXPECT_OK(OP(event_record, event, &idle));
   LADE_EXPECT_OK(OP(stream_wait_event, &early, event));
   LADE_EXPECT_OK(OP(event_record, event, &held));
@@ -236,7 +236,7 @@ CONFORMANCE_TEST(Streams, WaitIsForTheRecordBeforeIt) {
   LADE_EXPECT(support_wait_stream(runtime, early.handle));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &late));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &late));
   LADE_ASSERT_OK(OP(event_destroy, event));
   LADE_ASSERT_OK(OP(stream_synchronize, &held));
@@ -248,14 +248,14 @@ CONFORMANCE_TEST(Streams, WaitOutlivesItsEvent) {
   ladei_stream held = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream waiting = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, held.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, held.handle));
   LADE_EXPECT_OK(OP(event_record, event, &held));
   LADE_EXPECT_OK(OP(stream_wait_event, &waiting, event));
   LADE_EXPECT_OK(OP(event_destroy, event));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &waiting));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &waiting));
   LADE_ASSERT_OK(OP(stream_destroy, held.handle));
   LADE_ASSERT_OK(OP(stream_destroy, waiting.handle));
@@ -275,13 +275,13 @@ CONFORMANCE_TEST(Streams, WaitCrossesDevices) {
   ladei_stream here = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream there = conformance_stream(runtime, 1, LADEI_STREAM_NON_BLOCKING);
   lade_event event = conformance_event(runtime, 0);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, here.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, here.handle));
   LADE_EXPECT_OK(OP(event_record, event, &here));
   LADE_EXPECT_OK(OP(stream_wait_event, &there, event));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &there));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &there));
   LADE_ASSERT_OK(OP(event_destroy, event));
   LADE_ASSERT_OK(OP(stream_destroy, here.handle));
@@ -290,11 +290,11 @@ CONFORMANCE_TEST(Streams, WaitCrossesDevices) {
 
 /* --- The legacy stream -------------------------------------------------------------------------------------------- */
 
-/* A stream that is held by a gate elsewhere: everything queued on it later waits until `gate` opens. */
+/* A stream that waits for one that is held: everything queued on it later waits until `hold` ends. */
 static void hold_through_event(lade_runtime *runtime, const ladei_stream *stream, const ladei_stream *helper,
-                               support_gate *gate) {
+                               support_stream_hold *hold) {
   lade_event event = conformance_event(runtime, stream->device);
-  LADE_ASSERT(support_gate_close(gate, runtime, helper->handle));
+  LADE_ASSERT(support_stream_hold_begin(hold, runtime, helper->handle));
   LADE_EXPECT_OK(OP(event_record, event, helper));
   LADE_EXPECT_OK(OP(stream_wait_event, stream, event));
   LADE_EXPECT_OK(OP(event_destroy, event));
@@ -303,23 +303,23 @@ static void hold_through_event(lade_runtime *runtime, const ladei_stream *stream
 CONFORMANCE_TEST(Streams, LegacyWaitsForBlockingStreamsOnly) {
   ladei_stream blocking = conformance_stream(runtime, 0, 0);
   ladei_stream free_one = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
-  support_gate gate;
+  support_stream_hold hold;
   char *pinned = conformance_pinned(runtime, 4096);
   ladei_stream legacy = conformance_legacy(runtime, 0);
 
-  LADE_ASSERT(support_gate_close(&gate, runtime, free_one.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, free_one.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 1, 4096, &legacy));
   LADE_EXPECT(support_wait_stream(runtime, LADE_STREAM_LEGACY));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_ASSERT_OK(OP(stream_synchronize, &free_one));
 
-  LADE_ASSERT(support_gate_close(&gate, runtime, blocking.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, blocking.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 2, 4096, &blocking));
   LADE_EXPECT_OK(OP(fill, pinned, 3, 4096, &legacy));
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &legacy));
   LADE_EXPECT_EQ_INT(pinned[0], 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &legacy));
   LADE_EXPECT_EQ_INT(pinned[0], 3);
 
@@ -334,9 +334,9 @@ CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
   ladei_stream helper = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream legacy = conformance_legacy(runtime, 0);
   LADE_ASSERT_OK(OP(stream_resolve, LADE_STREAM_PER_THREAD, &per_thread));
-  support_gate gate;
+  support_stream_hold hold;
   char *pinned = conformance_pinned(runtime, 4096);
-  hold_through_event(runtime, &legacy, &helper, &gate);
+  hold_through_event(runtime, &legacy, &helper, &hold);
   LADE_EXPECT_OK(OP(fill, pinned, 1, 1000, &legacy));
   LADE_EXPECT_OK(OP(fill, pinned + 1000, 2, 1000, &blocking));
   LADE_EXPECT_OK(OP(fill, pinned + 2000, 3, 1000, &per_thread));
@@ -348,7 +348,7 @@ CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &per_thread));
   LADE_EXPECT_EQ_INT(pinned[1000], 0);
   LADE_EXPECT_EQ_INT(pinned[2000], 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(stream_synchronize, &blocking));
   LADE_EXPECT_EQ_INT(pinned[0], 1);
   LADE_EXPECT_EQ_INT(pinned[1000], 2);
@@ -363,13 +363,13 @@ CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
 CONFORMANCE_TEST(Streams, LegacyStreamsOfTwoDevicesAreIndependent) {
   NEEDS_TWO_DEVICES();
   ladei_stream blocking_there = conformance_stream(runtime, 1, 0);
-  support_gate gate;
+  support_stream_hold hold;
   char *pinned = conformance_pinned(runtime, 4096);
   ladei_stream legacy = conformance_legacy(runtime, 0);
-  LADE_ASSERT(support_gate_close(&gate, runtime, blocking_there.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, blocking_there.handle));
   LADE_EXPECT_OK(OP(fill, pinned, 1, 4096, &legacy));
   LADE_EXPECT(support_wait_stream(runtime, LADE_STREAM_LEGACY));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_ASSERT_OK(OP(stream_synchronize, &blocking_there));
   LADE_ASSERT_OK(OP(host_free, pinned));
   LADE_ASSERT_OK(OP(stream_destroy, blocking_there.handle));
@@ -382,8 +382,8 @@ CONFORMANCE_TEST(Streams, WorkInFlightOutlivesItsStream) {
   ladei_stream doomed = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   lade_event go = conformance_event(runtime, 0), done = conformance_event(runtime, 0);
   char *pinned = conformance_pinned(runtime, 4096);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, held.handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, held.handle));
   LADE_EXPECT_OK(OP(event_record, go, &held));
   LADE_EXPECT_OK(OP(stream_wait_event, &doomed, go));
   LADE_EXPECT_OK(OP(fill, pinned, 6, 4096, &doomed));
@@ -392,7 +392,7 @@ CONFORMANCE_TEST(Streams, WorkInFlightOutlivesItsStream) {
   support_let_run(runtime);
   LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, done));
   LADE_EXPECT_EQ_INT(pinned[0], 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(OP(event_synchronize, done));
   LADE_EXPECT_EQ_INT(pinned[4095], 6);
   LADE_ASSERT_OK(OP(event_destroy, go));
@@ -460,14 +460,14 @@ CONFORMANCE_TEST(Streams, SynchronizeInOneThreadIsWokenByAnother) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   worker w = {runtime, stream, 0};
   pthread_t thread;
-  support_gate gate;
+  support_stream_hold hold;
   _Atomic(int) calls = 0;
-  LADE_ASSERT(support_gate_close(&gate, runtime, stream.handle));
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream.handle));
   LADE_EXPECT_OK(OP(host_function, &stream, conformance_count, &calls));
   LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, synchronize_held, &w), 0);
   support_let_run(runtime);
   LADE_EXPECT_EQ_INT(calls, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   pthread_join(thread, NULL);
   LADE_EXPECT_EQ_INT(calls, 1);
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));

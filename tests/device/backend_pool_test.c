@@ -93,8 +93,8 @@ LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, SUPPORT_RUNTIMES,
   if (!open_limited(&f, name, 0)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, f.streams[1]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, f.streams[1]));
   device_fixture_fill(&f, a, 1, 1000, 1);
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, a, f.streams[1]));
   device_fixture_free(&f, a);
@@ -102,7 +102,7 @@ LADE_TEST_P(DevicePoolBackend, AnotherStreamsUseDelaysTheFree, SUPPORT_RUNTIMES,
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(f.allocator, a));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocation.all.current, 0);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).active.all.current, 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   char *b = device_fixture_alloc(&f, 1000, 0); /* looks for what is done */
   LADE_EXPECT_EQ_UINT(frees(&f), 1);

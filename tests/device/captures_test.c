@@ -60,34 +60,34 @@ static bool fixture_open(device_fixture *f, const char *name, bool expandable) {
 
 LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, name) {
   device_fixture f;
-  support_gate gate;
+  support_stream_hold hold;
   char *used, *other;
-  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &hold, &used, &other)) return;
   ladei_stream on = device_fixture_resolve(&f, 2);
   capture_begin(&f, &on);
   pool_begin(&f, pool_one, 2);
-  device_fixture_fill(&f, used, 1, 1000, 1); /* runs when the gate opens */
+  device_fixture_fill(&f, used, 1, 1000, 1); /* runs when the hold ends */
   device_fixture_record(&f, used, 1);
   device_fixture_free(&f, used);
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
   graph_destroy(&f, capture_end(&f, &on));
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));
-  device_fixture_use_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &hold, used, other);
 }
 
 /* ... and need not wait for the end of a capture that it has no part in. */
 LADE_TEST_P(hazard_H09, BlocksComeBackBesideACapture, SUPPORT_RUNTIMES, name) {
   device_fixture f;
-  support_gate gate;
+  support_stream_hold hold;
   char *used, *other;
-  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
+  if (!device_fixture_use_open(&f, name, &hold, &used, &other)) return;
   ladei_stream on = device_fixture_resolve(&f, 2);
   pool_begin(&f, pool_one, 2);
   capture_begin(&f, &on);
   device_fixture_record(&f, used, 1);
   device_fixture_free(&f, used);
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), other);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), used);
   graph_destroy(&f, capture_end(&f, &on));

@@ -36,13 +36,13 @@ LADE_TEST_P(DeviceRuntimes, AnotherStreamsUseDelaysReuse, SUPPORT_RUNTIMES, name
   char *b = device_fixture_alloc(&f, 1000, 0);
   device_fixture_free(&f, b);
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, f.streams[1]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, f.streams[1]));
   device_fixture_fill(&f, a, 1, 1000, 1);
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, a, f.streams[1]));
   device_fixture_free(&f, a);
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), b);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), a);
   device_fixture_free(&f, a);
@@ -127,10 +127,10 @@ static void pool_leave(device_fixture *f, lade_device_pool_id pool) {
 /* One stream, noted on one block both before and during a capture. */
 LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, SUPPORT_RUNTIMES, name) {
   device_fixture f;
-  support_gate gate;
+  support_stream_hold hold;
   char *used, *other;
-  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
-  device_fixture_fill(&f, used, 1, 1000, 1); /* outside: runs when the gate opens */
+  if (!device_fixture_use_open(&f, name, &hold, &used, &other)) return;
+  device_fixture_fill(&f, used, 1, 1000, 1); /* outside: runs when the hold ends */
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, used, f.streams[1]));
   const lade_runtime_ops *ops = f.runtime->ops;
   ladei_stream on = device_fixture_resolve(&f, 0);
@@ -142,16 +142,16 @@ LADE_TEST_P(hazard_H09, UseOutsideTheCaptureIsHonoured, SUPPORT_RUNTIMES, name) 
   pool_leave(&f, pool_one);
   LADE_ASSERT_OK(ops->capture_end(f.runtime->self, &on, &graph));
   if (graph != NULL) LADE_EXPECT_OK(ops->graph_destroy(f.runtime->self, graph));
-  device_fixture_use_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &hold, used, other);
 }
 
 /* The other way round in time, and for the block's next owner: what a capture noted once must not excuse a use later. */
 LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, name) {
   device_fixture f;
-  support_gate gate;
+  support_stream_hold hold;
   char *used, *other;
-  if (!device_fixture_use_open(&f, name, &gate, &used, &other)) return;
-  support_gate_open(&gate);
+  if (!device_fixture_use_open(&f, name, &hold, &used, &other)) return;
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(f.runtime, f.streams[1]));
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_one, &f.streams[0], 1));
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, used, f.streams[1]));
@@ -161,13 +161,13 @@ LADE_TEST_P(hazard_H09, NoteOfAFormerCaptureExcusesNothing, SUPPORT_RUNTIMES, na
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), used);
 
   LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, f.streams[1]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, f.streams[1]));
   device_fixture_fill(&f, used, 2, 1000, 1);
   LADE_EXPECT_OK(lade_device_record_stream(f.allocator, used, f.streams[1]));
   LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, pool_two, &f.streams[0], 1));
   device_fixture_free(&f, used); /* deferred */
   pool_leave(&f, pool_two);
-  device_fixture_use_close(&f, &gate, used, other);
+  device_fixture_use_close(&f, &hold, used, other);
 }
 
 /* Memory of an expandable segment through descriptors; the receiver is this process again. */

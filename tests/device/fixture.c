@@ -110,7 +110,7 @@ void device_fixture_release(device_fixture *f, int stream) {
   LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[stream]));
 }
 
-bool device_fixture_use_open(device_fixture *f, const char *runtime, support_gate *gate, char **out_used,
+bool device_fixture_use_open(device_fixture *f, const char *runtime, support_stream_hold *hold, char **out_used,
                              char **out_free) {
   lade_device_options options;
   lade_device_options_init(&options);
@@ -120,12 +120,12 @@ bool device_fixture_use_open(device_fixture *f, const char *runtime, support_gat
   *out_free = device_fixture_alloc(f, 1000, 0);
   device_fixture_free(f, *out_free);
   LADE_EXPECT_OK(lade_stream_synchronize(f->runtime, f->streams[1]));
-  return support_gate_close(gate, f->runtime, f->streams[1]);
+  return support_stream_hold_begin(hold, f->runtime, f->streams[1]);
 }
 
-void device_fixture_use_close(device_fixture *f, support_gate *gate, char *used, char *other) {
+void device_fixture_use_close(device_fixture *f, support_stream_hold *hold, char *used, char *other) {
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), other);
-  support_gate_open(gate);
+  support_stream_hold_end(hold);
   LADE_EXPECT(support_wait_stream(f->runtime, f->streams[1]));
   LADE_EXPECT_EQ_PTR(device_fixture_alloc(f, 1000, 0), used);
   device_fixture_free(f, used);

@@ -56,11 +56,11 @@ void device_fixture_release(device_fixture *f, int stream);
 
 /*
  * Opens as device_fixture_open_bytes, events in each free, with two blocks of stream 0 in one segment, the second one free;
- * work on stream 1, which uses the first one, waits for the gate. False with the test failed.
+ * work on stream 1, which uses the first one, waits for the hold. False with the test failed.
  */
-bool device_fixture_use_open(device_fixture *f, const char *runtime, support_gate *gate, char **out_used,
+bool device_fixture_use_open(device_fixture *f, const char *runtime, support_stream_hold *hold, char **out_used,
                              char **out_free);
 /* While stream 1 is held, the block that it uses must not come back; afterwards it must. Closes all. */
-void device_fixture_use_close(device_fixture *f, support_gate *gate, char *used, char *other);
+void device_fixture_use_close(device_fixture *f, support_stream_hold *hold, char *used, char *other);
 
 #endif /* LADE_TESTS_DEVICE_FIXTURE_H */

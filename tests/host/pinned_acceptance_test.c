@@ -160,14 +160,14 @@ LADE_TEST(PinnedAcceptance, Check3SmallestLargeEnoughThenLowestAddress) {
 LADE_TEST(PinnedAcceptance, Check4OneEventPerStreamRecordedInTheFree) {
   pinned_fixture own;
   if (!open_with(&own, "reference")) return;
-  support_gate gate;
+  support_stream_hold hold;
   char *block = pinned_fixture_alloc(&own, 4096);
   for (int i = 0; i < 3; i++) pinned_fixture_use(&own, block, 0);
   pinned_fixture_free(&own, block);
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "event_record"), 1);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, 4096), block);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[1]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[1]));
   pinned_fixture_use(&own, block, 0);
   pinned_fixture_use(&own, block, 1);
   pinned_fixture_free(&own, block);
@@ -175,7 +175,7 @@ LADE_TEST(PinnedAcceptance, Check4OneEventPerStreamRecordedInTheFree) {
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   char *other = pinned_fixture_alloc(&own, 4096);
   LADE_EXPECT_NE_PTR(other, block);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[1]));
   LADE_EXPECT_EQ_PTR(pinned_fixture_alloc(&own, 4096), block);
   pinned_fixture_free(&own, block);
@@ -193,9 +193,9 @@ static uint64_t waiting_calls(const pinned_fixture *own) {
 LADE_TEST_P(PinnedAcceptance, Check5WorkInFlightSendsTheNextRequestToTheDriverWithoutWaiting, both_policies, policy) {
   pinned_fixture own;
   if (!open_with(&own, policy)) return;
-  support_gate gate;
+  support_stream_hold hold;
   char *block = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   pinned_fixture_use(&own, block, 0);
   pinned_fixture_free(&own, block);
   uint64_t pinned = pins(&own), waited = waiting_calls(&own);
@@ -204,7 +204,7 @@ LADE_TEST_P(PinnedAcceptance, Check5WorkInFlightSendsTheNextRequestToTheDriverWi
   LADE_EXPECT_EQ_UINT(pins(&own), pinned + 1);
   LADE_EXPECT_EQ_UINT(waiting_calls(&own), waited);
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_PENDING);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   pinned_fixture_free(&own, other);
   pinned_fixture_close(&own);
 }
@@ -215,11 +215,11 @@ LADE_TEST_P(PinnedAcceptance, Check6OnlyTheReferenceHoldsBackWhatWasFreedAfterAn
             policy) {
   pinned_fixture own;
   if (!open_with(&own, policy)) return;
-  support_gate gate;
+  support_stream_hold hold;
   bool reference = policy_flags(policy) != 0;
   char *stuck = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
   char *done = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   pinned_fixture_use(&own, stuck, 0);
   pinned_fixture_use(&own, done, 1);
   pinned_fixture_free(&own, stuck);
@@ -228,7 +228,7 @@ LADE_TEST_P(PinnedAcceptance, Check6OnlyTheReferenceHoldsBackWhatWasFreedAfterAn
   char *third = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
   LADE_EXPECT(reference ? third != stuck && third != done : third == done);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.current, reference ? 2 : 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   char *fourth = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
   LADE_EXPECT(fourth == stuck || fourth == done);
@@ -277,16 +277,16 @@ LADE_TEST(PinnedAcceptance, Check7TheRestOfASmallBlocksPageIsForeign) {
 LADE_TEST(PinnedAcceptance, Check8EmptyCacheReleasesCachedBlocksOnly) {
   pinned_fixture own;
   if (!open_with(&own, "reference")) return;
-  support_gate gate;
+  support_stream_hold hold;
   char *in_use = pinned_fixture_alloc(&own, 4096), *retiring = pinned_fixture_alloc(&own, 8192);
   char *cached = pinned_fixture_alloc(&own, 16384);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   pinned_fixture_use(&own, retiring, 0);
   pinned_fixture_free(&own, retiring);
   pinned_fixture_free(&own, cached);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_free"), 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_free"), 2);

@@ -277,19 +277,19 @@ LADE_TEST(PinnedLimits, RecordUseEndsWithTheWorkQueuedSoFar) {
   for (int precise = 0; precise <= 1; precise++) {
     lade_pinned_options options = pinned_fixture_options();
     pinned_fixture own;
-    support_gate gate;
+    support_stream_hold hold;
     if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
     void *block = pinned_fixture_alloc(&own, 4096);
     LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.streams[0]));
     if (precise != 0) LADE_EXPECT_OK(lade_pinned_record_use(own.pool, block, own.streams[0]));
     LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
-    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
     LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0])); /* later work, held back */
     if (precise == 0) LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.streams[0]));
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
     LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
     LADE_EXPECT_EQ_INT(state_of(&own, block), precise != 0 ? LADE_PINNED_CACHED : LADE_PINNED_PENDING);
-    support_gate_open(&gate);
+    support_stream_hold_end(&hold);
     pinned_fixture_close(&own);
   }
 }
@@ -297,12 +297,12 @@ LADE_TEST(PinnedLimits, RecordUseEndsWithTheWorkQueuedSoFar) {
 LADE_TEST_P(PinnedLimits, FreeAfterWaitsForTheCallersEvent, support_soft_runtimes, runtime) {
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   lade_event event;
   if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
   LADE_ASSERT_OK(lade_event_create(own.runtime, 0, &event));
   char *block = pinned_fixture_alloc(&own, 4096);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.streams[0]));
   LADE_EXPECT_OK(lade_event_record(own.runtime, event, own.streams[0]));
   LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free_after(own.pool, block + 1, event));
@@ -311,7 +311,7 @@ LADE_TEST_P(PinnedLimits, FreeAfterWaitsForTheCallersEvent, support_soft_runtime
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free_after(own.pool, block, event));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
@@ -400,17 +400,17 @@ static bool nothing_pending(void *user) { return pinned_fixture_stats(user).pend
 LADE_TEST(PinnedBackground, BlocksBecomeReadyWithoutACall) {
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   options.flags = LADE_PINNED_BACKGROUND;
   if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *block = alloc_unchecked(&own);
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 4096, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pinned_pool_destroy(own.pool, false)); /* and goes on in the background */
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_PENDING);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
   LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
   pinned_fixture_close(&own);

@@ -74,13 +74,13 @@ static bool comes_back(const pinned_fixture *own, const void *block) {
 LADE_TEST_P(PinnedRuntimes, BlockIsNotReusedBeforeItsCopyIsDone, SUPPORT_RUNTIMES, name) {
   enum { BYTES = 1 << 20 };
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   if (!open_with(&own, name, NULL)) return;
   char *first = pinned_fixture_alloc(&own, BYTES);
-  char *second = pinned_fixture_alloc(&own, BYTES); /* so that the next one need not be pinned in the gate */
+  char *second = pinned_fixture_alloc(&own, BYTES); /* so that the next one need not be pinned in the hold */
   pinned_fixture_free(&own, second);
   support_pattern_fill(first, BYTES, 7, 0);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, first, BYTES, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_record_event(own.pool, first, own.streams[0]));
   pinned_fixture_free(&own, first);
@@ -88,7 +88,7 @@ LADE_TEST_P(PinnedRuntimes, BlockIsNotReusedBeforeItsCopyIsDone, SUPPORT_RUNTIME
   LADE_EXPECT_NE_PTR(second, first);
   LADE_EXPECT_EQ_UINT(pending_bytes(&own), BYTES);
   support_pattern_fill(second, BYTES, 8, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
   LADE_EXPECT_OK(OP(&own, copy_sync, 0, LADEI_COPY_D2H, second, own.device, BYTES));
@@ -104,7 +104,7 @@ LADE_TEST_P(PinnedRuntimes, PreciseUseAndCallersEventEndWhereTheySay, SUPPORT_RU
   pinned_fixture own;
   uint64_t context = 0;
   lade_event event = NULL;
-  support_gate gate;
+  support_stream_hold hold;
   if (!open_with(&own, name, NULL)) return;
   ladei_stream stream = resolved(&own, 0);
   LADE_ASSERT_OK(OP(&own, device_context, 0, &context));
@@ -115,11 +115,11 @@ LADE_TEST_P(PinnedRuntimes, PreciseUseAndCallersEventEndWhereTheySay, SUPPORT_RU
   LADE_ASSERT_OK(lade_pinned_record_use(own.pool, used, own.streams[0]));
   LADE_ASSERT_OK(OP(&own, event_record, event, &stream));
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0])); /* later work, which delays neither */
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0])); /* later work, which delays neither */
   LADE_ASSERT_OK(lade_pinned_free(own.pool, used));
   LADE_ASSERT_OK(lade_pinned_free_after(own.pool, after, event));
   LADE_EXPECT(support_wait(own.runtime, nothing_pending, &own));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(OP(&own, event_destroy, event));
   pinned_fixture_close(&own);
@@ -147,17 +147,17 @@ LADE_TEST_P(PinnedRuntimes, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, S
   static const uint32_t batches[] = {1, 16};
   for (int i = 0; i < 2; i++) {
     pinned_fixture own;
-    support_gate gate;
+    support_stream_hold hold;
     if (!open_batch(&own, name, batches[i])) return;
     char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
     pinned_fixture_use(&own, block, 0);
     pinned_fixture_free(&own, block);
     if (batches[i] > 1) LADE_EXPECT_OK(lade_pinned_process_events(own.pool)); /* whoever looks for memory closes it */
     LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
-    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
     LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
     LADE_EXPECT_EQ_INT(state_of(&own, block), LADE_PINNED_CACHED);
-    support_gate_open(&gate);
+    support_stream_hold_end(&hold);
     LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
     pinned_fixture_close(&own);
   }
@@ -166,7 +166,7 @@ LADE_TEST_P(PinnedRuntimes, WorkQueuedAfterTheFreeDelaysNoBlockBeyondItsBatch, S
 /* A new stream may get the handle of one that was retired: neither's work is taken for the other's. */
 LADE_TEST_P(PinnedRuntimes, RecycledStreamHandleNeverCoversAnothersWork, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   if (!open_batch(&own, name, 0)) return;
   char *first = pinned_fixture_alloc(&own, BLOCK_BYTES), *second = pinned_fixture_alloc(&own, BLOCK_BYTES);
   pinned_fixture_use(&own, first, 0);
@@ -175,13 +175,13 @@ LADE_TEST_P(PinnedRuntimes, RecycledStreamHandleNeverCoversAnothersWork, SUPPORT
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.streams[0]));
   LADE_EXPECT(comes_back(&own, first));
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   pinned_fixture_use(&own, second, 0);
   pinned_fixture_free(&own, second);
   support_let_run(own.runtime);
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_INT(state_of(&own, second), LADE_PINNED_PENDING);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(comes_back(&own, second));
   pinned_fixture_close(&own);
 }

@@ -129,8 +129,8 @@ LADE_TEST_P(Pinned, RequestLargerThanASegmentGetsItsOwnExactly, support_soft_run
 LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *block = alloc_used(&own, SEGMENT_BYTES, 0);
   pinned_fixture_free(&own, block);
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_PENDING);
@@ -138,7 +138,7 @@ LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime)
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_bytes.current, SEGMENT_BYTES);
   void *second = pinned_fixture_alloc(&own, SEGMENT_BYTES);
   LADE_EXPECT_NE_PTR(second, block);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   void *third = pinned_fixture_alloc(&own, SEGMENT_BYTES); /* free, synchronise, alloc: must hit */
   LADE_EXPECT_EQ_PTR(third, block);
@@ -151,19 +151,19 @@ LADE_TEST_P(Pinned, BlockInFlightIsNotHandedOut, support_soft_runtimes, runtime)
 LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
-  support_gate first, second;
-  LADE_ASSERT(support_gate_close(&first, own.runtime, own.streams[0]));
-  LADE_ASSERT(support_gate_close(&second, own.runtime, own.streams[1]));
+  support_stream_hold first, second;
+  LADE_ASSERT(support_stream_hold_begin(&first, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&second, own.runtime, own.streams[1]));
   void *block = alloc_used(&own, 4096, 0);
   pinned_fixture_use(&own, block, 0);
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, block, 64, own.streams[1]));
   LADE_EXPECT_OK(lade_pinned_record_event(own.pool, (char *)block + 4095, own.streams[1]));
   pinned_fixture_free(&own, block);
-  support_gate_open(&first);
+  support_stream_hold_end(&first);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_PENDING);
-  support_gate_open(&second);
+  support_stream_hold_end(&second);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[1]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).state, LADE_PINNED_CACHED);
@@ -173,8 +173,8 @@ LADE_TEST_P(Pinned, BlockWaitsForAllItsStreams, support_soft_runtimes, runtime) 
 LADE_TEST_P(Pinned, StuckStreamDelaysOnlyItsOwnBlocks, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *stuck = alloc_used(&own, SEGMENT_BYTES, 0);
   pinned_fixture_free(&own, stuck);
   void *quick = alloc_used(&own, SEGMENT_BYTES, 1);
@@ -184,7 +184,7 @@ LADE_TEST_P(Pinned, StuckStreamDelaysOnlyItsOwnBlocks, support_soft_runtimes, ru
   LADE_EXPECT_EQ_PTR(again, quick);
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, stuck).state, LADE_PINNED_PENDING);
   pinned_fixture_free(&own, again);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   pinned_fixture_close(&own);
 }
 
@@ -194,13 +194,13 @@ LADE_TEST_P(Pinned, SixteenFreesShareOneEventAndBatchOneRecordsEach, support_sof
     pinned_fixture own;
     options.event_batch = batch;
     if (!open_with(&own, runtime, &options)) return;
-    support_gate gate;
+    support_stream_hold hold;
     void *blocks[32];
-    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
     for (int i = 0; i < 32; i++) blocks[i] = alloc_used(&own, 4096, 0);
     for (int i = 0; i < 32; i++) pinned_fixture_free(&own, blocks[i]);
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, batch == 1 ? 32 : 2);
-    support_gate_open(&gate);
+    support_stream_hold_end(&hold);
     pinned_fixture_close(&own);
   }
 }
@@ -210,14 +210,14 @@ LADE_TEST_P(Pinned, QuietFreeRecordsNothingUntilSomebodyLooksForMemory, support_
   pinned_fixture own;
   options.event_batch = 1;
   if (!open_with(&own, runtime, &options)) return;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *block = alloc_used(&own, 4096, 0);
   LADE_EXPECT_OK(lade_pinned_free_quiet(own.pool, block));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, 0);
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).events_recorded, 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   pinned_fixture_close(&own);
 }
 
@@ -435,14 +435,14 @@ LADE_TEST_P(Pinned, AtTheCapItWaitsForPendingBlocksIfAsked, support_soft_runtime
   options.max_bytes = SEGMENT_BYTES;
   options.wait_ms = 20;
   if (!open_with(&own, runtime, &options)) return;
-  support_gate gate;
+  support_stream_hold hold;
   void *block, *again = NULL;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   block = alloc_used(&own, SEGMENT_BYTES, 0);
   pinned_fixture_free(&own, block);
   LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &again));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).limit_waits, 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   if (!support_is_virtual(own.runtime)) LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0])); /* may be long */
   again = pinned_fixture_alloc(&own, 4096);
   pinned_fixture_free(&own, again);
@@ -454,16 +454,16 @@ LADE_TEST_P(Pinned, AtTheCapItWaitsForPendingBlocksIfAsked, support_soft_runtime
 LADE_TEST_P(Pinned, EmptyCacheReleasesWhatIsFreeAndNothingElse, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
-  support_gate gate;
+  support_stream_hold hold;
   void *in_use = pinned_fixture_alloc(&own, SEGMENT_BYTES), *cached = pinned_fixture_alloc(&own, SEGMENT_BYTES);
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *pending = alloc_used(&own, SEGMENT_BYTES, 0);
   pinned_fixture_free(&own, cached);
   pinned_fixture_free(&own, pending);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 1);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 2 * SEGMENT_BYTES);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).driver_frees, 2);
@@ -474,8 +474,8 @@ LADE_TEST_P(Pinned, EmptyCacheReleasesWhatIsFreeAndNothingElse, support_soft_run
 LADE_TEST_P(Pinned, DestroyRefusesWhileBlocksAreInUseOrPending, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   void *block = alloc_used(&own, 4096, 0);
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_pinned_pool_destroy(own.pool, true));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks with 4096 bytes are in use");
@@ -483,7 +483,7 @@ LADE_TEST_P(Pinned, DestroyRefusesWhileBlocksAreInUseOrPending, support_soft_run
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pinned_pool_destroy(own.pool, false));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks with 4096 bytes are pending");
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(own.runtime));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   pinned_fixture_close(&own);
 }
 

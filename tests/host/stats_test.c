@@ -109,10 +109,10 @@ LADE_TEST_P(PinnedSnapshot, AddsUpToTheStatistics, support_soft_runtimes, runtim
       1, 600, 3500, 4096, 70000, LADEI_MIB, PINNED_FIXTURE_SEGMENT_BYTES - 4096, PINNED_FIXTURE_SEGMENT_BYTES + 1};
   lade_pinned_options options = pinned_fixture_options();
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   void *kept[8], *freed[8];
   if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
   for (int i = 0; i < 8; i++) {
     kept[i] = pinned_fixture_alloc(&own, sizes[i]);
@@ -138,7 +138,7 @@ LADE_TEST_P(PinnedSnapshot, AddsUpToTheStatistics, support_soft_runtimes, runtim
   LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, lade_pinned_blocks_each(own.pool, block_refuse, &calls));
   LADE_EXPECT_EQ_INT(calls, 1);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_blocks_each(own.pool, NULL, NULL));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   for (int i = 0; i < 8; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, kept[i]));
   pinned_fixture_close(&own);
 }
@@ -169,13 +169,13 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
   for (int i = 0; i < 3; i++) {
     lade_pinned_options options = pinned_fixture_options();
     pinned_fixture own;
-    support_gate gate;
+    support_stream_hold hold;
     void *blocks[10];
     options.flags = flags[i];
     options.magazine_bytes = 1; /* none */
     size_t guard = (flags[i] & LADE_PINNED_DEBUG) != 0 ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0;
     if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
-    LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
     for (int round = 0; round < 2; round++) {
       for (int k = 0; k < 10; k++) blocks[k] = pinned_fixture_alloc(&own, (round == 0 ? 8192 : 32768) - guard);
       for (int k = 0; k < 10; k++) {
@@ -184,10 +184,10 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
       }
       expect_levels_agree(&own);
       if (round == 0) {
-        support_gate_open(&gate);
+        support_stream_hold_end(&hold);
         LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
         LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
-        LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0]));
+        LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
       }
     }
     lade_pinned_class_stats small = class_of(&own, 8192), large = class_of(&own, 32768);
@@ -204,7 +204,7 @@ LADE_TEST(PinnedLevels, PeaksOfClassesAreTheirOwn) {
     LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).in_use_blocks.peak,
                         flags[i] == 0 ? 20 : 10); /* frees may be published late */
     LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, 6);
-    support_gate_open(&gate);
+    support_stream_hold_end(&hold);
     LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
     pinned_fixture_close(&own);
   }
@@ -371,12 +371,13 @@ static void expect_did(const pinned_fixture *own, const did *sum) {
 LADE_TEST(PinnedThreadStats, AreExactAfterThreadsThatShareBlocksAndExit) {
   static _Atomic(void *) shared[SHARED];
   pinned_fixture own;
-  support_gate gate;
+  support_stream_hold hold;
   counting last = {.own = &own};
   lade_pinned_options options = pinned_fixture_options();
   options.max_bytes = 256 * LADEI_MIB;
   if (!pinned_fixture_open_on(&own, support_runtime_open("cpu"), &options, &pinned_fixture_two_nodes)) return;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, own.streams[0])); /* what is freed with a use stays pending */
+  LADE_ASSERT(
+      support_stream_hold_begin(&hold, own.runtime, own.streams[0])); /* what is freed with a use stays pending */
   LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
   did sum = count_all(&own, shared);
   expect_did(&own, &sum);
@@ -387,7 +388,7 @@ LADE_TEST(PinnedThreadStats, AreExactAfterThreadsThatShareBlocksAndExit) {
   sum.frees += last.did.frees;
   sum.requested_freed += last.did.requested_freed;
   expect_did(&own, &sum);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   expect_did(&own, &sum);

@@ -534,11 +534,11 @@ LADE_TEST(Pipeline, NoticesThatNothingCanHappenAnyMore) {
   fixture f;
   lade_stream stream;
   lade_ticket *ticket;
-  support_gate gate;
+  support_stream_hold hold;
   char host[CHUNK] = {0};
   if (!fixture_open(&f, "sim", DEVICE_BYTES, NULL)) return;
   LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, stream));
   ladei_stream resolved;
   LADE_ASSERT_OK(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved));
   LADE_EXPECT_OK(f.runtime->ops->fill(f.runtime->self, f.device, 1, CHUNK, &resolved));
@@ -548,7 +548,7 @@ LADE_TEST(Pipeline, NoticesThatNothingCanHappenAnyMore) {
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_pipeline_destroy(f.pipeline, false));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
   LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));

@@ -99,7 +99,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   lade_stream stream;
   ladei_stream resolved;
   lade_ticket *ticket;
-  support_gate gate;
+  support_stream_hold hold;
   if (!scene_open(&s, (loop_cufile_plan){0})) return;
   LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
   LADE_ASSERT_OK(s.f.runtime->ops->stream_resolve(s.f.runtime->self, stream, &resolved));
@@ -109,7 +109,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
   LADE_EXPECT_EQ_UINT(counts_of(&s).reads, 0);
   LADE_EXPECT_GT_UINT(fixture_info(&s.f).copies, 0);
-  LADE_ASSERT(support_gate_close(&gate, s.f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, s.f.runtime, stream));
   LADE_EXPECT_OK(s.f.runtime->ops->fill(s.f.runtime->self, s.f.device, 0x5a, BYTES, &resolved));
   transfer = fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES);
   transfer.after_stream = 1;
@@ -117,7 +117,7 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 20000000));
   LADE_EXPECT_EQ_UINT(counts_of(&s).writes, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   LADE_EXPECT_GT_UINT(counts_of(&s).writes, 0);
   lade_ticket_release(ticket);

@@ -241,17 +241,17 @@ LADE_TEST_P(StorageTransfer, LeavesNoFileWhenItIsCancelled, storages, storage) {
   scene s;
   lade_stream stream;
   lade_ticket *ticket;
-  support_gate gate;
+  support_stream_hold hold;
   if (!scene_open(&s, storage)) return;
   LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
-  LADE_ASSERT(support_gate_close(&gate, s.f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, s.f.runtime, stream));
   lade_transfer transfer =
       fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC), DEVICE_BYTES);
   transfer.after_stream = 1;
   transfer.stream = stream;
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
   LADE_EXPECT_OK(lade_ticket_cancel(ticket));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   lade_status status = lade_ticket_wait(ticket, LADE_WAIT_FOREVER);
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, status);
   LADE_EXPECT_EQ_UINT(names_in(&s), 1);

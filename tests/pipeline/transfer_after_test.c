@@ -19,7 +19,7 @@ typedef struct scene {
   bool pinned;
   char *host;
   lade_stream streams[4];
-  support_gate gates[4];
+  support_stream_hold holds[4];
   lade_ticket *tickets[PLACES];
   size_t bytes[PLACES];
   int count;
@@ -104,14 +104,14 @@ LADE_TEST_P(AfterStream, HoldsUpNoOther, support_soft_runtimes, name) {
   for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
     scene s;
     if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 3)) return;
-    LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+    LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
     int held = submit(&s, BULK, 0);
     int plain = submit(&s, BULK, -1);
     int free_stream = submit(&s, BULK, 1);
     expect_done(&s, plain);
     expect_done(&s, free_stream);
     expect_none_done(&s, held);
-    support_gate_open(&s.gates[0]);
+    support_stream_hold_end(&s.holds[0]);
     scene_close(&s);
   }
 }
@@ -122,12 +122,12 @@ LADE_TEST_P(AfterStream, HoldsUpNoOtherWhenManyWait, support_soft_runtimes, name
     for (unsigned depth = 2; depth <= 12; depth += 5) {
       scene s;
       if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, depth)) return;
-      for (int i = 0; i < 3; i++) LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
+      for (int i = 0; i < 3; i++) LADE_ASSERT(support_stream_hold_begin(&s.holds[i], s.f.runtime, s.streams[i]));
       for (int i = 0; i < 30; i++) submit(&s, i % 7 == 0 ? BULK : SMALL, i % 3);
       int plain = submit(&s, BULK, -1);
       expect_done(&s, plain);
       for (int i = 0; i < 30; i++) expect_none_done(&s, i);
-      for (int i = 3; i-- > 0;) support_gate_open(&s.gates[i]);
+      for (int i = 3; i-- > 0;) support_stream_hold_end(&s.holds[i]);
       scene_close(&s);
     }
   }
@@ -138,13 +138,13 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
   for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
     scene s;
     if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 8)) return;
-    for (int i = 0; i < 2; i++) LADE_ASSERT(support_gate_close(&s.gates[i], s.f.runtime, s.streams[i]));
+    for (int i = 0; i < 2; i++) LADE_ASSERT(support_stream_hold_begin(&s.holds[i], s.f.runtime, s.streams[i]));
     int first = submit(&s, BULK, 0);
     int second = submit(&s, BULK, 1);
-    support_gate_open(&s.gates[1]);
+    support_stream_hold_end(&s.holds[1]);
     expect_done(&s, second);
     expect_none_done(&s, first);
-    support_gate_open(&s.gates[0]);
+    support_stream_hold_end(&s.holds[0]);
     scene_close(&s);
   }
 }
@@ -153,13 +153,13 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
 LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhile, support_soft_runtimes, name) {
   scene s;
   if (!scene_open(&s, name, LADE_TO_DEVICE, false, 16)) return;
-  LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
   int held = submit(&s, SMALL, 0);
   LADE_EXPECT_OK(lade_stream_wait_ticket(s.streams[1], s.tickets[held]));
   char *copy = s.f.device + (size_t)(PLACES - 1) * BULK;
   LADE_EXPECT_OK(lade_copy_async(s.f.runtime, copy, s.f.device, SMALL, s.streams[1]));
   expect_none_done(&s, held);
-  support_gate_open(&s.gates[0]);
+  support_stream_hold_end(&s.holds[0]);
   LADE_EXPECT_OK(lade_stream_synchronize(s.f.runtime, s.streams[1]));
   fixture_expect_device_pattern(&s.f, (size_t)(PLACES - 1) * BULK, SMALL, 8, 0);
   scene_close(&s);
@@ -172,7 +172,7 @@ LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhileWithAllDefaults, support_s
   lade_stream stream;
   lade_stream other;
   lade_ticket *ticket;
-  support_gate gate;
+  support_stream_hold hold;
   lade_pipeline_options options;
   char *host = malloc(BYTES);
   lade_pipeline_options_init(&options);
@@ -181,14 +181,14 @@ LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhileWithAllDefaults, support_s
   support_pattern_fill(host, BYTES, 6, 0);
   LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
   LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &other));
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, stream));
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES);
   transfer.after_stream = 1;
   transfer.stream = stream;
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_EXPECT_OK(lade_stream_wait_ticket(other, ticket));
   LADE_EXPECT_EQ_INT(lade_ticket_query(ticket, NULL), LADE_NOT_READY);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   fixture_expect_device_pattern(&f, 0, BYTES, 6, 0);
   lade_ticket_release(ticket);
@@ -202,7 +202,7 @@ LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhileWithAllDefaults, support_s
 LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, name) {
   scene s;
   if (!scene_open(&s, name, LADE_TO_DEVICE, false, 2)) return;
-  LADE_ASSERT(support_gate_close(&s.gates[0], s.f.runtime, s.streams[0]));
+  LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
   int first = submit(&s, BULK, 0);
   int second = submit(&s, BULK, 0); /* behind the first one's share: nothing of it is begun */
   LADE_EXPECT_OK(lade_ticket_cancel(s.tickets[second]));
@@ -210,6 +210,6 @@ LADE_TEST_P(AfterStream, IsCancelledBeforeItsFirstCopy, support_soft_runtimes, n
   lade_ticket_release(s.tickets[second]);
   s.count--;
   expect_none_done(&s, first);
-  support_gate_open(&s.gates[0]);
+  support_stream_hold_end(&s.holds[0]);
   scene_close(&s);
 }

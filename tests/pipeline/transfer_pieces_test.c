@@ -201,8 +201,8 @@ LADE_TEST_P(Destination, IsAllocatedOnTheCallersStream, support_soft_runtimes, n
   /* A block that the stream still reads when it is freed: the next one gets it, and must wait. */
   LADE_ASSERT_OK(lade_device_alloc(allocator, bytes, stream, &first));
   LADE_EXPECT_OK(f.runtime->ops->copy_sync(f.runtime->self, 0, LADEI_COPY_H2D, first, host, bytes));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, stream));
   LADE_EXPECT_OK(lade_copy_async(f.runtime, f.device, first, bytes, stream));
   LADE_EXPECT_OK(lade_device_free(allocator, first));
   support_pattern_fill(host, bytes, 2, 0);
@@ -214,7 +214,7 @@ LADE_TEST_P(Destination, IsAllocatedOnTheCallersStream, support_soft_runtimes, n
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_EXPECT_EQ_PTR(second, first);
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(lade_stream_wait_ticket(stream, ticket));
   LADE_EXPECT_OK(lade_device_free(allocator, second));
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));

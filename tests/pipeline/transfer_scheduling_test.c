@@ -165,14 +165,14 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
   transfer = bulk(&f, LADE_TO_HOST, BULK, &e);
   e.answer = LADE_ERR_LIMIT;
   lade_stream stream;
-  support_gate gate;
+  support_stream_hold hold;
   LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &stream));
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, stream));
   transfer.after_stream = 1;
   transfer.stream = stream;
   LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
   LADE_EXPECT_OK(lade_ticket_cancel(ticket));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, e.seen);
   LADE_EXPECT_EQ_INT(all.count, 2);

@@ -192,7 +192,7 @@ LADE_TEST_P(Transfer, CopiesAfterTheCallersStream, support_soft_runtimes, name) 
   fixture f;
   lade_stream stream;
   lade_ticket *ticket;
-  support_gate gate;
+  support_stream_hold hold;
   const size_t bytes = 10 * CHUNK;
   unsigned char *host = malloc(bytes);
   unsigned char *expected = malloc(bytes);
@@ -202,7 +202,7 @@ LADE_TEST_P(Transfer, CopiesAfterTheCallersStream, support_soft_runtimes, name) 
   fixture_device_write(&f, 0, expected, bytes);
   ladei_stream resolved;
   LADE_ASSERT_OK(f.runtime->ops->stream_resolve(f.runtime->self, stream, &resolved));
-  LADE_ASSERT(support_gate_close(&gate, f.runtime, stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, stream));
   LADE_EXPECT_OK(f.runtime->ops->fill(f.runtime->self, f.device, 0x5a, bytes, &resolved));
   lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_memory(host), bytes);
   transfer.after_stream = 1;
@@ -211,7 +211,7 @@ LADE_TEST_P(Transfer, CopiesAfterTheCallersStream, support_soft_runtimes, name) 
   /* Held back with the stream: neither over nor failed. */
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_ticket_query(ticket, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 1000000));
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   memset(expected, 0x5a, bytes);
   LADE_EXPECT_EQ_MEM(host, expected, bytes);

@@ -11,7 +11,7 @@ static const unsigned CLOSE = LADEI_POLL_CLOSE;
 
 static uint64_t records(const fixture *own) { return fake_calls(own->fake, "event_record"); }
 
-LADE_TEST(RetireLane, AFullBatchGetsOneEvent) {
+LADE_TEST(RetireBuffer, AFullBatchGetsOneEvent) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   for (int i = 0; i < 64; i++) {
@@ -20,7 +20,7 @@ LADE_TEST(RetireLane, AFullBatchGetsOneEvent) {
   }
   fake_run(own.fake, stream, 40);
   uint64_t done = 0;
-  LADE_EXPECT_OK(ladei_retire_buffer_poll(own.retire, &own.lane, &done));
+  LADE_EXPECT_OK(ladei_retire_buffer_poll(own.retire, &own.buffer, &done));
   LADE_EXPECT_EQ_UINT(done, 32); /* two batches; of the third 8 are not done */
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, 0), 32);
@@ -28,14 +28,14 @@ LADE_TEST(RetireLane, AFullBatchGetsOneEvent) {
 }
 
 /* Else reading statistics would make batches larger. */
-LADE_TEST(RetireLane, WhatWasToldCountsForTheBatch) {
+LADE_TEST(RetireBuffer, WhatWasPublishedCountsForTheBatch) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fake_work(own.fake, stream, 1);
   for (int i = 0; i < 16; i++) {
     LADE_EXPECT_EQ_UINT(records(&own), 0);
     fixture_use(&own, i, stream);
-    LADE_EXPECT_EQ_UINT(fixture_counters(&own).pending_tickets, (uint64_t)i + 1); /* empties the lane */
+    LADE_EXPECT_EQ_UINT(fixture_counters(&own).pending_tickets, (uint64_t)i + 1); /* empties the buffer */
   }
   LADE_EXPECT_EQ_UINT(records(&own), 1);
   fake_run_all(own.fake);
@@ -43,7 +43,7 @@ LADE_TEST(RetireLane, WhatWasToldCountsForTheBatch) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, FreeSynchroniseAllocHitsWithoutAnEvent) {
+LADE_TEST(RetireBuffer, FreeSynchroniseAllocHitsWithoutAnEvent) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_work_and_use(&own, 0, stream);
@@ -57,7 +57,7 @@ LADE_TEST(RetireLane, FreeSynchroniseAllocHitsWithoutAnEvent) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, ABlockWaitsForWorkQueuedBeforeTheAdd) {
+LADE_TEST(RetireBuffer, ABlockWaitsForWorkQueuedBeforeTheAdd) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_note(&own, 0, stream);
@@ -71,7 +71,7 @@ LADE_TEST(RetireLane, ABlockWaitsForWorkQueuedBeforeTheAdd) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, ASecondStreamUnfoldsTheNote) {
+LADE_TEST(RetireBuffer, ASecondStreamUnfoldsTheNote) {
   static fixture own;
   lade_stream first = fixture_open_laned(&own), second = fake_stream_create(own.fake);
   fake_work(own.fake, first, 1);
@@ -89,7 +89,7 @@ LADE_TEST(RetireLane, ASecondStreamUnfoldsTheNote) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, ANoteCanBeTakenBack) {
+LADE_TEST(RetireBuffer, ANoteCanBeTakenBack) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_note(&own, 0, stream);
@@ -100,7 +100,7 @@ LADE_TEST(RetireLane, ANoteCanBeTakenBack) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, MoreStreamsThanSlotsLoseNothing) {
+LADE_TEST(RetireBuffer, MoreStreamsThanSlotsLoseNothing) {
   static fixture own;
   enum { STREAMS = 3 * LADEI_RETIRE_BUFFER_SLOTS, USES = 240 };
   lade_stream streams[STREAMS];
@@ -141,7 +141,7 @@ static void turns_open(fixture *own, lade_stream *streams, int count) {
 }
 
 /* They were left open, one batch for each stream, until memory ran out. */
-LADE_TEST(RetireLane, BlocksOfHundredsOfStreamsComeBackAsTheStreamsLeave) {
+LADE_TEST(RetireBuffer, BlocksOfHundredsOfStreamsComeBackAsTheStreamsLeave) {
   static fixture own;
   lade_stream streams[MANY];
   turns_open(&own, streams, MANY);
@@ -160,7 +160,7 @@ LADE_TEST(RetireLane, BlocksOfHundredsOfStreamsComeBackAsTheStreamsLeave) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, StreamsThatLeaveBusyAreSeldomAskedAndKeepTheirBlocks) {
+LADE_TEST(RetireBuffer, StreamsThatLeaveBusyAreSeldomAskedAndKeepTheirBlocks) {
   static fixture own;
   lade_stream streams[MANY];
   turns_open(&own, streams, MANY);
@@ -185,7 +185,7 @@ static int block_at_hand(const fixture *own) {
   return block;
 }
 
-LADE_TEST(RetireLane, WhatAStreamLeftPendingComesBackWithItsNextTurn) {
+LADE_TEST(RetireBuffer, WhatAStreamLeftPendingComesBackWithItsNextTurn) {
   static fixture own;
   enum { BUSY = 32 };
   lade_stream streams[MANY];
@@ -205,7 +205,7 @@ LADE_TEST(RetireLane, WhatAStreamLeftPendingComesBackWithItsNextTurn) {
 }
 
 /* Their uses come to share an event. */
-LADE_TEST(RetireLane, DozensOfStreamsAreNotAskedAsTheyLeave) {
+LADE_TEST(RetireBuffer, DozensOfStreamsAreNotAskedAsTheyLeave) {
   static fixture own;
   enum { DOZENS = 48 };
   lade_stream streams[DOZENS];
@@ -232,7 +232,7 @@ static void poll_meanwhile(void *user) {
 }
 
 /* What is asked about lies in the slot, for whoever needs to know of it. */
-LADE_TEST(RetireLane, BatchesToldWhileTheirStreamIsAskedAreNotLost) {
+LADE_TEST(RetireBuffer, BatchesPublishedWhileTheirStreamIsAskedAreNotLost) {
   static fixture own;
   lade_stream streams[MANY];
   turns_open(&own, streams, MANY);
@@ -253,7 +253,7 @@ LADE_TEST(RetireLane, BatchesToldWhileTheirStreamIsAskedAreNotLost) {
 }
 
 /* The note of one stream succeeds whatever the question about others made of it. */
-LADE_TEST(RetireLane, StreamsThatFailAsTheyLeaveAreAQuarantine) {
+LADE_TEST(RetireBuffer, StreamsThatFailAsTheyLeaveAreAQuarantine) {
   static fixture own;
   lade_stream streams[MANY];
   turns_open(&own, streams, MANY);
@@ -271,7 +271,7 @@ LADE_TEST(RetireLane, StreamsThatFailAsTheyLeaveAreAQuarantine) {
 }
 
 /* A slot's credit is for 64 notes; more of them at once need more room. */
-LADE_TEST(RetireLane, ManyNotesBeforeTheFirstAdd) {
+LADE_TEST(RetireBuffer, ManyNotesBeforeTheFirstAdd) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own), other = fake_stream_create(own.fake);
   for (int i = 0; i < FIXTURE_BLOCKS; i++) fixture_note(&own, i, stream);
@@ -282,14 +282,14 @@ LADE_TEST(RetireLane, ManyNotesBeforeTheFirstAdd) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, StreamRetireReachesOpenBatchesAndNotes) {
+LADE_TEST(RetireBuffer, StreamRetireReachesOpenBatchesAndNotes) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_work_and_use(&own, 0, stream);
   fixture_note(&own, 1, stream);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, stream));
   ladei_retire_ticket *fresh = &own.blocks[2].ticket;
-  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_buffer_note(own.retire, &own.lane, fresh, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED, ladei_retire_buffer_note(own.retire, &own.buffer, fresh, stream));
   LADE_EXPECT(fixture_add(&own, 1));
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 0);
   fake_run_all(own.fake);
@@ -298,7 +298,7 @@ LADE_TEST(RetireLane, StreamRetireReachesOpenBatchesAndNotes) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, AFailedRecordIsAQuarantineThatAPollEnds) {
+LADE_TEST(RetireBuffer, AFailedRecordIsAQuarantineThatAPollEnds) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fake_work(own.fake, stream, 1);
@@ -310,7 +310,7 @@ LADE_TEST(RetireLane, AFailedRecordIsAQuarantineThatAPollEnds) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, ACaptureIsNoCaseForALane) {
+LADE_TEST(RetireBuffer, ACaptureIsNoCaseForABuffer) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_note(&own, 0, stream);
@@ -326,11 +326,11 @@ LADE_TEST(RetireLane, ACaptureIsNoCaseForALane) {
   fixture_close(&own);
 }
 
-LADE_TEST(RetireLane, ClosingALaneTellsItsBatches) {
+LADE_TEST(RetireBuffer, ClosingABufferPublishesItsBatches) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fixture_work_and_use(&own, 0, stream);
-  ladei_retire_buffer_close(own.retire, &own.lane);
+  ladei_retire_buffer_close(own.retire, &own.buffer);
   uint64_t before = fake_calls(own.fake, NULL);
   LADE_EXPECT(ladei_retire_pending(own.retire));
   LADE_EXPECT_EQ_UINT(fake_calls(own.fake, NULL), before);
@@ -346,7 +346,7 @@ typedef struct other {
   fixture *own;
   lade_stream stream;
   pthread_barrier_t reached, go_on;
-  ladei_retire_buffer lane;
+  ladei_retire_buffer buffer;
 } other;
 
 static void *other_uses_and_sleeps(void *argument) {
@@ -375,7 +375,7 @@ static void other_end(other *they, pthread_t thread) {
   pthread_barrier_destroy(&they->go_on);
 }
 
-LADE_TEST(RetireLane, LanesOfSleepingThreadsAreReached) {
+LADE_TEST(RetireBuffer, BuffersOfSleepingThreadsAreReached) {
   static fixture own;
   static other they;
   pthread_t thread;
@@ -386,7 +386,7 @@ LADE_TEST(RetireLane, LanesOfSleepingThreadsAreReached) {
   LADE_EXPECT_EQ_UINT(fixture_counters(&own).noted_uses, 1);
   LADE_EXPECT_OK(ladei_retire_stream_retire(own.retire, they.stream));
   other_end(&they, thread);
-  own.laned = false;
+  own.buffered = false;
   LADE_EXPECT(!fixture_add(&own, 1)); /* the stream was done when it was retired */
   fixture_close(&own);
 }
@@ -399,16 +399,16 @@ static void *other_notes(void *argument) {
   return NULL;
 }
 
-LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
+LADE_TEST(RetireBuffer, NotedByOneThreadAddedByAnother) {
   static fixture own;
   static other they;
   pthread_t thread;
   fixture_open_laned(&own);
   other_start(&they, &own, &thread, other_notes);
-  ladei_retire_buffer_init(&they.lane);
+  ladei_retire_buffer_init(&they.buffer);
   for (int i = 0; i < 40; i++) {
     own.blocks[i].pending = true;
-    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &they.lane, &own.blocks[i].ticket));
+    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &they.buffer, &own.blocks[i].ticket));
   }
   LADE_EXPECT_EQ_UINT(records(&own), 2); /* 40 uses: two batches are full */
   ladei_retire_counters counters = fixture_counters(&own);
@@ -417,7 +417,7 @@ LADE_TEST(RetireLane, NotedByOneThreadAddedByAnother) {
   fake_run_all(own.fake);
   LADE_EXPECT_EQ_UINT(fixture_poll(&own, CLOSE), 40);
   other_end(&they, thread);
-  ladei_retire_buffer_close(own.retire, &they.lane);
+  ladei_retire_buffer_close(own.retire, &they.buffer);
   fixture_close(&own);
 }
 
@@ -443,28 +443,28 @@ static void crowd_done(void *owner, ladei_retire_ticket *list) {
     atomic_store(&((crowd_block *)(void *)ticket)->pending, false);
 }
 
-static void crowd_use(crowd *all, ladei_retire_buffer *lane, crowd_block *block, lade_stream stream) {
+static void crowd_use(crowd *all, ladei_retire_buffer *buffer, crowd_block *block, lade_stream stream) {
   while (atomic_load(&block->pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
-  LADE_EXPECT_OK(ladei_retire_buffer_note(all->retire, lane, &block->ticket, stream));
+  LADE_EXPECT_OK(ladei_retire_buffer_note(all->retire, buffer, &block->ticket, stream));
   atomic_store(&block->pending, true);
-  LADE_EXPECT(ladei_retire_buffer_add(all->retire, lane, &block->ticket));
+  LADE_EXPECT(ladei_retire_buffer_add(all->retire, buffer, &block->ticket));
 }
 
 static void *crowd_run(void *argument) {
   crowd *all = argument;
-  static _Thread_local ladei_retire_buffer lane;
+  static _Thread_local ladei_retire_buffer buffer;
   crowd_block blocks[CROWD_BLOCKS] = {{.pending = false}};
-  ladei_retire_buffer_init(&lane);
-  for (int i = 0; i < 4 * MANY; i++) crowd_use(all, &lane, &blocks[i % CROWD_BLOCKS], all->streams[i % MANY]);
-  ladei_retire_buffer_close(all->retire, &lane);
+  ladei_retire_buffer_init(&buffer);
+  for (int i = 0; i < 4 * MANY; i++) crowd_use(all, &buffer, &blocks[i % CROWD_BLOCKS], all->streams[i % MANY]);
+  ladei_retire_buffer_close(all->retire, &buffer);
   for (int i = 0; i < CROWD_BLOCKS; i++)
     while (atomic_load(&blocks[i].pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
   atomic_fetch_sub(&all->at_work, 1);
   return NULL;
 }
 
-/* Others empty the lanes, wait for all, and close batches of the same streams while these are asked. */
-LADE_TEST(RetireLane, ThreadsShareStreamsInTurn) {
+/* Others empty the buffers, wait for all, and close batches of the same streams while these are asked. */
+LADE_TEST(RetireBuffer, ThreadsShareStreamsInTurn) {
   static fixture own;
   static crowd all;
   pthread_t threads[CROWD];
@@ -489,8 +489,8 @@ LADE_TEST(RetireLane, ThreadsShareStreamsInTurn) {
 /* ---- A stream that was taken for destroyed ----------------------------------------------------------------------- */
 
 /* Bug: a handle that was refused once, by a stream that lives, was left alone for good by threads that noted it by a
- * lane: all that they freed from then on stayed pending. */
-LADE_TEST(RetireLane, AStreamThatAnswersAgainIsLostNoLonger) {
+ * buffer: all that they freed from then on stayed pending. */
+LADE_TEST(RetireBuffer, AStreamThatAnswersAgainIsLostNoLonger) {
   static fixture own;
   enum { BATCH = LADEI_EVENT_BATCH_DEFAULT };
   lade_stream stream = fixture_open_laned(&own);
@@ -508,8 +508,8 @@ LADE_TEST(RetireLane, AStreamThatAnswersAgainIsLostNoLonger) {
   fixture_close(&own);
 }
 
-/* The same where the lane first takes a block that another thread noted. */
-LADE_TEST(RetireLane, AddingToALostStreamDoesNotHideTheNextNote) {
+/* The same where the buffer first takes a block that another thread noted. */
+LADE_TEST(RetireBuffer, AddingToALostStreamDoesNotHideTheNextNote) {
   static fixture own;
   lade_stream stream = fixture_open_laned(&own);
   fake_work(own.fake, stream, 1);

@@ -20,18 +20,18 @@ lade_stream fixture_open(fixture *own, const ladei_retire_options *options) {
   all.done = fixture_done;
   own->fake = fake_open(&own->runtime);
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &all, &own->retire));
-  ladei_retire_buffer_init(&own->lane);
+  ladei_retire_buffer_init(&own->buffer);
   return fake_stream_create(own->fake);
 }
 
 lade_stream fixture_open_laned(fixture *own) {
   lade_stream stream = fixture_open(own, NULL);
-  own->laned = true;
+  own->buffered = true;
   return stream;
 }
 
 void fixture_close(fixture *own) {
-  ladei_retire_buffer_close(own->retire, &own->lane);
+  ladei_retire_buffer_close(own->retire, &own->buffer);
   LADE_EXPECT_OK(ladei_retire_check(own->retire));
   LADE_EXPECT_OK(ladei_retire_destroy(own->retire, true));
   fake_close(own->fake, own->runtime);
@@ -39,8 +39,8 @@ void fixture_close(fixture *own) {
 
 void fixture_note(fixture *own, int block, lade_stream stream) {
   ladei_retire_ticket *ticket = &own->blocks[block].ticket;
-  LADE_EXPECT_OK(own->laned ? ladei_retire_buffer_note(own->retire, &own->lane, ticket, stream)
-                            : ladei_retire_note(own->retire, ticket, stream, 0));
+  LADE_EXPECT_OK(own->buffered ? ladei_retire_buffer_note(own->retire, &own->buffer, ticket, stream)
+                               : ladei_retire_note(own->retire, ticket, stream, 0));
 }
 
 void fixture_note_now(fixture *own, int block, lade_stream stream) {
@@ -50,8 +50,8 @@ void fixture_note_now(fixture *own, int block, lade_stream stream) {
 bool fixture_add(fixture *own, int block) {
   own->blocks[block].pending = true;
   ladei_retire_ticket *ticket = &own->blocks[block].ticket;
-  bool pending = own->laned ? ladei_retire_buffer_add(own->retire, &own->lane, ticket)
-                            : ladei_retire_add(own->retire, ticket, false);
+  bool pending = own->buffered ? ladei_retire_buffer_add(own->retire, &own->buffer, ticket)
+                               : ladei_retire_add(own->retire, ticket, false);
   if (!pending) own->blocks[block].pending = false;
   return pending;
 }

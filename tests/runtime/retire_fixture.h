@@ -29,8 +29,8 @@ typedef struct fixture {
   fake_driver *fake;
   lade_runtime *runtime;
   ladei_retire *retire;
-  ladei_retire_buffer lane;
-  bool laned; /* fixture_note and fixture_add go by the lane */
+  ladei_retire_buffer buffer;
+  bool buffered; /* fixture_note and fixture_add go by the buffer */
   fixture_block blocks[FIXTURE_BLOCKS];
   int done[8 * FIXTURE_BLOCKS]; /* blocks given to done(), in order */
   int done_count;
@@ -39,11 +39,11 @@ typedef struct fixture {
 /* `options` may be NULL; owner and done are set here. Returns a first stream of the driver. */
 lade_stream fixture_open(fixture *own, const ladei_retire_options *options);
 lade_stream fixture_open_laned(fixture *own);
-/* Closes the lane, destroys the retire object, waiting, and expects nothing left over. */
+/* Closes the buffer, destroys the retire object, waiting, and expects nothing left over. */
 void fixture_close(fixture *own);
 
 void fixture_note(fixture *own, int block, lade_stream stream);
-/* A use that ends with the work queued so far; never by the lane. */
+/* A use that ends with the work queued so far; never by the buffer. */
 void fixture_note_now(fixture *own, int block, lade_stream stream);
 /* Adds, and says whether the block is pending. */
 bool fixture_add(fixture *own, int block);

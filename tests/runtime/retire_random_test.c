@@ -29,7 +29,7 @@ typedef struct model {
   int capturing;         /* stream under capture, -1: none */
   int capture_slot;
   debt debts[BLOCKS];
-  bool laned;     /* own.lane is used at times */
+  bool buffered;  /* own.buffer is used at times */
   int checked;    /* entries of own.done looked at */
   uint64_t early; /* blocks that came back too early */
 } model;
@@ -43,7 +43,7 @@ static void model_note(model *m, int block, int s, bool now) {
   if (now) {
     fixture_note_now(&m->own, block, m->streams[s]);
   } else {
-    m->own.laned = m->laned && below(m, 4) > 0;
+    m->own.buffered = m->buffered && below(m, 4) > 0;
     fixture_note(&m->own, block, m->streams[s]);
   }
   due->noted = true;
@@ -74,14 +74,14 @@ static void model_add(model *m, int block) {
   debt *due = &m->debts[block];
   for (int s = 0; s < STREAMS; s++) /* uses that last until the free end here */
     if (due->whole[s]) due->position[s] = fake_queued(m->own.fake, due->stream[s]);
-  m->own.laned = m->laned && below(m, 4) > 0;
+  m->own.buffered = m->buffered && below(m, 4) > 0;
   if (!fixture_add(&m->own, block)) block_back(m, block);
 }
 
 static void model_poll(model *m) {
   uint64_t done;
-  if (m->laned && below(m, 3) > 0)
-    LADE_EXPECT_OK(ladei_retire_buffer_poll(m->own.retire, &m->own.lane, &done));
+  if (m->buffered && below(m, 3) > 0)
+    LADE_EXPECT_OK(ladei_retire_buffer_poll(m->own.retire, &m->own.buffer, &done));
   else
     fixture_poll(&m->own, 0);
 }
@@ -188,14 +188,14 @@ static void model_finish(model *m) {
 }
 
 /* Returns how many blocks came back too early. */
-static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bool laned, bool broken) {
+static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bool buffered, bool broken) {
   static model m;
   memset(&m, 0, sizeof m);
   support_random_start(&m.random, seed);
   fixture_open(&m.own, options);
   ladei_retire_break_rule_for_test(m.own.retire, broken);
   m.capturing = -1;
-  m.laned = laned;
+  m.buffered = buffered;
   for (int s = 0; s < STREAMS; s++) m.streams[s] = fake_stream_create(m.own.fake);
   for (int i = 0; i < STEPS && !lade_test_has_failed(); i++) model_step(&m);
   model_finish(&m);
@@ -252,25 +252,25 @@ static void stress_done(void *owner, ladei_retire_ticket *list) {
   }
 }
 
-static void stress_note(stress *all, ladei_retire_buffer *lane, stress_block *block, support_random *random) {
+static void stress_note(stress *all, ladei_retire_buffer *buffer, stress_block *block, support_random *random) {
   size_t s = support_random_below(random, SHARED_STREAMS);
   unsigned flags = support_random_one_in(random, 5) ? LADEI_NOTE_NOW : 0;
   bool by_lane = flags == 0 && support_random_below(random, 4) > 0;
   pthread_rwlock_rdlock(&all->shared[s].alive);
   fake_work(all->fake, all->shared[s].stream, 1);
-  LADE_EXPECT_OK(by_lane ? ladei_retire_buffer_note(all->retire, lane, &block->ticket, all->shared[s].stream)
+  LADE_EXPECT_OK(by_lane ? ladei_retire_buffer_note(all->retire, buffer, &block->ticket, all->shared[s].stream)
                          : ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
   pthread_rwlock_unlock(&all->shared[s].alive);
 }
 
-static void stress_use(stress *all, ladei_retire_buffer *lane, stress_block *block, support_random *random) {
+static void stress_use(stress *all, ladei_retire_buffer *buffer, stress_block *block, support_random *random) {
   uint64_t uses = support_random_below(random, 3) == 0 ? 2 : 1;
-  for (; uses > 0; uses--) stress_note(all, lane, block, random);
+  for (; uses > 0; uses--) stress_note(all, buffer, block, random);
   if (support_random_one_in(random, 6))
     LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, LADE_STREAM_PER_THREAD, 0));
   atomic_store(&block->pending, true);
   bool by_lane = support_random_below(random, 4) > 0;
-  if (!(by_lane ? ladei_retire_buffer_add(all->retire, lane, &block->ticket)
+  if (!(by_lane ? ladei_retire_buffer_add(all->retire, buffer, &block->ticket)
                 : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);
@@ -281,13 +281,13 @@ static void *stress_work(void *argument) {
   const stress_worker *own = argument;
   stress *all = own->all;
   support_random random;
-  ladei_retire_buffer lane;
+  ladei_retire_buffer buffer;
   support_random_start_quietly(&random, (uint64_t)own->index + 1);
-  ladei_retire_buffer_init(&lane);
+  ladei_retire_buffer_init(&buffer);
   for (int adds = 0; adds < ADDS;) {
     stress_block *block = &all->blocks[own->index][support_random_below(&random, OWN_BLOCKS)];
     if (!atomic_load(&block->pending)) {
-      stress_use(all, &lane, block, &random);
+      stress_use(all, &buffer, block, &random);
       adds++;
     } else {
       sched_yield();
@@ -295,9 +295,10 @@ static void *stress_work(void *argument) {
     if (support_random_one_in(&random, 4))
       LADE_EXPECT_OK(ladei_retire_poll(all->retire, support_random_one_in(&random, 2) ? LADEI_POLL_CLOSE : 0, NULL));
     if (support_random_one_in(&random, 100)) LADE_EXPECT_OK(ladei_retire_close(all->retire));
-    if (support_random_one_in(&random, 500)) ladei_retire_buffer_close(all->retire, &lane); /* opened by the next use */
+    if (support_random_one_in(&random, 500))
+      ladei_retire_buffer_close(all->retire, &buffer); /* opened by the next use */
   }
-  ladei_retire_buffer_close(all->retire, &lane);
+  ladei_retire_buffer_close(all->retire, &buffer);
   atomic_fetch_sub(&all->working, 1);
   return NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: Retirement over real runtimes: copies, gates, captures and graphs, on virtual time, on real time and
+ * Across sources: Retirement over real runtimes: copies, holds, captures and graphs, on virtual time, on real time and
  * through CUDA.
  */
 #include <pthread.h>
@@ -90,15 +90,15 @@ LADE_TEST_P(RetireRuntimes, BlockWaitsForTheStreamAndForNoOther, SUPPORT_RUNTIME
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream held = stream_open(&own), idle = stream_open(&own);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, held));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, held));
   stream_work(&own, held);
   stream_work(&own, idle);
   bench_use(&own, 0, held);
   bench_use(&own, 1, idle);
   LADE_EXPECT(support_wait_stream(own.runtime, idle));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 1);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, held));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 2);
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, held));
@@ -168,8 +168,8 @@ LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, SUPPORT_RUN
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, stream));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, stream));
   stream_work(&own, stream);
   bench_use(&own, 0, stream);
   uint64_t deadline = lade_runtime_now_ns(own.runtime) + 2000000;
@@ -182,7 +182,7 @@ LADE_TEST_P(RetireRuntimes, WaitEndsAtTheDeadlineOfTheRuntimesClock, SUPPORT_RUN
     LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, ladei_retire_wait(own.retire, UINT64_MAX));
     LADE_EXPECT_EQ_UINT(lade_runtime_now_ns(own.runtime), deadline);
   }
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT_OK(ladei_retire_wait(own.retire, UINT64_MAX));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, stream));
   bench_close(&own);
@@ -228,12 +228,12 @@ LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, SUPPORT
   LADE_EXPECT_OK(ops->graph_destroy(self, graph));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 0); /* the executable holds it */
   LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_retire_synchronize(own.retire));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, handle));
   LADE_EXPECT_OK(ops->graph_launch(self, exec, &stream));
   LADE_EXPECT_OK(ops->graph_exec_destroy(self, exec));
   LADE_EXPECT_EQ_INT(bench_poll(&own, CLOSE), 0); /* the launch holds it */
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(own.runtime, handle));
   done_wait wait = {&own, 1};
   LADE_EXPECT(support_wait(own.runtime, done_reached, &wait));
@@ -303,8 +303,8 @@ LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, SUPPORT_RUNTIMES, name)
   bench own;
   if (!bench_open(&own, name)) return;
   lade_stream stream = stream_open(&own);
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, own.runtime, stream));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, stream));
   stream_work(&own, stream);
   for (int i = 0; i < 20; i++) bench_use(&own, i, stream);
   LADE_EXPECT_OK(lade_soft_device_lose(own.runtime, 0, 0));

@@ -623,7 +623,7 @@ LADE_TEST(RetireStream, UnknownAndSpecialStreamsAreFine) {
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED,
                      ladei_retire_note(own.retire, &own.blocks[0].ticket, stream, LADEI_NOTE_NOW));
   LADE_EXPECT_STATUS(LADE_ERR_STREAM_RETIRED,
-                     ladei_retire_buffer_note(own.retire, &own.lane, &own.blocks[0].ticket, stream));
+                     ladei_retire_buffer_note(own.retire, &own.buffer, &own.blocks[0].ticket, stream));
   LADE_EXPECT(!fixture_add(&own, 0));
   fixture_close(&own);
 }

@@ -173,7 +173,7 @@ LADE_TEST_P(Membarrier, CacheOfAThreadThatCannotBeFencedIsLeftToItsOwner, errors
 
 static void retire_stream(arena *all) { LADE_EXPECT_OK(lade_pinned_stream_retire(all->pool, all->stream)); }
 
-/* The owner's lane knows the stream, with a block that is noted and one that is freed. */
+/* The owner's buffer knows the stream, with a block that is noted and one that is freed. */
 LADE_TEST_P(Membarrier, StreamIsRetiredThoughALaneThatKnowsItCannotBeFenced, errors, error) {
   arena own;
   sleeper asleep;
@@ -270,9 +270,9 @@ static bool queue_open(queue_at_cap *own) {
 
 static void waiter_is_served(queue_at_cap *own) {
   pthread_t owner, waiting;
-  support_gate gate;
+  support_stream_hold hold;
   if (!queue_open(own)) return;
-  if (own->pending) LADE_ASSERT(support_gate_close(&gate, own->arena.runtime, own->arena.stream));
+  if (own->pending) LADE_ASSERT(support_stream_hold_begin(&hold, own->arena.runtime, own->arena.stream));
   LADE_ASSERT_EQ_INT(pthread_create(&owner, NULL, owner_main, own), 0);
   pthread_barrier_wait(&own->asleep);
   LADE_ASSERT_EQ_INT(pthread_create(&waiting, NULL, waiter_main, own), 0);
@@ -285,7 +285,7 @@ static void waiter_is_served(queue_at_cap *own) {
   LADE_EXPECT_STATUS(own->call == SLEEPS ? LADE_ERR_LIMIT : LADE_OK, own->status);
   LADE_EXPECT_EQ_UINT(stats_of(&own->arena).limit_waits, 1);
   LADE_EXPECT_GE_UINT(stats_of(&own->arena).unreached_caches, 1);
-  if (own->pending) support_gate_open(&gate);
+  if (own->pending) support_stream_hold_end(&hold);
   if (!own->pending) LADE_EXPECT_OK(lade_pinned_free(own->arena.pool, own->rest));
   if (own->call != FREES_ANOTHER) LADE_EXPECT_OK(lade_pinned_free(own->arena.pool, own->small));
   LADE_EXPECT(support_wait_stream(own->arena.runtime, own->arena.stream));
@@ -446,7 +446,7 @@ static void destroy_asleep_body(const char *error) {
   if (!arena_open(&own)) return;
   sleeper_start(&asleep, &own, false);
   LADE_EXPECT(deny(error, true));
-  sleeper_step(&asleep); /* its cache is full, its lane has two pending blocks, and it makes no call any more */
+  sleeper_step(&asleep); /* its cache is full, its buffer has two pending blocks, and it makes no call any more */
   arena_close(&own);
   sleeper_end(&asleep);
 }

@@ -99,7 +99,7 @@ typedef struct cap_pool {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
   lade_stream stream;
-  support_gate gate; /* in the stream; closed from held_stream_open to held_stream_close */
+  support_stream_hold hold; /* in the stream; closed from held_stream_open to held_stream_close */
   void *device;
 } cap_pool;
 
@@ -176,7 +176,7 @@ static void until_waiting(const cap_pool *own, asker *asked, int count) {
 static bool held_stream_open(cap_pool *own) {
   LADE_EXPECT_OK(own->runtime->ops->device_alloc(own->runtime->self, 0, 64, &own->device));
   LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
-  return support_gate_close(&own->gate, own->runtime, own->stream);
+  return support_stream_hold_begin(&own->hold, own->runtime, own->stream);
 }
 
 static void held_stream_close(cap_pool *own) {
@@ -206,7 +206,7 @@ LADE_TEST(PinnedCap, WaitersGetWhatAnothersPollDelivers) {
     for (int i = 0; i < 2; i++) block_make_pending(&own, blocks[i]);
     for (int i = 0; i < 2; i++) ask_begin(&askers[i], &own, SEGMENT_BYTES);
     until_waiting(&own, askers, 2);
-    support_gate_open(&own.gate);
+    support_stream_hold_end(&own.hold);
     for (int i = 0; i < 2; i++) LADE_EXPECT_OK(ask_end(&askers[i]));
     held_stream_close(&own);
     cap_pool_close(&own);
@@ -245,7 +245,7 @@ static void waiter_gets_a_plain_free(size_t bytes, bool by_another, bool in_bin)
   until_waiting(&own, &waiting, 1);
   free_plainly(&own, plain, by_another);
   LADE_EXPECT_OK(ask_end(&waiting));
-  support_gate_open(&own.gate);
+  support_stream_hold_end(&own.hold);
   held_stream_close(&own);
   cap_pool_close(&own);
 }

@@ -44,10 +44,10 @@ enum {
 
 /* A thread's own blocks. */
 enum {
-  FRESH,  /* in use, nothing noted */
-  NOTED,  /* noted on stream 0 before, not by a lane */
-  LANED,  /* noted on stream 0 before, by the thread's lane */
-  BEHIND, /* freed before, behind work on stream 0 */
+  FRESH,    /* in use, nothing noted */
+  NOTED,    /* noted on stream 0 before, not by a buffer */
+  BUFFERED, /* noted on stream 0 before, by the thread's buffer */
+  BEHIND,   /* freed before, behind work on stream 0 */
 };
 
 typedef enum block_state { IN_USE, FREED, BACK } block_state;
@@ -72,7 +72,7 @@ typedef struct operation {
 struct bench {
   lade_runtime *runtime;
   ladei_retire *retire;
-  ladei_retire_buffer lanes[THREADS];
+  ladei_retire_buffer buffers[THREADS];
   model_stream streams[STREAMS];
   model_block blocks[BLOCKS];
   lade_event events[THREADS + 1];  /* for note_event; the last one is that of FOREIGN */
@@ -136,10 +136,10 @@ static void note(bench *own, model_block *block, int s, unsigned flags) {
   model_note(own, block, s, status, queued, (flags & LADEI_NOTE_NOW) != 0);
 }
 
-static void lane_note(bench *own, int thread, model_block *block, int s) {
+static void buffer_note(bench *own, int thread, model_block *block, int s) {
   uint64_t queued = own->streams[s].queued;
   lade_status status =
-      ladei_retire_buffer_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[s].handle);
+      ladei_retire_buffer_note(own->retire, &own->buffers[thread], &block->ticket, own->streams[s].handle);
   model_note(own, block, s, status, queued, false);
 }
 
@@ -156,9 +156,9 @@ static void add(bench *own, model_block *block) {
   block->adding = false;
 }
 
-static void lane_add(bench *own, int thread, model_block *block) {
+static void buffer_add(bench *own, int thread, model_block *block) {
   model_free(own, block);
-  if (!ladei_retire_buffer_add(own->retire, &own->lanes[thread], &block->ticket)) not_pending(own, block);
+  if (!ladei_retire_buffer_add(own->retire, &own->buffers[thread], &block->ticket)) not_pending(own, block);
   block->adding = false;
 }
 
@@ -178,7 +178,7 @@ static void op_note_now(bench *own, int thread) {
 
 static void op_lane_note(bench *own, int thread) {
   work(own, 0);
-  lane_note(own, thread, &own->blocks[SHARED], 0);
+  buffer_note(own, thread, &own->blocks[SHARED], 0);
 }
 
 static void op_note_other(bench *own, int thread) {
@@ -206,8 +206,8 @@ static void op_use(bench *own, int thread) {
 static void op_lane_use(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   work(own, 0);
-  lane_note(own, thread, block, 0);
-  lane_add(own, thread, block);
+  buffer_note(own, thread, block, 0);
+  buffer_add(own, thread, block);
 }
 
 static void op_use_now(bench *own, int thread) {
@@ -250,14 +250,14 @@ static void op_graph_destroy(bench *own, int thread) {
 static void op_note_capturing(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   lade_status status =
-      ladei_retire_buffer_note(own->retire, &own->lanes[thread], &block->ticket, own->streams[CAPTURING].handle);
+      ladei_retire_buffer_note(own->retire, &own->buffers[thread], &block->ticket, own->streams[CAPTURING].handle);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE) LADE_FAIL("a note ended with %s", lade_status_name(status));
-  lane_add(own, thread, block);
+  buffer_add(own, thread, block);
 }
 
 static void op_add(bench *own, int thread) { add(own, block_of(own, thread, NOTED)); }
 
-static void op_lane_add(bench *own, int thread) { lane_add(own, thread, block_of(own, thread, LANED)); }
+static void op_buffer_add(bench *own, int thread) { buffer_add(own, thread, block_of(own, thread, BUFFERED)); }
 
 static void op_forget(bench *own, int thread) {
   model_block *block = block_of(own, thread, NOTED);
@@ -289,7 +289,7 @@ static void op_poll_close(bench *own, int thread) {
 
 static void op_lane_poll(bench *own, int thread) {
   uint64_t found;
-  LADE_EXPECT_OK(ladei_retire_buffer_poll(own->retire, &own->lanes[thread], &found));
+  LADE_EXPECT_OK(ladei_retire_buffer_poll(own->retire, &own->buffers[thread], &found));
 }
 
 static void op_close(bench *own, int thread) {
@@ -332,7 +332,7 @@ static void op_counters(bench *own, int thread) {
   ladei_retire_counters_get(own->retire, &counters);
 }
 
-static void op_lane_close(bench *own, int thread) { ladei_retire_buffer_close(own->retire, &own->lanes[thread]); }
+static void op_buffer_close(bench *own, int thread) { ladei_retire_buffer_close(own->retire, &own->buffers[thread]); }
 
 /* The device goes on. */
 static void op_step(bench *own, int thread) {
@@ -354,7 +354,7 @@ static void op_step(bench *own, int thread) {
   X("note_capturing", op_note_capturing)                                                                               \
   X("forget_marked", op_forget_marked)                                                                                 \
   X("add", op_add)                                                                                                     \
-  X("add_by_lane", op_lane_add)                                                                                        \
+  X("add_by_lane", op_buffer_add)                                                                                      \
   X("forget", op_forget)                                                                                               \
   X("poll", op_poll)                                                                                                   \
   X("poll_and_close", op_poll_close)                                                                                   \
@@ -364,7 +364,7 @@ static void op_step(bench *own, int thread) {
   X("end_quarantine", op_end_quarantine)                                                                               \
   X("stream_retire", op_stream_retire)                                                                                 \
   X("counters", op_counters)                                                                                           \
-  X("close_the_lane", op_lane_close)                                                                                   \
+  X("close_the_lane", op_buffer_close)                                                                                 \
   X("step", op_step)
 
 static const operation operations[] = {
@@ -382,7 +382,7 @@ static void prepare(void *user) {
   memset(own->blocks, 0, sizeof own->blocks);
   model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
-  for (int t = 0; t < THREADS; t++) ladei_retire_buffer_init(&own->lanes[t]);
+  for (int t = 0; t < THREADS; t++) ladei_retire_buffer_init(&own->buffers[t]);
   work(own, 0);
   note(own, &own->blocks[COVERED], 0, 0);
   note(own, &own->blocks[COVERED_NOW], 0, LADEI_NOTE_NOW);
@@ -406,9 +406,9 @@ static void prepare(void *user) {
 static void warm(void *user, int thread) {
   bench *own = user;
   note(own, block_of(own, thread, NOTED), 0, 0);
-  lane_note(own, thread, block_of(own, thread, LANED), 0);
-  lane_note(own, thread, block_of(own, thread, BEHIND), 0);
-  lane_add(own, thread, block_of(own, thread, BEHIND));
+  buffer_note(own, thread, block_of(own, thread, BUFFERED), 0);
+  buffer_note(own, thread, block_of(own, thread, BEHIND), 0);
+  buffer_add(own, thread, block_of(own, thread, BEHIND));
 }
 
 static void body(void *user, int thread) {

@@ -184,12 +184,12 @@ LADE_TEST_P(Gate, HoldsWorkBackUntilOpened, support_soft_runtimes, name) {
   _Atomic(int) ran = 0;
   LADE_ASSERT_OK(lade_stream_create(runtime, 0, &handle));
   LADE_ASSERT_OK(OP(stream_resolve, handle, &stream));
-  support_gate gate;
-  LADE_ASSERT(support_gate_close(&gate, runtime, handle));
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, handle));
   LADE_ASSERT_OK(OP(host_function, &stream, set_flag, &ran));
   LADE_EXPECT_STATUS(LADE_NOT_READY, lade_stream_query(runtime, handle));
   LADE_EXPECT_EQ_INT(ran, 0);
-  support_gate_open(&gate);
+  support_stream_hold_end(&hold);
   LADE_EXPECT(support_wait_stream(runtime, handle));
   LADE_EXPECT_EQ_INT(ran, 1);
   LADE_ASSERT_OK(lade_stream_destroy(runtime, handle));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening, waiting, gates.
+ * Opening, waiting, holds.
  *
  * I1  Every wait ends: virtual time when nothing can happen any more, real time after WAIT_LIMIT_S.
- * I2  A latch is freed by whoever comes last of the gate and the host function that waits on it.
+ * I2  A latch is freed by whoever comes last of the hold and the host function that waits on it.
  * Locks: a latch's mutex guards its fields; nothing is called under it.
  */
 #include "tests/support/runtimes.h"
@@ -127,14 +127,14 @@ bool support_wait_stream(lade_runtime *runtime, lade_stream stream) {
 
 /* --- Gates -------------------------------------------------------------------------------------------------------- */
 
-struct support_gate_latch {
+struct support_stream_hold_latch {
   pthread_mutex_t lock;
   pthread_cond_t opened;
   bool open;
-  int users; /* the gate and the host function */
+  int users; /* the hold and the host function */
 };
 
-static void latch_leave(struct support_gate_latch *latch) {
+static void latch_leave(struct support_stream_hold_latch *latch) {
   /* Called with the lock held; gives it up. */
   bool last = --latch->users == 0;
   pthread_mutex_unlock(&latch->lock);
@@ -145,14 +145,14 @@ static void latch_leave(struct support_gate_latch *latch) {
 }
 
 static void latch_wait(void *user) {
-  struct support_gate_latch *latch = user;
+  struct support_stream_hold_latch *latch = user;
   pthread_mutex_lock(&latch->lock);
   while (!latch->open) pthread_cond_wait(&latch->opened, &latch->lock);
   latch_leave(latch);
 }
 
-static struct support_gate_latch *latch_create(void) {
-  struct support_gate_latch *latch = malloc(sizeof *latch);
+static struct support_stream_hold_latch *latch_create(void) {
+  struct support_stream_hold_latch *latch = malloc(sizeof *latch);
   if (latch == NULL) abort();
   pthread_mutex_init(&latch->lock, NULL);
   pthread_cond_init(&latch->opened, NULL);
@@ -161,31 +161,31 @@ static struct support_gate_latch *latch_create(void) {
   return latch;
 }
 
-static lade_status gate_queue(support_gate *gate) {
+static lade_status hold_queue(support_stream_hold *hold) {
   ladei_stream stream;
-  lade_status status = gate->runtime->ops->stream_resolve(gate->runtime->self, gate->stream, &stream);
+  lade_status status = hold->runtime->ops->stream_resolve(hold->runtime->self, hold->stream, &stream);
   if (status != LADE_OK) return status;
-  gate->latch = latch_create();
-  status = gate->runtime->ops->host_function(gate->runtime->self, &stream, latch_wait, gate->latch);
+  hold->latch = latch_create();
+  status = hold->runtime->ops->host_function(hold->runtime->self, &stream, latch_wait, hold->latch);
   if (status != LADE_OK) {
-    free(gate->latch);
-    gate->latch = NULL;
+    free(hold->latch);
+    hold->latch = NULL;
   }
   return status;
 }
 
-bool support_gate_close(support_gate *gate, lade_runtime *runtime, lade_stream stream) {
-  /* Not through an interposer: the gate is no call of the code under test. */
-  *gate = (support_gate){support_inner(runtime), stream, NULL};
-  lade_status status = lade_soft_stream_hold(gate->runtime, stream);
-  if (status == LADE_ERR_UNSUPPORTED) status = gate_queue(gate);
-  return ladet_equal_status(__FILE__, __LINE__, "support_gate_close", LADE_OK, status);
+bool support_stream_hold_begin(support_stream_hold *hold, lade_runtime *runtime, lade_stream stream) {
+  /* Not through an interposer: the hold is no call of the code under test. */
+  *hold = (support_stream_hold){support_inner(runtime), stream, NULL};
+  lade_status status = lade_soft_stream_hold(hold->runtime, stream);
+  if (status == LADE_ERR_UNSUPPORTED) status = hold_queue(hold);
+  return ladet_equal_status(__FILE__, __LINE__, "support_stream_hold_begin", LADE_OK, status);
 }
 
-void support_gate_open(support_gate *gate) {
-  struct support_gate_latch *latch = gate->latch;
+void support_stream_hold_end(support_stream_hold *hold) {
+  struct support_stream_hold_latch *latch = hold->latch;
   if (latch == NULL) {
-    LADE_EXPECT_OK(lade_soft_stream_release(gate->runtime, gate->stream));
+    LADE_EXPECT_OK(lade_soft_stream_release(hold->runtime, hold->stream));
     return;
   }
   pthread_mutex_lock(&latch->lock);

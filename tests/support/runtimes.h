@@ -80,18 +80,17 @@ bool support_wait_event(lade_runtime *runtime, lade_event event);
 bool support_wait_stream(lade_runtime *runtime, lade_stream stream);
 
 /*
- * A gate in a stream: work queued on the stream after support_gate_close does not run until support_gate_open, so a
- * test can look at things that are surely pending. Synchronise the stream before closing a gate in it. While a gate is
- * closed: no synchronising, and no alloc or free op, which a driver may make wait for all work. Only streams that
- * the test created; close gates in several streams at once on software devices only, since a GPU's driver may run all
- * host functions in one thread.
+ * Holds a stream: work queued on it after support_stream_hold_begin does not run until support_stream_hold_end, so a test
+ * can look at things that are surely pending. Synchronise the stream first. While a stream is held: no synchronising, and no
+ * alloc or free op, which a driver may make wait for all work. Only streams that the test created; several at once on
+ * software devices only, since a GPU's driver may run all host functions in one thread.
  */
-typedef struct support_gate {
+typedef struct support_stream_hold {
   lade_runtime *runtime;
   lade_stream stream;
-  struct support_gate_latch *latch; /* NULL on "sim" and "cpu", which can hold a stream themselves */
-} support_gate;
-bool support_gate_close(support_gate *gate, lade_runtime *runtime, lade_stream stream);
-void support_gate_open(support_gate *gate);
+  struct support_stream_hold_latch *latch; /* NULL on "sim" and "cpu", which can hold a stream themselves */
+} support_stream_hold;
+bool support_stream_hold_begin(support_stream_hold *hold, lade_runtime *runtime, lade_stream stream);
+void support_stream_hold_end(support_stream_hold *hold);
 
 #endif /* LADE_TESTS_SUPPORT_RUNTIMES_H */
