@@ -269,7 +269,8 @@ static double pass_time(void *user) {
 }
 
 /* The variants [first, end), interleaved with each other. */
-static bool variants_measure(staging *s, int direction, staging_variant first, staging_variant end) {
+static bool variants_measure(staging *s, int direction, staging_variant first, staging_variant end,
+                             uint32_t passes_each) {
   pass passes[STAGING_VARIANTS];
   bench_variant variants[STAGING_VARIANTS] = {{0}};
   bench_samples samples[STAGING_VARIANTS];
@@ -280,12 +281,13 @@ static bool variants_measure(staging *s, int direction, staging_variant first, s
     variants[count] = (bench_variant){variant_names[i], pass_time, &passes[count]};
     count++;
   }
-  if (!bench_interleave(variants, count, s->settings.passes, samples)) return false;
+  if (!bench_interleave(variants, count, passes_each, samples)) return false;
   for (size_t i = 0; i < count; i++) s->samples[direction][passes[i].variant] = samples[i];
   return true;
 }
 
 bool staging_measure(staging *s, int direction) {
-  return variants_measure(s, direction, STAGING_LADE, STAGING_NAIVE) &&
-         variants_measure(s, direction, STAGING_NAIVE, STAGING_VARIANTS);
+  uint32_t passes = s->settings.passes, slow = s->settings.slow_passes != 0 ? s->settings.slow_passes : passes;
+  return variants_measure(s, direction, STAGING_LADE, STAGING_NAIVE, passes) &&
+         variants_measure(s, direction, STAGING_NAIVE, STAGING_VARIANTS, slow);
 }

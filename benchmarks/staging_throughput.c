@@ -36,6 +36,7 @@ enum {
   KEY_READERS,
   KEY_PASSES,
   KEY_NO_VERIFY,
+  KEY_SLOW_PASSES,
   KEY_JSON,
   KEY_PLOT,
   KEY_WINDOW,
@@ -56,6 +57,7 @@ static const struct argp_option option_table[] = {
     {"depth", KEY_DEPTH, "N", 0, "Pinned blocks in use at once (default: chosen by lade)", 0},
     {"readers", KEY_READERS, "N", 0, "Reader threads (default: chosen by lade)", 0},
     {"passes", KEY_PASSES, "N", 0, "Timed passes per variant (default 5)", 0},
+    {"slow-passes", KEY_SLOW_PASSES, "N", 0, "... of (b) and (c), which take most of the time (default: as many)", 0},
     {"direct", KEY_DIRECT, NULL, 0, "Files past the page cache (O_DIRECT)", 0},
     {"storage", KEY_STORAGE, "NAME", 0, "auto, uring, pread or cufile (default auto)", 0},
     {"under-way", KEY_UNDER_WAY, "BYTES", 0, "Pinned blocks in use at once, together (default: chosen by lade)", 0},
@@ -138,6 +140,9 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_READERS: settings->readers = (uint32_t)number_parse("readers", argument, 1, 256, false, state); return 0;
   case KEY_PASSES:
     settings->passes = (uint32_t)number_parse("passes", argument, 1, BENCH_MAX_REPEATS, false, state);
+    return 0;
+  case KEY_SLOW_PASSES:
+    settings->slow_passes = (uint32_t)number_parse("slow-passes", argument, 1, BENCH_MAX_REPEATS, false, state);
     return 0;
   case KEY_WINDOW: settings->window_bytes = number_parse("window", argument, 1, most_bytes, true, state); return 0;
   case KEY_UNDER_WAY:
