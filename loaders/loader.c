@@ -336,7 +336,7 @@ static void skip_note(lade_loader *loader, uint64_t record) {
   ladei_lock_release(&loader->lock);
 }
 
-/* With the lock: other threads read the batch's count (I2). */
+/* Takes the lock, since other threads read the batch's count (I2). */
 static void batch_leave_out(lade_loader *loader, batch_slot *s, const bool *left_out) {
   ladei_lock_acquire(&loader->lock);
   ladei_loader_batch_leave_out(&loader->plan, &s->batch, left_out);

@@ -184,6 +184,7 @@ void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
  * after every so many, such that each pays for a recount of 16 slots or transfers.
  */
 static void core_recount(lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
 #ifndef NDEBUG
   enum { RECORDS_PER_CHANGE = 16 };
   const ladei_pipe_core *core = &pipeline->core;

@@ -299,13 +299,9 @@ static bool order_calls(const ladei_pipe_order *order) {
 
 static void *thread_main(void *argument);
 
-/* Starts a thread, or the watch. Called with the lock, or before there are others. */
-static int thread_create(pthread_t *thread, void *(*body)(void *), threads_state *state) {
-  return ladei_thread_start(thread, body, state);
-}
-
+/* Before there are other threads; later called by the watch alone, which holds the lock. */
 static int thread_start(threads_state *state) {
-  int code = thread_create(&state->threads[state->count], thread_main, state);
+  int code = ladei_thread_start(&state->threads[state->count], thread_main, state);
   state->count += code == 0 ? 1 : 0;
   return code;
 }
@@ -374,7 +370,7 @@ static void call_begin(threads_state *state, const ladei_pipe_order *order, thre
   TAILQ_INSERT_TAIL(&state->calls, call, link);
   state->calling++;
   if (!state->watched) {
-    state->watched = thread_create(&state->watch, watch_main, state) == 0; /* else with the next call */
+    state->watched = ladei_thread_start(&state->watch, watch_main, state) == 0; /* else with the next call */
   } else if (state->watch_rests) {
     state->watch_rests = false;
     ladei_condition_signal(&state->watch_work);

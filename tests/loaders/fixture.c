@@ -50,7 +50,7 @@ static void device_close(fixture *f, int device) {
     lade_device_allocator *allocator = lade_pair_device_allocator(f->pairs[device]);
     retired = lade_device_stream_retire(allocator, stream);
     if (retired != LADE_OK) retired = lade_device_stream_retire(allocator, stream);
-    /* A lost device's streams are not to be told from others any more: its allocator keeps what it knows of them. */
+    /* A lost device's streams cannot be distinguished from others any more: its allocator keeps what it knows of them. */
     if (retired != LADE_OK) LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, retired);
     if (retired == LADE_OK) TWICE(lade_stream_destroy(f->runtime, stream));
   }

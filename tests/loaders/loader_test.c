@@ -248,7 +248,7 @@ LADE_TEST_P(Loader, ResumesExactlyWhereItWas, support_soft_runtimes, name) {
     lade_loader_state_init(&state);
     LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
     LADE_EXPECT_EQ_UINT(state.batches, stop);
-    LADE_EXPECT_OK(lade_loader_destroy(loader)); /* with batches staged that nobody saw */
+    LADE_EXPECT_OK(lade_loader_destroy(loader)); /* with batches staged and not handed out */
     options.resume = &state;
     LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
     lade_batch_init(&batch);

@@ -61,7 +61,7 @@ typedef struct scene {
 
 static bool scene_open(scene *s, const char *kind_name) {
   *s = (scene){.k = kind_of(kind_name)};
-  if (access("/dev/shm", W_OK) == 0) setenv("TEST_TMPDIR", "/dev/shm", 1); /* thousands of files that nobody keeps */
+  if (access("/dev/shm", W_OK) == 0) setenv("TEST_TMPDIR", "/dev/shm", 1); /* thousands of files that are not kept */
   if (!support_temp_dir_create(&s->dir)) return false;
   s->path = support_temp_dir_path(&s->dir, "model.safetensors");
   s->whole = support_temp_dir_path(&s->dir, s->k.sharded ? "model.safetensors.index.json" : "model.safetensors");
@@ -361,7 +361,7 @@ LADE_TEST(SafetensorsWhole, IsRefusedWhenTwoSavesAreMixed) {
   fixture_close(&f);
 }
 
-/* What carries no id, or another one, is nobody's to remove, whatever its name; names in use are not used again. */
+/* What carries no id, or another one, is not removed, whatever its name; names in use are not used again. */
 LADE_TEST(SafetensorsWhole, LeavesFilesOfOthersAlone) {
   static const char *const names[] = {"model-00001-of-00003.safetensors",   "model-7-00001-of-00003.safetensors",
                                       "model-1-00009-of-00009.safetensors", "model-1-2-00001-of-00003.safetensors",
@@ -466,7 +466,7 @@ LADE_TEST(SafetensorsWhole, KeepsTheFilesOfAnIndexThatWasPutAside) {
   fixture_close(&f);
 }
 
-/* Also after a save was killed: with its index gone nobody can tell which of its two saves was put aside. */
+/* Also after a save was killed: without its index it is not known which of its two saves was put aside. */
 LADE_TEST(SafetensorsWhole, KeepsTheFilesOfAnIndexThatWasPutAsideAfterAKill) {
   fixture f;
   scene s;

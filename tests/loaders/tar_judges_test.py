@@ -254,7 +254,7 @@ class GlobalHeaders(unittest.TestCase):
 
 
 class Sparse(unittest.TestCase):
-    """A sparse member that nobody wants had the whole shard refused."""
+    """A sparse member of no field had the whole shard refused."""
 
     def test_unwanted_members_are_passed(self):
         with tempfile.TemporaryDirectory() as folder:

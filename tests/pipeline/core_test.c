@@ -60,11 +60,11 @@ static unsigned chunk_of(const ladei_pipe_slot *slot) {
   return (unsigned)((slot->offset + slot->transfer->lead_bytes) / slot->transfer->chunk_bytes);
 }
 
-/* An unstaged chunk has none: a stand-in that is nobody's. */
+/* An unstaged chunk has none: one that no ring has. */
 static model_block *block_of(void *block) {
-  static model_block nobody;
-  nobody = (model_block){.alive = true};
-  return block != NULL ? (model_block *)block : &nobody;
+  static model_block unstaged;
+  unstaged = (model_block){.alive = true};
+  return block != NULL ? (model_block *)block : &unstaged;
 }
 
 static void *block_new(model *m) {
@@ -255,7 +255,7 @@ static void step(model *m) {
   }
 }
 
-/* Until nothing is left to do, which must come: the core never waits for something that nobody does. */
+/* Until nothing is left to do, which must come: the core never waits for something that does not come. */
 static void drain(model *m) {
   for (unsigned i = 0; m->core.unfinished > 0 || m->core.counters.blocks > 0 || m->out_count > 0; i++) {
     ladei_pipe_core_poll_wake(&m->core);

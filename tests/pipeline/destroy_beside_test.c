@@ -129,7 +129,7 @@ static void answer_check(const scene *s, lade_status status) {
   LADE_EXPECT(s->kind != CALL_CANCEL || status == LADE_OK);
 }
 
-/* A transfer behind a stream that stands still, its copy queued: unfinished until scene_let_go. */
+/* A transfer behind a stream that is stopped, its copy queued: unfinished until scene_let_go. */
 static bool scene_begin(scene *s) {
   if (!fixture_open(&s->f, "cpu", 2 * (size_t)CHUNK, NULL)) return false;
   LADE_EXPECT_OK(lade_stream_create(s->f.runtime, 0, &s->stream));
@@ -296,7 +296,7 @@ static lade_status chain_submit(chain *c) {
   return status;
 }
 
-/* Bug: each completion submits the next transfer, which nobody cancels, so destroy(cancel) never ended. */
+/* Bug: each completion submits the next transfer, which nothing cancels, so destroy(cancel) never ended. */
 LADE_TEST_P(Destroy, CancelsWhatCallbacksWouldSubmit, support_soft_runtimes, name) {
   static chain c;
   lade_pipeline_options options;

@@ -323,7 +323,7 @@ LADE_TEST_P(Tickets, MayBeTenThousand, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
-/* The child's calls on tickets of its parent are told so, however busy the parent's threads were at the fork. */
+/* The child's calls on tickets of its parent fail, however busy the parent's threads were at the fork. */
 LADE_TEST(Tickets, AreRefusedInAForkedChild) {
   fixture f;
   lade_ticket *ticket;

@@ -289,7 +289,7 @@ LADE_TEST_P(PipelineDestroy, CancelsWhatIsUnderWay, support_soft_runtimes, name)
         fixture_transfer(&f, i % 2 ? LADE_TO_HOST : LADE_TO_DEVICE, lade_endpoint_memory(host), DEVICE_BYTES);
     LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
   }
-  /* One that nobody waits for. */
+  /* One that is not waited for. */
   lade_ticket_release(tickets[19]);
   LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
   f.pipeline = NULL;
@@ -473,7 +473,7 @@ LADE_TEST_P(Pipeline, SurvivesALostDevice, support_soft_runtimes, name) {
   free(host);
 }
 
-/* After a fork only the parent may use it; the child gets told, not hung. */
+/* After a fork only the parent may use it; calls of the child fail, and do not hang. */
 LADE_TEST(Pipeline, RefusesToWorkInAForkedChild) {
   fixture f;
   lade_ticket *ticket;

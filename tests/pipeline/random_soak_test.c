@@ -115,7 +115,7 @@ static void pieces_cut(worker *w, job *j, lade_transfer *transfer) {
     if (j->down && one_in(w, 4)) {
       host = lade_endpoint_callback(job_call, j);
       host.concurrent = (int32_t)pick(w, 0, 1);
-      /* A callback is told offsets within its piece: right only for the first. */
+      /* A callback gets offsets within its piece: right only for the first. */
       if (at != 0) host = lade_endpoint_memory(j->host + at);
     }
     j->pieces[count] = (lade_piece){host, one_in(w, 2) && !j->allocated ? j->device + at : NULL, bytes};

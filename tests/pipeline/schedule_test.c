@@ -161,7 +161,7 @@ LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnPcie5) {
 
 LADE_TEST(PipelineSchedule, ReachesTheSlowerSideOnAVeryFastLink) { reaches(400 * GB_PER_S, 0.97); }
 
-/* Without staging nothing but the start of each copy stands between the link and its rate. */
+/* Without staging only the start of each copy keeps the link from its rate. */
 LADE_TEST(PipelineSchedule, CopiesPinnedMemoryAtTheLinksRate) {
   static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
   for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
@@ -218,7 +218,7 @@ LADE_TEST(PipelineSchedule, PinnedBulkIsOvertakenAndCancelledSoon) {
   schedule_close(&s);
 }
 
-/* A sink that is called in order and slow lets blocks stand: no more of them than any other transfer would use. */
+/* A slow sink that is called in order lets blocks stall: no more of them than any other transfer would use. */
 LADE_TEST(PipelineSchedule, SlowSinkHoldsNoMoreBlocks) {
   static const storage slow = {"slow sink", 4, 0, 1 * GB_PER_S, 0};
   schedule s;

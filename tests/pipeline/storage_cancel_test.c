@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Across sources: Cancelling requests of storage that never answers, at each place where the cancel can meet them: a
- * pipe that nobody writes to is read by the engine alone, without the pipeline around it.
+ * pipe that nothing is written to is read by the engine alone, without the pipeline around it.
  */
 #include <pthread.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPUDirect Storage, by a cuFile that stands in for NVIDIA's: what goes that way, what does not, and what goes wrong.
+ * GPUDirect Storage, by a cuFile in place of NVIDIA's: what goes that way, what does not, and what goes wrong.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -41,7 +41,7 @@ static bool scene_open_on(scene *s, const char *runtime, loop_cufile_plan plan) 
   options.chunk_bytes = CHUNK;
   options.storage = LADE_STORAGE_CUFILE;
   if (!hooks_find(s)) {
-    LADE_FAIL("no stand-in for cuFile: %s", dlerror());
+    LADE_FAIL("no cuFile of the tests: %s", dlerror());
     return false;
   }
   s->set(&plan);

@@ -333,7 +333,7 @@ static void save_on_tiny_disk(void *user) {
     }
     free(s.out);
     s.out = whole;
-    LADE_EXPECT_EQ_INT(umount2(disk, MNT_DETACH), 0); /* io_uring lets go of files a moment after it has told */
+    LADE_EXPECT_EQ_INT(umount2(disk, MNT_DETACH), 0); /* io_uring closes files a moment after its completions */
   }
   LADE_EXPECT_EQ_INT(rmdir(disk), 0);
   free(disk);
@@ -501,7 +501,7 @@ static void read_from_ramfs(void *user) {
     LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(path, 3, LADE_FILE_DIRECT), BYTES - 3));
     fixture_expect_device_pattern(&s.f, 0, BYTES - 3, 8, 3);
     LADE_EXPECT_EQ_UINT(fixture_info(&s.f).direct_refused, 1);
-    LADE_EXPECT_EQ_INT(umount2(disk, MNT_DETACH), 0); /* io_uring lets go of files a moment after it has told */
+    LADE_EXPECT_EQ_INT(umount2(disk, MNT_DETACH), 0); /* io_uring closes files a moment after its completions */
   }
   LADE_EXPECT_EQ_INT(rmdir(disk), 0);
   free(disk);
@@ -515,7 +515,7 @@ LADE_TEST_P(StorageFault, ReadsFromAFileSystemWithoutODirect, storages, storage)
 
 /* --- storage that hangs, and forks -------------------------------------------------------------------------------- */
 
-/* A pipe that nobody writes to is storage that never answers. Other transfers go on, and a cancel ends it. */
+/* A pipe without data is storage that never answers. Other transfers go on, and a cancel ends it. */
 LADE_TEST(StorageFault, CancelsReadsThatHang) {
   scene s;
   int ends[2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls on files that fail when they are told to: the program's own definitions stand before the C library's.
+ * System calls on files that fail when a test says so: the linker takes the program's own definitions first.
  *
  *   storage_faults_set((storage_faults){.pread_short = 3});   // every third pread moves one byte only
  *   ...

@@ -256,7 +256,7 @@ LADE_TEST(StorageRequest, EndsEarlyWhenItsFileIsCancelled) {
   bench_destroy(b);
 }
 
-/* The kernel gave one call up though nobody asked for that: once more. */
+/* The kernel gave one call up without being asked to: it is repeated. */
 LADE_TEST(StorageRequest, RepeatsWhatWasInterrupted) {
   bench *b = bench_create(1, false, false);
   ladei_pipe_storage_request request = {

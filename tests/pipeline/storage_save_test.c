@@ -237,7 +237,7 @@ LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
   place_remove(&p);
 }
 
-/* Without locks nobody knows who lives: what is there stays, and saves work. */
+/* Without locks it is not known which process lives: what is there stays, and saves work. */
 LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
   place p;
   if (!place_create(&p)) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * No wake-up of a reader thread is lost: each of N orders that hang gets one of N threads, however the orders come up and
- * whatever the threads were doing. What hangs is a meeting, which nobody leaves before all have come: one thread left asleep
+ * whatever the threads were doing. What hangs is a meeting, which none leaves before all have come: one thread left asleep
  * and it never takes place.
  */
 #include <pthread.h>
@@ -159,7 +159,7 @@ LADE_TEST(Threads, WakeEachOtherForTheChunksOfOneTransfer) {
   fixture_close(&s.f);
 }
 
-/* Submits in close order: most of them find somebody on the way. */
+/* Submits in close order: most of them find a thread on the way. */
 LADE_TEST(Threads, WakeForEachOfManySubmits) {
   scene s;
   if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
@@ -167,7 +167,7 @@ LADE_TEST(Threads, WakeForEachOfManySubmits) {
   fixture_close(&s.f);
 }
 
-/* Beside a copy whose end somebody asks for, awake and in his sleep: the last to come takes that task over. */
+/* Beside a copy that a thread polls, spinning or sleeping: the last to come takes that task over. */
 LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
   scene s;
   lade_stream stream;
@@ -175,7 +175,7 @@ LADE_TEST(Threads, WakeWhileOneAsksForTheEndOfCopies) {
   LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
   for (unsigned round = 0; round < ROUNDS && !lade_test_has_failed(); round++) {
     lade_ticket *copying;
-    /* The copy waits for a stream that stands still, so it is under way until the meeting is over. */
+    /* The copy waits for a stream that is stopped, so it is under way until the meeting is over. */
     LADE_ASSERT_OK(lade_soft_stream_hold(s.f.runtime, stream));
     lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
     LADE_ASSERT_OK(lade_copy_async(s.f.runtime, s.f.device, s.f.device + CHUNK, CHUNK, stream));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: Transfers that wait for streams of the caller's: they hold up nobody else.
+ * Across sources: Transfers that wait for streams of the program do not delay others.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -111,7 +111,7 @@ LADE_TEST(Fairness, SubmittersShareByBytes) {
   fixture_close(&f);
 }
 
-/* A flow that was idle for long has saved up nothing: it does not shut the others out when it comes back. */
+/* A fair queue that was idle for long has saved up nothing: it does not delay the others when it comes back. */
 LADE_TEST(Fairness, IdleTimeIsNotSavedUp) {
   fixture f;
   ends all = {.count = 0};
@@ -139,7 +139,7 @@ LADE_TEST(Fairness, IdleTimeIsNotSavedUp) {
   fixture_close(&f);
 }
 
-/* Told once, before waits return, with the outcome; a refusal becomes the error of a transfer that had none. */
+/* Called once, before waits return, with the outcome; a refusal becomes the error of a transfer that had none. */
 LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
   fixture f;
   lade_ticket *ticket;
@@ -155,7 +155,7 @@ LADE_TEST_P(Completion, IsToldOnceWithTheOutcome, support_soft_runtimes, name) {
     if (fails) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_LIMIT");
     lade_ticket_release(ticket);
   }
-  /* A transfer of nothing is over at once, and tells. One that is cancelled tells that, whatever the answer. */
+  /* A transfer of nothing is over at once, and calls it. One that is cancelled stays so, whatever it returns. */
   ends all = {.count = 0};
   ending e = {.all = &all, .answer = LADE_ERR_LIMIT};
   lade_transfer transfer = bulk(&f, LADE_TO_HOST, 0, &e);

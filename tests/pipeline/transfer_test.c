@@ -162,7 +162,7 @@ LADE_TEST_P(Transfer, RunsManyAtOnceBothWays, support_soft_runtimes, name) {
   free(back);
 }
 
-/* Work queued on a stream after lade_stream_wait_ticket() sees the bytes, though nobody waited for the ticket. */
+/* Work queued on a stream after lade_stream_wait_ticket() sees the bytes, without a wait for the ticket. */
 LADE_TEST_P(Transfer, OrdersStreamsAfterItsCopies, support_soft_runtimes, name) {
   fixture f;
   lade_stream stream;
