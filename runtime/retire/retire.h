@@ -254,7 +254,4 @@ void ladei_retire_counters_get(ladei_retire *retire, ladei_retire_counters *out)
 /* Recounts the invariants stated in retire_note.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
 lade_status ladei_retire_check(ladei_retire *retire);
 
-/* TEST ONLY. With `broken`, add answers false at once, whatever was noted: proves that a test notices early reuse. */
-void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken);
-
 #endif /* LADE_RUNTIME_RETIRE_H */

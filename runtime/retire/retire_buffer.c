@@ -360,8 +360,7 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
 }
 
 bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
-  if (buffers_off(retire) || atomic_load_explicit(&retire->broken, memory_order_relaxed))
-    return ladei_retire_add(retire, ticket, false);
+  if (buffers_off(retire)) return ladei_retire_add(retire, ticket, false);
   quick_result result = add_quick(buffer, ticket);
   if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
   if (result == QUICK_FULL) buffer_publish(retire, buffer, buffer->recent);

@@ -32,8 +32,6 @@ lade_status ladei_retire_check(ladei_retire *retire) {
   return status;
 }
 
-void ladei_retire_break_rule_for_test(ladei_retire *retire, bool broken) { atomic_store(&retire->broken, broken); }
-
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 /* Uses noted and never added. */

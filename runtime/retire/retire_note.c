@@ -383,7 +383,6 @@ static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket)
 }
 
 bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
-  if (atomic_load_explicit(&retire->broken, memory_order_relaxed)) ladei_retire_forget(retire, ticket);
   if (!ladei_retire_ticket_noted(ticket)) return false;
   ladei_retire_queue *claimed = NULL, **tail = &claimed;
   ladei_lock_acquire(&retire->lock);

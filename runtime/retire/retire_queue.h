@@ -158,7 +158,6 @@ struct ladei_retire {
   ladei_retire_options options;
   ladei_event_pool *events;
   struct ladei_retire_capture_box *captures;
-  _Atomic(bool) broken; /* test only */
 
   /* On a line of its own: what stands above is read in every call. */
   _Alignas(LADEI_CACHE_LINE_BYTES) ladei_lock lock;

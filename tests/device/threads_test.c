@@ -11,6 +11,7 @@
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
@@ -137,7 +138,7 @@ static uint64_t sim_findings(bool broken) {
   static arena a;
   a = (arena){.served = 0};
   if (!arena_open(&a, "sim", false)) return UINT64_MAX;
-  ladei_retire_break_rule_for_test(a.f.allocator->retire, broken);
+  support_lie_done(a.f.runtime, broken);
   worker workers[FIXTURE_STREAMS];
   support_random random;
   support_random_start(&random, 7);

@@ -14,8 +14,8 @@
 #include "host/pool.h"
 #include "lade/pipeline.h"
 #include "runtime/ops.h"
-#include "runtime/retire/retire.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/pattern.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
@@ -67,12 +67,12 @@ static bool world_open(world *w, bool broken) {
   soft.device_count = 1;
   lade_runtime_options_init(&options);
   options.soft = &soft;
-  w->runtime = support_runtime_open_with("sim", &options);
+  w->runtime = support_interposer_open("sim", &options);
   lade_pinned_options_init(&pinned);
   pinned.event_batch = (uint32_t)pick(w, 1, 16);
   pinned.segment_bytes = 1 << 20;
   bool good = w->runtime != NULL && lade_pinned_pool_create(w->runtime, &pinned, &w->pool) == LADE_OK;
-  ladei_retire_break_rule_for_test(w->pool->retire, broken);
+  if (good) support_lie_done(w->runtime, broken);
   for (size_t i = 0; good && i < PIPELINES; i++) {
     lade_pipeline_options pipeline;
     lade_pipeline_options_init(&pipeline);

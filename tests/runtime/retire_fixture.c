@@ -50,6 +50,7 @@ void fixture_note_now(fixture *own, int block, lade_stream stream) {
 bool fixture_add(fixture *own, int block) {
   own->blocks[block].pending = true;
   ladei_retire_ticket *ticket = &own->blocks[block].ticket;
+  if (own->forgetful) ladei_retire_forget(own->retire, ticket);
   bool pending = own->buffered ? ladei_retire_buffer_add(own->retire, &own->buffer, ticket)
                                : ladei_retire_add(own->retire, ticket, false);
   if (!pending) own->blocks[block].pending = false;

@@ -30,7 +30,8 @@ typedef struct fixture {
   lade_runtime *runtime;
   ladei_retire *retire;
   ladei_retire_buffer buffer;
-  bool buffered; /* fixture_note and fixture_add go by the buffer */
+  bool forgetful; /* fixture_add forgets what was noted: blocks come back too early */
+  bool buffered;  /* fixture_note and fixture_add go by the buffer */
   fixture_block blocks[FIXTURE_BLOCKS];
   int done[8 * FIXTURE_BLOCKS]; /* blocks given to done(), in order */
   int done_count;

@@ -193,7 +193,7 @@ static uint64_t model_run(uint64_t seed, const ladei_retire_options *options, bo
   memset(&m, 0, sizeof m);
   support_random_start(&m.random, seed);
   fixture_open(&m.own, options);
-  ladei_retire_break_rule_for_test(m.own.retire, broken);
+  m.own.forgetful = broken;
   m.capturing = -1;
   m.buffered = buffered;
   for (int s = 0; s < STREAMS; s++) m.streams[s] = fake_stream_create(m.own.fake);
@@ -255,11 +255,11 @@ static void stress_done(void *owner, ladei_retire_ticket *list) {
 static void stress_note(stress *all, ladei_retire_buffer *buffer, stress_block *block, support_random *random) {
   size_t s = support_random_below(random, SHARED_STREAMS);
   unsigned flags = support_random_one_in(random, 5) ? LADEI_NOTE_NOW : 0;
-  bool by_lane = flags == 0 && support_random_below(random, 4) > 0;
+  bool by_buffer = flags == 0 && support_random_below(random, 4) > 0;
   pthread_rwlock_rdlock(&all->shared[s].alive);
   fake_work(all->fake, all->shared[s].stream, 1);
-  LADE_EXPECT_OK(by_lane ? ladei_retire_buffer_note(all->retire, buffer, &block->ticket, all->shared[s].stream)
-                         : ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
+  LADE_EXPECT_OK(by_buffer ? ladei_retire_buffer_note(all->retire, buffer, &block->ticket, all->shared[s].stream)
+                           : ladei_retire_note(all->retire, &block->ticket, all->shared[s].stream, flags));
   pthread_rwlock_unlock(&all->shared[s].alive);
 }
 
@@ -269,9 +269,9 @@ static void stress_use(stress *all, ladei_retire_buffer *buffer, stress_block *b
   if (support_random_one_in(random, 6))
     LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, LADE_STREAM_PER_THREAD, 0));
   atomic_store(&block->pending, true);
-  bool by_lane = support_random_below(random, 4) > 0;
-  if (!(by_lane ? ladei_retire_buffer_add(all->retire, buffer, &block->ticket)
-                : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
+  bool by_buffer = support_random_below(random, 4) > 0;
+  if (!(by_buffer ? ladei_retire_buffer_add(all->retire, buffer, &block->ticket)
+                  : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);
   }

@@ -853,15 +853,3 @@ LADE_TEST(RetireFork, EveryCallOfTheChildAnswersForked) {
   fixture_close(&own); /* the parent is unharmed */
   LADE_EXPECT_EQ_INT(own.done_count, 1);
 }
-
-LADE_TEST(RetireBrokenRule, GivesBlocksBackAtOnce) {
-  static fixture own;
-  lade_stream stream = fixture_open(&own, NULL);
-  fake_work(own.fake, stream, 1);
-  ladei_retire_break_rule_for_test(own.retire, true);
-  fixture_note(&own, 0, stream);
-  LADE_EXPECT(!fixture_add(&own, 0));
-  ladei_retire_break_rule_for_test(own.retire, false);
-  fixture_use(&own, 0, stream);
-  fixture_close(&own);
-}

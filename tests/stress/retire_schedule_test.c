@@ -176,7 +176,7 @@ static void op_note_now(bench *own, int thread) {
   note(own, &own->blocks[SHARED], 0, LADEI_NOTE_NOW);
 }
 
-static void op_lane_note(bench *own, int thread) {
+static void op_buffer_note(bench *own, int thread) {
   work(own, 0);
   buffer_note(own, thread, &own->blocks[SHARED], 0);
 }
@@ -203,7 +203,7 @@ static void op_use(bench *own, int thread) {
   add(own, block);
 }
 
-static void op_lane_use(bench *own, int thread) {
+static void op_buffer_use(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   work(own, 0);
   buffer_note(own, thread, block, 0);
@@ -287,7 +287,7 @@ static void op_poll_close(bench *own, int thread) {
   LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
 }
 
-static void op_lane_poll(bench *own, int thread) {
+static void op_buffer_poll(bench *own, int thread) {
   uint64_t found;
   LADE_EXPECT_OK(ladei_retire_buffer_poll(own->retire, &own->buffers[thread], &found));
 }
@@ -343,28 +343,28 @@ static void op_step(bench *own, int thread) {
 #define OPERATIONS_LIST(X)                                                                                             \
   X("note", op_note)                                                                                                   \
   X("note_now", op_note_now)                                                                                           \
-  X("note_by_lane", op_lane_note)                                                                                      \
+  X("note_by_buffer", op_buffer_note)                                                                                  \
   X("note_another_stream", op_note_other)                                                                              \
   X("note_an_event_and_add", op_note_event)                                                                            \
   X("note_and_add", op_use)                                                                                            \
-  X("note_and_add_by_lane", op_lane_use)                                                                               \
+  X("note_and_add_by_buffer", op_buffer_use)                                                                           \
   X("note_now_and_add", op_use_now)                                                                                    \
   X("capture", op_capture)                                                                                             \
   X("graph_destroy", op_graph_destroy)                                                                                 \
   X("note_capturing", op_note_capturing)                                                                               \
   X("forget_marked", op_forget_marked)                                                                                 \
   X("add", op_add)                                                                                                     \
-  X("add_by_lane", op_buffer_add)                                                                                      \
+  X("add_by_buffer", op_buffer_add)                                                                                    \
   X("forget", op_forget)                                                                                               \
   X("poll", op_poll)                                                                                                   \
   X("poll_and_close", op_poll_close)                                                                                   \
-  X("poll_by_lane", op_lane_poll)                                                                                      \
+  X("poll_by_buffer", op_buffer_poll)                                                                                  \
   X("close", op_close)                                                                                                 \
   X("synchronize", op_synchronize)                                                                                     \
   X("end_quarantine", op_end_quarantine)                                                                               \
   X("stream_retire", op_stream_retire)                                                                                 \
   X("counters", op_counters)                                                                                           \
-  X("close_the_lane", op_buffer_close)                                                                                 \
+  X("close_the_buffer", op_buffer_close)                                                                               \
   X("step", op_step)
 
 static const operation operations[] = {
@@ -503,8 +503,8 @@ LADE_TEST_P(RetireSchedule, Pairs, names, name) {
 
 /* Every three of those that meet most often: one switch besides those at the ends, or two where there is time. */
 LADE_TEST(RetireSchedule, Triples) {
-  static const char *const often[] = {"note_now",     "note_by_lane",   "note_and_add", "note_and_add_by_lane",
-                                      "poll_by_lane", "poll_and_close", "synchronize",  "stream_retire"};
+  static const char *const often[] = {"note_now",       "note_by_buffer", "note_and_add", "note_and_add_by_buffer",
+                                      "poll_by_buffer", "poll_and_close", "synchronize",  "stream_retire"};
   enum { OFTEN = sizeof often / sizeof often[0] };
   bench own;
   uint64_t count = 0;

@@ -5,7 +5,7 @@
  *   lade_runtime (ours) --ops--> interposer_<op>() --ops--> the runtime below
  *
  * I1  Each op but close, now_ns and native_error_text is in SUPPORT_OPS once, so each is counted and can fail.
- * I2  A call that is made to fail does not reach the runtime below and changes no live count.
+ * I2  A call that is made to fail, or answered with a lie, does not reach the runtime below and changes no live count.
  * I3  An op that the runtime below lacks is missing here too.
  * I4  The calling thread holds no lade lock: a call that breaks this stops the program (base/lock.h).
  * I5  hold.state goes NONE -> PLANNED -> (AFTER: STARTED ->) HELD -> NONE.
@@ -77,6 +77,7 @@ typedef struct interposer {
   op_state states[OP_COUNT];
   _Atomic(int64_t) live[SUPPORT_LIVE_COUNT];
   _Atomic(uint64_t) failed_calls;
+  atomic_bool lies;
   atomic_bool hold_planned; /* hold.state is not NONE */
   hold_plan hold;
   void (*hook)(void *user, const char *op);
@@ -139,6 +140,10 @@ static lade_status call_begin(interposer *self, int op) {
                      number);
 }
 
+static bool call_lies(interposer *self, int op) {
+  return (op == OP_stream_query || op == OP_event_query) && atomic_load_explicit(&self->lies, memory_order_relaxed);
+}
+
 static lade_status call_end(interposer *self, int op, lade_status status, int64_t amount) {
   int kind = (int)op_table[op].kind;
   if (status == LADE_OK && kind != SUPPORT_LIVE_NONE) atomic_fetch_add(&self->live[kind], amount);
@@ -151,7 +156,7 @@ static lade_status call_end(interposer *self, int op, lade_status status, int64_
   static lade_status interposer_##name params {                                                                        \
     interposer *interposed = self;                                                                                     \
     lade_status status = call_begin(interposed, OP_##name);                                                            \
-    if (status != LADE_OK) return status;                                                                              \
+    if (status != LADE_OK || call_lies(interposed, OP_##name)) return status;                                          \
     return call_end(interposed, OP_##name, interposed->inner->ops->name args, amount);                                 \
   }
 SUPPORT_OPS(OP_FUNCTION)
@@ -277,6 +282,8 @@ void support_hold_end(lade_runtime *runtime) {
   pthread_cond_broadcast(&self->hold.changed);
   pthread_mutex_unlock(&self->hold.mutex);
 }
+
+void support_lie_done(lade_runtime *runtime, bool lie) { atomic_store(&interposer_of(runtime)->lies, lie); }
 
 uint64_t support_failed_calls(lade_runtime *runtime) { return atomic_load(&interposer_of(runtime)->failed_calls); }
 

@@ -71,6 +71,12 @@ void support_hold(lade_runtime *runtime, const char *op, uint64_t nth, support_h
 void support_hold_await(lade_runtime *runtime);
 void support_hold_end(lade_runtime *runtime);
 
+/*
+ * While it lies, every question whether a stream or an event is done is answered with yes, without asking. What must wait for
+ * work then does not, and a test that is to notice that can show that it does.
+ */
+void support_lie_done(lade_runtime *runtime, bool lie);
+
 /* Calls that were made to fail so far. */
 uint64_t support_failed_calls(lade_runtime *runtime);
 
