@@ -41,7 +41,7 @@ typedef struct pin_run {
   unsigned threads; /* T */
   /* Of all rounds, the uncounted one first. */
   bench_samples reserve, touch, whole, segments;
-  unsigned told; /* rounds whose ratio was asked for */
+  unsigned ratios_read; /* rounds whose ratio was asked for */
 } pin_run;
 
 typedef struct touch_run {
@@ -217,7 +217,7 @@ static double reserve_16_measure(void *user) {
 /* One round after the other. Measures nothing. */
 static double ratio_tell(void *user) {
   pin_run *run = user;
-  unsigned round = run->told++;
+  unsigned round = run->ratios_read++;
   double registering = fmin(run->whole.values[round], run->segments.values[round]);
   return run->reserve.values[round] / fmax(run->touch.values[round], registering);
 }

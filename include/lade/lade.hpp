@@ -8,8 +8,8 @@
  *   lade::pinned_resource pinned(pool.get());
  *   std::pmr::vector<float> batch(1 << 20, &pinned);
  *
- * Destructors wait: for the work that uses a pool's memory, for transfers under way. An object must go before what it stands
- * on, as declared variables do. A failure in a destructor is kept for lade_last_error().
+ * Destructors wait: for the work that uses a pool's memory, for transfers under way. An object must be destroyed before what it
+ * uses, as declared variables are. A failure in a destructor is kept for lade_last_error().
  */
 #ifndef LADE_LADE_HPP
 #define LADE_LADE_HPP

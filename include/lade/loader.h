@@ -53,7 +53,7 @@ typedef struct lade_range {
  * Create an empty index.
  *
  * @param fields  Names of the fields that each record has, with commas between them: file extensions for tar shards, with
- *                ';' between those that stand for the same field ("jpg;jpeg;png,cls"). NULL: one field without name. At
+ *                ';' between those that mean the same field ("jpg;jpeg;png,cls"). NULL: one field without name. At
  *                most 64.
  * @param out     [out] Caller owns it until lade_index_destroy(). Untouched on error.
  *

@@ -64,7 +64,7 @@ extern "C" {
   X(LADE_ERR_UNSUPPORTED, 7, "this runtime, device or version cannot do that")                                         \
   X(LADE_ERR_NO_DEVICE, 8, "no such device, or no usable driver")                                                      \
   X(LADE_ERR_DEVICE_LOST, 9, "the device failed; nothing but closing works on this runtime any more")                  \
-  X(LADE_ERR_DRIVER, 10, "the driver reported an error; native_code tells which")                                      \
+  X(LADE_ERR_DRIVER, 10, "the driver reported an error; native_code is its number")                                    \
   X(LADE_ERR_FOREIGN_POINTER, 11, "the pointer was not handed out by this object")                                     \
   X(LADE_ERR_NOT_BLOCK_START, 12, "the pointer lies inside a block, not at its start")                                 \
   X(LADE_ERR_DOUBLE_FREE, 13, "the block is already free")                                                             \

@@ -95,7 +95,8 @@ static int arguments_read(replay_arguments *a, int argc, char **argv) {
   /* With --compare first, the trace comes last. */
   if (a->compare && a->trace == NULL && a->conf_count > 0) a->trace = a->confs[--a->conf_count];
   if (a->trace == NULL) return usage_error("%s", "which trace?");
-  if (a->compare && (a->json || a->conf != NULL || a->plot != NULL)) return usage_error("%s", "--compare stands alone");
+  if (a->compare && (a->json || a->conf != NULL || a->plot != NULL))
+    return usage_error("%s", "--compare is not combined with --json, --conf, --plot");
   return EXIT_FINE;
 }
 
