@@ -16,6 +16,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "benchmarks/messages.h"
+
 enum { REPEATS = 15, QUICK_REPEATS = 3 };
 
 struct bench {
@@ -103,7 +105,7 @@ bool bench_json_write(const json_t *document, const char *path) {
     code = errno;
     written = false;
   }
-  if (!written) fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(code));
+  if (!written) bench_error("%s: cannot be written: %s", path, strerror(code));
   return written;
 }
 
@@ -135,7 +137,7 @@ bool bench_measure_repeats(bench *b, unsigned repeats, const char *name, json_t 
   }
   json_t *row = bench_row(name, params, unit, variants, count, samples);
   if (row == NULL) {
-    fprintf(stderr, "%s: no memory for the result\n", name);
+    bench_error("%s: no memory for the result", name);
     return false;
   }
   row_print(row, variants, count, samples);
@@ -186,7 +188,7 @@ static int cases_run(bench *b) {
   int exit_status = 0;
   for (size_t i = 0; i < b->case_count; i++) {
     if ((!b->some_wanted || b->wanted[i]) && !b->cases[i].run(b, &b->cases[i])) {
-      fprintf(stderr, "case %s failed\n", b->cases[i].name);
+      bench_error("case %s failed", b->cases[i].name);
       exit_status = 1;
     }
   }
@@ -201,7 +203,7 @@ int bench_main(int argc, char **argv, const char *question, const bench_case *ca
   b.wanted = calloc(count, sizeof *b.wanted);
   argp_err_exit_status = 2;
   if (b.wanted == NULL || b.rows == NULL) {
-    fprintf(stderr, "no memory\n");
+    bench_error("no memory");
     exit_status = 1;
   } else {
     argp_parse(&argp, argc, argv, 0, NULL, &b);

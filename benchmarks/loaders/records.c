@@ -16,6 +16,7 @@
 
 #include "benchmarks/frame.h"
 #include "benchmarks/loaders/world.h"
+#include "benchmarks/messages.h"
 
 enum { SHARDS = 64, BATCH = 256, RECORD_LEAST = 16 << 10, RECORD_MOST = 128 << 10, VERIFIED_BATCHES = 4 };
 
@@ -85,7 +86,7 @@ static bool shards_make(uint64_t bytes) {
     good = shard_write(path, bytes / SHARDS, &random, noise) && shard_add(i, path);
   }
   free(noise);
-  if (!good) fputs("the shards cannot be made\n", stderr);
+  if (!good) bench_error("the shards cannot be made");
   return good;
 }
 

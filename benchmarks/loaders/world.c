@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "benchmarks/loaders/world.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "runtime/ops.h"
 
 static bool option_read(world *w, const char *name, const char *value) {
@@ -26,7 +28,7 @@ bool world_arguments(world *w, int *argc, char **argv) {
     if (strcmp(argv[i], "--runtime") != 0 && strcmp(argv[i], "--mib") != 0) {
       argv[kept++] = argv[i];
     } else if (i + 1 == *argc || !option_read(w, argv[i], argv[i + 1])) {
-      fprintf(stderr, "%s: %s needs a %s\n", argv[0], argv[i], strcmp(argv[i], "--mib") == 0 ? "number" : "name");
+      bench_error("%s needs a %s", argv[i], strcmp(argv[i], "--mib") == 0 ? "number" : "name");
       return false;
     } else {
       i++;
@@ -38,7 +40,7 @@ bool world_arguments(world *w, int *argc, char **argv) {
 }
 
 bool world_succeeded(lade_status status) {
-  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
+  if (status != LADE_OK) bench_lade_error("a call failed");
   return status == LADE_OK;
 }
 
@@ -46,7 +48,7 @@ bool world_open(world *w) {
   if (w->stream != NULL) return true;
   snprintf(w->folder, sizeof w->folder, "%s/lade_loaders_XXXXXX", bench_temporary_folder());
   if (mkdtemp(w->folder) == NULL) {
-    perror(w->folder);
+    bench_error("%s: %s", w->folder, strerror(errno));
     w->folder[0] = '\0';
     return false;
   }
@@ -83,7 +85,7 @@ static bool file_read(int fd, uint64_t offset, uint64_t bytes, char *buffer) {
   for (uint64_t done = 0; done < bytes;) {
     ssize_t got = pread(fd, buffer + done, bytes - done, (off_t)(offset + done));
     if (got <= 0) {
-      fputs("the input cannot be read\n", stderr);
+      bench_error("the input cannot be read");
       return false;
     }
     done += (uint64_t)got;
@@ -109,7 +111,7 @@ bool world_verify(const world *w, int fd, uint64_t offset, uint64_t bytes, const
   bool good = expected != NULL && found != NULL && file_read(fd, offset, bytes, expected) &&
               world_succeeded(w->runtime->ops->copy_sync(w->runtime->self, 0, LADEI_COPY_D2H, found, device, bytes));
   if (good && memcmp(expected, found, bytes) != 0) {
-    fputs("device memory does not hold what the file does\n", stderr);
+    bench_error("device memory does not hold what the file does");
     good = false;
   }
   free(expected);

@@ -18,6 +18,7 @@
 
 #include "base/size.h"
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "device/api/snapshot.h"
 #include "lade/device.h"
@@ -37,7 +38,7 @@ typedef struct rig {
 } rig;
 
 static bool failed(const char *what) {
-  fprintf(stderr, "device_cache: %s: %s\n", what, lade_last_error()->text);
+  bench_lade_error(what);
   return false;
 }
 

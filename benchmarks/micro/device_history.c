@@ -15,10 +15,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "lade/device.h"
 #include "lade/soft.h"
 
@@ -35,7 +35,7 @@ typedef struct rig {
 } rig;
 
 static bool failed(const char *what) {
-  fprintf(stderr, "device_history: %s: %s\n", what, lade_last_error()->text);
+  bench_lade_error(what);
   return false;
 }
 

@@ -16,13 +16,13 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/lock.h"
 #include "base/size.h"
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "lade/lade.h"
 
@@ -56,7 +56,7 @@ struct rig {
 };
 
 static bool failed(const char *what) {
-  fprintf(stderr, "device_threads: %s: %s\n", what, lade_last_error()->text);
+  bench_lade_error(what);
   return false;
 }
 
@@ -130,7 +130,7 @@ static double threads_run(rig *r, bool (*pair)(worker *w)) {
   pthread_barrier_init(&r->start, NULL, r->threads + 1);
   for (unsigned i = 0; i < r->threads; i++) {
     if (pthread_create(&threads[i], NULL, worker_main, &r->workers[i]) != 0) {
-      fprintf(stderr, "a thread cannot be started\n");
+      bench_error("a thread cannot be started");
       exit(1); /* the others wait for it */
     }
   }

@@ -4,11 +4,13 @@
  * driver of other benchmarks, and what lade's caches spare. And cold pinning: lade's way of making a first segment
  * against the driver's own allocation and a plain registration.
  */
+#include <errno.h>
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
@@ -26,7 +28,7 @@ static struct {
 #define OP(name, ...) (world.runtime->ops->name(world.runtime->self, ##__VA_ARGS__))
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
+  if (status != LADE_OK) bench_lade_error("a call failed");
   return status == LADE_OK;
 }
 
@@ -164,7 +166,7 @@ static double register_run(void *user) {
   double begun = bench_seconds();
   void *memory = mmap(NULL, work->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    perror("mmap");
+    bench_error("mmap: %s", strerror(errno));
     return (double)NAN;
   }
   bool good = succeeded(OP(host_register, 0, memory, work->bytes, 0));

@@ -12,10 +12,10 @@
  * With "threads" the process has a second thread, which sleeps.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "lade/device.h"
 #include "lade/pinned.h"
@@ -23,7 +23,7 @@
 enum { IN_FLIGHT = 64, MANY_STREAMS = 10000 };
 
 static int failed(const char *what) {
-  fprintf(stderr, "hot_paths: %s: %s\n", what, lade_last_error()->text);
+  bench_lade_error(what);
   return 1;
 }
 
@@ -81,7 +81,7 @@ static void *sleeper_run(void *user) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: hot_paths pinned|recorded|streams|device|retired BYTES PAIRS [threads]\n");
+    bench_error("usage: hot_paths pinned|recorded|streams|device|retired BYTES PAIRS [threads]");
     return 2;
   }
   size_t bytes = strtoull(argv[2], NULL, 10);

@@ -3,8 +3,9 @@
 #include "benchmarks/micro/mallocs.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "benchmarks/messages.h"
 
 void *(*mimalloc_alloc)(size_t bytes);
 void (*mimalloc_free)(void *pointer);
@@ -15,7 +16,7 @@ bool mimalloc_open(void) {
   void *alloc = library == NULL ? NULL : dlsym(library, "mi_malloc");
   void *release = library == NULL ? NULL : dlsym(library, "mi_free");
   if (alloc == NULL || release == NULL) {
-    fprintf(stderr, "mimalloc cannot be opened: %s\n", dlerror());
+    bench_error("mimalloc cannot be opened: %s", dlerror());
     return false;
   }
   memcpy(&mimalloc_alloc, &alloc, sizeof alloc);

@@ -8,13 +8,13 @@
  */
 #include "benchmarks/micro/model_driver.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "runtime/ops_list.h"
 
 enum { STREAMS_MAX = 10240, CONTEXT = 77 };
@@ -212,7 +212,7 @@ static lade_status op_close(void *self) {
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 static void never_called(void) {
-  fprintf(stderr, "an op was called that the model driver does not have\n");
+  bench_error("an op was called that the model driver does not have");
   abort();
 }
 
@@ -250,7 +250,7 @@ static void table_fill(lade_runtime_ops *ops) {
 model_driver *model_open(bool locks_pages) {
   model_driver *driver = aligned_alloc(_Alignof(model_driver), sizeof *driver);
   if (driver == NULL) {
-    fprintf(stderr, "no memory for the model driver\n");
+    bench_error("no memory for the model driver");
     return NULL;
   }
   memset(driver, 0, sizeof *driver);
@@ -258,7 +258,7 @@ model_driver *model_open(bool locks_pages) {
   atomic_init(&driver->next_address, ADDRESSES_BEGIN);
   table_fill(&driver->ops);
   if (ladei_runtime_adopt(&driver->ops, driver, NULL, &driver->runtime) != LADE_OK) {
-    fprintf(stderr, "model driver: %s\n", lade_last_error()->text);
+    bench_lade_error("model driver");
     free(driver);
     return NULL;
   }
@@ -267,7 +267,7 @@ model_driver *model_open(bool locks_pages) {
 
 void model_close(model_driver *driver) {
   if (driver == NULL) return;
-  if (lade_runtime_close(driver->runtime) != LADE_OK) fprintf(stderr, "model driver: %s\n", lade_last_error()->text);
+  if (lade_runtime_close(driver->runtime) != LADE_OK) bench_lade_error("model driver");
   free(driver);
 }
 

@@ -9,9 +9,9 @@
 #include "benchmarks/micro/pinned_cache_cycles.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/micro/workers.h"
 
@@ -39,7 +39,7 @@ ALWAYS_INLINE double cycles_loop(const subject_calls *calls, worker *w, double s
   do {
     for (int i = 0; i < BATCH; i++) {
       if (!cycle(calls, w)) {
-        fprintf(stderr, "cycles: a call failed: %s\n", lade_last_error()->text);
+        bench_lade_error("cycles: a call failed");
         return NAN;
       }
     }

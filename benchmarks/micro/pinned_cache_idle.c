@@ -8,8 +8,8 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/subjects.h"
 
 enum { BATCH = 256, IN_FLIGHT = 64, BLOCK_BYTES = 4096, IDLE_MOST = 1000 };
@@ -45,7 +45,7 @@ static bool idle_start(idle_run *run) {
   pthread_attr_setstacksize(&small, 128 << 10);
   for (unsigned i = 0; i < run->idle; i++) {
     if (pthread_create(&run->threads[i], &small, idle_main, run) != 0) {
-      fprintf(stderr, "idle: only %u threads can be started\n", i);
+      bench_error("idle: only %u threads can be started", i);
       return false; /* those that are there sleep until the program ends */
     }
   }
@@ -79,7 +79,7 @@ static double pairs_make(const idle_run *run, bool recorded) {
   do {
     for (int i = 0; i < BATCH; i++) {
       if (!pair_make(run, recorded)) {
-        fprintf(stderr, "idle: a call failed: %s\n", lade_last_error()->text);
+        bench_lade_error("idle: a call failed");
         return NAN;
       }
     }

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/reference/buddy.h"
@@ -250,7 +251,7 @@ static double metadata_measure(void *user) {
   }
   close(ends[1]);
   if (child < 0 || read(ends[0], &bytes, sizeof bytes) != (ssize_t)sizeof bytes) {
-    fprintf(stderr, "metadata: no answer from a child\n");
+    bench_error("metadata: no answer from a child");
     bytes = NAN;
   }
   close(ends[0]);
@@ -319,7 +320,7 @@ static double lade_cold(void *user) {
   lade_status status = lade_pinned_alloc(pool, run->bytes, &block);
   double elapsed = bench_seconds() - begin;
   if (status != LADE_OK)
-    fprintf(stderr, "cold: %s\n", lade_last_error()->text);
+    bench_lade_error("cold");
   else
     status = lade_pinned_free(pool, block);
   if (lade_pinned_pool_destroy(pool, true) != LADE_OK) status = LADE_ERR_BUSY;

@@ -6,9 +6,9 @@
 #include "benchmarks/micro/pinned_cache_pairs.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/subjects.h"
 
@@ -32,7 +32,7 @@ ALWAYS_INLINE double warm_loop(const subject_calls *calls, void *user) {
   do {
     for (int i = 0; i < BATCH; i++) {
       if (!calls->alloc(run->s, run->bytes, &block) || !calls->free(run->s, &block)) {
-        fprintf(stderr, "warm: a call failed at %zu bytes\n", run->bytes);
+        bench_error("warm: a call failed at %zu bytes", run->bytes);
         return NAN;
       }
     }
@@ -100,7 +100,7 @@ ALWAYS_INLINE double lists_loop(const subject_calls *calls, void *user) {
   } while (good && elapsed < run->seconds);
   for (unsigned i = 0; i < run->live && good; i++) good = calls->free(run->s, &blocks[i]);
   if (!good) {
-    fprintf(stderr, "lists: a call failed\n");
+    bench_error("lists: a call failed");
     return NAN;
   }
   return elapsed * 1e9 / (double)pairs;

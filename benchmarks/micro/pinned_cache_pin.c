@@ -15,12 +15,12 @@
 #include "benchmarks/micro/pinned_cache_pin.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/cgroups.h"
 #include "base/size.h"
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "benchmarks/micro/pinned_cache_memory.h"
 #include "host/limits.h"
@@ -58,7 +58,7 @@ static double note(bench_samples *samples, double begin) {
 }
 
 static double failed(const char *what) {
-  fprintf(stderr, "pin: %s: %s\n", what, lade_last_error()->text);
+  bench_lade_error(what);
   return NAN;
 }
 

@@ -7,11 +7,11 @@
  * for registered ones. docs/tuning.md quotes the medians. Run it on a quiet machine, built with --config=opt.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "benchmarks/micro/sizes.h"
 #include "lade/pinned.h"
@@ -42,7 +42,7 @@ typedef struct world {
 } world;
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
+  if (status != LADE_OK) bench_lade_error("a call failed");
   return status == LADE_OK;
 }
 

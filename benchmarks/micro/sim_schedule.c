@@ -12,9 +12,9 @@
  * what one direction alone reached.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
@@ -154,7 +154,7 @@ static double schedule_run(void *user) {
   const model *m = user;
   uint64_t ns;
   if (model_run(m, &ns) != LADE_OK) {
-    fprintf(stderr, "%s\n", lade_last_error()->text);
+    bench_lade_error("a call failed");
     return (double)NAN;
   }
   return (double)bytes_of(m) * ((int)m->direction == 0 ? 2 : 1) / (double)ns;

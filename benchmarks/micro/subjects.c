@@ -2,7 +2,7 @@
 /* Opening and closing what is measured: see subjects.h. */
 #include "benchmarks/micro/subjects.h"
 
-#include <stdio.h>
+#include "benchmarks/messages.h"
 
 lade_pinned_options subjects_pool_options(void) {
   lade_pinned_options options;
@@ -19,7 +19,7 @@ bool subjects_open(subjects *s, const lade_pinned_options *options) {
   if (s->driver == NULL) return false;
   lade_runtime *runtime = model_runtime(s->driver);
   if (lade_pinned_pool_create(runtime, options == NULL ? &standard : options, &s->pool) != LADE_OK)
-    fprintf(stderr, "pinned pool: %s\n", lade_last_error()->text);
+    bench_lade_error("pinned pool");
   else
     s->reference = reference_create(runtime);
   if (s->reference == NULL) {
@@ -31,7 +31,7 @@ bool subjects_open(subjects *s, const lade_pinned_options *options) {
 
 bool subjects_close(subjects *s) {
   bool destroyed = s->pool == NULL || lade_pinned_pool_destroy(s->pool, true) == LADE_OK;
-  if (!destroyed) fprintf(stderr, "pinned pool: %s\n", lade_last_error()->text);
+  if (!destroyed) bench_lade_error("pinned pool");
   reference_destroy(s->reference);
   model_close(s->driver);
   *s = (subjects){0};

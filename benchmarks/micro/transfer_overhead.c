@@ -5,11 +5,11 @@
  * time of all threads, that of a software device's copy engine included, and compared with the same copies alone.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "lade/lade.h"
 #include "runtime/ops.h"
 
@@ -25,7 +25,7 @@ static struct {
 } world;
 
 static bool succeeded(lade_status status) {
-  if (status != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
+  if (status != LADE_OK) bench_lade_error("a call failed");
   return status == LADE_OK;
 }
 

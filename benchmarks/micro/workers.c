@@ -3,8 +3,9 @@
 #include "benchmarks/micro/workers.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
+
+#include "benchmarks/messages.h"
 
 static void *worker_main(void *user) {
   worker *w = user;
@@ -22,7 +23,7 @@ double workers_run(worker *workers, unsigned count) {
   for (unsigned i = 0; i < count; i++) {
     workers[i].start = &start;
     if (pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0) {
-      fprintf(stderr, "a thread cannot be started\n");
+      bench_error("a thread cannot be started");
       exit(1); /* the others wait for it */
     }
   }

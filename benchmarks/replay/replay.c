@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "benchmarks/frame.h"
+#include "benchmarks/messages.h"
 #include "benchmarks/replay/shapes.h"
 
 static char command[4096]; /* path of `lade` */
@@ -32,7 +33,7 @@ typedef struct subject {
 } subject;
 
 static double failed(const char *what) {
-  fprintf(stderr, "replay: %s: %s\n", what, strerror(errno));
+  bench_error("%s: %s", what, strerror(errno));
   return NAN;
 }
 
