@@ -109,10 +109,10 @@ static void *worker_main(void *user) {
   w->pairs = 0;
   pthread_barrier_wait(&r->start);
   double begin = bench_seconds();
-  while (w->fine && !atomic_load_explicit(&r->stop, memory_order_relaxed)) {
+  do { /* once at least: a thread may run for the first time when all have been stopped */
     for (int i = 0; i < PAIRS_IN_A_ROW; i++) w->fine = r->pair(w) && w->fine;
     w->pairs += PAIRS_IN_A_ROW;
-  }
+  } while (w->fine && !atomic_load_explicit(&r->stop, memory_order_relaxed));
   w->seconds = bench_seconds() - begin;
   return NULL;
 }
