@@ -2,6 +2,7 @@
 /* Command lines of subcommands. */
 #include "tools/common/options.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -12,6 +13,19 @@ void name_print(FILE *out, const char *name) {
     fwrite(length == 0 ? "?" : name, 1, length == 0 ? 1 : length, out);
     name += length == 0 ? 1 : length;
   }
+}
+
+void message_print(const char *command, const char *name, const char *format, ...) {
+  va_list arguments;
+  fprintf(stderr, "%s: ", command);
+  if (name != NULL) {
+    name_print(stderr, name);
+    fputs(": ", stderr);
+  }
+  va_start(arguments, format);
+  vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  fputc('\n', stderr);
 }
 
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input) {

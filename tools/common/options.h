@@ -13,6 +13,10 @@ enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
 /* Prints a name of a file or in a file: control characters, which a terminal would obey, become '?'. */
 void name_print(FILE *out, const char *name);
 
+/* Prints "COMMAND: NAME: ..." on standard error, the name as name_print does; "COMMAND: ..." where it is NULL. */
+void message_print(const char *command, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name` is the command's in messages. */
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input);
 

@@ -128,12 +128,8 @@ static bool verified_file_open(const stage *s, const lade_safetensors *file, uin
   if (out->fd >= 0 && out->number == number) return true;
   if (out->fd >= 0) close(out->fd);
   *out = (verified_file){number, open(lade_safetensors_file_path(file, number), O_RDONLY | O_CLOEXEC)};
-  if (out->fd < 0) {
-    int reason = errno;
-    fprintf(stderr, "%s: cannot open ", s->command);
-    name_print(stderr, lade_safetensors_file_path(file, number));
-    fprintf(stderr, " again: %s\n", strerror(reason));
-  }
+  if (out->fd < 0)
+    message_print(s->command, lade_safetensors_file_path(file, number), "cannot be opened again: %s", strerror(errno));
   return out->fd >= 0;
 }
 
@@ -224,9 +220,7 @@ static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
   int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* open() of a pipe must not wait */
   if (fd < 0 || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     int reason = errno;
-    fprintf(stderr, "%s: ", s->command);
-    name_print(stderr, o->path);
-    fprintf(stderr, ": %s\n", fd < 0 ? strerror(reason) : "no regular file");
+    message_print(s->command, o->path, "%s", fd < 0 ? strerror(reason) : "no regular file");
     if (fd >= 0) close(fd);
     return false;
   }
@@ -270,7 +264,7 @@ static json_t *outcome_json(const outcome *o) {
 
 static bool row_append(const stage *s, json_t *rows, const outcome *o) {
   bool good = json_array_append_new(rows, outcome_json(o)) == 0;
-  if (!good) fprintf(stderr, "%s: %s: no memory for the report\n", s->command, o->path);
+  if (!good) message_print(s->command, o->path, "no memory for the report");
   return good;
 }
 
@@ -279,7 +273,7 @@ static bool report_print(const stage *s, const json_t *rows) {
   bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
   json_decref(report);
   puts("");
-  if (!good) fprintf(stderr, "%s: no memory for the report\n", s->command);
+  if (!good) message_print(s->command, NULL, "no memory for the report");
   return good;
 }
 

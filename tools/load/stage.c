@@ -17,9 +17,7 @@
 enum { BAR_COLUMNS = 30, BAR_NAME_BYTES = 31 };
 
 bool stage_failed(const stage *s, const char *what) {
-  fprintf(stderr, "%s: ", s->command);
-  name_print(stderr, what);
-  fprintf(stderr, ": %s\n", lade_last_error()->text);
+  message_print(s->command, what, "%s", lade_last_error()->text);
   return false;
 }
 

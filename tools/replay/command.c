@@ -31,6 +31,8 @@ static const char help[] =
     "\n"
     "exit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line\n";
 
+static const char command_name[] = "lade replay";
+
 typedef struct replay_arguments {
   const char *trace;
   const char *conf;
@@ -42,9 +44,7 @@ typedef struct replay_arguments {
 } replay_arguments;
 
 static int usage_error(const char *format, const char *what) {
-  fputs("lade replay: ", stderr);
-  fprintf(stderr, format, what);
-  fputs("\n", stderr);
+  message_print(command_name, NULL, format, what);
   fputs(help, stderr);
   return EXIT_BAD;
 }
@@ -120,10 +120,7 @@ static void snapshot_take(void *user, const report_entry *entry) {
 static void sample_take(void *user, const lade_device_stats *stats) { timeline_add(((sink *)user)->line, stats); }
 
 static int failed(const char *what, const char *name) {
-  int reason = errno;
-  fprintf(stderr, "lade replay: %s ", what);
-  name_print(stderr, name);
-  fprintf(stderr, ": %s\n", strerror(reason));
+  message_print(command_name, name, "%s: %s", what, strerror(errno));
   return EXIT_FAILED;
 }
 
@@ -131,7 +128,7 @@ static int failed(const char *what, const char *name) {
 static int trace_replay(const replay_arguments *a, const char *conf, sink *s) {
   bool standard_input = strcmp(a->trace, "-") == 0;
   FILE *file = standard_input ? stdin : fopen(a->trace, "r");
-  if (file == NULL) return failed("cannot open", a->trace);
+  if (file == NULL) return failed("cannot be opened", a->trace);
   replay_settings settings = {.conf = conf,
                               .snapshot = s->out != NULL ? snapshot_take : NULL,
                               .sample = s->line != NULL ? sample_take : NULL,
@@ -140,7 +137,7 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s) {
   trace_reader *reader = trace_reader_create(file, standard_input ? "standard input" : a->trace);
   replay *r = replay_create(&settings);
   if (reader == NULL || r == NULL) {
-    fputs("lade replay: no memory\n", stderr);
+    message_print(command_name, NULL, "no memory");
   } else {
     trace_result result = replay_run(r, reader);
     status = result == TRACE_END ? EXIT_FINE : result == TRACE_BAD ? EXIT_BAD : EXIT_FAILED;
@@ -157,10 +154,10 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s) {
 
 static int plot_write(const replay_arguments *a, const timeline *line) {
   FILE *file = fopen(a->plot, "w");
-  if (file == NULL) return failed("cannot write", a->plot);
+  if (file == NULL) return failed("cannot be written", a->plot);
   timeline_write_svg(file, line, a->trace);
   bool written = ferror(file) == 0;
-  return fclose(file) == 0 && written ? EXIT_FINE : failed("cannot write", a->plot);
+  return fclose(file) == 0 && written ? EXIT_FINE : failed("cannot be written", a->plot);
 }
 
 static int report_run(const replay_arguments *a) {
@@ -169,15 +166,15 @@ static int report_run(const replay_arguments *a) {
   static timeline line;
   timeline_init(&line);
   sink s = {.out = open_memstream(&text, &length), .json = a->json, .first = true};
-  if (s.out == NULL) return failed("no memory for", "the report");
+  if (s.out == NULL) return failed("no memory", "the report");
   if (a->plot != NULL) s.line = &line;
   if (a->json) fputs("{\"version\":1,\"snapshots\":[", s.out);
   int status = trace_replay(a, a->conf, &s);
   if (a->json) fputs("]}\n", s.out);
   bool complete = ferror(s.out) == 0;
-  if ((fclose(s.out) != 0 || !complete) && status == EXIT_FINE) status = failed("no memory for", "the report");
+  if ((fclose(s.out) != 0 || !complete) && status == EXIT_FINE) status = failed("no memory", "the report");
   if (status == EXIT_FINE && (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0))
-    status = failed("cannot write to", "standard output");
+    status = failed("cannot be written", "standard output");
   if (status == EXIT_FINE && a->plot != NULL) status = plot_write(a, &line);
   free(text);
   return status;
@@ -202,14 +199,14 @@ static int compare_run(const replay_arguments *a) {
   if (strcmp(a->trace, "-") == 0) return usage_error("%s", "--compare reads the trace more than once: no -");
   int count = a->conf_count + 1;
   row *rows = calloc((size_t)count, sizeof *rows);
-  if (rows == NULL) return failed("no memory for", "the comparison");
+  if (rows == NULL) return failed("no memory", "the comparison");
   int status = EXIT_FINE;
   for (int i = 0; i < count && status == EXIT_FINE; i++) {
     rows[i].conf = i == 0 ? "(as in the trace)" : a->confs[i - 1];
     timeline_init(&rows[i].line);
     sink s = {.line = &rows[i].line};
     status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s);
-    if (status != EXIT_FINE && i > 0) fprintf(stderr, "lade replay: that was with %s\n", a->confs[i - 1]);
+    if (status != EXIT_FINE && i > 0) message_print(command_name, NULL, "that was with %s", a->confs[i - 1]);
   }
   if (status == EXIT_FINE) {
     printf("%-44s %14s %14s %12s %10s %8s %8s\n", "settings", "reserved MiB", "active MiB", "fragmented", "drv allocs",
@@ -223,7 +220,7 @@ static int compare_run(const replay_arguments *a) {
 /* Before anything is read: settings that are wrong are wrong for any trace. */
 static int conf_check(const char *conf) {
   if (replay_conf_check(conf) == LADE_OK) return EXIT_FINE;
-  fprintf(stderr, "lade replay: %s\n", lade_last_error()->text);
+  message_print(command_name, NULL, "%s", lade_last_error()->text);
   return EXIT_BAD;
 }
 
@@ -235,7 +232,7 @@ static int command_replay(int argc, char **argv) {
     }
   }
   replay_arguments a = {.confs = calloc((size_t)argc, sizeof(char *))};
-  if (a.confs == NULL) return failed("no memory for", "the replay_arguments");
+  if (a.confs == NULL) return failed("no memory", "the arguments");
   int status = arguments_read(&a, argc, argv);
   if (status == EXIT_FINE && a.conf != NULL) status = conf_check(a.conf);
   for (int i = 0; i < a.conf_count && status == EXIT_FINE; i++) status = conf_check(a.confs[i]);

@@ -173,7 +173,7 @@ static bool checkpoint_open(const stage *s, const char *path, checkpoint *out) {
   if (!good) {
     stage_failed(s, "loading");
   } else if (!tensors_describe(&c) || !metadata_describe(&c)) {
-    fprintf(stderr, "%s: no memory for the list of tensors\n", s->command);
+    message_print(s->command, NULL, "no memory for the list of tensors");
     good = false;
   }
   *out = c;
@@ -209,7 +209,7 @@ static bool report_print(const stage *s, const save_arguments *a, const checkpoi
   bool good = report != NULL && path_json_put(report, a->to) && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
   json_decref(report);
   puts("");
-  if (!good) fprintf(stderr, "%s: %s: saved, but no memory for the report\n", s->command, a->to);
+  if (!good) message_print(s->command, a->to, "saved, but no memory for the report");
   return fflush(stdout) == 0 && good;
 }
 

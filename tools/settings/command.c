@@ -144,13 +144,13 @@ static int command_settings(int argc, char **argv) {
   settings_arguments a = {0};
   options_read(&argp, name, argc, argv, &a);
   if (a.json && !json_write(stdout) && ferror(stdout) == 0) {
-    fputs("lade settings: no memory for the report\n", stderr);
+    message_print(name, NULL, "no memory for the report");
     return EXIT_FAILED;
   }
   if (a.markdown) markdown_write(stdout);
   if (!a.json && !a.markdown) text_write(stdout);
   if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
-  fprintf(stderr, "lade settings: cannot write standard output: %s\n", strerror(errno));
+  message_print(name, "standard output", "cannot be written: %s", strerror(errno));
   return EXIT_FAILED;
 }
 

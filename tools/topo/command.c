@@ -46,13 +46,15 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
+static char command_name[] = "lade topo";
+
 static int lade_failed(const char *what) {
-  fprintf(stderr, "lade topo: %s: %s\n", what, lade_last_error()->text);
+  message_print(command_name, what, "%s", lade_last_error()->text);
   return EXIT_FAILED;
 }
 
 static int file_failed(const char *name) {
-  fprintf(stderr, "lade topo: cannot write %s: %s\n", name, strerror(errno));
+  message_print(command_name, name, "cannot be written: %s", strerror(errno));
   return EXIT_FAILED;
 }
 
@@ -66,7 +68,7 @@ static int plot_write(const survey *s, const char *name) {
 
 static int report_write(const survey *s, bool json) {
   if (json && !survey_write_json(stdout, s) && ferror(stdout) == 0) {
-    fputs("lade topo: no memory for the report\n", stderr);
+    message_print(command_name, NULL, "no memory for the report");
     return EXIT_FAILED;
   }
   if (!json) survey_write_text(stdout, s);
@@ -84,11 +86,10 @@ static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
 }
 
 static int command_topo(int argc, char **argv) {
-  static char name[] = "lade topo";
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   topo_arguments a = {0};
   lade_runtime *runtime = NULL;
-  options_read(&argp, name, argc, argv, &a);
+  options_read(&argp, command_name, argc, argv, &a);
   if (lade_runtime_open(a.runtime, NULL, &runtime) != LADE_OK) return lade_failed("no runtime");
   int status = survey_show(&a, runtime);
   if (lade_runtime_close(runtime) != LADE_OK && status == EXIT_FINE) status = lade_failed("closing");
