@@ -22,13 +22,15 @@
  * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
  * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on copy streams: the first is for all that need not wait. DEPENDENCY asks whether what the caller
+ * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among them,
+ * which so wait for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c). DEPENDENCY asks whether what the caller
  * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
  * stream, which then waits, and delay no others. Transfers after one stream of the caller's share a copy stream.
  *
  *   copy stream 0   T1 T1 T4 T1 ...
  *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
  *   copy stream 2   | waits for the caller's stream b | T3 ...
+ *   copy stream 3   T5
  *
  * Which transfer begins the next chunk: that of the highest priority that has any; among its fair queues (one for each
  * submitter) the one that has been served least; within a queue the first submitted. A transfer that may stall leaves room
@@ -107,8 +109,9 @@ struct ladei_pipe_batch {
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
-/* Copy streams of a ring, and events of each. */
-enum { LADEI_PIPE_COPY_STREAMS = 3, LADEI_PIPE_BATCHES = 8 };
+/* Copy streams of a ring: from 1 on those that wait for streams of the caller's, then the one of short transfers; and events
+ * of each. */
+enum { LADEI_PIPE_COPY_STREAM_SHORT = 3, LADEI_PIPE_COPY_STREAMS, LADEI_PIPE_BATCHES = 8 };
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
 struct ladei_pipe_copy_stream {
@@ -121,8 +124,8 @@ struct ladei_pipe_copy_stream {
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
   bool poll_asleep;                /* the last POLL found nothing: wait for ladei_pipe_core_poll_wake */
-  unsigned transfers; /* not the first copy stream: transfers that are not settled and queue their copies here */
-  uint64_t after;     /* the last one's */
+  unsigned transfers;              /* of one that waits: transfers that are not settled and queue their copies here */
+  uint64_t after;                  /* the last one's */
   ladei_pipe_batch batches[LADEI_PIPE_BATCHES];
 };
 

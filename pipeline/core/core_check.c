@@ -158,9 +158,9 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
     if (status == LADE_OK) status = check_waiting(ring, transfer);
     unissued += transfer->unissued ? 1 : 0;
     may_stall += ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
-    on_copy_streams += transfer->copy_stream->index > 0 ? 1 : 0;
+    on_copy_streams += ladei_pipe_copy_stream_waits(transfer->copy_stream) ? 1 : 0;
   }
-  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAMS; i++) on_copy_streams -= ring->copy_streams[i].transfers;
+  for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAM_SHORT; i++) on_copy_streams -= ring->copy_streams[i].transfers;
   if (status == LADE_OK && (may_stall != ring->may_stall || on_copy_streams != 0))
     status = broken(ring, "I3: slots that may stall, or transfers in copy streams, are not those counted");
   if (status == LADE_OK && active != ring->active) status = broken(ring, "I3: slots with chunks are not those counted");

@@ -15,6 +15,14 @@ static inline unsigned ladei_pipe_ring_room(const ladei_pipe_ring *ring) {
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
+/* One of those that wait for streams of the caller's. */
+static inline bool ladei_pipe_copy_stream_waits(const ladei_pipe_copy_stream *copy_stream) {
+  return copy_stream->index > 0 && copy_stream->index < LADEI_PIPE_COPY_STREAM_SHORT;
+}
+
+/* Where the copies of a transfer go that waits for no stream. */
+ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
+
 /* Has chunks to begin, now or later. */
 static inline bool ladei_pipe_transfer_is_unissued(const ladei_pipe_core_transfer *transfer) {
   return !ladei_pipe_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;

@@ -173,7 +173,7 @@ static void transfer_settle(ladei_pipe_core_transfer *transfer) {
   bool ended = ladei_pipe_transfer_failed(transfer) || transfer->done_bytes == transfer->bytes;
   if (ended && transfer->active == 0 && transfer->dependency != LADEI_PIPE_DEPENDENCY_QUERYING && !transfer->settled) {
     transfer->settled = true;
-    transfer->copy_stream->transfers -= transfer->copy_stream->index > 0 ? 1 : 0;
+    transfer->copy_stream->transfers -= ladei_pipe_copy_stream_waits(transfer->copy_stream) ? 1 : 0;
     TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
     TAILQ_INSERT_TAIL(&transfer->ring->finished, transfer, link);
   }
@@ -218,7 +218,7 @@ static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer
 void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction) {
   ladei_pipe_ring *ring = &core->rings[direction == LADE_TO_DEVICE ? 0 : 1];
   transfer->ring = ring;
-  transfer->copy_stream = &ring->copy_streams[0];
+  transfer->copy_stream = ladei_pipe_copy_stream_of(ring, transfer);
   transfer->number = core->counters.transfers_submitted;
   transfer->error.status = LADE_OK;
   TAILQ_INSERT_TAIL(&ring->queue, transfer, link);
@@ -474,7 +474,7 @@ static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_orde
   bool waits = status == LADE_OK && !order->passed;
   if (!waits) {
     transfer->copy_stream->transfers--;
-    transfer->copy_stream = &order->ring->copy_streams[0];
+    transfer->copy_stream = ladei_pipe_copy_stream_of(order->ring, transfer);
   }
   dependency_change(transfer, waits ? LADEI_PIPE_DEPENDENCY_AWAITED : LADEI_PIPE_DEPENDENCY_NONE);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);

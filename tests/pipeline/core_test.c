@@ -100,10 +100,12 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
-    /* Only copies that wait for the caller's stream leave the first copy stream, and all of a transfer's are in one. */
+    /* Copies that wait for the caller's stream are on copy streams for that, and all of a transfer's are in one. */
     LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
                 t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
-    LADE_EXPECT_EQ_INT(order->slot->copy_stream->index > 0, t->waits);
+    unsigned index = order->slot->copy_stream->index;
+    LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
+    LADE_EXPECT(t->waits || index == LADEI_PIPE_COPY_STREAM_SHORT); /* all transfers are short here */
     LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == order->slot->copy_stream);
     t->copy_stream = order->slot->copy_stream;
     if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host)

@@ -317,6 +317,140 @@ LADE_TEST(PipelineSchedule, StreamsWithConstantPinnedMemory) {
   }
 }
 
+static const storage twelve_readers = {"page cache", 12, 0, UINT64_C(5400000000), 0};
+
+/* Submits `bytes` as one of `submitter` and waits. Virtual nanoseconds. */
+static uint64_t small_ns(schedule *s, uint64_t bytes, uint64_t submitter) {
+  lade_transfer transfer;
+  lade_ticket *ticket;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.host = lade_endpoint_callback(nothing, NULL);
+  transfer.host.concurrent = 1;
+  transfer.device_memory = s->device;
+  transfer.bytes = bytes;
+  transfer.submitter = submitter;
+  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
+  LADE_EXPECT_OK(lade_pipeline_submit(s->pipeline, &transfer, &ticket));
+  finish(ticket);
+  return lade_runtime_now_ns(s->runtime) - begun_ns;
+}
+
+/*
+ * Small transfers of one submitter beside a bulk transfer of another, on an H200: they wait for a reader and a block to come
+ * free, not for the copies of the bulk that are queued already, 0.7 ms of them.
+ */
+LADE_TEST(PipelineSchedule, SmallTransfersPassTheQueuedCopiesOfABulk) {
+  enum { SMALL = 64 << 10, COUNT = 200 };
+  schedule s;
+  uint64_t worst_ns = 0, sum_ns = 0;
+  if (!schedule_open(&s, UINT64_C(55200000000), &twelve_readers, 32 * GIB)) return;
+  lade_ticket *bulk = submit(&s, LADE_TO_DEVICE, 0, 32 * GIB);
+  (void)lade_ticket_wait(bulk, 20000000);
+  for (int i = 0; i < COUNT; i++) {
+    uint64_t ns = small_ns(&s, SMALL, 7);
+    worst_ns = ns > worst_ns ? ns : worst_ns;
+    sum_ns += ns;
+  }
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(bulk, 0)); /* it was there all the time */
+  printf("64 KiB beside a bulk: %llu us on average, %llu at most\n", (unsigned long long)(sum_ns / COUNT / 1000),
+         (unsigned long long)(worst_ns / 1000));
+  LADE_EXPECT_LE_UINT(worst_ns, 500000);
+  (void)lade_ticket_cancel(bulk);
+  (void)lade_ticket_wait(bulk, LADE_WAIT_FOREVER);
+  lade_ticket_release(bulk);
+  schedule_close(&s);
+}
+
+/* Another pipeline on the same device and pool. */
+static lade_pipeline *pipeline_beside(schedule *s, const storage *from) {
+  lade_pipeline_options options;
+  lade_pipeline *pipeline = NULL;
+  lade_pipeline_options_init(&options);
+  options.readers = from->readers;
+  options.storage_bytes_per_s = from->reader_bytes_per_s;
+  LADE_EXPECT_OK(lade_pipeline_create(s->runtime, s->pool, &options, &pipeline));
+  return pipeline;
+}
+
+static uint64_t bytes_done(lade_ticket *ticket) {
+  lade_ticket_info info;
+  lade_ticket_info_init(&info);
+  (void)lade_ticket_query(ticket, &info);
+  return info.bytes_done;
+}
+
+/* Waits for both, in turns: on "sim" a pipeline goes on only in calls on it. The first that is through is NULL. */
+static void wait_in_turns(lade_ticket *tickets[2]) {
+  enum { TURN_NS = 20000 };
+  while (tickets[0] != NULL && tickets[1] != NULL) {
+    for (int i = 0; i < 2; i++) {
+      lade_status status = tickets[i] != NULL ? lade_ticket_wait(tickets[i], TURN_NS) : LADE_ERR_TIMEOUT;
+      if (status == LADE_ERR_TIMEOUT) continue;
+      LADE_EXPECT_OK(status);
+      lade_ticket_release(tickets[i]);
+      tickets[i] = NULL;
+    }
+  }
+}
+
+/* Two pipelines, each with more to read than the link takes: when one is through, so is the other, nearly. */
+LADE_TEST(PipelineSchedule, TwoPipelinesShareTheLink) {
+  const uint64_t bytes = 8 * GIB;
+  schedule s;
+  if (!schedule_open(&s, UINT64_C(55200000000), &twelve_readers, 2 * bytes)) return;
+  schedule other = s;
+  other.pipeline = pipeline_beside(&s, &twelve_readers);
+  LADE_ASSERT(other.pipeline != NULL);
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB)); /* each learns its chunks */
+  finish(submit(&other, LADE_TO_DEVICE, bytes, GIB));
+  uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+  lade_ticket *tickets[] = {submit(&s, LADE_TO_DEVICE, 0, bytes), submit(&other, LADE_TO_DEVICE, bytes, bytes)};
+  wait_in_turns(tickets);
+  lade_ticket *second = tickets[tickets[0] == NULL ? 1 : 0];
+  uint64_t beside = second != NULL ? bytes_done(second) : bytes;
+  if (second != NULL) finish(second);
+  double rate = (double)(2 * bytes) / (double)(lade_runtime_now_ns(s.runtime) - begun_ns) * 1e9;
+  printf("the second has %.3f of its bytes when the first is through; together %.2f GB/s\n",
+         (double)beside / (double)bytes, rate * 1e-9);
+  LADE_EXPECT(beside >= bytes / 10 * 9);
+  LADE_EXPECT(rate >= 0.95 * 55.2e9);
+  LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
+  schedule_close(&s);
+}
+
+/* One way each: the directions share nothing, whether by one pipeline or by two. Nanoseconds until both are through. */
+static uint64_t both_ways_ns(bool two, uint64_t bytes, uint64_t *out_one_ns) {
+  schedule s;
+  if (!schedule_open(&s, UINT64_C(55200000000), &twelve_readers, 2 * bytes)) return 0;
+  schedule other = s;
+  if (two) other.pipeline = pipeline_beside(&s, &twelve_readers);
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB)); /* learns its chunks */
+  finish(submit(&other, LADE_TO_HOST, bytes, GIB));
+  uint64_t begun_ns = lade_runtime_now_ns(s.runtime);
+  finish(submit(&s, LADE_TO_DEVICE, 0, bytes));
+  *out_one_ns = lade_runtime_now_ns(s.runtime) - begun_ns;
+  begun_ns = lade_runtime_now_ns(s.runtime);
+  lade_ticket *tickets[] = {submit(&s, LADE_TO_DEVICE, 0, bytes), submit(&other, LADE_TO_HOST, bytes, bytes)};
+  wait_in_turns(tickets);
+  for (int i = 0; i < 2; i++)
+    if (tickets[i] != NULL) finish(tickets[i]);
+  uint64_t ns = lade_runtime_now_ns(s.runtime) - begun_ns;
+  if (two) LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
+  schedule_close(&s);
+  return ns;
+}
+
+LADE_TEST(PipelineSchedule, BothWaysTakeNoLongerThanOne) {
+  for (int two = 0; two < 2; two++) {
+    uint64_t one_ns = 0;
+    uint64_t both_ns = both_ways_ns(two != 0, 4 * GIB, &one_ns);
+    printf("%s: both ways %.2f ms, one %.2f ms\n", two ? "two pipelines" : "one pipeline", (double)both_ns * 1e-6,
+           (double)one_ns * 1e-6);
+    LADE_EXPECT_LE_UINT(both_ns, one_ns + one_ns / 20);
+  }
+}
+
 LADE_TEST(PipelineSchedule, IsTheSameEveryTime) {
   static const storage some = {"some", 3, 1000, 12 * GB_PER_S, 0};
   schedule s;
