@@ -227,7 +227,7 @@ static void copy_drop(ladei_device_history_copy *copy) {
   copy->count = 0;
 }
 
-/* Keeps the records of the events from `begin` on aside, and puts what the program captured in their place. This is the
+/* Moves the records of the events from `begin` on into `contexts`; what the program captured takes their place. This is the
  * time in which others get the lock. */
 static void copy_show(ladei_device_history_copy *copy, size_t begin) {
   for (size_t i = begin; i < copy->count; i++) {

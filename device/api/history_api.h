@@ -17,7 +17,7 @@ typedef struct ladei_device_history_copy {
 
 void ladei_device_history_copy_destroy(ladei_device_history_copy *copy);
 
-/* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would be the longest part.
+/* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would take longest.
  * NULL when there is none; for free(). */
 void *ladei_device_history_memory(size_t count, size_t bytes);
 

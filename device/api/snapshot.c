@@ -136,7 +136,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_d
 
 /* ---- Taking ------------------------------------------------------------------------------------------------------ */
 
-/* S2: moves the records aside. */
+/* S2: moves the records into `contexts`. */
 static void contexts_show(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->block_count; i++) {
     ladei_device_context *record = record_of(snapshot->blocks[i].context);

@@ -155,7 +155,7 @@ static void refused_append(lade_device_allocator *allocator, ladei_device_record
 
 /* ---- Giving back: no lock held ----------------------------------------------------------------------------------- */
 
-/* Between the two, memory of records that this thread offers is on its way: who finds none waits for it. begin: lock held;
+/* Between the two, memory of records that this thread offers is on its way: a thread that finds none waits for it. begin: lock held;
  * end: not. */
 static void return_begin(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
@@ -388,7 +388,7 @@ static lade_status step_flush(lade_device_allocator *allocator, ledger_request *
   return request_take(allocator, request->bytes, request->stream, request->out);
 }
 
-/* While nobody else takes, and as often as somebody still gives. */
+/* While no other thread takes, and as often as one still gives. */
 static lade_status request_alone(lade_device_allocator *allocator, ledger_request *request) {
   lade_status status;
   uint64_t seen = 0;

@@ -93,7 +93,7 @@ static inline struct ladei_device_block *ladei_device_block_map_get(const ladei_
 static inline void ladei_device_block_map_write(ladei_device_block_map_table *table, size_t slot, uint64_t address,
                                                 struct ladei_device_block *block) {
   atomic_store_explicit(&table->entries[slot].address, address, memory_order_relaxed);
-  /* Release: who finds the block finds its record filled in. */
+  /* Release: a thread that finds the block finds its record filled in. */
   atomic_store_explicit(&table->entries[slot].block, block, memory_order_release);
 }
 

@@ -127,7 +127,7 @@ typedef struct ladei_device_heap_segment {
 
 /*
  * Records are type-stable: one that was given up is used for another block some day, and is memory until the heap is
- * destroyed. So a thread without the lock may look whether a record is still what it takes it for. The fields it looks
+ * destroyed. So a thread without the lock may look whether a record is still that of its block. The fields it looks
  * at are atomic; they are written under the lock.
  */
 typedef struct ladei_device_block {
@@ -339,7 +339,7 @@ void ladei_device_block_coalesce_next(ladei_device_heap *heap, ladei_device_bloc
  */
 ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t rounded,
                                                 size_t requested, bool split);
-/* The part of it that follows where the block is BUSY and handed out whole: its gauges, inactive_split apart. */
+/* Its second step, for a BUSY block that is handed out whole: the gauges, except inactive_split. */
 void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
 /* First half of a free: the client's gauges. */
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);

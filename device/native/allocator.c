@@ -78,7 +78,7 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
   }
 }
 
-/* Private pools that nobody uses and that have no memory any more. One that was released in its capture stays until the
+/* Private pools that no graph uses and that have no memory any more. One that was released in its capture stays until the
  * end of that: the capture names it. */
 static void pools_forget(ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);

@@ -17,7 +17,7 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
 /* Commits it, with the lock, if it is gone: a hole. */
 void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block);
 
-/* Offers what the driver refused once more (E2). Lock as above; nobody gives a peer access. The first refusal. */
+/* Offers what the driver refused once more (E2). Lock as above; no thread gives a peer access. The first refusal. */
 lade_status ladei_device_expandable_retry(lade_device_allocator *allocator);
 /* The bytes of a HOLE, or BUSY hole of the caller's, that the driver has not taken back. */
 uint64_t ladei_device_expandable_held(const ladei_device_block *block);

@@ -13,7 +13,7 @@
  *
  * Note [Captures and giving back]. A capturing stream is neither asked nor waited for, and so a segment of such a stream, or
  * of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so where the device
- * would have to be waited for while this allocator knows of a capture, as that would break it. Nobody can be asked whether
+ * would have to be waited for while this allocator knows of a capture, as that would break it. No call says whether
  * others capture on the device; so a program retires its streams, and then no device is waited for. The race between
  * asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a private pool's begin
  * names: their memory stays without a question until its end (P3 in private_pool.c).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private pools: memory for captures into graphs. A graph keeps the addresses of its capture, so what was allocated
- * during the capture must serve nobody else as long as the graph lives; inside the pool blocks are reused as usual.
+ * during the capture must serve nothing else as long as the graph lives; inside the pool blocks are reused as usual.
  *
  *   begin (new: use_count 1) .. allocations of the streams named .. end      again, for another graph: begin .. end
  *   release, once per begin: use_count 0 -> a full flush gives back what is free; the pool goes with its last segment

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who grows and gives back beside whom; model in slow_path.c. */
+/* Which threads grow and give back at once; model in slow_path.c. */
 #ifndef LADE_DEVICE_NATIVE_SLOW_PATH_H
 #define LADE_DEVICE_NATIVE_SLOW_PATH_H
 
@@ -11,7 +11,7 @@ typedef struct ladei_device_slow_path {
   uint64_t slow_paths;
 } ladei_device_slow_path;
 
-/* Around the part of a call that grows or gives back. Lock held; begin may wait. end: whether others did the same at
+/* Around what grows or gives back in a call. Lock held; begin may wait. end: whether others did the same at
  * any moment in between, so that what was found missing may be there. */
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out);
 bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *entry);

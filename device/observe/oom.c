@@ -9,7 +9,7 @@
  *   allocated [of it cached in private pools, as far as a limited number of their blocks shows]; reserved but unallocated [and
  *   what may help]; [pending]; [capture]; [refused by the driver]; cause
  *
- * Locks: the allocator's lock while counters are copied; nobody is called under it.
+ * Locks: the allocator's lock while counters are copied; no callback or driver call is made under it.
  */
 #include "device/observe/oom.h"
 
@@ -168,7 +168,7 @@ static void processes_write(const ladei_process_use *list, size_t count, process
   if (rest_count > 0) text_add(out, "; %zu more use %s", rest_count, size_format(rest_bytes).text);
 }
 
-/* Empty where nothing is known; software devices are in nobody else's use. */
+/* Empty where nothing is known; no other process uses a software device. */
 static process_text processes_report(lade_device_allocator *allocator) {
   process_text out = {"", 0};
   ladei_device_properties properties;

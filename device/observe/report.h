@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters of an allocator that other parts keep. */
+/* Counters of an allocator that runtime/retire keeps. */
 #ifndef LADE_DEVICE_OBSERVE_REPORT_H
 #define LADE_DEVICE_OBSERVE_REPORT_H
 

@@ -7,7 +7,7 @@
  *      +--refused--> gone      +-----------refused------------+
  *
  * M1  A handle has at most one entry. While an entry is OPENING or CLOSING, its driver call is in flight and others wait for
- *     it; so the driver is never asked to open what is open, nor to close what somebody has just opened again.
+ *     it; so the driver is never asked to open what is open, nor to close what another thread has just opened again.
  * M2  An OPEN entry has count > 0, others have 0.
  * Locks: the allocator's lock, never during a driver call.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Backends: who provides the memory behind the public calls of an allocator.
+ * Backends: what provides the memory behind the public calls of an allocator.
  *
  *   lade_device_alloc ... --> device.c (checks the call) --> allocator->backend
  *                                                              native            allocator.c and its neighbours

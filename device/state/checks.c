@@ -53,7 +53,7 @@ lade_status ladei_device_block_lookup(lade_device_allocator *allocator, const vo
   ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
   ladei_device_block *block = ladei_device_heap_find(&allocator->heap, address);
-  /* A BUSY block is on its way between the cache and the driver: as little handed out as a hole. */
+  /* A BUSY block is on its way between the cache and the driver: no more handed out than a hole. */
   if (block == NULL || block->state == LADEI_DEVICE_HEAP_HOLE)
     return ladei_device_pointer_foreign(allocator, call, pointer);
   if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) return ladei_device_pointer_freed(allocator, call, pointer);
