@@ -70,10 +70,10 @@ static lade_status list_alloc(uint64_t count, ladei_pipe_pieces *pieces) {
   size_t bytes;
   if (count == 1) return LADE_OK;
   pieces->list = ladei_size_mul(count, sizeof *pieces->list, &bytes) ? malloc(bytes) : NULL;
+  if (pieces->list == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for %llu pieces", (unsigned long long)count);
   pieces->empty = pieces->list + count;
-  return pieces->list != NULL ? LADE_OK
-                              : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for %llu pieces",
-                                            (unsigned long long)count);
+  return LADE_OK;
 }
 
 static lade_status list_add(ladei_pipe_request *request, ladei_pipe_pieces *pieces) {
