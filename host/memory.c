@@ -5,7 +5,7 @@
  *   seek:  node's cache -> look at pending blocks -> empty all magazines and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
- *                           transit (room.h) and look again; else wait for a block to come back, if the pool waits and
+ *                           transit (cap_wait.h) and look again; else wait for a block to come back, if the pool waits and
  *                           blocks are pending or in caches that only their owners can empty; else LADE_ERR_LIMIT
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
  *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
@@ -26,7 +26,7 @@
  *     address of the pool's memory always leads to its segment.
  * I3  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
  *     again, so that a burst of misses pins one segment and not many.
- * I4  A segment that is counted in reserved_bytes and in no node is in transit (room.h), and so are blocks that are CACHED
+ * I4  A segment that is counted in reserved_bytes and in no node is in transit (cap_wait.h), and so are blocks that are CACHED
  *     and in no list, magazine or slot, but for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
@@ -224,15 +224,15 @@ static lade_status segment_release(lade_pinned_pool *pool, uint64_t free_before_
   ladei_pinned_node *node;
   lade_status status = LADE_OK;
   *out_released = 0;
-  ladei_pinned_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->cap_wait.segments);
   ladei_pinned_segment *segment = oldest_free_segment(pool, free_before_ns, &node);
   if (segment != NULL) {
     uint64_t segment_bytes = ladei_pinned_segment_bytes(segment);
     status = segment_unpin(pool, node, segment);
     *out_released = status == LADE_OK ? segment_bytes : 0;
   }
-  ladei_pinned_transit_end(&pool->room.segments);
-  if (segment != NULL) ladei_pinned_room_returned(&pool->room);
+  ladei_pinned_transit_end(&pool->cap_wait.segments);
+  if (segment != NULL) ladei_pinned_memory_returned(&pool->cap_wait);
   return status;
 }
 
@@ -320,16 +320,16 @@ static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
 static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
   ladei_pinned_segment *segment = NULL;
   if (!request->exact && !growth_begin(pool, request->node)) return LADE_OK;
-  ladei_pinned_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->cap_wait.segments);
   lade_status status = segment_pin_any(pool, request, &segment);
   if (status == LADE_OK) {
     *out = ladei_pinned_node_add_segment(request->node, segment, request->bytes, request->exact);
     if (*out == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
   }
-  ladei_pinned_transit_end(&pool->room.segments);
+  ladei_pinned_transit_end(&pool->cap_wait.segments);
   if (!request->exact) growth_end(pool, request->node);
-  ladei_pinned_room_returned(
-      &pool->room); /* what the request leaves of it; refused, what it would have taken of the cap */
+  ladei_pinned_memory_returned(
+      &pool->cap_wait); /* what the request leaves of it; refused, what it would have taken of the cap */
   return status;
 }
 
@@ -423,11 +423,11 @@ static uint64_t missing_bytes(ladei_pinned_node *node, uint64_t bytes) {
 /* What is to be pinned, looked at with nothing in transit. Nothing is, where it would not be enough. */
 static lade_status reserve_plan(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
                                 uint64_t *out_missing) {
-  ladei_pinned_room_stop(&pool->room);
+  ladei_pinned_transits_stop(&pool->cap_wait);
   drain(pool);
   uint64_t missing = missing_bytes(node, bytes);
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  ladei_pinned_room_go(&pool->room);
+  ladei_pinned_transits_resume(&pool->cap_wait);
   uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
   *out_missing = missing;
   return missing <= left
@@ -445,15 +445,15 @@ lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node 
   if (missing_bytes(node, bytes) == 0) return LADE_OK;
   lade_status status = reserve_plan(pool, node, bytes, &missing);
   if (status != LADE_OK) return status;
-  ladei_pinned_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->cap_wait.segments);
   status = segments_pin(pool, node, missing, &list);
   while ((segment = list) != NULL) {
     list = segment->next;
     segment->next = NULL;
     (void)ladei_pinned_node_add_segment(node, segment, 0, false);
   }
-  ladei_pinned_transit_end(&pool->room.segments);
-  ladei_pinned_room_returned(&pool->room);
+  ladei_pinned_transit_end(&pool->cap_wait.segments);
+  ladei_pinned_memory_returned(&pool->cap_wait);
   ladei_pinned_cached_note(pool);
   return status;
 }
@@ -462,10 +462,10 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
                                         ladei_pinned_block **out) {
   ladei_pinned_request request = {.node = node, .bytes = bytes, .exact = true};
   ladei_pinned_segment *segment;
-  ladei_pinned_transit_begin(&pool->room.segments);
+  ladei_pinned_transit_begin(&pool->cap_wait.segments);
   lade_status status = segment_pin(pool, &request, bytes, &segment);
   if (status == LADE_OK) *out = ladei_pinned_node_add_taken_segment(node, segment);
-  ladei_pinned_transit_end(&pool->room.segments);
+  ladei_pinned_transit_end(&pool->cap_wait.segments);
   return status;
 }
 
@@ -473,18 +473,20 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 
 /* More than one block are in transit until the caller has put the rest away. */
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
-  bool several = request->count > 1 && !ladei_pinned_room_is_awaited(&pool->room) && /* they would come back at once */
-                 ladei_pinned_transit_try_begin(&pool->room.blocks);
+  bool several = request->count > 1 &&
+                 !ladei_pinned_cap_has_waiters(&pool->cap_wait) && /* they would come back at once */
+                 ladei_pinned_transit_try_begin(&pool->cap_wait.blocks);
   ladei_pinned_block *list =
       ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
-  if (several && (list == NULL || ladei_pinned_block_next(list) == NULL)) ladei_pinned_transit_end(&pool->room.blocks);
+  if (several && (list == NULL || ladei_pinned_block_next(list) == NULL))
+    ladei_pinned_transit_end(&pool->cap_wait.blocks);
   return list;
 }
 
 void ladei_pinned_pool_drain(lade_pinned_pool *pool) {
-  ladei_pinned_transit_begin(&pool->room.blocks);
+  ladei_pinned_transit_begin(&pool->cap_wait.blocks);
   drain(pool);
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
@@ -561,13 +563,13 @@ static bool cap_leaves(const lade_pinned_pool *pool, uint64_t bytes) {
  * worth while to look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
 static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow, uint64_t *retired,
                          ladei_pinned_block **out) {
-  ladei_pinned_room_stop(&pool->room);
+  ladei_pinned_transits_stop(&pool->cap_wait);
   drain(pool);
   *out = node_take_any(pool, request);
   bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
                (*out = other_node_take(pool, request)) != NULL;
   *retired = ladei_pinned_retired_read(pool).blocks;
-  ladei_pinned_room_go(&pool->room);
+  ladei_pinned_transits_resume(&pool->cap_wait);
   return found;
 }
 
@@ -604,17 +606,17 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
   uint64_t interval_ns = SHORTEST_NS;
   if (pool->runtime->ops->step != NULL) {
     lade_status status = ladei_retire_wait(pool->retire, deadline_ns);
-    return ladei_pinned_room_has_returned(&pool->room, seen) ? LADE_OK : status;
+    return ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) ? LADE_OK : status;
   }
   for (;;) {
     uint64_t done = 0;
     lade_status status =
         ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done); /* nothing reports that an event is done */
     if (status == LADE_ERR_DEVICE_LOST || status == LADE_ERR_FORKED) return status;
-    if (done > 0 || ladei_pinned_room_has_returned(&pool->room, seen) || !comes_back(pool)) return LADE_OK;
+    if (done > 0 || ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) || !comes_back(pool)) return LADE_OK;
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
     if (now_ns >= deadline_ns) return LADE_ERR_TIMEOUT;
-    ladei_pinned_room_sleep(&pool->room, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
+    ladei_pinned_cap_wait_sleep(&pool->cap_wait, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
     interval_ns = ladei_size_min(2 * interval_ns, LONGEST_NS);
   }
 }
@@ -623,13 +625,13 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
 static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
                                  ladei_pinned_block **out) {
   lade_status status = LADE_OK;
-  uint32_t seen = ladei_pinned_room_wait_begin(&pool->room);
+  uint32_t seen = ladei_pinned_cap_wait_begin(&pool->cap_wait);
   if (*deadline_ns == 0) {
     *deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
     ladei_pinned_count(&pool->counters.limit_waits, 1);
   }
   if (!look_at_rest(pool, request, true, out)) status = room_wait(pool, seen, *deadline_ns);
-  ladei_pinned_room_wait_end(&pool->room);
+  ladei_pinned_cap_wait_end(&pool->cap_wait);
   return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes) : status;
 }
 

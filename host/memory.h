@@ -19,7 +19,7 @@ typedef struct ladei_pinned_request {
 } ladei_pinned_request;
 
 /* CACHED blocks, one or more, linked by next, from the cache or from new memory. More than one are in transit
- * (room.h): the caller puts away those that it does not hand out, and then ends a transit of blocks. */
+ * (cap_wait.h): the caller puts away those that it does not hand out, and then ends a transit of blocks. */
 lade_status ladei_pinned_pool_seek(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_block **out);
 

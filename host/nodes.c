@@ -132,11 +132,11 @@ void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
     ladei_pinned_block_next_set(last, NULL);
     ladei_pinned_node_put(ladei_pinned_pool_node(pool, index), first);
   }
-  if (any) ladei_pinned_room_returned(&pool->room);
+  if (any) ladei_pinned_memory_returned(&pool->cap_wait);
 }
 
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block) {
   ladei_pinned_block_next_set(block, NULL);
   ladei_pinned_node_put(ladei_pinned_pool_node(pool, ladei_pinned_word_node(ladei_pinned_block_word(block))), block);
-  ladei_pinned_room_returned(&pool->room);
+  ladei_pinned_memory_returned(&pool->cap_wait);
 }

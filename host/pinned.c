@@ -12,7 +12,7 @@
  *   that names the pool by its id, and a ready block or room for one. Whatever is not as usual (first call of the
  *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
- *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's retire buffer in
+ *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's buffer in
  *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
@@ -173,7 +173,7 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
     rest = ladei_pinned_block_next(block);
     pool->policy->put(pool, cache, block);
   }
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
   ladei_pinned_call_answer(pool, cache);
 }
 
@@ -249,9 +249,9 @@ static lade_status foreign(const void *pointer, const char *call) {
                      pointer);
 }
 
-static lade_status inside(const void *pointer, const ladei_pinned_lookup *owner, const char *call) {
+static lade_status inside(const void *pointer, const ladei_pinned_lookup *found, const char *call) {
   return ladei_error(LADE_ERR_NOT_BLOCK_START, 0, "%s: pointer is %p, inside a block; expected its start %p", call,
-                     pointer, (void *)owner->address);
+                     pointer, (void *)found->address);
 }
 
 /* The block in use that starts at `pointer`, most likely in the segment that the thread's last one was in. */
@@ -317,18 +317,18 @@ typedef struct freed_block {
 /* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
 static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *call, freed_block *out) {
   for (;;) {
-    ladei_pinned_lookup owner;
-    lade_status status = in_use_find(pool, pointer, call, &owner);
+    ladei_pinned_lookup found;
+    lade_status status = in_use_find(pool, pointer, call, &found);
     if (status != LADE_OK) return status;
-    if ((uintptr_t)pointer != owner.address) return inside(pointer, &owner, call);
-    bool noted = ladei_retire_ticket_noted(&owner.block->ticket);
-    out->block = owner.block;
+    if ((uintptr_t)pointer != found.address) return inside(pointer, &found, call);
+    bool noted = ladei_retire_ticket_noted(&found.block->ticket);
+    out->block = found.block;
     out->word =
-        ladei_pinned_word_with_state(owner.word, noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED);
-    out->requested_bytes = ladei_pinned_block_requested(owner.block);
-    out->block_bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
+        ladei_pinned_word_with_state(found.word, noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED);
+    out->requested_bytes = ladei_pinned_block_requested(found.block);
+    out->block_bytes = ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
     if (pool->debug != NULL) ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
-    if (ladei_pinned_block_word_swap(owner.block, owner.word, out->word)) return LADE_OK;
+    if (ladei_pinned_block_word_swap(found.block, found.word, out->word)) return LADE_OK;
     /* Taken out of its slot, or freed by another thread, meanwhile: the next look shows which. */
   }
 }
@@ -381,18 +381,18 @@ lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
 
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
                               const char *call) {
-  ladei_pinned_lookup owner = {NULL, NULL, 0, 0};
+  ladei_pinned_lookup found = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, call);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
-  owner.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &owner.word);
-  if (owner.block == NULL) status = in_use_find(pool, pointer, call, &owner);
+  found.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &found.word);
+  if (found.block == NULL) status = in_use_find(pool, pointer, call, &found);
   if (status == LADE_OK) {
     status = flags == 0 && cache != NULL
-                 ? ladei_retire_buffer_note(pool->retire, &cache->retire_buffer, &owner.block->ticket, stream)
-                 : ladei_retire_note(pool->retire, &owner.block->ticket, stream, flags);
+                 ? ladei_retire_buffer_note(pool->retire, &cache->retire_buffer, &found.block->ticket, stream)
+                 : ladei_retire_note(pool->retire, &found.block->ticket, stream, flags);
   }
-  if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(owner.block), owner.word)) {
+  if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(found.block), found.word)) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0,
                        "%s: pointer is %p, a block that another thread has freed meanwhile; expected a block in use",
                        call, pointer);
@@ -412,13 +412,13 @@ lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_s
 }
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
-  ladei_pinned_lookup owner;
+  ladei_pinned_lookup found;
   if (pool != NULL && pointer != NULL && event == NULL) return ladei_error_null(__func__, "event");
   lade_status status = enter(pool, __func__);
   if (status != LADE_OK || pointer == NULL) return status;
-  status = in_use_find(pool, pointer, __func__, &owner);
-  if (status == LADE_OK && (uintptr_t)pointer != owner.address) status = inside(pointer, &owner, __func__);
-  if (status == LADE_OK) status = ladei_retire_note_event(pool->retire, &owner.block->ticket, event);
+  status = in_use_find(pool, pointer, __func__, &found);
+  if (status == LADE_OK && (uintptr_t)pointer != found.address) status = inside(pointer, &found, __func__);
+  if (status == LADE_OK) status = ladei_retire_note_event(pool->retire, &found.block->ticket, event);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
 
@@ -487,21 +487,21 @@ lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_p
   if (pool != NULL && out_info == NULL) return ladei_error_null(__func__, "out_info");
   lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
-  ladei_pinned_lookup owner = ladei_pinned_lookup_find(&pool->map, pointer);
-  if (owner.segment == NULL) return foreign(pointer, __func__);
+  ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
+  if (found.segment == NULL) return foreign(pointer, __func__);
   lade_pinned_info_init(&info);
   info.state = LADE_PINNED_CACHED;
-  info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(owner.segment))->os_index;
-  info.source = atomic_load_explicit(&owner.segment->source, memory_order_relaxed);
-  info.chunk_bytes = ladei_pinned_segment_in_chunks(owner.segment) ? pool->source.register_chunk_bytes : 0;
-  if (owner.block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
+  info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(found.segment))->os_index;
+  info.source = atomic_load_explicit(&found.segment->source, memory_order_relaxed);
+  info.chunk_bytes = ladei_pinned_segment_in_chunks(found.segment) ? pool->source.register_chunk_bytes : 0;
+  if (found.block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
     info.base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
     info.bytes = LADEI_PINNED_PAGE_BYTES;
   } else {
-    info.base = (void *)owner.address;
-    info.bytes = ladei_pinned_segment_block_bytes(owner.segment, owner.block, owner.word);
-    info.state = (int32_t)ladei_pinned_public_state(ladei_pinned_word_state(owner.word));
-    if (info.state == LADE_PINNED_IN_USE) info.requested_bytes = ladei_pinned_block_requested(owner.block);
+    info.base = (void *)found.address;
+    info.bytes = ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
+    info.state = (int32_t)ladei_pinned_public_state(ladei_pinned_word_state(found.word));
+    if (info.state == LADE_PINNED_IN_USE) info.requested_bytes = ladei_pinned_block_requested(found.block);
   }
   info.contiguous_bytes = ladei_pinned_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
   return ladei_stats_write("lade_pinned_info", &info, sizeof info, out_info);

@@ -26,15 +26,15 @@ static ladei_pinned_block *block_at(const ladei_pinned_segment *segment, uintptr
 }
 
 ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const void *pointer) {
-  ladei_pinned_lookup owner = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
-  if (owner.segment == NULL) return owner;
-  if ((uintptr_t)pointer - ladei_pinned_segment_base(owner.segment) >= ladei_pinned_segment_bytes(owner.segment)) {
-    owner.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
-    return owner;
+  ladei_pinned_lookup found = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
+  if (found.segment == NULL) return found;
+  if ((uintptr_t)pointer - ladei_pinned_segment_base(found.segment) >= ladei_pinned_segment_bytes(found.segment)) {
+    found.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
+    return found;
   }
   ladei_switch_point("find the block", 0);
-  ladei_pinned_block *block = block_at(owner.segment, (uintptr_t)pointer);
-  if (block == NULL) return owner;
+  ladei_pinned_block *block = block_at(found.segment, (uintptr_t)pointer);
+  if (block == NULL) return found;
   uint64_t word = ladei_pinned_block_word(block);
   /* Acquire: both come before the second look at the word. */
   uintptr_t address = atomic_load_explicit(&block->address, memory_order_acquire);
@@ -42,9 +42,9 @@ ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const voi
   ladei_switch_point("find again", 0);
   bool same = ladei_pinned_word_is_same(atomic_load_explicit(&block->word, memory_order_relaxed), word);
   if (same && (uintptr_t)pointer - address < bytes) {
-    owner.block = block;
-    owner.word = word;
-    owner.address = address;
+    found.block = block;
+    found.word = word;
+    found.address = address;
   }
-  return owner;
+  return found;
 }

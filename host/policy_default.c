@@ -43,9 +43,9 @@ void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_c
   unsigned class_index = ladei_pinned_word_class(word);
   ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
-      ladei_pinned_transit_try_begin(&pool->room.blocks)) {
+      ladei_pinned_transit_try_begin(&pool->cap_wait.blocks)) {
     ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
-    ladei_pinned_transit_end(&pool->room.blocks);
+    ladei_pinned_transit_end(&pool->cap_wait.blocks);
     if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
   }
   ladei_pinned_pool_put_one(pool, block);
@@ -111,7 +111,7 @@ static void blocks_retired(void *user, ladei_retire_ticket *list) {
   ladei_pinned_block *blocks = NULL;
   ladei_pinned_amount amount = {0, 0};
   unsigned node = 0, class_index = 0;
-  ladei_pinned_transit_begin(&pool->room.blocks); /* neither pending nor where a request finds it */
+  ladei_pinned_transit_begin(&pool->cap_wait.blocks); /* neither pending nor where a request finds it */
   /* All before any of them can be pending anew, or the peak would count it twice. Mostly they are of one class. */
   for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
     ladei_pinned_block *block = ladei_pinned_block_of_ticket(ticket);
@@ -134,7 +134,7 @@ static void blocks_retired(void *user, ladei_retire_ticket *list) {
     blocks = ladei_pinned_block_next(block);
     block_unretire(pool, cache, block);
   }
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
   ladei_pinned_call_answer(pool, cache);
 }
 

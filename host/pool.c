@@ -148,7 +148,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_pinned_debug_destroy(pool->debug);
   pool->policy->close(pool);
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
-  ladei_pinned_room_destroy(&pool->room);
+  ladei_pinned_cap_wait_destroy(&pool->cap_wait);
   ladei_condition_destroy(&pool->grown);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
@@ -215,9 +215,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
   ladei_condition_init(&pool->grown);
-  ladei_pinned_room_init(&pool->room);
+  ladei_pinned_cap_wait_init(&pool->cap_wait);
   ladei_pinned_background_init(&pool->background);
-  ladei_pinned_stakes_init(&pool->stakes, runtime->ops->step != NULL);
+  ladei_pinned_ring_shares_init(&pool->ring_shares, runtime->ops->step != NULL);
   pool->id = ladei_pinned_thread_pool_id();
   pool->policy = policy_of(own.flags);
   bool thread_caches = pool->policy->uses_thread_caches && (own.flags & LADE_PINNED_DEBUG) == 0;
@@ -304,13 +304,13 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   lade_status status = pool_is_idle(pool, wait);
   if (status != LADE_OK) return status;
   ladei_pinned_pool_drain(pool);
-  ladei_pinned_thread_caches_settle(pool); /* from here on no thread has a block of the pool */
+  ladei_pinned_thread_caches_wait_for_exits(pool); /* from here on no thread has a block of the pool */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->driver_pools);
   if (status != LADE_OK) return status;
-  ladei_pinned_thread_caches_close_lanes(pool, true); /* threads may exit meanwhile */
+  ladei_pinned_thread_caches_close_retire_buffers(pool, true); /* threads may exit meanwhile */
   status = ladei_retire_destroy(pool->retire, wait);
-  if (status != LADE_OK) ladei_pinned_thread_caches_close_lanes(pool, false);
+  if (status != LADE_OK) ladei_pinned_thread_caches_close_retire_buffers(pool, false);
   return status;
 }
 

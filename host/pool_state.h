@@ -3,7 +3,7 @@
  * A pinned pool, as the files of host/ share it. What needs no pool is below:
  *
  *   segment, run, tlsf    memory and its free blocks           source, driver_pools, prefault   where it comes from
- *   node, bins            free blocks of one NUMA node         counters, room, stakes, debug, background   parts of a pool
+ *   node, bins            free blocks of one NUMA node         counters, cap_wait, ring_share, debug, background   parts of a pool
  *   pointer_lookup        address -> block                     thread_cache, ready   ready blocks of one thread
  *
  * What works on a pool is above, in this order; each file uses those before it:
@@ -24,13 +24,13 @@
 #include "base/lock.h"
 #include "base/pagemap.h"
 #include "host/background.h"
+#include "host/cap_wait.h"
 #include "host/counters.h"
 #include "host/debug.h"
 #include "host/node.h"
 #include "host/policy.h"
-#include "host/room.h"
+#include "host/ring_share.h"
 #include "host/source.h"
-#include "host/stakes.h"
 #include "host/thread_cache.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
@@ -95,13 +95,13 @@ struct lade_pinned_pool {
   ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
   bool topology_tried;
 
-  ladei_pinned_room room; /* at the cap */
+  ladei_pinned_cap_wait cap_wait; /* at the cap */
 
   ladei_pinned_background background;
   ladei_pinned_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pinned_pool_counters counters;
-  ladei_pinned_stakes stakes; /* of pipelines in the pool */
+  ladei_pinned_ring_shares ring_shares; /* of rings of pipelines in the pool */
 };
 
 static inline uint32_t ladei_pinned_pool_node_count(const lade_pinned_pool *pool) {

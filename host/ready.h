@@ -32,7 +32,7 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
                                     : ladei_pinned_magazine_take(cache, &counters->classes[class_index]);
   if (block != NULL) {
     ladei_pinned_block_hand_out(block, requested);
-  } else if (large && !ladei_asym_lock_is_called(&cache->gate)) { /* a call is answered by the slow path */
+  } else if (large && !ladei_asym_lock_is_called(&cache->asym_lock)) { /* a call is answered by the slow path */
     block = ladei_pinned_bins_take(&node->bins, class_index, pages);
     if (block != NULL) {
       ladei_pinned_block_requested_set(block, requested);
@@ -54,7 +54,7 @@ static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, lade
   /* Random sizes rarely repeat so often, since a class has eight of them. */
   bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4;
   if (!wanted || !ladei_pinned_bins_put(&node->bins, block, class_index)) return false;
-  ladei_pinned_room_returned(cache->room);
+  ladei_pinned_memory_returned(cache->cap_wait);
   return true;
 }
 

@@ -7,7 +7,7 @@
  * memory that comes back. Blocks held and given back in between show in `gives`. Nothing of that: at the moment of the
  * refusal the program had all.
  *
- * Locks: none here; those of stakes.h and of the pool, one after the other.
+ * Locks: none here; those of ring_share.h and of the pool, one after the other.
  */
 #include "host/ring_alloc.h"
 
@@ -15,20 +15,20 @@
 #include "host/pool_state.h"
 #include "host/usage.h"
 
-ladei_pinned_stakes *ladei_pinned_stakes_of(lade_pinned_pool *pool) { return &pool->stakes; }
+ladei_pinned_ring_shares *ladei_pinned_ring_shares_of(lade_pinned_pool *pool) { return &pool->ring_shares; }
 
 /* What may come back. */
 typedef struct outlook {
-  ladei_pinned_stakes_view rings;
+  ladei_pinned_ring_shares_view rings;
   bool pending;
 } outlook;
 
-static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_stake *stake) {
+static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_ring_share *share) {
   ladei_retire_counters uses;
   ladei_retire_counters_get(pool->retire, &uses);
   /* What is in quarantine may stay there. */
   bool pending = ladei_pinned_pending_read(pool).blocks > uses.quarantined_uses;
-  return (outlook){.rings = ladei_pinned_stakes_look(&pool->stakes, stake), .pending = pending};
+  return (outlook){.rings = ladei_pinned_ring_shares_look(&pool->ring_shares, share), .pending = pending};
 }
 
 /* Whether the refusal between the two may end by itself: Note [What will be given back]. */
@@ -38,27 +38,27 @@ static bool will_end(const outlook *before, const outlook *after, bool smallest)
   return spare || (smallest && (before->rings.others > 0 || after->rings.others > 0));
 }
 
-lade_status ladei_pinned_stake_alloc(lade_pinned_pool *pool, ladei_pinned_stake *stake, size_t bytes, int device,
-                                     bool only, bool smallest, void **out) {
+lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share, size_t bytes, int device,
+                                    bool only, bool smallest, void **out) {
   lade_error saved;
   outlook before = {.pending = false};
-  if (only) before = outlook_of(pool, stake);
-  if (!ladei_pinned_stake_begin(&pool->stakes, stake, only)) return LADE_NOT_READY;
+  if (only) before = outlook_of(pool, share);
+  if (!ladei_pinned_ring_share_begin(&pool->ring_shares, share, only)) return LADE_NOT_READY;
   ladei_error_save(&saved);
   lade_status status = lade_pinned_alloc_near(pool, bytes, device, out);
   if (status == LADE_ERR_LIMIT && only) {
-    outlook after = outlook_of(pool, stake);
+    outlook after = outlook_of(pool, share);
     if (will_end(&before, &after, smallest)) {
       ladei_error_restore(&saved);
       status = LADE_NOT_READY;
     }
   }
-  ladei_pinned_stake_end(&pool->stakes, stake, status);
+  ladei_pinned_ring_share_end(&pool->ring_shares, share, status);
   return status;
 }
 
-lade_status ladei_pinned_stake_free(lade_pinned_pool *pool, ladei_pinned_stake *stake, void *block) {
+lade_status ladei_pinned_ring_free(lade_pinned_pool *pool, ladei_pinned_ring_share *share, void *block) {
   lade_status status = lade_pinned_free(pool, block);
-  ladei_pinned_stake_gave(&pool->stakes, stake);
+  ladei_pinned_ring_share_gave(&pool->ring_shares, share);
   return status;
 }

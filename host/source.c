@@ -302,8 +302,8 @@ lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *sett
                                         ladei_pinned_source_cost *cost) {
   ladei_lock_assert_none_held();
   lade_error saved;
-  lade_status room = nodes_check(settings, node, bytes);
-  if (room != LADE_OK) return room;
+  lade_status enough = nodes_check(settings, node, bytes);
+  if (enough != LADE_OK) return enough;
   ladei_error_save(&saved);
   lade_status status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "pinned pool: no source of memory is allowed");
   status = sources_try(settings, topology, node, bytes, out, cost, 0, status);

@@ -13,24 +13,25 @@
 _Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
 ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id,
-                                                            ladei_pinned_room *room, _Atomic(bool) *pool_keeps) {
+                                                            ladei_pinned_cap_wait *cap_wait,
+                                                            _Atomic(bool) *pool_keeps) {
   ladei_pinned_thread_cache *cache = aligned_alloc(_Alignof(ladei_pinned_thread_cache), sizeof *cache);
   if (cache == NULL) return NULL;
   memset(cache, 0, sizeof *cache);
-  ladei_asym_lock_init(&cache->gate);
+  ladei_asym_lock_init(&cache->asym_lock);
   ladei_retire_buffer_init(&cache->retire_buffer);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);
   cache->process = getpid();
-  cache->room = room;
+  cache->cap_wait = cap_wait;
   cache->pool_keeps = pool_keeps;
   cache->id = id;
-  atomic_init(&cache->owners, 2);
+  atomic_init(&cache->references, 2);
   return cache;
 }
 
 void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache) {
-  if (atomic_fetch_sub_explicit(&cache->owners, 1, memory_order_acq_rel) > 1) return;
+  if (atomic_fetch_sub_explicit(&cache->references, 1, memory_order_acq_rel) > 1) return;
   for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) free(ladei_pinned_thread_counters_of(cache, i));
   ladei_lock_destroy(&cache->lock);
   free(cache);
@@ -91,7 +92,7 @@ ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *c
   return list;
 }
 
-/* Takes the newer half, rounded up, out of one magazine; inside the gate. */
+/* Takes the newer half, rounded up, out of one magazine; inside the asymmetric lock. */
 ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                                 ladei_pinned_block *list) {
   uint32_t keep = ladei_pinned_magazine_count(counts) / 2;

@@ -7,7 +7,7 @@
  *   pool --threads--> the same caches, so that a drain reaches those of threads that sleep
  *
  * The owner takes and puts blocks between ladei_asym_lock_enter and leave, without lock or atomic read-modify-write; a drain
- * closes the gates of all threads, takes their magazines, and opens them again. Counters have one writer, the owner,
+ * closes the asymmetric locks of all threads, takes their magazines, and opens them again. Counters have one writer, the owner,
  * and are read by anyone.
  */
 #ifndef LADE_HOST_THREAD_CACHE_H
@@ -19,8 +19,8 @@
 #include "base/lock.h"
 #include "host/bins.h"
 #include "host/block.h"
+#include "host/cap_wait.h"
 #include "host/counters.h"
-#include "host/room.h"
 #include "host/segment.h"
 #include "lade/pinned.h"
 #include "runtime/retire/retire_buffer.h"
@@ -35,7 +35,7 @@ typedef struct ladei_pinned_class_counts {
   _Atomic(uint64_t) allocs, frees;
   _Atomic(uint64_t) requested_allocated, requested_freed;
   union {
-    struct { /* classes with magazines; guard: the thread's gate */
+    struct { /* classes with magazines; guard: the thread's asym_lock */
       ladei_pinned_block *head;
       _Atomic(uint32_t) count; /* read by anyone */
       uint32_t block_bytes;    /* constant */
@@ -63,23 +63,23 @@ typedef struct ladei_pinned_thread_counters {
   uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */
   uint32_t repeats[LADEI_PINNED_BIN_CLASSES];               /* so many before it had that size too; owner only */
   _Atomic(ladei_pinned_block *)
-      kept[LADEI_PINNED_BIN_CLASSES]; /* that one, given back; guard: the gate, and read by anyone */
+      kept[LADEI_PINNED_BIN_CLASSES]; /* that one, given back; guard: asym_lock, and read by anyone */
 } ladei_pinned_thread_counters;
 
 typedef struct ladei_pinned_thread_cache {
-  _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_asym_lock gate;
+  _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_asym_lock asym_lock;
   uint32_t id;                        /* in the pool, from 1; large blocks remember who took them. Constant */
   const ladei_pinned_segment *recent; /* where the last block was found; owner only */
-  size_t cached_bytes;                /* in the magazines; guard: the gate */
-  uint32_t kept_count;                /* larger blocks that are kept; guard: the gate */
-  size_t quota_bytes;      /* the thread's part of the pool's magazine budget; guard: the gate, and the pool's
+  size_t cached_bytes;                /* in the magazines; guard: asym_lock */
+  uint32_t kept_count;                /* larger blocks that are kept; guard: asym_lock */
+  size_t quota_bytes;       /* the thread's part of the pool's magazine budget; guard: asym_lock, and the pool's
       lock for changes */
-  uint32_t poll_skip;      /* misses until the next look at pending blocks; owner only */
-  uint32_t poll_fruitless; /* looks in a row that found nothing */
-  uint32_t rob_skip;       /* wishes for quota until the next look for idle threads; owner only */
-  uint32_t rob_fruitless;  /* looks in a row that found none */
-  bool visited, victim;    /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
-  uint64_t seen_uses;      /* what it had done when it was looked at last, or given quota */
+  uint32_t poll_skip;       /* misses until the next look at pending blocks; owner only */
+  uint32_t poll_fruitless;  /* looks in a row that found nothing */
+  uint32_t steal_skip;      /* wishes for quota until the next look for idle threads; owner only */
+  uint32_t steal_fruitless; /* looks in a row that found none */
+  bool reached, victim;     /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
+  uint64_t seen_uses;       /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
   ladei_retire_buffer retire_buffer; /* to the pool's retire object */
   _Atomic(ladei_pinned_thread_counters *)
@@ -88,9 +88,9 @@ typedef struct ladei_pinned_thread_cache {
   ladei_lock lock;                                  /* guards changes of `pool` */
   _Atomic(lade_pinned_pool *) pool;                 /* NULL: ended */
   _Atomic(bool) *pool_keeps;                        /* the pool's large_kept; constant */
-  ladei_pinned_room *room;                          /* the pool's; constant */
+  ladei_pinned_cap_wait *cap_wait;                  /* the pool's; constant */
   pid_t process;                                    /* that made it; constant */
-  _Atomic(uint32_t) owners;                         /* pool and thread: the last one frees */
+  _Atomic(uint32_t) references;                     /* pool and thread: the last one frees */
   struct ladei_pinned_thread_cache *next_of_thread; /* the thread's list */
   struct ladei_pinned_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
 } ladei_pinned_thread_cache;
@@ -114,7 +114,7 @@ static inline ladei_pinned_thread_cache *ladei_pinned_thread_cache_fast(uint64_t
 
 /* Owner. Whether somebody needs what the thread has ready and cannot take it. */
 static inline bool ladei_pinned_thread_cache_is_called(const ladei_pinned_thread_cache *cache) {
-  return ladei_asym_lock_is_called(&cache->gate) || ladei_retire_buffer_is_called(&cache->retire_buffer);
+  return ladei_asym_lock_is_called(&cache->asym_lock) || ladei_retire_buffer_is_called(&cache->retire_buffer);
 }
 static inline ladei_pinned_thread_counters *ladei_pinned_thread_counters_of(const ladei_pinned_thread_cache *cache,
                                                                             unsigned node) {
@@ -141,21 +141,21 @@ static inline void ladei_pinned_magazine_count_set(ladei_pinned_class_counts *co
 /* Owner. NULL: empty, or a drain is going on. */
 static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread_cache *cache,
                                                              ladei_pinned_class_counts *counts) {
-  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return NULL;
   ladei_pinned_block *block = counts->head;
   if (block != NULL) {
     counts->head = ladei_pinned_block_next(block);
     ladei_pinned_magazine_count_set(counts, ladei_pinned_magazine_count(counts) - 1);
     cache->cached_bytes -= counts->block_bytes;
   }
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   return block;
 }
 
 /* Owner. False: full, over the quota, or a drain is going on. */
 static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                              ladei_pinned_block *block) {
-  if (!ladei_asym_lock_enter(&cache->gate)) return false;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return false;
   uint32_t count = ladei_pinned_magazine_count(counts);
   bool fits =
       count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + counts->block_bytes <= cache->quota_bytes;
@@ -165,7 +165,7 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
     ladei_pinned_magazine_count_set(counts, count + 1);
     cache->cached_bytes += counts->block_bytes;
   }
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   return fits;
 }
 
@@ -180,7 +180,7 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cache *cache,
                                                          ladei_pinned_thread_counters *counters, unsigned bin,
                                                          size_t pages) {
-  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return NULL;
   ladei_pinned_block *block = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed);
   if (block != NULL && ladei_pinned_block_pages(block) >= pages) {
     atomic_store_explicit(&counters->kept[bin], NULL, memory_order_relaxed);
@@ -188,24 +188,24 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   } else {
     block = NULL;
   }
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   return block;
 }
 
 /* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, or a drain is going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                          unsigned bin, ladei_pinned_block *block) {
-  if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->gate)) return false;
+  if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->asym_lock)) return false;
   bool fits = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL;
   if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
-    fits = !ladei_pinned_room_is_awaited(cache->room);
+    fits = !ladei_pinned_cap_has_waiters(cache->cap_wait);
     if (fits) atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
   }
   if (fits) {
     atomic_store_explicit(&counters->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
   }
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   return fits;
 }
 
@@ -225,13 +225,13 @@ ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node,
 
 /* A cache of the calling thread, with two owners; NULL when there is no memory. */
 ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id,
-                                                            ladei_pinned_room *room, _Atomic(bool) *pool_keeps);
+                                                            ladei_pinned_cap_wait *cap_wait, _Atomic(bool) *pool_keeps);
 /* One owner less; the last one frees. */
 void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache);
 
 /* All that a thread has ready goes before `list`, if the caller may touch it. */
 ladei_pinned_block *ladei_pinned_thread_cache_empty(ladei_pinned_thread_cache *cache, ladei_pinned_block *list);
-/* The newer half, rounded up, of one magazine goes before `list`; inside the gate. */
+/* The newer half, rounded up, of one magazine goes before `list`; inside the asymmetric lock. */
 ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                                 ladei_pinned_block *list);
 

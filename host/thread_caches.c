@@ -4,7 +4,7 @@
  *
  * I1  A cache is in its pool's list from its creation until its thread exits or the pool ends, and in its thread's list
  *     until the thread exits or sees that the pool ended; each of the two holds one of `owners`.
- * I2  The magazines and kept blocks are touched only by the owner inside its gate; by a drain (pool->lock held, gate
+ * I2  The magazines and kept blocks are touched only by the owner inside its asymmetric lock; by a drain (pool->lock held, asymmetric lock
  *     closed, and the wait at it said that the owner is out); by the owner under pool->lock; under pool->lock where the
  *     owner makes no call, at the end of the pool; or when the cache is out of the pool's list and its thread is at its
  *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
@@ -98,12 +98,12 @@ static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_t
   return list;
 }
 
-/* Closes all gates, and has the barrier run if any of them needs it. */
-static bool gates_close(lade_pinned_pool *pool) {
+/* Closes all asymmetric locks, and has the barrier run if any of them needs it. */
+static bool asym_locks_close(lade_pinned_pool *pool) {
   ladei_lock_assert_held(&pool->lock);
   bool barrier = false;
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
-    barrier = ladei_asym_lock_close(&cache->gate) || barrier;
+    barrier = ladei_asym_lock_close(&cache->asym_lock) || barrier;
   return barrier && ladei_asym_lock_barrier();
 }
 
@@ -112,10 +112,10 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
   bool unreached = false;
   const ladei_pinned_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
   ladei_lock_acquire(&pool->lock);
-  bool fenced = gates_close(pool);
+  bool fenced = asym_locks_close(pool);
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    cache->visited = ladei_asym_lock_wait(&cache->gate, fenced || cache == own);
-    if (cache->visited) {
+    cache->reached = ladei_asym_lock_wait(&cache->asym_lock, fenced || cache == own);
+    if (cache->reached) {
       list = cache_take_all(pool, cache, list);
     } else {
       ladei_pinned_count(&pool->counters.unreached_caches, 1);
@@ -125,7 +125,7 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
   atomic_store_explicit(&pool->unreached, unreached, memory_order_relaxed);
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
-    if (cache->visited) ladei_asym_lock_open(&cache->gate);
+    if (cache->reached) ladei_asym_lock_open(&cache->asym_lock);
   ladei_lock_release(&pool->lock);
   return list;
 }
@@ -146,16 +146,16 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   ladei_pinned_block *list = NULL;
   if (ladei_retire_buffer_is_called(&cache->retire_buffer))
     ladei_retire_buffer_answer(pool->retire, &cache->retire_buffer);
-  if (!ladei_asym_lock_is_called(&cache->gate)) return;
-  ladei_pinned_transit_begin(&pool->room.blocks); /* waits: this call may be the owner's last for long */
+  if (!ladei_asym_lock_is_called(&cache->asym_lock)) return;
+  ladei_pinned_transit_begin(&pool->cap_wait.blocks); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
-  if (ladei_asym_lock_is_called(&cache->gate)) { /* else another visitor came before */
+  if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);
-    ladei_asym_lock_answer(&cache->gate);
+    ladei_asym_lock_answer(&cache->asym_lock);
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
 }
 
 bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool) {
@@ -213,7 +213,7 @@ static void counters_exit(lade_pinned_pool *pool, ladei_pinned_thread_cache *cac
 /* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
 static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
-  ladei_pinned_transit_begin(&pool->room.blocks);
+  ladei_pinned_transit_begin(&pool->cap_wait.blocks);
   threads_acquire(pool);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
@@ -228,7 +228,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
     ladei_pinned_pool_put(pool, list);
     ladei_pinned_thread_cache_release(cache); /* the pool's share */
   }
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
   atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
 }
 
@@ -293,7 +293,7 @@ static void thread_list_clean(void) {
 
 static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
   uint32_t id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
-  return ladei_pinned_thread_cache_create(pool, id, &pool->room, &pool->large_kept);
+  return ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->large_kept);
 }
 
 static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {
@@ -369,17 +369,17 @@ static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_
 }
 
 /* Takes all that they have. */
-static ladei_pinned_block *idle_rob(lade_pinned_pool *pool, ladei_pinned_thread_cache *victims) {
+static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_thread_cache *victims) {
   ladei_lock_assert_held(&pool->lock);
   ladei_pinned_block *list = NULL;
   bool barrier = false;
   for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim)
-    barrier = ladei_asym_lock_close(&cache->gate) || barrier;
+    barrier = ladei_asym_lock_close(&cache->asym_lock) || barrier;
   bool fenced = barrier && ladei_asym_lock_barrier();
   for (ladei_pinned_thread_cache *cache = victims; cache != NULL; cache = cache->next_victim) {
-    if (ladei_asym_lock_wait(&cache->gate, fenced)) {
+    if (ladei_asym_lock_wait(&cache->asym_lock, fenced)) {
       list = cache_take_all(pool, cache, list);
-      ladei_asym_lock_open(&cache->gate);
+      ladei_asym_lock_open(&cache->asym_lock);
     }
   }
   return list;
@@ -391,10 +391,10 @@ static ladei_pinned_block *idle_rob(lade_pinned_pool *pool, ladei_pinned_thread_
  *   has doubles each time that it is not enough. Where the budget is spent, what idle threads have is taken: they need
  *   none, and ask again when they go on. Who has found no idle thread asks less often from then on; while many threads
  *   share a budget that is too small for them, each block costs the node's lock, and no more than that.
- *   Before there were small steps and robbing, the 64 first threads had a MiB each of a budget of 64 MiB, for good; each
+ *   Before there were small steps and stealing, the 64 first threads had a MiB each of a budget of 64 MiB, for good; each
  *   miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
  */
-enum { QUOTA_LEAST_BYTES = 64 << 10, ROB_FRUITLESS_MOST = 3 };
+enum { QUOTA_LEAST_BYTES = 64 << 10, STEAL_FRUITLESS_MOST = 3 };
 
 /* By how much a thread's quota should grow that lacks `bytes`; 0: it may not. */
 static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_t bytes) {
@@ -404,37 +404,38 @@ static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_
   return left < bytes ? 0 : ladei_size_min(step, left);
 }
 
-/* True: the thread, whose quota was `quota_bytes`, may keep `bytes` more. Outside of its gate. */
+/* True: the thread, whose quota was `quota_bytes`, may keep `bytes` more. Outside of its asymmetric lock. */
 static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t quota_bytes, size_t bytes) {
   size_t step = quota_step(pool, quota_bytes, bytes);
   if (step == 0) return false;
-  if (cache->rob_skip > 0 && quota_sum(pool) + bytes > pool->magazine_bytes) {
-    cache->rob_skip--; /* most likely there is nothing; no need for the lock to know it */
+  if (cache->steal_skip > 0 && quota_sum(pool) + bytes > pool->magazine_bytes) {
+    cache->steal_skip--; /* most likely there is nothing; no need for the lock to know it */
     return false;
   }
-  if (!ladei_pinned_transit_try_begin(&pool->room.blocks)) return false;
+  if (!ladei_pinned_transit_try_begin(&pool->cap_wait.blocks)) return false;
   ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
-  bool raised = !ladei_pinned_room_is_awaited(&pool->room);
+  bool raised = !ladei_pinned_cap_has_waiters(&pool->cap_wait);
   if (raised && !quota_grant(pool, cache, step) && !quota_grant(pool, cache, bytes)) {
     size_t before = quota_sum(pool);
-    list = idle_rob(pool, idle_find(pool, cache, bytes));
+    list = idle_steal(pool, idle_find(pool, cache, bytes));
     bool fruitless = quota_sum(pool) == before; /* nobody idles, or can be reached */
     raised = quota_grant(pool, cache, step) || quota_grant(pool, cache, bytes);
-    cache->rob_fruitless = fruitless ? cache->rob_fruitless + (cache->rob_fruitless < ROB_FRUITLESS_MOST ? 1 : 0) : 0;
-    cache->rob_skip = (1u << cache->rob_fruitless) - 1;
+    cache->steal_fruitless =
+        fruitless ? cache->steal_fruitless + (cache->steal_fruitless < STEAL_FRUITLESS_MOST ? 1 : 0) : 0;
+    cache->steal_skip = (1u << cache->steal_fruitless) - 1;
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);
-  ladei_pinned_transit_end(&pool->room.blocks);
+  ladei_pinned_transit_end(&pool->cap_wait.blocks);
   return raised;
 }
 
 uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
                                       uint32_t count) {
-  if (!ladei_asym_lock_enter(&cache->gate)) return 1;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return 1;
   size_t quota = cache->quota_bytes, room = quota - cache->cached_bytes; /* I3 */
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   size_t wanted = count * block_bytes;
   if (wanted <= room || quota_raise(pool, cache, quota, wanted - room)) return count;
   return (uint32_t)ladei_size_max(room / block_bytes, 1);
@@ -445,28 +446,28 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
   ladei_pinned_class_counts *counts = &counters->classes[class_index];
   ladei_pinned_block *list = NULL;
   ladei_pinned_class_counts_publish(pool, counters, class_index);
-  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return NULL;
   uint32_t count = ladei_pinned_magazine_count(counts);
   size_t quota = cache->quota_bytes;
   bool full = count >= LADEI_PINNED_MAGAZINE_MAX_BLOCKS, only_this = count > 0;
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   if (!full && (quota_raise(pool, cache, quota, counts->block_bytes) || quota < counts->block_bytes)) return NULL;
-  if (!ladei_asym_lock_enter(&cache->gate)) return NULL;
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return NULL;
   for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
     if (c == class_index || !only_this) list = ladei_pinned_magazine_halve(cache, &counters->classes[c], list);
-  ladei_asym_lock_leave(&cache->gate);
+  ladei_asym_lock_leave(&cache->asym_lock);
   return list;
 }
 
 /* ---- End of a pool ----------------------------------------------------------------------------------------------- */
 
-void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool) {
+void ladei_pinned_thread_caches_wait_for_exits(lade_pinned_pool *pool) {
   ladei_lock_assert_none_held();
   ladei_backoff wait = {0};
   while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) ladei_backoff_wait(&wait);
 }
 
-void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good) {
+void ladei_pinned_thread_caches_close_retire_buffers(lade_pinned_pool *pool, bool for_good) {
   ladei_lock_acquire(&pool->lock);
   for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next)
     ladei_retire_buffer_close(pool->retire, &cache->retire_buffer);
@@ -485,5 +486,5 @@ void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool) {
     ladei_pinned_thread_cache_release(cache);
   }
   threads_release(pool);
-  ladei_pinned_thread_caches_settle(pool);
+  ladei_pinned_thread_caches_wait_for_exits(pool);
 }

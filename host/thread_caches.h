@@ -46,15 +46,15 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
  * fenced (base/asym_lock.h) keep theirs; the owners are called, and give them back in their next calls. */
 ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool);
 
-/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their lanes are
- * emptied too. */
+/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their retire buffers
+ * are emptied too. */
 ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool);
 
 /* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
-void ladei_pinned_thread_caches_settle(lade_pinned_pool *pool);
+void ladei_pinned_thread_caches_wait_for_exits(lade_pinned_pool *pool);
 
-/* Closes the lanes of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
-void ladei_pinned_thread_caches_close_lanes(lade_pinned_pool *pool, bool for_good);
+/* Closes the retire buffers of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
+void ladei_pinned_thread_caches_close_retire_buffers(lade_pinned_pool *pool, bool for_good);
 
 /* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */
 void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool);

@@ -332,8 +332,8 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   if (pipeline == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
   pipeline->runtime = runtime;
   pipeline->pool = pool;
-  pipeline->stakes = ladei_pinned_stakes_of(pool);
-  pipeline->member = (ladei_pinned_member){.wake = pipeline_wake, .user = pipeline};
+  pipeline->ring_shares = ladei_pinned_ring_shares_of(pool);
+  pipeline->listener = (ladei_pinned_ring_listener){.wake = pipeline_wake, .user = pipeline};
   pipeline->devices = devices;
   pipeline->options = *options;
   pipeline->chunk_chosen = options->chunk_bytes == 0;
@@ -355,7 +355,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
     ladei_error_restore(&first);
     return ladei_error_prefix(status, "pipeline: ");
   }
-  ladei_pinned_member_add(pipeline->stakes, &pipeline->member);
+  ladei_pinned_ring_listener_add(pipeline->ring_shares, &pipeline->listener);
   *out = pipeline;
   return LADE_OK;
 }
@@ -435,7 +435,7 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   if (status == LADE_OK && pipeline->driver_state != NULL) {
     status = pipeline_drain(pipeline, cancel);
     if (status == LADE_OK) {
-      ladei_pinned_member_remove(pipeline->stakes, &pipeline->member);
+      ladei_pinned_ring_listener_remove(pipeline->ring_shares, &pipeline->listener);
       pipeline->driver->stop(pipeline);
     }
   }

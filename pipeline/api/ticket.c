@@ -249,7 +249,7 @@ void ladei_pipe_ticket_cancel_locked(lade_pipeline *pipeline, lade_ticket *ticke
   ladei_error_restore(&before);
   ladei_pipe_files_cancel_locked(ticket);
   ladei_pipe_core_fail(&pipeline->core, &ticket->transfer, &error);
-  ladei_pipe_stakes_update_locked(pipeline);
+  ladei_pipe_ring_shares_update_locked(pipeline);
 }
 
 lade_status lade_ticket_cancel(lade_ticket *ticket) {

@@ -23,8 +23,8 @@
 #include "pipeline/endpoints/probe.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
-  return ladei_pinned_stake_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->bytes,
-                                  pipeline->options.device, order->only, order->smallest, &order->block);
+  return ladei_pinned_ring_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->share, order->bytes,
+                                 pipeline->options.device, order->only, order->smallest, &order->block);
 }
 
 static lade_status execute_dependency(lade_pipeline *pipeline, ladei_pipe_order *order) {
@@ -70,7 +70,7 @@ static lade_status execute_release(lade_pipeline *pipeline, const ladei_pipe_ord
   ladei_pipe_storage_block_forget(&pipeline->storage, ladei_pipe_block_number(order->slot));
   /* The block is ours and in use: only a mistake in this file could make that fail. */
   lade_status freed =
-      ladei_pinned_stake_free(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->stake, order->slot->block);
+      ladei_pinned_ring_free(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->share, order->slot->block);
   assert(freed == LADE_OK);
   (void)freed;
   return LADE_OK;
@@ -168,14 +168,14 @@ static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   }
 }
 
-void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline) {
+void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
-    ladei_pinned_stake *stake = &pipeline->sides[i].stake;
+    ladei_pinned_ring_share *share = &pipeline->sides[i].share;
     const ladei_pipe_ring *ring = &pipeline->core.rings[i];
-    if (atomic_load_explicit(&stake->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
+    if (atomic_load_explicit(&share->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
         !ladei_pipe_core_awaits_block(ring))
-      ladei_pinned_stake_leave(pipeline->stakes, stake);
+      ladei_pinned_ring_share_stop_waiting(pipeline->ring_shares, share);
   }
 }
 
@@ -210,7 +210,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
     blocks_grow(pipeline, order->ring);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
-  ladei_pipe_stakes_update_locked(pipeline);
+  ladei_pipe_ring_shares_update_locked(pipeline);
   if (order->kind == LADEI_PIPE_ORDER_FINISH && ladei_pipe_ticket_of(order->transfer)->released) {
     ladei_pipe_ticket_free(ladei_pipe_ticket_of(order->transfer));
     pipeline->references--; /* not the last: destroy waits for every transfer */

@@ -17,18 +17,18 @@ static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe
 /* Takes the most useful order, after a look at what others wait for. Called with the lock. */
 static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
   ladei_lock_assert_held(&pipeline->lock);
-  ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_stakes_wanted(pipeline->stakes);
+  ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_ring_shares_wanted(pipeline->ring_shares);
   if (yield != pipeline->core.rings[0].yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
   return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
 }
 
 /* A ring that has no use for a block any more waits for none. Called with the lock, after the core has changed. */
-void ladei_pipe_stakes_update_awaited(lade_pipeline *pipeline);
+void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline);
 
-static inline void ladei_pipe_stakes_update_locked(lade_pipeline *pipeline) {
+static inline void ladei_pipe_ring_shares_update_locked(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
-  if (ladei_pinned_stakes_wanted(pipeline->stakes) != LADEI_PINNED_WANTED_NONE)
-    ladei_pipe_stakes_update_awaited(pipeline);
+  if (ladei_pinned_ring_shares_wanted(pipeline->ring_shares) != LADEI_PINNED_WANTED_NONE)
+    ladei_pipe_ring_shares_update_awaited(pipeline);
 }
 
 /* Completes an order that was executed. Called with the lock. Wakes callers that wait. */

@@ -158,7 +158,8 @@ static lade_status virtual_wait(lade_pipeline *pipeline, uint64_t deadline_ns) {
   if (ladei_pipe_core_awaits_block(&pipeline->core.rings[0]) ||
       ladei_pipe_core_awaits_block(&pipeline->core.rings[1])) {
     ladei_lock_release(&pipeline->lock);
-    ladei_pinned_members_wake(pipeline->stakes); /* the pipelines that hold the blocks advance only in a call */
+    /* the pipelines that hold the blocks advance only in a call */
+    ladei_pinned_ring_listeners_wake(pipeline->ring_shares);
     ladei_lock_acquire(&pipeline->lock);
   }
   bool changed = finished != pipeline->core.counters.transfers_completed + pipeline->core.counters.transfers_failed;

@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
-#include "host/stakes.h"
+#include "host/ring_share.h"
 #include "host/topology.h"
 #include "lade/pipeline.h"
 #include "pipeline/core/adapt.h"
@@ -48,16 +48,16 @@ typedef struct ladei_pipe_stream {
 typedef struct ladei_pipe_side {
   ladei_pipe_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   ladei_pipe_probe probe;
-  ladei_pipe_window window; /* host orders at once; guarded by the pipeline's lock */
-  ladei_pinned_stake stake; /* blocks of the ring, as others on the pool see them */
+  ladei_pipe_window window;      /* host orders at once; guarded by the pipeline's lock */
+  ladei_pinned_ring_share share; /* blocks of the ring, as others on the pool see them */
 } ladei_pipe_side;
 
 struct lade_pipeline {
   lade_runtime *runtime;
   ladei_process owner; /* for tickets, which may outlive the runtime */
   lade_pinned_pool *pool;
-  ladei_pinned_stakes *stakes; /* the pool's */
-  ladei_pinned_member member;  /* among them while the driver runs */
+  ladei_pinned_ring_shares *ring_shares; /* the pool's */
+  ladei_pinned_ring_listener listener;   /* among them while the driver runs */
   ladei_event_pool *events;
   const ladei_pipe_driver *driver;
   void *driver_state;            /* the driver's own */

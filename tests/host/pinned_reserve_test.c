@@ -228,7 +228,7 @@ static void *ask_main(void *user) {
 
 static bool is_asked_for(void *user) {
   asking *a = user;
-  return (atomic_load(&a->pool->room.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
+  return (atomic_load(&a->pool->cap_wait.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
 }
 
 /* At the cap: what the reserve pins is free memory once it is there. */

@@ -272,7 +272,7 @@ static void *empty_cache(void *user) {
 }
 
 static bool transits_are_stopped(lade_pinned_pool *pool) {
-  return (atomic_load(&pool->room.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
+  return (atomic_load(&pool->cap_wait.segments.word) & LADEI_PINNED_TRANSIT_STOPPED) != 0;
 }
 
 /* Until the asker stands before the memory that is on its way, or has its answer. */

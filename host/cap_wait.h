@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room at a pool's cap: what is in transit, and who waits for memory that comes back.
+ * Waiting at a pool's cap: what is in transit, and who waits for memory that comes back.
  *
  *   transit   memory that is free, yet nowhere where a request would find it: a segment in the midst of being pinned
  *             or unpinned; blocks that a thread took out of one list and has not put into the next
@@ -14,8 +14,8 @@
  * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held. Inside
  * of one, another is begun with ladei_pinned_transit_try_begin alone.
  */
-#ifndef LADE_HOST_ROOM_H
-#define LADE_HOST_ROOM_H
+#ifndef LADE_HOST_CAP_WAIT_H
+#define LADE_HOST_CAP_WAIT_H
 
 #include <stdatomic.h>
 
@@ -30,18 +30,18 @@ typedef struct ladei_pinned_transit {
 
 enum { LADEI_PINNED_TRANSIT_STOPPED = 1, LADEI_PINNED_TRANSIT_ONE = 2 };
 
-typedef struct ladei_pinned_room {
+typedef struct ladei_pinned_cap_wait {
   _Alignas(128) _Atomic(uint32_t) waiters; /* requests that wait for memory to come back: mostly nobody writes here */
   ladei_lock lock;                         /* guards changes of `returns` */
   ladei_condition returned;
   _Atomic(uint32_t) returns; /* times that memory came back while somebody waited */
   _Alignas(128) ladei_pinned_transit segments;
   _Alignas(128) ladei_pinned_transit blocks;
-} ladei_pinned_room;
+} ladei_pinned_cap_wait;
 
 /* Cannot fail, and owns nothing but its bytes. */
-void ladei_pinned_room_init(ladei_pinned_room *room);
-void ladei_pinned_room_destroy(ladei_pinned_room *room);
+void ladei_pinned_cap_wait_init(ladei_pinned_cap_wait *cap_wait);
+void ladei_pinned_cap_wait_destroy(ladei_pinned_cap_wait *cap_wait);
 
 /* ---- Transits ---------------------------------------------------------------------------------------------------- */
 
@@ -70,36 +70,36 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
   if (!ladei_pinned_transit_try_begin(transit)) ladei_pinned_transit_begin_slowly(transit);
 }
 
-/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_room_go. One thread at a time. */
-void ladei_pinned_room_stop(ladei_pinned_room *room);
-void ladei_pinned_room_go(ladei_pinned_room *room);
+/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time. */
+void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait);
+void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 /* Announces a waiter, before its last look. What comes back from now on shows: it differs from `returns` then. */
-uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room);
-void ladei_pinned_room_wait_end(ladei_pinned_room *room);
+uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait);
+void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait);
 
-/* Whether anything came back since ladei_pinned_room_wait_begin gave `seen`. */
-static inline bool ladei_pinned_room_has_returned(ladei_pinned_room *room, uint32_t seen) {
-  return atomic_load_explicit(&room->returns, memory_order_acquire) != seen;
+/* Whether anything came back since ladei_pinned_cap_wait_begin gave `seen`. */
+static inline bool ladei_pinned_cap_wait_is_over(ladei_pinned_cap_wait *cap_wait, uint32_t seen) {
+  return atomic_load_explicit(&cap_wait->returns, memory_order_acquire) != seen;
 }
 
 /* Sleeps until then, for at most `timeout_ns`. */
-void ladei_pinned_room_sleep(ladei_pinned_room *room, uint32_t seen, uint64_t timeout_ns);
+void ladei_pinned_cap_wait_sleep(ladei_pinned_cap_wait *cap_wait, uint32_t seen, uint64_t timeout_ns);
 
 /* Whether somebody waits: then threads keep nothing for themselves. */
-static inline bool ladei_pinned_room_is_awaited(ladei_pinned_room *room) {
+static inline bool ladei_pinned_cap_has_waiters(ladei_pinned_cap_wait *cap_wait) {
   ladei_switch_point("awaited", 0);
-  return atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0;
+  return atomic_load_explicit(&cap_wait->waiters, memory_order_seq_cst) != 0;
 }
 
-void ladei_pinned_room_tell(ladei_pinned_room *room);
+void ladei_pinned_cap_wait_wake(ladei_pinned_cap_wait *cap_wait);
 
 /* Memory can be had that could not be had before. After it was put where the waiters look. */
-static inline void ladei_pinned_room_returned(ladei_pinned_room *room) {
+static inline void ladei_pinned_memory_returned(ladei_pinned_cap_wait *cap_wait) {
   ladei_switch_point("returned", 0);
-  if (atomic_load_explicit(&room->waiters, memory_order_seq_cst) != 0) ladei_pinned_room_tell(room);
+  if (atomic_load_explicit(&cap_wait->waiters, memory_order_seq_cst) != 0) ladei_pinned_cap_wait_wake(cap_wait);
 }
 
-#endif /* LADE_HOST_ROOM_H */
+#endif /* LADE_HOST_CAP_WAIT_H */

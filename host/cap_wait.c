@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room at a pool's cap: stopping transits, telling waiters.
+ * Waiting at a pool's cap: stopping transits, waking waiters.
  *
- * I1  While ladei_pinned_room_stop has returned and ladei_pinned_room_go was not called, nothing is in transit, and
+ * I1  While ladei_pinned_transits_stop has returned and ladei_pinned_transits_resume was not called, nothing is in transit, and
  *     everything that was is visible to the one who stopped (the count is lowered with release, and read with acquire).
  * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
@@ -15,16 +15,16 @@
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
  *     a bin             the slot is filled, and `waiters` changed, with sequential consistency, as both are read.
  *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
- *                       inside a gate. After it magazines have no quota, and none is given to them while there are waiters
+ *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
- *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside the gate). Blocks that
+ *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside that lock). Blocks that
  *                       were in slots are not any more: their frees come by a node.
  *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
  *   back in its next call; nothing is added to it meanwhile.
  *
  * Locks: those of the parts, leaves; no other is taken under them.
  */
-#include "host/room.h"
+#include "host/cap_wait.h"
 
 static void transit_init(ladei_pinned_transit *transit) {
   atomic_init(&transit->word, 0);
@@ -37,20 +37,20 @@ static void transit_destroy(ladei_pinned_transit *transit) {
   ladei_lock_destroy(&transit->lock);
 }
 
-void ladei_pinned_room_init(ladei_pinned_room *room) {
-  atomic_init(&room->waiters, 0);
-  atomic_init(&room->returns, 0);
-  ladei_lock_init(&room->lock, LADEI_RANK_LEAF);
-  ladei_condition_init(&room->returned);
-  transit_init(&room->segments);
-  transit_init(&room->blocks);
+void ladei_pinned_cap_wait_init(ladei_pinned_cap_wait *cap_wait) {
+  atomic_init(&cap_wait->waiters, 0);
+  atomic_init(&cap_wait->returns, 0);
+  ladei_lock_init(&cap_wait->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&cap_wait->returned);
+  transit_init(&cap_wait->segments);
+  transit_init(&cap_wait->blocks);
 }
 
-void ladei_pinned_room_destroy(ladei_pinned_room *room) {
-  transit_destroy(&room->blocks);
-  transit_destroy(&room->segments);
-  ladei_condition_destroy(&room->returned);
-  ladei_lock_destroy(&room->lock);
+void ladei_pinned_cap_wait_destroy(ladei_pinned_cap_wait *cap_wait) {
+  transit_destroy(&cap_wait->blocks);
+  transit_destroy(&cap_wait->segments);
+  ladei_condition_destroy(&cap_wait->returned);
+  ladei_lock_destroy(&cap_wait->lock);
 }
 
 /* ---- Transits ---------------------------------------------------------------------------------------------------- */
@@ -96,40 +96,40 @@ static void transit_go(ladei_pinned_transit *transit) {
   ladei_lock_release(&transit->lock);
 }
 
-void ladei_pinned_room_stop(ladei_pinned_room *room) {
-  transit_stop(&room->segments);
-  transit_stop(&room->blocks);
+void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait) {
+  transit_stop(&cap_wait->segments);
+  transit_stop(&cap_wait->blocks);
 }
 
-void ladei_pinned_room_go(ladei_pinned_room *room) {
-  transit_go(&room->blocks);
-  transit_go(&room->segments);
+void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait) {
+  transit_go(&cap_wait->blocks);
+  transit_go(&cap_wait->segments);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-uint32_t ladei_pinned_room_wait_begin(ladei_pinned_room *room) {
+uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait) {
   ladei_switch_point("wait begin", 0);
-  atomic_fetch_add_explicit(&room->waiters, 1, memory_order_seq_cst);
+  atomic_fetch_add_explicit(&cap_wait->waiters, 1, memory_order_seq_cst);
   ladei_switch_point("waits", 0);
-  return atomic_load_explicit(&room->returns, memory_order_acquire);
+  return atomic_load_explicit(&cap_wait->returns, memory_order_acquire);
 }
 
-void ladei_pinned_room_wait_end(ladei_pinned_room *room) {
-  atomic_fetch_sub_explicit(&room->waiters, 1, memory_order_release);
+void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait) {
+  atomic_fetch_sub_explicit(&cap_wait->waiters, 1, memory_order_release);
 }
 
-void ladei_pinned_room_sleep(ladei_pinned_room *room, uint32_t seen, uint64_t timeout_ns) {
+void ladei_pinned_cap_wait_sleep(ladei_pinned_cap_wait *cap_wait, uint32_t seen, uint64_t timeout_ns) {
   ladei_lock_assert_none_held();
-  ladei_lock_acquire(&room->lock);
-  if (!ladei_pinned_room_has_returned(room, seen))
-    (void)ladei_condition_wait_for(&room->returned, &room->lock, timeout_ns);
-  ladei_lock_release(&room->lock);
+  ladei_lock_acquire(&cap_wait->lock);
+  if (!ladei_pinned_cap_wait_is_over(cap_wait, seen))
+    (void)ladei_condition_wait_for(&cap_wait->returned, &cap_wait->lock, timeout_ns);
+  ladei_lock_release(&cap_wait->lock);
 }
 
-void ladei_pinned_room_tell(ladei_pinned_room *room) {
-  ladei_lock_acquire(&room->lock);
-  atomic_fetch_add_explicit(&room->returns, 1, memory_order_release);
-  ladei_condition_broadcast(&room->returned);
-  ladei_lock_release(&room->lock);
+void ladei_pinned_cap_wait_wake(ladei_pinned_cap_wait *cap_wait) {
+  ladei_lock_acquire(&cap_wait->lock);
+  atomic_fetch_add_explicit(&cap_wait->returns, 1, memory_order_release);
+  ladei_condition_broadcast(&cap_wait->returned);
+  ladei_lock_release(&cap_wait->lock);
 }
