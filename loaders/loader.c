@@ -88,17 +88,17 @@ static bool is_busy(slot_state state) {
 
 /* I4. */
 static inline __attribute__((unused)) bool slot_may_become(slot_state from, slot_state to) {
-#define STATE(name) (1u << SLOT_##name)
+#define SLOT_BIT(name) (1u << SLOT_##name)
   static const unsigned next[] = {
-      [SLOT_EMPTY] = STATE(FILLING),
-      [SLOT_PLANNED] = STATE(FILLING),
-      [SLOT_FILLING] = STATE(EMPTY) | STATE(PLANNED) | STATE(STAGED),
-      [SLOT_STAGED] = STATE(WAITING) | STATE(PLANNED), /* the latter: destroyed */
-      [SLOT_WAITING] = STATE(OUT) | STATE(STAGED) | STATE(PLANNED),
-      [SLOT_OUT] = STATE(RETURNING),
-      [SLOT_RETURNING] = STATE(FILLING) | STATE(OUT),
+      [SLOT_EMPTY] = SLOT_BIT(FILLING),
+      [SLOT_PLANNED] = SLOT_BIT(FILLING),
+      [SLOT_FILLING] = SLOT_BIT(EMPTY) | SLOT_BIT(PLANNED) | SLOT_BIT(STAGED),
+      [SLOT_STAGED] = SLOT_BIT(WAITING) | SLOT_BIT(PLANNED), /* the latter: destroyed */
+      [SLOT_WAITING] = SLOT_BIT(OUT) | SLOT_BIT(STAGED) | SLOT_BIT(PLANNED),
+      [SLOT_OUT] = SLOT_BIT(RETURNING),
+      [SLOT_RETURNING] = SLOT_BIT(FILLING) | SLOT_BIT(OUT),
   };
-#undef STATE
+#undef SLOT_BIT
   return (next[from] >> to & 1u) != 0;
 }
 
