@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LADE_DEVICE_STREAMS_ARE_RETIRED: a thread asks the driver for its last stream no more, and asks again for a handle that
- * may be another stream's. Streams are destroyed here behind lade's back, as a program's own are.
+ * Across sources: LADE_DEVICE_STREAMS_ARE_RETIRED: a thread asks the driver for its last stream no more, and asks again for a
+ * handle that may be another stream's. Streams are destroyed here behind lade's back, as a program's own are.
  */
 #include <pthread.h>
 #include <sys/wait.h>
