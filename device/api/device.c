@@ -20,6 +20,7 @@
 #include "device/api/history_api.h"
 #include "device/api/settings.h"
 #include "device/backends/backends.h"
+#include "device/backends/find.h"
 #include "device/observe/history.h"
 #include "device/share/ipc.h"
 #include "device/share/shared.h"

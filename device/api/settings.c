@@ -11,7 +11,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "device/backends/backends.h"
+#include "device/backends/find.h"
 #include "device/heap/recent.h"
 #include "device/state/checks.h"
 

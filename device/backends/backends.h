@@ -19,7 +19,4 @@ LADEI_DEVICE_BACKENDS(LADEI_DEVICE_BACKEND_DECLARE)
 extern const ladei_device_backend ladei_device_backend_uncached; /* native with LADE_DEVICE_UNCACHED */
 extern const ladei_device_backend ladei_device_backend_plugin;   /* of lade_device_allocator_create_plugged */
 
-/* The backend that options name; NULL where there is none of that number. */
-const ladei_device_backend *ladei_device_backend_find(const lade_device_options *options);
-
 #endif /* LADE_DEVICE_BACKENDS_BACKENDS_H */

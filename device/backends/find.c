@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which backend options name. */
+#include "device/backends/find.h"
+
 #include "device/backends/backends.h"
 
 const ladei_device_backend *ladei_device_backend_find(const lade_device_options *options) {
