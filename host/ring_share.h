@@ -42,7 +42,7 @@ typedef struct ladei_pinned_ring_listener {
   void *user;
 } ladei_pinned_ring_listener;
 
-/* What rings shall give up. */
+/* What rings give up. */
 typedef enum ladei_pinned_wanted {
   LADEI_PINNED_WANTED_NONE = 0,
   LADEI_PINNED_WANTED_SPARE, /* what they have beyond one block */
