@@ -150,6 +150,7 @@ struct ladei_pipe_core_transfer {
   bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
   bool unstaged;       /* copies leave and reach the host's own memory: no block */
   bool no_host;        /* unstaged, and no READ or WRITE either */
+  bool read_arrives;   /* unstaged, and a READ moves the bytes all the way: it begins after the dependency has passed */
   unsigned level;      /* below LADEI_PIPE_PRIORITIES: larger goes first */
   unsigned fair_queue; /* below LADEI_PIPE_FAIR_QUEUES */
   ladei_pipe_dependency dependency; /* NONE or UNKNOWN */
@@ -161,6 +162,8 @@ struct ladei_pipe_core_transfer {
   bool waiting;    /* could begin a chunk, */
   bool held;       /* ... or could but for its share of the slots */
   bool unissued;   /* counted in ring->unissued */
+  bool asks;       /* in ring->asking, by fair_queue_link, */
+  bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
   ladei_pipe_ring *ring;
   ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING */
   uint64_t number;                     /* in the order of submission */
@@ -224,14 +227,15 @@ struct ladei_pipe_ring {
   struct ladei_core_transfer_list queue;
   struct ladei_core_transfer_list finished;
   ladei_pipe_priority levels[LADEI_PIPE_PRIORITIES];
-  struct ladei_core_transfer_list held; /* in the order of submission */
-  unsigned held_calls;                  /* of those, the ones that call back */
-  unsigned may_stall;                   /* slots with chunks of transfers that may stall */
-  unsigned unissued;                    /* transfers that have not failed and have chunks not begun */
-  uint64_t left_bytes;                  /* of those, together */
-  uint64_t begun_bytes;                 /* chunks begun since no slot carried one */
-  unsigned active;                      /* slots that carry chunks */
-  ladei_pipe_core_transfer *issuing;    /* the one of them that begins the next chunk; NULL: none can */
+  struct ladei_core_transfer_list held;   /* in the order of submission */
+  unsigned held_calls;                    /* of those, the ones that call back */
+  struct ladei_core_transfer_list asking; /* those whose READ waits until the dependency has passed */
+  unsigned may_stall;                     /* slots with chunks of transfers that may stall */
+  unsigned unissued;                      /* transfers that have not failed and have chunks not begun */
+  uint64_t left_bytes;                    /* of those, together */
+  uint64_t begun_bytes;                   /* chunks begun since no slot carried one */
+  unsigned active;                        /* slots that carry chunks */
+  ladei_pipe_core_transfer *issuing;      /* the one of them that begins the next chunk; NULL: none can */
 
   unsigned blocks;        /* held or being acquired */
   unsigned acquire_out;   /* ... those of them */
@@ -281,7 +285,7 @@ typedef struct ladei_pipe_order {
   ladei_pipe_slot *slot;
   ladei_pipe_batch *batch;
   ladei_pipe_core_transfer *transfer;
-  ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY */
+  ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY; NULL: only ask */
   void *block;
   size_t bytes;
   bool passed;

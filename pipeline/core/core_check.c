@@ -136,6 +136,11 @@ static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_c
   bool held = list_has(&ring->held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held))
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
+  bool unasked = transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN && !ladei_pipe_transfer_failed(transfer);
+  if (transfer->asks != (transfer->read_arrives && ring->direction == LADE_TO_DEVICE &&
+                         (unasked || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING)) ||
+      transfer->asks != list_has(&ring->asking, transfer))
+    return broken(ring, "I7: a transfer whose reads wait for its dependency is not asked, or another is");
   if (transfer->left_bytes != (unissued ? transfer->bytes - transfer->issued_bytes : 0))
     return broken(ring, "I7: a transfer's bytes to begin are not those counted");
   if (unissued != transfer->unissued || (waiting || held) != ladei_pipe_transfer_ready(transfer))

@@ -28,10 +28,10 @@ static inline bool ladei_pipe_transfer_is_unissued(const ladei_pipe_core_transfe
   return !ladei_pipe_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
 }
 
-/* Has chunks to begin, and nothing of its own comes first: a host half in order. */
+/* Has chunks to begin, and nothing of its own comes first: a host half in order, a dependency of its reads. */
 static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *transfer) {
   bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
-  return ladei_pipe_transfer_is_unissued(transfer) && !host_first;
+  return ladei_pipe_transfer_is_unissued(transfer) && !host_first && !transfer->asks;
 }
 
 /* See Note [Stalled transfers]. */

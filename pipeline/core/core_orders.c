@@ -151,7 +151,9 @@ static inline __attribute__((unused)) bool dependency_may_become(ladei_pipe_depe
   switch (from) {
   case LADEI_PIPE_DEPENDENCY_NONE: return false;
   case LADEI_PIPE_DEPENDENCY_UNKNOWN: return to == LADEI_PIPE_DEPENDENCY_QUERYING;
-  case LADEI_PIPE_DEPENDENCY_QUERYING: return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_NONE;
+  case LADEI_PIPE_DEPENDENCY_QUERYING:
+    return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_NONE ||
+           to == LADEI_PIPE_DEPENDENCY_UNKNOWN; /* asked in vain */
   case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_NONE;
   }
   return false;
@@ -166,6 +168,11 @@ static void dependency_change(ladei_pipe_core_transfer *transfer, ladei_pipe_dep
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   dependency_set(transfer, dependency);
   may_stall_update(transfer, could_stall);
+}
+
+static void asking_leave(ladei_pipe_core_transfer *transfer) {
+  TAILQ_REMOVE(&transfer->ring->asking, transfer, fair_queue_link);
+  transfer->asks = false;
 }
 
 /* Moves the transfer to the finished ones when nothing is left to do for it. */
@@ -204,6 +211,7 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
   transfer->error = *error;
   chunks_abandon(&transfer->ring->ready, transfer);
   chunks_abandon(&transfer->ring->landed, transfer);
+  if (transfer->asks && transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN) asking_leave(transfer);
   ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
 }
@@ -230,6 +238,9 @@ void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *tra
     ring->block_most = ring->block_most > ring->block_least ? ring->block_most : ring->block_least;
     ring->block_bytes = ring->block_bytes > ring->block_least ? ring->block_bytes : ring->block_least;
   }
+  transfer->asks = transfer->read_arrives && direction == LADE_TO_DEVICE &&
+                   transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE && transfer->bytes > 0;
+  if (transfer->asks) TAILQ_INSERT_TAIL(&ring->asking, transfer, fair_queue_link);
   core->unfinished++;
   core->counters.transfers_submitted++;
   ladei_pipe_transfer_update(transfer);
@@ -326,6 +337,10 @@ void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
 }
 
 static void take_dependency(const ladei_pipe_order *order) {
+  if (order->copy_stream == NULL) {
+    dependency_set(order->transfer, LADEI_PIPE_DEPENDENCY_QUERYING);
+    return;
+  }
   dependency_set(order->transfer, LADEI_PIPE_DEPENDENCY_QUERYING);
   order->transfer->copy_stream = order->copy_stream;
   order->copy_stream->transfers++;
@@ -449,6 +464,8 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
 static void ring_poll_wake(ladei_pipe_ring *ring) {
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
   ring->acquire_asleep = false;
+  ladei_pipe_core_transfer *transfer;
+  TAILQ_FOREACH (transfer, &ring->asking, fair_queue_link) transfer->asked = false;
 }
 
 static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
@@ -468,10 +485,25 @@ static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *ord
   return changed;
 }
 
+/* Of a transfer whose READ waits until the dependency has passed. */
+static unsigned complete_asking(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
+                                const lade_error *error) {
+  ladei_pipe_core_transfer *transfer = order->transfer;
+  bool again = status == LADE_OK && !order->passed && !ladei_pipe_transfer_failed(transfer);
+  transfer->asked = again;
+  if (!again) asking_leave(transfer);
+  dependency_change(transfer, again ? LADEI_PIPE_DEPENDENCY_UNKNOWN : LADEI_PIPE_DEPENDENCY_NONE);
+  unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
+  ladei_pipe_transfer_update(transfer);
+  transfer_settle(transfer);
+  return changed;
+}
+
 static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                     const lade_error *error) {
   ladei_pipe_core_transfer *transfer = order->transfer;
   bool waits = status == LADE_OK && !order->passed;
+  if (transfer->asks) return complete_asking(core, order, status, error);
   if (!waits) {
     transfer->copy_stream->transfers--;
     transfer->copy_stream = ladei_pipe_copy_stream_of(order->ring, transfer);
@@ -681,7 +713,7 @@ uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer)
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
 
 bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
-  bool polls = false;
+  bool polls = !TAILQ_EMPTY(&core->rings[0].asking);
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
     polls = polls || !TAILQ_EMPTY(&core->rings[0].copy_streams[i].pending) ||
             !TAILQ_EMPTY(&core->rings[1].copy_streams[i].pending);
@@ -732,6 +764,7 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
   TAILQ_INIT(&ring->queue);
   TAILQ_INIT(&ring->finished);
   TAILQ_INIT(&ring->held);
+  TAILQ_INIT(&ring->asking);
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) copy_stream_init(ring, i);
   for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++)
     for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) TAILQ_INIT(&ring->levels[i].fair_queues[k].waiting);

@@ -35,6 +35,14 @@ static ladei_pipe_slot *slot_for(const ladei_pipe_ring *ring, const ladei_pipe_c
   return slot != NULL && (transfer->unstaged || slot->capacity >= ring->block_bytes) ? slot : NULL;
 }
 
+/* One whose reads wait for its dependency, and that was not asked since time passed. */
+static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
+  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->asking);
+  while (transfer != NULL && (transfer->asked || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING))
+    transfer = TAILQ_NEXT(transfer, fair_queue_link);
+  return transfer != NULL && order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
+}
+
 /*
  * Note [Short transfers]
  * Copies are queued as soon as they can be, so that the link never waits: eight chunks of 5 MiB are 0.7 ms on a link of 55 GB/s.
@@ -237,7 +245,8 @@ static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *order) {
   bool host = (allow & LADEI_PIPE_ALLOW_HOST) != 0;
-  return pick_finish(ring, order) || (ring->yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
+  return pick_finish(ring, order) || pick_asking(ring, order) ||
+         (ring->yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
          pick_copy_or_record(ring, order) || pick_record_full(ring, order) || pick_poll(ring, order) ||
          pick_release_small(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||

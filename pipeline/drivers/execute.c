@@ -32,6 +32,7 @@ static lade_status execute_dependency(lade_pipeline *pipeline, ladei_pipe_order 
   lade_event dependency = ladei_pipe_ticket_of(order->transfer)->dependency->handle;
   lade_status status = runtime->ops->event_query(runtime->self, dependency);
   order->passed = status == LADE_OK;
+  if (order->copy_stream == NULL) return status == LADE_NOT_READY ? LADE_OK : status;
   return status == LADE_NOT_READY
              ? runtime->ops->stream_wait_event(runtime->self,
                                                &ladei_pipe_stream_of(pipeline, order->copy_stream)->stream, dependency)

@@ -427,9 +427,10 @@ static void *thread_main(void *argument) {
   while (!state->end) {
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
       order_run(state, &order);
-      bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL      ? order.batch->copy_stream->poll_asleep
-                     : order.kind == LADEI_PIPE_ORDER_ACQUIRE ? order.ring->acquire_asleep
-                                                              : false;
+      bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL         ? order.batch->copy_stream->poll_asleep
+                     : order.kind == LADEI_PIPE_ORDER_ACQUIRE    ? order.ring->acquire_asleep
+                     : order.kind == LADEI_PIPE_ORDER_DEPENDENCY ? order.transfer->asks
+                                                                 : false;
       since_ns = in_vain ? since_ns : 0;
       continue;
     }

@@ -109,13 +109,12 @@ static void chunks_suit(lade_ticket *ticket) {
 /*
  * Note [GPUDirect Storage]
  * cuFile moves bytes between file and device memory while its caller waits: the host half of a chunk is then all of it,
- * there is no block, and no copy. To the device such a read knows nothing of streams, so a transfer that must run after
- * work on one is staged instead. To the host the order COPY still brings the stream's order: the write begins when the
- * event behind it has passed.
+ * there is no block, and no copy. To the device such a read knows nothing of streams: in a transfer that must run after work
+ * on one it begins when that is over, which is asked again and again. To the host the order COPY still brings the stream's
+ * order: the write begins when the event behind it has passed.
  */
 static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
-  bool dependent = request->after_stream != 0 || request->allocator != NULL;
-  bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE && !(ticket->to_device && dependent);
+  bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE;
   for (size_t i = 0; i < ticket->pieces.count && suits; i++) {
     const ladei_pipe_storage_file *file = ticket->pieces.list[i].file;
     suits = file != NULL && file->cufile_handle != NULL;
@@ -128,6 +127,7 @@ static void cufile_use(lade_ticket *ticket) {
   ticket->cufile = true;
   transfer->unstaged = true;
   transfer->no_host = false;
+  transfer->read_arrives = ticket->to_device;
   transfer->lead_bytes = 0;
   transfer->unit_bytes = ticket->pieces.list[0].file->align;
 }

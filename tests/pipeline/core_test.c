@@ -92,6 +92,8 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
     LADE_EXPECT_LE_UINT(order->slot->lead_bytes + order->slot->bytes, t->transfer.chunk_bytes);
     /* A block that a copy still uses must not be read into. */
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
+    /* What a READ writes to the device itself must come after the dependency. */
+    if (t->transfer.read_arrives) LADE_EXPECT_EQ_INT(t->transfer.dependency, LADEI_PIPE_DEPENDENCY_NONE);
     if (t->transfer.ordered) {
       LADE_EXPECT_EQ_UINT(chunk_of(order->slot), t->next_host);
       t->next_host++;
@@ -143,7 +145,7 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
   case LADEI_PIPE_ORDER_DEPENDENCY:
     order->passed = support_random_one_in(&m->random, 3);
     model_of(order->transfer)->dependencies++;
-    model_of(order->transfer)->waits = !order->passed;
+    model_of(order->transfer)->waits = !order->passed && order->copy_stream != NULL;
     break;
   case LADEI_PIPE_ORDER_COPY:
     model_of(order->transfer)->copied[chunk_of(slot)]++;
@@ -210,6 +212,8 @@ static void submit_one(model *m) {
   t->transfer.unstaged = !t->transfer.ordered && support_random_one_in(&m->random, 3);
   t->transfer.no_host = t->transfer.unstaged && support_random_one_in(&m->random, 2);
   t->transfer.calls = t->transfer.ordered || (!t->transfer.no_host && support_random_one_in(&m->random, 4));
+  t->transfer.read_arrives =
+      t->transfer.unstaged && !t->transfer.no_host && !t->transfer.calls && support_random_one_in(&m->random, 2);
   t->hangs = m->some_hang && t->transfer.calls && support_random_one_in(&m->random, 2);
   t->transfer.level = (unsigned)support_random_below(&m->random, LADEI_PIPE_PRIORITIES);
   t->transfer.fair_queue = (unsigned)support_random_below(&m->random, 3);

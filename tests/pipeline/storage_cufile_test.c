@@ -93,7 +93,7 @@ LADE_TEST(StorageCufile, MovesFilesWithoutBlocksAndCopies) {
   scene_close(&s);
 }
 
-/* Reads know nothing of streams: what must run after one is staged. Writes come after the stream's work. */
+/* Reads know nothing of streams: one that must run after a stream's work begins when that is over. Writes come after it, too. */
 LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   scene s;
   lade_stream stream;
@@ -106,9 +106,17 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES);
   transfer.after_stream = 1;
   transfer.stream = stream;
-  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  LADE_ASSERT(support_stream_hold_begin(&hold, s.f.runtime, stream));
+  LADE_EXPECT_OK(s.f.runtime->ops->fill(s.f.runtime->self, s.f.device, 0x11, BYTES, &resolved));
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_ticket_wait(ticket, 20000000));
   LADE_EXPECT_EQ_UINT(counts_of(&s).reads, 0);
-  LADE_EXPECT_GT_UINT(fixture_info(&s.f).copies, 0);
+  support_stream_hold_end(&hold);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  LADE_EXPECT_GT_UINT(counts_of(&s).reads, 0);
+  LADE_EXPECT_EQ_UINT(fixture_info(&s.f).copies, 0);
+  fixture_expect_device_pattern(&s.f, 0, BYTES, SEED, 0);
   LADE_ASSERT(support_stream_hold_begin(&hold, s.f.runtime, stream));
   LADE_EXPECT_OK(s.f.runtime->ops->fill(s.f.runtime->self, s.f.device, 0x5a, BYTES, &resolved));
   transfer = fixture_transfer(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 0, 0), BYTES);
@@ -129,6 +137,30 @@ LADE_TEST(StorageCufile, KeepsTheOrderOfStreams) {
   LADE_EXPECT_EQ_MEM(written, expected, BYTES);
   free(written);
   free(expected);
+  LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, stream));
+  scene_close(&s);
+}
+
+/* The caller gives up while the stream is still busy: nothing is read, and others go on. */
+LADE_TEST(StorageCufile, IsCancelledWhileItWaitsForAStream) {
+  scene s;
+  lade_stream stream;
+  lade_ticket *tickets[2];
+  support_stream_hold hold;
+  if (!scene_open(&s, (loop_cufile_plan){0})) return;
+  LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 0, &stream));
+  LADE_ASSERT(support_stream_hold_begin(&hold, s.f.runtime, stream));
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), BYTES);
+  transfer.after_stream = 1;
+  transfer.stream = stream;
+  for (int i = 0; i < 2; i++) LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &tickets[i]));
+  LADE_EXPECT_OK(lade_ticket_cancel(tickets[0]));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
+  LADE_EXPECT_EQ_UINT(counts_of(&s).reads, 0);
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_DEVICE, lade_endpoint_path(s.in, 0, 0), CHUNK));
+  support_stream_hold_end(&hold);
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER));
+  for (int i = 0; i < 2; i++) lade_ticket_release(tickets[i]);
   LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, stream));
   scene_close(&s);
 }
