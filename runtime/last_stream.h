@@ -4,7 +4,8 @@
  * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). Who a stream is costs three driver calls on "cuda"; a thread that names the
  * same one again is answered from here.
  *
- *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one
+ *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one;
+ *                    made when the thread asks first, freed when it ends; without memory for it the driver is asked each time
  *   generation       one more behind each retirement or destruction of a stream, and each close of a runtime
  *
  * S1  An entry was told by the driver after its generation was read. So it is older than any retirement whose end its
@@ -28,7 +29,8 @@ typedef struct ladei_last_stream {
   ladei_stream stream;
 } ladei_last_stream;
 
-extern _Thread_local ladei_last_stream ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
+/* NULL: the thread has none. */
+extern _Thread_local ladei_last_stream *ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
 extern _Atomic(uint64_t) ladei_last_stream_generation;
 
 /* Behind a call after which handles may be recycled. */
@@ -42,9 +44,9 @@ lade_status ladei_last_stream_ask(const lade_runtime *runtime, lade_stream handl
 /* As the runtime's stream_resolve. */
 static inline lade_status ladei_last_stream_resolve(const lade_runtime *runtime, lade_stream handle,
                                                     ladei_stream *out) {
-  const ladei_last_stream *last = &ladei_last_stream_tls;
+  const ladei_last_stream *last = ladei_last_stream_tls;
   uint64_t generation = atomic_load_explicit(&ladei_last_stream_generation, memory_order_acquire);
-  if (last->stream.handle != handle || last->runtime != runtime || last->generation != generation)
+  if (last == NULL || last->stream.handle != handle || last->runtime != runtime || last->generation != generation)
     return ladei_last_stream_ask(runtime, handle, out);
   *out = last->stream;
   return LADE_OK;

@@ -3,9 +3,11 @@
 #include "device/backends/ledger.h"
 
 #include <assert.h>
+#include <utlist.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "device/native/capture_mode.h"
 #include "device/native/give_back.h"
 #include "device/native/slow_path.h"
@@ -28,30 +30,35 @@ static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
 /*
  * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
  * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it waits
- * for no other thread: this list names the calls that its thread is in, innermost first.
+ * for no other thread: the ledger's list names the calls that are under way, with their threads.
  */
-typedef struct nested_call {
-  struct nested_call *outer;
-  const lade_device_allocator *allocator;
+struct ladei_device_nested_call {
+  ladei_device_nested_call *next, *prev;
+  uint64_t thread;
   uint64_t returns; /* of memory, by this thread since the begin */
-  bool nested;      /* in another one of the same allocator */
-} nested_call;
+  bool nested;      /* in another one of the same thread */
+};
 
-static _Thread_local nested_call *nested_calls;
-
-static void nested_call_begin(const lade_device_allocator *allocator, nested_call *call) {
-  const nested_call *outer = nested_calls;
-  while (outer != NULL && outer->allocator != allocator) outer = outer->outer;
-  *call = (nested_call){nested_calls, allocator, 0, outer != NULL};
-  nested_calls = call;
+/* The lock is held for these three. */
+static void nested_call_begin(lade_device_allocator *allocator, ladei_device_nested_call *call) {
+  ladei_device_ledger *ledger = ledger_of(allocator);
+  ladei_lock_assert_held(&allocator->lock);
+  *call = (ladei_device_nested_call){.thread = ladei_thread_number()};
+  for (const ladei_device_nested_call *other = ledger->calls; other != NULL; other = other->next)
+    if (other->thread == call->thread) call->nested = true;
+  DL_APPEND(ledger->calls, call);
 }
 
-static void nested_call_end(const nested_call *call) { nested_calls = call->outer; }
+static void nested_call_end(lade_device_allocator *allocator, ladei_device_nested_call *call) {
+  ladei_lock_assert_held(&allocator->lock);
+  DL_DELETE(ledger_of(allocator)->calls, call);
+}
 
 /* This thread has given memory back, which its own outer calls know. */
-static void nested_calls_return(const lade_device_allocator *allocator) {
-  for (nested_call *call = nested_calls; call != NULL; call = call->outer)
-    if (call->allocator == allocator) call->returns++;
+static void nested_calls_return(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  for (ladei_device_nested_call *call = ledger_of(allocator)->calls; call != NULL; call = call->next)
+    if (call->thread == ladei_thread_number()) call->returns++;
 }
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
@@ -181,13 +188,13 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   bool retired = record->stream_retired;
   idle = idle || record->stream_noted;
   allocator->returns_in_flight++;
+  ladei_device_nested_call call;
+  nested_call_begin(allocator, &call);
   ladei_lock_release(&allocator->lock);
   void *pointer = (void *)(uintptr_t)record->address;
-  nested_call call;
-  nested_call_begin(allocator, &call);
   lade_status status = ledger->source->give(allocator, pointer, record->bytes, retired ? NULL : &stream, idle);
-  nested_call_end(&call);
   ladei_lock_acquire(&allocator->lock);
+  nested_call_end(allocator, &call);
   allocator->returns_in_flight--;
   ladei_device_ordered_set_remove(&ledger->giving, &record->order);
   if (status == LADE_OK) {
@@ -341,7 +348,7 @@ static bool reclaim(lade_device_allocator *allocator) {
 typedef struct ledger_request {
   size_t bytes;
   const ladei_stream *stream;
-  nested_call call; /* the request itself, for what is nested in it */
+  ladei_device_nested_call call; /* the request itself, for what is nested in it */
   void **out;
 } ledger_request;
 
@@ -441,10 +448,14 @@ static lade_status request_serve(lade_device_allocator *allocator, size_t bytes,
   lade_error before;
   ladei_error_save(&before);
   ledger_request request = {.bytes = bytes, .stream = &resolved, .out = out};
+  ladei_lock_acquire(&allocator->lock);
   nested_call_begin(allocator, &request.call);
+  ladei_lock_release(&allocator->lock);
   status = request_slow_path(allocator, &request, step_take, &beside);
   if (ladei_device_is_exhausted(status)) status = request_retry(allocator, &request, status);
-  nested_call_end(&request.call);
+  ladei_lock_acquire(&allocator->lock);
+  nested_call_end(allocator, &request.call);
+  ladei_lock_release(&allocator->lock);
   if (status == LADE_OK) ladei_error_restore(&before);
   return ladei_device_is_exhausted(status) ? request_refused(allocator, bytes, status) : status;
 }

@@ -61,6 +61,8 @@ typedef struct ladei_device_ledger_source {
 } ladei_device_ledger_source;
 
 /* First member of a backend's state. */
+typedef struct ladei_device_nested_call ladei_device_nested_call;
+
 typedef struct ladei_device_ledger {
   const ladei_device_ledger_source *source;
   ladei_slab records;
@@ -68,7 +70,8 @@ typedef struct ladei_device_ledger {
   ladei_device_ordered_set giving;
   ladei_device_record *refused; /* first in, first out */
   ladei_device_record **refused_end;
-  atomic_size_t refused_count; /* their number; written under the lock */
+  atomic_size_t refused_count;     /* their number; written under the lock */
+  ladei_device_nested_call *calls; /* under way; ledger.c, Note [Nested calls] */
 } ladei_device_ledger;
 
 /* `ledger` is allocator->backend_state. On failure nothing is left. */
