@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting without being told. Locks: none. errno stays as it was: waits happen inside calls that promise nothing of it. */
+/* Waiting without a signal. Locks: none. errno stays as it was: waits happen inside calls that promise nothing of it. */
 #include "base/backoff.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for another thread that is in the midst of something short and tells nobody when it is through.
+ * Waiting for another thread that is in the midst of something short and gives no signal when it is done.
  *
  *   ladei_backoff wait = {0};
  *   while (atomic_load(&busy)) ladei_backoff_wait(&wait);

@@ -229,14 +229,6 @@ void ladei_lock_give_awaited(ladei_lock *lock) {
   errno = code;
 }
 
-bool ladei_lock_try_acquire(ladei_lock *lock) {
-  held_check(lock);
-  ladei_switch_point("try lock", (int)lock->rank);
-  if (!word_try(lock)) return false;
-  held_push(lock);
-  return true;
-}
-
 #ifndef NDEBUG
 
 void ladei_lock_acquire(ladei_lock *lock) {

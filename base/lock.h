@@ -26,7 +26,7 @@
 
 /*
  * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
- * runtime/soft and runtime/cuda are the runtime's own: they lie below the seam, where no lock of this list is held.
+ * runtime/soft and runtime/cuda are the runtime's own: they lie below runtime/ops.h, where no lock of this list is held.
  */
 typedef enum ladei_lock_rank {
   LADEI_RANK_LOADER = 5,    /* loaders: slots of one loader */
@@ -113,8 +113,6 @@ static inline void ladei_lock_release(ladei_lock *lock) { ladei_lock_word_give(l
 void ladei_lock_acquire(ladei_lock *lock);
 void ladei_lock_release(ladei_lock *lock);
 #endif
-/* False, and nothing held, where another thread holds it. Checked like acquire. */
-bool ladei_lock_try_acquire(ladei_lock *lock);
 
 /* The calling thread holds the lock; no lade lock at all. Nothing in builds with NDEBUG. */
 #ifdef NDEBUG

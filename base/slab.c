@@ -108,7 +108,3 @@ void ladei_slab_free(ladei_slab *slab, void *record) {
   slab->free_stack[slab->free_count++] = head->index;
   slab->live--;
 }
-
-size_t ladei_slab_metadata_bytes(const ladei_slab *slab) {
-  return slab->fresh * (slab->record_bytes + sizeof *slab->free_stack);
-}

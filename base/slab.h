@@ -68,7 +68,4 @@ static inline uint32_t ladei_slab_index(const void *record) { return ((const lad
 /* The record of an index, live or free; NULL where there is none. */
 void *ladei_slab_at(const ladei_slab *slab, uint32_t index);
 
-/* Memory of all records ever handed out. The rest of the last chunk is addresses that were not touched. */
-size_t ladei_slab_metadata_bytes(const ladei_slab *slab);
-
 #endif /* LADE_BASE_SLAB_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam to the GPU: one table of operations, filled in by runtime/cuda and runtime/soft.
+ * The interface to a device: one table of operations, filled in by runtime/cuda and runtime/soft.
  *
  *   host/  device/  pipeline/  loaders/        know nothing of CUDA
  *   ---------- lade_runtime_ops ----------
@@ -103,7 +103,7 @@ typedef enum ladei_capture_status {
   LADEI_CAPTURE_IMPLICIT = 3,
 } ladei_capture_status;
 
-/* Native handles, opaque above the seam. */
+/* Native handles, opaque above this interface. */
 typedef struct ladei_graph *ladei_graph;             /* CUgraph */
 typedef struct ladei_graph_exec *ladei_graph_exec;   /* CUgraphExec */
 typedef struct ladei_user_object *ladei_user_object; /* CUuserObject */
@@ -426,7 +426,7 @@ typedef struct lade_runtime_ops {
  */
 lade_status ladei_ops_check(const lade_runtime_ops *ops);
 
-/* A runtime as the parts above the seam hold it. */
+/* A runtime as its users in the library hold it. */
 struct lade_runtime {
   const lade_runtime_ops *ops;
   void *self;

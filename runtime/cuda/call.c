@@ -6,7 +6,7 @@
  *                            nothing is pushed where `wanted` is current already
  *
  * I1, I2, I3 of driver.h. In addition:
- * I4  A device's primary context is retained at most once per runtime: who loses the race to publish it gives his
+ * I4  A device's primary context is retained at most once per runtime: a thread that loses the race to publish it gives its
  *     reference back.
  * I5  A releasing call never reports a final code: what it gives back went with the device.
  * Locks: none.

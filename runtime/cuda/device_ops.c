@@ -55,7 +55,7 @@ static int attribute_native(ladei_device_attribute attribute) {
   return 0;
 }
 
-/* The driver tells priorities of the current context only. */
+/* The driver gives priorities of the current context only. */
 static lade_status attribute_priority(cuda_call *call, int device, bool lowest, int64_t *out_value) {
   int least = 0;
   int greatest = 0;

@@ -57,7 +57,7 @@ static lade_status event_synchronize(void *self, lade_event event) {
   return ladei_cuda_leave(&call, event_answer(call.runtime->api.event_synchronize(event)), "event %p", (void *)event);
 }
 
-/* The driver tells milliseconds as a float, with a resolution of about half a microsecond. */
+/* The driver gives milliseconds as a float, with a resolution of about half a microsecond. */
 static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end, uint64_t *out_ns) {
   cuda_call call = {.runtime = self, .op = "event_elapsed_ns"};
   float milliseconds = 0.0f;

@@ -93,7 +93,7 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
     return ladei_error_argument("host_register", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_READ_ONLY", "%#x",
                                 flags);
-  /* The driver would pin the pages around a crooked range too, and find its neighbour pinned already. */
+  /* The driver would pin the pages around a range that is not whole pages, and find its neighbour pinned already. */
   if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
     return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;

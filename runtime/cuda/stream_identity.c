@@ -2,9 +2,9 @@
 /*
  * Who a stream is, also while it captures.
  *
- * The driver tells the id of a stream, but of a capturing one it does not: the question alone invalidates the capture,
- * in whatever capture mode. Of one whose capture is invalid it does not even tell the context. Nor may anything be asked
- * of the legacy stream while a blocking stream captures. So lade remembers what it was told, and counts for itself where
+ * The driver gives the id of a stream, but not of a capturing one: the question alone invalidates the capture,
+ * in whatever capture mode. Of one whose capture is invalid it does not even give the context. Nor may anything be asked
+ * of the legacy stream while a blocking stream captures. So lade remembers the answers, and counts for itself where
  * it need not ask:
  *
  *   stream                           id                                              asked of the driver
@@ -20,7 +20,7 @@
  *     store `id` first.
  * I4  A stream that is resolved while it does not capture gets its own id for certain. A capturing one gets the id of an
  *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
- *     new stream between its creation and its capture: nothing that the driver tells of a capturing stream could show
+ *     new stream between its creation and its capture: nothing that the driver says about a capturing stream could show
  *     the difference.
  * Locks: the table's, taken by writers.
  */
@@ -39,7 +39,7 @@ struct cuda_stream_entry {
   cuda_stream_entry *next;
   CUstream handle;
   _Atomic(uint64_t) id;        /* 0: forgotten */
-  _Atomic(uint64_t) driver_id; /* 0: not told yet */
+  _Atomic(uint64_t) driver_id; /* 0: not known yet */
   _Atomic(CUcontext) context;
 };
 
@@ -100,7 +100,7 @@ static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
   return out->id != 0 && out->id == atomic_load_explicit(&entry->id, memory_order_acquire);
 }
 
-/* The stream does not capture: the driver has told its id and context. */
+/* The stream does not capture: the driver gave its id and context. */
 static CUresult identity_known(cuda_streams *streams, CUstream handle, const known_stream *answer, uint64_t *out_id) {
   known_stream known;
   cuda_stream_entry *entry = entry_find(streams, handle);

@@ -27,7 +27,7 @@
  *   P2  A stream that never finishes delays only tickets that were noted on it.
  *   P3  poll costs at most one event query per stream with pending uses plus one per finished batch. LADEI_POLL_CLOSE
  *       costs besides, per open batch, a look at the stream (is it the same, done, capturing) and one record.
- *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where told otherwise.
+ *   P4  No driver call and no callback is made under a lade lock. The caller holds none, except where said otherwise.
  *   P5  An add never fails and never waits. An event that cannot be recorded or asked is a quarantine: its tickets stay
  *       pending, every later poll tries again, and only synchronize and end_quarantine wait for the stream instead.
  *   P6  Order. Within one poll, queues are visited by ascending `order` (then context, id), each head first, and done()

@@ -28,7 +28,7 @@ _Static_assert(_Alignof(ladei_retire_queue) > 1, "the lowest bit of a queue's ad
 
 typedef enum quick_result {
   QUICK_DONE,
-  QUICK_FULL,    /* done, and the open batch is to be told */
+  QUICK_FULL,    /* done, and the open batch is to be published */
   QUICK_NO_SLOT, /* the buffer does not know the stream, or has no credit */
   QUICK_NOT,     /* not a case for buffers */
   QUICK_SHUT,    /* a visitor is there, or has called */
@@ -117,7 +117,7 @@ static quick_result add_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
-/* The slot that has the queue; else an empty one; else the one behind all others in turn. */
+/* The slot that has the queue; else an empty one; else the one after the slot used last. */
 static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *buffer, const ladei_retire_queue *queue) {
   ladei_retire_buffer_slot *empty = slot_at(buffer, 1);
   for (ladei_retire_buffer_slot *slot = buffer->slots; slot < buffer->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
@@ -130,14 +130,14 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *buffer, const lad
 /*
  * Note [Many streams]
  *
- * Where hundreds of streams take turns, a batch has one use when its slot goes to another stream, and nothing comes to it
+ * Where hundreds of streams alternate, a batch has one use when its slot goes to another stream, and nothing comes to it
  * for long. Left open, it would wait until memory runs out, with as many others as there are streams, and then be asked
  * for anyway. So a stream is asked when it leaves, and if it is done, its blocks are used again while they are in the
  * caches of the processor. All streams of the buffer that are so rare leave together, for one dropping of the lock. With
  * fewer streams uses still come to share an event, and nobody asks. Streams that were not done make the next question
  * rarer, down to one in 64.
  *
- * The batch lies in its slot while its stream is asked, so whoever needs to know of all tickets finds it there, tells it
+ * The batch lies in its slot while its stream is asked, so whoever needs to know of all tickets finds it there, publishes it
  * to the queue, and waits for the claim.
  */
 enum { RARE_MIN = 256, FRUITLESS_MAX = 6 };
@@ -156,12 +156,12 @@ static void buffer_asked(ladei_retire_buffer *buffer, bool any_done) {
   buffer->ask_skip = (1u << buffer->ask_fruitless) - 1;
 }
 
-/* The stream is done with the batch, which need not be told any more. Returns its tickets, of which pending_tickets does not
+/* The stream is done with the batch, which need not be published any more. Returns its tickets, of which pending_tickets does not
  * know yet. */
 static uint32_t slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
   uint32_t count = ladei_retire_slot_count(slot);
-  if (count == 0) return 0; /* told before the question */
+  if (count == 0) return 0; /* published before the question */
   retire->promised--;
   ladei_retire_done_append(done, slot->first, slot->last, count);
   slot->first = slot->last = NULL;
@@ -296,7 +296,7 @@ static __attribute__((noinline)) bool buffer_adopt_ticket(ladei_retire *retire, 
   return good;
 }
 
-/* A batch is full, unless it was told meanwhile: tells it, and closes it. */
+/* A batch is full, unless it was published meanwhile: publishes it, and closes it. */
 static void buffer_publish(ladei_retire *retire, ladei_retire_buffer *buffer, unsigned place) {
   ladei_retire_buffer_slot *slot = &buffer->slots[place];
   ladei_lock_acquire(&retire->lock);

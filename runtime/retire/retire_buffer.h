@@ -3,14 +3,14 @@
  * Buffers: a thread's own way into a retire object, without a lock for what is common.
  *
  * The common case is one note of one ordinary stream per block, and a free by the same thread. A note of that kind goes
- * into the ticket itself (one compare-and-swap), an add into an open batch of the thread's own, which is told to the
+ * into the ticket itself (one compare-and-swap), an add into an open batch of the thread's own, which is published to the
  * stream's queue when it is full: one lock per `event_batch` adds. Everything else takes the way of retire.h, and all
  * that is promised there holds: a batch of a buffer is an open batch like any other, only that its thread alone fills it.
  *
- *   thread --buffer--> slot (stream s1): t t t (open batch)         buffer_publish: one use of three tickets in the queue of s1
+ *   thread --buffer--> slot (stream s1): t t t (open batch)         published: one use of three tickets in the queue of s1
  *                    slot (stream s2): t
  *
- * Where hundreds of streams take turns, a batch has one use when its slot goes to another stream. Then the note or add that
+ * Where hundreds of streams alternate, a batch has one use when its slot goes to another stream. Then the note or add that
  * takes the slot asks such streams, and what they are done with is given to done() in it: Note [Many streams].
  *
  * The owner works in a buffer inside its lock (base/asym_lock.h). Who needs to know of all tickets (a poll with

@@ -29,7 +29,7 @@
  * Q4  refs = noted and pending uses of the queue + calls working with it + slots of buffers. At 0, and without inline
  *     notes, it becomes idle and may be freed.
  * Q5  ticket->waits = its unfinished uses + 1 while its add is under way. At 0 it goes to done(), once. Tickets that a
- *     buffer told have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
+ *     buffer published have 1 until they are taken off done()'s list: nothing under the lock looks at each of them.
  * Q6  Driver calls for a queue are made only by the thread that claimed it, so two closings of one batch, or a closing
  *     and a stream_retire, cannot overlap. After `retired` none is made on the stream's handle, ever.
  * Q7  `finished`: nothing appended from now on has anything to wait for (a retired stream whose last event is done, a
@@ -87,8 +87,9 @@ struct ladei_retire_use {
   ladei_slab_head head;
   ladei_retire_use *next; /* in the list of its ticket, ascending by queue; noted only */
   TAILQ_ENTRY(ladei_retire_use) link;
-  ladei_retire_ticket *ticket; /* told by a buffer: the first of `count` that wait for nothing else, linked by next */
-  ladei_retire_ticket *last;   /* of those; NULL: a use of one ticket */
+  ladei_retire_ticket
+      *ticket; /* published by a buffer: the first of `count` that wait for nothing else, linked by next */
+  ladei_retire_ticket *last; /* of those; NULL: a use of one ticket */
   struct ladei_retire_queue *queue;
   uint32_t count;
   ladei_event *event; /* on loan: of a mark, of a NOW use */
@@ -159,7 +160,7 @@ struct ladei_retire {
   ladei_event_pool *events;
   struct ladei_retire_capture_box *captures;
 
-  /* On a line of its own: what stands above is read in every call. */
+  /* On a line of its own: the fields above are read in every call. */
   _Alignas(LADEI_CACHE_LINE_BYTES) ladei_lock lock;
   _Atomic(uint64_t) pending_tickets;   /* added, done() has not returned from them */
   _Atomic(uint32_t) slots_used;        /* of all buffers; written under the lock */
@@ -221,7 +222,7 @@ static inline bool ladei_retire_note_is_inline(const ladei_retire_use *note) {
   return ((uintptr_t)note & 1) != 0 && note != LADEI_NOTE_SEALED;
 }
 
-/* ---- retire_queue.c; all under retire->lock unless told otherwise ------------------------------------------------ */
+/* ---- retire_queue.c; all under retire->lock unless said otherwise ------------------------------------------------ */
 
 /* Memory for one, free() takes it back; NULL: none. Needs no lock. */
 ladei_retire_queue *ladei_retire_queue_alloc(void);

@@ -4,12 +4,12 @@
  * retire_queue.h.
  *
  * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the buffers before. But
- *     where the owner could not be fenced: then its next call empties the buffer before it notes or adds, and what is told
- *     to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
+ *     where the owner could not be fenced: then its next call empties the buffer before it notes or adds, and what is
+ *     published to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
  * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
  *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
  * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
- *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch told, without fail.
+ *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch published, without fail.
  * L5  Emptying a buffer takes its lock, or the owner itself, or that the owner makes no call. A buffer whose owner was called
  *     (base/asym_lock.h) is emptied by the owner.
  * Locks: retire->lock, and the buffers' asymmetric locks, which are closed under it.

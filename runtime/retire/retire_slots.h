@@ -19,10 +19,10 @@ typedef struct ladei_retire_buffer_slot {
   uint64_t context, id;              /* of its stream */
   ladei_retire_ticket *first, *last; /* the open batch, oldest first, linked by next */
   _Atomic(uint32_t) count;           /* of it; read by anyone as a hint */
-  uint32_t room;                     /* count at which it is told */
-  int64_t noted;                     /* notes less adds that the queue has not been told of */
+  uint32_t room;                     /* count at which it is published */
+  int64_t noted;                     /* notes less adds that the queue does not know of */
   uint32_t credit;                   /* uses promised by the slab for notes to come (L3) */
-  bool rare;                         /* hundreds of streams had their turn since the last one of this */
+  bool rare;                         /* hundreds of other streams were used since this one */
 } ladei_retire_buffer_slot;
 
 typedef struct ladei_retire_buffer {

@@ -121,7 +121,7 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
   return status != LADE_OK ? status : restored;
 }
 
-/* Asks first, which tells of an event that got into a capture that is over. */
+/* Asks first, which finds an event that got into a capture that is over. */
 static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
                               ladei_retire_pass *walk) {
   lade_status status = ladei_retire_event_ask(retire, queue, use, false);
@@ -256,7 +256,7 @@ lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
              : ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | SYNC_QUARANTINE_ALONE, walk_quarantine, NULL, NULL);
 }
 
-/* A graph that is gone tells so on a thread of the driver, a moment later: gives it that moment. What is still held
+/* The end of a graph is reported on a thread of the driver, a moment later: waits for that moment. What is still held
  * after it is held by a living graph, for which nobody can wait. */
 static void graphs_settle(ladei_retire *retire) {
   enum { ROUNDS = 10 };

@@ -38,10 +38,6 @@ static void descending(void) {
   ladei_lock_acquire(&inner);
   ladei_lock_acquire(&outer);
 }
-static void descending_by_trying(void) {
-  ladei_lock_acquire(&inner);
-  (void)ladei_lock_try_acquire(&outer);
-}
 static void twice(void) {
   ladei_lock_acquire(&inner);
   ladei_lock_acquire(&inner);
@@ -63,7 +59,6 @@ LADE_TEST(Lock, BrokenOrderStopsTheProgram) {
   LADE_SKIP("this build does not check lock order");
 #endif
   LADE_EXPECT(stopped(descending));
-  LADE_EXPECT(stopped(descending_by_trying));
   LADE_EXPECT(stopped(twice));
   LADE_EXPECT(stopped(release_of_another));
 }
@@ -88,12 +83,7 @@ typedef struct shared_count {
 static void *count_up(void *argument) {
   shared_count *count = argument;
   for (int i = 0; i < ROUNDS; i++) {
-    if (i % 2 == 0) {
-      ladei_lock_acquire(&count->lock);
-    } else {
-      while (!ladei_lock_try_acquire(&count->lock)) {
-      }
-    }
+    ladei_lock_acquire(&count->lock);
     count->value++;
     ladei_lock_release(&count->lock);
   }
@@ -139,28 +129,6 @@ LADE_TEST(Lock, WakesWhoSleepsForIt) {
   LADE_EXPECT_EQ_UINT(count.value, (uint64_t)THREADS * 20);
   LADE_EXPECT_EQ_UINT(atomic_load(&count.lock.word), LADEI_LOCK_FREE);
   ladei_lock_destroy(&count.lock);
-}
-
-static void *try_once(void *argument) {
-  ladei_lock *lock = argument;
-  bool taken = ladei_lock_try_acquire(lock);
-  if (taken) ladei_lock_release(lock);
-  return taken ? lock : NULL;
-}
-
-LADE_TEST(Lock, TryFailsWhileAnotherThreadHoldsIt) {
-  ladei_lock lock;
-  ladei_lock_init(&lock, LADEI_RANK_LEAF);
-  for (int held = 0; held < 2; held++) {
-    if (held) ladei_lock_acquire(&lock);
-    pthread_t thread;
-    void *taken = NULL;
-    LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, try_once, &lock), 0);
-    pthread_join(thread, &taken);
-    LADE_EXPECT((taken != NULL) == !held);
-  }
-  ladei_lock_release(&lock);
-  ladei_lock_destroy(&lock);
 }
 
 /* ---- Conditions -------------------------------------------------------------------------------------------------- */

@@ -278,7 +278,7 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
 
 /*
  * Queues the copy on the legacy stream. On "sim" an engine does it in its virtual time; on "cpu" the calling thread, as
- * soon as it is the copy's turn: no engine is woken for it.
+ * soon as the copy is at the head of the stream: no engine is woken for it.
  */
 static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_work *work, soft_caller *caller,
                               uint64_t *out_number) {

@@ -80,7 +80,7 @@ void ladei_soft_run_ready(soft_runtime *rt) {
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 /*
- * A host function or a written value may have told the program that everything before it has finished. (In a graph also
+ * A host function or a written value may show the program that everything before it has finished. (In a graph also
  * what lies before it there, which has the number of the launch.)
  */
 static void host_learns(soft_stream *stream, uint64_t number, soft_work_kind kind) {

@@ -16,7 +16,7 @@
  *     serves a later stream.
  * I2  A stream is in the waiters list of the one stream that its head waits for, and nowhere else.
  * I3  A piece of work is in at most one of: its stream's queue, unready; an engine's queue; an engine's hands.
- * I4  The program may know that the work up to `observed` has finished: a query or a wait told it, or a host function.
+ * I4  The program may know that the work up to `observed` has finished: by a query, a wait or a host function.
  * I5  The bytes of a range stay mapped while work that names the range is queued or runs (inflight > 0), also after the
  *     program freed it; such work then has no effect and is counted as a use of freed memory.
  * I6  charged device memory = sum over live ranges, handles and pools of what each was charged.

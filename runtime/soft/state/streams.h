@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream objects (model in streams.c). All under the lock, unless told otherwise.
+ * Stream objects (model in streams.c). All under the lock, unless said otherwise.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_STREAMS_H
 #define LADE_RUNTIME_SOFT_STATE_STREAMS_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accesses of a piece of work, told to hazard.c when it is submitted.
+ * The accesses of a piece of work, checked by hazard.c when it is submitted.
  *
  * Locks: rt->lock.
  */

@@ -158,7 +158,7 @@ LADE_TEST(CpuWait, EndsWhenTheDeviceIsLost) {
   soft_fixture_close(&shared);
 }
 
-/* Who is told that the device is lost may use his memory again: no copy still writes to it. */
+/* Once a call says that the device is lost, its memory may be used again: no copy still writes to it. */
 LADE_TEST(CpuMemory, IsLeftAloneByALostDevice) {
   enum { TRIES = 20 };
   const size_t bytes = (size_t)8 << 20;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gate: counts, the fault plan for every op, lost devices, calls from host functions, forked children. */
+/* The way into every op: counts, the fault plan for every op, lost devices, calls from host functions, forked children. */
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
