@@ -40,13 +40,7 @@
 
 /* ---- The held stack ---------------------------------------------------------------------------------------------- */
 
-#ifdef NDEBUG
-
-static inline void held_check(const ladei_lock *lock) { (void)lock; }
-static inline void held_push(const ladei_lock *lock) { (void)lock; }
-static inline void held_remove(const ladei_lock *lock) { (void)lock; }
-
-#else
+#ifndef NDEBUG
 
 /* One per rank at most (I2). */
 enum { HELD_MAX = 16 };

@@ -8,11 +8,13 @@
  */
 #include "runtime/soft/run/objects.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "runtime/soft/run/queue.h"
 
 void ladei_soft_object_unreference(soft_runtime *rt, soft_user_object *object) {
+  assert(object->references > 0); /* I4 */
   if (--object->references != 0) return;
   ladei_soft_table_hide(&rt->object_table, object);
   ladei_soft_post(rt, object->node, object->destroy, object->user);

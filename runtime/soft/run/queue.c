@@ -12,6 +12,7 @@
  */
 #include "runtime/soft/run/queue.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,8 @@ void ladei_soft_stream_make_ready(soft_runtime *rt, soft_stream *stream) {
 
 void ladei_soft_stream_push(soft_runtime *rt, soft_stream *stream, soft_node *node) {
   uint64_t number = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
+  assert(!node->started && node->exec == NULL && (stream->tail == NULL || stream->tail->number + 1 == number));
+  assert(stream->capture == NULL); /* a capturing stream queues nothing */
   node->stream = stream;
   node->number = number;
   node->next = NULL;
@@ -85,7 +88,7 @@ static void waiters_wake(soft_runtime *rt, soft_stream *stream, uint64_t complet
     soft_stream *waiter = *place;
     if (waiter->head->work.point.number <= completed) {
       *place = waiter->waiter_next;
-      waiter->head->started = false;
+      ladei_soft_node_started_set(waiter->head, false);
       ladei_soft_stream_make_ready(rt, waiter);
     } else {
       place = &waiter->waiter_next;
@@ -101,6 +104,8 @@ static void host_waiters_wake(soft_stream *stream, uint64_t completed) {
 void ladei_soft_stream_finish_head(soft_runtime *rt, soft_stream *stream) {
   soft_node *node = stream->head;
   uint64_t number = node->number;
+  assert(number == atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1); /* I1 of model.h */
+  assert(number <= atomic_load_explicit(&stream->submitted, memory_order_relaxed));
   stream->head = node->next;
   if (stream->head == NULL) stream->tail = NULL;
   ladei_soft_work_dispose(&node->work);
@@ -118,6 +123,7 @@ void ladei_soft_engine_push(soft_runtime *rt, soft_node *node) {
   soft_engine_kind kind = node->work.engine;
   if (kind == SOFT_ENGINE_D2H && device->description.half_duplex) kind = SOFT_ENGINE_H2D;
   soft_engine *engine = &device->engines[kind];
+  assert(node->started || node->stream == NULL); /* I3 of model.h: off its stream's hands */
   node->engine_next = NULL;
   if (engine->tail != NULL)
     engine->tail->engine_next = node;
@@ -139,10 +145,11 @@ static soft_node *engine_pop(soft_engine *engine) {
 
 soft_node *ladei_soft_engine_take(soft_runtime *rt, soft_engine *engine) {
   (void)rt;
+  assert(engine->current == NULL); /* one piece of work at a time */
   soft_node *node;
   while ((node = engine_pop(engine)) != NULL) {
     if (node->stream == NULL || !node->stream->held) break;
-    node->started = false; /* the stream starts it again when it is released */
+    ladei_soft_node_started_set(node, false); /* the stream starts it again when it is released */
   }
   engine->current = node;
   return node;

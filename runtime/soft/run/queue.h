@@ -5,11 +5,19 @@
 #ifndef LADE_RUNTIME_SOFT_RUN_QUEUE_H
 #define LADE_RUNTIME_SOFT_RUN_QUEUE_H
 
+#include <assert.h>
+
 #include "runtime/soft/state/model.h"
 
 soft_node *ladei_soft_node_new(soft_runtime *rt);
 void ladei_soft_node_free(soft_runtime *rt, soft_node *node);
 void ladei_soft_nodes_close(soft_runtime *rt);
+
+/* The only way from queued in its stream to ready or running (I3 of model.h), and back. */
+static inline void ladei_soft_node_started_set(soft_node *node, bool started) {
+  assert(node->started != started);
+  node->started = started;
+}
 
 /* Queues a node behind the stream's work and gives it its number. The caller runs ladei_soft_run_ready() after. */
 void ladei_soft_stream_push(soft_runtime *rt, soft_stream *stream, soft_node *node);

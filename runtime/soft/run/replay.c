@@ -13,6 +13,7 @@
  */
 #include "runtime/soft/run/replay.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "runtime/soft/run/objects.h"
@@ -42,6 +43,7 @@ static void node_start(soft_runtime *rt, soft_exec_node *node) {
 static void launch_finish(soft_runtime *rt, soft_exec *exec) {
   soft_stream *stream = exec->running->stream;
   exec->running = NULL;
+  assert(exec->launches > 0 && exec->remaining == 0);
   exec->launches--;
   ladei_soft_stream_finish_head(rt, stream);
   if (exec->destroyed && exec->launches == 0) ladei_soft_exec_free(rt, exec);
@@ -49,6 +51,7 @@ static void launch_finish(soft_runtime *rt, soft_exec *exec) {
 
 void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch) {
   soft_exec *exec = launch->work.exec;
+  assert(exec->running == NULL && exec->launches > 0); /* one launch at a time: I1 of exec.c */
   exec->running = launch;
   exec->remaining = exec->count;
   for (uint32_t i = 0; i < exec->count; i++) exec->nodes[i].pending = exec->nodes[i].dependency_count;
@@ -61,7 +64,9 @@ void ladei_soft_exec_node_done(soft_runtime *rt, soft_exec *exec, soft_node *nod
   const soft_exec_node *done = (const soft_exec_node *)node;
   for (uint32_t i = 0; i < done->dependent_count; i++) {
     soft_exec_node *dependent = &exec->nodes[exec->dependents[done->first_dependent + i]];
+    assert(dependent->pending > 0); /* I2 */
     if (--dependent->pending == 0) node_start(rt, dependent);
   }
+  assert(exec->running != NULL && exec->remaining > 0); /* I2 */
   if (--exec->remaining == 0) launch_finish(rt, exec);
 }

@@ -11,6 +11,8 @@
  */
 #include "runtime/soft/run/run.h"
 
+#include <assert.h>
+
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/replay.h"
 #include "runtime/soft/run/work.h"
@@ -22,8 +24,9 @@
 /* Starts a head that waits for another stream. True: the wait is over. */
 static bool wait_start(soft_stream *stream, soft_node *node) {
   soft_stream *awaited = node->work.point.stream;
+  assert(awaited != stream && node->work.point.number <= atomic_load(&awaited->submitted)); /* I2 of model.h */
   if (atomic_load_explicit(&awaited->completed, memory_order_acquire) >= node->work.point.number) return true;
-  node->started = true;
+  ladei_soft_node_started_set(node, true);
   stream->waiter_next = awaited->waiters;
   awaited->waiters = stream;
   return false;
@@ -42,19 +45,19 @@ static bool head_start(soft_runtime *rt, soft_stream *stream, soft_node *node) {
   case SOFT_WORK_STAMP: stamp(rt, &node->work); return true;
   case SOFT_WORK_WAIT: return wait_start(stream, node);
   case SOFT_WORK_CALLER:
-    node->started = true;
+    ladei_soft_node_started_set(node, true);
     node->work.caller->ready = true;
     pthread_cond_signal(&node->work.caller->cond);
     return false;
   case SOFT_WORK_LAUNCH:
-    node->started = true;
+    ladei_soft_node_started_set(node, true);
     ladei_soft_exec_begin(rt, node);
     return false;
   case SOFT_WORK_COPY:
   case SOFT_WORK_FILL:
   case SOFT_WORK_WRITE:
   case SOFT_WORK_HOST:
-    node->started = true;
+    ladei_soft_node_started_set(node, true);
     ladei_soft_engine_push(rt, node);
     return false;
   }
@@ -89,6 +92,7 @@ static void host_learns(soft_stream *stream, uint64_t number, soft_work_kind kin
 
 void ladei_soft_engine_finish(soft_runtime *rt, soft_engine *engine) {
   soft_node *node = engine->current;
+  assert(node != NULL && (node->stream == NULL || node == node->stream->head)); /* I1 of model.h */
   soft_work_kind kind = node->work.kind;
   engine->current = NULL;
   ladei_soft_work_unbind(rt, &node->work);

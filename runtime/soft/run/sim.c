@@ -14,6 +14,7 @@
  */
 #include "runtime/soft/run/sim.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "runtime/soft/run/queue.h"
@@ -34,6 +35,7 @@ static void heap_push(soft_runtime *rt, soft_moment moment) {
     place = (place - 1) / 2;
   }
   rt->moments[place] = moment;
+  assert(rt->moment_count <= rt->moment_capacity);
 }
 
 static soft_moment heap_pop(soft_runtime *rt) {
@@ -99,6 +101,7 @@ static void engine_end(soft_runtime *rt, soft_engine *engine) {
 bool ladei_soft_sim_step(soft_runtime *rt) {
   if (rt->moment_count == 0) return false;
   soft_moment moment = heap_pop(rt);
+  assert(rt->moment_count == 0 || !moment_before(&rt->moments[0], &moment)); /* I1 */
   if (moment.at_ns > rt->now_ns) rt->now_ns = moment.at_ns;
   if (moment.engine != NULL) {
     engine_end(rt, moment.engine);

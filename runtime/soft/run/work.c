@@ -7,6 +7,7 @@
  */
 #include "runtime/soft/run/work.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 void ladei_soft_work_bind(soft_work *work) {
+  assert(!work->bound && !work->runs);
   soft_piece *pieces = ladei_soft_work_pieces(work);
   for (uint32_t i = 0; i < work->piece_count; i++) {
     if (pieces[i].dst_range != NULL) pieces[i].dst_range->inflight++;
@@ -29,6 +31,7 @@ void ladei_soft_work_bind(soft_work *work) {
 
 static void range_unbind(soft_runtime *rt, soft_range *range, bool runs) {
   if (range == NULL) return;
+  assert(!runs || range->running > 0);
   if (runs) range->running--;
   ladei_soft_range_unpin(rt, range);
 }

@@ -14,6 +14,7 @@
  */
 #include "runtime/soft/state/address.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -110,6 +111,7 @@ soft_range *ladei_soft_range_new(soft_runtime *rt, soft_range_kind kind, soft_de
     address = (rt->count_next + align - 1) / align * align;
     rt->count_next = address + bytes;
   }
+  assert(!ladei_soft_range_overlaps(rt, (const void *)(uintptr_t)address, bytes)); /* I2 */
   soft_tree_insert(&rt->ranges, &range->node, address);
   return range;
 }
@@ -123,6 +125,7 @@ soft_range *ladei_soft_range_register(soft_runtime *rt, soft_device *device, voi
                         .host = true,
                         .has_bytes = true,
                         .live = true};
+  assert(!ladei_soft_range_overlaps(rt, address, bytes)); /* I2 */
   soft_tree_insert(&rt->ranges, &range->node, (uint64_t)(uintptr_t)address);
   return range;
 }
@@ -134,12 +137,14 @@ void ladei_soft_range_end(soft_runtime *rt, soft_range *range) {
 
 void ladei_soft_range_discard(soft_runtime *rt, soft_range *range) {
   ladei_soft_hazard_forget(rt, range->node.key, range->bytes);
+  assert(range->live); /* I2 */
   range->live = false;
   range->inflight++;
   ladei_soft_range_unpin(rt, range);
 }
 
 void ladei_soft_range_unpin(soft_runtime *rt, soft_range *range) {
+  assert(range->inflight > 0); /* I5 of model.h */
   if (--range->inflight != 0 || range->live) return;
   range->next = rt->garbage;
   rt->garbage = range;
@@ -180,7 +185,10 @@ bool ladei_soft_memory_charge(soft_device *device, size_t bytes) {
   return true;
 }
 
-void ladei_soft_memory_uncharge(soft_device *device, size_t bytes) { device->charged -= bytes; }
+void ladei_soft_memory_uncharge(soft_device *device, size_t bytes) {
+  assert(device->charged >= bytes); /* I6 of model.h */
+  device->charged -= bytes;
+}
 
 bool ladei_soft_pinned_charge(soft_runtime *rt, size_t bytes) {
   bool limited = rt->pinned_limit_bytes != 0;

@@ -13,6 +13,7 @@
  */
 #include "runtime/soft/state/order.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,14 @@ static bool order_reserve(soft_order *order, uint32_t count) {
   return true;
 }
 
+#ifndef NDEBUG
+static bool order_is_sorted(const soft_order *order) {
+  for (uint32_t i = 1; i < order->count; i++)
+    if (order->points[i - 1].stream->index >= order->points[i].stream->index) return false;
+  return true;
+}
+#endif
+
 /* Index of the first point whose stream is not before `stream`. */
 static uint32_t order_place(const soft_order *order, const soft_stream *stream) {
   uint32_t low = 0, high = order->count;
@@ -70,6 +79,7 @@ bool ladei_soft_order_add(soft_order *order, soft_stream *stream, uint64_t numbe
   memmove(at + 1, at, (order->count - place) * sizeof *at);
   *at = point;
   order->count++;
+  assert(order_is_sorted(order)); /* I1 */
   return true;
 }
 
@@ -96,6 +106,7 @@ bool ladei_soft_order_merge(soft_order *into, const soft_order *from) {
   }
   memmove(points + mine, points + place, (total - place) * sizeof *points);
   into->count = mine + total - place;
+  assert(order_is_sorted(into)); /* I1 */
   return true;
 }
 

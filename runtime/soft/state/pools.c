@@ -15,6 +15,8 @@
  */
 #include "runtime/soft/state/pools.h"
 
+#include <assert.h>
+
 #include "runtime/soft/state/address.h"
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
@@ -44,6 +46,7 @@ static void block_uncharge(soft_runtime *rt, soft_pool *pool, const soft_range *
     rt->pinned_bytes -= block->bytes;
   else
     ladei_soft_memory_uncharge(ladei_soft_pool_device(rt, pool), block->bytes);
+  assert(pool->reserved >= block->bytes && pool->used <= pool->reserved); /* I1 */
   pool->reserved -= block->bytes;
 }
 

@@ -16,6 +16,7 @@
  */
 #include "runtime/soft/state/streams.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "runtime/soft/state/findings.h"
@@ -71,6 +72,7 @@ static soft_stream *stream_object(soft_runtime *rt) {
 soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_stream_kind kind, bool blocking) {
   soft_stream *stream = stream_object(rt);
   if (stream == NULL) return NULL;
+  assert(stream_is_recyclable(stream)); /* I2; true of a new object */
   stream->blocking = blocking;
   stream->held = stream->destroyed = false;
   stream->device = device->ordinal;
@@ -97,6 +99,7 @@ static void blocking_remove(soft_device *device, soft_stream *stream) {
 }
 
 void ladei_soft_stream_discard(soft_runtime *rt, soft_stream *stream) {
+  assert(!stream->destroyed && stream->kind == LADEI_STREAM_ORDINARY);
   if (stream->blocking) blocking_remove(&rt->devices[stream->device], stream);
   stream->destroyed = true;
   idle_push(rt, stream);

@@ -9,6 +9,7 @@
  */
 #include "runtime/soft/state/table.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 void ladei_soft_table_init(soft_table *table, soft_handle_kind kind, size_t record_bytes) {
@@ -52,18 +53,21 @@ void *ladei_soft_table_take(soft_table *table) {
 
 void ladei_soft_table_publish(soft_table *table, void *record) {
   soft_slot *slot = record;
+  assert(!atomic_load_explicit(&slot->live, memory_order_relaxed)); /* I3 */
   atomic_store_explicit(&slot->live, true, memory_order_release);
   table->live_count++;
 }
 
 void ladei_soft_table_hide(soft_table *table, void *record) {
   soft_slot *slot = record;
+  assert(atomic_load_explicit(&slot->live, memory_order_relaxed) && table->live_count > 0);
   atomic_store_explicit(&slot->live, false, memory_order_release);
   table->live_count--;
 }
 
 void ladei_soft_table_put(soft_table *table, void *record) {
   soft_slot *slot = record;
+  assert(!atomic_load_explicit(&slot->live, memory_order_relaxed)); /* I3 */
   slot->next_free = table->free_head;
   table->free_head = slot->index + 1;
 }

@@ -15,6 +15,7 @@
  */
 #include "runtime/soft/submit/capture.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +124,7 @@ lade_status ladei_soft_unsafe(soft_runtime *rt, const char *what) {
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
 static void stream_enter(soft_stream *stream, soft_capture *capture) {
+  assert((stream->capture == NULL) != (capture == NULL)); /* I2: into a capture, or out of it */
   stream->capture = capture;
   stream->frontier_count = 0;
 }
@@ -257,6 +259,7 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
   }
   if (stream->frontier_count != 0)
     memcpy(dependencies, stream->frontier, stream->frontier_count * sizeof *dependencies);
+  for (uint32_t i = 0; i < stream->frontier_count; i++) assert(stream->frontier[i] < graph->count); /* I1 */
   *node = (soft_graph_node){*work, dependencies, stream->frontier_count};
   soft_piece *piece = &node->work.piece;
   piece->dst_tracked = piece->dst_range != NULL;
