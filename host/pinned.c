@@ -66,15 +66,17 @@ static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cac
 static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
                         size_t requested) {
   uint64_t word = ladei_pinned_block_word(block);
-  size_t bytes = pool->policy->block_bytes(pool, block, word);
-  unsigned class_index = pool->policy->counted_class(word, bytes);
   ladei_pinned_thread_counters *counters = counters_for(cache, block);
-  if (counters != NULL) {
+  if (counters != NULL) { /* the default policy: Note [Fast path] */
+    size_t bytes = ladei_pinned_block_bytes(block, word);
+    unsigned class_index = ladei_pinned_word_class(word);
     ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, requested, bytes);
     ladei_pinned_class_counts_publish(pool, counters, class_index);
     if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_ready_taken(cache, counters, block, class_index);
     return;
   }
+  size_t bytes = pool->policy->block_bytes(pool, block, word);
+  unsigned class_index = pool->policy->counted_class(word, bytes);
   const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
   ladei_pinned_class_counts *counts =
       &ladei_pinned_pool_exited(pool, ladei_pinned_word_node(word))->classes[class_index];
