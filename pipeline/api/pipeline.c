@@ -339,6 +339,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   pipeline->chunk_chosen = options->chunk_bytes == 0;
   pipeline->chunk_adapts = pipeline->chunk_chosen && !engines_are_threads(runtime);
   pipeline->depth_chosen = options->depth == 0;
+  pipeline->readers_chosen = options->readers == 0;
   pipeline->driver = runtime->ops->step != NULL ? &ladei_pipe_driver_virtual : &ladei_pipe_driver_threads;
   pipeline->references = 1;
   ladei_process_take(&pipeline->owner);

@@ -49,16 +49,21 @@ typedef struct ladei_pipe_window {
   unsigned size;
   unsigned most;
   bool settled;
-  bool trying;       /* size was doubled: keep it only if it is faster */
-  unsigned short_of; /* ends in a row that found too few out */
-  unsigned skip;     /* ends to let pass before measuring: requests from before the last change */
-  unsigned measured; /* ends measured so far */
-  uint64_t begun_ns; /* when measuring began */
-  uint64_t bytes;    /* ended since */
-  uint64_t rate;     /* bytes per second before the doubling that is tried */
+  bool trying;        /* size was doubled: keep it only if it is faster */
+  unsigned short_of;  /* ends in a row that found too few out */
+  unsigned skip;      /* ends to let pass before measuring: requests from before the last change */
+  unsigned measured;  /* ends measured so far */
+  uint64_t begun_ns;  /* when measuring began */
+  uint64_t bytes;     /* ended since */
+  uint64_t rate;      /* bytes per second before the doubling that is tried */
+  unsigned rounds;    /* ends that a measurement takes, for each request of the window */
+  unsigned gain_part; /* of the new rate, that a doubling must bring */
 } ladei_pipe_window;
 
 void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most);
+
+/* Of WRITE orders of one transfer to so many files through the page cache: Note [Writers]. `most` is not 0. */
+void ladei_pipe_writers_init(ladei_pipe_window *window, size_t files, unsigned most);
 
 /*
  * A request ended; `out` were under way until then. Where those are fewer than the window allows, or no more than before

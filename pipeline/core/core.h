@@ -148,6 +148,7 @@ struct ladei_pipe_core_transfer {
   bool adapts;         /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
   bool ordered;        /* the host half goes chunk by chunk, in order */
   bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
+  unsigned writers;    /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
   bool unstaged;       /* copies leave and reach the host's own memory: no block */
   bool no_host;        /* unstaged, and no READ or WRITE either */
   bool read_arrives;   /* unstaged, and a READ moves the bytes all the way: it begins after the dependency has passed */
@@ -172,6 +173,7 @@ struct ladei_pipe_core_transfer {
   uint64_t queued_bytes;               /* copies submitted */
   uint64_t done_bytes;                 /* arrived */
   unsigned active;                     /* slots that carry its chunks */
+  unsigned host_out;                   /* ... and are READING or WRITING */
   bool host_busy;                      /* ordered: a host half is under way */
   bool answered;                       /* calls: one has returned */
   unsigned stalled;                    /* calls: so many are overdue */

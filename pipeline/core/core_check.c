@@ -80,17 +80,21 @@ static lade_status check_blocks(const ladei_pipe_ring *ring) {
 static lade_status check_transfer(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned active = 0;
   unsigned stalled = 0;
+  unsigned host_out = 0;
   for (unsigned i = 0; i < ring->depth; i++) {
     const ladei_pipe_slot *slot = &ring->slots[i];
     bool waits = slot->state == LADEI_PIPE_SLOT_READY || slot->state == LADEI_PIPE_SLOT_LANDED;
     if (slot->transfer == transfer) {
       active++;
+      host_out += slot->state == LADEI_PIPE_SLOT_READING || slot->state == LADEI_PIPE_SLOT_WRITING ? 1 : 0;
       stalled += slot->stalled ? 1 : 0;
       if (waits && ladei_pipe_transfer_failed(transfer))
         return broken(ring, "I5: a failed transfer has a chunk waiting");
     }
   }
   if (stalled != transfer->stalled) return broken(ring, "I9: stalled calls are not those counted");
+  if (host_out != transfer->host_out)
+    return broken(ring, "I9: a transfer's host halves under way are not those counted");
   if (active != transfer->active || transfer->settled)
     return broken(ring, "I3: active chunks are not those counted, or a settled transfer is queued");
   if (transfer->done_bytes > transfer->queued_bytes || transfer->queued_bytes > transfer->issued_bytes ||

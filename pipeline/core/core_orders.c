@@ -22,7 +22,8 @@
  * I7 is in core_schedule.c: which transfers wait to be scheduled.
  * I8  READY slots are in the order of their transfers' levels, highest first.
  * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING;
- *     transfer->stalled = those of them that are stalled; ring->host_out = slots READING or WRITING but for stalled ones
+ *     transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING or WRITING,
+ *     never more than its `writers` were when the last WRITE was given; ring->host_out = slots READING or WRITING but for stalled ones
  *     and ordered transfers'.
  * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
  *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
@@ -306,6 +307,7 @@ static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
 
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = true;
+  transfer->host_out++;
   ring->host_out += transfer->ordered ? 0 : 1;
   ring->calls_out += transfer->calls;
 }
@@ -322,6 +324,7 @@ static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) 
 
 static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = false;
+  transfer->host_out--;
   slot->ring->host_out -= transfer->ordered || slot->stalled ? 0 : 1;
   if (transfer->calls) call_end(slot, transfer);
 }

@@ -151,13 +151,18 @@ static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
 }
 
+/* Whether one more WRITE may be out beside those of its transfer, in whatever order. */
+static bool write_has_room(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  return ring->host_out < ring->window && (transfer->writers == 0 || transfer->host_out < transfer->writers);
+}
+
 static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot;
   bool calls_are_full = ring->calls_out >= ring->calls_most;
   TAILQ_FOREACH (slot, &ring->landed, link) {
     const ladei_pipe_core_transfer *transfer = slot->transfer;
     if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
-                          : ring->host_out < ring->window) {
+                          : write_has_room(ring, transfer)) {
       if (!transfer->calls || !calls_are_full)
         return order_set(order, LADEI_PIPE_ORDER_WRITE, ring, slot, NULL, slot->transfer);
     }
@@ -176,10 +181,18 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return found;
 }
 
+/* Of the ring's, where no other transfer uses them: what has landed would only wait there. */
+static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  bool alone = TAILQ_FIRST(&ring->queue) == transfer && TAILQ_NEXT(transfer, link) == NULL;
+  return alone && transfer->writers != 0 && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
+}
+
 /* What is stalled in others comes on top of what the transfer may have. */
 static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
   unsigned wanted = ladei_pipe_ring_room(ring) + ring->may_stall - own;
+  unsigned unneeded = blocks_unneeded(ring, transfer);
+  if (unneeded > 0 && wanted > unneeded + transfer->writers) wanted -= unneeded;
   return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 

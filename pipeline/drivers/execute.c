@@ -143,7 +143,18 @@ lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order)
   return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_pipe_order_explain(order, status);
 }
 
-/* Takes note of how fast the host half of a chunk went. Before the core hears of it. Not where each takes a thread: more
+/* Takes note of how fast the writers of a transfer are. Before the core hears of it, as the next one. */
+static void writers_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  ladei_lock_assert_held(&pipeline->lock);
+  ladei_pipe_core_transfer *transfer = order->transfer;
+  ladei_pipe_window *writers = &ladei_pipe_ticket_of(transfer)->writers;
+  if (transfer->writers != 0 && !writers->settled && !order->slot->shortened &&
+      ladei_pipe_window_end(writers, order->slot->bytes, transfer->host_out,
+                            pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
+    transfer->writers = writers->size;
+}
+
+/* Takes note of how fast the host half of a chunk went. Not where each takes a thread: more
  * of them than readers would only hold more blocks. */
 static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   ladei_lock_assert_held(&pipeline->lock);
@@ -154,6 +165,11 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
       ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host_out,
                             pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
     ladei_pipe_core_set_window(order->ring, side->window.size);
+}
+
+static void host_half_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  window_note(pipeline, order);
+  writers_note(pipeline, order);
 }
 
 /* Blocks grow to what the link was found to want. */
@@ -206,7 +222,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
                                 const lade_error *error) {
   ladei_lock_assert_held(&pipeline->lock);
   if (ladei_pipe_order_is_host(order))
-    window_note(pipeline, order);
+    host_half_note(pipeline, order);
   else if (order->kind == LADEI_PIPE_ORDER_POLL)
     blocks_grow(pipeline, order->ring);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);

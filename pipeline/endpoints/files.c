@@ -139,6 +139,31 @@ static lade_status pieces_open(ladei_pipe_opening *opening, ladei_pipe_piece *li
   return status;
 }
 
+static void files_preallocate(const lade_ticket *ticket) {
+  if (ticket->to_device) return;
+  for (size_t i = 0; i < ticket->pieces.count; i++) {
+    const ladei_pipe_piece *piece = &ticket->pieces.list[i];
+    if (piece->file != NULL && piece->host.offset + piece->bytes > piece->file->end)
+      piece->file->end = piece->host.offset + piece->bytes;
+  }
+  for (ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
+    ladei_pipe_storage_file_preallocate(file, file->end);
+}
+
+/* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used. */
+static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
+  size_t files = 0;
+  if (ticket->to_device || ticket->cufile || !pipeline->readers_chosen || !pipeline->driver->threads) return;
+  for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next) {
+    bool buffered = file->direct_fd < 0 || file->direct_off;
+    if (!buffered || file->async) return;
+    files++;
+  }
+  if (files == 0) return;
+  ladei_pipe_writers_init(&ticket->writers, files, pipeline->options.readers);
+  ticket->transfer.writers = ticket->writers.size;
+}
+
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
   ladei_pipe_pieces *pieces = &ticket->pieces;
   ladei_pipe_opening opening = {.pipeline = pipeline, .ticket = ticket, .end = &ticket->files};
@@ -156,6 +181,8 @@ lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, 
   }
   chunks_suit(ticket);
   if (cufile_suits(ticket, request)) cufile_use(ticket);
+  writers_choose(pipeline, ticket);
+  files_preallocate(ticket);
   return LADE_OK;
 }
 

@@ -66,6 +66,7 @@ struct lade_pipeline {
   bool chunk_chosen;             /* by lade: small transfers get smaller chunks, ... */
   bool chunk_adapts;             /* ... and the first and last chunks are short; blocks grow to what the link wants */
   bool depth_chosen;             /* by lade: blocks stay in step with the window */
+  bool readers_chosen;           /* by lade: fewer write a file where more are not faster */
   unsigned threads;              /* for drivers that have any */
   int devices;                   /* of the runtime */
   ladei_topology *topology;      /* NULL: threads are not bound */
@@ -104,6 +105,7 @@ struct lade_ticket {
   void *on_complete_user;
   ladei_pipe_pieces pieces;       /* constant */
   ladei_pipe_storage_file *files; /* of the pieces, each once; constant until FINISH */
+  ladei_pipe_window writers;      /* where transfer.writers is not 0; guarded by the pipeline's lock */
   bool cufile;                    /* the host half moves bytes to and from the device: no copies */
 };
 

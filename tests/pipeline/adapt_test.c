@@ -182,3 +182,37 @@ LADE_TEST(Window, RestartTakesBackADoublingThatWasBeingTried) {
     LADE_EXPECT(!window.settled);
   }
 }
+
+LADE_TEST(Writers, BeginWithTwoForEachFile) {
+  static const struct {
+    size_t files;
+    unsigned most, first;
+  } cases[] = {{1, 12, 2}, {3, 12, 6}, {5, 12, 10}, {6, 12, 12}, {1000, 12, 12}, {1, 1, 1}, {1, 2, 2}, {1, 3, 2}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    ladei_pipe_window writers;
+    ladei_pipe_writers_init(&writers, cases[i].files, cases[i].most);
+    LADE_EXPECT_EQ_UINT(writers.size, cases[i].first);
+    LADE_EXPECT_EQ_INT(writers.settled, cases[i].first == cases[i].most);
+  }
+}
+
+/* One lock for each file; a little faster is not worth twice the processors. */
+LADE_TEST(Writers, StayAtTwoWhereTheyWaitForEachOther) {
+  ladei_pipe_window writers;
+  uint64_t now_ns = 0;
+  ladei_pipe_writers_init(&writers, 1, 12);
+  LADE_EXPECT_EQ_UINT(settle(&writers, 0, 6000), 2);
+  ladei_pipe_writers_init(&writers, 1, 12);
+  for (int i = 0; i < 1000 && !writers.settled; i++)
+    (void)ladei_pipe_window_end(&writers, MIB, writers.size, now_ns += writers.size == 2 ? 1000 : 960);
+  LADE_EXPECT(writers.settled);
+  LADE_EXPECT_EQ_UINT(writers.size, 2);
+}
+
+LADE_TEST(Writers, GrowWhereThatIsFaster) {
+  ladei_pipe_window writers;
+  ladei_pipe_writers_init(&writers, 1, 12);
+  LADE_EXPECT_EQ_UINT(settle(&writers, 2000000, 7000), 8); /* writes have latency: as many as a doubling gets to */
+  ladei_pipe_writers_init(&writers, 1, 12);
+  LADE_EXPECT_EQ_UINT(settle(&writers, 700000, 6000), 4); /* 175 us each: four are enough */
+}

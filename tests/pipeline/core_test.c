@@ -98,6 +98,8 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
       LADE_EXPECT_EQ_UINT(chunk_of(order->slot), t->next_host);
       t->next_host++;
     }
+    if (order->kind == LADEI_PIPE_ORDER_WRITE && t->transfer.writers != 0 && !t->transfer.ordered)
+      LADE_EXPECT_LE_UINT(t->transfer.host_out, t->transfer.writers);
   }
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
@@ -221,6 +223,7 @@ static void submit_one(model *m) {
       support_random_one_in(&m->random, 3) ? LADEI_PIPE_DEPENDENCY_UNKNOWN : LADEI_PIPE_DEPENDENCY_NONE;
   t->transfer.after = support_random_below(&m->random, 4);
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
+  t->transfer.writers = (unsigned)support_random_below(&m->random, 4);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
   t->chunks = (unsigned)((covered + chunk - 1) / chunk);
   ladei_pipe_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
@@ -387,6 +390,53 @@ LADE_TEST(PipelineCore, CountsTheReadsThatCanBegin) {
   LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, MIB), 0);
   while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order))
     (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  LADE_EXPECT(transfer.finished);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* Takes orders, and completes all but the writes, until there is none; returns the writes that are out then. */
+static unsigned writes_gather(ladei_pipe_core *core, ladei_pipe_order *writes, unsigned count) {
+  static char blocks[64];
+  static unsigned acquired;
+  ladei_pipe_order order;
+  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    if (order.kind == LADEI_PIPE_ORDER_WRITE) {
+      writes[count++] = order;
+      continue;
+    }
+    order.block = &blocks[acquired++ % 64];
+    (void)ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
+  }
+  LADE_EXPECT_OK(ladei_pipe_core_check(core));
+  return count;
+}
+
+/* Twelve threads wrote one file, and eleven of them waited for its lock. */
+LADE_TEST(PipelineCore, WritesNoMoreAtOnceThanTheTransferMay) {
+  enum { DEPTH = 16, WINDOW = 12, AHEAD = 3 };
+  ladei_pipe_core core;
+  ladei_pipe_order writes[DEPTH];
+  ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1, .writers = 2};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, DEPTH));
+  ladei_pipe_core_set_window(&core.rings[1], WINDOW);
+  core.rings[1].ahead = AHEAD;
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_HOST);
+  unsigned out = writes_gather(&core, writes, 0);
+  LADE_EXPECT_EQ_UINT(out, 2);
+  LADE_EXPECT_EQ_UINT(core.counters.blocks_peak, 2 + AHEAD); /* no more only for chunks that wait */
+  transfer.writers = 4;
+  out = writes_gather(&core, writes, out);
+  LADE_EXPECT_EQ_UINT(out, 4);
+  transfer.writers = 2; /* a doubling that is taken back */
+  (void)ladei_pipe_core_complete(&core, &writes[--out], LADE_OK, NULL);
+  LADE_EXPECT_EQ_UINT(writes_gather(&core, writes, out), 3);
+  transfer.writers = 0;
+  out = writes_gather(&core, writes, out);
+  LADE_EXPECT_EQ_UINT(out, WINDOW);
+  while (out > 0) {
+    (void)ladei_pipe_core_complete(&core, &writes[--out], LADE_OK, NULL);
+    if (out == 0) out = writes_gather(&core, writes, 0);
+  }
   LADE_EXPECT(transfer.finished);
   ladei_pipe_core_destroy(&core);
 }

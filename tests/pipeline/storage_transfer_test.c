@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pipeline/state/state.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"
@@ -305,4 +306,37 @@ LADE_TEST(StorageTransfer, GoesThroughThePageCacheWithTinyChunks) {
   fixture_close(&f);
   free(path);
   support_temp_dir_remove(&dir);
+}
+
+/* Writes of a transfer at once, at first; 0: as many as there are threads. */
+static unsigned writers_of(scene *s, lade_endpoint host) {
+  lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_HOST, host, DEVICE_BYTES);
+  lade_ticket *ticket;
+  if (lade_pipeline_submit(s->f.pipeline, &transfer, &ticket) != LADE_OK) return UINT32_MAX;
+  ladei_lock_acquire(&s->f.pipeline->lock);
+  unsigned writers = ticket->transfer.writers;
+  ladei_lock_release(&s->f.pipeline->lock);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  return writers;
+}
+
+/* The bug: 12 threads waited for the lock of one file, at 2.1 core-seconds per GiB. */
+LADE_TEST(StorageTransfer, TwoThreadsWriteAFileAtFirst) {
+  scene s;
+  char *memory = malloc(DEVICE_BYTES);
+  if (!scene_open(&s, "pread")) return;
+  uint32_t readers = s.f.pipeline->options.readers;
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, 0)), 0); /* threads that were asked for */
+  s.f.pipeline->readers_chosen = true;
+  s.f.pipeline->options.readers = 12;
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, 0)), 2);
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC)), 2);
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_memory(memory)), 0);
+  uint64_t refused = fixture_info(&s.f).direct_refused;
+  unsigned past_cache = writers_of(&s, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT));
+  LADE_EXPECT_EQ_UINT(past_cache, fixture_info(&s.f).direct_refused > refused ? 2 : 0);
+  s.f.pipeline->options.readers = readers;
+  free(memory);
+  scene_close(&s);
 }
