@@ -58,7 +58,8 @@ struct lade_tensor_load {
   ladei_loader_ticket_list tickets;
   uint64_t bytes;
   bool per_tensor;
-  atomic_bool intact; /* all is there, and of the files that were opened */
+  uint32_t file_flags; /* lade_file_flags */
+  atomic_bool intact;  /* all is there, and of the files that were opened */
 };
 
 static uint64_t piece_bytes(const lade_tensor_load *load, const load_piece *p) {
@@ -101,6 +102,10 @@ static lade_status options_check(const lade_load_options *options) {
   }
   if (options->per_tensor > 1)
     return ladei_error_argument(call, "options.per_tensor", "0 or 1", "%u", (unsigned)options->per_tensor);
+  if ((options->file_flags & ~(uint32_t)LADE_FILE_DIRECT) != 0) {
+    return ladei_error_argument(call, "options.file_flags", "0 or LADE_FILE_DIRECT", "%u",
+                                (unsigned)options->file_flags);
+  }
   return options->tensors != NULL || options->tensor_count == 0 ? LADE_OK : ladei_error_null(call, "options.tensors");
 }
 
@@ -255,22 +260,28 @@ typedef struct group {
   const load_piece *last;
 } group;
 
-/* Whether two tensors of one target are one range, in the file and in memory. */
-static bool piece_follows(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
+/* Whether two tensors are one range of a file. */
+static bool piece_adjoins(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
   const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
   const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
+  return left->file == right->file && left->entry->end == right->entry->begin;
+}
+
+/* Whether two tensors of one target are one range, in the file and in memory. */
+static bool piece_follows(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
   /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
-  return !load->per_tensor && left->file == right->file && left->entry->end == right->entry->begin &&
-         before->memory + piece_bytes(load, before) == p->memory;
+  return !load->per_tensor && piece_adjoins(load, before, p) && before->memory + piece_bytes(load, before) == p->memory;
 }
 
 /* A tensor's bytes in its file. One that is not kept open must still be there, and the same. */
-static lade_status piece_endpoint(const ladei_loader_checkpoint_file *file, uint64_t offset, lade_endpoint *out) {
+static lade_status piece_endpoint(const ladei_loader_checkpoint_file *file, uint64_t offset, uint32_t flags,
+                                  lade_endpoint *out) {
   if (file->fd >= 0) {
     *out = lade_endpoint_file(file->fd, offset, ladei_loader_path_text(file->path));
+    out->flags = flags;
     return LADE_OK;
   }
-  *out = lade_endpoint_path(file->late_path, offset, 0);
+  *out = lade_endpoint_path(file->late_path, offset, flags);
   lade_status status = ladei_pipe_file_recheck(file->late_path, &file->identity);
   return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
 }
@@ -285,7 +296,7 @@ static lade_status group_add(const lade_tensor_load *load, group *g, load_piece 
   } else {
     lade_piece *range = &g->ranges[g->count++];
     *range = (lade_piece){.device_memory = p->memory, .bytes = bytes};
-    status = piece_endpoint(file, file->data_offset + tensor->entry->begin, &range->host);
+    status = piece_endpoint(file, file->data_offset + tensor->entry->begin, load->file_flags, &range->host);
   }
   g->bytes += bytes;
   g->last = p;
@@ -311,6 +322,8 @@ static lade_status group_submit(lade_tensor_load *load, group *g, const lade_loa
 /* Whether a tensor has to go into the next group. */
 static bool group_is_full(const lade_tensor_load *load, const group *g, const load_piece *p, uint64_t limit) {
   if (g->count == 0) return false;
+  /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
+  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !piece_adjoins(load, g->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return g->bytes + piece_bytes(load, p) > limit ||
          (load->per_tensor &&
@@ -387,8 +400,11 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
     return memory_error();
   }
   memcpy(copies, targets, target_count * sizeof *copies);
-  *load = (lade_tensor_load){
-      .file = file, .targets = copies, .target_count = target_count, .per_tensor = own.per_tensor != 0};
+  *load = (lade_tensor_load){.file = file,
+                             .targets = copies,
+                             .target_count = target_count,
+                             .per_tensor = own.per_tensor != 0,
+                             .file_flags = own.file_flags};
   status = load_build(load, &own);
   if (status != LADE_OK) {
     load_undo(load);

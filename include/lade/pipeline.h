@@ -317,6 +317,10 @@ typedef struct lade_pipeline_info {
   uint64_t callbacks_stalled;  /**< Callbacks that have been called for 50 ms or longer and have not returned, ... */
   uint64_t callbacks_stalled_sum; /**< ... and how many ever were. On "sim" they take no time of their own. */
   uint64_t block_waits;           /**< Times that a direction without a block waited at the pool's cap. */
+  uint64_t bytes_by_pread;        /**< Of files, moved by pread and pwrite, ... */
+  uint64_t bytes_by_uring;        /**< ... by io_uring, ... */
+  uint64_t bytes_by_cufile;       /**< ... and by cuFile. */
+  uint64_t bytes_direct;          /**< Of the former two, past the page cache (O_DIRECT). */
 } lade_pipeline_info;
 
 LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {

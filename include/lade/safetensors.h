@@ -167,7 +167,7 @@ typedef struct lade_load_options {
                                   gets about the same number of bytes. */
   uint64_t alignment;        /**< Of each tensor's address; a power of two up to 512. 0: 256. */
   uint32_t per_tensor;       /**< 1: one allocation for each tensor. 0: one for each target. */
-  uint32_t reserved;         /**< 0. */
+  uint32_t file_flags;       /**< How files are read: LADE_FILE_DIRECT, or 0: through the page cache. */
 } lade_load_options;
 
 LADE_INLINE void lade_load_options_init(lade_load_options *options) {

@@ -137,6 +137,10 @@ struct ladei_pipe_storage {
   _Atomic(uint64_t) direct_refused;
   _Atomic(uint64_t) cufile_refused; /* files that cuFile did not take */
   _Atomic(int) refused_code;        /* errno of the last refusal of O_DIRECT; 0: none */
+  _Atomic(uint64_t) bytes_pread;    /* moved by pread and pwrite, ... */
+  _Atomic(uint64_t) bytes_engine;   /* ... by the engine, ... */
+  _Atomic(uint64_t) bytes_cufile;   /* ... by cuFile; of the former two ... */
+  _Atomic(uint64_t) bytes_direct;   /* ... so many with O_DIRECT */
 };
 
 /* --- the storage of a pipeline ------------------------------------------------------------------------------------- */

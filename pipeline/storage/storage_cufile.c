@@ -128,5 +128,6 @@ lade_status ladei_pipe_cufile_move(const ladei_pipe_storage_file *file, uint64_t
     if (moved == 0) return move_ended(file, at, bytes - done);
     done += moved > 0 ? (size_t)moved : 0;
   }
+  atomic_fetch_add_explicit(&file->storage->bytes_cufile, bytes, memory_order_relaxed);
   return LADE_OK;
 }

@@ -88,6 +88,10 @@ void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *in
   }
   info->direct_files = storage->direct_files;
   info->direct_refused = storage->direct_refused;
+  info->bytes_by_pread = storage->bytes_pread;
+  info->bytes_by_uring = storage->bytes_engine;
+  info->bytes_by_cufile = storage->bytes_cufile;
+  info->bytes_direct = storage->bytes_direct;
   if (engine) info->registered_buffers = storage->engine->blocks_registered(storage->engine_self, &why_not);
   if (storage->refusal.status != LADE_OK) {
     snprintf(info->storage_note, sizeof info->storage_note, "%.159s", storage->refusal.text);
@@ -107,6 +111,8 @@ unsigned ladei_pipe_storage_reap(ladei_pipe_storage *storage, uint64_t wait_ns, 
   ladei_lock_assert_none_held();
   unsigned count = storage->engine->reap(storage->engine_self, wait_ns, out, room);
   atomic_fetch_sub(&storage->in_flight, count);
+  for (unsigned i = 0; i < count; i++)
+    atomic_fetch_add_explicit(&storage->bytes_engine, out[i]->done, memory_order_relaxed);
   return count;
 }
 

@@ -158,6 +158,10 @@ static lade_status request_truncated(const ladei_pipe_storage_request *request) 
   return ladei_pipe_storage_truncated(request->file->source.name, request->call.fd, at, request->bytes - request->done);
 }
 
+static void bytes_count(_Atomic(uint64_t) *counter, size_t bytes) {
+  atomic_fetch_add_explicit(counter, bytes, memory_order_relaxed);
+}
+
 lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result) {
   const ladei_pipe_storage_call *call = &request->call;
   if (result < 0) return request_failed(request, (int)-result);
@@ -167,7 +171,9 @@ lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, in
     return LADE_NOT_READY;
   }
   if ((uint64_t)result <= call->skip) return request_truncated(request);
-  request->done += ladei_size_min((size_t)result - call->skip, request->bytes - request->done);
+  size_t moved = ladei_size_min((size_t)result - call->skip, request->bytes - request->done);
+  request->done += moved;
+  if (call->direct) bytes_count(&request->file->storage->bytes_direct, moved);
   if (request->done == request->bytes) return LADE_OK;
   if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) return request_failed(request, ECANCELED);
   return LADE_NOT_READY;
@@ -182,6 +188,7 @@ static lade_status calls_run(ladei_pipe_storage_request *request) {
                                          : pread(call->fd, call->memory, call->bytes, (off_t)call->at);
     status = ladei_pipe_storage_call_done(request, moved < 0 ? -(int64_t)errno : moved);
   }
+  bytes_count(&request->file->storage->bytes_pread, request->done);
   return status;
 }
 

@@ -19,16 +19,24 @@
 #include "tools/load/stage.h"
 #include "tools/load/verify.h"
 
-enum { KEY_JSON = 256, KEY_LIST, KEY_RUNTIME, KEY_TO, KEY_VERIFY };
+enum { KEY_DIRECT = 256, KEY_JSON, KEY_LIST, KEY_REPEAT, KEY_RUNTIME, KEY_STORAGE, KEY_TO, KEY_VERIFY };
+enum { REPEAT_MOST = 1000 };
 static const uint64_t glance_ns = 100 * 1000000; /* between two updates of the progress */
 
 typedef struct load_arguments {
   const char *runtime; /* NULL: the best found */
   const char *to;
-  bool json, list, verify;
+  char storage[32]; /* a setting, "storage:uring"; empty: that of the environment */
+  unsigned repeat;
+  bool direct, json, list, verify;
   char **files;
   int file_count;
 } load_arguments;
+
+/* What moved the bytes of files: lade_pipeline_info, all devices together. */
+typedef struct moved_bytes {
+  uint64_t pread, uring, cufile, direct; /* the last: of pread and uring */
+} moved_bytes;
 
 /* The result for one file. */
 typedef struct outcome {
@@ -37,6 +45,8 @@ typedef struct outcome {
   uint64_t files, tensors, bytes;
   double seconds, first_seconds;
   bool verified;
+  unsigned pass; /* from 1 */
+  moved_bytes moved;
 } outcome;
 
 static const char documentation[] =
@@ -51,13 +61,37 @@ static const struct argp_option option_table[] = {
     {"to", KEY_TO, "DEVICE", 0, "Where to load to (default: 0)", 0},
     {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum", 0},
     {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints", 0},
+    {"direct", KEY_DIRECT, NULL, 0, "Read past the page cache (O_DIRECT)", 0},
+    {"storage", KEY_STORAGE, "NAME", 0, "auto, pread, uring or cufile (default: auto, or as LADE_ALLOC_CONF says)", 0},
+    {"repeat", KEY_REPEAT, "N", 0, "Load each file so many times, and report each", 0},
     {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md)", 0},
     OPTION_RUNTIME(KEY_RUNTIME),
     {0}};
 
+/* As the setting of that name. */
+static void storage_read(load_arguments *a, const char *name, struct argp_state *state) {
+  lade_config config;
+  lade_config_init(&config);
+  int length = snprintf(a->storage, sizeof a->storage, "storage:%s", name);
+  if (length < 0 || (size_t)length >= sizeof a->storage || strpbrk(name, ":,") != NULL ||
+      lade_config_parse(a->storage, &config) != LADE_OK)
+    argp_error(state, "--storage: '%s' is none of auto, pread, uring, cufile", name);
+}
+
+static unsigned repeat_read(const char *text, struct argp_state *state) {
+  char *end;
+  unsigned long value = strtoul(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != '\0' || value < 1 || value > REPEAT_MOST)
+    argp_error(state, "--repeat: '%s' is not a number from 1 to %d", text, REPEAT_MOST);
+  return (unsigned)value;
+}
+
 static error_t option_parse(int key, char *argument, struct argp_state *state) {
   load_arguments *a = state->input;
   switch (key) {
+  case KEY_DIRECT: a->direct = true; return 0;
+  case KEY_REPEAT: a->repeat = repeat_read(argument, state); return 0;
+  case KEY_STORAGE: storage_read(a, argument, state); return 0;
   case KEY_JSON: a->json = true; return 0;
   case KEY_LIST: a->list = true; return 0;
   case KEY_VERIFY: a->verify = true; return 0;
@@ -78,6 +112,31 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 static bool path_ends(const char *path, const char *ending) {
   size_t length = strlen(path), end = strlen(ending);
   return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
+/* --- what moved the bytes ---------------------------------------------------------------------------------------- */
+
+/* Until now. `note`: why something asked for was not used; at least 160 bytes. */
+static moved_bytes moved_now(const stage *s, char *note) {
+  moved_bytes all = {0};
+  note[0] = '\0';
+  for (size_t i = 0; i < s->count; i++) {
+    lade_pipeline_info info;
+    lade_pipeline_info_init(&info);
+    if (lade_pipeline_info_get(s->targets[i].pipeline, &info) != LADE_OK) continue;
+    all.pread += info.bytes_by_pread;
+    all.uring += info.bytes_by_uring;
+    all.cufile += info.bytes_by_cufile;
+    all.direct += info.bytes_direct;
+    if (info.storage_note[0] != '\0') memcpy(note, info.storage_note, sizeof info.storage_note);
+  }
+  return all;
+}
+
+/* When all is there, and nothing has been verified. */
+static void outcome_moved(const stage *s, outcome *o) {
+  char note[sizeof((lade_pipeline_info *)0)->storage_note];
+  o->moved = moved_now(s, note);
 }
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
@@ -114,6 +173,7 @@ static bool load_wait(const stage *s, lade_tensor_load *load, outcome *o, double
     progress_show(&bar, s, info.bytes_done, info.bytes);
   }
   o->seconds = stage_seconds(s) - began;
+  outcome_moved(s, o);
   progress_end(&bar);
   return status == LADE_OK || stage_failed(s, o->path);
 }
@@ -159,12 +219,15 @@ static bool checkpoint_verify(const stage *s, const lade_safetensors *file, cons
 static bool checkpoint_load(const stage *s, const load_arguments *a, outcome *o) {
   lade_safetensors *file;
   lade_tensor_load *load;
+  lade_load_options options;
   double began = stage_seconds(s);
+  lade_load_options_init(&options);
+  options.file_flags = a->direct ? LADE_FILE_DIRECT : 0;
   if (lade_safetensors_open(o->path, &file) != LADE_OK) return stage_failed(s, "opening");
   o->is_checkpoint = true;
   o->files = lade_safetensors_file_count(file);
   o->tensors = lade_safetensors_count(file);
-  bool good = lade_safetensors_load(file, s->targets, s->count, NULL, &load) == LADE_OK;
+  bool good = lade_safetensors_load(file, s->targets, s->count, &options, &load) == LADE_OK;
   if (!good) {
     stage_failed(s, o->path);
   } else {
@@ -202,6 +265,7 @@ static bool bytes_load(const stage *s, const load_arguments *a, int fd, outcome 
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
   transfer.host = lade_endpoint_file(fd, 0, o->path);
+  transfer.host.flags = a->direct ? LADE_FILE_DIRECT : 0;
   transfer.bytes = o->bytes;
   transfer.allocator = target->allocator;
   transfer.stream = target->stream;
@@ -209,6 +273,7 @@ static bool bytes_load(const stage *s, const load_arguments *a, int fd, outcome 
   if (lade_pipeline_submit(target->pipeline, &transfer, &ticket) != LADE_OK) return stage_failed(s, o->path);
   bool good = ticket_wait(s, ticket, o);
   o->seconds = stage_seconds(s) - began;
+  outcome_moved(s, o);
   if (good && a->verify && verify_range(target->pipeline, fd, 0, memory, o->bytes) != LADE_OK)
     good = stage_failed(s, o->path);
   lade_ticket_release(ticket);
@@ -233,6 +298,22 @@ static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
+/* ", by io_uring with O_DIRECT (4096 bytes through the page cache)". What verification reads is not in it. */
+static void moved_print(const moved_bytes *moved) {
+  const uint64_t by[] = {moved->pread, moved->uring, moved->cufile};
+  static const char *const names[] = {"pread", "io_uring", "cuFile"};
+  const char *word = ", by";
+  for (size_t i = 0; i < 3; i++) {
+    if (by[i] == 0) continue;
+    printf("%s %s", word, names[i]);
+    word = " and";
+  }
+  uint64_t kernel = moved->pread + moved->uring;
+  if (moved->direct > 0) printf(" with O_DIRECT");
+  if (moved->direct > 0 && moved->direct < kernel)
+    printf(" (%llu bytes through the page cache)", (unsigned long long)(kernel - moved->direct));
+}
+
 static double rate(const outcome *o) { return o->seconds > 0 ? (double)o->bytes / o->seconds : 0; }
 
 static void outcome_print(const load_arguments *a, const outcome *o) {
@@ -244,6 +325,8 @@ static void outcome_print(const load_arguments *a, const outcome *o) {
   }
   printf("%llu bytes in %.3f s, %.2f GB/s", (unsigned long long)o->bytes, o->seconds, rate(o) / 1e9);
   if (o->is_checkpoint && o->tensors > 0) printf(", first tensor after %.1f ms", 1e3 * o->first_seconds);
+  moved_print(&o->moved);
+  if (a->repeat > 1) printf(", pass %u", o->pass);
   puts(o->verified ? ", verified" : a->verify ? ", nothing to verify" : "");
 }
 
@@ -251,11 +334,13 @@ static json_t *outcome_json(const outcome *o) {
   json_t *first = o->is_checkpoint && o->tensors > 0 ? json_real(o->first_seconds) : json_null();
   json_t *row = json_object();
   if (!path_json_put(row, o->path) ||
-      json_object_update_new(row, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b}", "kind",
-                                            o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files,
-                                            "tensors", (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds",
-                                            o->seconds, "bytes_per_s", rate(o), "first_tensor_seconds", first,
-                                            "verified", o->verified)) != 0) {
+      json_object_update_new(
+          row, json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:i, s:{s:I, s:I, s:I, s:I}}", "kind",
+                         o->is_checkpoint ? "checkpoint" : "bytes", "files", (json_int_t)o->files, "tensors",
+                         (json_int_t)o->tensors, "bytes", (json_int_t)o->bytes, "seconds", o->seconds, "bytes_per_s",
+                         rate(o), "first_tensor_seconds", first, "verified", o->verified, "pass", (int)o->pass,
+                         "bytes_by", "pread", (json_int_t)o->moved.pread, "io_uring", (json_int_t)o->moved.uring,
+                         "cufile", (json_int_t)o->moved.cufile, "direct", (json_int_t)o->moved.direct)) != 0) {
     json_decref(row);
     return NULL;
   }
@@ -277,18 +362,35 @@ static bool report_print(const stage *s, const json_t *rows) {
   return good;
 }
 
+static bool file_load(const stage *s, const load_arguments *a, json_t *rows, outcome *o, char *note) {
+  bool is_checkpoint = path_ends(o->path, ".safetensors") || path_ends(o->path, ".index.json");
+  moved_bytes before = moved_now(s, note);
+  bool loaded = is_checkpoint ? checkpoint_load(s, a, o) : other_load(s, a, o);
+  o->moved.pread -= before.pread;
+  o->moved.uring -= before.uring;
+  o->moved.cufile -= before.cufile;
+  o->moved.direct -= before.direct;
+  o->verified = loaded && a->verify && o->bytes > 0;
+  if (loaded && !a->json) outcome_print(a, o);
+  if (loaded && a->json) loaded = row_append(s, rows, o);
+  return loaded && o->verified == a->verify;
+}
+
 static bool files_load(const stage *s, const load_arguments *a) {
+  char note[sizeof((lade_pipeline_info *)0)->storage_note];
   bool good = true;
   json_t *rows = json_array();
   for (int i = 0; i < a->file_count; i++) {
-    outcome o = {.path = a->files[i]};
-    bool is_checkpoint = path_ends(o.path, ".safetensors") || path_ends(o.path, ".index.json");
-    bool loaded = is_checkpoint ? checkpoint_load(s, a, &o) : other_load(s, a, &o);
-    o.verified = loaded && a->verify && o.bytes > 0;
-    if (loaded && !a->json) outcome_print(a, &o);
-    if (loaded && a->json) loaded = row_append(s, rows, &o);
-    good = good && loaded && o.verified == a->verify;
+    for (unsigned pass = 1; pass <= a->repeat; pass++) {
+      outcome o = {.path = a->files[i], .pass = pass};
+      bool loaded = file_load(s, a, rows, &o, note);
+      good = good && loaded;
+      if (!loaded) break;
+    }
   }
+  (void)moved_now(s, note);
+  bool asked = a->direct || a->storage[0] != '\0';
+  if (asked && note[0] != '\0') message_print(s->command, NULL, "%s", note);
   if (a->json) good = report_print(s, rows) && good;
   json_decref(rows);
   return fflush(stdout) == 0 && good;
@@ -297,10 +399,10 @@ static bool files_load(const stage *s, const load_arguments *a) {
 static int command_load(int argc, char **argv) {
   static char name[] = "lade load";
   const struct argp argp = {option_table, option_parse, "FILE...", documentation, NULL, NULL, NULL};
-  load_arguments a = {.to = "0"};
+  load_arguments a = {.to = "0", .repeat = 1};
   stage s;
   options_read(&argp, name, argc, argv, &a);
-  if (!stage_open(&s, name, a.runtime, a.to)) return EXIT_FAILED;
+  if (!stage_open(&s, name, a.runtime, a.to, a.storage)) return EXIT_FAILED;
   bool good = files_load(&s, &a);
   return stage_close(&s) && good ? EXIT_FINE : EXIT_FAILED;
 }

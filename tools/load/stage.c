@@ -94,12 +94,14 @@ static bool device_open(stage *s, size_t i) {
   return true;
 }
 
-bool stage_open(stage *s, const char *command, const char *runtime, const char *devices) {
+bool stage_open(stage *s, const char *command, const char *runtime, const char *devices, const char *settings) {
   const char *name, *list;
   *s = (stage){.command = command};
   if (!runtime_split(devices, &name, &list)) return false; /* checked with the command line */
   lade_config_init(&s->settings);
-  if (lade_config_from_env(&s->settings) != LADE_OK) return stage_failed(s, "settings");
+  if (lade_config_from_env(&s->settings) != LADE_OK ||
+      (settings[0] != '\0' && lade_config_parse(settings, &s->settings) != LADE_OK))
+    return stage_failed(s, "settings");
   if (lade_runtime_open(name != NULL ? name : runtime, NULL, &s->runtime) != LADE_OK)
     return stage_failed(s, "no runtime");
   bool good = devices_find(s, list);

@@ -23,9 +23,9 @@ bool stage_devices_are_good(const char *text);
 
 /*
  * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device, with the settings of the
- * environment (lade_config_from_env). False with a message on standard error, and nothing open.
+ * environment (lade_config_from_env), and behind them those of `settings` ("" for none). False with a message on standard error, and nothing open.
  */
-bool stage_open(stage *s, const char *command, const char *runtime, const char *devices);
+bool stage_open(stage *s, const char *command, const char *runtime, const char *devices, const char *settings);
 /* False with a message if anything is left. */
 bool stage_close(stage *s);
 

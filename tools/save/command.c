@@ -238,7 +238,7 @@ static int command_save(int argc, char **argv) {
   stage s;
   checkpoint c;
   options_read(&argp, name, argc, argv, &a);
-  if (!stage_open(&s, name, a.runtime, a.on)) return EXIT_FAILED;
+  if (!stage_open(&s, name, a.runtime, a.on, "")) return EXIT_FAILED;
   /* A target that is no good is found before anything is read. */
   bool good = ladei_loader_generation_check(a.to, a.max_shard_bytes > 0) == LADE_OK || stage_failed(&s, "saving");
   good = good && checkpoint_open(&s, a.from, &c);

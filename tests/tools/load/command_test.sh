@@ -23,6 +23,19 @@ for runtime in sim cpu; do
   [ -s "$dir/err" ] && fail "a progress bar without a terminal: $(cat "$dir/err")"
 done
 
+# What moved the bytes, and why it is not what was asked for.
+run 0 load --runtime cpu --storage pread --repeat 2 --verify "$dir/bytes"
+says "by pread, pass 1, verified" out
+says "by pread, pass 2, verified" out
+run 0 load --runtime cpu --direct --storage pread "$dir/bytes"
+grep -q "by pread with O_DIRECT" "$dir/out" || says "O_DIRECT" err
+run 0 load --runtime cpu --storage cufile "$dir/bytes"
+says "GPUDirect Storage" err
+for words in "--storage tape" "--storage pread:segment" "--repeat 0" "--repeat 2x" "--repeat -1"; do
+  run 2 load --runtime sim $words "$dir/bytes"
+  says "${words%% *}: " err
+done
+
 # Nothing was compared: that is not "verified", and no success where it was asked for.
 run 0 load --runtime sim "$dir/nothing"
 for empty in "$dir/nothing" $golden/empty.safetensors; do
@@ -64,6 +77,7 @@ assert set(report) == {"version", "runtime", "files"} and report["version"] == 1
 checkpoint, other = report["files"]
 assert checkpoint["kind"] == "checkpoint" and checkpoint["tensors"] == 28 and checkpoint["verified"] is True, checkpoint
 assert 0 < checkpoint["first_tensor_seconds"] <= checkpoint["seconds"], checkpoint
+assert checkpoint["pass"] == 1 and other["bytes_by"] == {"pread": 300000, "io_uring": 0, "cufile": 0, "direct": 0}, other
 assert other["kind"] == "bytes" and other["bytes"] == 300000 and other["first_tensor_seconds"] is None, other
 PYTHON
 
