@@ -77,6 +77,29 @@ LADE_TEST(PinnedNodes, StrictRequestsOfAFullNodeFailBeforeTheyAreMade) {
   support_temp_dir_remove(&small.root);
 }
 
+/* Segments are touched ahead: what is not touched yet counts, and what is does not count twice. */
+LADE_TEST(PinnedNodes, StrictReservesAskTheNodeForEachSegment) {
+  static const unsigned free_kib[] = {3 * 1024, 512};
+  for (int i = 0; i < 2; i++) {
+    machine small;
+    pinned_fixture own;
+    lade_pinned_options options = pinned_fixture_options();
+    options.flags = LADE_PINNED_NUMA_STRICT;
+    options.prefault_threads = 3;
+    if (!machine_make(&small, free_kib[i])) return;
+    if (!pinned_fixture_open_on(&own, support_interposer_open("cpu", NULL), &options, &small.hooks)) return;
+    uint64_t bytes = 4 * PINNED_FIXTURE_SEGMENT_BYTES;
+    lade_status status = lade_pinned_reserve(own.pool, bytes, 0);
+    LADE_EXPECT_EQ_INT(status, i == 0 ? LADE_OK : LADE_ERR_OUT_OF_PINNED_MEMORY);
+    if (i == 1) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "NUMA node 0 has 1572864 bytes free");
+    LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), i == 0 ? 4 : 0);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, i == 0 ? bytes : 0);
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    pinned_fixture_close(&own);
+    support_temp_dir_remove(&small.root);
+  }
+}
+
 typedef struct bound_thread {
   const ladei_pinned_hooks *hooks;
   bool bound; /* the system lets it */
