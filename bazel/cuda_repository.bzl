@@ -11,6 +11,8 @@ are programs of the CUDA runtime API also need its library.
     CUDART_FOUND = False: @cuda//:cudart cannot be linked, or its headers lack a part
 """
 
+load(":system_library.bzl", "system_compiler")
+
 _BUILD = """
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -68,7 +70,8 @@ def _find_runtime_library(ctx, include_folder):
     for header in ["cuda_runtime_api.h", "crt/host_defines.h"]:
         if not ctx.path(include_folder + "/" + header).exists:
             return None
-    for folder in ["lib64", "lib", "lib/x86_64-linux-gnu"]:
+    multiarch = ctx.execute([system_compiler(ctx), "-print-multiarch"]).stdout.strip()
+    for folder in ["lib64", "lib", "lib/" + multiarch]:
         library = ctx.path(include_folder + "/../" + folder + "/libcudart_static.a")
         if library.exists:
             return library

@@ -53,6 +53,7 @@ def lade_repositories():
         name = "googletest",
         headers = ["gtest"],
         linkopts = ["-lpthread"],
+        or_shared = "gtest",
         package = "libgtest-dev",
         static_archive = "libgtest.a",
     )
