@@ -23,6 +23,8 @@
  *     of heap.h that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions.
  *     Who takes another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
  * K4  The FREE block above, or else the RECENT block, has the age that M would have.
+ * heap.c and recent.c are one state machine in two files, and the one circle of files that the library has: whatever changes
+ * the free blocks settles recent ones first, and settling one is a change of the free blocks.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_RECENT_H
