@@ -52,7 +52,8 @@ static void split_gauges_on_give(ladei_device_counters *counters, bool small, co
   }
 }
 
-void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_block *block) {
+void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_recent *slot) {
+  ladei_device_block *block = slot->block;
   ladei_device_heap_assert_locked(heap);
   assert(block->previous == NULL || block->previous->state != LADEI_DEVICE_HEAP_FREE); /* K2 */
   ladei_device_block *rest = rest_of(block);
@@ -69,17 +70,18 @@ void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_block *block
   if (!ladei_device_heap_segment_expandable(segment)) split_gauges_on_give(counters, small, block, rest);
   block->requested = 0;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_RECENT);
-  heap->recent[ladei_device_recent_place_of(segment)].freed = true;
+  slot->freed = true;
   heap->recent_count++;
 }
 
-void ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t requested) {
+ladei_device_block *ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_device_recent *slot, size_t requested) {
+  ladei_device_block *block = slot->block;
   ladei_device_heap_assert_locked(heap);
   ladei_device_block *rest = rest_of(block);
   const ladei_device_heap_segment *segment = block->segment;
   assert(block->state == LADEI_DEVICE_HEAP_RECENT && heap->recent_count > 0);
   heap->recent_count--;
-  heap->recent[ladei_device_recent_place_of(segment)].freed = false;
+  slot->freed = false;
   if (heap->ages_tick) {
     segment->pool->searches++; /* of the search that need not be */
     if (rest != NULL) rest->age_base = segment->pool->searches;
@@ -90,4 +92,5 @@ void ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_device_block *b
                                       block->size, rest != NULL ? rest->size : 0);
   }
   ladei_device_block_hand_out_whole(heap, block, requested);
+  return block;
 }

@@ -43,7 +43,7 @@ static inline size_t ladei_device_recent_place_of(const ladei_device_heap_segmen
 /* The three below where there is something to do. */
 void ladei_device_recent_settle_slot(ladei_device_heap *heap, ladei_device_recent *slot);
 void ladei_device_recent_settle_some(ladei_device_heap *heap);
-void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_block *block);
+void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_recent *slot);
 
 /* The free blocks of the stream and pool are about to change. */
 static inline void ladei_device_recent_forget(ladei_device_heap *heap, uint64_t stream_key, bool small_pool) {
@@ -65,26 +65,28 @@ static inline void ladei_device_recent_note(ladei_device_heap *heap, ladei_devic
   heap->recent[ladei_device_recent_place_of(block->segment)] = (ladei_device_recent){block, rounded, false};
 }
 
-/* The RECENT block that a search would lead to; NULL: search. */
-static inline ladei_device_block *ladei_device_recent_find(const ladei_device_heap *heap,
-                                                           const ladei_device_block_pool *pool, uint64_t stream_key,
-                                                           size_t rounded) {
-  const ladei_device_recent *slot = &heap->recent[ladei_device_recent_place(stream_key, pool->is_small)];
+/* The slot of the RECENT block that a search would lead to; NULL: search. */
+static inline ladei_device_recent *ladei_device_recent_find(ladei_device_heap *heap,
+                                                            const ladei_device_block_pool *pool, uint64_t stream_key,
+                                                            size_t rounded) {
+  ladei_device_recent *slot = &heap->recent[ladei_device_recent_place(stream_key, pool->is_small)];
   if (!slot->freed || slot->rounded != rounded) return NULL;
   const ladei_device_heap_segment *segment = slot->block->segment;
-  return segment->stream_key == stream_key && segment->pool == pool ? slot->block : NULL;
+  return segment->stream_key == stream_key && segment->pool == pool ? slot : NULL;
 }
 
-/* As ladei_device_block_hand_out, for what ladei_device_recent_find found. */
-void ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
+/* As ladei_device_block_hand_out, for what ladei_device_recent_find found. Returns the block. */
+ladei_device_block *ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_device_recent *slot, size_t requested);
 
 /* As ladei_device_block_free_complete of a BUSY block, for the free of one that no other stream used. */
 static inline void ladei_device_recent_free_complete(ladei_device_heap *heap, ladei_device_block *block) {
-  bool named = heap->recent[ladei_device_recent_place_of(block->segment)].block == block;
-  if (named && heap->listener == NULL)
-    ladei_device_recent_keep(heap, block);
-  else
+  ladei_device_recent *slot = &heap->recent[ladei_device_recent_place_of(block->segment)];
+  if (slot->block != block) {
     ladei_device_block_free_complete(heap, block);
+    return;
+  }
+  if (heap->listener != NULL) heap->listener->block_done(heap, block);
+  ladei_device_recent_keep(heap, slot);
 }
 
 #endif /* LADE_DEVICE_HEAP_RECENT_H */

@@ -12,7 +12,8 @@
  * A2  A block that is handed out changes neither its record nor its address, so a call finds it without the lock
  *     (ladei_device_heap_peek). Where that fails, the search under the lock says why.
  * A3  Static probes for tracers, each a no-op without a tracer: lade:device_alloc (address, device, bytes asked for,
- *     stream id) and lade:device_free (address), in the order of the changes.
+ *     stream id) and lade:device_free (address), in the order of the changes; in the thread that executes the call, which
+ *     may be another one's (combine.h).
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/native.h"
@@ -23,6 +24,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "device/heap/recent.h"
+#include "device/native/combine.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -42,16 +44,25 @@ static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_k
   return false;
 }
 
-/* Of several captures that take the stream the oldest, or the newest if so set. */
-static ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key, size_t rounded) {
+/* Of several captures that take the stream the oldest, or the newest if so set; NULL: none does. */
+static __attribute__((noinline)) ladei_device_private_pool *capture_choose(const lade_device_allocator *allocator,
+                                                                           uint64_t stream_key) {
   ladei_lock_assert_held(&allocator->lock);
-  bool small = ladei_device_is_small(rounded), newest = allocator->heap.settings.newest_pool;
+  bool newest = allocator->heap.settings.newest_pool;
   ladei_device_private_pool *chosen = NULL;
-  for (ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
+  for (const ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
        capture = capture->next)
     if (capture_takes(capture, stream_key)) chosen = capture->pool;
-  if (chosen != NULL) return small ? &chosen->small_pool : &chosen->large_pool;
-  return small ? &allocator->heap.small_pool : &allocator->heap.large_pool;
+  return chosen;
+}
+
+static inline ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key,
+                                                   size_t rounded) {
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_private_pool *chosen = NULL;
+  if (allocator->captures != NULL) chosen = capture_choose(allocator, stream_key);
+  if (chosen != NULL) return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
+  return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
 }
 
 /* ---- Giving the cache back --------------------------------------------------------------------------------------- */
@@ -258,9 +269,9 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
   return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
 
-/* The same for a request that holds its pool; apart, so that a hit pays nothing for it. */
-static __attribute__((noinline)) lade_status request_miss(lade_device_allocator *allocator,
-                                                          ladei_device_request *request, ladei_device_block **out) {
+/* The same for a request that holds its pool. */
+static lade_status request_miss(lade_device_allocator *allocator, ladei_device_request *request,
+                                ladei_device_block **out) {
   ladei_device_private_pool *visited = request->pool->private_pool;
   int cancellation = ladei_cancellation_hold();
   request->segment_bytes = ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
@@ -277,34 +288,56 @@ static lade_status records_missing(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
 }
 
-/* Serves the request under the lock. */
-static lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
-  ladei_lock_assert_held(&allocator->lock);
-  ladei_device_heap *heap = &allocator->heap;
-  request->rounded = ladei_device_round_request(&heap->settings, request->requested);
-  request->pool = pool_choose(allocator, request->stream_key, request->rounded);
-  ladei_device_block *block = ladei_device_recent_find(heap, request->pool, request->stream_key, request->rounded);
-  if (block != NULL) {
-    ladei_device_recent_hand_out(heap, block, request->requested);
-    *out = (void *)(uintptr_t)block->address;
-    return LADE_OK;
-  }
-  block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  bool found = block != NULL;
-  if (!found) {
-    lade_status status = request_miss(allocator, request, &block);
-    if (status != LADE_OK) return status;
-  }
+/* Hands the block out, or the part of it that is wanted. `found`: by a search, just now. False: there is no memory for a
+ * record, and the block is cached. */
+static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap *heap,
+                                                              const ladei_device_request *request,
+                                                              ladei_device_block *block, bool found, void **out) {
   size_t remaining = block->size - request->rounded;
   bool split = ladei_device_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
   if (split && !ladei_device_heap_reserve(heap, 1)) {
     if (block->state == LADEI_DEVICE_HEAP_BUSY) ladei_device_block_insert(heap, block);
-    return records_missing();
+    return false;
   }
   block = ladei_device_block_hand_out(heap, block, request->rounded, request->requested, split);
   if (found) ladei_device_recent_note(heap, block, request->rounded);
   *out = (void *)(uintptr_t)block->address;
-  return LADE_OK;
+  return true;
+}
+
+/* Inlined by force, as all of the way of a hot allocation. Serves the request from the cache. False: nothing there fits, request->found is false; or there is no memory for a
+ * record. */
+static inline __attribute__((always_inline)) bool request_hit(lade_device_allocator *allocator,
+                                                              ladei_device_request *request, void **out) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  request->rounded = ladei_device_round_request(&heap->settings, request->requested);
+  request->pool = pool_choose(allocator, request->stream_key, request->rounded);
+  ladei_device_recent *recent = ladei_device_recent_find(heap, request->pool, request->stream_key, request->rounded);
+  if (recent != NULL) {
+    *out = (void *)(uintptr_t)ladei_device_recent_hand_out(heap, recent, request->requested)->address;
+    return true;
+  }
+  ladei_device_block *block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  request->found = block != NULL;
+  return block != NULL && block_serve(heap, request, block, true, out);
+}
+
+/* Apart, so that a hit pays nothing for it. */
+static __attribute__((noinline)) lade_status request_missed(lade_device_allocator *allocator,
+                                                            ladei_device_request *request, void **out) {
+  request->pool_id = (lade_device_pool_id){0, 0};
+  request->kept_bytes = 0;
+  if (request->found) return records_missing();
+  ladei_device_block *block = NULL;
+  lade_status status = request_miss(allocator, request, &block);
+  if (status != LADE_OK) return status;
+  return block_serve(&allocator->heap, request, block, false, out) ? LADE_OK : records_missing();
+}
+
+/* Serves the request under the lock. */
+static inline lade_status request_serve(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
+  return request_hit(allocator, request, out) ? LADE_OK : request_missed(allocator, request, out);
 }
 
 static lade_status stream_resolve(lade_device_allocator *allocator, lade_stream stream, ladei_stream *out) {
@@ -320,21 +353,32 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
   return LADE_OK;
 }
 
+/* Has the holder of the lock serve the request. False: a miss. Apart, so that nobody else has the call on its stack. */
+static __attribute__((noinline)) bool alloc_combine(lade_device_allocator *allocator,
+                                                    const ladei_device_request *request, void **out) {
+  ladei_device_call call = {
+      .requested = request->requested, .stream_key = request->stream_key, .stream_id = request->stream.id};
+  if (!ladei_device_call_combine(allocator, &call)) return false;
+  *out = call.pointer;
+  return true;
+}
+
 lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_device_request request;
   request.requested = bytes;
-  request.pool_id = (lade_device_pool_id){0, 0};
-  request.kept_bytes = 0;
   lade_status status = request_prepare(allocator, &request, stream);
   if (status == LADE_OK && ladei_device_uses_waiting(allocator)) {
     uint64_t done;
     status = ladei_device_uses_process(allocator, 0, &done);
   }
   if (status != LADE_OK) return status;
-  ladei_lock_acquire(&allocator->lock);
+  if (!ladei_lock_try_acquire(&allocator->lock)) {
+    if (alloc_combine(allocator, &request, out)) return LADE_OK;
+    ladei_lock_acquire(&allocator->lock);
+  }
   status = request_serve(allocator, &request, out);
   if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
-  ladei_lock_release(&allocator->lock);
+  ladei_device_combine_release(allocator);
   return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
 
@@ -358,9 +402,17 @@ static ladei_device_block *block_free(lade_device_allocator *allocator, ladei_de
   return block;
 }
 
+static __attribute__((noinline)) bool free_combine(lade_device_allocator *allocator, void *pointer) {
+  ladei_device_call call = {.pointer = pointer};
+  return ladei_device_call_combine(allocator, &call);
+}
+
 lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer) {
   ladei_device_block *block = NULL;
-  ladei_lock_acquire(&allocator->lock);
+  if (!ladei_lock_try_acquire(&allocator->lock)) {
+    if (free_combine(allocator, pointer)) return LADE_OK;
+    ladei_lock_acquire(&allocator->lock);
+  }
   block = ladei_device_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
   lade_status status = LADE_OK;
   if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED)
@@ -370,10 +422,47 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
   }
-  ladei_lock_release(&allocator->lock);
+  ladei_device_combine_release(allocator);
   if (status == LADE_OK && block != NULL) ladei_device_uses_add(allocator, block);
   return status;
 }
+
+/* ---- Calls of other threads (combine.h) -------------------------------------------------------------------------- */
+
+static bool alloc_execute(lade_device_allocator *allocator, ladei_device_call *call) {
+  ladei_device_request request;
+  request.requested = call->requested;
+  request.stream_key = call->stream_key;
+  if (!request_hit(allocator, &request, &call->pointer)) {
+    if (allocator->heap.ages_tick) request.pool->searches--; /* its own thread searches again, and is counted then */
+    return false;
+  }
+  DTRACE_PROBE4(lade, device_alloc, call->pointer, allocator->device, call->requested, call->stream_id);
+  return true;
+}
+
+static bool free_execute(lade_device_allocator *allocator, const ladei_device_call *call) {
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)call->pointer);
+  bool plain =
+      block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
+  if (!plain) return false;
+  DTRACE_PROBE1(lade, device_free, call->pointer);
+  ladei_device_block_free_begin(heap, block);
+  ladei_device_recent_free_complete(heap, block);
+  return true;
+}
+
+bool ladei_device_call_execute(lade_device_allocator *allocator, ladei_device_call *call) {
+  ladei_lock_assert_held(&allocator->lock);
+  bool heard = allocator->heap.listener != NULL;
+  if (heard) allocator->history.acting = &call->thread;
+  bool served = call->requested > 0 ? alloc_execute(allocator, call) : free_execute(allocator, call);
+  if (heard) allocator->history.acting = NULL;
+  return served;
+}
+
+/* ---- Record ------------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_device_native_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   ladei_stream use;

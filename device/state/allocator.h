@@ -66,8 +66,13 @@ struct lade_device_allocator {
   int device;
   uint64_t total_bytes; /* of the device */
 
-  ladei_lock lock;
-  ladei_device_heap heap;
+  /* On one line of cache, which goes where calls are published (native/combine.h). */
+  _Alignas(64) ladei_lock lock;
+  _Atomic(struct ladei_device_call *) published; /* newest first */
+  struct ladei_device_call *taken;               /* of those, oldest first, not executed yet */
+  uint64_t combined;                             /* calls that were served by other threads, so far */
+
+  _Alignas(64) ladei_device_heap heap;
 
   uint64_t max_bytes; /* cap of the options; UINT64_MAX: none */
   bool fraction_set;
@@ -123,6 +128,7 @@ typedef struct ladei_device_request {
   ladei_stream stream;
   uint64_t stream_key;
   ladei_device_block_pool *pool;
+  bool found;                  /* a block in the cache, which fits */
   lade_device_pool_id pool_id; /* of a private pool, after a failure */
   uint64_t kept_bytes;         /* that captures kept from going back on that way */
 } ladei_device_request;
