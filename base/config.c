@@ -29,6 +29,7 @@ typedef struct parser {
   size_t table_count;
   const char *text;
   bool pytorch_only;
+  ladei_settings_skips *skips; /* NULL: an unknown key is an error */
   bool seen[LADEI_SETTINGS_TABLE_MAX][LADEI_SETTINGS_MAX];
   char *fields;
 } parser;
@@ -261,6 +262,21 @@ static const ladei_setting *setting_find(parser *p, config_part key, bool **out_
   return NULL;
 }
 
+/* True: the setting is passed over. A key without a name, or a list without an end, is bad whatever the key. */
+static bool setting_skip(parser *p, config_part whole, config_part key, bool known) {
+  int depth = 0;
+  for (const char *at = whole.begin; at < whole.end; at++) depth += *at == '[' ? 1 : *at == ']' && depth > 0 ? -1 : 0;
+  if (p->skips == NULL || key.begin == key.end || depth > 0) return false;
+  if (p->skips->count < LADEI_SETTINGS_SKIPS_MAX)
+    p->skips->first[p->skips->count] = (ladei_settings_skip){key.begin, piece_length(key), known};
+  p->skips->count++;
+  return true;
+}
+
+static bool value_unserved(const ladei_setting *s, config_part value) {
+  return s->kind == LADEI_SETTING_UNSUPPORTED && piece_is(value, "True");
+}
+
 static lade_status setting_read(parser *p, config_part whole) {
   config_part value = whole;
   config_part key;
@@ -268,6 +284,7 @@ static lade_status setting_read(parser *p, config_part whole) {
   bool colon = piece_cut(&value, ':', &key);
   size_t position = (size_t)(key.begin - p->text) + 1;
   const ladei_setting *s = setting_find(p, key, &seen);
+  if (s == NULL && setting_skip(p, whole, key, false)) return LADE_OK;
   if (s == NULL) {
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
                        key.begin, position);
@@ -277,13 +294,18 @@ static lade_status setting_read(parser *p, config_part whole) {
   if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
   *seen = true;
   value = piece_trim(value);
+  if (value_unserved(s, value) && setting_skip(p, whole, key, true)) return LADE_OK;
   return value_read(p, s, value) ? LADE_OK : value_error(p, s, value);
 }
 
 lade_status ladei_settings_read(const ladei_settings_table *const tables[], size_t table_count, const char *text,
-                                bool pytorch_only, void *fields) {
-  parser p = {
-      .tables = tables, .table_count = table_count, .text = text, .pytorch_only = pytorch_only, .fields = fields};
+                                bool pytorch_only, ladei_settings_skips *skips, void *fields) {
+  parser p = {.tables = tables,
+              .table_count = table_count,
+              .text = text,
+              .pytorch_only = pytorch_only,
+              .skips = skips,
+              .fields = fields};
   config_part rest = piece_trim((config_part){text, text + strlen(text)});
   if (rest.begin == rest.end) return LADE_OK;
   for (bool more = true; more;) {

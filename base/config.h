@@ -76,15 +76,28 @@ extern const ladei_setting_word ladei_setting_true_false[]; /* True 1, False 0 *
 /* 2^40 MiB are 2^60 bytes, the limit of every size. */
 #define LADEI_SETTING_MIB_MAX ((UINT64_C(1) << 40) - 1)
 
+/* Where unknown keys do not make the text bad: the settings that were passed over. The first ones; `count` counts all. */
+enum { LADEI_SETTINGS_SKIPS_MAX = 32 };
+typedef struct ladei_settings_skip {
+  const char *key; /* in the text */
+  int key_bytes;
+  bool known; /* lade knows the key, but does not serve the value */
+} ladei_settings_skip;
+typedef struct ladei_settings_skips {
+  size_t count;
+  ladei_settings_skip first[LADEI_SETTINGS_SKIPS_MAX];
+} ladei_settings_skips;
+
 /*
  * Reads `text` by the tables into the struct `fields`. Keys that the text does not name leave their fields alone.
  *
- * With `pytorch_only` keys other than those of LADEI_SETTING_OF_PYTORCH are unknown. On error some fields may be written:
+ * With `pytorch_only` keys other than those of LADEI_SETTING_OF_PYTORCH are unknown. With `skips` (NULL: without) a setting
+ * whose key is unknown, or is LADEI_SETTING_UNSUPPORTED and has the value True, is noted there and passed over. On error some fields may be written:
  * the caller reads into a copy. Errors: LADE_ERR_CONFIG; the message names key, value, position (from 1) and what is
  * expected.
  */
 lade_status ladei_settings_read(const ladei_settings_table *const tables[], size_t table_count, const char *text,
-                                bool pytorch_only, void *fields);
+                                bool pytorch_only, ladei_settings_skips *skips, void *fields);
 
 /* Writes what values a setting takes, in words, as messages and `lade settings` tell it; cut to `text_bytes`. */
 void ladei_setting_values(const ladei_setting *setting, bool pytorch_only, char *text, size_t text_bytes);

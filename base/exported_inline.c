@@ -8,6 +8,7 @@
 #include "lade/device.h"
 #include "lade/lade.h"
 #include "lade/loader.h"
+#include "lade/log.h"
 #include "lade/pinned.h"
 #include "lade/pipeline.h"
 #include "lade/runtime.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Settings as one line of text, in the syntax that PyTorch users know from PYTORCH_CUDA_ALLOC_CONF.
+ * Settings as one line of text, in the syntax that PyTorch users know from PYTORCH_ALLOC_CONF.
  *
  *   KEY:VALUE[,KEY:VALUE...]          blanks around keys, values and commas are allowed
  *
@@ -43,6 +43,9 @@
  *                                                           S: register, driver, pool, pageable
  *   storage                        auto, uring, pread,      lade_pipeline_options.storage
  *                                  cufile
+ *
+ * release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of the two keys with "cuda" in theirs. These
+ * are all keys of PyTorch 2.11.
  *
  * Two keys of later versions are unsupported; only False is accepted: graph_capture_record_stream_reuse (in a capture,
  * blocks used by several streams come back by the order of the graph's nodes; in lade when the capture is over) and
@@ -132,10 +135,24 @@ LADE_INLINE void lade_config_init(lade_config *config) {
 LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
 
 /**
- * Read settings from the environment variable LADE_ALLOC_CONF; where that is not set, from PYTORCH_CUDA_ALLOC_CONF. A
- * variable PYTORCH_NO_CUDA_MEMORY_CACHING, of whatever value, means device_uncached:True.
+ * Read the environment: settings, and what the library writes about itself.
  *
- * Threads: as getenv(). Errors: as lade_config_parse(), naming the variable too.
+ * The settings come from the first of these variables that is set:
+ *
+ *   LADE_ALLOC_CONF            as lade_config_parse()
+ *   PYTORCH_ALLOC_CONF         the same, but a key that lade does not know, or does not serve, is passed over: the log names it
+ *   PYTORCH_CUDA_ALLOC_CONF    once per process, at LADE_LOG_WARN; a bad value of a key that lade knows is an error
+ *
+ * PYTORCH_NO_CUDA_MEMORY_CACHING, of whatever value, means device_uncached:True.
+ *
+ * LADE_LOG=error|warn|info|debug[:FILE] begins the log (lade/log.h), on standard error or at the end of FILE; `off` does not.
+ * The first call of the process that finds it set does that, unless the program has set a callback of its own.
+ *
+ * @param config  [in,out] Set up by lade_config_init(). Untouched on error.
+ *
+ * Threads: as getenv().
+ * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a LADE_LOG that is none of these, LADE_ERR_IO for a
+ * file that cannot be opened.
  */
 LADE_API lade_status lade_config_from_env(lade_config *config);
 

@@ -20,6 +20,7 @@
 #include "lade/config.h"
 #include "lade/device.h"
 #include "lade/loader.h"
+#include "lade/log.h"
 #include "lade/pinned.h"
 #include "lade/pipeline.h"
 #include "lade/runtime.h"
