@@ -3,6 +3,7 @@
  * The settings of all rooms together: the public calls that read them from text.
  *
  * C1  The caller's struct is written once, after the whole text was understood.
+ * C2  A key that is unknown is an error everywhere but in PyTorch's own variables.
  */
 #include "config/config.h"
 
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "config/environment.h"
 #include "device/api/config_keys.h"
 #include "host/config_keys.h"
 #include "pipeline/api/config_keys.h"
@@ -20,12 +22,16 @@ const size_t ladei_config_table_count = sizeof ladei_config_tables / sizeof lade
 _Static_assert(sizeof ladei_config_tables / sizeof ladei_config_tables[0] <= LADEI_SETTINGS_TABLE_MAX,
                "raise LADEI_SETTINGS_TABLE_MAX");
 
+/* With skips: of PyTorch's variables, which may have keys that are no business of lade's. */
+static lade_status text_read(const char *text, bool pytorch_only, ladei_settings_skips *skips, lade_config *own) {
+  return ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, pytorch_only, skips, own);
+}
+
 static lade_status parse(const char *text, bool pytorch_only, const char *call, lade_config *config) {
   if (text == NULL || config == NULL) return ladei_error_null(call, text == NULL ? "text" : "config");
   lade_config own;
   lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
-  if (status == LADE_OK)
-    status = ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, pytorch_only, &own);
+  if (status == LADE_OK) status = text_read(text, pytorch_only, NULL, &own);
   return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
 }
 
@@ -35,23 +41,52 @@ lade_status ladei_config_parse_reference(const char *text, lade_config *config) 
   return parse(text, true, __func__, config);
 }
 
-/* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
-static lade_status uncached_from_env(lade_config *config) {
+/* ---- The environment --------------------------------------------------------------------------------------------- */
+
+typedef struct variable {
+  const char *name;
+  bool of_pytorch;
+} variable;
+
+/* The first that is set counts. */
+static const variable variables[] = {
+    {"LADE_ALLOC_CONF", false}, {"PYTORCH_ALLOC_CONF", true}, {"PYTORCH_CUDA_ALLOC_CONF", true}};
+
+/* NULL: none is set. */
+static const variable *variable_find(const char **out_text) {
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+    if ((*out_text = getenv(variables[i].name)) != NULL) return &variables[i];
+  return NULL;
+}
+
+static lade_status settings_from_env(lade_config *own, const variable **out, ladei_settings_skips *skips) {
+  const char *text = NULL;
+  const variable *v = variable_find(&text);
+  *out = v;
+  if (v == NULL) return LADE_OK;
+  lade_status status = text_read(text, false, v->of_pytorch ? skips : NULL, own);
+  return status == LADE_OK ? LADE_OK : ladei_error_prefix(status, "%s: ", v->name);
+}
+
+const char *ladei_config_variable(ladei_settings_skips *skips) {
   lade_config own;
-  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == NULL) return LADE_OK;
-  lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
-  own.device_uncached = 1;
-  return status == LADE_OK ? ladei_stats_write("lade_config", &own, sizeof own, config) : status;
+  const variable *v;
+  lade_config_init(&own);
+  skips->count = 0;
+  return settings_from_env(&own, &v, skips) == LADE_OK && v != NULL ? v->name : NULL;
 }
 
 lade_status lade_config_from_env(lade_config *config) {
   if (config == NULL) return ladei_error_null(__func__, "config");
-  static const char *const variables[] = {"LADE_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *text = getenv(variables[i]);
-    if (text == NULL) continue;
-    lade_status status = lade_config_parse(text, config);
-    return status == LADE_OK ? uncached_from_env(config) : ladei_error_prefix(status, "%s: ", variables[i]);
-  }
-  return uncached_from_env(config);
+  lade_config own;
+  const variable *v = NULL;
+  ladei_settings_skips skips = {.count = 0};
+  lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
+  if (status == LADE_OK) status = settings_from_env(&own, &v, &skips);
+  /* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
+  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != NULL) own.device_uncached = 1;
+  if (status == LADE_OK) status = ladei_environment_apply();
+  if (status != LADE_OK) return status;
+  ladei_environment_skips_log(v == NULL ? "" : v->name, &skips);
+  return ladei_stats_write("lade_config", &own, sizeof own, config);
 }

@@ -13,4 +13,10 @@ extern const size_t ladei_config_table_count;
 /* As lade_config_parse() for the settings in a trace: keys and values that only lade or later versions know are unknown. */
 lade_status ladei_config_parse_reference(const char *text, lade_config *config);
 
+/*
+ * The variable that lade_config_from_env() would take settings from, and what of it is passed over. NULL: none is set, or its text
+ * is bad.
+ */
+const char *ladei_config_variable(ladei_settings_skips *skips);
+
 #endif /* LADE_CONFIG_CONFIG_H */

@@ -2,11 +2,12 @@
 /*
  * The `lade` command: one subcommand per job.
  *
- * Exit status: that of the subcommand; 2 for a command line that is not understood.
+ * Exit status: that of the subcommand; 2 for a command line or a LADE_LOG that is not understood.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "config/environment.h"
 #include "lade/status.h"
 #include "tools/common/subcommand.h"
 
@@ -51,6 +52,13 @@ static int help(const char *name) {
   return found != NULL ? found->run(2, arguments) : unknown(name);
 }
 
+/* With the log that LADE_LOG asks for. */
+static int subcommand_run(const subcommand *found, int argc, char **argv) {
+  if (ladei_environment_apply() == LADE_OK) return found->run(argc, argv);
+  fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+  return 2;
+}
+
 /* The library's, which may be another than that of the headers. */
 static int version(void) {
   uint32_t v = lade_version();
@@ -67,5 +75,5 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "help") == 0) return help(argc > 2 ? argv[2] : NULL);
   if (is_one_of(argv[1], "--version", "-V")) return version();
   const subcommand *found = subcommand_find(argv[1]);
-  return found != NULL ? found->run(argc - 1, argv + 1) : unknown(argv[1]);
+  return found != NULL ? subcommand_run(found, argc - 1, argv + 1) : unknown(argv[1]);
 }

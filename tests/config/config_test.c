@@ -3,8 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "config/config.h"
+#include "lade/log.h"
 #include "tests/shim/lade_test.h"
 
 static lade_config parse_ok(const char *text) {
@@ -327,6 +330,173 @@ LADE_TEST(Config, EnvironmentPrefersOurVariable) {
   LADE_EXPECT_EQ_STR(lade_last_error()->text, "lade_config_parse: text is NULL");
   unsetenv("LADE_ALLOC_CONF");
   unsetenv("PYTORCH_CUDA_ALLOC_CONF");
+}
+
+static void environment_clear(void) {
+  static const char *const names[] = {"LADE_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+                                      "PYTORCH_NO_CUDA_MEMORY_CACHING", "LADE_LOG"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+}
+
+LADE_TEST(Config, EnvironmentHasTheNewNameBeforeTheOlder) {
+  lade_config config;
+  lade_config_init(&config);
+  environment_clear();
+  setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:30", 1);
+  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 1);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.expandable_segments, 1);
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 0);
+  setenv("LADE_ALLOC_CONF", "", 1);
+  lade_config_init(&config);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_EXPECT_EQ_UINT(config.expandable_segments, 0);
+  environment_clear();
+}
+
+/* A process that is set up for PyTorch has keys that are no business of lade's; those of lade's own variable are typos. */
+LADE_TEST(Config, UnknownKeysOfPyTorchsVariablesArePassedOver) {
+  static const char *const names[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+  static const char text[] = "pinned_max_cached_size_mb:512,max_split_size_mb:33,some_list:[1:2,>:3],flag,"
+                             "throw_on_cudamalloc_oom:True,expandable_segments:True";
+  for (int i = 0; i < 2; i++) {
+    lade_config config;
+    lade_config_init(&config);
+    environment_clear();
+    setenv(names[i], text, 1);
+    LADE_EXPECT_OK(lade_config_from_env(&config));
+    LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 33);
+    LADE_EXPECT_EQ_UINT(config.expandable_segments, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_parse(text, &config));
+  }
+  lade_config config;
+  lade_config_init(&config);
+  environment_clear();
+  setenv("LADE_ALLOC_CONF", "max_splt_size_mb:33", 1);
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
+  environment_clear();
+}
+
+LADE_TEST(Config, BadValuesOfPyTorchsVariablesAreErrors) {
+  static const bad_text bad[] = {
+      {"expandable_segments:yes", "PYTORCH_ALLOC_CONF: configuration: expandable_segments: bad value \"yes\""},
+      {"throw_on_cudamalloc_oom:yes", "throw_on_cudamalloc_oom: bad value \"yes\""},
+      {"foo:1,,bar:2", "unknown key \"\" at position 7"},
+      {"foo:[1,max_split_size_mb:33", "unknown key \"foo\" at position 1"},
+      {"max_split_size_mb:33,max_split_size_mb:34", "given a second time"},
+  };
+  environment_clear();
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_config config;
+    lade_config_init(&config);
+    config.max_split_size_mb = 77;
+    lade_test_context("%s", bad[i].text);
+    setenv("PYTORCH_ALLOC_CONF", bad[i].text, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad[i].message);
+    LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 77);
+  }
+  lade_test_context("%s", "");
+  environment_clear();
+}
+
+typedef struct heard {
+  int count;
+  char texts[8][160];
+} heard;
+
+static void hear(void *user, lade_log_level level, const char *text) {
+  heard *h = user;
+  if (level == LADE_LOG_WARN && h->count < 8) snprintf(h->texts[h->count++], sizeof h->texts[0], "%s", text);
+}
+
+LADE_TEST(Config, KeysThatArePassedOverAreLoggedOnce) {
+  heard h = {.count = 0};
+  lade_config config;
+  environment_clear();
+  setenv("PYTORCH_ALLOC_CONF", "alien:[1,2],max_split_size_mb:33,graph_capture_record_stream_reuse:True", 1);
+  LADE_ASSERT_OK(lade_log_set(hear, &h, LADE_LOG_WARN));
+  for (int i = 0; i < 2; i++) {
+    lade_config_init(&config);
+    LADE_EXPECT_OK(lade_config_from_env(&config));
+  }
+  LADE_ASSERT_OK(lade_log_set(NULL, NULL, LADE_LOG_OFF));
+  LADE_ASSERT_EQ_INT(h.count, 2);
+  LADE_EXPECT_EQ_STR(h.texts[0], "PYTORCH_ALLOC_CONF: alien is a key that lade does not know; passed over");
+  LADE_EXPECT_EQ_STR(h.texts[1],
+                     "PYTORCH_ALLOC_CONF: graph_capture_record_stream_reuse is not served by lade; passed over");
+  environment_clear();
+}
+
+/* --- LADE_LOG, in children: it is obeyed once per process --------------------------------------------------------- */
+
+static int child_run(int (*body)(const char *path), const char *path) {
+  int status = -1;
+  pid_t child = fork();
+  if (child == 0) _exit(body(path));
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool file_has(const char *path, const char *words) {
+  char text[1024] = "";
+  FILE *file = fopen(path, "r");
+  if (file == NULL) return false;
+  size_t length = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  text[length] = '\0';
+  return strstr(text, words) != NULL;
+}
+
+static int log_into_file(const char *path) {
+  char variable[300];
+  lade_config config;
+  lade_config_init(&config);
+  snprintf(variable, sizeof variable, "warn:%s", path);
+  setenv("LADE_LOG", variable, 1);
+  setenv("PYTORCH_ALLOC_CONF", "from_a_file:1", 1);
+  if (lade_config_from_env(&config) != LADE_OK) return 1;
+  setenv("PYTORCH_ALLOC_CONF", "from_the_second_call:1", 1);
+  if (lade_config_from_env(&config) != LADE_OK) return 2;
+  if (!file_has(path, "]: warn: PYTORCH_ALLOC_CONF: from_a_file is")) return 3;
+  return file_has(path, "]: warn: PYTORCH_ALLOC_CONF: from_the_second_call is") ? 0 : 4;
+}
+
+static int log_refused(const char *path) {
+  static const char *const bad[] = {"loud", "warn:", "warning", ":", "warn:/no/such/folder/file"};
+  (void)path;
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_config config;
+    lade_config_init(&config);
+    setenv("LADE_LOG", bad[i], 1);
+    setenv("LADE_ALLOC_CONF", "max_split_size_mb:33", 1);
+    lade_status wanted = i + 1 < sizeof bad / sizeof bad[0] ? LADE_ERR_CONFIG : LADE_ERR_IO;
+    if (lade_config_from_env(&config) != wanted || config.max_split_size_mb != 0) return 1 + (int)i;
+    if (strncmp(lade_last_error()->text, "LADE_LOG", 8) != 0) return 11 + (int)i;
+  }
+  return 0;
+}
+
+static int log_of_the_program(const char *path) {
+  heard h = {.count = 0};
+  char variable[300];
+  lade_config config;
+  lade_config_init(&config);
+  snprintf(variable, sizeof variable, "debug:%s", path);
+  setenv("LADE_LOG", variable, 1);
+  setenv("PYTORCH_ALLOC_CONF", "of_the_program:1", 1);
+  if (lade_log_set(hear, &h, LADE_LOG_WARN) != LADE_OK || lade_config_from_env(&config) != LADE_OK) return 1;
+  return h.count == 1 && access(path, F_OK) != 0 ? 0 : 2;
+}
+
+LADE_TEST(Config, LogOfTheEnvironment) {
+  const char *folder = getenv("TEST_TMPDIR");
+  char path[256];
+  snprintf(path, sizeof path, "%s/log_%d", folder != NULL ? folder : "/tmp", (int)getpid());
+  environment_clear();
+  LADE_EXPECT_EQ_INT(child_run(log_refused, path), 0);
+  LADE_EXPECT_EQ_INT(child_run(log_of_the_program, path), 0);
+  LADE_EXPECT_EQ_INT(child_run(log_into_file, path), 0);
+  unlink(path);
 }
 
 LADE_TEST(Config, FillsTheOptions) {

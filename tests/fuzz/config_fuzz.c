@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes as a configuration text, plain or as words of its language (first byte odd). Whatever it says: either it is
- * refused with a message and changes nothing, or every setting is within its documented range.
+ * refused with a message and changes nothing, or every setting is within its documented range; and what PyTorch's variables may
+ * have besides is passed over.
  */
 #include <string.h>
 
@@ -22,6 +23,7 @@ static const char *const words[] = {
     "backend",
     "device_max_mb",
     "pinned_wait_ms",
+    "throw_on_cudamalloc_oom",
     ":",
     ",",
     "[",
@@ -90,5 +92,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   lade_config reference = before;
   if (ladei_config_parse_reference(text, &reference) == LADE_OK)
     FUZZ_CHECK(memcmp(&reference, &config, sizeof config) == 0);
+  /* With unknown keys passed over, what is understood stays understood, and nothing else is. */
+  ladei_settings_skips skips = {.count = 0};
+  lade_config passing = before;
+  lade_status status =
+      ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, false, &skips, &passing);
+  bool strict = memcmp(&config, &before, sizeof config) != 0 || lade_config_parse(text, &config) == LADE_OK;
+  if (strict) FUZZ_CHECK(status == LADE_OK && skips.count == 0 && memcmp(&passing, &config, sizeof config) == 0);
+  if (!strict && status == LADE_OK) FUZZ_CHECK(skips.count > 0);
+  if (status == LADE_OK) config_check(&passing);
+  for (size_t i = 0; i < skips.count && i < LADEI_SETTINGS_SKIPS_MAX; i++) {
+    const ladei_settings_skip *skip = &skips.first[i];
+    FUZZ_CHECK(skip->key >= text && skip->key_bytes > 0 && skip->key + skip->key_bytes <= text + strlen(text));
+  }
   return 0;
 }

@@ -24,4 +24,12 @@ says 'unknown command "nonsense"' err
 [ -s "$dir/out" ] && fail "a usage error on standard output"
 run 2
 
+export LADE_LOG=loud
+run 2 settings
+says 'lade: LADE_LOG is "loud"; expected error, warn, info, debug or off' err
+run 0 --version
+LADE_LOG=debug
+run 0 settings
+unset LADE_LOG
+
 finish

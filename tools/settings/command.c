@@ -21,7 +21,7 @@ typedef struct settings_arguments {
 } settings_arguments;
 
 static const char documentation[] =
-    "Shows the keys that LADE_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF may have, as KEY:VALUE[,KEY:VALUE...]: for each "
+    "Shows the keys that LADE_ALLOC_CONF and PYTORCH_ALLOC_CONF may have, as KEY:VALUE[,KEY:VALUE...]: for each "
     "what values it takes, what holds without it, and what it does."
     "\vExit status: 0; 1 if output or memory failed; 2 for the command line.";
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says about the library's own output. */
+#ifndef LADE_CONFIG_ENVIRONMENT_H
+#define LADE_CONFIG_ENVIRONMENT_H
+
+#include "base/config.h"
+
+/* Does what LADE_LOG says, once per process (lade/config.h). A failure leaves everything as it was. */
+lade_status ladei_environment_apply(void);
+
+/* Logs the keys of a variable that were passed over, each once per process. */
+void ladei_environment_skips_log(const char *variable, const ladei_settings_skips *skips);
+
+#endif /* LADE_CONFIG_ENVIRONMENT_H */
