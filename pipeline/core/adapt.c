@@ -18,7 +18,8 @@
  * Writes to one file through the page cache wait for one lock, that of its inode: while one thread copies, the next gets
  * ready, and all others spin (12 writers of an H200's file: 4.8 GB/s and 2.1 core-seconds per GiB; 2: 6.0 and 0.35). So a
  * transfer begins with two for each file, and doubles them while that brings 5 %, as where a file system copies in parallel,
- * or writes have latency. Each transfer finds out anew: another file may lie elsewhere.
+ * or writes have latency. Each transfer finds out anew: another file may lie elsewhere. Transfers to one file count their writes
+ * together; such as write side by side learn nothing.
  *
  * Locks: none; the caller's.
  */

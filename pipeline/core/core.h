@@ -149,6 +149,7 @@ struct ladei_pipe_core_transfer {
   bool ordered;        /* the host half goes chunk by chunk, in order */
   bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
   unsigned writers;    /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
+  uint64_t sink;       /* not 0: transfers of the same sink count their writes together */
   bool unstaged;       /* copies leave and reach the host's own memory: no block */
   bool no_host;        /* unstaged, and no READ or WRITE either */
   bool read_arrives;   /* unstaged, and a READ moves the bytes all the way: it begins after the dependency has passed */

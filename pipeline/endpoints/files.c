@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "pipeline/endpoints/files.h"
@@ -150,6 +151,13 @@ static void files_preallocate(const lade_ticket *ticket) {
     ladei_pipe_storage_file_preallocate(file, file->end);
 }
 
+/* The same for all descriptors of one file; for two files that it is the same for, fewer write. 0: not known. */
+static uint64_t sink_number(const ladei_pipe_storage_file *file) {
+  struct stat facts;
+  if (file->fd < 0 || fstat(file->fd, &facts) != 0) return 0;
+  return (((uint64_t)facts.st_dev << 40) ^ (uint64_t)facts.st_ino) | UINT64_C(1) << 63;
+}
+
 /* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used. */
 static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
   size_t files = 0;
@@ -162,6 +170,7 @@ static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
   if (files == 0) return;
   ladei_pipe_writers_init(&ticket->writers, files, pipeline->options.readers);
   ticket->transfer.writers = ticket->writers.size;
+  ticket->transfer.sink = files == 1 ? sink_number(ticket->files) : 0;
 }
 
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {

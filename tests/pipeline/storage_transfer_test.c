@@ -315,6 +315,7 @@ static unsigned writers_of(scene *s, lade_endpoint host) {
   if (lade_pipeline_submit(s->f.pipeline, &transfer, &ticket) != LADE_OK) return UINT32_MAX;
   ladei_lock_acquire(&s->f.pipeline->lock);
   unsigned writers = ticket->transfer.writers;
+  LADE_EXPECT_EQ_INT(ticket->transfer.sink != 0, writers != 0);
   ladei_lock_release(&s->f.pipeline->lock);
   LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
