@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "base/thread.h"
 #include "pipeline/api/ticket.h"
 #include "pipeline/endpoints/files.h"
 #include "pipeline/endpoints/request.h"
@@ -142,13 +143,13 @@ static size_t chunk_for(const lade_pipeline *pipeline, uint64_t bytes, bool unst
 
 /*
  * Note [Fair queues of submitters]
- * Numbers that callers gave and threads that gave none have half of the fair queues each, so that on "sim", where all is one
- * thread, which of two goes first does not depend on where that thread's memory lies. Two that share a fair queue
+ * Numbers that callers gave and threads that gave none have half of the fair queues each, so that a thread's own number is
+ * beside those of its program and not among them. Two that share a fair queue
  * share its bytes: unfair among themselves, in the order of submission.
  */
 static unsigned fair_queue_of(uint64_t submitter) {
   bool thread = submitter == 0;
-  if (thread) submitter = (uint64_t)(uintptr_t)lade_last_error(); /* each thread's own */
+  if (thread) submitter = ladei_thread_number();
   uint64_t mixed = submitter * UINT64_C(0x9E3779B97F4A7C15);
   return (unsigned)(mixed >> 60) + (thread ? LADEI_PIPE_FAIR_QUEUES / 2 : 0);
 }

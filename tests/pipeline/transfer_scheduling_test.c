@@ -3,6 +3,7 @@
  * Across sources: Scheduling: urgent transfers overtake bulk ones, submitters share by bytes; on_complete; and the
  * first bytes of a transfer, which are ready before the rest.
  */
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
 
@@ -104,6 +105,55 @@ LADE_TEST(Fairness, SubmittersShareByBytes) {
   (void)lade_ticket_query(tickets[0], &info);
   LADE_EXPECT_GE_UINT(info.bytes_done, 18 * CHUNK);
   LADE_EXPECT_LE_INT(all.count, 3);
+  for (int i = 0; i < 10; i++) {
+    LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(tickets[i]);
+  }
+  fixture_close(&f);
+}
+
+/* What a thread of its own submits, as itself. */
+typedef struct by_thread {
+  fixture *f;
+  ending *endings;
+  lade_ticket **tickets;
+  int first, end;
+} by_thread;
+
+static void *submit_by_thread(void *user) {
+  const by_thread *own = user;
+  for (int i = own->first; i < own->end; i++) {
+    lade_transfer transfer = bulk(own->f, LADE_TO_DEVICE, 20 * CHUNK, &own->endings[i]);
+    transfer.device_memory = own->f->device + i * 20 * CHUNK;
+    LADE_EXPECT_OK(lade_pipeline_submit(own->f->pipeline, &transfer, &own->tickets[i]));
+    if (i == 4) LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pipeline_submit(own->f->pipeline, NULL, NULL));
+  }
+  return NULL;
+}
+
+/* Without a number each thread is a submitter, and stays the same one. They were told apart by their error records: threads in
+ * which nothing had failed were one submitter, and its first failure made another one of a thread. */
+LADE_TEST(Fairness, ThreadsAreSubmitters) {
+  fixture f;
+  ends all = {.count = 0};
+  ending e[10];
+  lade_ticket *tickets[10];
+  by_thread halves[] = {{&f, e, tickets, 0, 9}, {&f, e, tickets, 9, 10}};
+  if (!fixture_open(&f, "sim", DEVICE_BYTES, NULL)) return;
+  for (int i = 0; i < 10; i++) e[i] = (ending){.all = &all, .name = i};
+  for (int i = 0; i < 2; i++) {
+    pthread_t thread;
+    LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, submit_by_thread, &halves[i]), 0);
+    pthread_join(thread, NULL);
+  }
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[9], LADE_WAIT_FOREVER));
+  lade_ticket_info info;
+  lade_ticket_info_init(&info);
+  (void)lade_ticket_query(tickets[0], &info); /* as in SubmittersShareByBytes */
+  LADE_EXPECT_GE_UINT(info.bytes_done, 18 * CHUNK);
+  LADE_EXPECT_LE_INT(all.count, 3);
+  (void)lade_ticket_query(tickets[5], &info); /* behind 1 to 4, which have hardly begun */
+  LADE_EXPECT_EQ_UINT(info.bytes_done, 0);
   for (int i = 0; i < 10; i++) {
     LADE_EXPECT_OK(lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
     lade_ticket_release(tickets[i]);
