@@ -6,7 +6,8 @@
  *
  *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one;
  *                    made when the thread asks first, freed when it ends; without memory for it the driver is asked each time
- *   generation       one more behind each retirement or destruction of a stream, and each close of a runtime
+ *   generation       one more behind each retirement of a stream, and before the handle of a stream that is destroyed, or
+ *                    the address of a runtime that is closed, can be another one's
  *
  * S1  An entry was told by the driver after its generation was read. So it is older than any retirement whose end its
  *     thread does not know of, and a thread that does know reads a later generation.
@@ -33,7 +34,7 @@ typedef struct ladei_last_stream {
 extern _Thread_local ladei_last_stream *ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
 extern _Atomic(uint64_t) ladei_last_stream_generation;
 
-/* Behind a call after which handles may be recycled. */
+/* Handles may be recycled from here on. */
 static inline void ladei_last_stream_forget(void) {
   atomic_fetch_add_explicit(&ladei_last_stream_generation, 1, memory_order_release);
 }

@@ -115,8 +115,8 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {
     ladei_process_release(&runtime->owner);
+    ladei_last_stream_forget(); /* another thread may open one at this address as soon as it is free */
     free(runtime);
-    ladei_last_stream_forget();
   }
   return status;
 }
@@ -217,9 +217,8 @@ lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
   lade_status status = helper_enter(runtime, "runtime", runtime, __func__);
   if (status == LADE_OK && special)
     return ladei_error_argument(__func__, "stream", "a stream from lade_stream_create", "%p", (void *)stream);
-  if (status == LADE_OK) status = runtime->ops->stream_destroy(runtime->self, stream);
-  ladei_last_stream_forget();
-  return status;
+  ladei_last_stream_forget(); /* another thread may be given the handle as soon as the stream is gone */
+  return status == LADE_OK ? runtime->ops->stream_destroy(runtime->self, stream) : status;
 }
 
 lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {

@@ -139,6 +139,34 @@ LADE_TEST(DeviceRetiredStreams, DestroyedStreamIsForgotten) {
   device_fixture_close(&f);
 }
 
+static void *stream_destroy(void *user) {
+  const retirement *r = user;
+  LADE_EXPECT_OK(lade_stream_destroy(r->f->runtime, r->stream));
+  return NULL;
+}
+
+/* The call had its stream forgotten once it was destroyed: a thread that got the handle in between had its memory still. */
+LADE_TEST(DeviceRetiredStreams, DestroyedStreamIsForgottenBeforeItsHandleIsFree) {
+  device_fixture f;
+  lade_stream next = NULL;
+  pthread_t thread;
+  if (!open_retired(&f)) return;
+  retirement r = {.f = &f};
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &r.stream));
+  pair(&f, r.stream);
+  support_hold(f.runtime, "stream_destroy", 1, SUPPORT_HOLD_AFTER);
+  LADE_ASSERT(pthread_create(&thread, NULL, stream_destroy, &r) == 0);
+  support_hold_await(f.runtime);
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &next));
+  LADE_EXPECT_EQ_PTR(next, r.stream);
+  LADE_EXPECT_EQ_UINT(questions(&f, next), 1);
+  support_hold_end(f.runtime);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, next));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, next));
+  device_fixture_close(&f);
+}
+
 /* ---- Runtimes, processes ----------------------------------------------------------------------------------------- */
 
 /* Another runtime may lie where a closed one lay, with equal handles. */
