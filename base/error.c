@@ -218,7 +218,10 @@ lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
 static void record_copy(lade_error *to, const lade_error *from) {
   to->status = from->status;
   to->native_code = from->native_code;
-  memcpy(to->text, from->text, strlen(from->text) + 1);
+  if (from->text[0] == '\0')
+    to->text[0] = '\0'; /* as mostly: nothing has failed */
+  else
+    memcpy(to->text, from->text, strlen(from->text) + 1);
 }
 
 void ladei_error_save(lade_error *out) { record_copy(out, record_read()); }

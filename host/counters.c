@@ -6,13 +6,6 @@
  */
 #include "host/counters.h"
 
-void ladei_pinned_peak_raise(_Atomic(uint64_t) *peak, uint64_t value) {
-  uint64_t old = atomic_load_explicit(peak, memory_order_relaxed);
-  while (old < value &&
-         !atomic_compare_exchange_weak_explicit(peak, &old, value, memory_order_relaxed, memory_order_relaxed)) {
-  }
-}
-
 void ladei_pinned_gauge_sub(ladei_pinned_gauge *gauge, uint64_t amount) {
   atomic_fetch_sub_explicit(&gauge->current, amount, memory_order_relaxed);
 }
@@ -26,14 +19,6 @@ bool ladei_pinned_gauge_add_below(ladei_pinned_gauge *gauge, uint64_t amount, ui
   ladei_pinned_count(&gauge->allocated, amount);
   ladei_pinned_peak_raise(&gauge->peak, current + amount);
   return true;
-}
-
-void ladei_pinned_published_change(ladei_pinned_published *published, uint64_t before, uint64_t now) {
-  if (now != before) {
-    uint64_t change = now - before; /* modulo 2^64 */
-    uint64_t current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
-    if ((int64_t)current > 0) ladei_pinned_peak_raise(&published->peak, current);
-  }
 }
 
 void ladei_pinned_timer_init(ladei_pinned_timer *timer) { atomic_init(&timer->min_ns, UINT64_MAX); }

@@ -35,8 +35,6 @@ typedef struct ladei_pinned_published {
   _Atomic(uint64_t) peak;
 } ladei_pinned_published;
 
-void ladei_pinned_published_change(ladei_pinned_published *published, uint64_t before, uint64_t now);
-
 /* Blocks and their bytes. */
 typedef struct ladei_pinned_amount {
   uint64_t blocks, bytes;
@@ -111,7 +109,12 @@ static inline uint64_t ladei_pinned_counter_read(const _Atomic(uint64_t) *counte
   return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-void ladei_pinned_peak_raise(_Atomic(uint64_t) *peak, uint64_t value);
+static inline void ladei_pinned_peak_raise(_Atomic(uint64_t) *peak, uint64_t value) {
+  uint64_t old = atomic_load_explicit(peak, memory_order_relaxed);
+  while (old < value &&
+         !atomic_compare_exchange_weak_explicit(peak, &old, value, memory_order_relaxed, memory_order_relaxed)) {
+  }
+}
 
 /* A pair that several threads count in. */
 static inline void ladei_pinned_counter_pair_add(ladei_pinned_counter_pair *pair, uint64_t blocks, uint64_t bytes) {

@@ -23,11 +23,18 @@
 
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
+static void published_change(ladei_pinned_published *published, uint64_t before, uint64_t now) {
+  if (now == before) return;
+  uint64_t change = now - before; /* modulo 2^64 */
+  uint64_t current = atomic_fetch_add_explicit(&published->current, change, memory_order_relaxed) + change;
+  if ((int64_t)current > 0) ladei_pinned_peak_raise(&published->peak, current);
+}
+
 static void published_use_change(ladei_pinned_published_use *published, const ladei_pinned_thread_use *before,
                                  const ladei_pinned_thread_use *now) {
-  ladei_pinned_published_change(&published->blocks, before->blocks, now->blocks);
-  ladei_pinned_published_change(&published->bytes, before->bytes, now->bytes);
-  ladei_pinned_published_change(&published->requested, before->requested, now->requested);
+  published_change(&published->blocks, before->blocks, now->blocks);
+  published_change(&published->bytes, before->bytes, now->bytes);
+  published_change(&published->requested, before->requested, now->requested);
 }
 
 /* The pool's peaks are those of its node; only where there are several are they sums of their own. */
@@ -107,14 +114,20 @@ void ladei_pinned_pending_publish(lade_pinned_pool *pool, ladei_pinned_thread_co
   }
 }
 
+/* In counters of several threads. Apart, so that the usual way needs no frame. */
+static __attribute__((noinline)) void shared_pending_add(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                                                         uint64_t bytes) {
+  ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node);
+  ladei_pinned_counter_pair_add(&exited->pending, 1, bytes);
+  ladei_pinned_counter_pair_add(&exited->class_pending[class_index], 1, bytes);
+  node_pending_publish(pool, node, class_index, 1, bytes);
+}
+
 void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned node,
                               unsigned class_index, uint64_t bytes) {
   enum { BATCH = 16 };
   if (counters == NULL) {
-    ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node); /* of several threads */
-    ladei_pinned_counter_pair_add(&exited->pending, 1, bytes);
-    ladei_pinned_counter_pair_add(&exited->class_pending[class_index], 1, bytes);
-    node_pending_publish(pool, node, class_index, 1, bytes);
+    shared_pending_add(pool, node, class_index, bytes);
     return;
   }
   ladei_pinned_counter_pair *own = &counters->class_pending[class_index];
