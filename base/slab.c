@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/huge_pages.h"
 #include "base/size.h"
 
 enum { LINE_BYTES = 64 };
@@ -58,8 +59,10 @@ static bool slab_grow(ladei_slab *slab) {
   uint32_t *stack = realloc(slab->free_stack, (slab->capacity + records) * sizeof *stack);
   if (stack == NULL) return false;
   slab->free_stack = stack;
-  unsigned char *memory = calloc(1, records * slab->record_bytes + LINE_BYTES - 1);
+  size_t bytes = records * slab->record_bytes + LINE_BYTES - 1;
+  unsigned char *memory = calloc(1, bytes);
   if (memory == NULL) return false;
+  ladei_huge_pages_advise(memory, bytes);
   slab->memory[chunk] = memory;
   memory += -(uintptr_t)memory % LINE_BYTES;
   atomic_store_explicit(&slab->chunks[chunk], memory, memory_order_release);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/huge_pages.h"
 #include "base/size.h"
 
 /* Capacity of the first table: one page of entries. */
@@ -26,7 +27,9 @@ static ladei_device_block_map_table *table_create(size_t capacity) {
       !ladei_size_add(bytes, sizeof(ladei_device_block_map_table), &bytes))
     return NULL;
   ladei_device_block_map_table *table = calloc(1, bytes);
-  if (table != NULL) table->mask = capacity - 1;
+  if (table == NULL) return NULL;
+  ladei_huge_pages_advise(table, bytes);
+  table->mask = capacity - 1;
   return table;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/huge_pages.h"
 #include "base/size.h"
 
 enum { SMALLEST_CAPACITY = 64 };
@@ -27,6 +28,7 @@ static bool map_grow(number_map *map) {
   larger.capacity = map->capacity == 0 ? SMALLEST_CAPACITY : 2 * map->capacity;
   larger.entries = calloc(larger.capacity, sizeof *larger.entries);
   if (larger.entries == NULL) return false;
+  ladei_huge_pages_advise(larger.entries, larger.capacity * sizeof *larger.entries);
   for (size_t i = 0; i < map->capacity; i++) {
     uint64_t key = map->entries[i].key;
     if (key != 0) larger.entries[slot_find(&larger, key)] = map->entries[i];
