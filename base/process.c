@@ -13,12 +13,20 @@
 /* The kernel clears whole pages. */
 static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
+/*
+ * Asks the kernel to clear the page in children. Emulators of user programs (qemu) say yes to every advice and heed few, so one
+ * that takes advice that does not exist is not believed.
+ */
+static bool page_wipe_on_fork(void *page) {
+  return madvise(page, page_bytes(), -1) != 0 && madvise(page, page_bytes(), MADV_WIPEONFORK) == 0;
+}
+
 void ladei_process_take(ladei_process *process) {
   process->id = getpid();
   process->mark = NULL;
   void *page = mmap(NULL, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return;
-  if (madvise(page, page_bytes(), MADV_WIPEONFORK) != 0) {
+  if (!page_wipe_on_fork(page)) {
     munmap(page, page_bytes());
     return;
   }
