@@ -24,7 +24,7 @@ void staging_progress_add(staging_progress *progress, uint64_t bytes) {
   progress->printed = now;
   double part = (double)progress->done_bytes / (double)progress->total_bytes;
   double elapsed = now - progress->begun;
-  int filled = part < 1 ? (int)(part * BAR_WIDTH) : BAR_WIDTH;
+  int filled = part < 1 ? (int)(part * (double)BAR_WIDTH) : BAR_WIDTH;
   fprintf(stderr, "\r[%.*s%*s] %3.0f %%  %.2f GB/s  %.0f s left \033[K", filled, "##############################",
           BAR_WIDTH - filled, "", 100 * part, (double)progress->done_bytes / elapsed * 1e-9,
           part < 1 ? elapsed / part - elapsed : 0.0);

@@ -178,7 +178,8 @@ static void trace_write(FILE *out, const recorded *passes, size_t count) {
 enum { WIDTH = 1600, LEFT = 90, TOP = 60, ROW = 18, LINK_ROWS = 8 };
 
 static double x_at(const recorded *pass, uint64_t ns) {
-  return LEFT + (double)(ns - pass->begin_ns) * (WIDTH - LEFT - 10) / (double)(pass->end_ns - pass->begin_ns);
+  double left = LEFT, length = WIDTH - LEFT - 10;
+  return left + (double)(ns - pass->begin_ns) * length / (double)(pass->end_ns - pass->begin_ns);
 }
 
 static void svg_bar_write(FILE *out, const recorded *pass, const lade_timeline_event *event, double y) {

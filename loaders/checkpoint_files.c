@@ -131,7 +131,7 @@ void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file) {
 
 lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, bool *out_absent) {
   struct stat facts = {0};
-  int fd;
+  int fd = -1;
   json_error_t error;
   *out_absent = false;
   lade_status status = file_open(folder, name, &fd, &facts, out_absent);

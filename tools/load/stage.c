@@ -134,7 +134,7 @@ void progress_show(progress *p, const stage *s, uint64_t bytes_done, uint64_t by
   char bar[BAR_COLUMNS + 1];
   double done = bytes > 0 ? (double)bytes_done / (double)bytes : 1.0, seconds = stage_seconds(s) - p->began;
   if (!isatty(STDERR_FILENO)) return;
-  for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < done * BAR_COLUMNS ? '#' : '.';
+  for (int i = 0; i < BAR_COLUMNS; i++) bar[i] = (double)i < done * (double)BAR_COLUMNS ? '#' : '.';
   bar[BAR_COLUMNS] = '\0';
   char what[BAR_NAME_BYTES];
   snprintf(what, sizeof what, "%s", p->what);

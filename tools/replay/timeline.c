@@ -68,8 +68,8 @@ double timeline_fragmentation(const timeline *t) {
 enum { WIDTH = 1000, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 60, TICKS = 5 };
 
 static double x_at(const timeline *t, size_t point) {
-  double length = WIDTH - LEFT - RIGHT;
-  return LEFT + (t->point_count < 2 ? 0.0 : length * (double)point / (double)(t->point_count - 1));
+  double left = LEFT, length = WIDTH - LEFT - RIGHT;
+  return left + (t->point_count < 2 ? 0.0 : length * (double)point / (double)(t->point_count - 1));
 }
 
 static double y_at(uint64_t value, uint64_t top_value) {
@@ -124,7 +124,7 @@ void timeline_write_svg(FILE *out, const timeline *t, const char *title) {
   axes_write(out, t, top_value);
   for (int s = 0; s < TIMELINE_SERIES; s++) {
     series_write(out, t, s, top_value, colours[s]);
-    double x = LEFT + 140.0 * s;
+    double x = (double)LEFT + 140.0 * s;
     fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, HEIGHT - 26, colours[s]);
     text_write(out, x + 18, HEIGHT - 16, "start", names[s]);
   }
