@@ -103,20 +103,21 @@ static void snapshots_compare(twins *t) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-static void block_alloc(twins *t, size_t place, size_t bytes, int stream) {
-  void *blocks[TWINS] = {NULL, NULL};
-  BOTH(lade_device_alloc(a, bytes, t->f[i].streams[stream], &blocks[i]));
-  LADE_EXPECT_EQ_PTR(blocks[PLAIN], blocks[SETTLED]);
-  t->live[place] = t->done ? blocks[PLAIN] : NULL;
-  t->stream[place] = stream;
-}
-
 static void block_free(twins *t, size_t place) {
   if (t->live[place] == NULL) return;
   BOTH(lade_device_free(a, t->live[place]));
   LADE_EXPECT(t->done);
   t->freed = t->live[place];
   t->live[place] = NULL;
+}
+
+static void block_alloc(twins *t, size_t place, size_t bytes, int stream) {
+  void *blocks[TWINS] = {NULL, NULL};
+  block_free(t, place); /* what a checkpoint has put there */
+  BOTH(lade_device_alloc(a, bytes, t->f[i].streams[stream], &blocks[i]));
+  LADE_EXPECT_EQ_PTR(blocks[PLAIN], blocks[SETTLED]);
+  t->live[place] = t->done ? blocks[PLAIN] : NULL;
+  t->stream[place] = stream;
 }
 
 static size_t size_make(support_random *random) {
