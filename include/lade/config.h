@@ -116,6 +116,7 @@ typedef struct lade_config {
   uint32_t reserved;                   /**< 0 */
 } lade_config;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_config_init(lade_config *config) {
   const lade_config zero = LADE_ZERO;
   *config = zero;

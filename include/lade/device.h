@@ -22,6 +22,7 @@
 extern "C" {
 #endif
 
+/** A cache of one device's memory. */
 typedef struct lade_device_allocator lade_device_allocator;
 
 /** Name of a private pool, chosen by the caller; {0, 0} names none. */
@@ -90,6 +91,7 @@ typedef struct lade_device_options {
                                          0: 20 MiB. */
 } lade_device_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_device_options_init(lade_device_options *options) {
   const lade_device_options zero = LADE_ZERO;
   *options = zero;
@@ -140,6 +142,7 @@ typedef struct lade_device_stats {
                               have broken a capture. */
 } lade_device_stats;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_device_stats_init(lade_device_stats *stats) {
   const lade_device_stats zero = LADE_ZERO;
   *stats = zero;
@@ -373,6 +376,7 @@ typedef struct lade_device_plugin {
   lade_status (*pool_release)(void *user, int device, lade_device_pool_id id);
 } lade_device_plugin;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_device_plugin_init(lade_device_plugin *plugin) {
   const lade_device_plugin zero = LADE_ZERO;
   *plugin = zero;
@@ -515,6 +519,7 @@ typedef struct lade_device_shared {
   uint64_t offset;      /**< Of the address exported in the first piece. */
 } lade_device_shared;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_device_shared_init(lade_device_shared *shared) {
   const lade_device_shared zero = LADE_ZERO;
   *shared = zero;
@@ -778,6 +783,7 @@ typedef struct lade_device_history_options {
   void *user;
 } lade_device_history_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_device_history_options_init(lade_device_history_options *options) {
   const lade_device_history_options zero = LADE_ZERO;
   *options = zero;
@@ -855,12 +861,14 @@ LADE_API lade_status lade_device_tracker_remove(lade_device_allocator *allocator
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
 
+/** What a block of a snapshot is. */
 typedef enum lade_device_block_state {
   LADE_DEVICE_BLOCK_INACTIVE = 0,     /**< Cached. */
   LADE_DEVICE_BLOCK_ALLOCATED = 1,    /**< Handed out. */
   LADE_DEVICE_BLOCK_PENDING_FREE = 2, /**< Freed; other streams still use it. */
 } lade_device_block_state;
 
+/** A piece of a segment. */
 typedef struct lade_device_snapshot_block {
   uint64_t address;
   uint64_t bytes;

@@ -32,6 +32,7 @@
 extern "C" {
 #endif
 
+/** Pool, allocator and pipeline of one device. */
 typedef struct lade_pair lade_pair;
 
 /** Options of lade_pair_create; all zero means all defaults. Their own `device` fields must be 0 or the pair's device.
@@ -43,6 +44,7 @@ typedef struct lade_pair_options {
   const lade_pipeline_options *pipeline; /**< NULL: defaults. */
 } lade_pair_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_pair_options_init(lade_pair_options *options) {
   const lade_pair_options zero = LADE_ZERO;
   *options = zero;
@@ -75,9 +77,11 @@ LADE_API lade_status lade_pair_create(lade_runtime *runtime, int device, const l
  */
 LADE_API lade_status lade_pair_destroy(lade_pair *pair, bool cancel);
 
-/** The parts; borrowed, valid until the pair is destroyed. Threads: any. */
+/** The pair's pool; borrowed, valid until the pair is destroyed. Threads: any. */
 LADE_API lade_pinned_pool *lade_pair_pinned_pool(lade_pair *pair);
+/** The pair's allocator; borrowed, valid until the pair is destroyed. Threads: any. */
 LADE_API lade_device_allocator *lade_pair_device_allocator(lade_pair *pair);
+/** The pair's pipeline; borrowed, valid until the pair is destroyed. Threads: any. */
 LADE_API lade_pipeline *lade_pair_pipeline(lade_pair *pair);
 
 /** The pair's device as a place to load checkpoints to and to save them from, with copies ordered by `stream`. */

@@ -34,7 +34,9 @@ namespace lade {
 /** A call that failed: its status, and the text of lade_last_error(). */
 class error : public std::runtime_error {
  public:
+  /** Of a status and a text. */
   error(lade_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+  /** What the call returned. */
   lade_status status() const noexcept { return status_; }
 
  private:
@@ -115,10 +117,13 @@ inline ticket submit(lade_pipeline *to, const lade_transfer &transfer) {
 class pinned_block {
  public:
   pinned_block() = default;
+  /** Allocates: lade_pinned_alloc(). The pool must outlive the block. */
   pinned_block(lade_pinned_pool *pool, std::size_t bytes) : pool_(pool), bytes_(bytes) {
     check(lade_pinned_alloc(pool, bytes, &data_));
   }
+  /** Takes what `other` has. */
   pinned_block(pinned_block &&other) noexcept { swap(other); }
+  /** Frees its own, and takes what `other` has. */
   pinned_block &operator=(pinned_block &&other) noexcept {
     pinned_block taken(std::move(other));
     swap(taken);
@@ -130,10 +135,13 @@ class pinned_block {
     if (data_ != nullptr) (void)lade_pinned_free(pool_, data_);
   }
 
+  /** The memory; nullptr without one. */
   void *data() const noexcept { return data_; }
+  /** Bytes asked for. */
   std::size_t size() const noexcept { return bytes_; }
   /** The stream's work so far uses the block: lade_pinned_record_event(). */
   void record(lade_stream stream) const { check(lade_pinned_record_event(pool_, data_, stream)); }
+  /** Exchanges the two. */
   void swap(pinned_block &other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(data_, other.data_);
@@ -154,7 +162,9 @@ class pinned_block {
  */
 class pinned_resource : public std::pmr::memory_resource {
  public:
+  /** Of a pool, borrowed. */
   explicit pinned_resource(lade_pinned_pool *pool) noexcept : pool_(pool) {}
+  /** Its pool. */
   lade_pinned_pool *pool() const noexcept { return pool_; }
 
  private:

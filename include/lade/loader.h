@@ -37,7 +37,9 @@
 extern "C" {
 #endif
 
+/** Which records there are, and where the bytes of each lie. */
 typedef struct lade_record_index lade_record_index;
+/** Batches of an index's records, on their way to a device. */
 typedef struct lade_loader lade_loader;
 
 /** Where one field of a record lies. */
@@ -109,6 +111,7 @@ typedef struct lade_tar_options {
   uint32_t reserved; /**< 0. */
 } lade_tar_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
   const lade_tar_options defaults = {sizeof(lade_tar_options), 0, 0};
   *options = defaults;
@@ -135,8 +138,9 @@ LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *pa
 LADE_API lade_status lade_index_add_tar_with(lade_record_index *index, const char *path,
                                              const lade_tar_options *options);
 
-/** Number of records, and of fields of each. Threads: any. */
+/** Number of records. Threads: any. */
 LADE_API uint64_t lade_index_count(const lade_record_index *index);
+/** Number of fields of each record. Threads: any. */
 LADE_API uint64_t lade_index_field_count(const lade_record_index *index);
 
 /** Read where a field of a record lies. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT. */
@@ -167,6 +171,7 @@ typedef struct lade_loader_state {
   uint64_t records;
 } lade_loader_state;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_loader_state_init(lade_loader_state *state) {
   lade_loader_state zero = LADE_ZERO;
   *state = zero;
@@ -203,6 +208,7 @@ typedef struct lade_loader_options {
   uint32_t reserved; /**< 0. */
 } lade_loader_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_loader_options_init(lade_loader_options *options) {
   lade_loader_options zero = LADE_ZERO;
   *options = zero;
@@ -229,6 +235,7 @@ typedef struct lade_batch {
   lade_ticket *ticket; /**< Of its transfer, borrowed: for streams besides the one given to lade_loader_next(). */
 } lade_batch;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_batch_init(lade_batch *batch) {
   lade_batch zero = LADE_ZERO;
   *batch = zero;
@@ -305,6 +312,7 @@ typedef struct lade_loader_stats {
   uint64_t skips_listed; /**< Different records that lade_loader_skip_get() shows; at most LADE_LOADER_SKIPS_LISTED. */
 } lade_loader_stats;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_loader_stats_init(lade_loader_stats *stats) {
   lade_loader_stats zero = LADE_ZERO;
   *stats = zero;
@@ -333,6 +341,7 @@ typedef struct lade_loader_skip {
                        no memory for it. */
 } lade_loader_skip;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) {
   lade_loader_skip zero = LADE_ZERO;
   *skip = zero;

@@ -32,6 +32,7 @@
 extern "C" {
 #endif
 
+/** A cache of pinned host memory. */
 typedef struct lade_pinned_pool lade_pinned_pool;
 
 /** Where a block's memory comes from. Also the bits of lade_pinned_options.sources. */
@@ -72,6 +73,7 @@ enum {
   LADE_PINNED_DEVICE_MAPPED = 1u << 4
 };
 
+/** What a block is at the moment. */
 typedef enum lade_pinned_state {
   LADE_PINNED_IN_USE = 1,  /**< Handed out. */
   LADE_PINNED_PENDING = 2, /**< Freed; streams still use it. */
@@ -111,6 +113,7 @@ typedef struct lade_pinned_options {
                                       all at once. */
 } lade_pinned_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_pinned_options_init(lade_pinned_options *options) {
   const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *options = defaults;
@@ -131,6 +134,7 @@ typedef struct lade_pinned_info {
                                   lade_pinned_blocks_each): to the end of the block, or of its registration there. */
 } lade_pinned_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_pinned_info_init(lade_pinned_info *info) {
   const lade_pinned_info defaults = {sizeof(lade_pinned_info), NULL, 0, 0, -1, 0, 0, 0, 0, 0};
   *info = defaults;
@@ -183,6 +187,7 @@ typedef struct lade_pinned_stats {
                                   cache, or when it ends; as long as it makes none, requests at the cap do without. */
 } lade_pinned_stats;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_pinned_stats_init(lade_pinned_stats *stats) {
   const lade_pinned_stats zero = LADE_ZERO;
   *stats = zero;

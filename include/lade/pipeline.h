@@ -47,6 +47,7 @@
 extern "C" {
 #endif
 
+/** Moves bytes between endpoints and devices. */
 typedef struct lade_pipeline lade_pipeline;
 /** One submitted transfer. */
 typedef struct lade_ticket lade_ticket;
@@ -54,17 +55,19 @@ typedef struct lade_ticket lade_ticket;
 /** As a time to wait: no limit. */
 #define LADE_WAIT_FOREVER UINT64_MAX
 
+/** Which way a transfer goes. */
 typedef enum lade_direction {
   LADE_TO_DEVICE = 1, /**< The endpoint is a source. */
   LADE_TO_HOST = 2,   /**< The endpoint is a sink. */
 } lade_direction;
 
+/** What stands at the host side of a transfer. */
 typedef enum lade_endpoint_kind {
-  LADE_ENDPOINT_MEMORY = 1,
-  LADE_ENDPOINT_FILE = 2,
-  LADE_ENDPOINT_CALLBACK = 3,
-  LADE_ENDPOINT_PATH = 4,
-  LADE_ENDPOINT_DEVICE = 5,
+  LADE_ENDPOINT_MEMORY = 1,   /**< Ordinary memory. */
+  LADE_ENDPOINT_FILE = 2,     /**< A descriptor. */
+  LADE_ENDPOINT_CALLBACK = 3, /**< A function of the program. */
+  LADE_ENDPOINT_PATH = 4,     /**< A file by its name. */
+  LADE_ENDPOINT_DEVICE = 5,   /**< Memory of a device. */
 } lade_endpoint_kind;
 
 /** How a file is read or written, as a set. */
@@ -247,6 +250,7 @@ typedef struct lade_transfer {
   uint64_t *checksums;
 } lade_transfer;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_transfer_init(lade_transfer *transfer) {
   lade_transfer zero = LADE_ZERO;
   *transfer = zero;
@@ -281,6 +285,7 @@ typedef struct lade_pipeline_options {
   uint64_t window_bytes;
 } lade_pipeline_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_pipeline_options_init(lade_pipeline_options *options) {
   lade_pipeline_options zero = LADE_ZERO;
   *options = zero;
@@ -323,6 +328,7 @@ typedef struct lade_pipeline_info {
   uint64_t bytes_direct;          /**< Of the former two, past the page cache (O_DIRECT). */
 } lade_pipeline_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_pipeline_info_init(lade_pipeline_info *info) {
   lade_pipeline_info zero = LADE_ZERO;
   *info = zero;
@@ -368,6 +374,7 @@ typedef struct lade_ticket_info {
   uint64_t bytes_ready;
 } lade_ticket_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_ticket_info_init(lade_ticket_info *info) {
   lade_ticket_info zero = LADE_ZERO;
   *info = zero;

@@ -31,8 +31,11 @@
 extern "C" {
 #endif
 
+/** A stream: a cudaStream_t or CUstream. */
 typedef struct CUstream_st *lade_stream;
+/** An event: a cudaEvent_t or CUevent. */
 typedef struct CUevent_st *lade_event;
+/** The GPU's driver, or a software device. */
 typedef struct lade_runtime lade_runtime;
 
 /** The legacy default stream of the calling thread's current device; the same as a NULL stream. */
@@ -49,6 +52,7 @@ typedef struct lade_runtime_options {
                                              device. Ignored by "cuda". */
 } lade_runtime_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_runtime_options_init(lade_runtime_options *options) {
   const lade_runtime_options defaults = {sizeof(lade_runtime_options), NULL};
   *options = defaults;
@@ -64,6 +68,7 @@ typedef struct lade_device_info {
   int32_t software;     /**< 1: no GPU behind it. */
 } lade_device_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_device_info_init(lade_device_info *info) {
   const lade_device_info defaults = {sizeof(lade_device_info), {0}, {0}, 0, -1, 0};
   *info = defaults;

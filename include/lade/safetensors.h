@@ -38,11 +38,12 @@
 extern "C" {
 #endif
 
+/** A checkpoint that is open. */
 typedef struct lade_safetensors lade_safetensors;
 /** Tensors on their way to devices, and their memory there. */
 typedef struct lade_tensor_load lade_tensor_load;
 
-/* The one table: X(name, number, bits). In the format's own order: a file lists the tensors of a later one first. */
+/** The one table: X(name, number, bits). In the format's own order: a file lists the tensors of a later one first. */
 #define LADE_DTYPE_TABLE(X)                                                                                            \
   X(BOOL, 1, 8)                                                                                                        \
   X(F4, 2, 4)                                                                                                          \
@@ -92,6 +93,7 @@ typedef struct lade_tensor_info {
   int32_t reserved;      /**< 0. */
 } lade_tensor_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) {
   lade_tensor_info zero = LADE_ZERO;
   *info = zero;
@@ -120,9 +122,11 @@ LADE_API lade_status lade_safetensors_open(const char *path, lade_safetensors **
 /** Close a checkpoint; NULL does nothing. No load of it is under way. Threads: excludes other calls on it. */
 LADE_API void lade_safetensors_close(lade_safetensors *file);
 
-/** Number of tensors, of files, and of entries in the files' metadata (without the id of a save). Threads: any. */
+/** Number of tensors. Threads: any. */
 LADE_API uint64_t lade_safetensors_count(const lade_safetensors *file);
+/** Number of files. Threads: any. */
 LADE_API uint64_t lade_safetensors_file_count(const lade_safetensors *file);
+/** Number of entries in the files' metadata, without the id of a save. Threads: any. */
 LADE_API uint64_t lade_safetensors_metadata_count(const lade_safetensors *file);
 
 /** Path of one of its files; NULL for a number that is none. Valid until it is closed. Threads: any. */
@@ -170,6 +174,7 @@ typedef struct lade_load_options {
   uint32_t file_flags;       /**< How files are read: LADE_FILE_DIRECT, or 0: through the page cache. */
 } lade_load_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_load_options_init(lade_load_options *options) {
   lade_load_options zero = LADE_ZERO;
   *options = zero;
@@ -184,6 +189,7 @@ typedef struct lade_load_info {
   uint64_t transfers; /**< Into which the load was divided. */
 } lade_load_info;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_load_info_init(lade_load_info *info) {
   lade_load_info zero = LADE_ZERO;
   *info = zero;
@@ -299,6 +305,7 @@ typedef struct lade_save_options {
   int32_t reserved;
 } lade_save_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_save_options_init(lade_save_options *options) {
   lade_save_options zero = LADE_ZERO;
   *options = zero;

@@ -74,6 +74,7 @@ typedef struct lade_soft_options {
   uint64_t pinned_limit_bytes; /**< host_alloc and host_register beyond it are refused; 0: no limit. */
 } lade_soft_options;
 
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_soft_options_init(lade_soft_options *options) {
   const lade_soft_options defaults = {sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
   *options = defaults;
@@ -97,6 +98,7 @@ typedef struct lade_soft_report {
   uint64_t user_objects;
 } lade_soft_report;
 
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
 LADE_INLINE void lade_soft_report_init(lade_soft_report *report) {
   const lade_soft_report defaults = {sizeof(lade_soft_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   *report = defaults;

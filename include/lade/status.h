@@ -44,15 +44,18 @@
   { 0 }
 #endif
 
+/** Version of the headers; lade_version() is the library's. */
 #define LADE_VERSION_MAJOR 0
+/** @copydoc LADE_VERSION_MAJOR */
 #define LADE_VERSION_MINOR 2
+/** @copydoc LADE_VERSION_MAJOR */
 #define LADE_VERSION_PATCH 0
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The one table: X(name, number, text). Append only. */
+/** The one table: X(name, number, text). Append only. */
 #define LADE_STATUS_TABLE(X)                                                                                           \
   X(LADE_OK, 0, "success")                                                                                             \
   X(LADE_NOT_READY, 1, "not finished yet: ask again later")                                                            \
