@@ -127,8 +127,9 @@ LADE_API const char *lade_status_text(lade_status status);
  *
  * A successful call leaves the record as it is. LADE_NOT_READY does not count as a failure.
  *
- * @return Borrowed; overwritten by this thread's next failing call; valid until the thread ends. Never NULL. Where there was no
- *         memory for the thread's record, it holds the status and the words of lade_status_text().
+ * @return Borrowed; this thread's next failing call overwrites it or has another one, so ask again then; valid until the thread
+ *         ends. Never NULL. Where there was no memory for the thread's record, it holds the status and the words of
+ *         lade_status_text().
  *
  * Threads: any; each has its own record. Waits: never. Stream order: none. Errors: none.
  * Source: docs/design.md "Errors".
