@@ -15,7 +15,8 @@
 static const ladei_setting_word backends[] = {
     {"native", LADE_DEVICE_NATIVE, false}, {"cudaMallocAsync", LADE_DEVICE_CUDA_MALLOC_ASYNC, true}, {NULL, 0, false}};
 
-static const ladei_setting_word policies[] = {{"default", 0, true}, {"reference", 1, true}, {NULL, 0, false}};
+static const ladei_setting_word policies[] = {
+    {"default", 0, true}, {"reference", 1, true}, {"threads", 2, true}, {NULL, 0, false}};
 
 static const ladei_setting settings[] = {
     {.key = "backend",
@@ -128,8 +129,8 @@ static const ladei_setting settings[] = {
      LADEI_SETTING_FIELD(lade_config, device_reference),
      .words = policies,
      .default_value = "default",
-     .option = "LADE_DEVICE_REFERENCE",
-     .help = "reference: decide as the allocator of PyTorch does"},
+     .option = "LADE_DEVICE_REFERENCE, LADE_DEVICE_THREAD_CACHES",
+     .help = "reference: decide as the allocator of PyTorch does; threads: caches per thread in front of the pools"},
 };
 
 _Static_assert(sizeof settings / sizeof settings[0] <= LADEI_SETTINGS_MAX, "raise LADEI_SETTINGS_MAX");
@@ -150,7 +151,8 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags |= config->device_expandable_ipc != 0 ? (uint32_t)LADE_DEVICE_EXPANDABLE_IPC : 0;
   options->flags |= config->device_newest_pool != 0 ? (uint32_t)LADE_DEVICE_NEWEST_POOL : 0;
   options->flags |= config->device_streams_are_retired != 0 ? (uint32_t)LADE_DEVICE_STREAMS_ARE_RETIRED : 0;
-  options->flags |= config->device_reference != 0 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
+  options->flags |= config->device_reference == 1 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
+  options->flags |= config->device_reference == 2 ? (uint32_t)LADE_DEVICE_THREAD_CACHES : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;

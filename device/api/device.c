@@ -26,6 +26,7 @@
 #include "device/share/ipc.h"
 #include "device/share/shared.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 #include "runtime/last_stream.h"
 
 /* ---- After a call ------------------------------------------------------------------------------------------------ */
@@ -402,10 +403,11 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
 lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool wait) {
   if (allocator == NULL) return LADE_OK;
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = destroy_allowed(allocator);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_device_shared_finish(allocator);
+  ladei_device_thread_caches_drain(allocator);
+  status = destroy_allowed(allocator);
+  if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
   if (status == LADE_OK) common_destroy(allocator);
   ladei_cancellation_resume(cancellation);

@@ -14,6 +14,7 @@
 #include "device/backends/find.h"
 #include "device/heap/recent.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 static void ages_tick_update(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
@@ -88,9 +89,15 @@ static lade_status divisions_check(const char *call, const lade_device_options *
 
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
-                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED;
+                         LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED |
+                         LADE_DEVICE_THREAD_CACHES;
+  const uint32_t policies = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
+  if ((options->flags & policies) == policies)
+    return ladei_error_argument(call, "options.flags",
+                                "at most one of LADE_DEVICE_REFERENCE and LADE_DEVICE_THREAD_CACHES", "0x%x",
+                                (unsigned)options->flags);
   if (ladei_device_backend_find(options) == NULL) {
     return ladei_error_argument(call, "options.backend", "a constant of lade_device_backend", "%u",
                                 (unsigned)options->backend);
@@ -123,6 +130,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
 
 void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options) {
   ladei_lock_acquire(&allocator->lock);
+  (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);

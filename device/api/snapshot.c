@@ -19,6 +19,7 @@
 #include "device/observe/history.h"
 #include "device/observe/report.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->context_count; i++) ladei_device_context_release(snapshot->contexts[i]);
@@ -124,7 +125,9 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_d
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (blocks_counted(heap) > room) return false;
+  (void)ladei_device_thread_caches_hold(allocator);
   heap_copy(heap, snapshot);
+  ladei_device_thread_caches_let(allocator);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->listener != NULL) {
     uint64_t active_bytes = ladei_device_gauges_current(&heap->counters.active_bytes);

@@ -7,6 +7,8 @@
 const ladei_device_backend *ladei_device_backend_find(const lade_device_options *options) {
   if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_UNCACHED) != 0)
     return &ladei_device_backend_uncached;
+  if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_THREAD_CACHES) != 0)
+    return &ladei_device_backend_threads;
 #define BACKEND_CASE(value, table)                                                                                     \
   case value: return &ladei_device_backend_##table;
   switch (options->backend) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The native backend as a table; its functions are in allocator.c and its neighbours. */
+/* The native backend as a table, and that with thread caches; their functions are in device/native. */
 #include "device/native/native.h"
 
 #include "device/backends/backends.h"
@@ -7,28 +7,31 @@
 #include "device/share/peer.h"
 #include "device/share/shared.h"
 
+/* What thread caches leave as it is. */
+#define NATIVE_COMMON                                                                                                  \
+  .name = "native", .has_heap = true, .check = ladei_device_native_check, .recount = ladei_device_native_recount,      \
+  .record_stream = ladei_device_native_record_stream, .empty_cache = ladei_device_native_empty_cache,                  \
+  .stream_retire = ladei_device_native_stream_retire, .base_get = ladei_device_native_base_get,                        \
+  .largest_get = ladei_device_native_largest_get, .peer_add = ladei_device_native_peer_add,                            \
+  .ipc_export = ladei_device_native_ipc_export, .shared_export = ladei_device_native_shared_export,                    \
+  .pool_begin = ladei_device_native_pool_begin, .pool_end = ladei_device_native_pool_end,                              \
+  .pool_release = ladei_device_native_pool_release, .pool_live_equals = ladei_device_native_pool_live_equals,          \
+  .checkpoint_get = ladei_device_native_checkpoint_get, .checkpoint_set = ladei_device_native_checkpoint_set
+
 const ladei_device_backend ladei_device_backend_native = {
-    .name = "native",
-    .has_heap = true,
     .open = ladei_device_native_open,
     .close = ladei_device_native_close,
-    .check = ladei_device_native_check,
-    .recount = ladei_device_native_recount,
     .alloc = ladei_device_native_alloc,
     .raw_alloc = ladei_device_native_alloc,
     .free = ladei_device_native_free,
-    .record_stream = ladei_device_native_record_stream,
-    .empty_cache = ladei_device_native_empty_cache,
-    .stream_retire = ladei_device_native_stream_retire,
-    .base_get = ladei_device_native_base_get,
-    .largest_get = ladei_device_native_largest_get,
-    .peer_add = ladei_device_native_peer_add,
-    .ipc_export = ladei_device_native_ipc_export,
-    .shared_export = ladei_device_native_shared_export,
-    .pool_begin = ladei_device_native_pool_begin,
-    .pool_end = ladei_device_native_pool_end,
-    .pool_release = ladei_device_native_pool_release,
-    .pool_live_equals = ladei_device_native_pool_live_equals,
-    .checkpoint_get = ladei_device_native_checkpoint_get,
-    .checkpoint_set = ladei_device_native_checkpoint_set,
+    NATIVE_COMMON,
+};
+
+const ladei_device_backend ladei_device_backend_threads = {
+    .open = ladei_device_threads_open,
+    .close = ladei_device_threads_close,
+    .alloc = ladei_device_threads_alloc,
+    .raw_alloc = ladei_device_threads_alloc,
+    .free = ladei_device_threads_free,
+    NATIVE_COMMON,
 };

@@ -563,7 +563,7 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED);
+  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD);
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);

@@ -13,12 +13,14 @@
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
  *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
+ *   THREAD    freed, and in the hands of a thread that may hand it out again (state/thread_caches.h); counts as ALLOCATED here
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
  *   BUSY --free_wait-> PENDING --free_complete-> BUSY        other streams use it
  *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
+ *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
  *
  * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
  *
@@ -34,7 +36,7 @@
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
  *     met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
- * I8  allocation gauges sum ALLOCATED, active gauges ALLOCATED + PENDING + DEFERRED blocks; requested bytes sum what
+ * I8  allocation gauges sum ALLOCATED and THREAD, active gauges those, PENDING and DEFERRED blocks; requested bytes sum what
  *     was asked for in active ones.
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
@@ -67,6 +69,7 @@ typedef enum ladei_device_block_state {
   LADEI_DEVICE_HEAP_DEFERRED,
   LADEI_DEVICE_HEAP_BUSY,
   LADEI_DEVICE_HEAP_RECENT,
+  LADEI_DEVICE_HEAP_THREAD,
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
@@ -225,10 +228,11 @@ static inline bool ladei_device_block_state_follows(ladei_device_block_state fro
   case LADEI_DEVICE_HEAP_FREE:
   case LADEI_DEVICE_HEAP_HOLE:
   case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_THREAD:
   case LADEI_DEVICE_HEAP_RECENT:
   case LADEI_DEVICE_HEAP_PENDING: return to == LADEI_DEVICE_HEAP_BUSY;
   case LADEI_DEVICE_HEAP_DEFERRED: return to == LADEI_DEVICE_HEAP_PENDING;
-  case LADEI_DEVICE_HEAP_BUSY: return to != LADEI_DEVICE_HEAP_BUSY;
+  case LADEI_DEVICE_HEAP_BUSY: return to != LADEI_DEVICE_HEAP_BUSY && to != LADEI_DEVICE_HEAP_THREAD;
   }
   return false;
 }

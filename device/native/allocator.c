@@ -34,6 +34,7 @@
 #include "device/observe/callbacks.h"
 #include "device/observe/oom.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
@@ -130,6 +131,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   if (waited != LADE_OK) ladei_error_save(&error);
   ladei_lock_acquire(&allocator->lock);
   ladei_device_await_grants(allocator);
+  (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   pools_pick_all(allocator, &leaving);
@@ -231,6 +233,7 @@ static lade_status request_slow_path_alone(lade_device_allocator *allocator, lad
                                            ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path_begin_alone(allocator);
+  (void)ladei_device_thread_caches_flush(allocator);
   *out = ladei_device_pool_search(&allocator->heap, request->pool, request->stream_key, request->rounded);
   lade_status status = *out != NULL ? LADE_OK : request_slow_path(allocator, request, out);
   ladei_device_slow_path_end_alone(allocator);
@@ -252,8 +255,8 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
   return status;
 }
 
-/* After a miss: closes the open batches of events and, where that finished any, looks again; then asks the program's
- * reclaimers and, if they freed anything, looks a last time; then grows or gives back. */
+/* After a miss: closes the open batches of events and, where that finished any, looks again; then takes what threads have
+ * ready; then asks the program's reclaimers and, if they freed anything, looks a last time; then grows or gives back. */
 static lade_status request_seek(lade_device_allocator *allocator, ladei_device_request *request,
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -264,8 +267,12 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) return status;
   if (done > 0) *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
-  if (*out == NULL && ladei_device_callbacks_reclaim(allocator))
+  if (*out == NULL && ladei_device_thread_caches_flush(allocator) > 0)
     *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  if (*out == NULL && ladei_device_callbacks_reclaim(allocator)) {
+    (void)ladei_device_thread_caches_flush(allocator); /* a reclaimer's frees, too, may be in a cache */
+    *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
+  }
   return *out != NULL ? LADE_OK : request_acquire(allocator, request, out);
 }
 
@@ -427,6 +434,14 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
   return status;
 }
 
+void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_acquire(&allocator->lock);
+  DTRACE_PROBE1(lade, device_free, (void *)(uintptr_t)block->address);
+  block = block_free(allocator, block);
+  ladei_device_combine_release(allocator);
+  if (block != NULL) ladei_device_uses_add(allocator, block);
+}
+
 /* ---- Calls of other threads (combine.h) -------------------------------------------------------------------------- */
 
 static bool alloc_execute(lade_device_allocator *allocator, ladei_device_call *call) {
@@ -540,6 +555,7 @@ static bool segments_retire(lade_device_allocator *allocator, const ladei_stream
     segment->last = last;
     last->segments++;
   }
+  (void)ladei_device_thread_caches_flush(allocator);
   bool any = last->segments > 0;
   ladei_lock_release(&allocator->lock);
   return any;

@@ -116,8 +116,9 @@ static void block_recount_active(heap_recount *r, const ladei_device_block *bloc
   gauges_add(&r->sums.active_bytes, small, block->size);
   gauges_add(&r->sums.requested_bytes, small, block->requested);
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
-  if (block->state == LADEI_DEVICE_HEAP_DEFERRED) r->deferred++;
-  if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) {
+  uint8_t state = block->state; /* ALLOCATED and THREAD change without the lock */
+  if (state == LADEI_DEVICE_HEAP_DEFERRED) r->deferred++;
+  if (state != LADEI_DEVICE_HEAP_ALLOCATED && state != LADEI_DEVICE_HEAP_THREAD) {
     r->waiting++;
     return;
   }
@@ -144,6 +145,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   case LADEI_DEVICE_HEAP_FREE:
   case LADEI_DEVICE_HEAP_HOLE: block_recount_free(r, block); break;
   case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_THREAD:
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
   case LADEI_DEVICE_HEAP_RECENT: block_recount_recent(r, block); break;

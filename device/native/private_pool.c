@@ -22,6 +22,7 @@
 #include "device/native/give_back.h"
 #include "device/native/native.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
   ladei_device_heap_assert_locked(heap);
@@ -110,6 +111,7 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
     ladei_device_capture **end = &allocator->captures;
     while (*end != NULL) end = &(*end)->next;
     *end = capture;
+    ladei_device_thread_caches_pause(allocator);
     atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
     capture->pool->capture++;
     atomic_store(&capture->pool->capturing, true);
@@ -132,6 +134,7 @@ lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_
     ladei_device_capture *capture = *link;
     *link = capture->next;
     free(capture);
+    ladei_device_thread_caches_resume(allocator);
     atomic_fetch_sub_explicit(&allocator->capture_count, 1, memory_order_relaxed);
     atomic_store(&pool->capturing, false);
   }

@@ -10,6 +10,7 @@
 
 #include "device/observe/contexts.h"
 #include "device/observe/trackers.h"
+#include "device/state/thread_caches.h"
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
@@ -160,9 +161,12 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
   ladei_device_history *history = &allocator->history;
   history->tracked = allocator->trackers.count > 0;
   bool watched = history->enabled || history->tracked;
+  bool before = allocator->heap.listener != NULL;
+  if (watched && !before) ladei_device_thread_caches_pause(allocator); /* with no listener yet: no event of it */
   allocator->heap.listener = watched ? &listener : NULL;
   allocator->heap.listener_state = history;
   atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);
+  if (before && !watched) ladei_device_thread_caches_resume(allocator);
 }
 
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,

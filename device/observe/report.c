@@ -8,6 +8,7 @@
 
 #include "base/options.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
@@ -26,6 +27,7 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
+  (void)ladei_device_thread_caches_flush(allocator);
   lade_device_stats own = ladei_device_heap_stats(&allocator->heap);
   ladei_lock_release(&allocator->lock);
   ladei_device_report_retire_counters(allocator, &own);
@@ -38,6 +40,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
+  (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_counters_reset_peaks(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
@@ -47,6 +50,7 @@ lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
+  (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_counters_reset_sums(&allocator->heap.counters);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;

@@ -13,6 +13,7 @@
 #include "device/heap/recent.h"
 #include "device/native/expandable.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                          size_t *out_bytes) {
@@ -47,6 +48,7 @@ lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, si
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
+  (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_recent_settle(heap);
   largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
   largest = ladei_size_max(largest, pool_largest(&heap->large_pool));

@@ -56,6 +56,7 @@ typedef struct ladei_device_capture {
 
 typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c */
 typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
+typedef struct ladei_device_thread_caches ladei_device_thread_caches;   /* thread_caches.c */
 
 struct lade_device_allocator {
   /* Constant. */
@@ -118,6 +119,8 @@ struct lade_device_allocator {
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
   ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count;     /* their number; written under the lock */
+
+  ladei_device_thread_caches *thread_caches; /* NULL: none. Constant from open to close */
 };
 
 /* One allocation on its way through the slow path. */

@@ -20,7 +20,8 @@
  *   device_expandable_pools        True, False              ... .flags, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS
  *   device_expandable_ipc          True, False              ... .flags, LADE_DEVICE_EXPANDABLE_IPC
  *   device_uncached                True, False              ... .flags, LADE_DEVICE_UNCACHED
- *   device_policy                  default, reference       ... .flags, LADE_DEVICE_REFERENCE
+ *   device_policy                  default, reference,      ... .flags, LADE_DEVICE_REFERENCE or LADE_DEVICE_THREAD_CACHES
+ *                                  threads
  *   device_newest_pool             True, False              ... .flags, LADE_DEVICE_NEWEST_POOL
  *   device_streams_are_retired     True, False              ... .flags, LADE_DEVICE_STREAMS_ARE_RETIRED
  *   device_event_batch             0 (default) .. 65536     ... .event_batch
@@ -110,7 +111,7 @@ typedef struct lade_config {
   uint32_t device_expandable_pools;    /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
   uint32_t device_expandable_ipc;      /**< LADE_DEVICE_EXPANDABLE_IPC */
   uint64_t large_segment_size_mb;      /**< 0: 20 */
-  uint32_t device_reference;           /**< device_policy; 0: default, 1: reference */
+  uint32_t device_reference;           /**< device_policy; 0: default, 1: reference, 2: threads */
   uint32_t device_newest_pool;         /**< LADE_DEVICE_NEWEST_POOL */
   uint32_t device_streams_are_retired; /**< LADE_DEVICE_STREAMS_ARE_RETIRED */
   uint32_t reserved;                   /**< 0 */

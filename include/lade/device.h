@@ -37,7 +37,7 @@ typedef enum lade_device_backend {
   LADE_DEVICE_CUDA_MALLOC_ASYNC = 1 /**< The driver's stream-ordered allocator. */
 } lade_device_backend;
 
-/** Flags of lade_device_options; of the native backend alone, but for the last one. */
+/** Flags of lade_device_options; of the native backend alone, but for LADE_DEVICE_STREAMS_ARE_RETIRED. */
 typedef enum lade_device_flag {
   LADE_DEVICE_UNCACHED =
       1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
@@ -56,12 +56,22 @@ typedef enum lade_device_flag {
       1 << 4, /**< Where several captures into private pools take a stream, the one begun last gets
                                          its allocations, not the one begun first: as newer versions of PyTorch have it. */
   LADE_DEVICE_STREAMS_ARE_RETIRED =
-      1 << 5 /**< The program promises: before a stream is destroyed, so that another one may get its handle,
+      1 << 5, /**< The program promises: before a stream is destroyed, so that another one may get its handle,
                   lade_device_stream_retire() or lade_pinned_stream_retire() was called for it, on any object of the
                   process, and no other thread names the stream from the begin of that call on. Then a thread remembers
                   the stream that it allocated on last, and asks the driver for it no more: with CUDA about half of a
                   pair of alloc and free. NULL, LADE_STREAM_LEGACY and LADE_STREAM_PER_THREAD are asked for as ever. An
                   error of the context may be told by a later call. With any backend. */
+  LADE_DEVICE_THREAD_CACHES =
+      1 << 6 /**< Experimental: a thread keeps what it freed last, and may have it again without the allocator's lock:
+                  for requests of the block's stream and of the very size it was asked for. At most 16 MiB a block, 16
+                  blocks of a size, 64 MiB a thread and a sixteenth of the device's memory in all; no block that another
+                  stream used, and only on streams that the thread allocates on. These blocks are cached as others are,
+                  reserved and not active: before memory is asked of the driver, given back or said to be out, and
+                  before statistics or snapshots are read, all threads' go to the pools. Peaks alone may exceed the
+                  truth by what threads kept. Off while history or trackers are on, and during captures into private
+                  pools. Blocks are chosen otherwise than by PyTorch's allocator: not with LADE_DEVICE_REFERENCE. As at
+                  the creation. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
@@ -306,8 +316,9 @@ LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allo
  * What is handed out and cached stays as it is. With expandable_segments turned off, cached memory of expandable segments
  * serves no request any more, until it is turned on again or the cache is given back.
  *
- * @param options  Borrowed for the call. All is taken but event_batch, backend and LADE_DEVICE_UNCACHED, which are as
- *                 at the creation; memory_fraction where it is not 0. NULL: all defaults.
+ * @param options  Borrowed for the call. All is taken but event_batch, backend, LADE_DEVICE_UNCACHED and
+ *                 LADE_DEVICE_THREAD_CACHES, which are as at the creation; memory_fraction where it is not 0. NULL:
+ *                 all defaults.
  *
  * lade_device_stats.max_split_bytes keeps the limit of the creation.
  *

@@ -284,6 +284,9 @@ LADE_TEST(Config, ChoosesTheBackend) {
   config = parse_ok("device_policy:reference");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_REFERENCE);
+  config = parse_ok("device_policy:threads");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_THREAD_CACHES);
   config = parse_ok("backend:native,device_policy:default");
   lade_config_apply_device(&config, &device);
   LADE_EXPECT_EQ_UINT(device.backend, LADE_DEVICE_NATIVE);

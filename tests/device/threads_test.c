@@ -15,19 +15,20 @@
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
-enum { SLOTS = 64, STEPS = 800 };
+enum { SLOTS = 64, STEPS = 800, THREADS_MAX = 16 };
 
 typedef struct arena {
   device_fixture f;
   ladei_stream resolved[FIXTURE_STREAMS];
   _Atomic(void *) slots[SLOTS]; /* blocks that any thread may free */
   atomic_size_t served;
+  int steps;             /* of each thread */
   atomic_size_t refused; /* out of memory: allowed, the device is small on purpose */
 } arena;
 
 typedef struct worker {
   arena *a;
-  int stream;
+  int stream, number;
   lade_event event;
 } worker;
 
@@ -49,6 +50,8 @@ static void block_use(worker *w, support_random *random, void *block, size_t byt
 }
 
 static size_t size_random(support_random *random) {
+  if (support_random_one_in(random, 2))
+    return ((size_t)1 + support_random_below(random, 4)) * 1000; /* again and again */
   return support_random_one_in(random, 8) ? support_random_size(random, 12 * MIB) : support_random_size(random, MIB);
 }
 
@@ -77,8 +80,8 @@ static void step(worker *w, support_random *random) {
 static void *worker_run(void *user) {
   worker *w = user;
   support_random random;
-  support_random_start_quietly(&random, support_seed(100) + (uint64_t)w->stream);
-  for (int i = 0; i < STEPS; i++) step(w, &random);
+  support_random_start_quietly(&random, support_seed(100) + (uint64_t)w->number);
+  for (int i = 0; i < w->a->steps; i++) step(w, &random);
   return NULL;
 }
 
@@ -95,10 +98,11 @@ static uint64_t findings(arena *a) {
   return found;
 }
 
-static bool arena_open(arena *a, const char *runtime, bool expandable) {
+static bool arena_open(arena *a, const char *runtime, bool expandable, uint32_t flags) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.expandable_segments = expandable;
+  options.flags = flags;
   if (!device_fixture_open(&a->f, runtime, 128 * MIB, &options)) return false;
   for (int i = 0; i < FIXTURE_STREAMS; i++) {
     lade_runtime *r = a->f.runtime;
@@ -107,43 +111,47 @@ static bool arena_open(arena *a, const char *runtime, bool expandable) {
   return true;
 }
 
-static void threads_run(bool expandable) {
+static void threads_run(bool expandable, uint32_t flags, int count) {
   static arena a;
-  a = (arena){.served = 0};
-  if (!arena_open(&a, "cpu", expandable)) return;
-  worker workers[FIXTURE_STREAMS];
-  pthread_t threads[FIXTURE_STREAMS];
-  for (int i = 0; i < FIXTURE_STREAMS; i++) {
-    workers[i] = (worker){&a, i, NULL};
+  a = (arena){.steps = count > FIXTURE_STREAMS ? STEPS / 8 : STEPS};
+  if (!arena_open(&a, "cpu", expandable, flags)) return;
+  worker workers[THREADS_MAX];
+  pthread_t threads[THREADS_MAX];
+  for (int i = 0; i < count; i++) {
+    workers[i] = (worker){&a, i % FIXTURE_STREAMS, i, NULL};
     LADE_ASSERT_OK(lade_event_create(a.f.runtime, 0, &workers[i].event));
     LADE_ASSERT(pthread_create(&threads[i], NULL, worker_run, &workers[i]) == 0);
   }
-  for (int i = 0; i < FIXTURE_STREAMS; i++) pthread_join(threads[i], NULL);
-  for (int i = 0; i < FIXTURE_STREAMS; i++) {
-    LADE_EXPECT_OK(lade_event_destroy(a.f.runtime, workers[i].event));
-    LADE_EXPECT_OK(lade_stream_synchronize(a.f.runtime, a.f.streams[i]));
-  }
+  for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < count; i++) LADE_EXPECT_OK(lade_event_destroy(a.f.runtime, workers[i].event));
+  for (int i = 0; i < FIXTURE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_synchronize(a.f.runtime, a.f.streams[i]));
   slots_free(&a);
-  LADE_EXPECT_GT_UINT(atomic_load(&a.served), FIXTURE_STREAMS * STEPS / 2);
+  LADE_EXPECT_GT_UINT(atomic_load(&a.served), count * a.steps / 2);
   LADE_EXPECT_EQ_UINT(findings(&a), 0);
   device_fixture_close(&a.f);
 }
 
-LADE_TEST(DeviceThreads, FourThreadsAndStreamsNeverShareMemoryInUse) { threads_run(false); }
+LADE_TEST(DeviceThreads, FourThreadsAndStreamsNeverShareMemoryInUse) { threads_run(false, 0, FIXTURE_STREAMS); }
 
-LADE_TEST(DeviceThreads, AlsoInExpandableSegments) { threads_run(true); }
+LADE_TEST(DeviceThreads, AlsoInExpandableSegments) { threads_run(true, 0, FIXTURE_STREAMS); }
+
+LADE_TEST(DeviceThreads, AlsoSixteenWithCaches) { threads_run(false, LADE_DEVICE_THREAD_CACHES, THREADS_MAX); }
+
+LADE_TEST(DeviceThreads, AlsoSixteenWithCachesInExpandableSegments) {
+  threads_run(true, LADE_DEVICE_THREAD_CACHES, THREADS_MAX);
+}
 
 /* The same work in one thread; without the retirement rule the software device must notice. */
 static uint64_t sim_findings(bool broken) {
   static arena a;
   a = (arena){.served = 0};
-  if (!arena_open(&a, "sim", false)) return UINT64_MAX;
+  if (!arena_open(&a, "sim", false, 0)) return UINT64_MAX;
   support_lie_done(a.f.runtime, broken);
   worker workers[FIXTURE_STREAMS];
   support_random random;
   support_random_start(&random, 7);
   for (int i = 0; i < FIXTURE_STREAMS; i++) {
-    workers[i] = (worker){&a, i, NULL};
+    workers[i] = (worker){&a, i, i, NULL};
     LADE_EXPECT_OK(lade_event_create(a.f.runtime, 0, &workers[i].event));
   }
   for (int i = 0; i < STEPS; i++) {

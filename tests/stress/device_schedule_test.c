@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Across sources: All orders of two threads in a device allocator, on "sim": every pair of its calls, each also with
- * itself, with plain and with expandable segments.
+ * itself, with plain and with expandable segments; of some calls also with thread caches.
  *
  * Work is a host function that counts how much of a stream is done. The model keeps every block that was handed out, with
  * how much of each stream must be done before its memory may serve another stream, or go back to the driver: on streams
@@ -55,6 +55,7 @@ struct bench {
   lade_runtime *runtime;
   lade_device_allocator *allocator;
   lade_device_options options;
+  const operation *table;
   model_stream streams[STREAMS];
   model_block blocks[BLOCKS_MAX]; /* all that were ever handed out; those not in use are free, the newest is right */
   int block_count;
@@ -321,6 +322,24 @@ static void op_stats(bench *own, int thread) {
   LADE_EXPECT_OK(lade_device_stats_get(own->allocator, &stats));
 }
 
+/* Two blocks of a size go back, and a third one, which another stream used. */
+static void op_free_some(bench *own, int thread) {
+  op_free(own, thread);
+  op_pairs(own, thread);
+  op_free_recorded(own, thread);
+}
+
+/* Of the other thread's blocks, which has some of its own in its cache. */
+static void op_free_foreign(bench *own, int thread) {
+  if (own->operations[0] == own->operations[1] || own->operations[1 - thread]->run != op_pairs) return;
+  block_free(own, block_of(own, 1 - thread, FRESH));
+}
+
+/* All memory that there is beside what is in use: what threads have ready must be given for it. */
+static void op_alloc_rest(bench *own, int thread) {
+  if (own->operations[0] != own->operations[1]) op_alloc_huge(own, thread);
+}
+
 static void op_peer_add(bench *own, int thread) {
   (void)thread;
   LADE_EXPECT_OK(lade_device_peer_add(own->allocator, 1));
@@ -437,7 +456,7 @@ static void judge(void *user) {
     if (own->streams[s].retired) model_stream_open(own->runtime, &own->streams[s]);
 }
 
-static bool bench_open(bench *own, bool expandable) {
+static bool bench_open(bench *own, bool expandable, uint32_t flags) {
   support_description description;
   memset(own, 0, sizeof *own);
   support_description_init(&description);
@@ -449,7 +468,8 @@ static bool bench_open(bench *own, bool expandable) {
   lade_device_options_init(&own->options);
   own->options.event_batch = 3;
   own->options.expandable_segments = expandable;
-  if (expandable) own->options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  own->options.flags = flags;
+  own->table = operations;
   model_calls_switch(own->runtime, true);
   driver_watch(own);
   return true;
@@ -464,7 +484,7 @@ static void bench_close(bench *own) {
 
 static void choose(void *user, int thread, int number) {
   bench *own = user;
-  own->operations[thread] = &operations[number];
+  own->operations[thread] = &own->table[number];
 }
 
 /* For LADE_TEST_P. */
@@ -474,22 +494,60 @@ static const char *const names[] = {
 #undef OPERATION_NAME
 };
 
-/* The named operation with itself and all behind it in the list: one switch, or two where there is time. */
-static void pairs(const char *name, bool expandable) {
-  bench own;
-  if (!scheduler_works()) LADE_SKIP("built without switch points");
-  if (!bench_open(&own, expandable)) return;
+/* The named operation with itself and all behind it in the list: one switch, or two where there is time. Closes the bench. */
+static void pairs_of(bench *own, const char *const *names_of_all, const char *name) {
   const scheduler_plan plan = {.preemptions = scheduler_preemptions(1),
                                .prepare = prepare,
                                .warm = warm,
                                .body = body,
                                .judge = judge,
-                               .names = names,
+                               .names = names_of_all,
                                .choose = choose};
-  scheduler_explore_pairs(&plan, &own, name);
-  bench_close(&own);
+  scheduler_explore_pairs(&plan, own, name);
+  bench_close(own);
+}
+
+static void pairs(const char *name, bool expandable) {
+  bench own;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (bench_open(&own, expandable, expandable ? LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS : 0)) pairs_of(&own, names, name);
 }
 
 LADE_TEST_P(DeviceSchedule, Pairs, names, name) { pairs(name, false); }
 
 LADE_TEST_P(DeviceScheduleExpandable, Pairs, names, name) { pairs(name, true); }
+
+/* ---- Thread caches ----------------------------------------------------------------------------------------------- */
+
+#define CACHED_LIST(X)                                                                                                 \
+  X("pairs", op_pairs)                                                                                                 \
+  X("free_some", op_free_some)                                                                                         \
+  X("free_foreign", op_free_foreign)                                                                                   \
+  X("record", op_record)                                                                                               \
+  X("alloc_rest", op_alloc_rest)                                                                                       \
+  X("empty_cache", op_empty_cache)                                                                                     \
+  X("retire_own", op_retire_own)                                                                                       \
+  X("pool", op_pool)                                                                                                   \
+  X("snapshot", op_snapshot)                                                                                           \
+  X("history", op_history)                                                                                             \
+  X("stats", op_stats)
+
+static const operation cached_operations[] = {
+#define OPERATION_ENTRY(name, function) {name, function},
+    CACHED_LIST(OPERATION_ENTRY)
+#undef OPERATION_ENTRY
+};
+
+static const char *const cached_names[] = {
+#define OPERATION_NAME(name, function) name,
+    CACHED_LIST(OPERATION_NAME) NULL
+#undef OPERATION_NAME
+};
+
+LADE_TEST_P(DeviceScheduleThreadCaches, Pairs, cached_names, name) {
+  bench own;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  if (!bench_open(&own, false, LADE_DEVICE_THREAD_CACHES)) return;
+  own.table = cached_operations;
+  pairs_of(&own, cached_names, name);
+}
