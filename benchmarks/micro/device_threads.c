@@ -5,7 +5,8 @@
  * Each thread has a stream of its own and allocates and frees one block again and again, all at the same time. A figure is
  * what one pair takes in one thread: with 16 threads that each wait for all others it is 16 times what the lock's holder
  * needs. "lade" is lade's own cost: what was measured less "driver calls", which the same threads make at the same time.
- * "streams retired": measured with LADE_DEVICE_STREAMS_ARE_RETIRED, which makes no such calls. Further baselines: "empty requests", the lock alone, taken and given as often as a pair does; "mutex and list", what a
+ * "streams retired": measured with LADE_DEVICE_STREAMS_ARE_RETIRED, which makes no such calls; "thread caches": that with
+ * LADE_DEVICE_THREAD_CACHES (device_policy:threads) on top. Further baselines: "empty requests", the lock alone, taken and given as often as a pair does; "mutex and list", what a
  * program would write: a free list for each stream, all of them behind one pthread mutex.
  * (The process has more than one thread also where one works: device_cache measures a process of a single one.)
  *
@@ -44,6 +45,7 @@ struct rig {
   lade_runtime *runtime;
   lade_device_allocator *allocator;
   lade_device_allocator *retired; /* with LADE_DEVICE_STREAMS_ARE_RETIRED */
+  lade_device_allocator *caches;  /* with LADE_DEVICE_THREAD_CACHES, too */
   unsigned threads;
   double seconds; /* of a run */
   size_t bytes;
@@ -70,6 +72,7 @@ static bool allocator_pair(const worker *w, lade_device_allocator *allocator) {
 
 static bool cached_pair(worker *w) { return allocator_pair(w, w->r->allocator); }
 static bool retired_pair(worker *w) { return allocator_pair(w, w->r->retired); }
+static bool caches_pair(worker *w) { return allocator_pair(w, w->r->caches); }
 
 /* The driver call that such a pair makes: the stream's identity. */
 static bool driver_pair(worker *w) {
@@ -151,6 +154,7 @@ static double measured_run(void *user) { return threads_run(user, cached_pair); 
 static double driver_run(void *user) { return threads_run(user, driver_pair); }
 static double own_run(void *user) { return measured_run(user) - driver_run(user); }
 static double retired_run(void *user) { return threads_run(user, retired_pair); }
+static double caches_run(void *user) { return threads_run(user, caches_pair); }
 static double lock_run(void *user) { return threads_run(user, lock_pair); }
 static double mutex_run(void *user) { return threads_run(user, mutex_pair); }
 
@@ -168,9 +172,13 @@ static bool rig_open(rig *r, lade_runtime *runtime, unsigned threads, size_t byt
   }
   lade_device_options options;
   lade_device_options_init(&options);
+  lade_device_options caches;
+  lade_device_options_init(&caches);
   options.flags = LADE_DEVICE_STREAMS_ARE_RETIRED;
+  caches.flags = LADE_DEVICE_STREAMS_ARE_RETIRED | LADE_DEVICE_THREAD_CACHES;
   return (lade_device_allocator_create(runtime, 0, NULL, &r->allocator) == LADE_OK &&
-          lade_device_allocator_create(runtime, 0, &options, &r->retired) == LADE_OK) ||
+          lade_device_allocator_create(runtime, 0, &options, &r->retired) == LADE_OK &&
+          lade_device_allocator_create(runtime, 0, &caches, &r->caches) == LADE_OK) ||
          failed("allocator");
 }
 
@@ -178,7 +186,8 @@ static bool rig_close(rig *r) {
   pthread_mutex_destroy(&r->mutex);
   ladei_lock_destroy(&r->lock);
   return (lade_device_allocator_destroy(r->allocator, true) == LADE_OK &&
-          lade_device_allocator_destroy(r->retired, true) == LADE_OK) ||
+          lade_device_allocator_destroy(r->retired, true) == LADE_OK &&
+          lade_device_allocator_destroy(r->caches, true) == LADE_OK) ||
          failed("destroy");
 }
 
@@ -186,6 +195,7 @@ static bool rig_measure(bench *b, const bench_case *self, rig *r) {
   bench_variant variants[] = {{"lade", own_run, r},
                               {"measured", measured_run, r},
                               {"streams retired", retired_run, r},
+                              {"thread caches", caches_run, r},
                               {"driver calls", driver_run, r},
                               {"empty requests", lock_run, r},
                               {"mutex and list", mutex_run, r}};

@@ -9,6 +9,7 @@
  *   streams   as recorded, over 10,000 streams, one after the other, each idle when it is used again
  *   device    alloc and free of a device block on one stream
  *   retired   the same with LADE_DEVICE_STREAMS_ARE_RETIRED
+ *   caches    that with LADE_DEVICE_THREAD_CACHES, too
  * With "threads" the process has a second thread, which sleeps.
  */
 #include <pthread.h>
@@ -81,7 +82,7 @@ static void *sleeper_run(void *user) {
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    bench_error("usage: hot_paths pinned|recorded|streams|device|retired BYTES PAIRS [threads]");
+    bench_error("usage: hot_paths pinned|recorded|streams|device|retired|caches BYTES PAIRS [threads]");
     return 2;
   }
   size_t bytes = strtoull(argv[2], NULL, 10);
@@ -98,6 +99,8 @@ int main(int argc, char **argv) {
     status = device_run(driver, 0, bytes, pairs);
   } else if (strcmp(argv[1], "retired") == 0) {
     status = device_run(driver, LADE_DEVICE_STREAMS_ARE_RETIRED, bytes, pairs);
+  } else if (strcmp(argv[1], "caches") == 0) {
+    status = device_run(driver, LADE_DEVICE_STREAMS_ARE_RETIRED | LADE_DEVICE_THREAD_CACHES, bytes, pairs);
   } else {
     unsigned streams = strcmp(argv[1], "streams") == 0 ? MANY_STREAMS : strcmp(argv[1], "recorded") == 0 ? 1 : 0;
     status = pinned_run(driver, streams, bytes, pairs);
