@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The checks of `lade doctor`. Each looks by itself, by the call that the library makes or the file that it reads; none changes
+ * anything, none makes a context on a device.
+ */
+#include "tools/doctor/checks.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <linux/membarrier.h>
+#include <linux/mempolicy.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "config/config.h"
+#include "host/limits.h"
+#include "lade/runtime.h"
+#include "loaders/libarchive.h"
+#include "tools/topo/pages.h"
+#include "tools/topo/survey.h"
+
+static void put(char out[FINDING_TEXT_BYTES], const char *format, va_list arguments) {
+  vsnprintf(out, FINDING_TEXT_BYTES, format, arguments);
+}
+
+__attribute__((format(printf, 2, 3))) static void found(finding *out, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  put(out->found, format, arguments);
+  va_end(arguments);
+}
+
+__attribute__((format(printf, 3, 4))) static void advise(finding *out, finding_state state, const char *format, ...) {
+  va_list arguments;
+  out->state = state;
+  va_start(arguments, format);
+  put(out->advice, format, arguments);
+  va_end(arguments);
+}
+
+/* ---- The GPU ----------------------------------------------------------------------------------------------------- */
+
+static void driver_look(finding *out) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    bool wsl = access("/dev/dxg", F_OK) == 0;
+    found(out, "no libcuda.so.1");
+    advise(out, FINDING_TO_DO,
+           wsl ? "in WSL2 the driver is that of Windows: install it there, and add /usr/lib/wsl/lib to the library path"
+               : "install NVIDIA's driver (CUDA 12.0 or newer), in a container start it with --gpus all; without a GPU "
+                 "the software device does (runtime cpu)");
+    return;
+  }
+  int (*version_get)(int *) = NULL;
+  void *symbol = dlsym(library, "cuDriverGetVersion");
+  int version = 0;
+  memcpy(&version_get, &symbol, sizeof version_get);
+  if (version_get != NULL) (void)version_get(&version);
+  dlclose(library);
+  found(out, "libcuda.so.1, CUDA %d.%d", version / 1000, version % 1000 / 10);
+  if (version < 12000) advise(out, FINDING_TO_DO, "lade needs a driver of CUDA 12.0 or newer (525.60 and later)");
+}
+
+static void gpu_look(finding *out) {
+  lade_runtime *runtime = NULL;
+  lade_device_info info;
+  char size[SURVEY_SIZE_BYTES];
+  int count = 0;
+  if (lade_runtime_open("cuda", NULL, &runtime) != LADE_OK) {
+    found(out, "none: %.300s", lade_last_error()->text);
+    advise(out, FINDING_TO_DO,
+           "see the driver; in a container /dev/nvidia* must be there; CUDA_VISIBLE_DEVICES must not hide all");
+    return;
+  }
+  lade_device_info_init(&info);
+  lade_status status = lade_runtime_device_count(runtime, &count);
+  if (status == LADE_OK && count > 0) status = lade_runtime_device_info(runtime, 0, &info);
+  if (status == LADE_OK && count > 0)
+    found(out, "%d, the first: %s, %s", count, info.name, survey_size_text(info.total_bytes, size));
+  else
+    found(out, "none: %.300s", count == 0 ? "the driver names no device" : lade_last_error()->text);
+  if (status != LADE_OK || count == 0) advise(out, FINDING_TO_DO, "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES");
+  (void)lade_runtime_close(runtime);
+}
+
+/* ---- Limits ------------------------------------------------------------------------------------------------------ */
+
+#define ENOUGH_LOCKED_BYTES (UINT64_C(64) << 20) /* the default ring of a pipeline */
+#define ENOUGH_GROUP_BYTES  (UINT64_C(1) << 30)
+
+static void memlock_look(finding *out) {
+  ladei_pinned_limits limits;
+  char size[SURVEY_SIZE_BYTES];
+  ladei_pinned_limits_read("", &limits);
+  found(out, "%s of locked memory", survey_size_text(limits.memlock_bytes, size));
+  if (limits.memlock_bytes < ENOUGH_LOCKED_BYTES && geteuid() != 0)
+    advise(
+        out, FINDING_TO_DO,
+        "raise it: ulimit -l unlimited (limits.conf, LimitMEMLOCK=infinity), in a container --ulimit memlock=-1. The "
+        "driver pins without it, but io_uring cannot register blocks");
+}
+
+static void cgroup_look(finding *out) {
+  ladei_pinned_limits limits;
+  char size[SURVEY_SIZE_BYTES];
+  ladei_pinned_limits_read("", &limits);
+  if (limits.cgroup_headroom_bytes == LADEI_PINNED_NO_LIMIT) {
+    found(out, "no limit on memory");
+    return;
+  }
+  found(out, "%s of memory left", survey_size_text(limits.cgroup_headroom_bytes, size));
+  if (limits.cgroup_headroom_bytes < ENOUGH_GROUP_BYTES)
+    advise(out, FINDING_TO_DO, "pinned memory counts: raise memory.max (--memory), or set pinned_max_mb");
+}
+
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
+
+static void io_uring_look(finding *out) {
+  struct io_uring_params parameters;
+  memset(&parameters, 0, sizeof parameters);
+  long fd = syscall(SYS_io_uring_setup, 2, &parameters);
+  if (fd >= 0) {
+    close((int)fd);
+    found(out, "allowed");
+    return;
+  }
+  int code = errno;
+  found(out, "refused: %s", strerror(code));
+  advise(out, FINDING_TO_DO,
+         code == ENOSYS ? "the kernel is older than 5.1, or built without it; files are read with pread"
+                        : "allow it: sysctl kernel.io_uring_disabled=0, in a container a seccomp profile that has "
+                          "io_uring_setup; until then files are read with pread");
+}
+
+static void membarrier_look(finding *out) {
+  long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+  bool allowed = commands >= 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
+  found(out, "%s", allowed ? "allowed" : "refused");
+  if (!allowed)
+    advise(out, FINDING_TO_DO,
+           "allow membarrier in the seccomp profile (Linux 4.14 or newer): without it each call pays a fence");
+}
+
+static int numa_nodes_count(void) {
+  int count = 0;
+  char path[64];
+  for (int node = 0; node < 1024; node++) {
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+    count += access(path, F_OK) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+static void numa_look(finding *out) {
+  int count = numa_nodes_count(), mode = 0;
+  if (count == 0) {
+    found(out, "no nodes in /sys/devices/system/node");
+    advise(out, FINDING_TO_DO, "mount /sys in the container; until then memory is bound to no node");
+    return;
+  }
+  bool policy = syscall(SYS_get_mempolicy, &mode, NULL, 0, NULL, 0) == 0;
+  found(out, "%d node%s%s", count, count == 1 ? "" : "s", policy ? "" : ", memory policies refused");
+  if (count > 1 && !policy)
+    advise(out, FINDING_TO_DO, "allow mbind and get_mempolicy: --cap-add SYS_NICE, or a seccomp profile that has them");
+}
+
+static void huge_pages_look(finding *out) {
+  char mode[PAGES_MODE_BYTES];
+  pages_transparent_mode("", mode);
+  found(out, "transparent huge pages: %s", mode);
+  if (strcmp(mode, "always") != 0 && strcmp(mode, "madvise") != 0)
+    advise(out, FINDING_TO_DO,
+           "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root): pinning takes a page fault per 4 KiB "
+           "without");
+}
+
+/* ---- Libraries --------------------------------------------------------------------------------------------------- */
+
+static void toolkit_look(finding *out) {
+  const char *home = getenv("CUDA_HOME");
+  const char *const folders[] = {home != NULL ? home : "", "/usr/local/cuda", "/usr"};
+  char path[512];
+  for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+    snprintf(path, sizeof path, "%s/include/cuda.h", folders[i]);
+    if (folders[i][0] == '\0' || access(path, R_OK) != 0) continue;
+    found(out, "%.300s", path);
+    return;
+  }
+  found(out, "no cuda.h");
+  advise(out, FINDING_OPTIONAL,
+         "needed to build lade with its runtime cuda, not to run it: pip install nvidia-cuda-runtime, "
+         "or CUDA's toolkit, with CUDA_HOME set to its folder");
+}
+
+static void libarchive_look(finding *out) {
+  ladei_libarchive library;
+  bool opened = ladei_libarchive_open(&library) == LADE_OK;
+  found(out, opened ? "libarchive.so.13" : "none");
+  if (!opened)
+    advise(out, FINDING_OPTIONAL, "needed for tar shards: the package libarchive13 (Debian) or libarchive (Fedora)");
+}
+
+static void cufile_look(finding *out) {
+  void *library = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL);
+  found(out, library != NULL ? "libcufile.so.0" : "none");
+  if (library == NULL)
+    advise(out, FINDING_OPTIONAL, "needed for GPUDirect Storage (storage:cufile): libcufile of CUDA's toolkit");
+  else
+    dlclose(library);
+}
+
+/* ---- The environment --------------------------------------------------------------------------------------------- */
+
+static void settings_look(finding *out) {
+  ladei_settings_skips skips;
+  lade_config config;
+  lade_config_init(&config);
+  if (lade_config_from_env(&config) != LADE_OK) {
+    found(out, "%.300s", lade_last_error()->text);
+    advise(out, FINDING_TO_DO, "correct the variable; `lade settings` shows the keys");
+    return;
+  }
+  const char *variable = ladei_config_variable(&skips);
+  found(out, "%s%s", variable == NULL ? "no variable is set" : "from ", variable == NULL ? "" : variable);
+  if (skips.count == 0) return;
+  found(out, "from %s; %zu key%s passed over, the first: %.*s", variable, skips.count, skips.count == 1 ? "" : "s",
+        skips.first[0].key_bytes, skips.first[0].key);
+  advise(out, FINDING_TO_DO,
+         "lade does not know it, or does not serve it; LADE_LOG=warn names all, `lade settings` shows the keys");
+}
+
+const check checks[] = {{"driver", driver_look},
+                        {"gpu", gpu_look},
+                        {"memlock", memlock_look},
+                        {"cgroup", cgroup_look},
+                        {"io_uring", io_uring_look},
+                        {"membarrier", membarrier_look},
+                        {"numa", numa_look},
+                        {"huge_pages", huge_pages_look},
+                        {"cuda_headers", toolkit_look},
+                        {"libarchive", libarchive_look},
+                        {"cufile", cufile_look},
+                        {"settings", settings_look}};
+const size_t check_count = sizeof checks / sizeof checks[0];
