@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/backoff.h"
+#include "base/log.h"
 
 typedef enum kernel_help { HELP_UNKNOWN, HELP_GIVEN, HELP_REFUSED } kernel_help;
 
@@ -29,9 +30,18 @@ static _Atomic(kernel_help) help; /* as last heard; decides about new locks only
 
 static bool kernel_call(int command) { return syscall(__NR_membarrier, command, 0, 0) == 0; }
 
+static void help_note(bool given) {
+  kernel_help before = atomic_exchange_explicit(&help, given ? HELP_GIVEN : HELP_REFUSED, memory_order_relaxed);
+  if (!given && before != HELP_REFUSED)
+    ladei_log_later(
+        LADE_LOG_WARN,
+        "the kernel refuses membarrier(): threads that come from now on pay a fence in each call; those that "
+        "were there before keep what they have ready to themselves until their next call");
+}
+
 static bool kernel_register(void) {
   bool given = kernel_call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-  atomic_store_explicit(&help, given ? HELP_GIVEN : HELP_REFUSED, memory_order_relaxed);
+  help_note(given);
   return given;
 }
 
@@ -65,7 +75,7 @@ bool ladei_asym_lock_barrier(void) {
   int code = errno;
   bool done = kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
               (kernel_register() && kernel_call(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
-  atomic_store_explicit(&help, done ? HELP_GIVEN : HELP_REFUSED, memory_order_relaxed);
+  help_note(done);
   errno = code;
   return done;
 }

@@ -34,18 +34,18 @@
 
 enum { LINE_BYTES = 512, WAITING_LINES = 32 };
 
-typedef struct sink {
+typedef struct log_sink {
   lade_log_callback callback;
   void *user;
   lade_log_level level;
-} sink;
+} log_sink;
 
 _Atomic(int) ladei_log_level;
 _Atomic(unsigned) ladei_log_waiting_count;
 
 static ladei_lock sink_lock = {.rank = LADEI_RANK_LEAF};
-static sink sink_now; /* under sink_lock */
-static unsigned turn; /* under sink_lock; 0 or 1 */
+static log_sink current; /* under sink_lock */
+static unsigned turn;    /* under sink_lock; 0 or 1 */
 static _Atomic(unsigned) deliveries[2];
 
 /* A line is FREE, then its writer's (TAKEN), then READY with its place in the order, then its deliverer's (TAKEN). */
@@ -67,9 +67,9 @@ const char *lade_log_level_name(lade_log_level level) {
 
 /* ---- Delivery ---------------------------------------------------------------------------------------------------- */
 
-static sink sink_enter(unsigned *out_turn) {
+static log_sink sink_enter(unsigned *out_turn) {
   ladei_lock_acquire(&sink_lock);
-  sink s = sink_now;
+  log_sink s = current;
   *out_turn = turn;
   atomic_fetch_add_explicit(&deliveries[turn], 1, memory_order_relaxed);
   ladei_lock_release(&sink_lock);
@@ -78,7 +78,7 @@ static sink sink_enter(unsigned *out_turn) {
 
 static void sink_call(lade_log_level level, const char *text) {
   unsigned own;
-  sink s = sink_enter(&own);
+  log_sink s = sink_enter(&own);
   ladei_thread.log_turn = (uint8_t)(own + 1);
   if (s.callback != NULL && level <= s.level) s.callback(s.user, level, text);
   ladei_thread.log_turn = 0;
@@ -210,8 +210,8 @@ lade_status lade_log_set(lade_log_callback callback, void *user, lade_log_level 
   ladei_lock_acquire(&sink_lock);
   unsigned old = turn;
   turn = 1 - turn;
-  sink_now = (sink){callback, user, callback != NULL ? level : LADE_LOG_OFF};
-  atomic_store_explicit(&ladei_log_level, (int)sink_now.level, memory_order_relaxed);
+  current = (log_sink){callback, user, callback != NULL ? level : LADE_LOG_OFF};
+  atomic_store_explicit(&ladei_log_level, (int)current.level, memory_order_relaxed);
   ladei_lock_release(&sink_lock);
   ladei_backoff wait = {0};
   while (ladei_thread.log_turn == 0 && atomic_load_explicit(&deliveries[old], memory_order_acquire) != 0)

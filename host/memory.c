@@ -34,6 +34,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "host/nodes.h"
 #include "host/stats.h"
 #include "host/thread_caches.h"
@@ -160,6 +161,8 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   ladei_pinned_segment_open(segment, request->node->index);
   status = map_set(pool, segment);
   if (status != LADE_OK) goto fail_map;
+  ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %zu bytes at %p, NUMA node %d, source %d",
+                  (unsigned long long)pool->id, bytes, memory.base, request->node->os_index, (int)memory.source);
   *out = segment;
   return LADE_OK;
 
@@ -198,6 +201,8 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
     return status;
   }
   uint64_t reserved_bytes = ladei_pinned_segment_bytes(segment);
+  ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %llu bytes at %p given back",
+                  (unsigned long long)pool->id, (unsigned long long)reserved_bytes, memory.base);
   metadata_release(pool, segment);
   ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
   return LADE_OK;

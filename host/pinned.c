@@ -26,6 +26,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "host/memory.h"
 #include "host/nodes.h"
@@ -191,7 +192,9 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   idle_look(pool);
   ladei_pinned_block *block = request_ready(&request), *rest = NULL;
   if (block == NULL) {
+    ladei_log(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no block ready", (unsigned long long)pool->id, bytes);
     lade_status status = pool->policy->seek(pool, &request, &block);
+    ladei_log_flush();
     if (status != LADE_OK) return status;
     rest = ladei_pinned_block_next(block);
     if (pool->debug != NULL) {
@@ -430,6 +433,7 @@ lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream
   int cancellation = ladei_cancellation_hold();
   status = ladei_retire_stream_retire(pool->retire, stream);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status;
 }
 
@@ -440,6 +444,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pinned_pool_age(pool);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status != LADE_OK ? status : aged;
 }
 
@@ -460,6 +465,7 @@ lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
   lade_status waited = quarantine_end(pool);
   status = ladei_pinned_pool_trim(pool, 0);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status != LADE_OK ? status : waited;
 }
 
@@ -470,6 +476,7 @@ lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   status = ladei_pinned_pool_trim(pool, keep_bytes);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status != LADE_OK ? status : polled;
 }
 
@@ -481,6 +488,7 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, __func__, &node);
   if (status == LADE_OK) status = ladei_pinned_pool_reserve(pool, node, bytes);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status;
 }
 

@@ -22,6 +22,7 @@
 #include "base/cancellation.h"
 #include "base/cgroups.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "host/limits.h"
 #include "host/memory.h"
@@ -173,12 +174,23 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
   return status;
 }
 
+/* A failure that repeats is one line. */
+static void background_log(lade_pinned_pool *pool, lade_status status) {
+  bool failed = status != LADE_OK && status != LADE_NOT_READY;
+  ladei_log_flush();
+  if (failed && status != pool->background_status)
+    ladei_log(LADE_LOG_ERROR, "pinned pool %llu: background thread: %s", (unsigned long long)pool->id,
+              lade_last_error()->text);
+  pool->background_status = failed ? status : LADE_OK;
+}
+
 /* The background thread's work. Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
 static uint64_t pool_look(void *user) {
   lade_pinned_pool *pool = user;
   uint64_t done = 0;
-  (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
-  (void)ladei_pinned_pool_age(pool);
+  lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
+  lade_status aged = ladei_pinned_pool_age(pool);
+  background_log(pool, polled != LADE_OK ? polled : aged);
   return done;
 }
 
@@ -192,6 +204,17 @@ static lade_status background_start(lade_pinned_pool *pool) {
 
 static const ladei_pinned_policy *policy_of(uint32_t flags) {
   return (flags & LADE_PINNED_REFERENCE) != 0 ? &ladei_pinned_policy_pytorch : &ladei_pinned_policy_default;
+}
+
+static void created_log(const lade_pinned_pool *pool) {
+  ladei_log(
+      LADE_LOG_INFO,
+      "pinned pool %llu: created on runtime %s, device %d: sources 0x%x, at most %llu bytes, segments of %zu bytes, "
+      "magazines of %zu bytes, %u frees per event, wait %llu ms, policy %s",
+      (unsigned long long)pool->id, pool->runtime->ops->name, pool->device, pool->source.sources,
+      (unsigned long long)pool->max_bytes, pool->segment_bytes, pool->magazine_bytes, (unsigned)pool->event_batch,
+      (unsigned long long)(pool->wait_ns / NS_PER_MS),
+      pool->policy == &ladei_pinned_policy_pytorch ? "reference" : "default");
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
@@ -227,6 +250,8 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   if (status != LADE_OK) goto fail_pool;
   if ((own.flags & LADE_PINNED_BACKGROUND) != 0) status = background_start(pool);
   if (status != LADE_OK) goto fail_retire;
+  ladei_log_flush();
+  created_log(pool);
   *out = pool;
   return LADE_OK;
 
@@ -338,8 +363,11 @@ lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait) {
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status == LADE_OK) {
     int cancellation = ladei_cancellation_hold();
+    uint64_t id = pool->id;
     status = pool_destroy(pool, wait);
     ladei_cancellation_resume(cancellation);
+    ladei_log_flush();
+    if (status == LADE_OK) ladei_log(LADE_LOG_INFO, "pinned pool %llu: destroyed", (unsigned long long)id);
   }
   return status;
 }

@@ -97,6 +97,7 @@ struct lade_pinned_pool {
 
   ladei_pinned_cap_wait cap_wait; /* at the cap */
 
+  lade_status background_status; /* the background thread's own: its last failure, LADE_OK: none since */
   ladei_pinned_background background;
   ladei_pinned_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */

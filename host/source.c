@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "host/limits.h"
 #include "host/prefault.h"
@@ -247,6 +248,20 @@ static const source_entry sources[] = {
 
 enum { SOURCE_COUNT = sizeof sources / sizeof sources[0] };
 
+static void refusal_log(lade_pinned_source source, size_t bytes) {
+  static const struct {
+    lade_pinned_source source;
+    const char *name;
+  } names[] = {{LADE_PINNED_SOURCE_REGISTER, "register"},
+               {LADE_PINNED_SOURCE_DRIVER, "driver"},
+               {LADE_PINNED_SOURCE_POOL, "pool"},
+               {LADE_PINNED_SOURCE_PAGEABLE, "pageable"}};
+  size_t i = 0;
+  while (names[i].source != source) i++;
+  ladei_log_later(LADE_LOG_WARN, "pinned memory: source %s refused %zu bytes, the next one is tried: %s", names[i].name,
+                  bytes, lade_last_error()->text);
+}
+
 /* One source's attempt. A source that the runtime does not have leaves the refusal of an earlier one standing. */
 static lade_status source_try(const ladei_pinned_source_settings *settings, const source_entry *entry,
                               const ladei_topology *topology, int node, size_t bytes, ladei_pinned_memory *out,
@@ -260,6 +275,7 @@ static lade_status source_try(const ladei_pinned_source_settings *settings, cons
     ladei_error_restore(&saved);
     return before;
   }
+  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(entry->source, bytes);
   return status;
 }
 
@@ -399,6 +415,7 @@ lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *sett
     return ladei_pinned_memory_acquire(settings, region->topology, region->node, bytes, out, cost);
   ladei_error_save(&saved);
   lade_status status = region_register(settings, region, bytes, out, cost);
+  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(LADE_PINNED_SOURCE_REGISTER, bytes);
   status = sources_try(settings, region->topology, region->node, bytes, out, cost, 1, status);
   if (status == LADE_OK) ladei_error_restore(&saved);
   return status;

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/backoff.h"
+#include "base/log.h"
 #include "host/nodes.h"
 #include "host/usage.h"
 
@@ -122,7 +123,10 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
       unreached = true;
     }
   }
-  atomic_store_explicit(&pool->unreached, unreached, memory_order_relaxed);
+  if (atomic_exchange_explicit(&pool->unreached, unreached, memory_order_relaxed) < unreached)
+    ladei_log_later(LADE_LOG_WARN,
+                    "pinned pool %llu: what some threads keep ready cannot be reached until their next call",
+                    (unsigned long long)pool->id);
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
     if (cache->reached) ladei_asym_lock_open(&cache->asym_lock);

@@ -17,6 +17,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+
+#include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "runtime/last_stream.h"
@@ -224,7 +226,9 @@ lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
 lade_status lade_stream_synchronize(lade_runtime *runtime, lade_stream stream) {
   ladei_stream resolved;
   lade_status status = helper_enter_stream(runtime, stream, "runtime", runtime, __func__, &resolved);
-  return status != LADE_OK ? status : ladei_stream_wait(runtime, &resolved);
+  if (status == LADE_OK) status = ladei_stream_wait(runtime, &resolved);
+  ladei_log_flush();
+  return status;
 }
 
 lade_status lade_stream_query(lade_runtime *runtime, lade_stream stream) {

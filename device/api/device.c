@@ -17,6 +17,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "device/api/history_api.h"
 #include "device/api/settings.h"
@@ -67,6 +68,7 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
     int cancellation = ladei_cancellation_hold();                                                                      \
     (status) = BACKEND_CALL(function, __VA_ARGS__);                                                                    \
     ladei_cancellation_resume(cancellation);                                                                           \
+    ladei_log_flush();                                                                                                 \
   } while (0)
 
 /* The same for calls that may cause events, as an operation that captures a context from `level` on. */
@@ -79,6 +81,7 @@ static inline lade_status recounted(lade_device_allocator *allocator, lade_statu
     lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
     if (watched) ladei_device_history_end(allocator, &operation);                                                      \
     ladei_cancellation_resume(cancellation);                                                                           \
+    ladei_log_flush();                                                                                                 \
     return recounted(allocator, done);                                                                                 \
   } while (0)
 
@@ -341,10 +344,21 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   return status;
 }
 
+static void created_log(const lade_device_allocator *allocator, const lade_device_options *options) {
+  ladei_log(
+      LADE_LOG_INFO,
+      "device allocator %p: created on runtime %s, device %d: backend %s, at most %llu bytes (0: no limit), memory "
+      "fraction %g, expandable segments %u, flags 0x%x",
+      (const void *)allocator, allocator->runtime->ops->name, allocator->device, allocator->backend->name,
+      (unsigned long long)options->max_bytes, options->memory_fraction, (unsigned)options->expandable_segments,
+      (unsigned)options->flags);
+}
+
 static lade_status allocator_create(lade_runtime *runtime, int device, const ladei_device_backend *backend,
                                     const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = allocator_make(runtime, device, backend, setup, out);
+  if (status == LADE_OK) created_log(*out, setup->options);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -409,7 +423,11 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   status = destroy_allowed(allocator);
   if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
   if (status == LADE_OK) status = allocator->backend->close(allocator, wait);
-  if (status == LADE_OK) common_destroy(allocator);
+  if (status == LADE_OK) {
+    ladei_log_later(LADE_LOG_INFO, "device allocator %p: destroyed", (void *)allocator);
+    common_destroy(allocator);
+  }
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status;
 }

@@ -23,6 +23,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "device/heap/recent.h"
 #include "device/native/combine.h"
 #include "device/native/driver.h"
@@ -331,15 +332,26 @@ static inline __attribute__((always_inline)) bool request_hit(lade_device_alloca
 }
 
 /* Apart, so that a hit pays nothing for it. */
+static lade_status request_serve_missed(lade_device_allocator *allocator, ladei_device_request *request, void **out) {
+  ladei_device_block *block = NULL;
+  lade_status status = request_miss(allocator, request, &block);
+  if (status != LADE_OK) return status;
+  return block_serve(&allocator->heap, request, block, false, out) ? LADE_OK : records_missing();
+}
+
 static __attribute__((noinline)) lade_status request_missed(lade_device_allocator *allocator,
                                                             ladei_device_request *request, void **out) {
   request->pool_id = (lade_device_pool_id){0, 0};
   request->kept_bytes = 0;
   if (request->found) return records_missing();
-  ladei_device_block *block = NULL;
-  lade_status status = request_miss(allocator, request, &block);
-  if (status != LADE_OK) return status;
-  return block_serve(&allocator->heap, request, block, false, out) ? LADE_OK : records_missing();
+  ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no block cached", (void *)allocator,
+                  request->requested);
+  lade_status status = request_serve_missed(allocator, request, out);
+  if (atomic_load_explicit(&ladei_log_waiting_count, memory_order_relaxed) == 0) return status;
+  ladei_lock_release(&allocator->lock); /* all that the call needs the lock for is done */
+  ladei_log_flush();
+  ladei_lock_acquire(&allocator->lock);
+  return status;
 }
 
 /* Serves the request under the lock. */
@@ -432,7 +444,10 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     block = block_free(allocator, block);
   }
   ladei_device_combine_release(allocator);
-  if (status == LADE_OK && block != NULL) ladei_device_uses_add(allocator, block);
+  if (status == LADE_OK && block != NULL) {
+    ladei_device_uses_add(allocator, block);
+    ladei_log_flush();
+  }
   return status;
 }
 

@@ -11,6 +11,7 @@
 #include "device/native/driver.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/native/capture_mode.h"
 #include "device/native/finish.h"
 #include "device/observe/history.h"
@@ -41,6 +42,9 @@ lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, u
   lade_status status =
       allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);
   ladei_device_capture_mode_restore(allocator, mode);
+  if (status == LADE_OK)
+    ladei_log_later(LADE_LOG_INFO, "device allocator %p: segment at 0x%llx given back", (void *)allocator,
+                    (unsigned long long)address);
   return status;
 }
 
@@ -80,6 +84,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
     ladei_device_heap_segment_discard(&allocator->heap, segment);
     return status;
   }
+  ladei_log_later(LADE_LOG_INFO, "device allocator %p: segment of %zu bytes at %p", (void *)allocator, bytes, address);
   *out = ladei_device_heap_segment_insert(&allocator->heap, segment, (uint64_t)(uintptr_t)address, true);
   ladei_device_heap_segment_count_in(&allocator->heap, segment);
   return LADE_OK;

@@ -41,7 +41,8 @@ typedef enum lade_log_level {
  * @param text   Borrowed for the call. One line of at most 511 bytes, without its end; fit for a terminal.
  *
  * Called on the thread that has something to say, also on the library's own, and by several threads at a time. No lock of the
- * library is held, so it may call the library; what such calls have to say is not logged. It must return: no exception, longjmp
+ * library is held, so it may call the library, but not destroy the object that the thread is in a call of, nor wait for the thread's own work; what
+ * such calls have to say is not logged. It must return: no exception, longjmp
  * or pthread_exit. Cancellation of the thread is held off. errno and lade_last_error() are afterwards what they were before.
  */
 typedef void (*lade_log_callback)(void *user, lade_log_level level, const char *text);

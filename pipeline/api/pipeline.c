@@ -21,6 +21,7 @@
 #include "base/cancellation.h"
 #include "base/cgroups.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "pipeline/api/ticket.h"
@@ -361,6 +362,13 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   return LADE_OK;
 }
 
+static void created_log(const lade_pipeline *pipeline) {
+  ladei_log(
+      LADE_LOG_INFO, "pipeline %p: created on runtime %s, device %d: depth %u, %u readers, NUMA node %d, storage %d",
+      (const void *)pipeline, pipeline->runtime->ops->name, pipeline->options.device, (unsigned)pipeline->options.depth,
+      (unsigned)pipeline->options.readers, pipeline->numa_node, (int)pipeline->options.storage);
+}
+
 lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, const lade_pipeline_options *options,
                                  lade_pipeline **out) {
   lade_pipeline_options own;
@@ -378,6 +386,8 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
     int cancellation = ladei_cancellation_hold();
     status = pipeline_new(runtime, pool, &own, devices, out);
     ladei_cancellation_resume(cancellation);
+    ladei_log_flush();
+    if (status == LADE_OK) created_log(*out);
   }
   return status;
 }
@@ -442,6 +452,7 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   }
   if (status == LADE_OK) status = pipeline_dismantle(pipeline, false);
   if (status != LADE_OK) return ladei_error_prefix(status, "pipeline: destroy: ");
+  ladei_log_later(LADE_LOG_INFO, "pipeline %p: destroyed", (void *)pipeline);
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipe_unref_unlock(pipeline);
   return LADE_OK;
@@ -452,5 +463,6 @@ lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = pipeline_destroy(pipeline, cancel);
   ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
   return status;
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "host/ring_alloc.h"
 #include "pipeline/endpoints/checksum.h"
@@ -242,6 +243,7 @@ void ladei_pipe_execute_since_locked(lade_pipeline *pipeline, ladei_pipe_order *
   ladei_lock_assert_held(&pipeline->lock);
   ladei_lock_release(&pipeline->lock);
   lade_status status = ladei_pipe_execute(pipeline, order);
+  ladei_log_flush();
   const lade_error *error = lade_last_error(); /* this thread's; unchanged until the completion below */
   uint64_t executed_ns = ladei_pipe_timeline_now(pipeline);
   ladei_lock_acquire(&pipeline->lock);

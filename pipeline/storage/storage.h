@@ -209,6 +209,9 @@ void ladei_pipe_storage_wake(ladei_pipe_storage *storage);
 void ladei_pipe_storage_push(ladei_pipe_storage *storage);
 void ladei_pipe_storage_block_forget(ladei_pipe_storage *storage, unsigned index);
 
+/* Counts a file that O_DIRECT is refused for, with the reason's errno. */
+void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code);
+
 /* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
 lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
 

@@ -33,6 +33,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "pipeline/storage/storage_cufile.h"
 #include "pipeline/storage/storage_save.h"
@@ -51,6 +52,11 @@ static lade_status cufile_open(ladei_pipe_storage *storage, bool software_device
   return ladei_pipe_cufile_open(&storage->cufile);
 }
 
+static void refusal_note(ladei_pipe_storage *storage, const char *what) {
+  ladei_error_save(&storage->refusal);
+  ladei_log_later(LADE_LOG_WARN, "pipeline: %s is not used: %s", what, storage->refusal.text);
+}
+
 void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
                              unsigned blocks) {
   lade_error before;
@@ -60,9 +66,9 @@ void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, b
   if (ladei_pipe_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK)
     storage->engine = &ladei_pipe_storage_uring;
   else
-    ladei_error_save(&storage->refusal);
+    refusal_note(storage, "io_uring");
   if (wanted == LADE_STORAGE_CUFILE && cufile_open(storage, software_device) != LADE_OK)
-    ladei_error_save(&storage->refusal);
+    refusal_note(storage, "GPUDirect Storage");
   ladei_error_restore(&before);
 }
 
@@ -166,8 +172,11 @@ static int file_reopen(const ladei_pipe_storage_file *file, int fd, int flag) {
   return open_at_once(self, (file->write ? O_WRONLY : O_RDONLY) | flag);
 }
 
-static void direct_refuse(ladei_pipe_storage_file *file, int code) {
-  file->storage->direct_refused++;
+void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code) {
+  char reason[128];
+  if (file->storage->direct_refused++ == 0 && ladei_log_wants(LADE_LOG_WARN))
+    ladei_log_later(LADE_LOG_WARN, "pipeline: %s: O_DIRECT is refused: %s; such files go through the page cache",
+                    file->source.name, strerror_r(code, reason, sizeof reason));
   file->storage->refused_code = code;
 }
 
@@ -209,10 +218,10 @@ static void direct_open(ladei_pipe_storage_file *file, bool wanted) {
   } else if (wanted) {
     file->direct_fd = file_reopen(file, file->fd, O_DIRECT);
     file->owns_direct_fd = file->direct_fd >= 0;
-    if (file->direct_fd < 0) direct_refuse(file, errno);
+    if (file->direct_fd < 0) ladei_pipe_storage_direct_refuse(file, errno);
   }
   if (file->direct_fd >= 0 && !direct_alignment(file) && file->fd >= 0) {
-    direct_refuse(file, EINVAL);
+    ladei_pipe_storage_direct_refuse(file, EINVAL);
     (void)direct_drop(file);
   }
 }
@@ -339,7 +348,7 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
 void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file) {
   if (file->direct_fd >= 0 && file->fd >= 0 && !file->direct_off) {
     file->direct_off = true;
-    direct_refuse(file, EINVAL);
+    ladei_pipe_storage_direct_refuse(file, EINVAL);
   }
 }
 

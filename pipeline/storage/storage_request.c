@@ -131,10 +131,7 @@ static lade_status request_failed(ladei_pipe_storage_request *request, int code)
   }
   if (code == EINTR || code == ECANCELED) return LADE_NOT_READY;
   if (code == EINVAL && request->call.direct && file->fd >= 0) {
-    if (!atomic_exchange(&file->direct_off, true)) {
-      file->storage->direct_refused++;
-      file->storage->refused_code = code;
-    }
+    if (!atomic_exchange(&file->direct_off, true)) ladei_pipe_storage_direct_refuse(file, code);
     return LADE_NOT_READY;
   }
   return request_error(request, code);

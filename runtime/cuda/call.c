@@ -15,6 +15,8 @@
 #include <stdio.h>
 
 #include "base/error.h"
+
+#include "base/log.h"
 #include "runtime/cuda/driver.h"
 
 /* ---- Loss -------------------------------------------------------------------------------------------------------- */
@@ -47,7 +49,9 @@ static lade_status call_status(const cuda_call *call, CUresult code) {
   int none = 0;
   if (code == CUDA_ERROR_CONTEXT_IS_DESTROYED && !device_was_reset(call->runtime))
     return LADE_ERR_INVALID_ARGUMENT; /* of the program's own, left current: that ends no runtime */
-  if (ladei_cuda_is_final(code)) atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code);
+  if (ladei_cuda_is_final(code) && atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code))
+    ladei_log_later(LADE_LOG_ERROR, "runtime cuda: the device is lost: %s: %s (%d)", call->op,
+                    ladei_cuda_error_text(call->runtime, code), (int)code);
   return ladei_cuda_status(code, call->out_of_memory == LADE_OK ? LADE_ERR_OUT_OF_DEVICE_MEMORY : call->out_of_memory);
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/retire/retire_slots.h"
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
@@ -90,6 +91,13 @@ void ladei_retire_closing_count(ladei_retire *retire, ladei_retire_queue *queue,
   ladei_lock_assert_held(&retire->lock);
   retire->counters.streams_queried += attempt->asked;
   retire->counters.events_recorded += attempt->recorded;
+  if (attempt->result == LADEI_RETIRE_CLOSE_FAILED && !queue->failing)
+    ladei_log_later(LADE_LOG_ERROR, "retire: stream id %llu: no event can be recorded, its blocks stay pending: %s",
+                    (unsigned long long)queue->stream.id, lade_last_error()->text);
+  if (attempt->result == LADEI_RETIRE_CLOSE_LOST && !queue->lost)
+    ladei_log_later(LADE_LOG_ERROR,
+                    "retire: stream id %llu was destroyed before an event covered its uses: their blocks stay pending",
+                    (unsigned long long)queue->stream.id);
   queue->failing = attempt->result == LADEI_RETIRE_CLOSE_FAILED;
   queue->lost = attempt->result == LADEI_RETIRE_CLOSE_LOST && queue->notes == notes; /* Q9 */
   retire->counters.quarantines += queue->failing || attempt->result == LADEI_RETIRE_CLOSE_LOST;

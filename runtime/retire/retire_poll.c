@@ -8,6 +8,7 @@
 #include "runtime/retire/retire_poll.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/retire/retire_capture.h"
 #include "runtime/retire/retire_close.h"
 
@@ -26,6 +27,9 @@ static void event_answered(ladei_retire *retire, ladei_retire_queue *queue, lade
   ladei_lock_assert_held(&retire->lock);
   bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
   retire->counters.quarantines += failing;
+  if (failing && !(queue->kind == LADEI_RETIRE_QUEUE_FOREIGN ? use->failing : queue->failing))
+    ladei_log_later(LADE_LOG_ERROR, "retire: stream id %llu: an event cannot be asked, its blocks stay pending: %s",
+                    (unsigned long long)queue->stream.id, lade_last_error()->text);
   if (queue->kind == LADEI_RETIRE_QUEUE_FOREIGN)
     ladei_retire_use_failing_set(queue, use, failing);
   else

@@ -6,6 +6,8 @@
  */
 #include "runtime/soft/soft.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 
 #include "base/options.h"
@@ -178,5 +180,7 @@ lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream) 
 lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns) {
   void *self = NULL;
   lade_status status = soft_of(runtime, "lade_soft_device_lose", &self);
-  return status == LADE_OK ? ladei_soft_device_lose(self, device, at_ns) : status;
+  if (status == LADE_OK) status = ladei_soft_device_lose(self, device, at_ns);
+  ladei_log_flush();
+  return status;
 }

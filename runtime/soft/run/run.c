@@ -11,6 +11,8 @@
  */
 #include "runtime/soft/run/run.h"
 
+#include "base/log.h"
+
 #include <assert.h>
 
 #include "runtime/soft/run/queue.h"
@@ -123,6 +125,7 @@ void ladei_soft_device_drop(soft_runtime *rt, soft_device *device) {
   device->losing = true;
   engines_settle(rt, device);
   atomic_store_explicit(&device->lost, true, memory_order_release);
+  ladei_log_later(LADE_LOG_ERROR, "runtime %s: software device %d is lost", rt->name, device->ordinal);
   device->lose_at_ns = UINT64_MAX;
   for (uint32_t i = 1; i < rt->stream_count; i++) {
     soft_stream *stream = ladei_soft_stream_by_index(rt, i);

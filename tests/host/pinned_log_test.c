@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pinned pool logs: settings, segments, fallbacks, quarantined uses, lost devices; callbacks that use the pool. */
+#include <errno.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lade/soft.h"
+#include "tests/host/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/deny.h"
+#include "tests/support/heard.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+
+LADE_TEST(PinnedLog, TellsOfPoolsAndSegments) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  support_heard_begin(&heard, LADE_LOG_INFO);
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, ": segment of 2097152 bytes at "), 1);
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, "given back"), 1);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "no block ready"), 0);
+  pinned_fixture_close(&own);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, "at most 67108864 bytes, segments of 2097152"), 1);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, ": destroyed"), 1);
+}
+
+LADE_TEST(PinnedLog, TellsOfSlowPaths) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  support_heard_begin(&heard, LADE_LOG_DEBUG);
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096)); /* from the thread's magazine */
+  pinned_fixture_close(&own);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "4096 bytes: no block ready"), 1);
+}
+
+LADE_TEST(PinnedLog, WarnsOfASourceThatRefuses) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  support_fail(own.runtime, "host_register", 1, 1);
+  void *block = pinned_fixture_alloc(&own, 4096);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "source register refused 2097152 bytes"), 1);
+  LADE_EXPECT_EQ_INT(heard.count, 1);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
+}
+
+/* One line for an event that fails again and again. */
+LADE_TEST(PinnedLog, TellsOfQuarantinedUses) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.event_batch = 1;
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  pinned_fixture_use(&own, block, 0);
+  support_heard_begin(&heard, LADE_LOG_ERROR);
+  support_fail(own.runtime, "event_record", 1, 3);
+  pinned_fixture_free(&own, block);
+  for (int i = 0; i < 3; i++) (void)lade_pinned_process_events(own.pool);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "no event can be recorded, its blocks stay pending"),
+                     1);
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLog, TellsOfALostDevice) {
+  support_heard heard;
+  lade_runtime *runtime = support_runtime_open("sim");
+  support_heard_begin(&heard, LADE_LOG_ERROR);
+  LADE_EXPECT_OK(lade_soft_device_lose(runtime, 0, 0));
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "runtime sim: software device 0 is lost"), 1);
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
+}
+
+/* --- callbacks ---------------------------------------------------------------------------------------------------- */
+
+typedef struct use {
+  pinned_fixture *own;
+  bool inside;
+  int count;
+} use;
+
+/* As much as a segment has: grows the pool, too. */
+static void pool_use(void *user) {
+  use *u = user;
+  if (u->own->pool == NULL || u->inside) return;
+  u->inside = true;
+  void *block = pinned_fixture_alloc(u->own, PINNED_FIXTURE_SEGMENT_BYTES);
+  pinned_fixture_free(u->own, block);
+  u->inside = false;
+  u->count++;
+}
+
+/* A line made while the thread grows the pool is not delivered before the growth is over: the callback would wait for it. */
+LADE_TEST(PinnedLog, ItsCallbackMayUseThePool) {
+  support_heard heard;
+  pinned_fixture own = {.pool = NULL};
+  use u = {.own = &own};
+  lade_pinned_options options = pinned_fixture_options();
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  support_heard_begin(&heard, LADE_LOG_OFF);
+  heard.also = pool_use;
+  heard.user = &u;
+  LADE_EXPECT_EQ_INT(heard.count, 0);
+  support_heard_resume(&heard, LADE_LOG_DEBUG);
+  for (int i = 0; i < 3; i++) pinned_fixture_free(&own, pinned_fixture_alloc(&own, (size_t)4096 << i));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  support_heard_end();
+  LADE_EXPECT_GE_INT(u.count, 3);
+  pinned_fixture_close(&own);
+}
+
+/* --- the kernel --------------------------------------------------------------------------------------------------- */
+
+static int without_membarrier(void) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  alarm(60);
+  if (!support_deny(SYS_membarrier, EPERM, false)) return 77;
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return 1;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  return support_heard_count(&heard, LADE_LOG_WARN, "the kernel refuses membarrier()") == 1 ? 0 : 2;
+}
+
+LADE_TEST(PinnedLog, WarnsOfAKernelThatRefusesMembarrier) {
+  int status = -1;
+  pid_t child = fork();
+  if (child == 0) _exit(without_membarrier());
+  LADE_ASSERT(waitpid(child, &status, 0) == child && WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) LADE_SKIP("the system has no filters of system calls");
+  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
+}
