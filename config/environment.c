@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the environment says about the library's own output: LADE_LOG=LEVEL[:FILE].
+ * What the environment says about the library's own output: LADE_LOG=LEVEL[:FILE] and LADE_STATS=exit[:FILE].
  *
- * E1  The variable is obeyed once per process, by the first call that finds it set and good; its file stays open.
+ * E1  A variable is obeyed once per process, by the first call that finds it set and good; its file stays open.
  * E2  A program that has set a log of its own keeps it.
  * E3  A line is one write() to a file that is open for appending: lines of several threads and processes do not mix.
- * Locks: none; `log_begun` is taken by exchange.
+ * E4  A child of fork() writes no summary: its parent does.
+ * Locks: none; `log_begun` and `stats_begun` are taken by exchange.
  */
 #include "config/environment.h"
 
@@ -94,9 +95,37 @@ static lade_status log_begin(const char *text) {
   return status;
 }
 
+/* ---- LADE_STATS -------------------------------------------------------------------------------------------------- */
+
+static _Atomic(bool) stats_begun;
+static int stats_fd;
+static pid_t stats_process;
+
+static void stats_at_exit(void) {
+  if (getpid() == stats_process) ladei_stats_summary_write(stats_fd); /* E4 */
+}
+
+static lade_status stats_begin(const char *text) {
+  destination d = destination_split(text);
+  if (!word_is(&d, "exit") || (d.file != NULL && d.file[0] == '\0'))
+    return ladei_error(LADE_ERR_CONFIG, 0, "LADE_STATS is \"%s\"; expected exit or exit:FILE", text);
+  if (atomic_exchange(&stats_begun, true)) return LADE_OK; /* E1 */
+  lade_status status = destination_open("LADE_STATS", &d, &stats_fd);
+  stats_process = getpid();
+  if (status == LADE_OK && atexit(stats_at_exit) != 0) {
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "LADE_STATS: no memory for what is done at exit");
+    if (d.file != NULL) close(stats_fd);
+  }
+  if (status != LADE_OK) atomic_store(&stats_begun, false);
+  return status;
+}
+
+static bool is_set(const char *text) { return text != NULL && text[0] != '\0'; }
+
 lade_status ladei_environment_apply(void) {
-  const char *log = getenv("LADE_LOG");
-  return log == NULL || log[0] == '\0' ? LADE_OK : log_begin(log);
+  const char *log = getenv("LADE_LOG"), *stats = getenv("LADE_STATS");
+  lade_status status = is_set(log) ? log_begin(log) : LADE_OK;
+  return status == LADE_OK && is_set(stats) ? stats_begin(stats) : status;
 }
 
 /* ---- Keys that were passed over ---------------------------------------------------------------------------------- */

@@ -5,10 +5,13 @@
 
 #include "base/config.h"
 
-/* Does what LADE_LOG says, once per process (lade/config.h). A failure leaves everything as it was. */
+/* Does what LADE_LOG and LADE_STATS say, once per process (lade/config.h). A failure of the one leaves it as it was. */
 lade_status ladei_environment_apply(void);
 
 /* Logs the keys of a variable that were passed over, each once per process. */
 void ladei_environment_skips_log(const char *variable, const ladei_settings_skips *skips);
+
+/* Writes a line for each living pool, allocator and pipeline, and one with their number. */
+void ladei_stats_summary_write(int fd);
 
 #endif /* LADE_CONFIG_ENVIRONMENT_H */

@@ -22,6 +22,7 @@
 #include "base/cancellation.h"
 #include "base/cgroups.h"
 #include "base/error.h"
+#include "base/living.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "host/limits.h"
@@ -252,6 +253,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   if (status != LADE_OK) goto fail_retire;
   ladei_log_flush();
   created_log(pool);
+  ladei_living_add(&pool->living, LADEI_LIVING_PINNED, pool);
   *out = pool;
   return LADE_OK;
 
@@ -343,6 +345,7 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
   ladei_lock_assert_none_held();
   lade_runtime *runtime = pool->runtime;
   bool had_background = pool->background.running;
+  ladei_living_remove(&pool->living);
   ladei_pinned_background_stop(&pool->background);
   lade_status status = pool_wind_up(pool, wait);
   if (status != LADE_OK) {
@@ -350,6 +353,7 @@ static lade_status pool_destroy(lade_pinned_pool *pool, bool wait) {
     ladei_error_save(&saved);
     if (had_background && ladei_pinned_background_start(&pool->background, pool_look, pool) != LADE_OK)
       ladei_error_restore(&saved); /* goes on without: the callers look themselves */
+    ladei_living_add(&pool->living, LADEI_LIVING_PINNED, pool);
     return status;
   }
   ladei_pinned_thread_caches_abandon(pool);

@@ -22,6 +22,8 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+
+#include "base/living.h"
 #include "base/pagemap.h"
 #include "host/background.h"
 #include "host/cap_wait.h"
@@ -97,6 +99,7 @@ struct lade_pinned_pool {
 
   ladei_pinned_cap_wait cap_wait; /* at the cap */
 
+  ladei_living living;           /* base/living: its own */
   lade_status background_status; /* the background thread's own: its last failure, LADE_OK: none since */
   ladei_pinned_background background;
   ladei_pinned_driver_pools driver_pools;

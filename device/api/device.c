@@ -17,6 +17,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/living.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "device/api/history_api.h"
@@ -358,7 +359,10 @@ static lade_status allocator_create(lade_runtime *runtime, int device, const lad
                                     const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = allocator_make(runtime, device, backend, setup, out);
-  if (status == LADE_OK) created_log(*out, setup->options);
+  if (status == LADE_OK) {
+    ladei_living_add(&(*out)->living, LADEI_LIVING_DEVICE, *out);
+    created_log(*out, setup->options);
+  }
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -419,6 +423,7 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
+  ladei_living_remove(&allocator->living);
   ladei_device_thread_caches_drain(allocator);
   status = destroy_allowed(allocator);
   if (status == LADE_OK) status = ladei_device_shared_finish(allocator);
@@ -426,6 +431,8 @@ lade_status lade_device_allocator_destroy(lade_device_allocator *allocator, bool
   if (status == LADE_OK) {
     ladei_log_later(LADE_LOG_INFO, "device allocator %p: destroyed", (void *)allocator);
     common_destroy(allocator);
+  } else {
+    ladei_living_add(&allocator->living, LADEI_LIVING_DEVICE, allocator);
   }
   ladei_cancellation_resume(cancellation);
   ladei_log_flush();

@@ -27,6 +27,8 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+
+#include "base/living.h"
 #include "device/heap/heap.h"
 #include "device/state/history_state.h"
 #include "lade/device.h"
@@ -66,6 +68,7 @@ struct lade_device_allocator {
   ladei_retire *retire; /* NULL where a backend waits for nothing itself */
   int device;
   uint64_t total_bytes; /* of the device */
+  ladei_living living;  /* base/living: its own */
 
   /* On one line of cache, which goes where calls are published (native/combine.h). */
   _Alignas(64) ladei_lock lock;

@@ -150,10 +150,12 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  * LADE_LOG=error|warn|info|debug[:FILE] begins the log (lade/log.h), on standard error or at the end of FILE; `off` does not.
  * The first call of the process that finds it set does that, unless the program has set a callback of its own.
  *
+ * LADE_STATS=exit[:FILE] writes a line for each pool, allocator and pipeline that is alive when the process exits.
+ *
  * @param config  [in,out] Set up by lade_config_init(). Untouched on error.
  *
  * Threads: as getenv().
- * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a LADE_LOG that is none of these, LADE_ERR_IO for a
+ * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a LADE_LOG or LADE_STATS that is none of these, LADE_ERR_IO for a
  * file that cannot be opened.
  */
 LADE_API lade_status lade_config_from_env(lade_config *config);

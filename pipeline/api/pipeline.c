@@ -21,6 +21,7 @@
 #include "base/cancellation.h"
 #include "base/cgroups.h"
 #include "base/error.h"
+#include "base/living.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -387,7 +388,10 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
     status = pipeline_new(runtime, pool, &own, devices, out);
     ladei_cancellation_resume(cancellation);
     ladei_log_flush();
-    if (status == LADE_OK) created_log(*out);
+    if (status == LADE_OK) {
+      ladei_living_add(&(*out)->living, LADEI_LIVING_PIPELINE, *out);
+      created_log(*out);
+    }
   }
   return status;
 }
@@ -443,7 +447,9 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
 
 static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
   lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status == LADE_OK && pipeline->driver_state != NULL) {
+  if (status != LADE_OK) return ladei_error_prefix(status, "pipeline: destroy: ");
+  ladei_living_remove(&pipeline->living);
+  if (pipeline->driver_state != NULL) {
     status = pipeline_drain(pipeline, cancel);
     if (status == LADE_OK) {
       ladei_pinned_ring_listener_remove(pipeline->ring_shares, &pipeline->listener);
@@ -451,7 +457,10 @@ static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {
     }
   }
   if (status == LADE_OK) status = pipeline_dismantle(pipeline, false);
-  if (status != LADE_OK) return ladei_error_prefix(status, "pipeline: destroy: ");
+  if (status != LADE_OK) {
+    ladei_living_add(&pipeline->living, LADEI_LIVING_PIPELINE, pipeline);
+    return ladei_error_prefix(status, "pipeline: destroy: ");
+  }
   ladei_log_later(LADE_LOG_INFO, "pipeline %p: destroyed", (void *)pipeline);
   ladei_lock_acquire(&pipeline->lock);
   ladei_pipe_unref_unlock(pipeline);

@@ -14,6 +14,8 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
+
+#include "base/living.h"
 #include "host/ring_share.h"
 #include "host/topology.h"
 #include "lade/pipeline.h"
@@ -58,6 +60,7 @@ struct lade_pipeline {
   lade_pinned_pool *pool;
   ladei_pinned_ring_shares *ring_shares; /* the pool's */
   ladei_pinned_ring_listener listener;   /* among them while the driver runs */
+  ladei_living living;                   /* base/living: its own */
   ladei_event_pool *events;
   const ladei_pipe_driver *driver;
   void *driver_state;            /* the driver's own */
