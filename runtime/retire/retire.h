@@ -204,7 +204,8 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns);
  * Waits for all streams with pending uses, quarantined ones included, and calls done(); also for polls of other
  * threads, and their calls of done().
  *
- * LADE_OK: of what was added before nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed.
+ * LADE_OK: of what was added before nothing is pending. LADE_NOT_READY: what is left waits for graphs to be destroyed (or
+ * to end, where a launch is in flight, or a host function holds up the driver's thread for a second).
  * LADE_ERR_CAPTURE: streams that capture, or a capture that forbids waiting. LADE_ERR_DEVICE_LOST: that device runs
  * nothing any more, and its tickets were given to done(). Else the first failure of the driver; its tickets stay.
  */

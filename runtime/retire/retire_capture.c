@@ -14,6 +14,7 @@
  * C3  queue->record_live exactly while the record exists and the retire object lives: the record points to the queue,
  *     which is kept. Two threads that meet a new capture at once may make two records; the second one's queue
  *     is never found by anybody, and is freed with its record.
+ * C4  A fence has two owners, its user object and its maker; the last one frees it.
  * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs on a thread of the
  * driver at any time. The rest is under retire->lock.
  */
@@ -175,6 +176,53 @@ lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_ca
 bool ladei_retire_capture_any_gone(ladei_retire *retire) {
   return atomic_load_explicit(&retire->captures->gone, memory_order_relaxed) != NULL;
 }
+
+/* ---- Fences ------------------------------------------------------------------------------------------------------ */
+
+struct ladei_retire_fence {
+  atomic_bool passed;
+  atomic_int owners;
+};
+
+static void fence_release(ladei_retire_fence *fence) {
+  if (atomic_fetch_sub_explicit(&fence->owners, 1, memory_order_acq_rel) == 1) free(fence);
+}
+
+/* Destructor of the user object. */
+static void fence_pass(void *user) {
+  ladei_retire_fence *fence = user;
+  ladei_switch_point("fence passes", 0);
+  atomic_store_explicit(&fence->passed, true, memory_order_release);
+  fence_release(fence);
+}
+
+ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire) {
+  ladei_lock_assert_none_held();
+  ladei_retire_fence *fence = calloc(1, sizeof *fence);
+  if (fence == NULL) return NULL;
+  atomic_init(&fence->passed, false);
+  atomic_init(&fence->owners, 2);
+  void *self = retire->runtime->self;
+  ladei_user_object object;
+  lade_error callers;
+  ladei_error_save(&callers);
+  bool made = ladei_retire_driver(retire)->user_object_create(self, fence_pass, fence, &object) == LADE_OK;
+  bool released = made && ladei_retire_driver(retire)->user_object_release(self, object) == LADE_OK;
+  ladei_error_restore(&callers);
+  if (!made) fence_release(fence);
+  if (!released) fence_release(fence); /* of an object made, the driver keeps the other one */
+  return released ? fence : NULL;
+}
+
+bool ladei_retire_fence_passed(const ladei_retire_fence *fence) {
+  return atomic_load_explicit(&fence->passed, memory_order_acquire);
+}
+
+void ladei_retire_fence_drop(ladei_retire_fence *fence) {
+  if (fence != NULL) fence_release(fence);
+}
+
+/* ---- The end of captures ----------------------------------------------------------------------------------------- */
 
 void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);

@@ -23,4 +23,17 @@ bool ladei_retire_capture_any_gone(ladei_retire *retire);
 /* Under the lock: finishes the uses of captures whose graphs have gone. */
 void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
 
+/*
+ * A user object of no graph, released at once. Drivers run destructors one after the other, in the order in which the last
+ * references go: once the fence has passed, so have the ends of graphs that were destroyed before it was made. CUDA does
+ * not promise that order.
+ */
+typedef struct ladei_retire_fence ladei_retire_fence;
+
+/* Not under the lock. NULL where there is no memory, or the driver makes none; leaves the error record alone. */
+ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire);
+bool ladei_retire_fence_passed(const ladei_retire_fence *fence);
+/* At any time. NULL does nothing. */
+void ladei_retire_fence_drop(ladei_retire_fence *fence);
+
 #endif /* LADE_RUNTIME_RETIRE_CAPTURE_H */

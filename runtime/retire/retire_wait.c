@@ -256,19 +256,6 @@ lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
              : ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | SYNC_QUARANTINE_ALONE, walk_quarantine, NULL, NULL);
 }
 
-/* The end of a graph is reported on a thread of the driver, a moment later: waits for that moment. What is still held
- * after it is held by a living graph, for which nobody can wait. */
-static void graphs_settle(ladei_retire *retire) {
-  enum { ROUNDS = 10 };
-  const lade_runtime_ops *driver = ladei_retire_driver(retire);
-  uint64_t start_ns = driver->now_ns(retire->runtime->self), sleep_ns = SLEEP_MIN_NS;
-  for (int i = 0; i < ROUNDS && !ladei_retire_capture_any_gone(retire); i++) {
-    lade_status status = time_pass(retire, SLEEP_MAX_NS, &sleep_ns);
-    bool moved = driver->step != NULL && driver->now_ns(retire->runtime->self) != start_ns;
-    if (status != LADE_OK || moved) return; /* on virtual time the moment is this one */
-  }
-}
-
 /* Whether uses wait for graphs; once what other threads found done has been given to done(), too. */
 static bool captures_left(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
@@ -278,14 +265,43 @@ static bool captures_left(ladei_retire *retire) {
   return left;
 }
 
+/*
+ * The end of a graph is reported on a thread of the driver, a moment later; on a busy machine the moment is long. So
+ * a fence is made, and all that is reported before it is waited for: what is held after that, a living graph holds, for
+ * which nobody can wait. A few rounds more are for drivers that let the fence overtake. A fence that is late by FENCE_LIMIT_NS
+ * is behind a host function of the program, which may wait for the caller.
+ */
+enum { ROUNDS_MORE = 10, FENCE_LIMIT_NS = 1000000000 };
+
+/* A virtual clock keeps the order exactly; without a fence there it is not to move. */
+static bool settled(ladei_retire *retire, const ladei_retire_fence *fence, uint64_t start_ns) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  uint64_t now_ns = driver->now_ns(retire->runtime->self);
+  if (fence != NULL && !ladei_retire_fence_passed(fence)) return now_ns - start_ns >= FENCE_LIMIT_NS;
+  return driver->step != NULL && (fence != NULL || now_ns != start_ns);
+}
+
+static lade_status graphs_settle(ladei_retire *retire) {
+  ladei_retire_fence *fence = ladei_retire_fence_make(retire);
+  uint64_t start_ns = ladei_retire_driver(retire)->now_ns(retire->runtime->self), sleep_ns = SLEEP_MIN_NS;
+  lade_status status = LADE_OK;
+  for (int left = ROUNDS_MORE; status == LADE_OK && left > 0 && !settled(retire, fence, start_ns);) {
+    if (fence == NULL || ladei_retire_fence_passed(fence)) left--;
+    bool passes = time_pass(retire, SLEEP_MAX_NS, &sleep_ns) == LADE_OK;
+    status = ladei_retire_pass_run(retire, 0, ladei_retire_walk_poll, NULL, NULL);
+    if (!passes || !captures_left(retire)) break;
+  }
+  ladei_retire_fence_drop(fence);
+  return status;
+}
+
 static lade_status synchronize(ladei_retire *retire, unsigned flags) {
   lade_status status = ladei_runtime_check_process(retire->runtime);
   if (status != LADE_OK) return status;
   status = ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | flags, walk_synchronize, NULL, NULL);
   bool captured = captures_left(retire);
   if (status != LADE_OK || !captured) return status;
-  graphs_settle(retire);
-  status = ladei_retire_pass_run(retire, 0, ladei_retire_walk_poll, NULL, NULL);
+  status = graphs_settle(retire);
   return status == LADE_OK && captures_left(retire) ? LADE_NOT_READY : status;
 }
 

@@ -65,6 +65,8 @@ struct fake_driver {
   bool other_context; /* streams are of another context than the device's own */
   bool implicit;
   int64_t events, objects;
+  fake_object *late, **late_end; /* whose destructors are due when the clock was read late_reads more times */
+  uint64_t late_reads;
   uint64_t now_ns, per_read;
   fake_plan plans[OP_COUNT];
 };
@@ -295,12 +297,40 @@ static lade_status op_event_synchronize(void *self, lade_event handle) {
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 /* Not under the mutex. */
-static void object_destroy(fake_driver *fake, fake_object *object) {
+static void object_end(fake_driver *fake, fake_object *object) {
   object->destroy(object->user);
   free(object);
   pthread_mutex_lock(&fake->mutex);
   fake->objects--;
   pthread_mutex_unlock(&fake->mutex);
+}
+
+/* Not under the mutex: at once, or behind those that are late. */
+static void object_destroy(fake_driver *fake, fake_object *object) {
+  pthread_mutex_lock(&fake->mutex);
+  bool late = fake->late_reads > 0;
+  if (late) {
+    object->next = NULL;
+    *fake->late_end = object;
+    fake->late_end = &object->next;
+  }
+  pthread_mutex_unlock(&fake->mutex);
+  if (!late) object_end(fake, object);
+}
+
+void fake_objects_late(fake_driver *fake, uint64_t reads) {
+  pthread_mutex_lock(&fake->mutex);
+  fake->late_reads = reads;
+  pthread_mutex_unlock(&fake->mutex);
+}
+
+/* Under the mutex: the clock is read. Returns the objects that are due. */
+static fake_object *late_take(fake_driver *fake) {
+  if (fake->late_reads == 0 || --fake->late_reads > 0) return NULL;
+  fake_object *due = fake->late;
+  fake->late = NULL;
+  fake->late_end = &fake->late;
+  return due;
 }
 
 static lade_status op_user_object_create(void *self, ladei_host_function destroy, void *user, ladei_user_object *out) {
@@ -488,7 +518,12 @@ static uint64_t op_now_ns(void *self) {
   pthread_mutex_lock(&fake->mutex);
   uint64_t now = fake->now_ns;
   fake->now_ns += fake->per_read;
+  fake_object *due = late_take(fake);
   pthread_mutex_unlock(&fake->mutex);
+  for (fake_object *next; due != NULL; due = next) {
+    next = due->next;
+    object_end(fake, due);
+  }
   return now;
 }
 
@@ -552,6 +587,7 @@ static void table_fill(lade_runtime_ops *ops) {
 fake_driver *fake_open(lade_runtime **out) {
   fake_driver *fake = calloc(1, sizeof *fake);
   pthread_mutex_init(&fake->mutex, NULL);
+  fake->late_end = &fake->late;
   table_fill(&fake->ops);
   stream_add(fake, LADEI_STREAM_LEGACY);
   LADE_EXPECT_OK(ladei_runtime_adopt(&fake->ops, fake, NULL, out));

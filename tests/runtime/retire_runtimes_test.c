@@ -242,6 +242,26 @@ LADE_TEST_P(RetireRuntimes, CapturedBlockReturnsAfterGraphExecAndLaunch, SUPPORT
   bench_close(&own);
 }
 
+/* Regression: the first of several graphs whose end was reported ended the wait for all. */
+LADE_TEST_P(RetireRuntimes, SynchronizeHearsOfEveryDestroyedGraph, SUPPORT_RUNTIMES, name) {
+  enum { GRAPHS = 16 };
+  bench own;
+  ladei_graph graphs[GRAPHS];
+  if (!bench_open(&own, name)) return;
+  lade_stream stream = stream_open(&own);
+  for (int i = 0; i < GRAPHS; i++) {
+    LADE_ASSERT_OK(capture(&own, stream, true, NULL));
+    bench_use(&own, i, stream);
+    LADE_ASSERT_OK(capture(&own, stream, false, &graphs[i]));
+  }
+  LADE_EXPECT_STATUS(LADE_NOT_READY, ladei_retire_synchronize(own.retire)); /* nobody can wait for a graph */
+  for (int i = 0; i < GRAPHS; i++) LADE_EXPECT_OK(own.runtime->ops->graph_destroy(own.runtime->self, graphs[i]));
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  LADE_EXPECT_EQ_INT(atomic_load(&own.done), GRAPHS);
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, stream));
+  bench_close(&own);
+}
+
 LADE_TEST_P(RetireRuntimes, CaptureBegunBetweenNoteAndFreeIsNotDisturbed, SUPPORT_RUNTIMES, name) {
   bench own;
   if (!bench_open(&own, name)) return;
