@@ -611,7 +611,7 @@ static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
       wait ? ladei_retire_synchronize(allocator->retire) : ladei_retire_poll(allocator->retire, LADEI_POLL_CLOSE, NULL);
   /* A lost device has given its blocks back: they are freed like others. */
   if (ladei_device_gauges_current(&allocator->heap.counters.active) == 0) return LADE_OK;
-  return status != LADE_OK ? status : ladei_device_check_active(allocator);
+  return status != LADE_OK && status != LADE_NOT_READY ? status : ladei_device_check_active(allocator);
 }
 
 /* Gives everything back: what a flush leaves are reservations that never were mapped. Lock held. */

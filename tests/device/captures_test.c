@@ -132,6 +132,9 @@ LADE_TEST_P(hazard_H09, UseInAnotherCaptureLastsAsLongAsItsGraph, SUPPORT_RUNTIM
   char *next = device_fixture_alloc(&f, 1000, 0);
   LADE_EXPECT_NE_PTR(next, used);
   device_fixture_free(&f, next);
+  LADE_EXPECT_STATUS(LADE_NOT_READY,
+                     lade_device_allocator_destroy(f.allocator, true)); /* nobody can wait for a graph */
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 freed blocks are still in use");
   graph_destroy(&f, graph);
   block_wait wait = {&f, used, false};
   LADE_EXPECT(support_wait(f.runtime, block_is_back, &wait));
