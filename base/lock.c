@@ -225,13 +225,6 @@ void ladei_lock_give_awaited(ladei_lock *lock) {
 
 #ifndef NDEBUG
 
-bool ladei_lock_try_acquire(ladei_lock *lock) {
-  held_check(lock);
-  if (!ladei_lock_word_try(lock)) return false;
-  held_push(lock);
-  return true;
-}
-
 void ladei_lock_acquire(ladei_lock *lock) {
   held_check(lock);
   ladei_lock_word_take(lock);

@@ -82,7 +82,7 @@ void ladei_lock_give_awaited(ladei_lock *lock); /* gives one for which somebody 
 
 /* A process with one thread has nobody to exclude: then plain words do what locked instructions do else. The word says
  * the truth either way, so a second thread may come at any moment, also while the lock is held. */
-static inline bool ladei_lock_word_try(ladei_lock *lock) {
+static inline void ladei_lock_word_take(ladei_lock *lock) {
   uint32_t word = LADEI_LOCK_FREE;
   ladei_switch_point("lock", (int)lock->rank);
   if (__libc_single_threaded) {
@@ -92,11 +92,7 @@ static inline bool ladei_lock_word_try(ladei_lock *lock) {
     (void)atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_HELD, memory_order_acquire,
                                                   memory_order_relaxed);
   }
-  return word == LADEI_LOCK_FREE;
-}
-
-static inline void ladei_lock_word_take(ladei_lock *lock) {
-  if (!ladei_lock_word_try(lock)) ladei_lock_wait(lock);
+  if (word != LADEI_LOCK_FREE) ladei_lock_wait(lock);
 }
 
 static inline void ladei_lock_word_give(ladei_lock *lock) {
@@ -117,16 +113,6 @@ static inline void ladei_lock_release(ladei_lock *lock) { ladei_lock_word_give(l
 void ladei_lock_acquire(ladei_lock *lock);
 void ladei_lock_release(ladei_lock *lock);
 #endif
-/* False, and nothing held, where another thread holds it. Checked like acquire. */
-#ifdef NDEBUG
-static inline bool ladei_lock_try_acquire(ladei_lock *lock) { return ladei_lock_word_try(lock); }
-#else
-bool ladei_lock_try_acquire(ladei_lock *lock);
-#endif
-/* A moment ago nobody held it. */
-static inline bool ladei_lock_is_free(const ladei_lock *lock) {
-  return atomic_load_explicit(&lock->word, memory_order_relaxed) == LADEI_LOCK_FREE;
-}
 
 /* The calling thread holds the lock; no lade lock at all. Nothing in builds with NDEBUG. */
 #ifdef NDEBUG

@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
@@ -321,13 +320,12 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
                                   const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
-  lade_device_allocator *allocator = aligned_alloc(_Alignof(lade_device_allocator), sizeof *allocator);
+  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
   if (allocator == NULL) {
     ladei_runtime_release(runtime);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_allocator_create: no memory for %zu bytes",
                        sizeof *allocator);
   }
-  memset(allocator, 0, sizeof *allocator);
   allocator->runtime = runtime;
   allocator->device = device;
   allocator->backend = backend;

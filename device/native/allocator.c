@@ -12,8 +12,7 @@
  * A2  A block that is handed out changes neither its record nor its address, so a call finds it without the lock
  *     (ladei_device_heap_peek). Where that fails, the search under the lock says why.
  * A3  Static probes for tracers, each a no-op without a tracer: lade:device_alloc (address, device, bytes asked for,
- *     stream id) and lade:device_free (address), in the order of the changes; in the thread that executes the call, which
- *     may be another one's (combine.h).
+ *     stream id) and lade:device_free (address), in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/native.h"
@@ -25,7 +24,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/heap/recent.h"
-#include "device/native/combine.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -372,16 +370,6 @@ static lade_status request_prepare(lade_device_allocator *allocator, ladei_devic
   return LADE_OK;
 }
 
-/* Has the holder of the lock serve the request. False: a miss. Apart, so that nobody else has the call on its stack. */
-static __attribute__((noinline)) bool alloc_combine(lade_device_allocator *allocator,
-                                                    const ladei_device_request *request, void **out) {
-  ladei_device_call call = {
-      .requested = request->requested, .stream_key = request->stream_key, .stream_id = request->stream.id};
-  if (!ladei_device_call_combine(allocator, &call)) return false;
-  *out = call.pointer;
-  return true;
-}
-
 lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   ladei_device_request request;
   request.requested = bytes;
@@ -391,13 +379,10 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
     status = ladei_device_uses_process(allocator, 0, &done);
   }
   if (status != LADE_OK) return status;
-  if (!ladei_lock_try_acquire(&allocator->lock)) {
-    if (alloc_combine(allocator, &request, out)) return LADE_OK;
-    ladei_lock_acquire(&allocator->lock);
-  }
+  ladei_lock_acquire(&allocator->lock);
   status = request_serve(allocator, &request, out);
   if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
-  ladei_device_combine_release(allocator);
+  ladei_lock_release(&allocator->lock);
   return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
 
@@ -423,17 +408,9 @@ static inline __attribute__((always_inline)) ladei_device_block *block_free(lade
   return block;
 }
 
-static __attribute__((noinline)) bool free_combine(lade_device_allocator *allocator, void *pointer) {
-  ladei_device_call call = {.pointer = pointer};
-  return ladei_device_call_combine(allocator, &call);
-}
-
 lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer) {
   ladei_device_block *block = NULL;
-  if (!ladei_lock_try_acquire(&allocator->lock)) {
-    if (free_combine(allocator, pointer)) return LADE_OK;
-    ladei_lock_acquire(&allocator->lock);
-  }
+  ladei_lock_acquire(&allocator->lock);
   block = ladei_device_block_map_get(&allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
   lade_status status = LADE_OK;
   if (block == NULL || block->state != LADEI_DEVICE_HEAP_ALLOCATED)
@@ -443,7 +420,7 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
   }
-  ladei_device_combine_release(allocator);
+  ladei_lock_release(&allocator->lock);
   if (status == LADE_OK && block != NULL) {
     ladei_device_uses_add(allocator, block);
     ladei_log_flush();
@@ -455,43 +432,8 @@ void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_de
   ladei_lock_acquire(&allocator->lock);
   DTRACE_PROBE1(lade, device_free, (void *)(uintptr_t)block->address);
   block = block_free(allocator, block);
-  ladei_device_combine_release(allocator);
+  ladei_lock_release(&allocator->lock);
   if (block != NULL) ladei_device_uses_add(allocator, block);
-}
-
-/* ---- Calls of other threads (combine.h) -------------------------------------------------------------------------- */
-
-static bool alloc_execute(lade_device_allocator *allocator, ladei_device_call *call) {
-  ladei_device_request request;
-  request.requested = call->requested;
-  request.stream_key = call->stream_key;
-  if (!request_hit(allocator, &request, &call->pointer)) {
-    if (allocator->heap.ages_tick) request.pool->searches--; /* its own thread searches again, and is counted then */
-    return false;
-  }
-  DTRACE_PROBE4(lade, device_alloc, call->pointer, allocator->device, call->requested, call->stream_id);
-  return true;
-}
-
-static bool free_execute(lade_device_allocator *allocator, const ladei_device_call *call) {
-  ladei_device_heap *heap = &allocator->heap;
-  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)call->pointer);
-  bool plain =
-      block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
-  if (!plain) return false;
-  DTRACE_PROBE1(lade, device_free, call->pointer);
-  ladei_device_block_free_begin(heap, block);
-  ladei_device_recent_free_complete(heap, block);
-  return true;
-}
-
-bool ladei_device_call_execute(lade_device_allocator *allocator, ladei_device_call *call) {
-  ladei_lock_assert_held(&allocator->lock);
-  bool heard = allocator->heap.listener != NULL;
-  if (heard) allocator->history.acting = &call->thread;
-  bool served = call->requested > 0 ? alloc_execute(allocator, call) : free_execute(allocator, call);
-  if (heard) allocator->history.acting = NULL;
-  return served;
 }
 
 /* ---- Record ------------------------------------------------------------------------------------------------------ */

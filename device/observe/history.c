@@ -44,8 +44,7 @@ void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_ope
 static ladei_device_context *operation_context(const ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
   const ladei_device_operation *op = history->operations;
-  pthread_t thread = history->acting != NULL ? *history->acting : pthread_self();
-  while (op != NULL && !pthread_equal(op->thread, thread)) op = op->outer;
+  while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
   return op == NULL ? NULL : op->context;
 }
 

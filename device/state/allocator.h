@@ -70,13 +70,8 @@ struct lade_device_allocator {
   uint64_t total_bytes; /* of the device */
   ladei_living living;  /* base/living: its own */
 
-  /* On one line of cache, which goes where calls are published (native/combine.h). */
-  _Alignas(64) ladei_lock lock;
-  _Atomic(struct ladei_device_call *) published; /* newest first */
-  struct ladei_device_call *taken;               /* of those, oldest first, not executed yet */
-  uint64_t combined;                             /* calls that were served by other threads, so far */
-
-  _Alignas(64) ladei_device_heap heap;
+  ladei_lock lock;
+  ladei_device_heap heap;
 
   uint64_t max_bytes; /* cap of the options; UINT64_MAX: none */
   bool fraction_set;

@@ -47,7 +47,6 @@ typedef struct ladei_device_history {
   uint64_t now_ns;   /* latest look at the clock */
 
   ladei_device_operation *operations;
-  const pthread_t *acting; /* whose call the lock's holder executes now (native/combine.h); NULL: its own */
   ladei_device_context *unreferenced;
 
   ladei_device_tracked_event *queue; /* [queue_begin, queue_end) wait */
