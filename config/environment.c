@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "config/stats.h"
 
 enum { REPORTED_MOST = 256, LINE_BYTES = 600 };
 

@@ -11,7 +11,4 @@ lade_status ladei_environment_apply(void);
 /* Logs the keys of a variable that were passed over, each once per process. */
 void ladei_environment_skips_log(const char *variable, const ladei_settings_skips *skips);
 
-/* Writes a line for each living pool, allocator and pipeline, and one with their number. */
-void ladei_stats_summary_write(int fd);
-
 #endif /* LADE_CONFIG_ENVIRONMENT_H */

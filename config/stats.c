@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/living.h"
-#include "config/environment.h"
+#include "config/stats.h"
 #include "lade/device.h"
 #include "lade/pinned.h"
 #include "lade/pipeline.h"

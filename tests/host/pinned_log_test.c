@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pinned pool logs: settings, segments, fallbacks, quarantined uses, lost devices; callbacks that use the pool. */
+/* Across sources: What a pinned pool logs: settings, segments, fallbacks, quarantined uses, lost devices; callbacks that use the pool. */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What moves the bytes of a checkpoint: loads past the page cache, and loads by GPUDirect Storage, with a cuFile in place of
+ * Across sources: What moves the bytes of a checkpoint: loads past the page cache, and loads by GPUDirect Storage, with a cuFile in place of
  * NVIDIA's. Loads come after the work on their streams, so their transfers were always staged where cuFile was asked for.
  */
 #include <fcntl.h>
