@@ -56,13 +56,13 @@ static void slots_fill(slots *s, void *base) {
 }
 
 static void rounds_run(lade_runtime *runtime, lade_device_allocator *allocator, lade_stream compute, lade_stream copy) {
-  static unsigned char host[4096];
+  static unsigned char input[4096], output[4096]; /* the last copy out may still run while the next one reads */
   for (int i = 0; i < ROUNDS; i++) {
     void *block;
     LADE(lade_device_alloc(allocator, SLOT_BYTES, compute, &block));
-    LADE(lade_copy_async(runtime, block, host, sizeof host, compute)); /* in place of a kernel */
+    LADE(lade_copy_async(runtime, block, input, sizeof input, compute)); /* in place of a kernel */
     LADE(lade_stream_synchronize(runtime, compute));
-    LADE(lade_copy_async(runtime, host, block, sizeof host, copy));
+    LADE(lade_copy_async(runtime, output, block, sizeof output, copy));
     LADE(lade_device_record_stream(allocator, block, copy)); /* the slot comes back after the copy */
     LADE(lade_device_free(allocator, block));
   }

@@ -22,11 +22,13 @@ static _Atomic(size_t) populated_bytes;
 static _Atomic(char *) advised_base; /* the last area that was mapped by lade */
 static _Atomic(size_t) advised_bytes;
 
+enum { STEP_BYTES = 2 << 20 }; /* of host/prefault.c; a registration of the software device populates a whole segment */
+
 /* In the place of the system's, which is called, and then counted. */
 int madvise(void *address, size_t bytes, int advice) {
   int result = (int)syscall(SYS_madvise, address, bytes, advice);
 #ifdef MADV_POPULATE_WRITE
-  if (advice == MADV_POPULATE_WRITE) atomic_fetch_add(&populated_bytes, bytes);
+  if (advice == MADV_POPULATE_WRITE && bytes <= STEP_BYTES) atomic_fetch_add(&populated_bytes, bytes);
 #endif
   if (advice == MADV_DONTFORK) {
     atomic_store(&advised_base, address);
