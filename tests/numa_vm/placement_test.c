@@ -4,6 +4,7 @@
  * tests are skipped: tests/numa_vm/run starts a virtual machine that has two, with a PCI display on each in place of a
  * GPU.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +83,10 @@ static void expect_node_told(lade_pinned_pool *pool, const void *block, int node
 LADE_TEST(NumaVm, CountsPagesWhereTheyWereTouchedFirst) {
   SKIP_UNLESS_TWO_NODES();
   ladei_topology *topology = topology_load();
+  cpu_set_t all;
+  LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof all, &all), 0);
   for (int node = 0; node < NODES; node++) {
+    LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof all, &all), 0); /* a thread is bound within its mask */
     ladei_topology_bind_thread(topology, node);
     void *memory = mmap(NULL, BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     LADE_ASSERT(memory != MAP_FAILED);
@@ -90,6 +94,7 @@ LADE_TEST(NumaVm, CountsPagesWhereTheyWereTouchedFirst) {
     expect_on_node(memory, BLOCK_BYTES, node);
     munmap(memory, BLOCK_BYTES);
   }
+  LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof all, &all), 0);
   ladei_topology_destroy(topology);
 }
 
