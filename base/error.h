@@ -45,4 +45,11 @@ void ladei_text_tame(char *text);
 void ladei_error_save(lade_error *out);
 void ladei_error_restore(const lade_error *saved);
 
+/* For a row of calls of which each may fail, with nothing to clean up in between. */
+#define LADEI_TRY(call)                                                                                                \
+  do {                                                                                                                 \
+    lade_status ladei_try_status = (call);                                                                             \
+    if (ladei_try_status != LADE_OK) return ladei_try_status;                                                          \
+  } while (0)
+
 #endif /* LADE_BASE_ERROR_H */

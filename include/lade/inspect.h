@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Where every byte is: one picture of the device allocators, pinned pools and pipelines of a process, in files that other
+ * people's tools open.
+ *
+ *   lade_part parts[] = {lade_part_device(allocator), lade_part_pinned(pool)};
+ *   lade_snapshot *snapshot;
+ *   lade_snapshot_take(parts, 2, NULL, &snapshot);
+ *   lade_snapshot_save(snapshot, LADE_SNAPSHOT_PICKLE, NULL, "memory.pickle"); // PyTorch's viewer opens it
+ *   lade_snapshot_save(snapshot, LADE_SNAPSHOT_HTML, NULL, "memory.html");     // any browser, no network
+ *   lade_snapshot_destroy(snapshot);
+ *
+ * A snapshot is data: it does not change, it outlives its parts, and one that was read from a file is the same object as one
+ * that was taken. Its tables name each other by index and its texts by number; 0 is the empty text. Rows of tables are fixed for
+ * a soname.
+ */
+#ifndef LADE_INSPECT_H
+#define LADE_INSPECT_H
+
+#include "lade/device.h"
+#include "lade/pinned.h"
+#include "lade/pipeline.h"
+#include "lade/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+
+/** What a part is. Numbers are fixed. */
+typedef enum lade_part_kind {
+  LADE_PART_DEVICE = 1,   /**< A lade_device_allocator. */
+  LADE_PART_PINNED = 2,   /**< A lade_pinned_pool. */
+  LADE_PART_PIPELINE = 3, /**< A lade_pipeline. */
+} lade_part_kind;
+
+/** Something that is looked into. */
+typedef struct lade_part {
+  uint32_t kind; /**< lade_part_kind. */
+  uint32_t reserved;
+  void *object;     /**< Borrowed; must outlive the call, or the publisher, that it is given to. */
+  const char *name; /**< For reports; borrowed as long. NULL: kind and number, such as "pinned 0". */
+} lade_part;
+
+/** A device allocator as a part. Threads: any. */
+LADE_INLINE lade_part lade_part_device(lade_device_allocator *allocator) {
+  lade_part part = LADE_ZERO;
+  part.kind = LADE_PART_DEVICE;
+  part.object = allocator;
+  return part;
+}
+
+/** A pinned pool as a part. Threads: any. */
+LADE_INLINE lade_part lade_part_pinned(lade_pinned_pool *pool) {
+  lade_part part = LADE_ZERO;
+  part.kind = LADE_PART_PINNED;
+  part.object = pool;
+  return part;
+}
+
+/** A pipeline as a part: counters alone, it has no memory of its own. Threads: any. */
+LADE_INLINE lade_part lade_part_pipeline(lade_pipeline *pipeline) {
+  lade_part part = LADE_ZERO;
+  part.kind = LADE_PART_PIPELINE;
+  part.object = pipeline;
+  return part;
+}
+
+/* ---- The tables of a snapshot ------------------------------------------------------------------------------------ */
+
+/** A snapshot: tables that never change. */
+typedef struct lade_snapshot lade_snapshot;
+
+/** Number of a stack, a note or another index that is not there. */
+#define LADE_SNAPSHOT_NONE UINT32_MAX
+
+/** One part, and where its rows are in the other tables. */
+typedef struct lade_snapshot_part {
+  uint32_t kind;   /**< lade_part_kind. */
+  int32_t device;  /**< Ordinal; -1: none. */
+  uint32_t name;   /**< Text. */
+  uint32_t events; /**< 1: the part's history was on. */
+  uint64_t first_segment, segment_count;
+  uint64_t first_block, block_count; /**< Those of its segments, in their order. */
+  uint64_t first_event, event_count; /**< Oldest first. */
+  uint64_t first_counter, counter_count;
+  uint64_t first_setting, setting_count;
+  uint64_t lost_count;     /**< Events since the history was turned on that the ring no longer held. */
+  uint64_t capacity_bytes; /**< Of the device, or the pool's cap; 0: unknown. */
+  uint64_t max_entries;    /**< Events that the ring holds; 0: no history. */
+  uint64_t time_ns;        /**< Wall clock, ns since 1970, of the moment that segments and blocks show. */
+  uint64_t
+      skew_ns; /**< How much later than the snapshot's `time_ns` that is: 0 where the part was rolled back to it. */
+} lade_snapshot_part;
+
+/** Flags of a segment. */
+typedef enum lade_snapshot_segment_flag {
+  LADE_SNAPSHOT_SEGMENT_LARGE = 1,      /**< Of the large pool of a device allocator. */
+  LADE_SNAPSHOT_SEGMENT_EXPANDABLE = 2, /**< A mapped part of an expandable segment. */
+} lade_snapshot_segment_flag;
+
+/** A contiguous run of device or pinned memory. */
+typedef struct lade_snapshot_segment {
+  uint64_t address;
+  uint64_t total_bytes;     /**< Sum of its blocks. */
+  uint64_t allocated_bytes; /**< Handed out. */
+  uint64_t active_bytes;    /**< Handed out or pending. */
+  uint64_t requested_bytes; /**< Asked for, in active blocks. */
+  uint64_t stream;          /**< Its handle as a number; 0 for pinned memory. */
+  lade_device_pool_id pool; /**< {0, 0}: the default pools. */
+  uint64_t first_block, block_count;
+  uint32_t part;     /**< Index. */
+  uint32_t stack;    /**< Index, of the allocation it was got for; LADE_SNAPSHOT_NONE. */
+  uint32_t flags;    /**< lade_snapshot_segment_flag. */
+  int32_t numa_node; /**< Of pinned memory, OS index; -1: none. */
+} lade_snapshot_segment;
+
+/** A piece of a segment; the blocks of a segment cover it, in the order of addresses. */
+typedef struct lade_snapshot_block {
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t requested_bytes; /**< As asked for; 0 while inactive. */
+  uint32_t state;           /**< lade_device_block_state; of pinned memory too. */
+  uint32_t stack;           /**< Index, of its allocation; LADE_SNAPSHOT_NONE. */
+  uint32_t note;            /**< Text that the program wrote on the live block. */
+  uint32_t reserved;
+} lade_snapshot_block;
+
+/** Something that happened. */
+typedef struct lade_snapshot_event {
+  uint64_t time_ns;         /**< Wall clock, ns since 1970. */
+  uint64_t address;         /**< Of an out-of-memory: the device's free bytes. */
+  uint64_t bytes;           /**< As in lade_device_event. */
+  uint64_t stream;          /**< Its handle as a number. */
+  lade_device_pool_id pool; /**< {0, 0}: the default pools, or none. */
+  uint32_t stack;           /**< Index; LADE_SNAPSHOT_NONE. */
+  uint32_t label;           /**< Text: the label of the thread (`user_metadata`), or the text of an annotation. */
+  uint32_t scopes;          /**< Text: the thread's scopes, outermost first, divided by "/" (`compile_context`). */
+  uint32_t part;            /**< Index. */
+  uint32_t action;          /**< lade_device_action; of pinned memory too. */
+  uint32_t reserved;
+} lade_snapshot_event;
+
+/** A call stack: its frames, innermost first. */
+typedef struct lade_snapshot_stack {
+  uint64_t first_frame;
+  uint64_t frame_count;
+} lade_snapshot_stack;
+
+/** A frame. Without function and file it is not symbolised: module and address name it. */
+typedef struct lade_snapshot_frame {
+  uint64_t address;  /**< Of the call; 0: none. */
+  uint32_t function; /**< Text. */
+  uint32_t file;     /**< Text. */
+  uint32_t line;     /**< 0: unknown. */
+  uint32_t module;   /**< Index; LADE_SNAPSHOT_NONE. */
+} lade_snapshot_frame;
+
+/** A program file or library that addresses of frames lie in. */
+typedef struct lade_snapshot_module {
+  uint64_t base;     /**< Where it was loaded: what to subtract from an address. */
+  uint64_t bytes;    /**< From base on. */
+  uint32_t path;     /**< Text. */
+  uint32_t build_id; /**< Text, in hexadecimal. */
+} lade_snapshot_module;
+
+/** A counter of a part. */
+typedef struct lade_snapshot_counter {
+  int64_t value;
+  uint32_t key; /**< Text, such as "allocated_bytes.all.current". */
+  uint32_t part;
+} lade_snapshot_counter;
+
+/** What the value of a setting is. */
+typedef enum lade_snapshot_setting_kind {
+  LADE_SNAPSHOT_SETTING_BOOL = 1, /**< `integer`, 0 or 1. */
+  LADE_SNAPSHOT_SETTING_INTEGER = 2,
+  LADE_SNAPSHOT_SETTING_REAL = 3,
+  LADE_SNAPSHOT_SETTING_TEXT = 4,
+} lade_snapshot_setting_kind;
+
+/** A setting of a part. A key that ends in "." and something is an entry of a map, such as
+ * "roundup_power2_divisions.1024". */
+typedef struct lade_snapshot_setting {
+  int64_t integer;
+  double real;
+  uint32_t text; /**< Text. */
+  uint32_t key;  /**< Text. */
+  uint32_t kind; /**< lade_snapshot_setting_kind. */
+  uint32_t part;
+} lade_snapshot_setting;
+
+/** All tables. Borrowed: valid until lade_snapshot_destroy(). */
+typedef struct lade_snapshot_tables {
+  size_t struct_size;
+  const lade_snapshot_part *parts;
+  const lade_snapshot_segment *segments; /**< Of each part by ascending address. */
+  const lade_snapshot_block *blocks;
+  const lade_snapshot_event *events;
+  const lade_snapshot_stack *stacks;
+  const lade_snapshot_frame *frames;
+  const lade_snapshot_module *modules;
+  const lade_snapshot_counter *counters;
+  const lade_snapshot_setting *settings;
+  uint64_t part_count, segment_count, block_count, event_count, stack_count, frame_count, module_count, counter_count,
+      setting_count;
+  uint64_t text_count; /**< Texts have the numbers 0 to text_count - 1. */
+  uint64_t time_ns;    /**< Wall clock, ns since 1970: the moment that the snapshot shows. */
+  uint64_t process_id; /**< 0: unknown. */
+} lade_snapshot_tables;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_snapshot_tables_init(lade_snapshot_tables *tables) {
+  const lade_snapshot_tables zero = LADE_ZERO;
+  *tables = zero;
+  tables->struct_size = sizeof(lade_snapshot_tables);
+}
+
+/**
+ * Look into a snapshot.
+ *
+ * @param tables  [in,out] Set up by lade_snapshot_tables_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_snapshot_tables_get(const lade_snapshot *snapshot, lade_snapshot_tables *tables);
+
+/**
+ * A text by its number, UTF-8 and NUL-terminated; "" for a number that is not there. Borrowed: valid until
+ * lade_snapshot_destroy(). Never NULL. Threads: any.
+ */
+LADE_API const char *lade_snapshot_text(const lade_snapshot *snapshot, uint32_t text);
+
+/* ---- Taking ------------------------------------------------------------------------------------------------------ */
+
+/** Flags of lade_snapshot_options. */
+typedef enum lade_snapshot_flag {
+  LADE_SNAPSHOT_NO_BLOCKS = 1,    /**< Counters and settings alone: no segments, blocks, events. */
+  LADE_SNAPSHOT_NO_EVENTS = 2,    /**< Without the histories. Parts are then not rolled back to one moment. */
+  LADE_SNAPSHOT_NO_STACKS = 4,    /**< Without stacks. */
+  LADE_SNAPSHOT_ONE_DEVICE = 8,   /**< Of parts that have a device, only those of `device`. */
+  LADE_SNAPSHOT_ONE_POOL = 16,    /**< Of device allocators, only the segments, blocks and events of `pool`. */
+  LADE_SNAPSHOT_NO_SYMBOLS = 32,  /**< Frames of lade's stacks keep addresses and modules: symbolised elsewhere. */
+  LADE_SNAPSHOT_NO_ROLL_BACK = 64 /**< Each part as it was when it was copied. */
+} lade_snapshot_flag;
+
+/** A frame as a program describes it. */
+typedef struct lade_frame {
+  const char *function; /**< NULL: "". */
+  const char *file;     /**< NULL: "". */
+  uint32_t line;        /**< 0: unknown. */
+  uint32_t reserved;
+} lade_frame;
+
+/** Options of lade_snapshot_take; all zero means all defaults: everything, of all parts. */
+typedef struct lade_snapshot_options {
+  size_t struct_size;
+  uint32_t flags;           /**< lade_snapshot_flag, ored. */
+  int32_t device;           /**< See LADE_SNAPSHOT_ONE_DEVICE. */
+  lade_device_pool_id pool; /**< See LADE_SNAPSHOT_ONE_POOL. */
+  /** Names the frames of a context that the program's own callback captured, innermost first. Writes at most `capacity`
+   * of them, and returns how many; texts are borrowed until its next call. Called once for each distinct context, with no
+   * lock held, in the call that takes the snapshot. NULL: contexts that are not lade's stacks are left out. */
+  size_t (*describe)(void *user, const void *context, lade_frame *frames, size_t capacity);
+  void *user; /**< For `describe`. */
+} lade_snapshot_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_snapshot_options_init(lade_snapshot_options *options) {
+  const lade_snapshot_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_snapshot_options);
+}
+
+/**
+ * Copy what the parts hold: segments, blocks, events, counters, settings.
+ *
+ * Parts are copied one after the other, each at one moment of its own. Where the histories of all parts that have memory
+ * are on, those copied later are rolled back to the moment of the first; else the snapshot tells how much later each is
+ * (lade_snapshot_part.skew_ns).
+ *
+ * @param parts    Borrowed for the call; `count` of them, at most 1,000.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
+ *
+ * Threads: any; calls of others on a part wait as lade_device_snapshot_take() says. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ * Source: docs/inspect.md "Snapshots".
+ */
+LADE_API lade_status lade_snapshot_take(const lade_part *parts, size_t count, const lade_snapshot_options *options,
+                                        lade_snapshot **out);
+
+/** Free a snapshot. NULL does nothing. Threads: any; independent of the parts' lives. */
+LADE_API void lade_snapshot_destroy(lade_snapshot *snapshot);
+
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
+
+/** Formats of files; docs/formats.md has their schemas. Numbers are fixed. */
+typedef enum lade_snapshot_format {
+  LADE_SNAPSHOT_PICKLE = 1,          /**< PyTorch's: its viewers open it. Written, and read (protocols 2 to 5). */
+  LADE_SNAPSHOT_JSON = 2,            /**< lade's own, everything. Written and read. */
+  LADE_SNAPSHOT_FOLDED = 3,          /**< Live memory by stack, a line for each: what flame graph tools read. */
+  LADE_SNAPSHOT_FOLDED_SEGMENTS = 4, /**< The same by segment. */
+  LADE_SNAPSHOT_SVG = 5,             /**< The folded text as a picture. */
+  LADE_SNAPSHOT_SVG_SEGMENTS = 6,    /**< The same by segment. */
+  LADE_SNAPSHOT_HTML = 7,            /**< One page that needs no network. */
+  LADE_SNAPSHOT_PPROF = 8,           /**< pprof's, compressed: in use and allocated, counts and bytes. */
+  LADE_SNAPSHOT_CHROME_TRACE = 9,    /**< Chrome's trace events: counters, lives of blocks by stream, notes. */
+  LADE_SNAPSHOT_PROMETHEUS = 10,     /**< Counters as Prometheus' text. */
+  LADE_SNAPSHOT_OPENMETRICS = 11,    /**< Counters as OpenMetrics' text. */
+  LADE_SNAPSHOT_MAP = 12,            /**< Segments as text, a character for each 20 MiB. */
+  LADE_SNAPSHOT_RMM_CSV = 13,        /**< RMM's allocation log. Read only. */
+} lade_snapshot_format;
+
+/** Takes `bytes` bytes of output. Another status than LADE_OK ends the writing and is returned by the call that writes. */
+typedef lade_status (*lade_writer)(void *user, const void *data, size_t bytes);
+
+/** Options of lade_snapshot_write; all zero means all defaults. */
+typedef struct lade_snapshot_write_options {
+  size_t struct_size;
+  const lade_snapshot
+      *before;       /**< HTML, folded text and SVG: show what changed since. Borrowed for the call. NULL: none. */
+  const char *title; /**< HTML and SVG. Borrowed for the call. NULL: a title that says what it is. */
+} lade_snapshot_write_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_snapshot_write_options_init(lade_snapshot_write_options *options) {
+  const lade_snapshot_write_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_snapshot_write_options);
+}
+
+/**
+ * Write a snapshot in a format.
+ *
+ * @param format   lade_snapshot_format.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param writer   Called with pieces of some 64 KiB, in the calling thread.
+ *
+ * Threads: any. Waits: as `writer` does. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown format; LADE_ERR_UNSUPPORTED for
+ * one that is only read, or needs a library (zlib) that is not there; LADE_ERR_OUT_OF_HOST_MEMORY; what `writer` returns.
+ */
+LADE_API lade_status lade_snapshot_write(const lade_snapshot *snapshot, uint32_t format,
+                                         const lade_snapshot_write_options *options, lade_writer writer, void *user);
+
+/**
+ * Write a snapshot into a file: under a temporary name in the same folder, which then takes the name's place. So a file of
+ * that name is whole at every moment, and stays after an error.
+ *
+ * @param path  Borrowed for the call.
+ *
+ * Threads: any. Waits: as the file system does. Errors: those of lade_snapshot_write(); LADE_ERR_IO.
+ */
+LADE_API lade_status lade_snapshot_save(const lade_snapshot *snapshot, uint32_t format,
+                                        const lade_snapshot_write_options *options, const char *path);
+
+/**
+ * Read a snapshot: a pickle of PyTorch's or lade's, lade's JSON, or a log of RMM's; which it is shows in its first bytes.
+ *
+ * A pickle is read as plain data: one that names a class or calls anything is refused. Sizes that a file claims take no
+ * memory before its bytes are there.
+ *
+ * @param data  `bytes` bytes, borrowed for the call.
+ * @param name  For messages; borrowed for the call. NULL: "snapshot".
+ * @param out   [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, with the byte, for data that is no snapshot;
+ * LADE_ERR_TRUNCATED for one that ends early; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+LADE_API lade_status lade_snapshot_read(const void *data, size_t bytes, const char *name, lade_snapshot **out);
+
+/** lade_snapshot_read() of a file. Errors: also LADE_ERR_IO. */
+LADE_API lade_status lade_snapshot_open(const char *path, lade_snapshot **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_INSPECT_H */

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inspect/snapshot.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/output.h"
+
+/* --- tables ------------------------------------------------------------------------------------------------------- */
+
+static lade_status no_memory(size_t rows, size_t row_bytes) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu rows of %zu bytes", rows, row_bytes);
+}
+
+lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_t row_bytes, size_t more) {
+  if (more <= *room - count) return LADE_OK;
+  if (more > UINT32_MAX - 1 || count > UINT32_MAX - 1 - more)
+    return ladei_error(LADE_ERR_LIMIT, 0, "snapshot: %zu rows of %zu bytes and %zu more; at most 2^32 - 2", count,
+                       row_bytes, more);
+  size_t wanted = *room + *room / 2;
+  if (wanted < count + more) wanted = count + more;
+  if (wanted < 16) wanted = 16;
+  void *grown = realloc(*rows, wanted * row_bytes);
+  if (grown == NULL) return no_memory(wanted, row_bytes);
+  *rows = grown;
+  *room = wanted;
+  return LADE_OK;
+}
+
+void *ladei_inspect_add(void **rows, size_t *count, size_t *room, size_t row_bytes) {
+  if (*count == *room && ladei_inspect_reserve(rows, *count, room, row_bytes, 1) != LADE_OK) return NULL;
+  void *row = (char *)*rows + *count * row_bytes;
+  memset(row, 0, row_bytes);
+  ++*count;
+  return row;
+}
+
+/* --- interning ---------------------------------------------------------------------------------------------------- */
+
+typedef uint64_t (*hash_of)(const lade_snapshot *, uint32_t number);
+
+static void index_put(ladei_inspect_index *index, uint64_t hash, uint32_t number) {
+  size_t place = hash & (index->room - 1);
+  while (index->places[place] != 0) place = (place + 1) & (index->room - 1);
+  index->places[place] = number + 1;
+}
+
+/* Room for one more, with a place in two free. */
+static lade_status index_grow(const lade_snapshot *snapshot, ladei_inspect_index *index, hash_of hash) {
+  if (index->used < index->room / 2) return LADE_OK;
+  ladei_inspect_index grown = {NULL, index->room == 0 ? 64 : index->room * 2, index->used};
+  grown.places = calloc(grown.room, sizeof *grown.places);
+  if (grown.places == NULL) return no_memory(grown.room, sizeof *grown.places);
+  for (size_t i = 0; i < index->room; i++)
+    if (index->places[i] != 0) index_put(&grown, hash(snapshot, index->places[i] - 1), index->places[i] - 1);
+  free(index->places);
+  *index = grown;
+  return LADE_OK;
+}
+
+static uint64_t text_hash(const lade_snapshot *snapshot, uint32_t text) {
+  const char *characters = ladei_inspect_string(snapshot, text);
+  return XXH3_64bits(characters, strlen(characters));
+}
+
+static lade_status text_add(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out) {
+  size_t offset = snapshot->characters.count;
+  LADEI_TRY(LADEI_INSPECT_RESERVE(&snapshot->characters, bytes + 1));
+  size_t *place = LADEI_INSPECT_ADD(&snapshot->text_offsets);
+  if (place == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *place = offset;
+  memcpy(snapshot->characters.rows + offset, text, bytes);
+  snapshot->characters.rows[offset + bytes] = '\0';
+  snapshot->characters.count += bytes + 1;
+  *out = (uint32_t)(snapshot->text_offsets.count - 1);
+  return LADE_OK;
+}
+
+/* Clean text: UTF-8 without NUL. */
+static lade_status text_intern(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out) {
+  LADEI_TRY(index_grow(snapshot, &snapshot->text_index, text_hash));
+  uint64_t hash = XXH3_64bits(text, bytes);
+  ladei_inspect_index *index = &snapshot->text_index;
+  for (size_t place = hash & (index->room - 1); index->places[place] != 0; place = (place + 1) & (index->room - 1)) {
+    const char *known = ladei_inspect_string(snapshot, index->places[place] - 1);
+    if (strncmp(known, text, bytes) != 0 || known[bytes] != '\0') continue;
+    *out = index->places[place] - 1;
+    return LADE_OK;
+  }
+  LADEI_TRY(text_add(snapshot, text, bytes, out));
+  index_put(index, hash, *out);
+  index->used++;
+  return LADE_OK;
+}
+
+/* Bytes of the text that are clean. */
+static size_t text_clean_bytes(const char *text, size_t bytes) {
+  size_t clean = 0;
+  while (clean < bytes) {
+    size_t character = text[clean] == '\0' ? 0 : ladei_utf8_character(text + clean, bytes - clean);
+    if (character == 0) break;
+    clean += character;
+  }
+  return clean;
+}
+
+lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out) {
+  size_t clean = text_clean_bytes(text, bytes);
+  if (clean == bytes) return text_intern(snapshot, text, bytes, out);
+  char *copy = malloc(bytes);
+  if (copy == NULL) return no_memory(bytes, 1);
+  memcpy(copy, text, bytes);
+  while (clean < bytes) {
+    copy[clean] = '?';
+    clean += text_clean_bytes(copy + clean, bytes - clean);
+  }
+  lade_status status = text_intern(snapshot, copy, bytes, out);
+  free(copy);
+  return status;
+}
+
+lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32_t *out) {
+  if (text == NULL) text = "";
+  return ladei_inspect_text_bytes(snapshot, text, strlen(text), out);
+}
+
+static uint64_t stack_hash(const lade_snapshot *snapshot, uint32_t number) {
+  const lade_snapshot_stack *stack = &snapshot->stacks.rows[number];
+  return XXH3_64bits(snapshot->frames.rows + stack->first_frame, stack->frame_count * sizeof *snapshot->frames.rows);
+}
+
+lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_frame *frames, size_t count,
+                                uint32_t *out) {
+  if (count == 0) {
+    *out = LADE_SNAPSHOT_NONE;
+    return LADE_OK;
+  }
+  LADEI_TRY(index_grow(snapshot, &snapshot->stack_index, stack_hash));
+  uint64_t hash = XXH3_64bits(frames, count * sizeof *frames);
+  ladei_inspect_index *index = &snapshot->stack_index;
+  for (size_t place = hash & (index->room - 1); index->places[place] != 0; place = (place + 1) & (index->room - 1)) {
+    const lade_snapshot_stack *known = &snapshot->stacks.rows[index->places[place] - 1];
+    if (known->frame_count != count) continue;
+    if (memcmp(snapshot->frames.rows + known->first_frame, frames, count * sizeof *frames) != 0) continue;
+    *out = index->places[place] - 1;
+    return LADE_OK;
+  }
+  LADEI_TRY(LADEI_INSPECT_RESERVE(&snapshot->frames, count));
+  lade_snapshot_stack *stack = LADEI_INSPECT_ADD(&snapshot->stacks);
+  if (stack == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *stack = (lade_snapshot_stack){.first_frame = snapshot->frames.count, .frame_count = count};
+  memcpy(snapshot->frames.rows + snapshot->frames.count, frames, count * sizeof *frames);
+  snapshot->frames.count += count;
+  *out = (uint32_t)(snapshot->stacks.count - 1);
+  index_put(index, hash, *out);
+  index->used++;
+  return LADE_OK;
+}
+
+/* --- filling ------------------------------------------------------------------------------------------------------ */
+
+lade_status ladei_inspect_create(lade_snapshot **out) {
+  lade_snapshot *snapshot = calloc(1, sizeof *snapshot);
+  if (snapshot == NULL) return no_memory(1, sizeof *snapshot);
+  uint32_t empty;
+  lade_status status = ladei_inspect_text(snapshot, "", &empty);
+  if (status != LADE_OK) {
+    lade_snapshot_destroy(snapshot);
+    return status;
+  }
+  assert(empty == 0); /* S4 */
+  *out = snapshot;
+  return LADE_OK;
+}
+
+void lade_snapshot_destroy(lade_snapshot *snapshot) {
+  if (snapshot == NULL) return;
+  free(snapshot->parts.rows);
+  free(snapshot->segments.rows);
+  free(snapshot->blocks.rows);
+  free(snapshot->events.rows);
+  free(snapshot->stacks.rows);
+  free(snapshot->frames.rows);
+  free(snapshot->modules.rows);
+  free(snapshot->counters.rows);
+  free(snapshot->settings.rows);
+  free(snapshot->characters.rows);
+  free(snapshot->text_offsets.rows);
+  free(snapshot->text_index.places);
+  free(snapshot->stack_index.places);
+  free(snapshot);
+}
+
+lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot) {
+  return snapshot->parts.count == 0 ? NULL : &snapshot->parts.rows[snapshot->parts.count - 1];
+}
+
+/* S1: the last part has the rows since it began. */
+static void part_end(lade_snapshot *snapshot) {
+  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  if (part == NULL) return;
+  part->segment_count = snapshot->segments.count - part->first_segment;
+  part->block_count = snapshot->blocks.count - part->first_block;
+  part->event_count = snapshot->events.count - part->first_event;
+  part->counter_count = snapshot->counters.count - part->first_counter;
+  part->setting_count = snapshot->settings.count - part->first_setting;
+}
+
+lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kind, int device, const char *name) {
+  uint32_t text;
+  part_end(snapshot);
+  LADEI_TRY(ladei_inspect_text(snapshot, name, &text));
+  lade_snapshot_part *part = LADEI_INSPECT_ADD(&snapshot->parts);
+  if (part == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  part->kind = kind;
+  part->device = device;
+  part->name = text;
+  part->first_segment = snapshot->segments.count;
+  part->first_block = snapshot->blocks.count;
+  part->first_event = snapshot->events.count;
+  part->first_counter = snapshot->counters.count;
+  part->first_setting = snapshot->settings.count;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int64_t value) {
+  uint32_t text;
+  LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
+  lade_snapshot_counter *counter = LADEI_INSPECT_ADD(&snapshot->counters);
+  if (counter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *counter = (lade_snapshot_counter){.value = value, .key = text, .part = (uint32_t)(snapshot->parts.count - 1)};
+  return LADE_OK;
+}
+
+static lade_status setting_add(lade_snapshot *snapshot, const char *key, lade_snapshot_setting_kind kind,
+                               lade_snapshot_setting **out) {
+  uint32_t text;
+  LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
+  lade_snapshot_setting *setting = LADEI_INSPECT_ADD(&snapshot->settings);
+  if (setting == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  setting->key = text;
+  setting->kind = kind;
+  setting->part = (uint32_t)(snapshot->parts.count - 1);
+  *out = setting;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_integer(lade_snapshot *snapshot, const char *key, int64_t value) {
+  lade_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_INTEGER, &setting));
+  setting->integer = value;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_bool(lade_snapshot *snapshot, const char *key, bool value) {
+  lade_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_BOOL, &setting));
+  setting->integer = value;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double value) {
+  lade_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_REAL, &setting));
+  setting->real = value;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key, const char *value) {
+  uint32_t text;
+  LADEI_TRY(ladei_inspect_text(snapshot, value, &text));
+  lade_snapshot_setting *setting;
+  LADEI_TRY(setting_add(snapshot, key, LADE_SNAPSHOT_SETTING_TEXT, &setting));
+  setting->text = text;
+  return LADE_OK;
+}
+
+/* --- checking ----------------------------------------------------------------------------------------------------- */
+
+static lade_status refuse(const char *table, size_t row, const char *what) {
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "snapshot: %s %zu: %s", table, row, what);
+}
+
+static bool stack_is_known(const lade_snapshot *snapshot, uint32_t stack) {
+  return stack == LADE_SNAPSHOT_NONE || stack < snapshot->stacks.count;
+}
+
+/* S2, S3, S5 for one segment. */
+static lade_status segment_finish(lade_snapshot *snapshot, size_t row) {
+  lade_snapshot_segment *segment = &snapshot->segments.rows[row];
+  if (!stack_is_known(snapshot, segment->stack)) return refuse("segment", row, "a stack that is not there");
+  if (segment->first_block > snapshot->blocks.count ||
+      segment->block_count > snapshot->blocks.count - segment->first_block)
+    return refuse("segment", row, "blocks that are not there");
+  uint64_t at = segment->address;
+  uint64_t allocated = 0, active = 0, requested = 0;
+  for (size_t i = segment->first_block; i < segment->first_block + segment->block_count; i++) {
+    const lade_snapshot_block *block = &snapshot->blocks.rows[i];
+    if (block->address != at) return refuse("block", i, "does not begin where the block before it ends");
+    if (block->bytes == 0 || block->bytes > UINT64_MAX - at)
+      return refuse("block", i, "its size is 0, or ends beyond all memory");
+    if (block->state > LADE_DEVICE_BLOCK_PENDING_FREE) return refuse("block", i, "an unknown state");
+    if (!stack_is_known(snapshot, block->stack)) return refuse("block", i, "a stack that is not there");
+    at += block->bytes;
+    if (block->state == LADE_DEVICE_BLOCK_ALLOCATED) allocated += block->bytes;
+    if (block->state == LADE_DEVICE_BLOCK_INACTIVE) continue;
+    active += block->bytes;
+    requested += block->requested_bytes;
+  }
+  if (segment->block_count > 0 && at - segment->address != segment->total_bytes)
+    return refuse("segment", row, "its blocks do not add up to its size");
+  segment->allocated_bytes = allocated;
+  segment->active_bytes = active;
+  segment->requested_bytes = requested;
+  return LADE_OK;
+}
+
+static lade_status part_finish(lade_snapshot *snapshot, size_t row) {
+  const lade_snapshot_part *part = &snapshot->parts.rows[row];
+  uint64_t end = 0, next_block = part->first_block;
+  for (size_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
+    lade_snapshot_segment *segment = &snapshot->segments.rows[i];
+    segment->part = (uint32_t)row;
+    LADEI_TRY(segment_finish(snapshot, i));
+    if (segment->first_block != next_block)
+      return refuse("segment", i, "its blocks do not follow those of the segment before");
+    if (segment->address < end) return refuse("segment", i, "begins before the end of the segment before it");
+    if (segment->total_bytes > UINT64_MAX - segment->address) return refuse("segment", i, "ends beyond all memory");
+    end = segment->address + segment->total_bytes;
+    next_block += segment->block_count;
+  }
+  if (next_block != part->first_block + part->block_count) return refuse("part", row, "blocks without a segment");
+  return LADE_OK;
+}
+
+static lade_status events_finish(lade_snapshot *snapshot) {
+  for (size_t p = 0; p < snapshot->parts.count; p++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[p];
+    for (size_t i = part->first_event; i < part->first_event + part->event_count; i++) {
+      lade_snapshot_event *event = &snapshot->events.rows[i];
+      event->part = (uint32_t)p;
+      if (!stack_is_known(snapshot, event->stack)) return refuse("event", i, "a stack that is not there");
+    }
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_finish(lade_snapshot *snapshot) {
+  part_end(snapshot);
+  for (size_t i = 0; i < snapshot->parts.count; i++) LADEI_TRY(part_finish(snapshot, i));
+  return events_finish(snapshot);
+}
+
+/* --- looking in --------------------------------------------------------------------------------------------------- */
+
+int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise) {
+  const lade_snapshot_part *row = &snapshot->parts.rows[part];
+  for (size_t i = row->first_counter; i < row->first_counter + row->counter_count; i++) {
+    const lade_snapshot_counter *counter = &snapshot->counters.rows[i];
+    if (strcmp(ladei_inspect_string(snapshot, counter->key), key) == 0) return counter->value;
+  }
+  return otherwise;
+}
+
+const char *lade_snapshot_text(const lade_snapshot *snapshot, uint32_t text) {
+  return snapshot == NULL ? "" : ladei_inspect_string(snapshot, text);
+}
+
+lade_status lade_snapshot_tables_get(const lade_snapshot *snapshot, lade_snapshot_tables *tables) {
+  if (snapshot == NULL) return ladei_error_null("lade_snapshot_tables_get", "snapshot");
+  lade_snapshot_tables own = {
+      .struct_size = sizeof own,
+      .parts = snapshot->parts.rows,
+      .segments = snapshot->segments.rows,
+      .blocks = snapshot->blocks.rows,
+      .events = snapshot->events.rows,
+      .stacks = snapshot->stacks.rows,
+      .frames = snapshot->frames.rows,
+      .modules = snapshot->modules.rows,
+      .counters = snapshot->counters.rows,
+      .settings = snapshot->settings.rows,
+      .part_count = snapshot->parts.count,
+      .segment_count = snapshot->segments.count,
+      .block_count = snapshot->blocks.count,
+      .event_count = snapshot->events.count,
+      .stack_count = snapshot->stacks.count,
+      .frame_count = snapshot->frames.count,
+      .module_count = snapshot->modules.count,
+      .counter_count = snapshot->counters.count,
+      .setting_count = snapshot->settings.count,
+      .text_count = snapshot->text_offsets.count,
+      .time_ns = snapshot->time_ns,
+      .process_id = snapshot->process_id,
+  };
+  return ladei_stats_write("lade_snapshot_tables", &own, sizeof own, tables);
+}

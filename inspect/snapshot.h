@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The object behind lade_snapshot: tables, filled by those who take or read a snapshot, and constant afterwards.
+ *
+ *   parts --> segments --> blocks --.
+ *     |                             +--> stacks --> frames --> modules
+ *     '-----> events ---------------'         every name: a text, by number
+ *
+ * S1  Rows of parts, segments and blocks are ranges: those of one part follow each other, and those of the parts do.
+ * S2  The blocks of a segment cover it, in the order of addresses; segments of a part do not overlap and ascend.
+ * S3  Every index is below the count of its table, or LADE_SNAPSHOT_NONE where the field may have none.
+ * S4  Text 0 is "". Texts and stacks are interned: equal ones have one number. Texts are UTF-8 without NUL.
+ * S5  Sums of a segment are those of its blocks.
+ * Threads: one while it is filled; then any, since nothing changes.
+ */
+#ifndef LADE_INSPECT_SNAPSHOT_H
+#define LADE_INSPECT_SNAPSHOT_H
+
+#include "lade/inspect.h"
+
+/* A table that grows. Its rows are zeroed memory of malloc(). */
+#define LADEI_INSPECT_TABLE(type)                                                                                      \
+  struct {                                                                                                             \
+    type *rows;                                                                                                        \
+    size_t count, room;                                                                                                \
+  }
+
+/* Open addressing: numbers + 1 of texts or stacks, 0 for a free place. */
+typedef struct ladei_inspect_index {
+  uint32_t *places;
+  size_t room; /* power of two, or 0 */
+  size_t used;
+} ladei_inspect_index;
+
+struct lade_snapshot {
+  LADEI_INSPECT_TABLE(lade_snapshot_part) parts;
+  LADEI_INSPECT_TABLE(lade_snapshot_segment) segments;
+  LADEI_INSPECT_TABLE(lade_snapshot_block) blocks;
+  LADEI_INSPECT_TABLE(lade_snapshot_event) events;
+  LADEI_INSPECT_TABLE(lade_snapshot_stack) stacks;
+  LADEI_INSPECT_TABLE(lade_snapshot_frame) frames;
+  LADEI_INSPECT_TABLE(lade_snapshot_module) modules;
+  LADEI_INSPECT_TABLE(lade_snapshot_counter) counters;
+  LADEI_INSPECT_TABLE(lade_snapshot_setting) settings;
+  LADEI_INSPECT_TABLE(char) characters;     /* of all texts, each with its NUL */
+  LADEI_INSPECT_TABLE(size_t) text_offsets; /* of each text in them */
+  ladei_inspect_index text_index;
+  ladei_inspect_index stack_index;
+  uint64_t time_ns;
+  uint64_t process_id;
+};
+
+/* An empty snapshot. LADE_ERR_OUT_OF_HOST_MEMORY. lade_snapshot_destroy() frees it, filled or not. */
+lade_status ladei_inspect_create(lade_snapshot **out);
+
+/* A new row, zero; NULL, with the error recorded (LADE_ERR_OUT_OF_HOST_MEMORY, or LADE_ERR_LIMIT beyond 2^32 - 2 rows). Valid
+ * until the next row of the table. */
+#define LADEI_INSPECT_ADD(table)                                                                                       \
+  ((__typeof__((table)->rows))ladei_inspect_add((void **)&(table)->rows, &(table)->count, &(table)->room,              \
+                                                sizeof *(table)->rows))
+void *ladei_inspect_add(void **rows, size_t *count, size_t *room, size_t row_bytes);
+/* Room for `more` rows at once. Errors as above. */
+#define LADEI_INSPECT_RESERVE(table, more)                                                                             \
+  ladei_inspect_reserve((void **)&(table)->rows, (table)->count, &(table)->room, sizeof *(table)->rows, more)
+lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_t row_bytes, size_t more);
+
+/* The number of a text; what is no UTF-8, and NUL, becomes '?'. NULL is "". */
+lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32_t *out);
+lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out);
+
+/* The number of a stack; LADE_SNAPSHOT_NONE for one without frames. */
+lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_frame *frames, size_t count,
+                                uint32_t *out);
+
+lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int64_t value); /* of the last part */
+lade_status ladei_inspect_integer(lade_snapshot *snapshot, const char *key, int64_t value); /* settings of it */
+lade_status ladei_inspect_bool(lade_snapshot *snapshot, const char *key, bool value);
+lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double value);
+lade_status ladei_inspect_setting_text(lade_snapshot *snapshot, const char *key, const char *value);
+
+/* A new part: its rows are those added to the tables from now on, until the next part begins or ladei_inspect_finish(). */
+lade_status ladei_inspect_part_begin(lade_snapshot *snapshot, lade_part_kind kind, int device, const char *name);
+lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one; NULL before the first */
+
+/* Sets counts of ranges and sums of segments (S1, S5). Then checks S1 to S3: LADE_ERR_INVALID_ARGUMENT, which says the row and what is wrong
+ * with it; for what was read from a file. */
+lade_status ladei_inspect_finish(lade_snapshot *snapshot);
+
+/* A counter of a part by its key; `otherwise` where it has none. */
+int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise);
+
+static inline const char *ladei_inspect_string(const lade_snapshot *snapshot, uint32_t text) {
+  return text < snapshot->text_offsets.count ? snapshot->characters.rows + snapshot->text_offsets.rows[text] : "";
+}
+
+#endif /* LADE_INSPECT_SNAPSHOT_H */
