@@ -16,15 +16,15 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "device/observe/contexts.h"
 #include "device/observe/history.h"
 #include "device/observe/trackers.h"
 #include "device/state/checks.h"
+#include "history/contexts.h"
 
 enum { COPY_CHUNK = 2048 }; /* 160 KiB: some tens of microseconds under the lock */
 
-static ladei_device_context *record_of(const lade_device_event *event) {
-  return (ladei_device_context *)(uintptr_t)event->context;
+static ladei_history_context *record_of(const lade_device_event *event) {
+  return (ladei_history_context *)(uintptr_t)event->context;
 }
 
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
@@ -34,11 +34,11 @@ static void heap_forget_contexts(ladei_device_history *history, const ladei_devi
   ladei_device_heap_assert_locked(heap);
   for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
        segment = ladei_device_heap_counted_next(heap, segment)) {
-    ladei_device_context_drop(history, segment->context);
+    ladei_history_context_drop(&history->unreferenced, segment->context);
     segment->context = NULL;
     for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next) {
-      ladei_device_context_drop(history, block->context);
+      ladei_history_context_drop(&history->unreferenced, block->context);
       block->context = NULL;
     }
   }
@@ -53,7 +53,7 @@ static lade_device_event *ring_replace(ladei_device_history *history, lade_devic
   for (uint64_t at = oldest; at < history->sequence; at++) {
     const lade_device_event *event = &former[at % history->capacity];
     if (history->sequence - at > kept)
-      ladei_device_context_drop(history, record_of(event));
+      ladei_history_context_drop(&history->unreferenced, record_of(event));
     else
       events[at % capacity] = *event;
   }
@@ -116,11 +116,11 @@ static lade_status history_change(lade_device_allocator *allocator, const lade_d
   ladei_lock_acquire(&allocator->lock);
   lade_device_event *former = ring_replace(&allocator->history, events, capacity);
   options_apply(allocator, &own);
-  ladei_device_context *dead = allocator->history.unreferenced;
+  ladei_history_context *dead = allocator->history.unreferenced;
   allocator->history.unreferenced = NULL;
   ladei_lock_release(&allocator->lock);
   free(former);
-  ladei_device_contexts_destroy(dead);
+  ladei_history_contexts_destroy(dead);
   return LADE_OK;
 }
 
@@ -150,7 +150,7 @@ void ladei_device_history_destroy(lade_device_allocator *allocator) {
   lade_device_event *events = ring_replace(history, NULL, 0);
   options_apply(allocator, &off);
   ladei_lock_release(&allocator->lock);
-  ladei_device_contexts_destroy(history->unreferenced);
+  ladei_history_contexts_destroy(history->unreferenced);
   free(events);
   free(history->queue);
 }
@@ -163,7 +163,7 @@ static lade_status label_note(lade_device_allocator *allocator, const char *labe
   if (label == NULL) return ladei_error_null("lade_device_annotate", "label");
   if (!ladei_device_history_watched(allocator)) return LADE_OK;
   size_t length = strlen(label);
-  ladei_device_context *context = calloc(1, sizeof *context + length + 1);
+  ladei_history_context *context = calloc(1, sizeof *context + length + 1);
   if (context == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_annotate: no memory for %zu bytes", length);
   atomic_init(&context->references, 1);
@@ -190,7 +190,7 @@ lade_status lade_device_annotate(lade_device_allocator *allocator, const char *l
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 void ladei_device_history_copy_destroy(ladei_device_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_device_context_release(copy->contexts[i]);
+  for (size_t i = 0; i < copy->count; i++) ladei_history_context_release(copy->contexts[i]);
   free(copy->contexts);
   free(copy->events);
 }
@@ -216,14 +216,14 @@ static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint
   }
   for (size_t i = 0; i < COPY_CHUNK && *next < end; i++, *next += 1) {
     const lade_device_event *event = &history->events[*next % history->capacity];
-    ladei_device_context_retain(record_of(event));
+    ladei_history_context_retain(record_of(event));
     copy->events[copy->count++] = *event;
   }
   return false;
 }
 
 static void copy_drop(ladei_device_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_device_context_release(copy->contexts[i]);
+  for (size_t i = 0; i < copy->count; i++) ladei_history_context_release(copy->contexts[i]);
   copy->count = 0;
 }
 
@@ -232,7 +232,7 @@ static void copy_drop(ladei_device_history_copy *copy) {
 static void copy_show(ladei_device_history_copy *copy, size_t begin) {
   for (size_t i = begin; i < copy->count; i++) {
     copy->contexts[i] = record_of(&copy->events[i]);
-    ladei_device_context_show(&copy->events[i]);
+    ladei_device_event_show(&copy->events[i]);
   }
 }
 

@@ -10,7 +10,7 @@ void ladei_device_history_destroy(lade_device_allocator *allocator);
 
 typedef struct ladei_device_history_copy {
   lade_device_event *events;
-  ladei_device_context **contexts; /* records behind the events, each counted; parallel to them */
+  ladei_history_context **contexts; /* records behind the events, each counted; parallel to them */
   size_t count;
   uint64_t lost_count;
 } ladei_device_history_copy;

@@ -15,14 +15,14 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "device/api/history_api.h"
-#include "device/observe/contexts.h"
 #include "device/observe/history.h"
 #include "device/observe/report.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
+#include "history/contexts.h"
 
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
-  for (size_t i = 0; i < snapshot->context_count; i++) ladei_device_context_release(snapshot->contexts[i]);
+  for (size_t i = 0; i < snapshot->context_count; i++) ladei_history_context_release(snapshot->contexts[i]);
   free(snapshot->segments);
   free(snapshot->blocks);
   free(snapshot->contexts);
@@ -107,17 +107,17 @@ static void heap_copy(const ladei_device_heap *heap, ladei_device_snapshot *snap
   snapshot->stats = ladei_device_heap_stats(heap);
 }
 
-static ladei_device_context *record_of(const void *context) { return (ladei_device_context *)(uintptr_t)context; }
+static ladei_history_context *record_of(const void *context) { return (ladei_history_context *)(uintptr_t)context; }
 
 /* Counts the records in the snapshot, which are spread over memory: it asks for each some time ahead. */
 static void contexts_retain(const ladei_device_snapshot *snapshot) {
   enum { AHEAD = 16 };
   for (size_t i = 0; i < snapshot->block_count; i++) {
     if (i + AHEAD < snapshot->block_count) __builtin_prefetch(snapshot->blocks[i + AHEAD].context, 1);
-    ladei_device_context_retain(record_of(snapshot->blocks[i].context));
+    ladei_history_context_retain(record_of(snapshot->blocks[i].context));
   }
   for (size_t i = 0; i < snapshot->segment_count; i++)
-    ladei_device_context_retain(record_of(snapshot->segments[i].context));
+    ladei_history_context_retain(record_of(snapshot->segments[i].context));
 }
 
 /* Copies and writes the snapshot's event, if there is room for all. */
@@ -142,13 +142,13 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_d
 /* S2: moves the records into `contexts`. */
 static void contexts_show(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->block_count; i++) {
-    ladei_device_context *record = record_of(snapshot->blocks[i].context);
+    ladei_history_context *record = record_of(snapshot->blocks[i].context);
     if (record == NULL) continue;
     snapshot->contexts[snapshot->context_count++] = record;
     snapshot->blocks[i].context = record->handle;
   }
   for (size_t i = 0; i < snapshot->segment_count; i++) {
-    ladei_device_context *record = record_of(snapshot->segments[i].context);
+    ladei_history_context *record = record_of(snapshot->segments[i].context);
     if (record == NULL) continue;
     snapshot->contexts[snapshot->context_count++] = record;
     snapshot->segments[i].context = record->handle;

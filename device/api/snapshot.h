@@ -19,7 +19,7 @@ typedef struct ladei_device_snapshot {
   size_t segment_count;
   ladei_device_snapshot_block *blocks; /* by ascending address */
   size_t block_count;
-  ladei_device_context **contexts; /* records behind those of blocks and segments, each counted */
+  ladei_history_context **contexts; /* records behind those of blocks and segments, each counted */
   size_t context_count;
   lade_device_stats stats; /* of the same moment; without the counters of runtime/retire */
   uint64_t sequence;       /* of the next event after the snapshot's own */

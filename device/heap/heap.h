@@ -73,7 +73,7 @@ typedef enum ladei_device_block_state {
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
-struct ladei_device_context; /* belongs to the listener, as all fields named `context` */
+struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
   ladei_device_free_set free;     /* by (stream, size, address) */
@@ -125,7 +125,7 @@ typedef struct ladei_device_heap_segment {
   bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
   bool counted_out;                               /* hidden, and gone: no counter has it any more */
   struct ladei_device_block *hidden;              /* its only block, while it is hidden; else NULL */
-  struct ladei_device_context *context;           /* of the allocation that it was got for; NULL: none */
+  struct ladei_history_context *context;          /* of the allocation that it was got for; NULL: none */
 } ladei_device_heap_segment;
 
 /*
@@ -151,10 +151,10 @@ typedef struct ladei_device_block {
   /* The second line: in the pool's free set or hole set. */
   _Alignas(64) ladei_device_order_node order;
 
-  uint64_t age_base;                    /* pool->searches when it became FREE */
-  ladei_retire_ticket ticket;           /* its uses by streams other than its own */
-  struct ladei_device_block *chain;     /* in the list of deferred frees, of blocks that leave, of spare records */
-  struct ladei_device_context *context; /* of its allocation; NULL: none */
+  uint64_t age_base;                     /* pool->searches when it became FREE */
+  ladei_retire_ticket ticket;            /* its uses by streams other than its own */
+  struct ladei_device_block *chain;      /* in the list of deferred frees, of blocks that leave, of spare records */
+  struct ladei_history_context *context; /* of its allocation; NULL: none */
 } ladei_device_block;
 _Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
 

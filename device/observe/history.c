@@ -8,9 +8,9 @@
  */
 #include "device/observe/history.h"
 
-#include "device/observe/contexts.h"
 #include "device/observe/trackers.h"
 #include "device/state/thread_caches.h"
+#include "history/contexts.h"
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
@@ -23,7 +23,7 @@ void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level
   op->outer = history->operations;
   history->operations = op;
   ladei_lock_release(&allocator->lock);
-  if (wanted) op->context = ladei_device_context_capture(&options);
+  if (wanted) op->context = ladei_history_context_capture(options.capture, options.release, options.user);
 }
 
 void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op) {
@@ -32,16 +32,16 @@ void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_ope
   ladei_device_operation **link = &history->operations;
   while (*link != op) link = &(*link)->outer;
   *link = op->outer;
-  ladei_device_context_drop(history, op->context);
+  ladei_history_context_drop(&history->unreferenced, op->context);
   ladei_device_trackers_deliver(allocator);
-  ladei_device_context *dead = history->unreferenced;
+  ladei_history_context *dead = history->unreferenced;
   history->unreferenced = NULL;
   ladei_lock_release(&allocator->lock);
-  ladei_device_contexts_destroy(dead);
+  ladei_history_contexts_destroy(dead);
 }
 
 /* The context of what this thread does: of its innermost operation. */
-static ladei_device_context *operation_context(const ladei_device_history *history) {
+static ladei_history_context *operation_context(const ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
   const ladei_device_operation *op = history->operations;
   while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
@@ -55,15 +55,15 @@ static void ring_append(ladei_device_history *history, const lade_device_event *
   ladei_lock_assert_held(history->lock);
   lade_device_event *place = &history->events[event->sequence % history->capacity];
   if (history->count == history->capacity)
-    ladei_device_context_drop(history, (ladei_device_context *)(uintptr_t)place->context);
+    ladei_history_context_drop(&history->unreferenced, (ladei_history_context *)(uintptr_t)place->context);
   else
     history->count++;
   *place = *event;
-  ladei_device_context_retain((ladei_device_context *)(uintptr_t)place->context);
+  ladei_history_context_retain((ladei_history_context *)(uintptr_t)place->context);
 }
 
 /* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
-static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_device_context *context,
+static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_history_context *context,
                       uint64_t block_bytes) {
   ladei_device_history *history = heap->listener_state;
   event.sequence = history->sequence++;
@@ -97,17 +97,17 @@ static lade_device_event block_event(const ladei_device_block *block, lade_devic
 static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->listener_state;
-  ladei_device_context *context = operation_context(history);
+  ladei_history_context *context = operation_context(history);
   if (history->enabled) {
-    ladei_device_context_retain(context);
+    ladei_history_context_retain(context);
     block->context = context;
   }
   event_add(heap, block_event(block, LADE_DEVICE_ALLOC), context, block->size);
 }
 
 /* The free's own context, or that of the allocation. */
-static ladei_device_context *free_context(const ladei_device_history *history, const ladei_device_block *block) {
-  ladei_device_context *context = operation_context(history);
+static ladei_history_context *free_context(const ladei_device_history *history, const ladei_device_block *block) {
+  ladei_history_context *context = operation_context(history);
   return context != NULL ? context : block->context;
 }
 
@@ -121,7 +121,7 @@ static void block_done_record(ladei_device_heap *heap, ladei_device_block *block
   ladei_device_heap_assert_locked(heap);
   event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->listener_state, block),
             block->size);
-  ladei_device_context_drop(heap->listener_state, block->context);
+  ladei_history_context_drop(&((ladei_device_history *)heap->listener_state)->unreferenced, block->context);
   block->context = NULL;
 }
 
@@ -131,9 +131,9 @@ static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_seg
   ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->listener_state;
   bool comes = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP;
-  ladei_device_context *context = operation_context(history);
+  ladei_history_context *context = operation_context(history);
   if (comes && history->enabled && segment->context == NULL) {
-    ladei_device_context_retain(context);
+    ladei_history_context_retain(context);
     segment->context = context;
   }
   lade_device_event event = {
@@ -143,7 +143,7 @@ static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_seg
 
 static void segment_gone_record(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_context_drop(heap->listener_state, segment->context);
+  ladei_history_context_drop(&((ladei_device_history *)heap->listener_state)->unreferenced, segment->context);
   segment->context = NULL;
 }
 
@@ -172,6 +172,6 @@ void ladei_device_history_event(ladei_device_heap *heap, lade_device_action acti
                                 lade_stream stream, lade_device_pool_id pool) {
   ladei_device_heap_assert_locked(heap);
   lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
-  ladei_device_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->listener_state);
+  ladei_history_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->listener_state);
   event_add(heap, event, context, 0);
 }

@@ -9,10 +9,7 @@
  * The history is the heap's listener (heap.h) while it is on or there are trackers. A call of the program is an
  * operation: everything that it causes, in whatever function, gets the context captured for it.
  *
- * Note [Contexts]. A context is captured by the program without any lock, and released by it without any. Between the
- * two it has a counted record. Under the allocator's lock a count only falls to 0: the record then enters the list of
- * unreferenced ones, and the operation that ends next releases it. Copies of events and blocks count references of their own
- * and may outlive the allocator.
+ * Contexts are counted records: Note [Contexts] in history/contexts.h.
  *
  * H1  The ring holds the events [sequence - count, sequence), count <= capacity.
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
@@ -29,6 +26,14 @@
 static inline bool ladei_device_history_watched(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
 }
+/* Replaces the record of an event's context by what the program captured. */
+static inline void ladei_device_event_show(lade_device_event *event) {
+  const ladei_history_context *context = (ladei_history_context *)(uintptr_t)event->context;
+  if (context == NULL) return;
+  event->label = context->is_label ? context->label : NULL;
+  event->context = context->handle;
+}
+
 /* Takes the allocator's lock; reads the clock before, so that what follows has a time. */
 static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
   uint64_t now_ns = 0;

@@ -14,7 +14,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "device/observe/contexts.h"
+#include "device/observe/history.h"
+#include "history/contexts.h"
 
 /* Room for one more at the end of the queue; false when there is no memory. */
 static bool queue_make_room(ladei_device_history *history) {
@@ -38,18 +39,18 @@ void ladei_device_trackers_queue(ladei_device_history *history, const lade_devic
                                  const lade_device_event_totals *totals) {
   ladei_lock_assert_held(history->lock);
   if (!queue_make_room(history)) return; /* the gap in the sequence shows it */
-  ladei_device_context_retain((ladei_device_context *)(uintptr_t)event->context);
+  ladei_history_context_retain((ladei_history_context *)(uintptr_t)event->context);
   history->queue[history->queue_end++] = (ladei_device_tracked_event){*event, *totals};
 }
 
 /* No lock held. */
 static void event_deliver(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
   ladei_lock_assert_none_held();
-  ladei_device_context *context = (ladei_device_context *)(uintptr_t)tracked->event.context;
-  ladei_device_context_show(&tracked->event);
+  ladei_history_context *context = (ladei_history_context *)(uintptr_t)tracked->event.context;
+  ladei_device_event_show(&tracked->event);
   for (size_t i = 0; i < trackers->count; i++)
     ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
-  ladei_device_context_release(context);
+  ladei_history_context_release(context);
 }
 
 void ladei_device_trackers_deliver(lade_device_allocator *allocator) {

@@ -7,23 +7,13 @@
 #include <stdatomic.h>
 
 #include "device/heap/heap.h"
-
-/* What was captured, or the label of an annotation. */
-typedef struct ladei_device_context {
-  atomic_uint references;
-  void *handle;
-  void (*release)(void *user, void *handle); /* NULL: nothing to do */
-  void *user;
-  struct ladei_device_context *next_unreferenced;
-  bool is_label;
-  char label[]; /* if is_label */
-} ladei_device_context;
+#include "history/contexts.h"
 
 /* One call of the program, while somebody listens. Lives on its stack. */
 typedef struct ladei_device_operation {
   struct ladei_device_operation *outer; /* the next one in the list of all threads' */
   pthread_t thread;
-  ladei_device_context *context; /* NULL: none; touched by its own thread only */
+  ladei_history_context *context; /* NULL: none; touched by its own thread only */
 } ladei_device_operation;
 
 /* An event that is not delivered to trackers yet. */
@@ -47,7 +37,7 @@ typedef struct ladei_device_history {
   uint64_t now_ns;   /* latest look at the clock */
 
   ladei_device_operation *operations;
-  ladei_device_context *unreferenced;
+  ladei_history_context *unreferenced;
 
   ladei_device_tracked_event *queue; /* [queue_begin, queue_end) wait */
   size_t queue_room;

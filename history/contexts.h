@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Records of contexts, counted.
+ *
+ * Note [Contexts]. A context is captured by the program without any lock, and released by it without any. Between the
+ * two it has a counted record. Under the lock of a cache a count only falls to 0: the record then enters the list of
+ * unreferenced ones, and the call that ends next releases it. Copies of events and blocks count references of their own
+ * and may outlive the cache.
+ */
+#ifndef LADE_HISTORY_CONTEXTS_H
+#define LADE_HISTORY_CONTEXTS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What was captured, or the text of a note. */
+typedef struct ladei_history_context {
+  atomic_uint references;
+  void *handle;
+  void (*release)(void *user, void *handle); /* NULL: nothing to do */
+  void *user;
+  struct ladei_history_context *next_unreferenced;
+  bool is_label;
+  char label[]; /* if is_label */
+} ladei_history_context;
+
+/* One more reference; NULL is allowed. Atomic. */
+static inline void ladei_history_context_retain(ladei_history_context *context) {
+  if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
+}
+/* One less; releases the last. NULL is allowed. No lock held. */
+void ladei_history_context_release(ladei_history_context *context);
+
+/* One less, under the lock that guards the list: the last reference puts the record into it. The other one destroys such
+ * a list, without the lock. */
+void ladei_history_context_drop(ladei_history_context **unreferenced, ladei_history_context *context);
+void ladei_history_contexts_destroy(ladei_history_context *dead);
+
+/* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
+ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user),
+                                                     void (*release)(void *user, void *handle), void *user);
+
+#endif /* LADE_HISTORY_CONTEXTS_H */
