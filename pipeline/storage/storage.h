@@ -89,8 +89,9 @@ typedef struct ladei_pipe_storage_request {
   ladei_pipe_storage_call call;
   lade_status status;                           /* of the whole, once it comes out of reap */
   lade_error error;                             /* where status says so */
-  bool in_kernel;                               /* guarded by the engine's lock; as the next two */
+  bool in_kernel;                               /* guarded by the engine's lock; as the next three */
   bool cancel;                                  /* ask the kernel to give up the call under way */
+  bool asked;                                   /* the kernel was asked to, since it has the call */
   bool punt;                                    /* the next call is for a thread of the kernel */
   TAILQ_ENTRY(ladei_pipe_storage_request) link; /* in one of the engine's lists */
 } ladei_pipe_storage_request;
@@ -109,7 +110,8 @@ typedef struct ladei_pipe_storage_engine {
   int (*file_add)(void *self, int fd);
   void (*file_remove)(void *self, int index);
   void (*submit)(void *self, ladei_pipe_storage_request *request);
-  /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`; 0 makes no system call. */
+  /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`, and less when it has to look after a
+   * cancellation. 0: makes no system call but for a cancellation. */
   unsigned (*reap)(void *self, uint64_t wait_ns, ladei_pipe_storage_request **out, unsigned room);
   void (*wake)(void *self);
   /* Marks the file's requests; makes no system call. */

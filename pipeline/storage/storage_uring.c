@@ -16,16 +16,28 @@
  *   threads of the kernel from the start: as many reads run as processors are free; writes of one file run one after the other,
  *   as its lock would have it anyway.
  *
+ * Note [Cancellations that miss]
+ *   The kernel may take a cancellation and leave the request as it is. Its thread that has the request tries it without
+ *   waiting and then leaves it with the pipe: a cancellation in between is answered with -EALREADY, and the request stays for
+ *   ever (1 of 100 that come within 20 us of the submit, Linux 6.18). Between two places nobody finds it: -ENOENT. So no answer
+ *   counts, only that the request comes back. Until then it is cancelled again, after 1 ms, 2 ms ... 128 ms. The reaper does
+ *   it: requests come back through it alone, so while nobody reaps, nobody waits for them either.
+ *   A cancellation names the request by its address. By the time the kernel looks, that may be another one's: its call is
+ *   ended, and it goes on where it stopped, since its file is not cancelled (request_failed).
+ *
  * I1  A request is in exactly one place: queue, kernel (in_kernel), `done`, or out of reap.
  * I2  At most `requests` are in the kernel, and a cancellation for each: neither side of the ring can overflow.
  * I3  When the kernel refuses io_uring_enter for good, the ring is `broken`: what is not in the kernel is moved by pread
  *     and pwrite, by the thread that submits it. What is in the kernel still completes.
  * I4  A block is registered under its number from its second request on, until block_forget. Registering pins its pages
  *     once instead of at each request; where that is refused, requests go on without.
- * I5  A request of a cancelled file is marked while it is in the kernel: by the cancel if it is there already, and else
- *     when it comes there. The submitter goes on until no mark is left, so none waits for storage that never answers.
- * Locks: `lock` guards the lists, `submitting` and the requests' marks; no system call is made under it. `blocks` belongs
- * to whoever has the slot of that number.
+ * I5  A request of a cancelled file is marked (`cancel`) while it is in the kernel: by the cancel if it is there already, and
+ *     else when it comes there. The submitter goes on until no mark is left.
+ * I6  While a request is in the kernel that was cancelled (`asked`), `again_ns` is the time at which it is marked once more.
+ *     A reap waits until then at most, and marks when all cancellations are answered. So no request waits for storage that
+ *     never answers, unless the ring is broken.
+ * Locks: `lock` guards the lists, `submitting`, what is about cancellations, and the requests' marks; no system call is made
+ * under it. `blocks` belongs to whoever has the slot of that number.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -45,6 +57,9 @@ static const unsigned features_needed = IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_
 
 enum { FIXED_FILES = 64, RING_MOST = 4096, REGISTER_AT_USE = 2 };
 
+/* From one cancellation of a request to the next; each pause is twice the one before. See Note [Cancellations that miss]. */
+static const uint64_t pause_least_ns = 1000000, pause_most_ns = 128000000;
+
 typedef struct uring_block {
   const char *address; /* of the last request's block; NULL: none since it was forgotten */
   unsigned uses;
@@ -60,6 +75,9 @@ typedef struct uring {
   struct ladei_pipe_storage_request_list done;   /* over without the kernel */
   bool submitting;                               /* there is a submitter */
   bool cancels;                                  /* some request in the kernel is marked */
+  unsigned unanswered;                           /* cancellations whose answers are not reaped */
+  uint64_t pause_ns;                             /* until the next cancellations are repeated */
+  _Atomic(uint64_t) again_ns;                    /* 0: no request in the kernel is `asked`; read without the lock */
   bool file_used[FIXED_FILES];
   bool files;                            /* there is a table of files */
   bool broken;                           /* the submitter's alone, as the next one */
@@ -183,18 +201,26 @@ static void request_run(uring *self, ladei_pipe_storage_request *request) {
   ladei_lock_release(&self->lock);
 }
 
+static void kernel_remove(uring *self, ladei_pipe_storage_request *request) {
+  ladei_lock_assert_held(&self->lock);
+  TAILQ_REMOVE(&self->kernel, request, link);
+  request->in_kernel = false;
+  request->cancel = false;
+  request->asked = false;
+}
+
 /* What the ring did not take. */
 static void ring_break(uring *self, unsigned taken, unsigned count) {
   self->broken = true;
   for (unsigned i = taken; i < count; i++) {
     ladei_pipe_storage_request *request = self->prepared[i];
-    if (request != NULL) {
-      ladei_lock_acquire(&self->lock);
-      TAILQ_REMOVE(&self->kernel, request, link);
-      request->in_kernel = false;
-      ladei_lock_release(&self->lock);
-      request_run(self, request);
-    }
+    ladei_lock_acquire(&self->lock);
+    if (request != NULL)
+      kernel_remove(self, request);
+    else
+      self->unanswered--;
+    ladei_lock_release(&self->lock);
+    if (request != NULL) request_run(self, request);
   }
 }
 
@@ -214,6 +240,27 @@ static unsigned entries_enter(uring *self, unsigned count) {
   return taken;
 }
 
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Marks a request for its first cancellation since it is in the kernel. */
+static void request_mark(uring *self, ladei_pipe_storage_request *request) {
+  ladei_lock_assert_held(&self->lock);
+  request->cancel = true;
+  self->cancels = true;
+  self->pause_ns = pause_least_ns;
+}
+
+/* Cancellations go to the kernel: says when they are repeated. */
+static void again_set(uring *self) {
+  ladei_lock_assert_held(&self->lock);
+  uint64_t next_ns = now_ns() + self->pause_ns;
+  if (self->again_ns == 0 || next_ns < self->again_ns) self->again_ns = next_ns;
+}
+
 /* Called with the lock: an entry for each request that is marked, as long as there are entries. */
 static unsigned cancels_prepare(uring *self) {
   ladei_lock_assert_held(&self->lock);
@@ -231,8 +278,11 @@ static unsigned cancels_prepare(uring *self) {
     io_uring_prep_cancel64(sqe, (uint64_t)(uintptr_t)request, 0);
     io_uring_sqe_set_data(sqe, NULL);
     request->cancel = false;
+    request->asked = true;
+    self->unanswered++;
     self->prepared[count++] = NULL;
   }
+  if (count > 0) again_set(self);
   return count;
 }
 
@@ -251,10 +301,7 @@ static unsigned requests_prepare(uring *self, struct ladei_pipe_storage_request_
     ladei_lock_acquire(&self->lock);
     TAILQ_INSERT_TAIL(&self->kernel, request, link);
     request->in_kernel = true;
-    if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) {
-      request->cancel = true;
-      self->cancels = true;
-    }
+    if (atomic_load_explicit(&request->file->cancelled, memory_order_relaxed)) request_mark(self, request);
     ladei_lock_release(&self->lock);
   }
   return count;
@@ -308,12 +355,8 @@ static void uring_cancel(void *user, const ladei_pipe_storage_file *file) {
   uring *self = user;
   ladei_pipe_storage_request *request;
   ladei_lock_acquire(&self->lock);
-  TAILQ_FOREACH (request, &self->kernel, link) {
-    if (request->file == file) {
-      request->cancel = true;
-      self->cancels = true;
-    }
-  }
+  TAILQ_FOREACH (request, &self->kernel, link)
+    if (request->file == file && !request->asked) request_mark(self, request);
   ladei_lock_release(&self->lock);
 }
 
@@ -323,14 +366,55 @@ static void uring_push(void *user) {
   work_submit_unlock(self);
 }
 
+/* --- cancelling again --------------------------------------------------------------------------------------------- */
+
+/* Marks what was cancelled and is still in the kernel. */
+static void asked_mark(uring *self) {
+  ladei_lock_assert_held(&self->lock);
+  ladei_pipe_storage_request *request;
+  TAILQ_FOREACH (request, &self->kernel, link) {
+    if (!request->asked) continue;
+    request->cancel = true;
+    self->cancels = true;
+  }
+  self->again_ns = 0; /* until they go to the kernel */
+  if (self->pause_ns < pause_most_ns) self->pause_ns *= 2;
+}
+
+/* The reaper repeats the cancellations that are due (I6). */
+static void cancels_repeat(uring *self) {
+  uint64_t again_ns = self->again_ns;
+  if (again_ns == 0 || now_ns() < again_ns) return;
+  ladei_lock_acquire(&self->lock);
+  if (self->unanswered == 0) asked_mark(self);
+  work_submit_unlock(self);
+}
+
+/* How long the reaper may wait. An answer that is still to come wakes it. */
+static uint64_t wait_until_again(uring *self, uint64_t wait_ns) {
+  uint64_t again_ns = self->again_ns;
+  if (again_ns == 0) return wait_ns;
+  ladei_lock_acquire(&self->lock);
+  bool answered = self->unanswered == 0;
+  ladei_lock_release(&self->lock);
+  uint64_t now = now_ns();
+  uint64_t left_ns = again_ns > now ? again_ns - now : 0;
+  return answered && left_ns < wait_ns ? left_ns : wait_ns;
+}
+
+/* The kernel's answer to a cancellation. What it says does not count. */
+static void cancel_answered(uring *self) {
+  ladei_lock_acquire(&self->lock);
+  self->unanswered--;
+  ladei_lock_release(&self->lock);
+}
+
 /* --- reaping ------------------------------------------------------------------------------------------------------ */
 
 /* The kernel has ended a call. True: the request is over. */
 static bool completion_take(uring *self, ladei_pipe_storage_request *request, int result) {
   ladei_lock_acquire(&self->lock);
-  TAILQ_REMOVE(&self->kernel, request, link);
-  request->in_kernel = false;
-  request->cancel = false;
+  kernel_remove(self, request);
   ladei_lock_release(&self->lock);
   if (result == -EAGAIN && !request->punt) {
     request->punt = true; /* it cannot be done without waiting: let a thread of the kernel wait */
@@ -353,7 +437,10 @@ static unsigned completions_take(uring *self, ladei_pipe_storage_request **out, 
     ladei_pipe_storage_request *request = io_uring_cqe_get_data(cqe);
     int result = cqe->res;
     io_uring_cqe_seen(&self->ring, cqe);
-    if (request != NULL && completion_take(self, request, result)) out[count++] = request;
+    if (request == NULL)
+      cancel_answered(self);
+    else if (completion_take(self, request, result))
+      out[count++] = request;
   }
   ladei_lock_acquire(&self->lock);
   while (count < room && !TAILQ_EMPTY(&self->done)) {
@@ -368,7 +455,9 @@ static unsigned completions_take(uring *self, ladei_pipe_storage_request **out, 
 static unsigned uring_reap(void *user, uint64_t wait_ns, ladei_pipe_storage_request **out, unsigned room) {
   uring *self = user;
   unsigned count = completions_take(self, out, room);
+  cancels_repeat(self);
   if (count > 0 || wait_ns == 0) return count;
+  wait_ns = wait_until_again(self, wait_ns);
   struct pollfd ends[] = {{self->ring.ring_fd, POLLIN, 0}, {self->event, POLLIN, 0}};
   struct timespec timeout = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
   (void)ppoll(ends, 2, wait_ns == UINT64_MAX ? NULL : &timeout, NULL);
