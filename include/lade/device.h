@@ -283,6 +283,36 @@ LADE_API lade_status lade_device_stream_retire(lade_device_allocator *allocator,
 LADE_API lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_stats *stats);
 
 /**
+ * Show the statistics under the names that PyTorch gives them: 122 keys, in code-point order.
+ *
+ *   METRIC.POOL.CELL       METRIC: active, active_bytes, allocated_bytes, allocation, inactive_split, inactive_split_bytes,
+ *                          requested_bytes, reserved_bytes, segment; POOL: all, large_pool, small_pool;
+ *                          CELL: allocated, current, freed, peak
+ *   METRIC.CELL            METRIC: oversize_allocations, oversize_segments
+ *   max_split_size         lade_device_stats.max_split_bytes; -1: no limit. No other value is negative.
+ *   num_alloc_retries, num_device_alloc, num_device_free, num_ooms, num_sync_all_streams
+ *
+ * The blocks handed out are counted by `allocation`; there is no metric `allocated`.
+ *
+ * @param stats  Borrowed for the call; from lade_device_stats_get(), or of a snapshot. All 0 after
+ *               lade_device_stats_init() alone (max_split_size: -1).
+ * @param visit  Not NULL. It may call anything.
+ *
+ * Threads: any; it touches no allocator and allocates nothing. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; what the
+ * callback returns.
+ */
+LADE_API lade_status lade_device_stats_each(const lade_device_stats *stats, lade_stat_visit visit, void *user);
+
+/**
+ * Read one statistic by its name, as lade_device_stats_each() gives it, in some tens of nanoseconds.
+ *
+ * @param out  [out] Untouched on error.
+ *
+ * Threads, waits: as lade_device_stats_each(). Errors: LADE_ERR_INVALID_ARGUMENT, also for a key that does not exist.
+ */
+LADE_API lade_status lade_device_stats_find(const lade_device_stats *stats, const char *key, int64_t *out);
+
+/**
  * Let the peaks start anew from the current values.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.

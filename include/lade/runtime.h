@@ -43,6 +43,14 @@ typedef struct lade_runtime lade_runtime;
 /** The calling thread's own default stream on its current device. */
 #define LADE_STREAM_PER_THREAD ((lade_stream)0x2)
 
+/**
+ * A callback of lade_device_stats_each() and its like, called for each statistic. Another status than LADE_OK ends the walk
+ * and is returned.
+ *
+ * @param key  Static: it may be kept.
+ */
+typedef lade_status (*lade_stat_visit)(const char *key, int64_t value, void *user);
+
 struct lade_soft_options; /* soft.h */
 
 /** Options of lade_runtime_open; all zero means all defaults. */

@@ -6,55 +6,6 @@
 
 #include "tools/common/options.h"
 
-/* ---- Statistics by name ------------------------------------------------------------------------------------------ */
-
-typedef struct stat_visitor {
-  void (*visit)(void *user, const char *key, int64_t value);
-  void *user;
-} stat_visitor;
-
-static void gauge_visit(const stat_visitor *v, const char *name, const lade_device_gauge *gauge) {
-  static const char *const cells[] = {"current", "peak", "allocated", "freed"};
-  const uint64_t values[] = {gauge->current, gauge->peak, gauge->allocated, gauge->freed};
-  for (size_t i = 0; i < 4; i++) {
-    char key[96];
-    snprintf(key, sizeof key, "%s.%s", name, cells[i]);
-    v->visit(v->user, key, (int64_t)values[i]);
-  }
-}
-
-static void gauges_visit(const stat_visitor *v, const char *metric, const lade_device_gauges *gauges) {
-  static const char *const pools[] = {"all", "large_pool", "small_pool"};
-  const lade_device_gauge *const parts[] = {&gauges->all, &gauges->large_pool, &gauges->small_pool};
-  for (size_t i = 0; i < 3; i++) {
-    char name[64];
-    snprintf(name, sizeof name, "%s.%s", metric, pools[i]);
-    gauge_visit(v, name, parts[i]);
-  }
-}
-
-void report_stats_each(const lade_device_stats *stats, void (*visit)(void *user, const char *key, int64_t value),
-                       void *user) {
-  const stat_visitor v = {visit, user};
-  gauges_visit(&v, "active", &stats->active);
-  gauges_visit(&v, "active_bytes", &stats->active_bytes);
-  gauges_visit(&v, "allocated_bytes", &stats->allocated_bytes);
-  gauges_visit(&v, "allocation", &stats->allocation);
-  gauges_visit(&v, "inactive_split", &stats->inactive_split);
-  gauges_visit(&v, "inactive_split_bytes", &stats->inactive_split_bytes);
-  visit(user, "max_split_size", stats->max_split_bytes == 0 ? -1 : (int64_t)stats->max_split_bytes);
-  visit(user, "num_alloc_retries", (int64_t)stats->alloc_retries);
-  visit(user, "num_device_alloc", (int64_t)stats->device_allocs);
-  visit(user, "num_device_free", (int64_t)stats->device_frees);
-  visit(user, "num_ooms", (int64_t)stats->ooms);
-  visit(user, "num_sync_all_streams", (int64_t)stats->sync_all_streams);
-  gauge_visit(&v, "oversize_allocations", &stats->oversize_allocations);
-  gauge_visit(&v, "oversize_segments", &stats->oversize_segments);
-  gauges_visit(&v, "requested_bytes", &stats->requested_bytes);
-  gauges_visit(&v, "reserved_bytes", &stats->reserved_bytes);
-  gauges_visit(&v, "segment", &stats->segment);
-}
-
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void string_write(FILE *out, const char *text) {
@@ -76,10 +27,11 @@ typedef struct stat_writer {
   const char *separator;
 } stat_writer;
 
-static void stat_write(void *user, const char *key, int64_t value) {
+static lade_status stat_write(const char *key, int64_t value, void *user) {
   stat_writer *w = user;
   fprintf(w->out, "%s\"%s\":%" PRId64, w->separator, key, value);
   w->separator = ",";
+  return LADE_OK;
 }
 
 static void block_write(FILE *out, const report_block *block) {
@@ -112,7 +64,7 @@ void report_write_json(FILE *out, const report_entry *entry) {
   for (size_t i = 0; i < entry->oom_count; i++) fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", entry->oom[i]);
   fputs("],\"stats\":{", out);
   stat_writer writer = {out, ""};
-  report_stats_each(entry->stats, stat_write, &writer);
+  (void)lade_device_stats_each(entry->stats, stat_write, &writer);
   fputs("},\"segments\":[", out);
   for (size_t i = 0; i < entry->segment_count; i++) {
     if (i > 0) putc(',', out);

@@ -59,10 +59,6 @@ typedef struct report_entry {
   report_pinned pinned;
 } report_entry;
 
-/* Calls visit(user, key, value) for each of the 122 statistics under PyTorch's names, in their order. */
-void report_stats_each(const lade_device_stats *stats, void (*visit)(void *user, const char *key, int64_t value),
-                       void *user);
-
 /* The JSON object of one entry. */
 void report_write_json(FILE *out, const report_entry *entry);
 

@@ -273,6 +273,7 @@ static lade_device_gauges gauges_of(const model *m, enum metric metric) {
 
 static void stats_fill(model *m) {
   m->stats = (lade_device_stats){
+      .struct_size = sizeof m->stats,
       .allocation = gauges_of(m, ALLOCATION),
       .segment = gauges_of(m, SEGMENT),
       .active = gauges_of(m, ACTIVE),

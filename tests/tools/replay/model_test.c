@@ -278,10 +278,11 @@ typedef struct stat_list {
   size_t count;
 } stat_list;
 
-static void stat_collect(void *user, const char *key, int64_t value) {
+static lade_status stat_collect(const char *key, int64_t value, void *user) {
   stat_list *list = user;
   (void)key;
   list->values[list->count++] = value;
+  return LADE_OK;
 }
 
 static void report_compare(void *user, const report_entry *got) {
@@ -289,8 +290,8 @@ static void report_compare(void *user, const report_entry *got) {
   const report_entry *want = model_report(c->m);
   stat_list a = {.count = 0};
   stat_list b = {.count = 0};
-  report_stats_each(got->stats, stat_collect, &a);
-  report_stats_each(want->stats, stat_collect, &b);
+  (void)lade_device_stats_each(got->stats, stat_collect, &a);
+  (void)lade_device_stats_each(want->stats, stat_collect, &b);
   if (a.count != 122 || memcmp(a.values, b.values, sizeof a.values) != 0) difference_note(c, "statistics");
   bool same_oom = got->oom_count == want->oom_count;
   for (size_t i = 0; same_oom && i < got->oom_count; i++) same_oom = got->oom[i] == want->oom[i];

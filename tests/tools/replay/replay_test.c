@@ -311,8 +311,8 @@ LADE_TEST(Replay, LinesMayBeLong) {
 }
 
 LADE_TEST(Replay, PeaksAndSumsStartAnew) {
-  static const char *const texts[] = {"\"allocation.all.current\":0,\"allocation.all.peak\":0,",
-                                      "\"allocation.all.allocated\":0,\"allocation.all.freed\":0,", NULL};
+  static const char *const texts[] = {"\"allocation.all.allocated\":0,\"allocation.all.current\":0,",
+                                      "\"allocation.all.freed\":0,\"allocation.all.peak\":0,", NULL};
   expect_report("lade-trace 1\nalloc 1 5 0\nfree 1\nreset_peak\nreset_accumulated\nsnapshot s\n", texts);
 }
 

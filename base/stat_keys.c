@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics by name; model and invariants in stat_keys.h. */
+#include "base/stat_keys.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+/* The struct as this library knows it: the caller's own, or a copy where that is smaller. */
+typedef struct whole_stats {
+  const void *stats;
+  _Alignas(8) unsigned char copy[LADEI_STAT_STRUCT_MAX];
+} whole_stats;
+
+static lade_status stats_complete(const ladei_stat_table *table, const char *call, const void *stats,
+                                  whole_stats *whole) {
+  assert(table->struct_bytes <= sizeof whole->copy);
+  if (stats == NULL) return ladei_error_null(call, "stats");
+  size_t bytes;
+  memcpy(&bytes, stats, sizeof bytes);
+  whole->stats = stats;
+  if (bytes >= table->struct_bytes) return LADE_OK;
+  whole->stats = whole->copy;
+  return ladei_options_read(call, stats, whole->copy, table->struct_bytes);
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/* Where a gauge of the public structs has its cells, in the order of their names; the same of three gauges. */
+static const size_t cell_offsets[LADEI_STAT_CELLS] = {16, 0, 24, 8};
+static const size_t pool_offsets[LADEI_STAT_POOLS] = {0, 64, 32};
+
+static size_t keys_count(ladei_stat_kind kind) {
+  return kind == LADEI_STAT_GAUGES ? LADEI_STAT_KEYS_MAX : kind == LADEI_STAT_GAUGE ? LADEI_STAT_CELLS : 1;
+}
+
+static int64_t wide_read(const unsigned char *at) {
+  uint64_t value;
+  memcpy(&value, at, sizeof value);
+  return value > INT64_MAX ? INT64_MAX : (int64_t)value;
+}
+
+static int64_t value_read(const ladei_stat_metric *metric, size_t key, const void *stats) {
+  const unsigned char *at = (const unsigned char *)stats + metric->offset;
+  uint32_t narrow;
+  switch (metric->kind) {
+  case LADEI_STAT_U64: return wide_read(at);
+  case LADEI_STAT_U32: memcpy(&narrow, at, sizeof narrow); return narrow;
+  case LADEI_STAT_I32: memcpy(&narrow, at, sizeof narrow); return (int32_t)narrow;
+  case LADEI_STAT_COMPUTED: return metric->compute(stats);
+  case LADEI_STAT_GAUGE:
+  case LADEI_STAT_GAUGES:
+    return wide_read(at + pool_offsets[key / LADEI_STAT_CELLS] + cell_offsets[key % LADEI_STAT_CELLS]);
+  }
+  return 0;
+}
+
+lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call, const void *stats,
+                                 lade_stat_visit visit, void *user) {
+  whole_stats whole;
+  lade_status status = stats_complete(table, call, stats, &whole);
+  if (status == LADE_OK && visit == NULL) return ladei_error_null(call, "visit");
+  for (size_t part = 0; part < LADEI_STAT_PARTS; part++)
+    for (size_t i = 0; i < table->parts[part].count; i++) {
+      const ladei_stat_metric *metric = &table->parts[part].metrics[i];
+      for (size_t key = 0; status == LADE_OK && key < keys_count(metric->kind); key++)
+        status = visit(metric->keys[key], value_read(metric, key, whole.stats), user);
+    }
+  return status;
+}
+
+/* ---- Finding ----------------------------------------------------------------------------------------------------- */
+
+static const ladei_stat_metric *metric_find(const ladei_stat_part *part, const char *name, size_t length) {
+  for (size_t i = 0; i < part->count; i++) {
+    const ladei_stat_metric *metric = &part->metrics[i];
+    if (metric->length == length && memcmp(metric->name, name, length) == 0) return metric;
+  }
+  return NULL;
+}
+
+/* The key that begins as `rest`, which follows the metric and its dot, if any does. */
+static size_t key_guess(ladei_stat_kind kind, const char *rest) {
+  size_t pool = 0;
+  if (kind == LADEI_STAT_GAUGES) {
+    pool = *rest == 'a' ? 0 : *rest == 'l' ? 1 : 2;
+    const char *dot = strchr(rest, '.');
+    rest = dot == NULL ? "" : dot + 1;
+  } else if (kind != LADEI_STAT_GAUGE) {
+    return 0;
+  }
+  size_t cell = *rest == 'a' ? 0 : *rest == 'c' ? 1 : *rest == 'f' ? 2 : 3;
+  return LADEI_STAT_CELLS * pool + cell;
+}
+
+lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,
+                                 int64_t *out) {
+  whole_stats whole;
+  lade_status status = stats_complete(table, call, stats, &whole);
+  if (status != LADE_OK) return status;
+  if (key == NULL || out == NULL) return ladei_error_null(call, key == NULL ? "key" : "out");
+  const char *dot = strchr(key, '.');
+  size_t length = dot == NULL ? strlen(key) : (size_t)(dot - key);
+  const ladei_stat_metric *metric = metric_find(&table->parts[0], key, length);
+  if (metric == NULL) metric = metric_find(&table->parts[1], key, length);
+  size_t guess = metric == NULL || dot == NULL ? 0 : key_guess(metric->kind, dot + 1);
+  if (metric == NULL || strcmp(key, metric->keys[guess]) != 0)
+    return ladei_error_argument(call, "key", "a key that the _each function shows", "\"%.96s\"", key);
+  *out = value_read(metric, guess, whole.stats);
+  return LADE_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Statistics by name: a room's table says which field of its public struct each key names. Base knows no table.
+ *
+ *   METRIC               a field, or a figure computed from several
+ *   METRIC.CELL          a gauge: allocated, current, freed, peak
+ *   METRIC.POOL.CELL     three gauges side by side: all, large_pool, small_pool
+ *
+ * A key is found by its metric among few, then by the first letter of what follows; one comparison with the name in the
+ * table says whether that was it.
+ *
+ * I1  The metrics of a part of a table are in code-point order, and so are the keys, as no name has a character below '.'.
+ *     A table may have two parts: names that other projects use, then lade's own.
+ * I2  A field that the caller's struct is too small for counts as 0.
+ * Locks: none. Nothing is allocated.
+ */
+#ifndef LADE_BASE_STAT_KEYS_H
+#define LADE_BASE_STAT_KEYS_H
+
+#include <stddef.h>
+
+#include "lade/runtime.h"
+
+/* The type of what a metric names. */
+typedef enum ladei_stat_kind {
+  LADEI_STAT_U64,
+  LADEI_STAT_U32,
+  LADEI_STAT_I32,
+  LADEI_STAT_COMPUTED, /* from several fields */
+  LADEI_STAT_GAUGE,    /* lade_device_gauge or lade_pinned_gauge */
+  LADEI_STAT_GAUGES    /* lade_device_gauges */
+} ladei_stat_kind;
+
+enum { LADEI_STAT_CELLS = 4, LADEI_STAT_POOLS = 3, LADEI_STAT_KEYS_MAX = LADEI_STAT_CELLS * LADEI_STAT_POOLS };
+
+typedef struct ladei_stat_metric {
+  const char *name;
+  size_t length; /* of the name */
+  ladei_stat_kind kind;
+  size_t offset; /* of the field */
+  int64_t (*compute)(const void *stats);
+  const char *keys[LADEI_STAT_KEYS_MAX]; /* in order: as many as the kind has */
+} ladei_stat_metric;
+
+typedef struct ladei_stat_part {
+  const ladei_stat_metric *metrics;
+  size_t count;
+} ladei_stat_part;
+
+enum { LADEI_STAT_PARTS = 2, LADEI_STAT_STRUCT_MAX = 2048 };
+
+typedef struct ladei_stat_table {
+  ladei_stat_part parts[LADEI_STAT_PARTS];
+  size_t struct_bytes; /* of the library's own struct, at most LADEI_STAT_STRUCT_MAX */
+} ladei_stat_table;
+
+/* Rows of a table: `field` of the struct `type` under a name; by a function. */
+#define LADEI_STAT_KEYS_OF_GAUGE(name) name ".allocated", name ".current", name ".freed", name ".peak"
+#define LADEI_STAT_ROW_PLAIN(type, name, field, kind)                                                                  \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, kind, offsetof(type, field), NULL, { name }                                                \
+  }
+#define LADEI_STAT_ROW_COMPUTED(name, function)                                                                        \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, LADEI_STAT_COMPUTED, 0, function, { name }                                                 \
+  }
+#define LADEI_STAT_ROW_GAUGE(type, name, field)                                                                        \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, LADEI_STAT_GAUGE, offsetof(type, field), NULL, { LADEI_STAT_KEYS_OF_GAUGE(name) }          \
+  }
+#define LADEI_STAT_ROW_GAUGES(type, name, field)                                                                       \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, LADEI_STAT_GAUGES, offsetof(type, field), NULL, {                                          \
+      LADEI_STAT_KEYS_OF_GAUGE(name ".all"), LADEI_STAT_KEYS_OF_GAUGE(name ".large_pool"),                             \
+          LADEI_STAT_KEYS_OF_GAUGE(name ".small_pool")                                                                 \
+    }                                                                                                                  \
+  }
+
+/* The public calls of a room: `call` is their name, `stats` what the caller gave, with struct_size. */
+lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call, const void *stats,
+                                 lade_stat_visit visit, void *user);
+lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,
+                                 int64_t *out);
+
+#endif /* LADE_BASE_STAT_KEYS_H */
