@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/svg.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
 
@@ -182,27 +183,26 @@ static double x_at(const recorded *pass, uint64_t ns) {
   return left + (double)(ns - pass->begin_ns) * length / (double)(pass->end_ns - pass->begin_ns);
 }
 
-static void svg_bar_write(FILE *out, const recorded *pass, const lade_timeline_event *event, double y) {
+static void bar_draw(ladei_svg *out, const recorded *pass, const lade_timeline_event *event, double y) {
+  char title[160];
   double x = x_at(pass, event->begin_ns), width = x_at(pass, event->end_ns) - x;
+  unsigned kind = event->kind < KINDS ? event->kind : 0;
   if (event->kind == LADE_TIMELINE_IDLE || width < 0.02) return;
-  const char *name = kind_names[event->kind < KINDS ? event->kind : 0];
-  fprintf(out, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s %.1f us", x, y,
-          width < 0.1 ? 0.1 : width, ROW - 4, kind_colours[event->kind < KINDS ? event->kind : 0], name,
-          (double)(event->end_ns - event->begin_ns) * 1e-3);
+  int length =
+      snprintf(title, sizeof title, "%s %.1f us", kind_names[kind], (double)(event->end_ns - event->begin_ns) * 1e-3);
   if (event->bytes > 0) {
-    fprintf(out, ", transfer %llu, offset %llu, %llu bytes", (unsigned long long)event->transfer,
-            (unsigned long long)event->offset, (unsigned long long)event->bytes);
+    snprintf(title + length, sizeof title - (size_t)length, ", transfer %llu, offset %llu, %llu bytes",
+             (unsigned long long)event->transfer, (unsigned long long)event->offset, (unsigned long long)event->bytes);
   }
-  fprintf(out, "</title></rect>\n");
+  ladei_svg_rect(out, x, y, width < 0.1 ? 0.1 : width, ROW - 4, &(ladei_svg_look){.fill = kind_colours[kind]}, title);
 }
 
-static void svg_legend_write(FILE *out) {
+static void legend_draw(ladei_svg *out) {
   double x = LEFT;
   for (int kind = 1; kind < KINDS; kind++) {
     if (kind == LADE_TIMELINE_IDLE) continue;
-    fprintf(out,
-            "<rect x=\"%.0f\" y=\"34\" width=\"12\" height=\"12\" fill=\"%s\"/><text x=\"%.0f\" y=\"44\">%s</text>\n",
-            x, kind_colours[kind], x + 16, kind_names[kind]);
+    ladei_svg_rect(out, x, 34, 12, 12, &(ladei_svg_look){.fill = kind_colours[kind]}, NULL);
+    ladei_svg_text(out, x + 16, 44, NULL, 0, kind_names[kind]);
     x += 40 + 7 * (double)strlen(kind_names[kind]);
   }
 }
@@ -215,26 +215,32 @@ static double link_row_y(const lade_timeline_event *event, uint64_t *free_ns) {
   return TOP + row * ROW;
 }
 
-static void svg_write(FILE *out, const recorded *pass) {
+static void labels_draw(ladei_svg *out, const recorded *pass) {
+  char text[96];
+  snprintf(text, sizeof text, "one pass %s: %.2f ms, copies under way %.1f %% of it", direction_name(pass->direction),
+           (double)(pass->end_ns - pass->begin_ns) * 1e-6,
+           100 * (double)link_busy_ns(pass) / (double)(pass->end_ns - pass->begin_ns));
+  ladei_svg_text(out, LEFT, 20, NULL, 0, text);
+  legend_draw(out);
+  ladei_svg_text(out, 8, TOP + ROW - 6, NULL, 0, "link");
+  for (uint32_t thread = 1; thread <= pass->threads; thread++) {
+    snprintf(text, sizeof text, "thread %u", thread);
+    ladei_svg_text(out, 8, TOP + (LINK_ROWS + (int)thread) * ROW - 6, NULL, 0, text);
+  }
+}
+
+static void svg_write(FILE *file, const recorded *pass) {
+  ladei_svg out;
   uint64_t free_ns[LINK_ROWS] = {0};
   int height = TOP + (LINK_ROWS + (int)pass->threads) * ROW + 20;
-  fprintf(out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
-          "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-          "<text x=\"%d\" y=\"20\">one pass %s: %.2f ms, copies under way %.1f %% of it</text>\n",
-          WIDTH, height, LEFT, direction_name(pass->direction), (double)(pass->end_ns - pass->begin_ns) * 1e-6,
-          100 * (double)link_busy_ns(pass) / (double)(pass->end_ns - pass->begin_ns));
-  svg_legend_write(out);
-  fprintf(out, "<text x=\"8\" y=\"%d\">link</text>\n", TOP + ROW - 6);
-  for (uint32_t thread = 1; thread <= pass->threads; thread++)
-    fprintf(out, "<text x=\"8\" y=\"%d\">thread %u</text>\n", TOP + (LINK_ROWS + (int)thread) * ROW - 6, thread);
+  ladei_svg_begin(&out, ladei_svg_to_file, file, WIDTH, height, "text{font:12px sans-serif}");
+  labels_draw(&out, pass);
   for (size_t i = 0; i < pass->count; i++) {
     const lade_timeline_event *event = &pass->events[i];
     bool link = event->kind == LADE_TIMELINE_FLIGHT;
-    svg_bar_write(out, pass, event,
-                  link ? link_row_y(event, free_ns) : TOP + (LINK_ROWS + (int)event->thread - 1) * ROW);
+    bar_draw(&out, pass, event, link ? link_row_y(event, free_ns) : TOP + (LINK_ROWS + (int)event->thread - 1) * ROW);
   }
-  fprintf(out, "</svg>\n");
+  (void)ladei_svg_end(&out); /* the file keeps the error */
 }
 
 /* --- all of it ---------------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "base/svg.h"
 
 void timeline_init(timeline *t) {
   memset(t, 0, sizeof *t);
@@ -77,56 +78,41 @@ static double y_at(uint64_t value, uint64_t top_value) {
   return HEIGHT - BOTTOM - (top_value == 0 ? 0.0 : length * (double)value / (double)top_value);
 }
 
-static void text_write(FILE *out, double x, double y, const char *anchor, const char *text) {
-  fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
-  for (; *text != '\0'; text++) {
-    switch (*text) {
-    case '&': fputs("&amp;", out); break;
-    case '<': fputs("&lt;", out); break;
-    case '>': fputs("&gt;", out); break;
-    default: putc(*text, out);
-    }
-  }
-  fputs("</text>\n", out);
-}
-
-static void axes_write(FILE *out, const timeline *t, uint64_t top_value) {
+static void axes_draw(ladei_svg *out, const timeline *t, uint64_t top_value) {
+  const ladei_svg_look right = {.anchor = "end"};
+  char label[64];
   for (int i = 0; i <= TICKS; i++) {
     uint64_t value = top_value / TICKS * (uint64_t)i;
     double y = y_at(value, top_value);
-    char label[48];
     snprintf(label, sizeof label, "%.1f MiB", (double)value / (double)LADEI_MIB);
-    fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, y, WIDTH - RIGHT, y);
-    text_write(out, LEFT - 8, y + 4, "end", label);
+    ladei_svg_line(out, LEFT, y, WIDTH - RIGHT, y, &(ladei_svg_look){.stroke = "#ddd"}, NULL);
+    ladei_svg_text(out, LEFT - 8, y + 4, &right, 0, label);
   }
-  char label[64];
   snprintf(label, sizeof label, "%llu operations", (unsigned long long)t->operations);
-  text_write(out, WIDTH - RIGHT, HEIGHT - BOTTOM + 20, "end", label);
-  text_write(out, LEFT, HEIGHT - BOTTOM + 20, "start", "0");
+  ladei_svg_text(out, WIDTH - RIGHT, HEIGHT - BOTTOM + 20, &right, 0, label);
+  ladei_svg_text(out, LEFT, HEIGHT - BOTTOM + 20, NULL, 0, "0");
 }
 
-static void series_write(FILE *out, const timeline *t, int series, uint64_t top_value, const char *colour) {
-  fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
+static void series_draw(ladei_svg *out, const timeline *t, int series, uint64_t top_value, const char *colour) {
+  ladei_svg_point points[TIMELINE_POINTS];
   for (size_t i = 0; i < t->point_count; i++)
-    fprintf(out, "%.1f,%.1f ", x_at(t, i), y_at(t->points[series][i], top_value));
-  fputs("\"/>\n", out);
+    points[i] = (ladei_svg_point){x_at(t, i), y_at(t->points[series][i], top_value)};
+  ladei_svg_polyline(out, points, t->point_count,
+                     &(ladei_svg_look){.fill = "none", .stroke = colour, .stroke_width = 1.5}, NULL);
 }
 
-void timeline_write_svg(FILE *out, const timeline *t, const char *title) {
+void timeline_write_svg(FILE *file, const timeline *t, const char *title) {
   static const char *const names[TIMELINE_SERIES] = {"reserved", "active", "requested"};
   static const char *const colours[TIMELINE_SERIES] = {"#1f4e79", "#c05a00", "#3a7d44"};
-  uint64_t top_value = t->peak_reserved;
-  fprintf(out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
-          "font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n",
-          WIDTH, HEIGHT, WIDTH, HEIGHT);
-  text_write(out, LEFT, 24, "start", title);
-  axes_write(out, t, top_value);
+  ladei_svg out;
+  ladei_svg_begin(&out, ladei_svg_to_file, file, WIDTH, HEIGHT, "text{font:12px sans-serif}");
+  ladei_svg_text(&out, LEFT, 24, NULL, 0, title);
+  axes_draw(&out, t, t->peak_reserved);
   for (int s = 0; s < TIMELINE_SERIES; s++) {
-    series_write(out, t, s, top_value, colours[s]);
     double x = (double)LEFT + 140.0 * s;
-    fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, HEIGHT - 26, colours[s]);
-    text_write(out, x + 18, HEIGHT - 16, "start", names[s]);
+    series_draw(&out, t, s, t->peak_reserved, colours[s]);
+    ladei_svg_rect(&out, x, HEIGHT - 26, 12, 12, &(ladei_svg_look){.fill = colours[s]}, NULL);
+    ladei_svg_text(&out, x + 18, HEIGHT - 16, NULL, 0, names[s]);
   }
-  fputs("</svg>\n", out);
+  (void)ladei_svg_end(&out); /* the file keeps the error */
 }

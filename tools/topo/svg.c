@@ -13,6 +13,7 @@
  * D1  Nothing overlaps, and all lies within the picture; texts are shortened to the letters of usual width that fit.
  */
 
+#include "base/svg.h"
 #include "tools/topo/survey.h"
 
 enum {
@@ -41,28 +42,9 @@ typedef struct picture_layout {
   int facts_top, height;
 } picture_layout;
 
-/* ---- Letters ----------------------------------------------------------------------------------------------------- */
-
-static void escaped_write(FILE *out, const char *text, size_t most) {
-  for (size_t i = 0; text[i] != '\0'; i++) {
-    if (i == most) {
-      fputs("\xe2\x80\xa6", out); /* an ellipsis in UTF-8 */
-      return;
-    }
-    switch (text[i]) {
-    case '&': fputs("&amp;", out); break;
-    case '<': fputs("&lt;", out); break;
-    case '>': fputs("&gt;", out); break;
-    default: putc((unsigned char)text[i] < 0x20 ? ' ' : text[i], out);
-    }
-  }
-}
-
 /* `class` is one of the style sheet's. */
-static void text_write(FILE *out, int x, int y, const char *class, const char *text, size_t most) {
-  fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"%s\">", x, y, class);
-  escaped_write(out, text, most);
-  fputs("</text>\n", out);
+static void text_draw(ladei_svg *out, double x, double y, const char *class, const char *text, size_t most) {
+  ladei_svg_text(out, x, y, &(ladei_svg_look){.class = class}, most, text);
 }
 
 /* ---- Rooms ------------------------------------------------------------------------------------------------------- */
@@ -78,21 +60,20 @@ static size_t room_devices(const survey *s, size_t room) {
   return count;
 }
 
-static void device_draw(FILE *out, const survey_device *device, size_t index, int x, int y) {
+static void device_draw(ladei_svg *out, const survey_device *device, size_t index, int x, int y) {
   char line[160], size[SURVEY_SIZE_BYTES];
-  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" class=\"device\"/>\n", x, y,
-          ROOM_WIDTH - 24, DEVICE_HEIGHT);
+  ladei_svg_rect(out, x, y, ROOM_WIDTH - 24, DEVICE_HEIGHT, &(ladei_svg_look){.class = "device", .radius = 4}, NULL);
   snprintf(line, sizeof line, "device %zu, %s", index, survey_size_text(device->info.total_bytes, size));
-  text_write(out, x + 10, y + 18, "strong light", line, ROOM_CHARACTERS - 4);
-  text_write(out, x + 10, y + 35, "light", device->info.name, ROOM_CHARACTERS - 2);
+  text_draw(out, x + 10, y + 18, "strong light", line, ROOM_CHARACTERS - 4);
+  text_draw(out, x + 10, y + 35, "light", device->info.name, ROOM_CHARACTERS - 2);
   snprintf(line, sizeof line, "%s", device->info.pci_bus_id);
   if (device->pinned_node != device->near_node && device->pinned_node >= 0)
     snprintf(line, sizeof line, "%s, pins on %d", device->info.pci_bus_id, device->pinned_node);
-  text_write(out, x + 10, y + 51, "light", line, ROOM_CHARACTERS - 2);
+  text_draw(out, x + 10, y + 51, "light", line, ROOM_CHARACTERS - 2);
 }
 
 /* A bar of the room's memory, with what is in use filled. */
-static void memory_draw(FILE *out, const survey_node *node, int x, int y) {
+static void memory_draw(ladei_svg *out, const survey_node *node, int x, int y) {
   char line[80], memory[SURVEY_SIZE_BYTES], unused[SURVEY_SIZE_BYTES];
   int width = ROOM_WIDTH - 24;
   survey_size_text(node->node.memory_bytes, memory);
@@ -102,19 +83,19 @@ static void memory_draw(FILE *out, const survey_node *node, int x, int y) {
     double used = (double)(node->node.memory_bytes - node->free_bytes);
     double share = node->node.memory_bytes == 0 ? 0 : used / (double)node->node.memory_bytes;
     snprintf(line, sizeof line, "%s, %s free", memory, survey_size_text(node->free_bytes, unused));
-    fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"12\" class=\"used\"/>\n", x, y, width * share);
+    ladei_svg_rect(out, x, y, width * share, 12, &(ladei_svg_look){.class = "used"}, NULL);
   }
-  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"12\" class=\"bar\"/>\n", x, y, width);
-  text_write(out, x, y + 29, "plain", line, ROOM_CHARACTERS);
+  ladei_svg_rect(out, x, y, width, 12, &(ladei_svg_look){.class = "bar"}, NULL);
+  text_draw(out, x, y + 29, "plain", line, ROOM_CHARACTERS);
 }
 
-static void node_draw(FILE *out, const survey_node *node, int x, int y) {
+static void node_draw(ladei_svg *out, const survey_node *node, int x, int y) {
   char line[128];
   snprintf(line, sizeof line, "node %d%s", node->node.os_index, node->node.usable ? "" : " (not usable)");
-  text_write(out, x, y + 26, "strong", line, ROOM_CHARACTERS);
+  text_draw(out, x, y + 26, "strong", line, ROOM_CHARACTERS);
   memory_draw(out, node, x, y + 38);
   snprintf(line, sizeof line, "%u CPUs: %s", node->node.cpu_count, node->node.cpus);
-  text_write(out, x, y + 88, "plain", node->node.cpu_count == 0 ? "no CPUs" : line, ROOM_CHARACTERS);
+  text_draw(out, x, y + 88, "plain", node->node.cpu_count == 0 ? "no CPUs" : line, ROOM_CHARACTERS);
 }
 
 static int row_height(const picture_layout *l, size_t row) {
@@ -133,19 +114,19 @@ static int row_top(const picture_layout *l, size_t row) {
   return top;
 }
 
-static void room_draw(FILE *out, const picture_layout *l, size_t room) {
+static void room_draw(ladei_svg *out, const picture_layout *l, size_t room) {
   const survey *s = l->survey;
   size_t row = room / COLUMNS;
   int x = MARGIN + (int)(room % COLUMNS) * (ROOM_WIDTH + GAP);
   int y = row_top(l, row);
   bool is_node = room < s->node_count;
-  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"8\" class=\"%s\"/>\n", x, y, ROOM_WIDTH,
-          row_height(l, row), is_node && s->nodes[room].node.usable ? "room" : "room outside");
+  const char *class = is_node && s->nodes[room].node.usable ? "room" : "room outside";
+  ladei_svg_rect(out, x, y, ROOM_WIDTH, row_height(l, row), &(ladei_svg_look){.class = class, .radius = 8}, NULL);
   if (is_node) {
     node_draw(out, &s->nodes[room], x + 12, y);
   } else {
-    text_write(out, x + 12, y + 26, "strong", "near no node", ROOM_CHARACTERS);
-    text_write(out, x + 12, y + 50, "plain", "or it is not known which", ROOM_CHARACTERS);
+    text_draw(out, x + 12, y + 26, "strong", "near no node", ROOM_CHARACTERS);
+    text_draw(out, x + 12, y + 50, "plain", "or it is not known which", ROOM_CHARACTERS);
   }
   int device_y = y + ROOM_TOP - DEVICE_GAP;
   for (size_t i = 0; i < s->device_count; i++) {
@@ -158,12 +139,12 @@ static void room_draw(FILE *out, const picture_layout *l, size_t room) {
 
 /* ---- Facts and distances ----------------------------------------------------------------------------------------- */
 
-static int facts_draw(FILE *out, const survey_fact *facts, const char *title, int y) {
-  text_write(out, MARGIN, y, "strong", title, SURVEY_FACT_BYTES);
+static int facts_draw(ladei_svg *out, const survey_fact *facts, const char *title, int y) {
+  text_draw(out, MARGIN, y, "strong", title, SURVEY_FACT_BYTES);
   for (size_t i = 0; i < SURVEY_FACTS; i++) {
     y += LINE_HEIGHT;
-    text_write(out, MARGIN, y, "quiet", facts[i].label, SURVEY_FACT_BYTES);
-    text_write(out, MARGIN + LABEL_WIDTH, y, "plain", facts[i].value, SURVEY_FACT_BYTES);
+    text_draw(out, MARGIN, y, "quiet", facts[i].label, SURVEY_FACT_BYTES);
+    text_draw(out, MARGIN + LABEL_WIDTH, y, "plain", facts[i].value, SURVEY_FACT_BYTES);
   }
   return y + 2 * LINE_HEIGHT;
 }
@@ -182,29 +163,29 @@ static unsigned long distance_most(const survey *s) {
 }
 
 /* Farther is darker. */
-static void cell_draw(FILE *out, unsigned long distance, unsigned long most, int x, int y) {
+static void cell_draw(ladei_svg *out, unsigned long distance, unsigned long most, int x, int y) {
   char number[24];
   double shade = most <= 10 || distance <= 10 ? 0.0 : (double)(distance - 10) / (double)(most - 10);
   snprintf(number, sizeof number, "%lu", distance);
-  fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"cell\" fill-opacity=\"%.2f\"/>\n",
-          x, y, CELL - 2, CELL - 2, 0.10 + 0.60 * shade);
-  text_write(out, x + CELL / 2 - 1, y + CELL / 2 + 4, "middle", distance == 0 ? "-" : number, 4);
+  ladei_svg_rect(out, x, y, CELL - 2, CELL - 2,
+                 &(ladei_svg_look){.class = "cell", .radius = 3, .fill_opacity = 0.10 + 0.60 * shade}, NULL);
+  text_draw(out, x + CELL / 2 - 1, y + CELL / 2 + 4, "middle", distance == 0 ? "-" : number, 4);
 }
 
-static void distances_draw(FILE *out, const picture_layout *l) {
+static void distances_draw(ladei_svg *out, const picture_layout *l) {
   const survey *s = l->survey;
   size_t cells = matrix_cells(s);
   int left = MARGIN + FACTS_WIDTH + 2 * CELL, top = l->facts_top;
   if (cells == 0) return;
-  text_write(out, MARGIN + FACTS_WIDTH, top, "strong",
-             cells == s->node_count ? "distance between nodes, from row to column" : "distance between the first nodes",
-             48);
+  text_draw(out, MARGIN + FACTS_WIDTH, top, "strong",
+            cells == s->node_count ? "distance between nodes, from row to column" : "distance between the first nodes",
+            48);
   for (size_t i = 0; i < cells; i++) {
     char number[16];
     snprintf(number, sizeof number, "%d", s->nodes[i].node.os_index);
     int along = (int)i * CELL + CELL / 2;
-    text_write(out, left + along - 1, top + CELL - 8, "middle quiet", number, 6);
-    text_write(out, left - CELL / 2, top + CELL + along + 4, "middle quiet", number, 6);
+    text_draw(out, left + along - 1, top + CELL - 8, "middle quiet", number, 6);
+    text_draw(out, left - CELL / 2, top + CELL + along + 4, "middle quiet", number, 6);
     for (size_t k = 0; k < cells; k++) {
       cell_draw(out, s->distances[i * s->node_count + k], distance_most(s), left + (int)k * CELL,
                 top + CELL + (int)i * CELL);
@@ -224,27 +205,25 @@ static picture_layout layout_make(const survey *s) {
 }
 
 static const char style[] =
-    "<style>text{font:13px sans-serif;fill:#222}.title{font-size:20px}.strong{font-weight:bold}.quiet{fill:#667}\n"
+    "text{font:13px sans-serif;fill:#222}.title{font-size:20px}.strong{font-weight:bold}.quiet{fill:#667}\n"
     ".light{fill:white}.middle{text-anchor:middle}.room{fill:#f3f6fa;stroke:#1f4e79;stroke-width:1.5}\n"
     ".outside{fill:#fafafa;stroke:#999;stroke-dasharray:5 4}.device{fill:#3a7d44}.used{fill:#9db8d2}\n"
-    ".bar{fill:none;stroke:#1f4e79}.cell{fill:#c05a00}</style>\n";
+    ".bar{fill:none;stroke:#1f4e79}.cell{fill:#c05a00}";
 
-void survey_write_svg(FILE *out, const survey *s) {
+void survey_write_svg(FILE *file, const survey *s) {
   picture_layout l = layout_make(s);
   survey_fact facts[SURVEY_FACTS];
+  ladei_svg out;
   char title[96];
-  fprintf(out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n%s"
-          "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n",
-          WIDTH, l.height, WIDTH, l.height, style, WIDTH, l.height);
+  ladei_svg_begin(&out, ladei_svg_to_file, file, WIDTH, l.height, style);
   snprintf(title, sizeof title, "Devices and NUMA nodes, runtime %s%s", s->runtime,
            s->software ? " (software device, no GPU)" : "");
-  text_write(out, MARGIN, MARGIN + 14, "title", title, sizeof title);
-  for (size_t room = 0; room < l.room_count; room++) room_draw(out, &l, room);
+  text_draw(&out, MARGIN, MARGIN + 14, "title", title, sizeof title);
+  for (size_t room = 0; room < l.room_count; room++) room_draw(&out, &l, room);
   survey_machine_facts(s, facts);
-  int y = facts_draw(out, facts, "this process and machine", l.facts_top);
+  int y = facts_draw(&out, facts, "this process and machine", l.facts_top);
   survey_pool_facts(s, facts);
-  (void)facts_draw(out, facts, "pinned pool with default settings", y);
-  distances_draw(out, &l);
-  fputs("</svg>\n", out);
+  (void)facts_draw(&out, facts, "pinned pool with default settings", y);
+  distances_draw(&out, &l);
+  (void)ladei_svg_end(&out); /* the file keeps the error */
 }
