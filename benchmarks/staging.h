@@ -3,7 +3,8 @@
  * The state of a run of staging_throughput, which all of its files see. Includes of their headers point up:
  *
  *   staging_throughput.c  command line, order of events
- *   staging_report.c      table, JSON, plot
+ *   staging_report.c      table, JSON
+ *   staging_plot.c        picture of a run or of a report
  *   staging_timeline.c    what each thread and the link do in a pass: picture, Chrome trace
  *   staging_verify.c      checksums of what lies on the device
  *   staging_passes.c      what is timed: lade and its baselines
@@ -66,6 +67,7 @@ typedef struct staging_settings {
   uint64_t window_bytes;
   const char *json_path;
   const char *plot_path;
+  const char *report_path; /* to draw, in place of a run */
   const char *timeline_path;
 } staging_settings;
 

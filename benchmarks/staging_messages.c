@@ -18,7 +18,7 @@ void staging_interrupts_catch(void) {
   struct sigaction action = {.sa_handler = interrupt};
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
-  /* A gnuplot that is gone shows as its exit status; a file size limit as EFBIG. */
+  /* A reader of the output that is gone shows as EPIPE; a file size limit as EFBIG. */
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, NULL);
   sigaction(SIGXFSZ, &action, NULL);

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table for people, the JSON for programs, the plot for papers. All read what was measured; none measures. */
+/* The table for people, the JSON for programs. Both read what was measured; none measures. */
 #include "benchmarks/staging_report.h"
 
-#include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "benchmarks/staging_by_hand.h"
 #include "benchmarks/staging_messages.h"
-
-extern char **environ;
 
 static const char *const direction_names[] = {"to device", "to host"};
 
@@ -256,75 +250,4 @@ bool staging_report_json(const staging *s) {
   bool written = bench_json_write(document, s->settings.json_path);
   json_decref(document);
   return written;
-}
-
-/* --- plot --------------------------------------------------------------------------------------------------------- */
-
-static void plot_script(FILE *script, const staging *s) {
-  static const char *const variants[] = {"lade",           "(a) ceiling", "(e) by hand", "(d) reads alone",
-                                         "(b) naive loop", "(c) no cache"};
-  fprintf(script, "set terminal svg size 800,480\nset output '");
-  for (const char *c = s->settings.plot_path; *c != '\0'; c++) fprintf(script, *c == '\'' ? "''" : "%c", *c);
-  fprintf(script,
-          "'\nset title 'staging throughput, runtime %s'\nset ylabel 'GB/s'\nset yrange [0:*]\n"
-          "set style data histogram\nset style histogram errorbars gap 1\nset style fill solid 0.6\n$data << EOD\n",
-          lade_runtime_name(s->runtime));
-  for (int variant = 0; variant < STAGING_LOOP; variant++) {
-    if (variant == STAGING_BY_HAND && !staging_has_by_hand(s)) continue;
-    fprintf(script, "\"%s\"", variants[variant]);
-    for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
-      if (s->settings.directions[direction]) {
-        const bench_samples *samples = &s->samples[direction][variant];
-        fprintf(script, " %f %f %f", bench_median(samples), bench_min(samples), bench_max(samples));
-      }
-    }
-    fprintf(script, "\n");
-  }
-  fprintf(script, "EOD\nplot ");
-  int column = 2;
-  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
-    if (s->settings.directions[direction]) {
-      fprintf(script, "%s$data using %d:%d:%d:xtic(1) title '%s'", column == 2 ? "" : ", ", column, column + 1,
-              column + 2, direction_names[direction]);
-      column += 3;
-    }
-  }
-  fprintf(script, "\n");
-}
-
-/* gnuplot reading from the other end of *out_script. False, with errno, where there is none. */
-static bool gnuplot_start(pid_t *out_pid, FILE **out_script) {
-  char *const arguments[] = {(char *)"gnuplot", NULL};
-  int ends[2];
-  posix_spawn_file_actions_t actions;
-  if (pipe(ends) != 0) return false;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
-  posix_spawn_file_actions_addclose(&actions, ends[1]);
-  int code = posix_spawnp(out_pid, "gnuplot", &actions, NULL, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  close(ends[0]);
-  *out_script = code == 0 ? fdopen(ends[1], "w") : NULL;
-  if (*out_script == NULL) {
-    close(ends[1]);
-    errno = code;
-    return false;
-  }
-  return true;
-}
-
-bool staging_report_plot(const staging *s) {
-  pid_t pid;
-  FILE *script;
-  int status = -1;
-  if (!gnuplot_start(&pid, &script)) {
-    staging_error("no plot: gnuplot is not there (%s); install the package gnuplot-nox", strerror(errno));
-    return true;
-  }
-  plot_script(script, s);
-  fclose(script);
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status != 0) staging_error("%s: gnuplot failed", s->settings.plot_path);
-  return status == 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Table, JSON, plot. */
+/* Table, JSON. */
 #ifndef LADE_BENCHMARKS_STAGING_REPORT_H
 #define LADE_BENCHMARKS_STAGING_REPORT_H
 
@@ -8,6 +8,5 @@
 void staging_report_print(const staging *s);
 /* False: said why. */
 bool staging_report_json(const staging *s);
-bool staging_report_plot(const staging *s);
 
 #endif /* LADE_BENCHMARKS_STAGING_REPORT_H */

@@ -22,6 +22,7 @@
 #include "benchmarks/staging_inputs.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
+#include "benchmarks/staging_plot.h"
 #include "benchmarks/staging_report.h"
 #include "benchmarks/staging_timeline.h"
 #include "benchmarks/staging_verify.h"
@@ -39,6 +40,7 @@ enum {
   KEY_SLOW_PASSES,
   KEY_JSON,
   KEY_PLOT,
+  KEY_DRAW,
   KEY_WINDOW,
   KEY_DIRECT,
   KEY_STORAGE,
@@ -64,7 +66,8 @@ static const struct argp_option option_table[] = {
     {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
     {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw them, with gnuplot", 0},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw them", 0},
+    {"draw", KEY_DRAW, "FILE.json", 0, "Measure nothing: have --plot draw what --json wrote before", 0},
     {"timeline", KEY_TIMELINE, "FILE.svg|FILE.json", 0,
      "Also show one more pass as a picture, or as a Chrome trace: what each thread and the link do when", 0},
     {NULL, 0, NULL, 0, NULL, 0},
@@ -153,12 +156,16 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_NO_VERIFY: settings->verify = false; return 0;
   case KEY_JSON: settings->json_path = argument; return 0;
   case KEY_PLOT: settings->plot_path = argument; return 0;
+  case KEY_DRAW: settings->report_path = argument; return 0;
   case KEY_TIMELINE:
     if (!staging_timeline_name_is_good(argument))
       argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
     settings->timeline_path = argument;
     return 0;
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
+  case ARGP_KEY_END:
+    if (settings->report_path != NULL && settings->plot_path == NULL) argp_error(state, "--draw needs --plot");
+    return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
 }
@@ -238,13 +245,22 @@ static bool measure_all(staging *s) {
   return good;
 }
 
+static bool plot_all(const staging *s) {
+  staging_plot plot;
+  if (s->settings.report_path == NULL)
+    staging_plot_of_run(s, &plot);
+  else if (!staging_plot_of_report(s->settings.report_path, &plot))
+    return false;
+  return staging_plot_write(&plot, s->settings.plot_path);
+}
+
 static bool report_all(staging *s) {
   staging_report_print(s);
   bool good = fflush(stdout) == 0;
   if (!good) staging_error("standard output: %s", strerror(errno));
   good = (s->settings.json_path == NULL || staging_report_json(s)) && good;
   good = (s->settings.timeline_path == NULL || staging_timeline_write(s)) && good;
-  return (s->settings.plot_path == NULL || staging_report_plot(s)) && good;
+  return (s->settings.plot_path == NULL || plot_all(s)) && good;
 }
 
 /* In reverse; each of them may be missing. */
@@ -277,6 +293,7 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, 0, NULL, &s.settings);
+  if (s.settings.report_path != NULL) return plot_all(&s) ? 0 : EXIT_FAILED;
   staging_interrupts_catch();
   bool good = staging_inputs_open(&s) && device_open(&s) && window_open(&s) && measure_all(&s) && report_all(&s);
   staging_progress_end(&s.progress);

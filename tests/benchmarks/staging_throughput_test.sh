@@ -87,14 +87,43 @@ run 0 "" --runtime sim --input "$folder/small" --window 9999 --chunk 1M --passes
 run 0 "" --runtime cpu --input "$folder/small" --passes 1 --no-verify
 grep -q '^verified  no' "$folder/out" || fail "--no-verify still verifies"
 
-# The plot needs gnuplot; without it there is a message, and the rest all the same.
-env PATH="$folder/hollow" "$program" --runtime cpu --input "$folder/small" --passes 1 --plot "$folder/none.svg" \
-  >"$folder/out" 2>"$folder/err" || fail "no gnuplot: exit status $?"
-grep -q 'gnuplot is not there' "$folder/err" || fail "no gnuplot: no message"
-if command -v gnuplot >/dev/null; then
-  run 0 "" --runtime cpu --input "$folder/small" --passes 2 --plot "$folder/it's.svg"
-  grep -q '</svg>' "$folder/it's.svg" || fail "no plot"
-fi
+# The plot shows what the report says; drawn again of the report it has the same figures.
+run 0 "" --runtime cpu --input "$folder/small" --passes 3 --plot "$folder/it's.svg" --json "$folder/json"
+run 0 "" --draw "$folder/json" --plot "$folder/again.svg"
+[ ! -s "$folder/out" ] || fail "--draw measures"
+python3 - "$folder/json" "$folder/it's.svg" "$folder/again.svg" <<'EOF' || fail "plot"
+import json, math, sys, xml.etree.ElementTree
+svg = "{http://www.w3.org/2000/svg}"
+report = json.load(open(sys.argv[1]))
+wanted = {}  # in the order of the rows
+for key in ("h2d", "d2h"):
+    rates, bounds = report[key], report["bounds"][key]
+    median = rates["gbps_median"]
+    wanted[key] = [median, bounds["copies_alone_gbps"], median / rates["vs_naive"], median / rates["vs_uncached"],
+                   bounds["reads_alone_gbps"], report["by_hand"][key]["gbps"]]
+for path in sys.argv[2:]:
+    picture = xml.etree.ElementTree.parse(path).getroot()
+    bars = [bar for bar in picture.iter(svg + "rect") if bar.find(svg + "title") is not None]
+    assert len(bars) == 12, len(bars)
+    widths = [float(bar.get("width")) for bar in bars]
+    values = [value for row in zip(wanted["h2d"], wanted["d2h"]) for value in row]
+    scale = max(widths) / max(values)
+    assert all(math.isclose(width, value * scale, abs_tol=0.02) for width, value in zip(widths, values)), (path, widths)
+    low, high = bars[0].find(svg + "title").text.removeprefix("to device: ").removesuffix(" GB/s").split(" to ")
+    assert math.isclose(float(low), report["h2d"]["gbps_min"], abs_tol=0.011), low
+    assert math.isclose(float(high), report["h2d"]["gbps_max"], abs_tol=0.011), high
+    width, height = float(picture.get("width")), float(picture.get("height"))
+    assert all(0 <= float(e.get("x")) <= width - 30 and 0 <= float(e.get("y")) < height for e in picture.iter(svg + "text"))
+EOF
+run 0 "" --runtime sim --input "$folder/small" --passes 1 --direction d2h --plot "$folder/one.svg"
+! grep -q 'to device' "$folder/one.svg" || fail "a direction that was not measured is in the plot"
+run 1 "No such file" --draw "$folder/missing" --plot "$folder/none.svg"
+echo '{"runtime": "cpu", "device": "x"}' >"$folder/half"
+run 1 "no report" --draw "$folder/half" --plot "$folder/none.svg"
+[ ! -e "$folder/none.svg" ] || fail "a plot of nothing"
+run 1 "No such file" --draw "$folder/json" --plot "$folder/nowhere/plot.svg"
+[ ! -c /dev/full ] || run 1 "No space left" --draw "$folder/json" --plot /dev/full
+run 2 "needs --plot" --draw "$folder/json"
 
 # Bad usage: exit status 2, and how to do it right.
 run 2 'staging_throughput_bin --help\|Usage' --no-such-flag
