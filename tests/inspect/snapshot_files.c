@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes a sample snapshot in a format, for the judges beside this file and for comparisons.
+ *
+ * usage: snapshot_files small|long|big FORMAT OUT      FORMAT: pickle
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "inspect/formats/pickle.h"
+#include "tests/inspect/sample.h"
+
+static const struct {
+  const char *name;
+  sample_format write;
+} formats[] = {{"pickle", ladei_inspect_write_pickle}};
+
+static const struct {
+  const char *name;
+  const sample_shape *shape;
+} shapes[] = {{"small", &sample_small}, {"long", &sample_long}, {"big", &sample_big}};
+
+static const sample_shape *shape_find(const char *name) {
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    if (strcmp(shapes[i].name, name) == 0) return shapes[i].shape;
+  return NULL;
+}
+
+static sample_format format_find(const char *name) {
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    if (strcmp(formats[i].name, name) == 0) return formats[i].write;
+  return NULL;
+}
+
+static int file_write(const char *path, const char *data, size_t bytes) {
+  FILE *file = fopen(path, "wb");
+  if (file == NULL) return 1;
+  size_t written = fwrite(data, 1, bytes, file);
+  return fclose(file) == 0 && written == bytes ? 0 : 1;
+}
+
+static double seconds_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv) {
+  sample_format format = argc == 4 ? format_find(argv[2]) : NULL;
+  const sample_shape *shape = argc == 4 ? shape_find(argv[1]) : NULL;
+  if (format == NULL || shape == NULL) {
+    fprintf(stderr, "usage: snapshot_files small|long|big FORMAT OUT\n");
+    return 2;
+  }
+  size_t bytes = 0;
+  lade_snapshot *snapshot = sample_create(shape);
+  double start = seconds_now();
+  char *data = snapshot == NULL ? NULL : sample_write(snapshot, format, &bytes);
+  fprintf(stderr, "%zu bytes in %.3f s\n", bytes, seconds_now() - start);
+  int status = data == NULL ? 1 : file_write(argv[3], data, bytes);
+  free(data);
+  lade_snapshot_destroy(snapshot);
+  return status;
+}
