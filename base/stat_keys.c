@@ -33,7 +33,13 @@ static const size_t cell_offsets[LADEI_STAT_CELLS] = {16, 0, 24, 8};
 static const size_t pool_offsets[LADEI_STAT_POOLS] = {0, 64, 32};
 
 static size_t keys_count(ladei_stat_kind kind) {
-  return kind == LADEI_STAT_GAUGES ? LADEI_STAT_KEYS_MAX : kind == LADEI_STAT_GAUGE ? LADEI_STAT_CELLS : 1;
+  switch (kind) {
+  case LADEI_STAT_GAUGES: return LADEI_STAT_KEYS_MAX;
+  case LADEI_STAT_GAUGE:
+  case LADEI_STAT_COMPUTED_GAUGE: return LADEI_STAT_CELLS;
+  case LADEI_STAT_COMPUTED_TIMES: return LADEI_STAT_FIGURES;
+  default: return 1;
+  }
 }
 
 static int64_t wide_read(const unsigned char *at) {
@@ -49,7 +55,9 @@ static int64_t value_read(const ladei_stat_metric *metric, size_t key, const voi
   case LADEI_STAT_U64: return wide_read(at);
   case LADEI_STAT_U32: memcpy(&narrow, at, sizeof narrow); return narrow;
   case LADEI_STAT_I32: memcpy(&narrow, at, sizeof narrow); return (int32_t)narrow;
-  case LADEI_STAT_COMPUTED: return metric->compute(stats);
+  case LADEI_STAT_COMPUTED:
+  case LADEI_STAT_COMPUTED_GAUGE:
+  case LADEI_STAT_COMPUTED_TIMES: return metric->compute(stats, key);
   case LADEI_STAT_GAUGE:
   case LADEI_STAT_GAUGES:
     return wide_read(at + pool_offsets[key / LADEI_STAT_CELLS] + cell_offsets[key % LADEI_STAT_CELLS]);
@@ -81,18 +89,33 @@ static const ladei_stat_metric *metric_find(const ladei_stat_part *part, const c
   return NULL;
 }
 
+static size_t cell_guess(const char *rest) {
+  return *rest == 'a'   ? LADEI_STAT_ALLOCATED
+         : *rest == 'c' ? LADEI_STAT_CURRENT
+         : *rest == 'f' ? LADEI_STAT_FREED
+                        : LADEI_STAT_PEAK;
+}
+
+static size_t pool_cell_guess(const char *rest) {
+  size_t pool = *rest == 'a' ? 0 : *rest == 'l' ? 1 : 2;
+  const char *dot = strchr(rest, '.');
+  return LADEI_STAT_CELLS * pool + (dot == NULL ? 0 : cell_guess(dot + 1));
+}
+
+static size_t figure_guess(const char *rest) {
+  if (*rest == 'm') return rest[1] == 'a' ? LADEI_STAT_MAX : LADEI_STAT_MIN;
+  return *rest == 'a' ? LADEI_STAT_AVG : *rest == 'c' ? LADEI_STAT_COUNT : LADEI_STAT_TOTAL;
+}
+
 /* The key that begins as `rest`, which follows the metric and its dot, if any does. */
 static size_t key_guess(ladei_stat_kind kind, const char *rest) {
-  size_t pool = 0;
-  if (kind == LADEI_STAT_GAUGES) {
-    pool = *rest == 'a' ? 0 : *rest == 'l' ? 1 : 2;
-    const char *dot = strchr(rest, '.');
-    rest = dot == NULL ? "" : dot + 1;
-  } else if (kind != LADEI_STAT_GAUGE) {
-    return 0;
+  switch (kind) {
+  case LADEI_STAT_GAUGES: return pool_cell_guess(rest);
+  case LADEI_STAT_GAUGE:
+  case LADEI_STAT_COMPUTED_GAUGE: return cell_guess(rest);
+  case LADEI_STAT_COMPUTED_TIMES: return figure_guess(rest);
+  default: return 0;
   }
-  size_t cell = *rest == 'a' ? 0 : *rest == 'c' ? 1 : *rest == 'f' ? 2 : 3;
-  return LADEI_STAT_CELLS * pool + cell;
 }
 
 lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,

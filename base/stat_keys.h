@@ -5,6 +5,7 @@
  *   METRIC               a field, or a figure computed from several
  *   METRIC.CELL          a gauge: allocated, current, freed, peak
  *   METRIC.POOL.CELL     three gauges side by side: all, large_pool, small_pool
+ *   METRIC.FIGURE        times of calls: avg, count, max, min, total
  *
  * A key is found by its metric among few, then by the first letter of what follows; one comparison with the name in the
  * table says whether that was it.
@@ -26,20 +27,40 @@ typedef enum ladei_stat_kind {
   LADEI_STAT_U64,
   LADEI_STAT_U32,
   LADEI_STAT_I32,
-  LADEI_STAT_COMPUTED, /* from several fields */
-  LADEI_STAT_GAUGE,    /* lade_device_gauge or lade_pinned_gauge */
-  LADEI_STAT_GAUGES    /* lade_device_gauges */
+  LADEI_STAT_GAUGE,          /* lade_device_gauge or lade_pinned_gauge */
+  LADEI_STAT_GAUGES,         /* lade_device_gauges */
+  LADEI_STAT_COMPUTED,       /* from several fields */
+  LADEI_STAT_COMPUTED_GAUGE, /* ... the cells of a gauge */
+  LADEI_STAT_COMPUTED_TIMES  /* ... times of calls */
 } ladei_stat_kind;
 
-enum { LADEI_STAT_CELLS = 4, LADEI_STAT_POOLS = 3, LADEI_STAT_KEYS_MAX = LADEI_STAT_CELLS * LADEI_STAT_POOLS };
+/* The second parts of keys, in their order. */
+typedef enum ladei_stat_cell {
+  LADEI_STAT_ALLOCATED,
+  LADEI_STAT_CURRENT,
+  LADEI_STAT_FREED,
+  LADEI_STAT_PEAK,
+  LADEI_STAT_CELLS
+} ladei_stat_cell;
+
+typedef enum ladei_stat_figure {
+  LADEI_STAT_AVG,
+  LADEI_STAT_COUNT,
+  LADEI_STAT_MAX,
+  LADEI_STAT_MIN,
+  LADEI_STAT_TOTAL,
+  LADEI_STAT_FIGURES
+} ladei_stat_figure;
+
+enum { LADEI_STAT_POOLS = 3, LADEI_STAT_KEYS_MAX = LADEI_STAT_CELLS * LADEI_STAT_POOLS };
 
 typedef struct ladei_stat_metric {
   const char *name;
   size_t length; /* of the name */
   ladei_stat_kind kind;
-  size_t offset; /* of the field */
-  int64_t (*compute)(const void *stats);
-  const char *keys[LADEI_STAT_KEYS_MAX]; /* in order: as many as the kind has */
+  size_t offset;                                     /* of the field */
+  int64_t (*compute)(const void *stats, size_t key); /* the key's number below */
+  const char *keys[LADEI_STAT_KEYS_MAX];             /* in order: as many as the kind has */
 } ladei_stat_metric;
 
 typedef struct ladei_stat_part {
@@ -59,6 +80,16 @@ typedef struct ladei_stat_table {
 #define LADEI_STAT_ROW_PLAIN(type, name, field, kind)                                                                  \
   {                                                                                                                    \
     name, sizeof(name) - 1, kind, offsetof(type, field), NULL, { name }                                                \
+  }
+#define LADEI_STAT_ROW_COMPUTED_GAUGE(name, function)                                                                  \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, LADEI_STAT_COMPUTED_GAUGE, 0, function, { LADEI_STAT_KEYS_OF_GAUGE(name) }                 \
+  }
+#define LADEI_STAT_ROW_COMPUTED_TIMES(name, function)                                                                  \
+  {                                                                                                                    \
+    name, sizeof(name) - 1, LADEI_STAT_COMPUTED_TIMES, 0, function, {                                                  \
+      name ".avg", name ".count", name ".max", name ".min", name ".total"                                              \
+    }                                                                                                                  \
   }
 #define LADEI_STAT_ROW_COMPUTED(name, function)                                                                        \
   {                                                                                                                    \

@@ -23,6 +23,11 @@ bool ladei_pinned_gauge_add_below(ladei_pinned_gauge *gauge, uint64_t amount, ui
 
 void ladei_pinned_timer_init(ladei_pinned_timer *timer) { atomic_init(&timer->min_ns, UINT64_MAX); }
 
+void ladei_pinned_timer_reset_extremes(ladei_pinned_timer *timer) {
+  atomic_store_explicit(&timer->min_ns, UINT64_MAX, memory_order_relaxed);
+  atomic_store_explicit(&timer->max_ns, 0, memory_order_relaxed);
+}
+
 void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns) {
   uint64_t shortest = atomic_load_explicit(&timer->min_ns, memory_order_relaxed);
   if (calls == 0) return;

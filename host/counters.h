@@ -85,6 +85,8 @@ typedef struct ladei_pinned_timer {
 
 void ladei_pinned_timer_init(ladei_pinned_timer *timer);
 void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t ns);
+/* The shortest and the longest start anew. */
+void ladei_pinned_timer_reset_extremes(ladei_pinned_timer *timer);
 
 /* Sums that lade_pinned_stats has under the same names: a new one is a name here, and a field there. */
 #define LADEI_PINNED_SUMS(X)         X(limit_waits) X(other_node_takes) X(unreached_caches)
@@ -92,6 +94,7 @@ void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t 
 
 typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge reserved_bytes;
+  ladei_pinned_gauge segments;       /* pinned, on their way between a node and the driver included */
   ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
   ladei_pinned_pending pending;      /* the same */
   ladei_pinned_amount cached_peak;   /* guard: pool->threads_lock */

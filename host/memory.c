@@ -163,6 +163,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   if (status != LADE_OK) goto fail_map;
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %zu bytes at %p, NUMA node %d, source %d",
                   (unsigned long long)pool->id, bytes, memory.base, request->node->os_index, (int)memory.source);
+  (void)ladei_pinned_gauge_add_below(&pool->counters.segments, 1, UINT64_MAX);
   *out = segment;
   return LADE_OK;
 
@@ -204,6 +205,7 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %llu bytes at %p given back",
                   (unsigned long long)pool->id, (unsigned long long)reserved_bytes, memory.base);
   metadata_release(pool, segment);
+  ladei_pinned_gauge_sub(&pool->counters.segments, 1);
   ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
   return LADE_OK;
 }

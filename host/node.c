@@ -532,6 +532,12 @@ void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out)
   ladei_lock_release(&node->lock);
 }
 
+void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node) {
+  ladei_lock_acquire(&node->lock);
+  node->reserved_peak = node->reserved_bytes;
+  ladei_lock_release(&node->lock);
+}
+
 /* ---- Snapshot ---------------------------------------------------------------------------------------------------- */
 
 typedef struct view_list {

@@ -94,6 +94,7 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 
 /* Reserved bytes: allocated and peak; less what is reserved now, freed. */
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
+void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 
 /* What a snapshot says of a block, or of a piece of free memory. */
 typedef struct ladei_pinned_block_view {

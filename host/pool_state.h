@@ -105,6 +105,7 @@ struct lade_pinned_pool {
   ladei_pinned_driver_pools driver_pools;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pinned_pool_counters counters;
+  lade_pinned_stats stats_base;         /* the sums at their last reset; guard: threads_lock */
   ladei_pinned_ring_shares ring_shares; /* of rings of pipelines in the pool */
 };
 

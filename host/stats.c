@@ -3,9 +3,11 @@
  * Statistics of a pinned pool: gauges from the counters, of classes, nodes and the pool.
  *
  * I1  A node's values are the sums of its classes', the pool's those of its nodes'. Peaks are each level's own.
- * I2  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached blocks
+ * I2  A reset of the sums notes what they are (pool->stats_base); nothing that threads count in is changed by it. A reset of
+ *     peaks takes them to 0, from where the read that follows raises them to what is there.
+ * I3  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached blocks
  *     are taken at each read, when memory came and before it goes.
- * Locks: pool->threads_lock while threads are summed; it guards the peaks of cached blocks.
+ * Locks: pool->threads_lock while threads are summed; it guards the peaks of cached blocks and pool->stats_base.
  */
 #include "host/stats.h"
 
@@ -175,17 +177,25 @@ static void usage_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   out->hits = ladei_pinned_counter_read(&pool->counters.hits);
 }
 
+static uint64_t timer_min_read(const ladei_pinned_timer *timer) {
+  uint64_t shortest = ladei_pinned_counter_read(&timer->min_ns);
+  return shortest == UINT64_MAX ? 0 : shortest;
+}
+
 static void counters_read(const ladei_pinned_pool_counters *counters, lade_pinned_stats *out) {
   uint64_t reserved = ladei_pinned_counter_read(&counters->reserved_bytes.allocated);
   out->reserved_bytes = gauge_of(reserved, reserved - ladei_pinned_gauge_current(&counters->reserved_bytes),
                                  ladei_pinned_counter_read(&counters->reserved_bytes.peak));
+  uint64_t segments = ladei_pinned_counter_read(&counters->segments.allocated);
+  out->segments = gauge_of(segments, segments - ladei_pinned_gauge_current(&counters->segments),
+                           ladei_pinned_counter_read(&counters->segments.peak));
   out->driver_allocs = ladei_pinned_counter_read(&counters->driver_allocs.count);
   out->driver_alloc_ns = ladei_pinned_counter_read(&counters->driver_allocs.total_ns);
-  out->driver_alloc_min_ns = out->driver_allocs == 0 ? 0 : ladei_pinned_counter_read(&counters->driver_allocs.min_ns);
+  out->driver_alloc_min_ns = timer_min_read(&counters->driver_allocs);
   out->driver_alloc_max_ns = ladei_pinned_counter_read(&counters->driver_allocs.max_ns);
   out->driver_frees = ladei_pinned_counter_read(&counters->driver_frees.count);
   out->driver_free_ns = ladei_pinned_counter_read(&counters->driver_frees.total_ns);
-  out->driver_free_min_ns = out->driver_frees == 0 ? 0 : ladei_pinned_counter_read(&counters->driver_frees.min_ns);
+  out->driver_free_min_ns = timer_min_read(&counters->driver_frees);
   out->driver_free_max_ns = ladei_pinned_counter_read(&counters->driver_frees.max_ns);
 #define SUM_READ(name) out->name = ladei_pinned_counter_read(&counters->name);
   LADEI_PINNED_SUMS(SUM_READ)
@@ -196,20 +206,121 @@ const char *lade_pinned_debug_last(lade_pinned_pool *pool) {
   return pool == NULL || pool->debug == NULL ? "" : ladei_pinned_debug_last(pool->debug);
 }
 
+/* All counters, from the creation of the pool on. */
+static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
+  ladei_retire_counters retire;
+  lade_pinned_stats_init(out);
+  usage_read(pool, out);
+  counters_read(&pool->counters, out);
+  out->debug_findings = pool->debug == NULL ? 0 : ladei_pinned_debug_findings(pool->debug);
+  ladei_retire_counters_get(pool->retire, &retire);
+  out->events_recorded = retire.events_recorded;
+  out->events_queried = retire.events_queried;
+  out->streams_queried = retire.streams_queried;
+  out->quarantined_uses = retire.quarantined_uses;
+}
+
+/* ---- Resets ------------------------------------------------------------------------------------------------------ */
+
+/* Fields that only grow; quarantined_uses, and the extremes of times, are none. */
+#define GROWING_GAUGES(X)                                                                                              \
+  X(requested_bytes)                                                                                                   \
+  X(in_use_bytes)                                                                                                      \
+  X(pending_bytes)                                                                                                     \
+  X(reserved_bytes) X(in_use_blocks) X(pending_blocks) X(cached_bytes) X(cached_blocks) X(segments)
+#define GROWING_SUMS(X)                                                                                                \
+  X(hits)                                                                                                              \
+  X(misses)                                                                                                            \
+  X(driver_allocs)                                                                                                     \
+  X(driver_frees)                                                                                                      \
+  X(driver_alloc_ns)                                                                                                   \
+  X(driver_free_ns)                                                                                                    \
+  X(events_recorded)                                                                                                   \
+  X(events_queried) X(limit_waits) X(streams_queried) X(other_node_takes) X(debug_findings) X(unreached_caches)
+
+/* Below 0 where a reset came between two reads: what is counted now is less than what the reset has seen. */
+static uint64_t since(uint64_t sum, uint64_t base) { return sum > base ? sum - base : 0; }
+
+static void base_subtract(const lade_pinned_stats *base, lade_pinned_stats *stats) {
+#define GAUGE_SUBTRACT(name)                                                                                           \
+  stats->name.allocated = since(stats->name.allocated, base->name.allocated);                                          \
+  stats->name.freed = since(stats->name.freed, base->name.freed);
+#define SUM_SUBTRACT(name) stats->name = since(stats->name, base->name);
+  GROWING_GAUGES(GAUGE_SUBTRACT)
+  GROWING_SUMS(SUM_SUBTRACT)
+#undef GAUGE_SUBTRACT
+#undef SUM_SUBTRACT
+}
+
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {
   if (pool == NULL || stats == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "stats");
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status != LADE_OK) return status;
   lade_pinned_stats own;
-  ladei_retire_counters retire;
-  lade_pinned_stats_init(&own);
-  usage_read(pool, &own);
-  counters_read(&pool->counters, &own);
-  own.debug_findings = pool->debug == NULL ? 0 : ladei_pinned_debug_findings(pool->debug);
-  ladei_retire_counters_get(pool->retire, &retire);
-  own.events_recorded = retire.events_recorded;
-  own.events_queried = retire.events_queried;
-  own.streams_queried = retire.streams_queried;
-  own.quarantined_uses = retire.quarantined_uses;
+  stats_read(pool, &own);
+  ladei_lock_acquire(&pool->threads_lock);
+  base_subtract(&pool->stats_base, &own);
+  ladei_lock_release(&pool->threads_lock);
   return ladei_stats_write("lade_pinned_stats", &own, sizeof own, stats);
+}
+
+lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool) {
+  if (pool == NULL) return ladei_error_null(__func__, "pool");
+  lade_status status = ladei_runtime_check_process(pool->runtime);
+  if (status != LADE_OK) return status;
+  lade_pinned_stats now;
+  stats_read(pool, &now);
+  ladei_pinned_timer_reset_extremes(&pool->counters.driver_allocs);
+  ladei_pinned_timer_reset_extremes(&pool->counters.driver_frees);
+  ladei_lock_acquire(&pool->threads_lock);
+  pool->stats_base = now;
+  ladei_lock_release(&pool->threads_lock);
+  return LADE_OK;
+}
+
+static void counter_clear(_Atomic(uint64_t) *counter) { atomic_store_explicit(counter, 0, memory_order_relaxed); }
+
+static void use_peaks_clear(ladei_pinned_published_use *in_use, ladei_pinned_pending *pending) {
+  counter_clear(&in_use->blocks.peak);
+  counter_clear(&in_use->bytes.peak);
+  counter_clear(&in_use->requested.peak);
+  counter_clear(&pending->peak_blocks);
+  counter_clear(&pending->peak_bytes);
+}
+
+static void level_peaks_clear(ladei_pinned_level_counters *counters) {
+  use_peaks_clear(&counters->in_use, &counters->pending);
+  counters->cached_peak = (ladei_pinned_amount){0, 0};
+}
+
+/* One that several threads raise, after their change of the current value. */
+static void gauge_peak_reset(ladei_pinned_gauge *gauge) {
+  counter_clear(&gauge->peak);
+  ladei_pinned_peak_raise(&gauge->peak, ladei_pinned_gauge_current(gauge));
+}
+
+/* Under pool->threads_lock. */
+static void peaks_clear(lade_pinned_pool *pool) {
+  ladei_lock_assert_held(&pool->threads_lock);
+  use_peaks_clear(&pool->counters.in_use, &pool->counters.pending);
+  pool->counters.cached_peak = (ladei_pinned_amount){0, 0};
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
+    ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
+    level_peaks_clear(&node->counters.level);
+    for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) level_peaks_clear(&node->counters.classes[c].level);
+    ladei_pinned_node_reserved_peak_reset(node);
+  }
+}
+
+lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool) {
+  if (pool == NULL) return ladei_error_null(__func__, "pool");
+  lade_status status = ladei_runtime_check_process(pool->runtime);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&pool->threads_lock);
+  peaks_clear(pool);
+  ladei_lock_release(&pool->threads_lock);
+  gauge_peak_reset(&pool->counters.reserved_bytes);
+  gauge_peak_reset(&pool->counters.segments);
+  ladei_pinned_cached_note(pool); /* a read, for I2 */
+  return LADE_OK;
 }

@@ -3,33 +3,34 @@
 #include "base/stat_keys.h"
 #include "lade/device.h"
 
-static int64_t split_limit(const void *stats) {
+static int64_t split_limit(const void *stats, size_t key) {
+  (void)key;
   uint64_t bytes = ((const lade_device_stats *)stats)->max_split_bytes;
   return bytes == 0 ? -1 : (int64_t)bytes;
 }
 
-#define GAUGES(name)       LADEI_STAT_ROW_GAUGES(lade_device_stats, #name, name)
-#define GAUGE(name)        LADEI_STAT_ROW_GAUGE(lade_device_stats, #name, name)
-#define COUNT(name, field) LADEI_STAT_ROW_PLAIN(lade_device_stats, name, field, LADEI_STAT_U64)
+#define DEVICE_GAUGES(name)       LADEI_STAT_ROW_GAUGES(lade_device_stats, #name, name)
+#define DEVICE_GAUGE(name)        LADEI_STAT_ROW_GAUGE(lade_device_stats, #name, name)
+#define DEVICE_COUNT(name, field) LADEI_STAT_ROW_PLAIN(lade_device_stats, name, field, LADEI_STAT_U64)
 
 static const ladei_stat_metric metrics[] = {
-    GAUGES(active),
-    GAUGES(active_bytes),
-    GAUGES(allocated_bytes),
-    GAUGES(allocation),
-    GAUGES(inactive_split),
-    GAUGES(inactive_split_bytes),
+    DEVICE_GAUGES(active),
+    DEVICE_GAUGES(active_bytes),
+    DEVICE_GAUGES(allocated_bytes),
+    DEVICE_GAUGES(allocation),
+    DEVICE_GAUGES(inactive_split),
+    DEVICE_GAUGES(inactive_split_bytes),
     LADEI_STAT_ROW_COMPUTED("max_split_size", split_limit),
-    COUNT("num_alloc_retries", alloc_retries),
-    COUNT("num_device_alloc", device_allocs),
-    COUNT("num_device_free", device_frees),
-    COUNT("num_ooms", ooms),
-    COUNT("num_sync_all_streams", sync_all_streams),
-    GAUGE(oversize_allocations),
-    GAUGE(oversize_segments),
-    GAUGES(requested_bytes),
-    GAUGES(reserved_bytes),
-    GAUGES(segment),
+    DEVICE_COUNT("num_alloc_retries", alloc_retries),
+    DEVICE_COUNT("num_device_alloc", device_allocs),
+    DEVICE_COUNT("num_device_free", device_frees),
+    DEVICE_COUNT("num_ooms", ooms),
+    DEVICE_COUNT("num_sync_all_streams", sync_all_streams),
+    DEVICE_GAUGE(oversize_allocations),
+    DEVICE_GAUGE(oversize_segments),
+    DEVICE_GAUGES(requested_bytes),
+    DEVICE_GAUGES(reserved_bytes),
+    DEVICE_GAUGES(segment),
 };
 
 /* What stat_keys.c takes for granted. */

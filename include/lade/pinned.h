@@ -148,7 +148,7 @@ typedef struct lade_pinned_gauge {
   uint64_t freed;     /**< Sum of all decreases. */
 } lade_pinned_gauge;
 
-/** Counters of a pool since its creation. Fields are appended only. The peaks of requested and in-use bytes and blocks are
+/** Counters of a pool since its creation, or since a reset. Fields are appended only. The peaks of requested and in-use bytes and blocks are
  * wrong by at most what threads and bins keep ready; those of pending ones by at most 15 blocks of each size class and
  * thread; those of reserved bytes are exact; those of cached ones are seen when the pool grows, gives memory back or is
  * read. All else is exact when no other thread is inside. */
@@ -160,7 +160,7 @@ typedef struct lade_pinned_stats {
   lade_pinned_gauge reserved_bytes;  /**< Held from the system or driver. */
   lade_pinned_gauge in_use_blocks;
   lade_pinned_gauge pending_blocks;
-  uint64_t hits;          /**< Allocations served from the cache. Never falls. */
+  uint64_t hits;          /**< Allocations served from the cache. Falls by a reset alone. */
   uint64_t misses;        /**< ... that needed new pinned memory, and got it. */
   uint64_t driver_allocs; /**< Successful driver calls that pinned memory. */
   uint64_t driver_frees;
@@ -177,14 +177,15 @@ typedef struct lade_pinned_stats {
   uint64_t debug_findings;   /**< Blocks written to behind their end or while they were free; with LADE_PINNED_DEBUG. */
   lade_pinned_gauge cached_bytes;  /**< Reserved, and neither in use nor pending. */
   lade_pinned_gauge cached_blocks; /**< Blocks kept ready, split from free memory already. */
-  uint64_t driver_alloc_min_ns;    /**< Shortest and longest of driver_allocs; 0 before the first. */
+  uint64_t driver_alloc_min_ns;    /**< Shortest and longest of driver_allocs; 0 before the first, or since a reset. */
   uint64_t driver_alloc_max_ns;
   uint64_t driver_free_min_ns;
   uint64_t driver_free_max_ns;
-  uint64_t unreached_caches; /**< Times that memory was collected past a thread's cache, which only its thread could
+  uint64_t unreached_caches;  /**< Times that memory was collected past a thread's cache, which only its thread could
                                   empty: the kernel refuses membarrier(), to a sandbox entered after the thread's first
                                   call. The thread gives back what it keeps ready in its next alloc or free that needs its
                                   cache, or when it ends; as long as it makes none, requests at the cap do without. */
+  lade_pinned_gauge segments; /**< Pieces of memory held from the system or driver, of reserved_bytes in all. */
 } lade_pinned_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -381,6 +382,51 @@ LADE_API lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stre
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats);
+
+/**
+ * Let all peaks start anew from the current values: those of the pool, of its nodes and of its size classes.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool);
+
+/**
+ * Let everything in lade_pinned_stats that only grows start anew from 0: `allocated` and `freed` of each gauge, counts and times
+ * of calls, the shortest and the longest time. Current values, peaks and quarantined_uses stay. Statistics of nodes and size
+ * classes go on as they are.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool);
+
+/**
+ * Show the statistics by name: first the 28 that PyTorch has for its pinned cache, then all fields of lade_pinned_stats under
+ * their own names; each in code-point order.
+ *
+ *   active_requests.CELL   blocks in use or pending           active_bytes.CELL      ... and their bytes
+ *   allocations.CELL       segments                           allocated_bytes.CELL   reserved bytes
+ *   num_host_alloc, num_host_free                             driver calls that pinned memory, and their opposites
+ *   host_alloc_time.FIGURE, host_free_time.FIGURE             time in them, in whole microseconds
+ *
+ * CELL: allocated, current, freed, peak; FIGURE: avg, count, max, min, total. The peaks of active_requests and active_bytes
+ * are at least what they show. A gauge is four keys under its field's name, in_use_bytes.current and so on.
+ *
+ * @param stats  Borrowed for the call; from lade_pinned_stats_get(). All 0 after lade_pinned_stats_init() alone.
+ * @param visit  Not NULL. It may call anything.
+ *
+ * Threads: any; it touches no pool and allocates nothing. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; what the
+ * callback returns.
+ */
+LADE_API lade_status lade_pinned_stats_each(const lade_pinned_stats *stats, lade_stat_visit visit, void *user);
+
+/**
+ * Read one statistic by its name, as lade_pinned_stats_each() gives it, in some tens of nanoseconds.
+ *
+ * @param out  [out] Untouched on error.
+ *
+ * Threads, waits: as lade_pinned_stats_each(). Errors: LADE_ERR_INVALID_ARGUMENT, also for a key that does not exist.
+ */
+LADE_API lade_status lade_pinned_stats_find(const lade_pinned_stats *stats, const char *key, int64_t *out);
 
 /**
  * Read the settings in force: the options that the pool was created with, each default in its place.

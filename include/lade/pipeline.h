@@ -440,6 +440,21 @@ LADE_API lade_status lade_pipeline_submit(lade_pipeline *pipeline, const lade_tr
 LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *info);
 
 /**
+ * Show every number of lade_pipeline_info under its field's name, in code-point order.
+ *
+ * @param info   Borrowed for the call; from lade_pipeline_info_get().
+ * @param visit  Not NULL. It may call anything.
+ *
+ * Threads: any; it touches no pipeline and allocates nothing. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; what the
+ * callback returns.
+ */
+LADE_API lade_status lade_pipeline_stats_each(const lade_pipeline_info *info, lade_stat_visit visit, void *user);
+
+/** Read one number by its name. Out untouched on error. As lade_pipeline_stats_each(); LADE_ERR_INVALID_ARGUMENT also for
+ * a key that does not exist. */
+LADE_API lade_status lade_pipeline_stats_find(const lade_pipeline_info *info, const char *key, int64_t *out);
+
+/**
  * Experimental: copy the events that a pipeline made with options.timeline_events keeps, oldest end first.
  *
  * @param out        [out] `capacity` events, yours.
