@@ -7,6 +7,7 @@
 #include "history/contexts.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/lock.h"
 
@@ -41,12 +42,14 @@ void ladei_history_contexts_destroy(ladei_history_context *dead) {
 }
 
 ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user),
-                                                     void (*release)(void *user, void *handle), void *user) {
+                                                     void (*release)(void *user, void *handle), void *user,
+                                                     atomic_ullong *lost) {
   ladei_lock_assert_none_held();
   void *handle = capture(user);
   if (handle == NULL) return NULL;
   ladei_history_context *context = calloc(1, sizeof *context);
   if (context == NULL) {
+    atomic_fetch_add_explicit(lost, 1, memory_order_relaxed);
     if (release != NULL) release(user, handle);
     return NULL;
   }
@@ -55,4 +58,14 @@ ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user
   context->release = release;
   context->user = user;
   return context;
+}
+
+ladei_history_context *ladei_history_note_create(const char *text) {
+  size_t length = strlen(text);
+  ladei_history_context *note = calloc(1, sizeof *note + length + 1);
+  if (note == NULL) return NULL;
+  atomic_init(&note->references, 1);
+  note->is_label = true;
+  memcpy(note->label, text, length + 1);
+  return note;
 }

@@ -25,6 +25,9 @@ typedef struct ladei_history_context {
   char label[]; /* if is_label */
 } ladei_history_context;
 
+/* A record of the text of a note, with one reference; NULL when there is no memory. */
+ladei_history_context *ladei_history_note_create(const char *text);
+
 /* One more reference; NULL is allowed. Atomic. */
 static inline void ladei_history_context_retain(ladei_history_context *context) {
   if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
@@ -37,8 +40,9 @@ void ladei_history_context_release(ladei_history_context *context);
 void ladei_history_context_drop(ladei_history_context **unreferenced, ladei_history_context *context);
 void ladei_history_contexts_destroy(ladei_history_context *dead);
 
-/* Asks the program for a context; NULL for none, and where there is no memory to keep it. No lock held. */
+/* Asks the program for a context; NULL for none. Where there is no memory to keep it, *lost is counted up. No lock held. */
 ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user),
-                                                     void (*release)(void *user, void *handle), void *user);
+                                                     void (*release)(void *user, void *handle), void *user,
+                                                     atomic_ullong *lost);
 
 #endif /* LADE_HISTORY_CONTEXTS_H */

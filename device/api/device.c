@@ -299,6 +299,7 @@ static void common_init(lade_device_allocator *allocator) {
   ladei_device_heap_init(&allocator->heap);
   allocator->history.device = allocator->device;
   allocator->history.lock = &allocator->lock;
+  allocator->history.clock = ladei_history_clock_choose(allocator->runtime->ops->timer_add != NULL);
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   allocator->heap.lock = &allocator->lock;
   ladei_condition_init(&allocator->returned);

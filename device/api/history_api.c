@@ -19,17 +19,14 @@
 #include "device/observe/history.h"
 #include "device/observe/trackers.h"
 #include "device/state/checks.h"
-#include "history/contexts.h"
+#include "device/state/thread_caches.h"
+#include "history/copy.h"
 
 enum { COPY_CHUNK = 2048 }; /* 160 KiB: some tens of microseconds under the lock */
 
-static ladei_history_context *record_of(const lade_device_event *event) {
-  return (ladei_history_context *)(uintptr_t)event->context;
-}
-
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
 
-/* Takes the contexts from all blocks and segments (H2). */
+/* Takes contexts and notes from all blocks and segments (H2). */
 static void heap_forget_contexts(ladei_device_history *history, const ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);
   for (ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
@@ -40,93 +37,129 @@ static void heap_forget_contexts(ladei_device_history *history, const ladei_devi
          block = block->next) {
       ladei_history_context_drop(&history->unreferenced, block->context);
       block->context = NULL;
+      ladei_device_history_note_drop(history, block);
     }
   }
 }
 
-/* Moves the newest events into another ring, which may be empty; returns the former one's memory. */
-static lade_device_event *ring_replace(ladei_device_history *history, lade_device_event *events, size_t capacity) {
+/* Moves the newest events into another ring, which may be empty; returns the former one's memory. Order stays: HZ7. */
+static ladei_history_event *ring_replace(ladei_device_history *history, ladei_history_event *events, size_t capacity) {
   ladei_lock_assert_held(history->lock);
-  lade_device_event *former = history->events;
-  uint64_t oldest = history->sequence - history->count;
+  ladei_history_event *former = history->events;
+  uint64_t oldest = history->appended - history->count;
   size_t kept = ladei_size_min(history->count, capacity);
-  for (uint64_t at = oldest; at < history->sequence; at++) {
-    const lade_device_event *event = &former[at % history->capacity];
-    if (history->sequence - at > kept)
-      ladei_history_context_drop(&history->unreferenced, record_of(event));
-    else
+  for (uint64_t at = oldest; at < history->appended; at++) {
+    const ladei_history_event *event = &former[at % history->capacity];
+    if (history->appended - at > kept) {
+      ladei_history_context_drop(&history->unreferenced, event->context);
+      ladei_history_tags_release(event->tags);
+    } else {
       events[at % capacity] = *event;
+    }
   }
   history->events = events;
   history->capacity = capacity;
   history->count = kept;
+  history->next = capacity == 0 ? 0 : history->appended % capacity;
   return former;
 }
 
-static lade_status options_check(const lade_device_history_options *options) {
+/* What changes with a call of lade_device_history_set; all memory for it is there before the lock. */
+typedef struct history_change {
+  ladei_device_history_settings *settings; /* NULL: off */
+  ladei_history_event *events;
+  size_t capacity;
+  ladei_history_mark now;
+} history_change;
+
+static void change_discard(history_change *change) {
+  free(change->settings);
+  free(change->events);
+}
+
+static lade_status change_prepare(const lade_device_allocator *allocator, const lade_history_options *options,
+                                  history_change *out) {
   static const char call[] = "lade_device_history_set";
-  if (options->enabled > 1) return ladei_error_argument(call, "options.enabled", "0 or 1", "%u", options->enabled);
-  if (options->level > LADE_CONTEXT_ALL)
-    return ladei_error_argument(call, "options.level", "at most LADE_CONTEXT_ALL", "%u", options->level);
-  if (options->enabled && options->level != LADE_CONTEXT_NEVER && options->capture == NULL)
-    return ladei_error_argument(call, "options.capture", "a function, or options.level LADE_CONTEXT_NEVER", "NULL");
+  *out = (history_change){.settings = NULL};
+  if (!options->enabled) return LADE_OK;
+  const lade_runtime *runtime = allocator->runtime;
+  uint64_t capacity = ladei_history_capacity(options);
+  size_t bytes;
+  out->settings = calloc(1, sizeof *out->settings);
+  if (capacity <= SIZE_MAX && ladei_size_mul((size_t)capacity, sizeof *out->events, &bytes))
+    out->events = calloc((size_t)capacity, sizeof *out->events);
+  if (out->settings == NULL || out->events == NULL) {
+    change_discard(out);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %llu events", call,
+                       (unsigned long long)capacity);
+  }
+  out->settings->options = *options;
+  out->capacity = (size_t)capacity;
+  out->now = ladei_history_mark_now(allocator->history.clock, runtime->ops->now_ns, runtime->self);
   return LADE_OK;
 }
 
-/* Memory of a ring; NULL with LADE_OK for none. */
-static lade_status ring_create(const lade_device_history_options *options, size_t *out_capacity,
-                               lade_device_event **out) {
-  *out_capacity = 0;
-  *out = NULL;
-  if (!options->enabled) return LADE_OK;
-  size_t bytes;
-  *out_capacity = options->max_entries == 0 ? 1 : (size_t)options->max_entries;
-  if (ladei_size_mul(*out_capacity, sizeof **out, &bytes)) *out = calloc(*out_capacity, sizeof **out);
-  if (*out != NULL) return LADE_OK;
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_history_set: no memory for %zu events",
-                     *out_capacity);
+static bool options_equal(const lade_history_options *a, const lade_history_options *b) {
+  return a->level == b->level && a->capture == b->capture && a->release == b->release && a->user == b->user &&
+         a->skip_actions == b->skip_actions;
 }
 
-static void options_apply(lade_device_allocator *allocator, const lade_device_history_options *options) {
+/* The settings as they are kept from now on: those from before, where there are equal ones. */
+static ladei_device_history_settings *settings_keep(ladei_device_history *history,
+                                                    ladei_device_history_settings **settings) {
+  ladei_device_history_settings *kept = history->all_settings;
+  while (kept != NULL && !options_equal(&kept->options, &(*settings)->options)) kept = kept->next;
+  if (kept != NULL) return kept;
+  kept = *settings;
+  kept->next = history->all_settings;
+  history->all_settings = kept;
+  *settings = NULL;
+  return kept;
+}
+
+static void change_apply(lade_device_allocator *allocator, history_change *change) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
   bool was_enabled = history->enabled;
-  history->enabled = options->enabled != 0;
-  history->options = *options;
+  change->events = ring_replace(history, change->events, change->capacity);
+  history->enabled = change->settings != NULL;
+  ladei_device_history_settings *settings = change->settings == NULL ? NULL : settings_keep(history, &change->settings);
+  atomic_store_explicit(&history->settings, settings, memory_order_release);
   if (!history->enabled) {
-    history->options.level = LADE_CONTEXT_NEVER;
     heap_forget_contexts(history, &allocator->heap);
   } else if (!was_enabled) {
-    history->started = history->sequence;
+    history->first = change->now;
+    history->started = history->appended;
+    atomic_store_explicit(&history->lost_contexts, 0, memory_order_relaxed);
   }
   ladei_device_history_watch(allocator);
 }
 
-static lade_status history_change(lade_device_allocator *allocator, const lade_device_history_options *options) {
-  lade_status status = ladei_device_check_call(allocator, "lade_device_history_set");
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "lade_device_history_set");
+static lade_status history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
+  static const char call[] = "lade_device_history_set";
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
   if (status != LADE_OK) return status;
   lade_device_history_options own;
+  history_change change;
   status = ladei_options_read("lade_device_history_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = options_check(&own);
-  size_t capacity = 0;
-  lade_device_event *events = NULL;
-  if (status == LADE_OK) status = ring_create(&own, &capacity, &events);
+  if (status == LADE_OK) status = ladei_history_options_check(&own, call);
+  if (status == LADE_OK) status = change_prepare(allocator, &own, &change);
   if (status != LADE_OK) return status;
+  ladei_device_history_look(allocator);
   ladei_lock_acquire(&allocator->lock);
-  lade_device_event *former = ring_replace(&allocator->history, events, capacity);
-  options_apply(allocator, &own);
+  change_apply(allocator, &change);
   ladei_history_context *dead = allocator->history.unreferenced;
   allocator->history.unreferenced = NULL;
   ladei_lock_release(&allocator->lock);
-  free(former);
+  change_discard(&change);
   ladei_history_contexts_destroy(dead);
   return LADE_OK;
 }
 
 lade_status lade_device_history_set(lade_device_allocator *allocator, const lade_device_history_options *options) {
   int cancellation = ladei_cancellation_hold();
-  lade_status status = history_change(allocator, options);
+  lade_status status = history_set(allocator, options);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -142,148 +175,196 @@ lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *
   return LADE_OK;
 }
 
+static void settings_destroy(ladei_device_history *history) {
+  while (history->all_settings != NULL) {
+    ladei_device_history_settings *settings = history->all_settings;
+    history->all_settings = settings->next;
+    free(settings);
+  }
+}
+
 void ladei_device_history_destroy(lade_device_allocator *allocator) {
-  const lade_device_history_options off = {.struct_size = sizeof off};
   ladei_device_history *history = &allocator->history;
+  history_change off = {.settings = NULL};
   ladei_lock_acquire(&allocator->lock);
   ladei_device_trackers_deliver(allocator);
-  lade_device_event *events = ring_replace(history, NULL, 0);
-  options_apply(allocator, &off);
+  change_apply(allocator, &off);
   ladei_lock_release(&allocator->lock);
+  change_discard(&off);
   ladei_history_contexts_destroy(history->unreferenced);
-  free(events);
+  settings_destroy(history);
   free(history->queue);
 }
 
-/* ---- Annotations ------------------------------------------------------------------------------------------------- */
+/* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
-static lade_status label_note(lade_device_allocator *allocator, const char *label) {
-  lade_status status = ladei_device_check_call(allocator, "lade_device_annotate");
-  if (status != LADE_OK) return status;
-  if (label == NULL) return ladei_error_null("lade_device_annotate", "label");
+/* Under the lock: the note goes where it belongs, with its reference. */
+static lade_status note_put(lade_device_allocator *allocator, const void *pointer, ladei_history_context *note,
+                            const char *call) {
+  ladei_device_block *block = NULL;
+  lade_status status = LADE_OK;
+  ladei_lock_acquire(&allocator->lock);
+  if (pointer != NULL) {
+    (void)ladei_device_thread_caches_flush(allocator);
+    status = ladei_device_block_lookup(allocator, pointer, false, call, &block);
+  }
+  bool listens = status == LADE_OK && allocator->heap.listener != NULL;
+  if (listens) ladei_device_history_note(&allocator->heap, block, note);
+  ladei_lock_release(&allocator->lock);
+  if (!listens) ladei_history_context_release(note);
+  return status;
+}
+
+/* `pointer` NULL: a note on nothing in particular. */
+static lade_status note_write(lade_device_allocator *allocator, const void *pointer, const char *text,
+                              const char *call) {
   if (!ladei_device_history_watched(allocator)) return LADE_OK;
-  size_t length = strlen(label);
-  ladei_history_context *context = calloc(1, sizeof *context + length + 1);
-  if (context == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_annotate: no memory for %zu bytes", length);
-  atomic_init(&context->references, 1);
-  context->is_label = true;
-  memcpy(context->label, label, length + 1);
+  ladei_history_context *note = ladei_history_note_create(text);
+  if (note == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a text of %zu bytes", call, strlen(text));
   ladei_device_operation op;
   ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
-  op.context = context; /* the label is the context of its event */
-  ladei_lock_acquire(&allocator->lock);
-  if (allocator->heap.listener != NULL)
-    ladei_device_history_event(&allocator->heap, LADE_DEVICE_USER_DEFINED, 0, 0, NULL, (lade_device_pool_id){0, 0});
-  ladei_lock_release(&allocator->lock);
+  lade_status status = note_put(allocator, pointer, note, call);
   ladei_device_history_end(allocator, &op);
-  return LADE_OK;
+  return status;
 }
 
 lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK && label == NULL) status = ladei_error_null(__func__, "label");
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  lade_status status = label_note(allocator, label);
+  status = note_write(allocator, NULL, label, __func__);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_device_block_annotate(lade_device_allocator *allocator, const void *pointer, const char *text) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
+  if (status == LADE_OK && (pointer == NULL || text == NULL))
+    status = ladei_error_null(__func__, pointer == NULL ? "pointer" : "text");
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  status = note_write(allocator, pointer, text, __func__);
   ladei_cancellation_resume(cancellation);
   return status;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-void ladei_device_history_copy_destroy(ladei_device_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_history_context_release(copy->contexts[i]);
-  free(copy->contexts);
-  free(copy->events);
-}
-
-void *ladei_device_history_memory(size_t count, size_t bytes) {
-  enum { PAGE = 4096 };
-  size_t total;
-  if (!ladei_size_mul(count, bytes, &total)) return NULL;
-  volatile char *memory = malloc(total);
-  for (size_t at = 0; memory != NULL && at < total; at += PAGE) memory[at] = 0;
-  return (void *)(uintptr_t)memory;
-}
-
 /* Copies from *next on, up to COPY_CHUNK events before `end`. Where older ones are lost, *next moves behind the gap and
  * true is returned. Lock held. */
-static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint64_t end,
-                       ladei_device_history_copy *copy) {
+static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint64_t end, ladei_history_copy *copy) {
   ladei_lock_assert_held(history->lock);
-  uint64_t oldest = history->sequence - history->count;
+  uint64_t oldest = history->appended - history->count;
   if (oldest > *next) {
     *next = oldest < end ? oldest : end;
     return true;
   }
+  size_t place = *next < end ? *next % history->capacity : 0;
   for (size_t i = 0; i < COPY_CHUNK && *next < end; i++, *next += 1) {
-    const lade_device_event *event = &history->events[*next % history->capacity];
-    ladei_history_context_retain(record_of(event));
+    const ladei_history_event *event = &history->events[place];
+    if (++place == history->capacity) place = 0;
+    ladei_history_context_retain(event->context);
+    ladei_history_tags_retain(event->tags);
     copy->events[copy->count++] = *event;
   }
   return false;
 }
 
-static void copy_drop(ladei_device_history_copy *copy) {
-  for (size_t i = 0; i < copy->count; i++) ladei_history_context_release(copy->contexts[i]);
-  copy->count = 0;
-}
-
-/* Moves the records of the events from `begin` on into `contexts`; what the program captured takes their place. This is the
- * time in which others get the lock. */
-static void copy_show(ladei_device_history_copy *copy, size_t begin) {
-  for (size_t i = begin; i < copy->count; i++) {
-    copy->contexts[i] = record_of(&copy->events[i]);
-    ladei_device_event_show(&copy->events[i]);
-  }
-}
-
-lade_status ladei_device_history_copy_take(lade_device_allocator *allocator, uint64_t end,
-                                           ladei_device_history_copy *out) {
-  const ladei_device_history *history = &allocator->history;
+/* What does not change while the ring is copied; returns the number of events to copy. */
+static size_t copy_begin(lade_device_allocator *allocator, uint64_t *next, uint64_t *end, uint64_t *started,
+                         ladei_history_mark *first, ladei_history_copy *copy) {
+  ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
-  if (end > history->sequence) end = history->sequence;
-  uint64_t next = history->sequence - history->count;
-  uint64_t started = history->started;
+  if (*end > history->appended) *end = history->appended;
+  *next = history->appended - history->count;
+  *started = history->started;
+  *first = history->first;
+  copy->capacity = history->capacity;
+  copy->lost_context_count = atomic_load_explicit(&history->lost_contexts, memory_order_relaxed);
   ladei_lock_release(&allocator->lock);
-  size_t room = next < end ? (size_t)(end - next) : 0;
-  ladei_device_history_copy copy = {.events = ladei_device_history_memory(room + 1, sizeof *copy.events),
-                                    .contexts = ladei_device_history_memory(room + 1, sizeof *copy.contexts)};
-  if (copy.events == NULL || copy.contexts == NULL) {
-    ladei_device_history_copy_destroy(&copy);
+  return *next < *end ? (size_t)(*end - *next) : 0;
+}
+
+lade_status ladei_device_history_read(lade_device_allocator *allocator, uint64_t end, ladei_history_copy *out) {
+  const ladei_device_history *history = &allocator->history;
+  const lade_runtime *runtime = allocator->runtime;
+  uint64_t next, started;
+  ladei_history_mark first;
+  ladei_history_copy copy = {.events = NULL};
+  size_t room = copy_begin(allocator, &next, &end, &started, &first, &copy);
+  copy.events = ladei_history_memory(room + 1, sizeof *copy.events);
+  if (copy.events == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a device: no memory for a copy of %zu events", room);
-  }
   while (next < end) {
-    size_t before = copy.count;
     ladei_lock_acquire(&allocator->lock);
     bool gap = chunk_copy(history, &next, end, &copy);
     ladei_lock_release(&allocator->lock);
-    copy_show(&copy, before);
-    if (gap) copy_drop(&copy);
+    if (gap) ladei_history_copy_drop(&copy);
   }
-  uint64_t first = end - copy.count;
-  copy.lost_count = room > 0 && first > started ? first - started : 0;
+  uint64_t oldest = end - copy.count;
+  copy.lost_count = room > 0 && oldest > started ? oldest - started : 0;
+  ladei_history_mark now = ladei_history_mark_now(history->clock, runtime->ops->now_ns, runtime->self);
+  copy.scale = ladei_history_scale_of(&first, &now);
   *out = copy;
   return LADE_OK;
+}
+
+lade_status ladei_device_history_show(ladei_history_copy *copy, ladei_device_history_shown *out) {
+  ladei_device_history_kept *kept = malloc((copy->count + 1) * sizeof *kept);
+  if (kept == NULL) {
+    size_t count = copy->count;
+    ladei_history_copy_destroy(copy);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a device: no memory to show %zu events", count);
+  }
+  for (size_t i = 0; i < copy->count; i++) {
+    ladei_history_event *event = &copy->events[i];
+    kept[i] = (ladei_device_history_kept){event->context, event->tags};
+    event->shown.time_ns = ladei_history_time_ns(&copy->scale, event->ticks);
+    event->shown.label = NULL;
+    ladei_device_event_show(&event->shown);
+  }
+  *out = (ladei_device_history_shown){.copy = *copy, .kept = kept};
+  return LADE_OK;
+}
+
+void ladei_device_history_shown_destroy(ladei_device_history_shown *shown) {
+  for (size_t i = 0; i < shown->copy.count; i++) {
+    ladei_history_context_release(shown->kept[i].context);
+    ladei_history_tags_release(shown->kept[i].tags);
+  }
+  free(shown->kept);
+  free(shown->copy.events);
 }
 
 /* What the program gets: the public view, and what it borrows from. */
 typedef struct history_view {
   lade_device_history public;
-  ladei_device_history_copy copy;
+  ladei_device_history_shown shown;
 } history_view;
 
+static lade_status history_enter(lade_device_allocator *allocator, const void *out, const char *call) {
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
+  return status == LADE_OK && out == NULL ? ladei_error_null(call, "out") : status;
+}
+
 lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
+  ladei_history_copy copy;
+  lade_status status = history_enter(allocator, out, __func__);
   if (status != LADE_OK) return status;
-  if (out == NULL) return ladei_error_null(__func__, "out");
   history_view *view = calloc(1, sizeof *view);
   if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_history_get: no memory for a copy");
-  status = ladei_device_history_copy_take(allocator, UINT64_MAX, &view->copy);
+  status = ladei_device_history_read(allocator, UINT64_MAX, &copy);
+  if (status == LADE_OK) status = ladei_device_history_show(&copy, &view->shown);
   if (status != LADE_OK) {
     free(view);
     return status;
   }
-  view->public = (lade_device_history){view->copy.events, view->copy.count, view->copy.lost_count};
+  view->public = (lade_device_history){(const lade_device_event *)(const void *)view->shown.copy.events,
+                                       view->shown.copy.count, view->shown.copy.lost_count};
   *out = &view->public;
   return LADE_OK;
 }
@@ -291,6 +372,17 @@ lade_status lade_device_history_get(lade_device_allocator *allocator, lade_devic
 void lade_device_history_destroy(lade_device_history *history) {
   if (history == NULL) return;
   history_view *view = (history_view *)(void *)history;
-  ladei_device_history_copy_destroy(&view->copy);
+  ladei_device_history_shown_destroy(&view->shown);
   free(view);
+}
+
+lade_status lade_device_history_take(lade_device_allocator *allocator, lade_history **out) {
+  ladei_history_copy copy;
+  lade_status status = history_enter(allocator, out, __func__);
+  if (status == LADE_OK) status = ladei_device_history_read(allocator, UINT64_MAX, &copy);
+  if (status != LADE_OK) return status;
+  lade_history *history = ladei_history_show(&copy);
+  if (history == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a copy", __func__);
+  *out = history;
+  return LADE_OK;
 }

@@ -4,25 +4,28 @@
 #define LADE_DEVICE_API_HISTORY_API_H
 
 #include "device/state/allocator.h"
+#include "history/copy.h"
 
 /* The last events go to the trackers, memory and contexts are released. Excludes every other call. No lock held. */
 void ladei_device_history_destroy(lade_device_allocator *allocator);
 
-typedef struct ladei_device_history_copy {
-  lade_device_event *events;
-  ladei_history_context **contexts; /* records behind the events, each counted; parallel to them */
-  size_t count;
-  uint64_t lost_count;
-} ladei_device_history_copy;
+/* Copies the events that were put into the ring before number `end` of them: history/copy.h. No lock held.
+ * LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_device_history_read(lade_device_allocator *allocator, uint64_t end, ladei_history_copy *out);
 
-void ladei_device_history_copy_destroy(ladei_device_history_copy *copy);
+/* A copy whose events are lade_device_event, and what they borrow from. */
+typedef struct ladei_device_history_kept {
+  ladei_history_context *context;
+  ladei_history_tags *tags;
+} ladei_device_history_kept;
 
-/* Memory for a copy, not cleared, every page of it touched: under the lock the first touch would take longest.
- * NULL when there is none; for free(). */
-void *ladei_device_history_memory(size_t count, size_t bytes);
+typedef struct ladei_device_history_shown {
+  ladei_history_copy copy;
+  ladei_device_history_kept *kept; /* parallel to its events */
+} ladei_device_history_shown;
 
-/* Copies the ring's events before the one numbered `end`. No lock held. LADE_ERR_OUT_OF_HOST_MEMORY. */
-lade_status ladei_device_history_copy_take(lade_device_allocator *allocator, uint64_t end,
-                                           ladei_device_history_copy *out);
+/* Takes the copy, also where it fails: LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_device_history_show(ladei_history_copy *copy, ladei_device_history_shown *out);
+void ladei_device_history_shown_destroy(ladei_device_history_shown *shown);
 
 #endif /* LADE_DEVICE_API_HISTORY_API_H */

@@ -133,7 +133,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_d
     uint64_t active_bytes = ladei_device_gauges_current(&heap->counters.active_bytes);
     ladei_device_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }
-  snapshot->sequence = allocator->history.sequence;
+  snapshot->events_end = allocator->history.appended;
   return true;
 }
 
@@ -157,7 +157,7 @@ static void contexts_show(ladei_device_snapshot *snapshot) {
 
 static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool contexts) {
   *snapshot = (ladei_device_snapshot){.segments = malloc((room + 1) * sizeof *snapshot->segments),
-                                      .blocks = ladei_device_history_memory(room + 1, sizeof *snapshot->blocks),
+                                      .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks),
                                       .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
   if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL) return true;
   ladei_device_snapshot_destroy(snapshot);
@@ -191,13 +191,15 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_d
 typedef struct snapshot_view {
   lade_device_snapshot public;
   ladei_device_snapshot heap;
-  ladei_device_history_copy history;
+  ladei_device_history_shown history;
 } snapshot_view;
 
 /* The snapshot first: its event ends the history that is copied then. */
 static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *view) {
   lade_status status = ladei_device_snapshot_take(allocator, &view->heap);
-  if (status == LADE_OK) status = ladei_device_history_copy_take(allocator, view->heap.sequence, &view->history);
+  ladei_history_copy copy;
+  if (status == LADE_OK) status = ladei_device_history_read(allocator, view->heap.events_end, &copy);
+  if (status == LADE_OK) status = ladei_device_history_show(&copy, &view->history);
   if (status != LADE_OK) return status;
   view->public = (lade_device_snapshot){
       .segments = view->heap.segments,
@@ -205,9 +207,9 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
       .blocks = view->heap.blocks,
       .block_count = view->heap.block_count,
       .stats = view->heap.stats,
-      .events = view->history.events,
-      .event_count = view->history.count,
-      .lost_count = view->history.lost_count,
+      .events = (const lade_device_event *)(const void *)view->history.copy.events,
+      .event_count = view->history.copy.count,
+      .lost_count = view->history.copy.lost_count,
       .device = allocator->device,
   };
   ladei_device_report_retire_counters(allocator, &view->public.stats);
@@ -245,6 +247,6 @@ void lade_device_snapshot_destroy(lade_device_snapshot *snapshot) {
   if (snapshot == NULL) return;
   snapshot_view *view = (snapshot_view *)(void *)snapshot;
   ladei_device_snapshot_destroy(&view->heap);
-  ladei_device_history_copy_destroy(&view->history);
+  ladei_device_history_shown_destroy(&view->history);
   free(view);
 }

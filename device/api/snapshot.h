@@ -22,7 +22,7 @@ typedef struct ladei_device_snapshot {
   ladei_history_context **contexts; /* records behind those of blocks and segments, each counted */
   size_t context_count;
   lade_device_stats stats; /* of the same moment; without the counters of runtime/retire */
-  uint64_t sequence;       /* of the next event after the snapshot's own */
+  uint64_t events_end;     /* of the history: for ladei_device_history_read */
 } ladei_device_snapshot;
 
 /* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's

@@ -65,6 +65,7 @@ static inline ladei_device_block *record_take(ladei_device_heap *heap) {
   block->previous = block->next = NULL;
   block->chain = NULL;
   block->context = NULL;
+  block->note = NULL;
   block->age_base = 0;
   block->gone = block->oversize_counted = false;
   atomic_store_explicit(&block->state, LADEI_DEVICE_HEAP_BUSY, memory_order_relaxed); /* the first one */

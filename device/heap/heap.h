@@ -155,6 +155,7 @@ typedef struct ladei_device_block {
   ladei_retire_ticket ticket;            /* its uses by streams other than its own */
   struct ladei_device_block *chain;      /* in the list of deferred frees, of blocks that leave, of spare records */
   struct ladei_history_context *context; /* of its allocation; NULL: none */
+  struct ladei_history_context *note;    /* that the program wrote on it; NULL: none */
 } ladei_device_block;
 _Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
 

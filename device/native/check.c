@@ -22,6 +22,7 @@ typedef struct heap_recount {
   size_t holes;
   size_t deferred;
   size_t contexts;
+  size_t notes;
   size_t waiting;
   uint64_t held_bytes;
   const char *broken; /* the invariant, NULL while all is well */
@@ -76,7 +77,8 @@ static void block_recount_recent(heap_recount *r, const ladei_device_block *bloc
   r->recent++;
   expect(r, slot->block == block && slot->freed, "K2 a recent block is the one that its slot names");
   expect(r, !block_is(block->previous, LADEI_DEVICE_HEAP_FREE), "K2 the block below a recent one is not free");
-  expect(r, block->context == NULL && block->requested == 0 && block->mapped, "H3, I6, I8 a recent block is free");
+  expect(r, block->context == NULL && block->note == NULL && block->requested == 0 && block->mapped,
+         "H3, I6, I8 a recent block is free");
   if (!block_is(block->next, LADEI_DEVICE_HEAP_FREE)) blocks_recount_split(r, block, block);
   if (r->broken != NULL || ladei_device_heap_segment_expandable(block->segment)) return;
   expect(r, recent_is_best(block, slot->rounded), "K1 a search would lead to a recent block");
@@ -90,7 +92,7 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
                                        : (ladei_device_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
   expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
-  expect(r, block->context == NULL, "H3 a free block has no context");
+  expect(r, block->context == NULL && block->note == NULL, "H3 a free block has no context");
   expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
   const ladei_device_block *next = block->next;
   expect(r, next == NULL || next->state != block->state, "I3 equal neighbours are merged");
@@ -131,6 +133,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   const ladei_device_heap_segment *segment = block->segment;
   r->blocks++;
   r->contexts += block->context != NULL;
+  r->notes += block->note != NULL;
   expect(r, block->size > 0 && block->size % LADEI_DEVICE_BLOCK_QUANTUM == 0, "I4 sizes are multiples of 512");
   expect(r, ladei_device_block_map_get(&r->heap->starts, block->address) == block, "I5 block in the map of starts");
   if (segment->starts.words != NULL) {
@@ -241,10 +244,14 @@ static void stats_compare(heap_recount *r) {
 
 static void history_recount(heap_recount *r, const lade_device_allocator *allocator) {
   const ladei_device_history *history = &allocator->history;
-  expect(r, history->count <= history->capacity && history->count <= history->sequence, "H1 events in the ring");
-  for (uint64_t at = history->sequence - history->count; at < history->sequence; at++)
-    expect(r, history->events[at % history->capacity].sequence == at, "H1 place of an event");
-  expect(r, history->enabled || (history->count == 0 && r->contexts == 0), "H2 nothing is kept while history is off");
+  expect(r, history->count <= history->capacity && history->count <= history->appended, "H1 events in the ring");
+  expect(r, history->capacity == 0 || history->next == history->appended % history->capacity, "H1 next place");
+  for (uint64_t at = history->appended - history->count + 1; history->count > 0 && at < history->appended; at++)
+    expect(r, history->events[(at - 1) % history->capacity].order < history->events[at % history->capacity].order,
+           "H1 place of an event");
+  expect(r, r->notes == history->note_count, "H3 notes of blocks");
+  expect(r, history->enabled || (history->count == 0 && r->contexts == 0 && r->notes == 0),
+         "H2 nothing is kept while history is off");
   bool watched = history->enabled || allocator->trackers.count > 0;
   expect(r, watched == (allocator->heap.listener != NULL) && watched == ladei_device_history_watched(allocator),
          "H4 the heap reports exactly while somebody listens");

@@ -16,67 +16,112 @@
 
 void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op) {
   ladei_device_history *history = &allocator->history;
-  *op = (ladei_device_operation){.thread = pthread_self()};
-  ladei_device_history_lock(allocator);
-  lade_device_history_options options = history->options;
-  bool wanted = history->enabled && options.level >= level;
-  op->outer = history->operations;
-  history->operations = op;
-  ladei_lock_release(&allocator->lock);
-  if (wanted) op->context = ladei_history_context_capture(options.capture, options.release, options.user);
+  op->entered = false;
+  ladei_device_history_look(allocator);
+  const ladei_device_history_settings *settings = atomic_load_explicit(&history->settings, memory_order_acquire);
+  if (settings == NULL || settings->options.level == LADE_CONTEXT_NEVER) return;
+  const lade_history_options *options = &settings->options;
+  ladei_history_context *context = NULL;
+  if (options->level >= level)
+    context = ladei_history_context_capture(options->capture, options->release, options->user, &history->lost_contexts);
+  op->entered = ladei_history_call_begin(&op->call, &allocator->lock, context);
+  if (op->entered || context == NULL) return;
+  atomic_fetch_add_explicit(&history->lost_contexts, 1, memory_order_relaxed);
+  ladei_history_context_release(context);
 }
 
-void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op) {
+/* What could not be done under the lock. */
+static void work_do(lade_device_allocator *allocator) {
   ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_operation **link = &history->operations;
-  while (*link != op) link = &(*link)->outer;
-  *link = op->outer;
-  ladei_history_context_drop(&history->unreferenced, op->context);
   ladei_device_trackers_deliver(allocator);
   ladei_history_context *dead = history->unreferenced;
   history->unreferenced = NULL;
+  atomic_store_explicit(&history->work, history->queue_begin != history->queue_end, memory_order_relaxed);
   ladei_lock_release(&allocator->lock);
   ladei_history_contexts_destroy(dead);
 }
 
-/* The context of what this thread does: of its innermost operation. */
+void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op) {
+  if (op->entered) {
+    ladei_history_call_end(&op->call);
+    ladei_history_context_release(op->call.context);
+  }
+  if (atomic_load_explicit(&allocator->history.work, memory_order_relaxed)) work_do(allocator);
+}
+
+/* The context of what this thread does. */
 static ladei_history_context *operation_context(const ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
-  const ladei_device_operation *op = history->operations;
-  while (op != NULL && !pthread_equal(op->thread, pthread_self())) op = op->outer;
-  return op == NULL ? NULL : op->context;
+  const ladei_device_history_settings *settings = atomic_load_explicit(&history->settings, memory_order_relaxed);
+  if (settings == NULL || settings->options.level == LADE_CONTEXT_NEVER) return NULL;
+  return ladei_history_call_context(history->lock);
 }
 
 /* ---- The ring ---------------------------------------------------------------------------------------------------- */
 
-/* Puts the event behind the others; it keeps a reference of its own. */
+static bool action_is_skipped(const ladei_device_history *history, uint32_t action) {
+  const ladei_device_history_settings *settings = atomic_load_explicit(&history->settings, memory_order_relaxed);
+  return (settings->options.skip_actions >> action & 1u) != 0;
+}
+
+static uint64_t event_ticks(ladei_device_history *history) {
+  uint64_t ticks = atomic_load_explicit(&history->call_ticks, memory_order_relaxed);
+  if (ticks > history->ticks) history->ticks = ticks;
+  return history->ticks;
+}
+
+/* Puts the event behind the others; it keeps references of its own. */
 static void ring_append(ladei_device_history *history, const lade_device_event *event) {
   ladei_lock_assert_held(history->lock);
-  lade_device_event *place = &history->events[event->sequence % history->capacity];
-  if (history->count == history->capacity)
-    ladei_history_context_drop(&history->unreferenced, (ladei_history_context *)(uintptr_t)place->context);
-  else
+  ladei_history_event *place = &history->events[history->next];
+  if (history->count == history->capacity) {
+    ladei_history_context_drop(&history->unreferenced, place->context);
+    ladei_history_tags_release(place->tags);
+    ladei_device_history_work_note(history);
+  } else {
     history->count++;
-  *place = *event;
-  ladei_history_context_retain((ladei_history_context *)(uintptr_t)place->context);
+  }
+  if (++history->next == history->capacity) history->next = 0;
+  history->appended++;
+  place->shown = *event;
+  place->ticks = event_ticks(history);
+  place->tags = ladei_history_tags_take(&history->lost_contexts);
+  ladei_history_context_retain(place->context);
+}
+
+/* For trackers: times of theirs do not wait for a conversion. */
+static void event_track(ladei_device_heap *heap, lade_device_event *event, uint64_t block_bytes) {
+  ladei_device_history *history = heap->listener_state;
+  uint64_t now_ns = atomic_load_explicit(&history->call_ns, memory_order_relaxed);
+  if (now_ns > history->now_ns) history->now_ns = now_ns;
+  event->time_ns = history->now_ns;
+  lade_device_event_totals totals = {.struct_size = sizeof totals,
+                                     .block_bytes = block_bytes,
+                                     .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
+                                     .reserved_bytes = ladei_device_gauges_current(&heap->counters.reserved_bytes)};
+  ladei_device_trackers_queue(history, event, &totals);
+  atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }
 
 /* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
 static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_history_context *context,
                       uint64_t block_bytes) {
   ladei_device_history *history = heap->listener_state;
+  bool kept = history->enabled && !action_is_skipped(history, event.action);
+  bool tracked = atomic_load_explicit(&history->tracked, memory_order_relaxed);
+  if (!kept && !tracked) return;
   event.sequence = history->sequence++;
-  event.time_ns = history->now_ns;
   event.device = history->device;
-  if (history->options.level >= LADE_CONTEXT_ALLOC) event.context = context;
-  if (history->enabled) ring_append(history, &event);
-  if (!history->tracked) return;
-  lade_device_event_totals totals = {.struct_size = sizeof totals,
-                                     .block_bytes = block_bytes,
-                                     .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
-                                     .reserved_bytes = ladei_device_gauges_current(&heap->counters.reserved_bytes)};
-  ladei_device_trackers_queue(history, &event, &totals);
+  event.context = context;
+  if (kept) ring_append(history, &event);
+  if (tracked) event_track(heap, &event, block_bytes);
+}
+
+/* What events show of a context: nothing below LADE_CONTEXT_ALLOC. */
+static ladei_history_context *event_context(const ladei_device_history *history, ladei_history_context *context) {
+  const ladei_device_history_settings *settings = atomic_load_explicit(&history->settings, memory_order_relaxed);
+  return settings != NULL && settings->options.level >= LADE_CONTEXT_ALLOC ? context : NULL;
 }
 
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
@@ -102,27 +147,28 @@ static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *bloc
     ladei_history_context_retain(context);
     block->context = context;
   }
-  event_add(heap, block_event(block, LADE_DEVICE_ALLOC), context, block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_ALLOC), event_context(history, context), block->size);
 }
 
 /* The free's own context, or that of the allocation. */
-static ladei_history_context *free_context(const ladei_device_history *history, const ladei_device_block *block) {
-  ladei_history_context *context = operation_context(history);
-  return context != NULL ? context : block->context;
+static ladei_history_context *free_context(const ladei_device_heap *heap, const ladei_device_block *block) {
+  ladei_history_context *context = operation_context(heap->listener_state);
+  return event_context(heap->listener_state, context != NULL ? context : block->context);
 }
 
 static void block_free_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap->listener_state, block),
-            block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap, block), block->size);
 }
 
 static void block_done_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap->listener_state, block),
-            block->size);
-  ladei_history_context_drop(&((ladei_device_history *)heap->listener_state)->unreferenced, block->context);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap, block), block->size);
+  ladei_device_history *history = heap->listener_state;
+  ladei_history_context_drop(&history->unreferenced, block->context);
   block->context = NULL;
+  ladei_device_history_note_drop(history, block);
+  ladei_device_history_work_note(history);
 }
 
 /* Memory that comes gives a segment without context the operation's. */
@@ -138,13 +184,15 @@ static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_seg
   }
   lade_device_event event = {
       .address = address, .bytes = bytes, .stream = segment->stream.handle, .pool = pool_of(segment), .action = action};
-  event_add(heap, event, context == NULL && !comes ? segment->context : context, bytes);
+  event_add(heap, event, event_context(history, context == NULL && !comes ? segment->context : context), bytes);
 }
 
 static void segment_gone_record(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_heap_assert_locked(heap);
-  ladei_history_context_drop(&((ladei_device_history *)heap->listener_state)->unreferenced, segment->context);
+  ladei_device_history *history = heap->listener_state;
+  ladei_history_context_drop(&history->unreferenced, segment->context);
   segment->context = NULL;
+  ladei_device_history_work_note(history);
 }
 
 static const ladei_device_heap_listener listener = {
@@ -158,8 +206,9 @@ static const ladei_device_heap_listener listener = {
 void ladei_device_history_watch(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_history *history = &allocator->history;
-  history->tracked = allocator->trackers.count > 0;
-  bool watched = history->enabled || history->tracked;
+  bool tracked = allocator->trackers.count > 0;
+  bool watched = history->enabled || tracked;
+  atomic_store_explicit(&history->tracked, tracked, memory_order_relaxed);
   bool before = allocator->heap.listener != NULL;
   if (watched && !before) ladei_device_thread_caches_pause(allocator); /* with no listener yet: no event of it */
   allocator->heap.listener = watched ? &listener : NULL;
@@ -173,5 +222,30 @@ void ladei_device_history_event(ladei_device_heap *heap, lade_device_action acti
   ladei_device_heap_assert_locked(heap);
   lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
   ladei_history_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->listener_state);
-  event_add(heap, event, context, 0);
+  event_add(heap, event, event_context(heap->listener_state, context), 0);
+}
+
+void ladei_device_history_note_drop(ladei_device_history *history, ladei_device_block *block) {
+  if (block->note == NULL) return;
+  ladei_history_context_drop(&history->unreferenced, block->note);
+  block->note = NULL;
+  history->note_count--;
+}
+
+void ladei_device_history_note(ladei_device_heap *heap, ladei_device_block *block, ladei_history_context *note) {
+  ladei_device_heap_assert_locked(heap);
+  ladei_device_history *history = heap->listener_state;
+  if (block == NULL) {
+    event_add(heap, (lade_device_event){.action = LADE_DEVICE_USER_DEFINED}, event_context(history, note), 0);
+  } else {
+    event_add(heap, block_event(block, LADE_DEVICE_ANNOTATE), note, block->size);
+    ladei_device_history_note_drop(history, block);
+  }
+  if (block != NULL && history->enabled) {
+    block->note = note;
+    history->note_count++;
+  } else {
+    ladei_history_context_drop(&history->unreferenced, note);
+  }
+  ladei_device_history_work_note(history);
 }

@@ -3,19 +3,21 @@
  * History of one allocator: the ring of its last events, the contexts of events and blocks, and the queue of events that
  * are not delivered to trackers yet.
  *
- *   ring, 8 places, 11 events so far     8   9  10 | 3   4   5   6   7       place of an event: sequence % capacity
+ *   ring, 8 places, 11 events so far     8   9  10 | 3   4   5   6   7       place of an event: its number % capacity
  *                                           newest   oldest
  *
  * The history is the heap's listener (heap.h) while it is on or there are trackers. A call of the program is an
- * operation: everything that it causes, in whatever function, gets the context captured for it.
- *
+ * operation: everything that it causes, in whatever function, gets the context captured for it (V2 in history/threads.h).
  * Contexts are counted records: Note [Contexts] in history/contexts.h.
  *
- * H1  The ring holds the events [sequence - count, sequence), count <= capacity.
+ * Note [Time of events]. A call looks at the clock when it begins, before the lock, and tells the history; the thread that has
+ * the lock then stamps its events with the latest look that the history knows, its own or a later one. So times never fall.
+ *
+ * H1  The ring holds the events [appended - count, appended), count <= capacity.
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
- * H3  Exactly ALLOCATED, PENDING and DEFERRED blocks may have a context.
+ * H3  Exactly ALLOCATED, PENDING and DEFERRED blocks may have a context or a note.
  * H4  heap->listener is set exactly while history is on or there are trackers.
- * Locks: the allocator's lock guards everything except the counts of references, which are atomic.
+ * Locks: the allocator's lock guards everything except what is atomic. With it held nothing of the program is called.
  */
 #ifndef LADE_DEVICE_OBSERVE_HISTORY_H
 #define LADE_DEVICE_OBSERVE_HISTORY_H
@@ -26,6 +28,7 @@
 static inline bool ladei_device_history_watched(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
 }
+
 /* Replaces the record of an event's context by what the program captured. */
 static inline void ladei_device_event_show(lade_device_event *event) {
   const ladei_history_context *context = (ladei_history_context *)(uintptr_t)event->context;
@@ -34,12 +37,21 @@ static inline void ladei_device_event_show(lade_device_event *event) {
   event->context = context->handle;
 }
 
-/* Takes the allocator's lock; reads the clock before, so that what follows has a time. */
+/* Note [Time of events]. No lock held. */
+static inline void ladei_device_history_look(lade_device_allocator *allocator) {
+  ladei_device_history *history = &allocator->history;
+  bool is_virtual = history->clock == LADEI_HISTORY_CLOCK_VIRTUAL;
+  bool tracked = atomic_load_explicit(&history->tracked, memory_order_relaxed);
+  uint64_t now_ns = is_virtual || tracked ? allocator->runtime->ops->now_ns(allocator->runtime->self) : 0;
+  uint64_t ticks = is_virtual ? now_ns : ladei_history_ticks(history->clock);
+  atomic_store_explicit(&history->call_ticks, ticks, memory_order_relaxed);
+  if (tracked) atomic_store_explicit(&history->call_ns, now_ns, memory_order_relaxed);
+}
+
+/* Takes the allocator's lock; looks at the clock before, so that what follows has a time. */
 static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
-  uint64_t now_ns = 0;
-  if (ladei_device_history_watched(allocator)) now_ns = allocator->runtime->ops->now_ns(allocator->runtime->self);
+  if (ladei_device_history_watched(allocator)) ladei_device_history_look(allocator);
   ladei_lock_acquire(&allocator->lock);
-  if (now_ns > allocator->history.now_ns) allocator->history.now_ns = now_ns;
 }
 
 /*
@@ -56,5 +68,14 @@ void ladei_device_history_watch(lade_device_allocator *allocator);
 /* Records an event without block or segment; somebody listens. Lock held. */
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool);
+/* Records a note: on a block that is handed out, which keeps it, or NULL: on nothing. Takes one reference. Lock held. */
+void ladei_device_history_note(ladei_device_heap *heap, ladei_device_block *block, ladei_history_context *note);
+/* The block loses its note, if it has one. Lock held. */
+void ladei_device_history_note_drop(ladei_device_history *history, ladei_device_block *block);
+
+/* Whether contexts are unreferenced, or events wait: the call that ends next is told. Lock held. */
+static inline void ladei_device_history_work_note(ladei_device_history *history) {
+  if (history->unreferenced != NULL) atomic_store_explicit(&history->work, true, memory_order_relaxed);
+}
 
 #endif /* LADE_DEVICE_OBSERVE_HISTORY_H */

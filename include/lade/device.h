@@ -16,6 +16,7 @@
 #ifndef LADE_DEVICE_H
 #define LADE_DEVICE_H
 
+#include "lade/history.h"
 #include "lade/runtime.h"
 
 #ifdef __cplusplus
@@ -24,12 +25,6 @@ extern "C" {
 
 /** A cache of one device's memory. */
 typedef struct lade_device_allocator lade_device_allocator;
-
-/** Name of a private pool, chosen by the caller; {0, 0} names none. */
-typedef struct lade_device_pool_id {
-  uint64_t first;
-  uint64_t second;
-} lade_device_pool_id;
 
 /** Who provides the memory; see "Backends" below. */
 typedef enum lade_device_backend {
@@ -770,59 +765,21 @@ LADE_API void lade_device_restored_destroy(lade_device_restored *restored);
  * LADE_ERR_UNSUPPORTED, and annotations do nothing there.
  */
 
-/** What happened. Numbers are fixed. */
-typedef enum lade_device_action {
-  LADE_DEVICE_ALLOC = 0,          /**< A block was handed out; bytes as asked for. */
-  LADE_DEVICE_FREE_REQUESTED = 1, /**< lade_device_free() took it back; bytes as asked for. */
-  LADE_DEVICE_FREE_COMPLETED = 2, /**< Its memory may be used again: no stream uses it. */
-  LADE_DEVICE_SEGMENT_ALLOC = 3,  /**< A segment came from the driver. */
-  LADE_DEVICE_SEGMENT_FREE = 4,   /**< ... and went back to it. */
-  LADE_DEVICE_SEGMENT_MAP = 5,    /**< Memory was mapped into an expandable segment. */
-  LADE_DEVICE_SEGMENT_UNMAP = 6,  /**< ... and taken out of it. */
-  LADE_DEVICE_SNAPSHOT = 7,       /**< lade_device_snapshot_take(); address 0; bytes: of all active blocks. */
-  LADE_DEVICE_OOM = 8,            /**< An allocation failed for lack of memory; address: the device's free bytes as the
-                                       driver sees them; bytes: rounded request. */
-  LADE_DEVICE_USER_DEFINED = 9,   /**< lade_device_annotate(); address and bytes 0. */
-} lade_device_action;
-
 /** One event. */
 typedef struct lade_device_event {
-  uint64_t sequence; /**< Number of the event in its allocator's life, from 0; none is left out. */
-  uint64_t time_ns;  /**< On the runtime's clock (lade_runtime_now_ns), when its call began or its driver call ended. */
+  uint64_t
+      sequence; /**< Number of the event in its allocator's life, from 0; of those that are not skipped, none is left
+                          out. */
+  uint64_t time_ns; /**< On the runtime's clock (lade_runtime_now_ns), when its call began or its driver call ended. */
   uint64_t address;
   uint64_t bytes;
   lade_stream stream;       /**< Of the block or segment, or of the request; NULL for snapshots and annotations. */
   lade_device_pool_id pool; /**< Its private pool; {0, 0}: the default pools, or none. */
   const void *context;      /**< As captured; NULL: none. Borrowed as long as the event. */
-  const char *label;        /**< Of an annotation; else NULL. Borrowed as long as the event. */
+  const char *label;        /**< Text of an annotation; else NULL. Borrowed as long as the event. */
   int32_t device;
   uint32_t action; /**< lade_device_action. */
 } lade_device_event;
-
-/** Where contexts are captured and kept; each level includes those above it. */
-typedef enum lade_device_context_level {
-  LADE_CONTEXT_NEVER = 0,
-  LADE_CONTEXT_STATE = 1, /**< With live blocks and their segments: captured by alloc and checkpoint_set. */
-  LADE_CONTEXT_ALLOC = 2, /**< ... and with events, annotations' labels included. */
-  LADE_CONTEXT_ALL = 3,   /**< ... also captured by free, empty_cache and checkpoint_get. Events of a free without a
-                               context of its own carry that of the block's allocation. */
-} lade_device_context_level;
-
-/** Options of lade_device_history_set; all zero: history off. */
-typedef struct lade_device_history_options {
-  size_t struct_size;
-  uint32_t enabled;     /**< 1: record. 0: stop; the ring is cleared and all contexts are released. */
-  uint32_t level;       /**< lade_device_context_level. Counts while enabled. */
-  uint64_t max_entries; /**< Events that the ring keeps, 80 bytes each, touched as they come; 0: 1. */
-  /** Captures a context for the call under way. Called in the thread of the call with no lock held, so it may take locks
-   * of its own, but must not call the allocator. NULL result: none. Not NULL unless level is LADE_CONTEXT_NEVER. */
-  void *(*capture)(void *user);
-  /** Releases what one capture returned, once for each; in any thread, with no lock held. NULL: nothing to do. */
-  void (*release)(void *user, void *context);
-  /** For both. Must live until history is off, calls under way in other threads have returned, and snapshots and copies
-   * of the history are destroyed. */
-  void *user;
-} lade_device_history_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_device_history_options_init(lade_device_history_options *options) {
@@ -866,6 +823,15 @@ typedef struct lade_device_history {
  */
 LADE_API lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out);
 
+/**
+ * The same with everything that the history knows: wall clock, labels and scopes of threads, notes on blocks.
+ *
+ * @param out  [out] Caller owns it until lade_history_destroy(). Untouched on error. Empty where history is off.
+ *
+ * Else as lade_device_history_get().
+ */
+LADE_API lade_status lade_device_history_take(lade_device_allocator *allocator, lade_history **out);
+
 /** Free a copy. NULL does nothing. Threads: any; independent of the allocator's life. */
 LADE_API void lade_device_history_destroy(lade_device_history *history);
 
@@ -878,6 +844,20 @@ LADE_API void lade_device_history_destroy(lade_device_history *history);
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label);
+
+/**
+ * Write a note on a block: an event with its text at every level, and the text stays with the block until it is freed or has
+ * another note. Snapshots that inspect/ takes have it.
+ *
+ * @param pointer  Any address inside a block handed out. Not NULL.
+ * @param text     Borrowed for the call. Not NULL.
+ *
+ * Does nothing where there are neither history nor trackers.
+ * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_UNSUPPORTED where the backend is not native; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_block_annotate(lade_device_allocator *allocator, const void *pointer,
+                                                const char *text);
 
 /** What a tracker gets besides the event: values just after it, for profilers. Fields are appended only. */
 typedef struct lade_device_event_totals {

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The clock of events: cheap to read, and converted to the runtime's and to the wall clock when events are read.
+ *
+ *   TSC       the processor's counter, 10 ns a look where CLOCK_MONOTONIC costs 24 ns (benchmarks/micro/inspect/history.c): on
+ *             machines whose kernel found the counters of all processors in step, and keeps time by them itself
+ *   SYSTEM    CLOCK_MONOTONIC, elsewhere
+ *   VIRTUAL   the runtime's clock, where that is virtual
+ *
+ * A mark is one moment on all clocks. What lies between two marks is converted by the line through both.
+ */
+#ifndef LADE_HISTORY_CLOCK_H
+#define LADE_HISTORY_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+typedef enum ladei_history_clock {
+  LADEI_HISTORY_CLOCK_VIRTUAL,
+  LADEI_HISTORY_CLOCK_SYSTEM,
+  LADEI_HISTORY_CLOCK_TSC,
+} ladei_history_clock;
+
+/* The best clock for a runtime; reads a file of the kernel's. */
+ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual);
+
+static inline uint64_t ladei_history_system_ns(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Not of a virtual clock. */
+static inline uint64_t ladei_history_ticks(ladei_history_clock clock) {
+#if defined(__x86_64__)
+  if (clock == LADEI_HISTORY_CLOCK_TSC) return __rdtsc();
+#endif
+  (void)clock;
+  return ladei_history_system_ns(CLOCK_MONOTONIC);
+}
+
+typedef struct ladei_history_mark {
+  uint64_t ticks;
+  uint64_t time_ns; /* the runtime's clock */
+  uint64_t wall_ns; /* since 1970 */
+} ladei_history_mark;
+
+/* This moment. No lock held: it reads the runtime's clock. */
+ladei_history_mark ladei_history_mark_now(ladei_history_clock clock, uint64_t (*now_ns)(void *self), void *self);
+
+/* From ticks to the two clocks, by two marks. */
+typedef struct ladei_history_scale {
+  ladei_history_mark from;
+  double ns_per_tick;
+  double wall_offset_ns; /* what the wall clock gained on the other one between the marks, by tick */
+} ladei_history_scale;
+
+ladei_history_scale ladei_history_scale_of(const ladei_history_mark *first, const ladei_history_mark *last);
+
+static inline uint64_t ladei_history_time_ns(const ladei_history_scale *scale, uint64_t ticks) {
+  double since = (double)(int64_t)(ticks - scale->from.ticks);
+  return scale->from.time_ns + (uint64_t)(int64_t)(since * scale->ns_per_tick);
+}
+static inline uint64_t ladei_history_wall_ns(const ladei_history_scale *scale, uint64_t ticks) {
+  double since = (double)(int64_t)(ticks - scale->from.ticks);
+  return scale->from.wall_ns + (uint64_t)(int64_t)(since * scale->ns_per_tick + since * scale->wall_offset_ns);
+}
+
+#endif /* LADE_HISTORY_CLOCK_H */

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies of rings: what programs and inspect/ read.
+ *
+ *   ring --(under a lock, some thousand events at a time)--> ladei_history_copy --> lade_history, or what a reader makes of it
+ *
+ * A copy counts references to contexts and tags of its own, so it may outlive the cache. Nothing is converted or named in it.
+ */
+#ifndef LADE_HISTORY_COPY_H
+#define LADE_HISTORY_COPY_H
+
+#include "history/clock.h"
+#include "history/event.h"
+
+typedef struct ladei_history_copy {
+  ladei_history_event *events; /* oldest first */
+  size_t count;
+  uint64_t lost_count;         /* events since history was turned on that the ring no longer held */
+  uint64_t lost_context_count; /* contexts and tags for which there was no memory */
+  uint64_t capacity;           /* events that the ring holds; 0: history is off */
+  ladei_history_scale scale;   /* for ladei_history_time_ns and _wall_ns of an event's ticks */
+} ladei_history_copy;
+
+/* No lock held. */
+void ladei_history_copy_destroy(ladei_history_copy *copy);
+/* Forgets the first events. No lock held. */
+void ladei_history_copy_drop(ladei_history_copy *copy);
+
+/* Memory for a copy, not cleared, every page of it touched: under a lock the first touch would take longest.
+ * NULL when there is none; for free(). */
+void *ladei_history_memory(size_t count, size_t bytes);
+
+/* What a program gets; takes the copy, and destroys it where there is no memory: NULL. */
+lade_history *ladei_history_show(ladei_history_copy *copy);
+
+/* Events that fit the options; 0: history is off. */
+uint64_t ladei_history_capacity(const lade_history_options *options);
+/* Wrong levels, actions, contexts without a capture. `call` is the public function. */
+lade_status ladei_history_options_check(const lade_history_options *options, const char *call);
+
+#endif /* LADE_HISTORY_COPY_H */

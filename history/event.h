@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One event of either cache, as it lies in a ring and in a copy of one.
+ *
+ * Rings hold `ticks`, a record of a context and the tags of a thread, each counted. What a program gets of an event is converted
+ * from that when it is asked for. lade_device_event has the same size, so that a copy becomes one in place.
+ */
+#ifndef LADE_HISTORY_EVENT_H
+#define LADE_HISTORY_EVENT_H
+
+#include "history/contexts.h"
+#include "history/threads.h"
+#include "lade/device.h"
+
+typedef union ladei_history_event {
+  struct {
+    uint64_t order; /* device: number of the event. Pinned: what events are sorted by; then their number, too */
+    uint64_t ticks; /* clock.h */
+    uint64_t address;
+    uint64_t bytes;
+    lade_stream stream;
+    lade_device_pool_id pool;
+    ladei_history_context *context; /* or the text of a note; counted. NULL: none */
+    ladei_history_tags *tags;       /* counted; NULL: none */
+    int32_t device;
+    uint32_t action; /* lade_device_action */
+  };
+  lade_device_event shown;
+} ladei_history_event;
+
+_Static_assert(sizeof(ladei_history_event) == sizeof(lade_device_event), "an event is shown in place");
+
+/* The text of a note; NULL: it is none. */
+static inline const char *ladei_history_event_text(const ladei_history_event *event) {
+  return event->context != NULL && event->context->is_label ? event->context->label : NULL;
+}
+/* What the program captured; NULL: nothing. */
+static inline void *ladei_history_event_context(const ladei_history_event *event) {
+  return event->context != NULL ? event->context->handle : NULL;
+}
+
+#endif /* LADE_HISTORY_EVENT_H */
