@@ -77,7 +77,7 @@ static char state_of(int thread) {
 }
 
 static bool falls_asleep(const visitor *own) {
-  enum { LOOKS = 20000 };
+  enum { LOOKS = 400000 }; /* 40 s: on a machine that does much else it may come late */
   const struct timespec pause = {.tv_nsec = 100 * 1000};
   for (int i = 0; i < LOOKS; i++) {
     int thread = atomic_load(&own->id);

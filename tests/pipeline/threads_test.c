@@ -17,7 +17,7 @@
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 
-enum { CHUNK = 4096, THREADS = 6, MEET_S = 15 };
+enum { CHUNK = 4096, THREADS = 6, MEET_S = 20 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { ROUNDS = 100 };
@@ -37,8 +37,12 @@ typedef struct meeting {
 
 static void meeting_open(meeting *m, unsigned wanted) {
   *m = (meeting){.wanted = wanted};
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&m->lock, NULL);
-  pthread_cond_init(&m->all_there, NULL);
+  pthread_cond_init(&m->all_there, &monotonic);
+  pthread_condattr_destroy(&monotonic);
 }
 
 static void meeting_close(meeting *m) {
@@ -50,7 +54,7 @@ static void meeting_close(meeting *m) {
 
 static lade_status meet(meeting *m) {
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += MEET_S;
   pthread_mutex_lock(&m->lock);
   if (++m->there >= m->wanted) pthread_cond_broadcast(&m->all_there);

@@ -65,7 +65,7 @@ static bool is_blocked(int id, int number) { return (blocked_of(id) >> (number -
 
 /* A thread that is just being made has everything blocked, until it runs. */
 static void begun_wait(int id) {
-  enum { LOOKS = 10000 };
+  enum { LOOKS = 40000 }; /* 40 s: on a machine that does much else it may run late */
   const struct timespec pause = {.tv_nsec = 1000 * 1000};
   for (int i = 0; i < LOOKS && is_blocked(id, SIGSEGV); i++) nanosleep(&pause, NULL);
 }

@@ -17,7 +17,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 
-enum { WAIT_LIMIT_S = 30 };
+enum { WAIT_LIMIT_S = 50 };
 
 const char *const support_sim_only[] = {"sim", NULL};
 const char *const support_soft_runtimes[] = {"sim", "cpu", NULL};

@@ -65,7 +65,7 @@ bool support_is_virtual(const lade_runtime *runtime);
 
 /*
  * Waits until done(user) is true; false when that never came: on virtual time because nothing more can happen, else
- * after 30 seconds. No test asserts a time: this is the bound that keeps a broken one from hanging.
+ * after 50 seconds. No test asserts a time: this is the bound that keeps a broken one from hanging.
  */
 bool support_wait(lade_runtime *runtime, bool (*done)(void *user), void *user);
 
