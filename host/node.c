@@ -556,6 +556,8 @@ static void view_add(view_list *list, const ladei_pinned_segment *segment, const
         .state = state,
         .source = atomic_load_explicit(&segment->source, memory_order_relaxed),
         .in_chunks = ladei_pinned_segment_in_chunks(segment),
+        .segment_address = ladei_pinned_segment_base(segment),
+        .segment_bytes = ladei_pinned_segment_bytes(segment),
     };
   }
   list->count++;

@@ -103,6 +103,8 @@ typedef struct ladei_pinned_block_view {
   ladei_pinned_block_state state;
   int32_t source; /* lade_pinned_source */
   bool in_chunks; /* its segment is */
+  uintptr_t segment_address;
+  size_t segment_bytes;
 } ladei_pinned_block_view;
 
 /* Writes down the node's blocks, by segment and address, as far as `capacity` goes; how many there are. */

@@ -12,6 +12,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "host/pool_state.h"
+#include "host/snapshot.h"
 #include "host/stats.h"
 
 static lade_status enter(const lade_pinned_pool *pool, bool visit_given, const char *call) {
@@ -21,8 +22,7 @@ static lade_status enter(const lade_pinned_pool *pool, bool visit_given, const c
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Views of all of a node's blocks; the caller frees them. NULL with *out_count 0 where there are none. */
-static lade_status node_views(ladei_pinned_node *node, ladei_pinned_block_view **out, size_t *out_count) {
+lade_status ladei_pinned_snapshot_node(ladei_pinned_node *node, ladei_pinned_block_view **out, size_t *out_count) {
   ladei_pinned_block_view *views = NULL;
   size_t capacity = 0;
   for (;;) {
@@ -45,7 +45,7 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_n
   ladei_lock_assert_none_held();
   ladei_pinned_block_view *views = NULL;
   size_t count = 0;
-  lade_status status = node_views(node, &views, &count);
+  lade_status status = ladei_pinned_snapshot_node(node, &views, &count);
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     lade_pinned_info info;
     lade_pinned_info_init(&info);

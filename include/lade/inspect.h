@@ -132,6 +132,7 @@ typedef struct lade_snapshot_event {
   uint64_t time_ns;         /**< Wall clock, ns since 1970. */
   uint64_t address;         /**< Of an out-of-memory: the device's free bytes. */
   uint64_t bytes;           /**< As in lade_device_event. */
+  uint64_t block_bytes;     /**< Of the block, rounding included; 0: unknown, or no block. */
   uint64_t stream;          /**< Its handle as a number. */
   lade_device_pool_id pool; /**< {0, 0}: the default pools, or none. */
   uint32_t stack;           /**< Index; LADE_SNAPSHOT_NONE. */

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inspect/contexts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { MOST_FRAMES = 256 };
+
+void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
+  free(contexts->keys);
+  free(contexts->stacks);
+  *contexts = (ladei_inspect_contexts){.options = contexts->options};
+}
+
+static size_t place_of(const ladei_inspect_contexts *contexts, const void *context) {
+  size_t place = (size_t)(((uint64_t)(uintptr_t)context * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & (contexts->room - 1);
+  while (contexts->keys[place] != NULL && contexts->keys[place] != context) place = (place + 1) & (contexts->room - 1);
+  return place;
+}
+
+static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
+  ladei_inspect_contexts grown = {.options = contexts->options, .room = contexts->room == 0 ? 256 : contexts->room * 2};
+  grown.keys = calloc(grown.room, sizeof *grown.keys);
+  grown.stacks = calloc(grown.room, sizeof *grown.stacks);
+  if (grown.keys == NULL || grown.stacks == NULL) {
+    free(grown.keys);
+    free(grown.stacks);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu contexts", grown.room);
+  }
+  for (size_t i = 0; i < contexts->room; i++) {
+    if (contexts->keys[i] == NULL) continue;
+    size_t place = place_of(&grown, contexts->keys[i]);
+    grown.keys[place] = contexts->keys[i];
+    grown.stacks[place] = contexts->stacks[i];
+  }
+  grown.used = contexts->used;
+  ladei_inspect_contexts_clear(contexts);
+  *contexts = grown;
+  return LADE_OK;
+}
+
+static lade_status frame_read(lade_snapshot *snapshot, const lade_frame *frame, lade_snapshot_frame *out) {
+  memset(out, 0, sizeof *out);
+  out->line = frame->line;
+  out->module = LADE_SNAPSHOT_NONE;
+  LADEI_TRY(ladei_inspect_text(snapshot, frame->function, &out->function));
+  return ladei_inspect_text(snapshot, frame->file, &out->file);
+}
+
+static lade_status context_describe(const lade_snapshot_options *options, lade_snapshot *snapshot, const void *context,
+                                    uint32_t *out) {
+  lade_frame described[MOST_FRAMES];
+  lade_snapshot_frame frames[MOST_FRAMES];
+  *out = LADE_SNAPSHOT_NONE;
+  if (options->describe == NULL) return LADE_OK;
+  memset(described, 0, sizeof described);
+  size_t count = options->describe(options->user, context, described, MOST_FRAMES);
+  if (count > MOST_FRAMES) count = MOST_FRAMES;
+  for (size_t i = 0; i < count; i++) LADEI_TRY(frame_read(snapshot, &described[i], &frames[i]));
+  return ladei_inspect_stack(snapshot, frames, count, out);
+}
+
+lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot, const void *context,
+                                        uint32_t *out) {
+  *out = LADE_SNAPSHOT_NONE;
+  if (context == NULL || (contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
+  if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
+  size_t place = place_of(contexts, context);
+  if (contexts->keys[place] == NULL) {
+    LADEI_TRY(context_describe(contexts->options, snapshot, context, out));
+    contexts->keys[place] = context;
+    contexts->stacks[place] = *out;
+    contexts->used++;
+  }
+  *out = contexts->stacks[place];
+  return LADE_OK;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inspect/formats/folded.h"
+
+#include <string.h>
+
+#include "inspect/frames.h"
+
+const char *ladei_inspect_state_name(uint32_t state) {
+  switch ((lade_device_block_state)state) {
+  case LADE_DEVICE_BLOCK_ALLOCATED: return "active_allocated";
+  case LADE_DEVICE_BLOCK_PENDING_FREE: return "active_pending_free";
+  default: return "inactive";
+  }
+}
+
+static bool contains_any(const char *text, const char *const *parts, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (strstr(text, parts[i]) != NULL) return true;
+  return false;
+}
+
+bool ladei_inspect_frame_is_shown(const char *function, const char *file) {
+  static const char *const functions[] = {"unwind::unwind",    "CapturedTraceback::gather",
+                                          "gather_with_cpp",   "_start",
+                                          "__libc_start_main", "PyEval_",
+                                          "PyObject_",         "PyFunction_"};
+  static const char *const files[] = {"core/boxing",
+                                      "/Register",
+                                      "/Redispatch",
+                                      "pythonrun.c",
+                                      "Modules/main.c",
+                                      "Objects/call.c",
+                                      "Objects/methodobject.c",
+                                      "pycore_ceval.h",
+                                      "ceval.c",
+                                      "cpython/abstract.h"};
+  return !contains_any(function, functions, sizeof functions / sizeof *functions) &&
+         !contains_any(file, files, sizeof files / sizeof *files);
+}
+
+/* --- lines -------------------------------------------------------------------------------------------------------- */
+
+/* Which words open a line. */
+typedef struct line_prefix {
+  const char *root; /* "" or "only_before;" */
+  const lade_snapshot_segment *segment;
+  bool pinned;
+  bool by_segment;
+} line_prefix;
+
+static void prefix_write(const line_prefix *prefix, uint32_t state, ladei_output *output) {
+  ladei_output_text(output, prefix->root);
+  if (prefix->pinned) {
+    ladei_output_text(output, "pinned_");
+    ladei_output_int(output, prefix->segment->numa_node);
+  } else {
+    ladei_output_text(output, "stream_");
+    ladei_output_uint(output, prefix->segment->stream);
+  }
+  if (prefix->by_segment) {
+    ladei_output_text(output, ";seg_");
+    ladei_output_uint(output, prefix->segment->address);
+  }
+  ladei_output_byte(output, ';');
+  ladei_output_text(output, ladei_inspect_state_name(state));
+  ladei_output_byte(output, ';');
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash == NULL ? path : slash + 1;
+}
+
+/* A line break in a name would end the line. */
+static void word_write(const char *word, ladei_output *output) {
+  for (; *word != '\0'; word++) ladei_output_byte(output, *word == '\n' || *word == '\r' ? '?' : *word);
+}
+
+/* Outermost first, though stacks are kept innermost first. */
+static void stack_write(const lade_snapshot *snapshot, uint32_t number, ladei_output *output) {
+  if (number == LADE_SNAPSHOT_NONE) {
+    ladei_output_text(output, "<non-python>");
+    return;
+  }
+  const lade_snapshot_stack *stack = &snapshot->stacks.rows[number];
+  const char *between = "";
+  for (uint64_t i = stack->frame_count; i > 0; i--) {
+    const lade_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i - 1];
+    char room[LADEI_INSPECT_FRAME_ROOM];
+    const char *file = ladei_inspect_frame_file(snapshot, frame);
+    const char *function = ladei_inspect_frame_function(snapshot, frame, room);
+    if (!ladei_inspect_frame_is_shown(function, file)) continue;
+    ladei_output_text(output, between);
+    word_write(base_name(file), output);
+    ladei_output_byte(output, ':');
+    ladei_output_uint(output, frame->line);
+    ladei_output_byte(output, ':');
+    word_write(function, output);
+    between = ";";
+  }
+}
+
+static void bytes_write(uint64_t bytes, ladei_output *output) {
+  ladei_output_byte(output, ' ');
+  ladei_output_uint(output, bytes);
+  ladei_output_byte(output, '\n');
+}
+
+static void block_write(const lade_snapshot *snapshot, const line_prefix *prefix, const lade_snapshot_block *block,
+                        ladei_output *output) {
+  prefix_write(prefix, block->state, output);
+  stack_write(snapshot, block->stack, output);
+  bytes_write(block->requested_bytes, output);
+  if (block->bytes == block->requested_bytes) return;
+  prefix_write(prefix, block->state, output);
+  ladei_output_text(output, "<gaps>");
+  /* A block of a restored checkpoint may have been asked for with more than it has. */
+  ladei_output_byte(output, ' ');
+  ladei_output_int(output, (int64_t)(block->bytes - block->requested_bytes));
+  ladei_output_byte(output, '\n');
+}
+
+/* --- snapshots ---------------------------------------------------------------------------------------------------- */
+
+static bool segment_is_in(const lade_snapshot *snapshot, const lade_snapshot_segment *segment, uint32_t kind) {
+  for (size_t p = 0; p < snapshot->parts.count; p++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[p];
+    if (part->kind != kind) continue;
+    uint64_t low = part->first_segment, high = part->first_segment + part->segment_count;
+    while (low < high) { /* ascending addresses: S2 */
+      uint64_t middle = low + (high - low) / 2;
+      const lade_snapshot_segment *other = &snapshot->segments.rows[middle];
+      if (other->address == segment->address) {
+        if (other->total_bytes == segment->total_bytes) return true;
+        break;
+      }
+      if (other->address < segment->address)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+  }
+  return false;
+}
+
+/* Segments of parts of a kind; of those that `without` has too, none. */
+static void kind_write(const lade_snapshot *snapshot, const lade_snapshot *without, line_prefix prefix, uint32_t kind,
+                       ladei_output *output) {
+  prefix.pinned = kind == LADE_PART_PINNED;
+  for (size_t p = 0; p < snapshot->parts.count; p++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[p];
+    if (part->kind != kind) continue;
+    for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
+      prefix.segment = &snapshot->segments.rows[i];
+      if (without != NULL && segment_is_in(without, prefix.segment, kind)) continue;
+      for (uint64_t b = 0; b < prefix.segment->block_count; b++)
+        block_write(snapshot, &prefix, &snapshot->blocks.rows[prefix.segment->first_block + b], output);
+    }
+  }
+}
+
+static lade_status folded_write(const lade_snapshot *snapshot, const lade_snapshot *before, bool by_segment,
+                                ladei_output *output) {
+  static const uint32_t kinds[] = {LADE_PART_DEVICE, LADE_PART_PINNED};
+  for (size_t i = 0; i < 2; i++) {
+    if (before == NULL) {
+      kind_write(snapshot, NULL, (line_prefix){.root = "", .by_segment = by_segment}, kinds[i], output);
+      continue;
+    }
+    kind_write(before, snapshot, (line_prefix){.root = "only_before;", .by_segment = true}, kinds[i], output);
+    kind_write(snapshot, before, (line_prefix){.root = "only_after;", .by_segment = true}, kinds[i], output);
+  }
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_write_folded(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                       ladei_output *output) {
+  return folded_write(snapshot, options->before, false, output);
+}
+
+lade_status ladei_inspect_write_folded_segments(const lade_snapshot *snapshot,
+                                                const lade_snapshot_write_options *options, ladei_output *output) {
+  return folded_write(snapshot, options->before, true, output);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Folded text: a line for each block, what flame graph tools read. Lines of device memory are those that PyTorch's
+ * `_memory_viz.py memory` and `segments` make of the same snapshot, to the byte:
+ *
+ *   stream_0;seg_140000000000;active_allocated;main.c:12:main;model.c:40:load 1000
+ *   stream_0;seg_140000000000;active_allocated;<gaps> 24
+ *
+ * Pinned memory follows, with `pinned_NODE` in the place of `stream_N`. With an older snapshot beside it the text shows the
+ * segments that only one of the two has, below `only_before` and `only_after`.
+ */
+#ifndef LADE_INSPECT_FORMATS_FOLDED_H
+#define LADE_INSPECT_FORMATS_FOLDED_H
+
+#include "inspect/formats/format.h"
+
+lade_status ladei_inspect_write_folded(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                       ladei_output *output);
+lade_status ladei_inspect_write_folded_segments(const lade_snapshot *snapshot,
+                                                const lade_snapshot_write_options *options, ladei_output *output);
+
+/* Names of states in files: "active_allocated", "active_pending_free", "inactive". */
+const char *ladei_inspect_state_name(uint32_t state);
+
+/* Frames that belong to interpreters, unwinders and dispatchers are left out of pictures. */
+bool ladei_inspect_frame_is_shown(const char *function, const char *file);
+
+#endif /* LADE_INSPECT_FORMATS_FOLDED_H */

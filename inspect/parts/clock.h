@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wall clock of events: that of the system, but on `sim`, where the same program gives the same files, its own. */
+#ifndef LADE_INSPECT_PARTS_CLOCK_H
+#define LADE_INSPECT_PARTS_CLOCK_H
+
+#include <string.h>
+#include <time.h>
+
+#include "runtime/ops.h"
+
+/* What to add to the runtime's clock. */
+static inline uint64_t ladei_inspect_clock_offset_ns(lade_runtime *runtime) {
+  struct timespec now;
+  if (strcmp(runtime->ops->name, "sim") == 0) return 0;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec - runtime->ops->now_ns(runtime->self);
+}
+
+static inline uint64_t ladei_inspect_now_ns(lade_runtime *runtime) {
+  return runtime->ops->now_ns(runtime->self) + ladei_inspect_clock_offset_ns(runtime);
+}
+
+#endif /* LADE_INSPECT_PARTS_CLOCK_H */

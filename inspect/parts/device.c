@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device allocators as parts. */
+#include "base/error.h"
+#include "device/state/allocator.h"
+#include "inspect/contexts.h"
+#include "inspect/part.h"
+#include "inspect/parts/clock.h"
+
+/* One copy of an allocator on its way into a snapshot. */
+typedef struct device_copy {
+  const ladei_inspect_wanted *wanted;
+  const lade_device_snapshot *from;
+  lade_snapshot *to;
+  uint64_t clock_offset_ns;
+} device_copy;
+
+static int device_of(const void *object) { return ((const lade_device_allocator *)object)->device; }
+
+static lade_status device_counters(void *object, lade_stat_visit visit, void *user) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  LADEI_TRY(lade_device_stats_get(object, &stats));
+  return lade_device_stats_each(&stats, visit, user);
+}
+
+static bool pool_is_wanted(const device_copy *copy, lade_device_pool_id pool) {
+  const lade_snapshot_options *options = &copy->wanted->options;
+  if ((options->flags & LADE_SNAPSHOT_ONE_POOL) == 0) return true;
+  return pool.first == options->pool.first && pool.second == options->pool.second;
+}
+
+static lade_status stack_of(const device_copy *copy, const void *context, uint32_t *out) {
+  return ladei_inspect_context_stack(copy->wanted->contexts, copy->to, context, out);
+}
+
+static lade_status block_copy(const device_copy *copy, const lade_device_snapshot_block *from) {
+  uint32_t stack;
+  LADEI_TRY(stack_of(copy, from->context, &stack));
+  lade_snapshot_block *to = LADEI_INSPECT_ADD(&copy->to->blocks);
+  if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *to = (lade_snapshot_block){.address = from->address,
+                              .bytes = from->bytes,
+                              .requested_bytes = from->requested_bytes,
+                              .state = from->state,
+                              .stack = stack};
+  return LADE_OK;
+}
+
+static lade_status segment_copy(const device_copy *copy, const lade_device_snapshot_segment *from) {
+  uint32_t stack;
+  LADEI_TRY(stack_of(copy, from->context, &stack));
+  lade_snapshot_segment *to = LADEI_INSPECT_ADD(&copy->to->segments);
+  if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *to = (lade_snapshot_segment){.address = from->address,
+                                .total_bytes = from->total_bytes,
+                                .stream = (uint64_t)(uintptr_t)from->stream,
+                                .pool = from->pool,
+                                .first_block = copy->to->blocks.count,
+                                .block_count = from->block_count,
+                                .stack = stack,
+                                .numa_node = -1};
+  if (from->is_large) to->flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
+  if (from->is_expandable) to->flags |= LADE_SNAPSHOT_SEGMENT_EXPANDABLE;
+  for (size_t i = 0; i < from->block_count; i++)
+    LADEI_TRY(block_copy(copy, &copy->from->blocks[from->first_block + i]));
+  return LADE_OK;
+}
+
+static lade_status event_copy(const device_copy *copy, const lade_device_event *from) {
+  uint32_t stack, label;
+  LADEI_TRY(stack_of(copy, from->context, &stack));
+  LADEI_TRY(ladei_inspect_text(copy->to, from->label, &label));
+  lade_snapshot_event *to = LADEI_INSPECT_ADD(&copy->to->events);
+  if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *to = (lade_snapshot_event){.time_ns = from->time_ns + copy->clock_offset_ns,
+                              .address = from->address,
+                              .bytes = from->bytes,
+                              .stream = (uint64_t)(uintptr_t)from->stream,
+                              .pool = from->pool,
+                              .stack = stack,
+                              .label = label,
+                              .action = from->action};
+  return LADE_OK;
+}
+
+static lade_status memory_copy(const device_copy *copy) {
+  const lade_device_snapshot *from = copy->from;
+  LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->segments, from->segment_count));
+  LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->blocks, from->block_count));
+  for (size_t i = 0; i < from->segment_count; i++)
+    if (pool_is_wanted(copy, from->segments[i].pool)) LADEI_TRY(segment_copy(copy, &from->segments[i]));
+  if ((copy->wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
+  LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->events, from->event_count));
+  for (size_t i = 0; i < from->event_count; i++)
+    if (pool_is_wanted(copy, from->events[i].pool)) LADEI_TRY(event_copy(copy, &from->events[i]));
+  return LADE_OK;
+}
+
+/* What a backend without segments of lade's has. */
+static lade_status counters_copy(lade_device_allocator *allocator, lade_snapshot *snapshot) {
+  return device_counters(allocator, ladei_inspect_counter_visit, snapshot);
+}
+
+static lade_status device_copy_memory(lade_device_allocator *allocator, const ladei_inspect_wanted *wanted,
+                                      lade_snapshot *snapshot) {
+  lade_device_snapshot *from;
+  LADEI_TRY(lade_device_snapshot_take(allocator, &from));
+  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  const device_copy copy = {wanted, from, snapshot, ladei_inspect_clock_offset_ns(allocator->runtime)};
+  bool history = false;
+  lade_status status = lade_device_history_enabled(allocator, &history);
+  part->lost_count = from->lost_count;
+  part->time_ns = ladei_inspect_now_ns(allocator->runtime);
+  /* The snapshot's own event is the last one: it has the moment. */
+  if (history && from->event_count > 0)
+    part->time_ns = from->events[from->event_count - 1].time_ns + copy.clock_offset_ns;
+  part->events = history && (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) == 0;
+  if (status == LADE_OK) status = memory_copy(&copy);
+  if (status == LADE_OK) status = lade_device_stats_each(&from->stats, ladei_inspect_counter_visit, snapshot);
+  lade_device_snapshot_destroy(from);
+  return status;
+}
+
+static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
+  lade_device_allocator *allocator = object;
+  lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  part->capacity_bytes = allocator->total_bytes;
+  part->time_ns = ladei_inspect_now_ns(allocator->runtime);
+  if ((wanted->options.flags & LADE_SNAPSHOT_NO_BLOCKS) != 0) return counters_copy(allocator, snapshot);
+  lade_status status = device_copy_memory(allocator, wanted, snapshot);
+  return status == LADE_ERR_UNSUPPORTED ? counters_copy(allocator, snapshot) : status;
+}
+
+const ladei_inspect_part_ops ladei_inspect_part_device = {
+    .kind = "device", .device = device_of, .copy = device_copy_part, .counters = device_counters};
