@@ -37,7 +37,7 @@
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_key) {
+static bool route_takes(const ladei_device_route *capture, uint64_t stream_key) {
   if (capture->stream_count == 0) return true;
   for (size_t i = 0; i < capture->stream_count; i++)
     if (capture->stream_keys[i] == stream_key) return true;
@@ -45,14 +45,14 @@ static bool capture_takes(const ladei_device_capture *capture, uint64_t stream_k
 }
 
 /* Of several captures that take the stream the oldest, or the newest if so set; NULL: none does. */
-static __attribute__((noinline)) ladei_device_private_pool *capture_choose(const lade_device_allocator *allocator,
-                                                                           uint64_t stream_key) {
+static __attribute__((noinline)) ladei_device_private_pool *route_choose(const lade_device_allocator *allocator,
+                                                                         uint64_t stream_key) {
   ladei_lock_assert_held(&allocator->lock);
   bool newest = allocator->heap.settings.newest_pool;
   ladei_device_private_pool *chosen = NULL;
-  for (const ladei_device_capture *capture = allocator->captures; capture != NULL && (chosen == NULL || newest);
+  for (const ladei_device_route *capture = allocator->routes; capture != NULL && (chosen == NULL || newest);
        capture = capture->next)
-    if (capture_takes(capture, stream_key)) chosen = capture->pool;
+    if (route_takes(capture, stream_key)) chosen = capture->pool;
   return chosen;
 }
 
@@ -60,7 +60,7 @@ static inline ladei_device_block_pool *pool_choose(lade_device_allocator *alloca
                                                    size_t rounded) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
-  if (allocator->captures != NULL) chosen = capture_choose(allocator, stream_key);
+  if (allocator->routes != NULL) chosen = route_choose(allocator, stream_key);
   if (chosen != NULL) return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
   return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
 }
@@ -202,7 +202,7 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
 /* Whether everything cached may go for a request. PyTorch's allocator gives nothing back during captures. */
 static bool flush_allowed(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  return allocator->captures == NULL || !allocator->heap.settings.reference;
+  return allocator->routes == NULL || !allocator->heap.settings.reference;
 }
 
 static lade_status request_slow_path(lade_device_allocator *allocator, ladei_device_request *request,

@@ -62,7 +62,7 @@ static void block_commit(lade_device_allocator *allocator, ladei_device_block *b
 /* Whether a capture under way names the stream of a segment. */
 static bool segment_named(const lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_capture *capture = allocator->captures; capture != NULL; capture = capture->next) {
+  for (const ladei_device_route *capture = allocator->routes; capture != NULL; capture = capture->next) {
     for (size_t i = 0; i < capture->stream_count; i++)
       if (capture->stream_keys[i] == segment->stream_key) return true;
   }

@@ -41,22 +41,22 @@ static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
   return pool;
 }
 
-static ladei_device_capture **capture_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+static ladei_device_route **route_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_capture **link = &allocator->captures;
+  ladei_device_route **link = &allocator->routes;
   while (*link != NULL && (*link)->pool != pool) link = &(*link)->next;
   return link;
 }
 
 /* The filter, with its streams resolved; no lock held. */
-static lade_status capture_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
-                                  ladei_device_capture **out) {
+static lade_status route_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
+                                ladei_device_route **out) {
   ladei_lock_assert_none_held();
   size_t bytes;
-  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_capture), &bytes))
+  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_route), &bytes))
     return ladei_error_argument("lade_device_pool_begin", "stream_count", "a count that fits into memory", "%zu",
                                 count);
-  ladei_device_capture *capture = calloc(1, bytes);
+  ladei_device_route *capture = calloc(1, bytes);
   if (capture == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_pool_begin: no memory for %zu bytes", bytes);
   capture->stream_count = count;
@@ -83,7 +83,7 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
     if (pool->use_count == 0)
       return ladei_device_pool_refused("lade_device_pool_begin", id, "which is released",
                                        "a pool in use, or a new one");
-    if (*capture_find(allocator, pool) != NULL) {
+    if (*route_find(allocator, pool) != NULL) {
       return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, "lade_device_pool_begin", id,
                                      "a capture into it is under way");
     }
@@ -102,13 +102,13 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
 
 lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                            const lade_stream *streams, size_t stream_count) {
-  ladei_device_capture *capture = NULL;
-  lade_status status = capture_create(allocator, streams, stream_count, &capture);
+  ladei_device_route *capture = NULL;
+  lade_status status = route_create(allocator, streams, stream_count, &capture);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = pool_enter(allocator, id, &capture->pool);
   if (status == LADE_OK) {
-    ladei_device_capture **end = &allocator->captures;
+    ladei_device_route **end = &allocator->routes;
     while (*end != NULL) end = &(*end)->next;
     *end = capture;
     ladei_device_thread_caches_pause(allocator);
@@ -126,12 +126,12 @@ lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  ladei_device_capture **link = pool == NULL ? NULL : capture_find(allocator, pool);
+  ladei_device_route **link = pool == NULL ? NULL : route_find(allocator, pool);
   if (link == NULL || *link == NULL) {
     status = ladei_device_pool_refused("lade_device_pool_end", id, "which no capture is under way into",
                                        "a pool between its begin and its end");
   } else {
-    ladei_device_capture *capture = *link;
+    ladei_device_route *capture = *link;
     *link = capture->next;
     free(capture);
     ladei_device_thread_caches_resume(allocator);

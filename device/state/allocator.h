@@ -49,12 +49,12 @@ typedef struct ladei_device_callbacks {
   size_t count;
 } ladei_device_callbacks;
 
-typedef struct ladei_device_capture {
-  struct ladei_device_capture *next;
+typedef struct ladei_device_route {
+  struct ladei_device_route *next;
   ladei_device_private_pool *pool;
   size_t stream_count; /* 0: every stream */
   uint64_t stream_keys[];
-} ladei_device_capture;
+} ladei_device_route;
 
 typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c */
 typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
@@ -111,7 +111,7 @@ struct lade_device_allocator {
   atomic_size_t calls_since_recount;
   atomic_size_t calls_per_recount;
 
-  ladei_device_capture *captures;   /* under way, in order of arrival */
+  ladei_device_route *routes;       /* under way, in order of arrival */
   atomic_size_t capture_count;      /* their number; written under the lock */
   atomic_bool streams_are_retired;  /* as in the options */
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
