@@ -11,7 +11,6 @@
  */
 #include "device/api/device.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
@@ -19,6 +18,7 @@
 #include "base/living.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "device/api/call.h"
 #include "device/api/history_api.h"
 #include "device/api/settings.h"
 #include "device/backends/backends.h"
@@ -29,61 +29,6 @@
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 #include "runtime/last_stream.h"
-
-/* ---- After a call ------------------------------------------------------------------------------------------------ */
-
-/*
- * Builds without NDEBUG recount the invariants after each call that changes blocks, and stop the program where one is
- * broken, near its cause. With many blocks and events they do so after every so many calls, such that a call pays for
- * sixteen of them.
- */
-static inline lade_status recounted(lade_device_allocator *allocator, lade_status status) {
-#ifndef NDEBUG
-  enum { RECORDS_PER_CALL = 16 };
-  if (allocator->backend->recount == NULL) return status;
-  if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
-      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed))
-    return status;
-  atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
-  size_t looked_at = 0;
-  if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) {
-    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
-    abort();
-  }
-  atomic_store_explicit(&allocator->calls_per_recount, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
-#else
-  (void)allocator;
-#endif
-  return status;
-}
-
-/* The end of a public call: the backend's function, if it has one, with these arguments. */
-#define BACKEND_CALL(function, ...)                                                                                    \
-  (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, "lade_device_" #function)              \
-                                        : allocator->backend->function(__VA_ARGS__))
-
-/* The same while the thread's cancellation waits (I1). */
-#define BACKEND_HELD(status, function, ...)                                                                            \
-  do {                                                                                                                 \
-    int cancellation = ladei_cancellation_hold();                                                                      \
-    (status) = BACKEND_CALL(function, __VA_ARGS__);                                                                    \
-    ladei_cancellation_resume(cancellation);                                                                           \
-    ladei_log_flush();                                                                                                 \
-  } while (0)
-
-/* The same for calls that may cause events, as an operation that captures a context from `level` on. */
-#define BACKEND_OPERATION(level, function, ...)                                                                        \
-  do {                                                                                                                 \
-    int cancellation = ladei_cancellation_hold();                                                                      \
-    bool watched = ladei_device_history_watched(allocator);                                                            \
-    ladei_device_operation operation;                                                                                  \
-    if (watched) ladei_device_history_begin(allocator, level, &operation);                                             \
-    lade_status done = BACKEND_CALL(function, __VA_ARGS__);                                                            \
-    if (watched) ladei_device_history_end(allocator, &operation);                                                      \
-    ladei_cancellation_resume(cancellation);                                                                           \
-    ladei_log_flush();                                                                                                 \
-    return recounted(allocator, done);                                                                                 \
-  } while (0)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -110,13 +55,13 @@ static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *al
     *out = NULL;
     return LADE_OK;
   }
-  BACKEND_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
 }
 
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   bool plain = call_is_plain(allocator) && out != NULL && bytes > 0 && bytes < LADEI_SIZE_LIMIT;
   if (!plain) return alloc_any(allocator, bytes, stream, out);
-  return recounted(allocator, allocator->backend->alloc(allocator, bytes, stream, out));
+  return ladei_device_recounted(allocator, allocator->backend->alloc(allocator, bytes, stream, out));
 }
 
 lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
@@ -127,7 +72,7 @@ lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, 
     *out = NULL;
     return LADE_OK;
   }
-  BACKEND_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
 }
 
 lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
@@ -141,13 +86,13 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
-  BACKEND_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
   bool plain = call_is_plain(allocator) && pointer != NULL;
   if (!plain) return free_any(allocator, pointer);
-  return recounted(allocator, allocator->backend->free(allocator, pointer));
+  return ladei_device_recounted(allocator, allocator->backend->free(allocator, pointer));
 }
 
 /* Whether the address lies in memory of another process that is open here. */
@@ -162,7 +107,7 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || pointer == NULL) return status;
   if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0)
-    return recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
+    return ladei_device_recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
   lade_error before;
   ladei_error_save(&before);
   status = allocator->backend->record_stream(allocator, pointer, stream);
@@ -170,20 +115,20 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
     ladei_error_restore(&before); /* its owner, in another process, waits for its own streams */
     status = LADE_OK;
   }
-  return recounted(allocator, status);
+  return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  BACKEND_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_last_stream_forget(); /* whatever the backend makes of it */
-  BACKEND_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
+  LADEI_DEVICE_CALL_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
 }
 
 /* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
@@ -194,7 +139,7 @@ lade_status lade_device_base_get(lade_device_allocator *allocator, const void *p
   if (status != LADE_OK) return status;
   if (out_base == NULL || out_bytes == NULL)
     return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
-  BACKEND_HELD(status, base_get, allocator, pointer, out_base, out_bytes);
+  LADEI_DEVICE_CALL_HELD(status, base_get, allocator, pointer, out_base, out_bytes);
   return status;
 }
 
@@ -202,14 +147,14 @@ lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *ou
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out_bytes == NULL) return ladei_error_null(__func__, "out_bytes");
-  BACKEND_HELD(status, largest_get, allocator, out_bytes);
+  LADEI_DEVICE_CALL_HELD(status, largest_get, allocator, out_bytes);
   return status;
 }
 
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
-  BACKEND_HELD(status, peer_add, allocator, peer);
+  LADEI_DEVICE_CALL_HELD(status, peer_add, allocator, peer);
   return status;
 }
 
@@ -219,7 +164,7 @@ lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void 
   if (status != LADE_OK) return status;
   if (out_handle == NULL || out_offset == NULL)
     return ladei_error_null(__func__, out_handle == NULL ? "out_handle" : "out_offset");
-  BACKEND_HELD(status, ipc_export, allocator, pointer, out_handle, out_offset);
+  LADEI_DEVICE_CALL_HELD(status, ipc_export, allocator, pointer, out_handle, out_offset);
   return status;
 }
 
@@ -227,7 +172,7 @@ lade_status lade_device_shared_export(lade_device_allocator *allocator, const vo
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  BACKEND_HELD(status, shared_export, allocator, pointer, out);
+  LADEI_DEVICE_CALL_HELD(status, shared_export, allocator, pointer, out);
   return status;
 }
 
@@ -240,22 +185,22 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   if (id.first == 0 && id.second == 0)
     return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  BACKEND_HELD(status, pool_begin, allocator, id, streams, stream_count);
-  return recounted(allocator, status);
+  LADEI_DEVICE_CALL_HELD(status, pool_begin, allocator, id, streams, stream_count);
+  return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  BACKEND_HELD(status, pool_end, allocator, id);
-  return recounted(allocator, status);
+  LADEI_DEVICE_CALL_HELD(status, pool_end, allocator, id);
+  return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  BACKEND_HELD(status, pool_release, allocator, id);
-  return recounted(allocator, status);
+  LADEI_DEVICE_CALL_HELD(status, pool_release, allocator, id);
+  return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
@@ -264,7 +209,7 @@ lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_
   if (status != LADE_OK) return status;
   if (out_equal == NULL) return ladei_error_null(__func__, "out_equal");
   if (count > 0 && pointers == NULL) return ladei_error_null(__func__, "pointers");
-  BACKEND_HELD(status, pool_live_equals, allocator, id, pointers, count, out_equal);
+  LADEI_DEVICE_CALL_HELD(status, pool_live_equals, allocator, id, pointers, count, out_equal);
   return status;
 }
 
@@ -273,7 +218,7 @@ lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_de
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  BACKEND_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
 }
 
 lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
@@ -281,7 +226,7 @@ lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const l
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (checkpoint == NULL || out == NULL) return ladei_error_null(__func__, checkpoint == NULL ? "checkpoint" : "out");
-  BACKEND_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
 }
 
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a public call of an allocator goes to its backend's function, and what comes after it. */
+#ifndef LADE_DEVICE_API_CALL_H
+#define LADE_DEVICE_API_CALL_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "device/observe/history.h"
+#include "device/state/backend.h"
+#include "device/state/checks.h"
+
+/*
+ * Builds without NDEBUG recount the invariants after each call that changes blocks, and stop the program where one is
+ * broken, near its cause. With many blocks and events they do so after every so many calls, such that a call pays for
+ * sixteen of them.
+ */
+static inline lade_status ladei_device_recounted(lade_device_allocator *allocator, lade_status status) {
+#ifndef NDEBUG
+  enum { RECORDS_PER_CALL = 16 };
+  if (allocator->backend->recount == NULL) return status;
+  if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
+      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed))
+    return status;
+  atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
+  size_t looked_at = 0;
+  if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) {
+    fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+    abort();
+  }
+  atomic_store_explicit(&allocator->calls_per_recount, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
+#else
+  (void)allocator;
+#endif
+  return status;
+}
+
+/* The end of a public call: the backend's function, if it has one, with these arguments. */
+#define LADEI_DEVICE_CALL(function, ...)                                                                               \
+  (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, "lade_device_" #function)              \
+                                        : allocator->backend->function(__VA_ARGS__))
+
+/* The same while the thread's cancellation waits (I1 of device.c). */
+#define LADEI_DEVICE_CALL_HELD(status, function, ...)                                                                  \
+  do {                                                                                                                 \
+    int cancellation = ladei_cancellation_hold();                                                                      \
+    (status) = LADEI_DEVICE_CALL(function, __VA_ARGS__);                                                               \
+    ladei_cancellation_resume(cancellation);                                                                           \
+    ladei_log_flush();                                                                                                 \
+  } while (0)
+
+/* The same for calls that may cause events, as an operation that captures a context from `level` on. */
+#define LADEI_DEVICE_CALL_OPERATION(level, function, ...)                                                              \
+  do {                                                                                                                 \
+    int cancellation = ladei_cancellation_hold();                                                                      \
+    bool watched = ladei_device_history_watched(allocator);                                                            \
+    ladei_device_operation operation;                                                                                  \
+    if (watched) ladei_device_history_begin(allocator, level, &operation);                                             \
+    lade_status done = LADEI_DEVICE_CALL(function, __VA_ARGS__);                                                       \
+    if (watched) ladei_device_history_end(allocator, &operation);                                                      \
+    ladei_cancellation_resume(cancellation);                                                                           \
+    ladei_log_flush();                                                                                                 \
+    return ladei_device_recounted(allocator, done);                                                                    \
+  } while (0)
+
+#endif /* LADE_DEVICE_API_CALL_H */
