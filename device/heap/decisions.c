@@ -72,7 +72,7 @@ ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_devi
   if (heap->ages_tick) pool->searches++;
   ladei_device_block *block = best_fit(heap, pool, stream_key, rounded);
   if (block == NULL) return NULL;
-  size_t limit = heap->settings.max_split_bytes;
+  size_t limit = pool->no_split ? 0 : heap->settings.max_split_bytes;
   /* An oversize block is never split: it may serve oversize requests only, and only those that nearly fill it. */
   if (rounded < limit && block->size >= limit) return NULL;
   if (rounded >= limit && block->size >= rounded + heap->settings.max_unsplit_slack) return NULL;

@@ -247,6 +247,13 @@ ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_hea
   return segment_of(ladei_device_order_next(&segment->order));
 }
 
+bool ladei_device_heap_segment_overlaps(const ladei_device_heap *heap, uint64_t address, size_t size) {
+  ladei_device_heap_assert_locked(heap);
+  ladei_device_order_key last = {{address + (size - 1), 0, 0}};
+  const ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->by_address, last));
+  return segment != NULL && segment->address + segment->size > address;
+}
+
 static ladei_device_heap_segment *lower_of(ladei_device_heap_segment *a, ladei_device_heap_segment *b) {
   if (a == NULL || b == NULL) return a == NULL ? b : a;
   return a->address < b->address ? a : b;

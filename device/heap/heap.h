@@ -81,6 +81,7 @@ typedef struct ladei_device_block_pool {
   uint64_t searches;              /* clock of block ages; ticks only while collection by threshold is on */
   struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
   bool is_small;
+  bool no_split; /* blocks are handed out whole, to requests that nearly fill them */
 } ladei_device_block_pool;
 
 /*
@@ -162,11 +163,15 @@ _Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is
 typedef struct ladei_device_private_pool {
   struct ladei_device_private_pool *next;
   lade_device_pool_id id;
-  uint64_t use_count; /* begins less releases; at 0 its memory goes at the next full flush */
+  uint64_t
+      use_count; /* of creation, captures, scopes and retains, less releases; at 0 its memory goes at the next flush */
   uint64_t segment_count;
-  uint64_t visitors;     /* requests that hold the pool while the lock is dropped */
-  uint32_t capture;      /* number of the last capture into it */
-  atomic_bool capturing; /* a capture into it is under way; written under the lock */
+  uint64_t visitors;           /* threads that hold the pool while the lock is dropped */
+  uint32_t capture;            /* number of the last capture into it */
+  atomic_bool capturing;       /* a capture into it is under way; written under the lock */
+  uint64_t scope_count;        /* open scopes that lead to it */
+  uint32_t flags;              /* lade_device_pool_flag; constant, as the next one */
+  lade_device_plugin provider; /* of its segments, if alloc is not NULL */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
 } ladei_device_private_pool;
@@ -302,6 +307,8 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
 /* Those that are not hidden, by address. */
 ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap);
 ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_heap_segment *segment);
+/* Whether one of them has a byte of the range. */
+bool ladei_device_heap_segment_overlaps(const ladei_device_heap *heap, uint64_t address, size_t size);
 /* All that are counted, by address. */
 ladei_device_heap_segment *ladei_device_heap_counted_first(const ladei_device_heap *heap);
 ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_heap *heap,
@@ -355,7 +362,8 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 
-/* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. */
+/* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. In a pool that splits nothing
+ * each block counts as an oversize one. */
 ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                              uint64_t stream_key, size_t rounded);
 

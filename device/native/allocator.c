@@ -28,6 +28,9 @@
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
 #include "device/native/give_back.h"
+#include "device/native/private_pool.h"
+#include "device/native/provider.h"
+#include "device/native/routes.h"
 #include "device/native/slow_path.h"
 #include "device/native/uses.h"
 #include "device/observe/callbacks.h"
@@ -37,30 +40,11 @@
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-static bool route_takes(const ladei_device_route *capture, uint64_t stream_key) {
-  if (capture->stream_count == 0) return true;
-  for (size_t i = 0; i < capture->stream_count; i++)
-    if (capture->stream_keys[i] == stream_key) return true;
-  return false;
-}
-
-/* Of several captures that take the stream the oldest, or the newest if so set; NULL: none does. */
-static __attribute__((noinline)) ladei_device_private_pool *route_choose(const lade_device_allocator *allocator,
-                                                                         uint64_t stream_key) {
-  ladei_lock_assert_held(&allocator->lock);
-  bool newest = allocator->heap.settings.newest_pool;
-  ladei_device_private_pool *chosen = NULL;
-  for (const ladei_device_route *capture = allocator->routes; capture != NULL && (chosen == NULL || newest);
-       capture = capture->next)
-    if (route_takes(capture, stream_key)) chosen = capture->pool;
-  return chosen;
-}
-
 static inline ladei_device_block_pool *pool_choose(lade_device_allocator *allocator, uint64_t stream_key,
                                                    size_t rounded) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
-  if (allocator->routes != NULL) chosen = route_choose(allocator, stream_key);
+  if (allocator->routes != NULL) chosen = ladei_device_route_choose(allocator, stream_key);
   if (chosen != NULL) return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
   return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
 }
@@ -86,23 +70,6 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
     holes_mark(heap, pool);
     ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
     ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
-  }
-}
-
-/* Private pools that no graph uses and that have no memory any more. One that was released in its capture stays until the
- * end of that: the capture names it. */
-static void pools_forget(ladei_device_heap *heap) {
-  ladei_device_heap_assert_locked(heap);
-  ladei_device_private_pool **link = &heap->private_pools;
-  while (*link != NULL) {
-    ladei_device_private_pool *pool = *link;
-    bool named = atomic_load(&pool->capturing) || pool->visitors > 0;
-    if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
-      *link = pool->next;
-      free(pool);
-    } else {
-      link = &pool->next;
-    }
   }
 }
 
@@ -139,7 +106,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   if (given == LADE_ERR_CAPTURE) given = LADE_OK;
   if (given == LADE_OK) given = ladei_device_expandable_retry(allocator);
   if (given == LADE_OK) given = ladei_device_give_back_emptied(allocator);
-  pools_forget(&allocator->heap);
+  ladei_device_private_pools_forget(allocator);
   if (waited == LADE_OK) return given;
   ladei_error_restore(&error);
   return waited;
@@ -167,7 +134,9 @@ static lade_status request_grow_once(lade_device_allocator *allocator, const lad
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
   bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
-  if (settings->expandable_segments && pool_may) return ladei_device_expandable_alloc(allocator, request, out);
+  bool plain = request->pool->no_split || ladei_device_provider_of(allocator, request->pool) != NULL;
+  if (settings->expandable_segments && pool_may && !plain)
+    return ladei_device_expandable_alloc(allocator, request, out);
   return ladei_device_driver_segment_alloc(allocator, request, out);
 }
 
@@ -182,9 +151,9 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
   }
 }
 
-/* Whether graphs may use what is free in the pool: they keep the addresses of their capture. */
+/* Whether graphs may use what is free in the pool: they keep the addresses of their capture. (P4 in private_pool.c) */
 static bool pool_has_graphs(const ladei_device_block_pool *pool) {
-  return pool->private_pool != NULL && pool->private_pool->use_count > 0;
+  return pool->private_pool != NULL && pool->private_pool->use_count > 0 && pool->private_pool->capture > 0;
 }
 
 static bool oversize_release(lade_device_allocator *allocator, ladei_device_request *request) {
@@ -202,7 +171,56 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
 /* Whether everything cached may go for a request. PyTorch's allocator gives nothing back during captures. */
 static bool flush_allowed(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  return allocator->routes == NULL || !allocator->heap.settings.reference;
+  return atomic_load(&allocator->capture_count) == 0 || !allocator->heap.settings.reference;
+}
+
+/* A block of the request's stream in a pool that lends, which becomes the request's. A capture takes none: its graph keeps the
+ * address. */
+static ladei_device_block *request_borrow(lade_device_allocator *allocator, ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  if (request->pool->private_pool != NULL && atomic_load(&request->pool->private_pool->capturing)) return NULL;
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) == 0) continue;
+    ladei_device_block_pool *blocks = request->pool->is_small ? &pool->small_pool : &pool->large_pool;
+    ladei_device_block *block = ladei_device_pool_search(heap, blocks, request->stream_key, request->rounded);
+    if (block == NULL) continue;
+    request->pool = blocks;
+    return block;
+  }
+  return NULL;
+}
+
+/* Gives back what is free in pools that lend. */
+static lade_status lending_pools_flush(lade_device_allocator *allocator, ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
+  ladei_device_await_grants(allocator);
+  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next) {
+    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) == 0) continue;
+    ladei_device_pool_pick_all(&allocator->heap, &pool->small_pool, &leaving);
+    ladei_device_pool_pick_all(&allocator->heap, &pool->large_pool, &leaving);
+  }
+  if (leaving.first == NULL) return LADE_NOT_READY;
+  lade_status status = ladei_device_give_back(allocator, &leaving);
+  request->kept_bytes += leaving.kept_bytes;
+  return status == LADE_ERR_CAPTURE ? LADE_OK : status;
+}
+
+/* The last resort: pools that lend what is free in them. */
+static lade_status request_lend(lade_device_allocator *allocator, ladei_device_request *request, lade_status exhausted,
+                                ladei_device_block **out) {
+  ladei_lock_assert_held(&allocator->lock);
+  lade_error refusal;
+  ladei_error_save(&refusal);
+  *out = request_borrow(allocator, request);
+  if (*out != NULL) return LADE_OK;
+  lade_status flushed = lending_pools_flush(allocator, request);
+  if (flushed != LADE_OK && flushed != LADE_NOT_READY) ladei_error_save(&refusal);
+  lade_status status = flushed == LADE_NOT_READY ? exhausted : request_grow(allocator, request, out);
+  if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
+  return status;
 }
 
 static lade_status request_slow_path(lade_device_allocator *allocator, ladei_device_request *request,
@@ -224,6 +242,8 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
     status = request_grow(allocator, request, out);
     if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }
+  if (ladei_device_is_exhausted(status) && allocator->lending_pools > 0)
+    status = request_lend(allocator, request, status, out);
   return status;
 }
 
@@ -279,10 +299,12 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
 static lade_status request_miss(lade_device_allocator *allocator, ladei_device_request *request,
                                 ladei_device_block **out) {
   ladei_device_private_pool *visited = request->pool->private_pool;
+  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_alloc");
+  if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   request->segment_bytes = ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
   if (visited != NULL) visited->visitors++;
-  lade_status status = request_seek(allocator, request, out);
+  status = request_seek(allocator, request, out);
   if (visited != NULL) visited->visitors--;
   if (ladei_device_is_exhausted(status)) allocator->heap.counters.ooms++;
   if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
@@ -300,7 +322,8 @@ static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap 
                                                               const ladei_device_request *request,
                                                               ladei_device_block *block, bool found, void **out) {
   size_t remaining = block->size - request->rounded;
-  bool split = ladei_device_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
+  bool split = !request->pool->no_split &&
+               ladei_device_split_wanted(&heap->settings, request->pool->is_small, request->rounded, remaining);
   if (split && !ladei_device_heap_reserve(heap, 1)) {
     if (block->state == LADEI_DEVICE_HEAP_BUSY) ladei_device_block_insert(heap, block);
     return false;
@@ -467,9 +490,11 @@ static lade_status capture_refusal(const lade_device_allocator *allocator, const
 static lade_status cache_flush_slow_path(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_slow_path entry;
+  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_empty_cache");
+  if (status != LADE_OK) return status;
   ladei_device_slow_path_begin(allocator, &entry);
   uint64_t kept = 0; /* counted in stats.capture_kept */
-  lade_status status = cache_flush(allocator, &kept);
+  status = cache_flush(allocator, &kept);
   (void)ladei_device_slow_path_end(allocator, &entry);
   return status;
 }
@@ -570,7 +595,7 @@ static lade_status memory_release(lade_device_allocator *allocator) {
     ladei_device_block_remove(ladei_device_heap_segment_block(heap, segment));
     status = ladei_device_expandable_release(allocator, segment);
   }
-  pools_forget(heap);
+  ladei_device_private_pools_forget(allocator);
   return status;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h). Slow and simple
+ * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and R2
+ * (routes.c), P2, P5 and P6 (private_pool.c). Slow and simple
  * on purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
@@ -11,6 +12,7 @@
 #include "device/heap/recent.h"
 #include "device/native/expandable.h"
 #include "device/native/native.h"
+#include "device/native/provider.h"
 #include "device/observe/history.h"
 
 typedef struct heap_recount {
@@ -207,6 +209,34 @@ static void pools_recount(heap_recount *r) {
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
 }
 
+static void segments_recount_plain(heap_recount *r, const lade_device_allocator *allocator) {
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(r->heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
+    bool plain = segment->pool->no_split || ladei_device_provider_of(allocator, segment->pool) != NULL;
+    expect(r, !plain || !ladei_device_heap_segment_expandable(segment), "P5 pools whose segments are plain");
+  }
+}
+
+static void routes_recount(heap_recount *r, const lade_device_allocator *allocator) {
+  size_t captures = 0, scopes = 0, lending = 0;
+  for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
+    bool capture = route->kind == LADEI_DEVICE_ROUTE_CAPTURE;
+    captures += capture;
+    scopes += !capture;
+    expect(r, !capture || atomic_load(&route->pool->capturing), "P2 a pool that is captured into");
+    expect(r, capture || route->pool->use_count >= route->pool->scope_count, "R1 a scope keeps its pool");
+  }
+  expect(r, captures == atomic_load(&allocator->capture_count) && scopes == allocator->scope_count,
+         "R2 numbers of routes");
+  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
+    scopes -= pool->scope_count;
+    lending += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+  }
+  expect(r, scopes == 0, "R2 scopes of the pools");
+  expect(r, lending == allocator->lending_pools, "P6 pools that lend");
+  segments_recount_plain(r, allocator);
+}
+
 static void gauge_compare(heap_recount *r, const lade_device_gauge *kept, const lade_device_gauge *counted,
                           const char *invariant) {
   expect(r, kept->current == counted->current, invariant);
@@ -282,6 +312,7 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     expect(&r, allocator->slow_path_threads > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
            "E2 held granules");
     pools_recount(&r);
+    routes_recount(&r, allocator);
     history_recount(&r, allocator);
     stats_compare(&r);
   }

@@ -55,7 +55,7 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
                               bool released_too, const ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  if (allocator->routes != NULL)
+  if (atomic_load(&allocator->capture_count) > 0)
     return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "a capture is under way");
   if (pool == NULL) return ladei_device_pool_refused(call, id, "which is unknown", "a pool that was begun");
   if (pool->use_count == 0 && !released_too)

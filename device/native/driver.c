@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits on growth, and driver calls for plain segments.
+ * Limits on growth, and driver calls for plain segments, or those of a provider.
  *
  * D1  growing_bytes sums what threads may get from the driver with the calls that they make or are about to make. It is
  *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or gone:
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "device/native/capture_mode.h"
 #include "device/native/finish.h"
+#include "device/native/provider.h"
 #include "device/observe/history.h"
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
@@ -29,19 +30,32 @@ lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t 
   return LADE_OK;
 }
 
-static lade_status segment_call(lade_device_allocator *allocator, size_t bytes, void **out) {
+static lade_status segment_call(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                const lade_device_plugin *provider, void **out) {
+  size_t bytes = segment->size;
+  if (provider != NULL) return ladei_device_provider_alloc(allocator, provider, bytes, &segment->stream, out);
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = allocator->runtime->ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
   ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
 
-lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, uint64_t address) {
-  ladei_lock_assert_none_held();
+static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status =
       allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);
   ladei_device_capture_mode_restore(allocator, mode);
+  return status;
+}
+
+lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                             uint64_t address) {
+  ladei_lock_assert_none_held();
+  const lade_device_plugin *provider = ladei_device_provider_of(allocator, segment->pool);
+  lade_stream stream = segment->last != NULL ? LADE_STREAM_LEGACY : segment->stream.handle; /* a retired one is gone */
+  lade_status status = provider == NULL
+                           ? driver_free(allocator, address)
+                           : ladei_device_provider_free(allocator, provider, address, segment->size, stream);
   if (status == LADE_OK)
     ladei_log_later(LADE_LOG_INFO, "device allocator %p: segment at 0x%llx given back", (void *)allocator,
                     (unsigned long long)address);
@@ -68,14 +82,17 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
   segment->pool = request->pool;
 
   void *address = NULL;
+  const lade_device_plugin *provider = ladei_device_provider_of(allocator, request->pool);
   allocator->growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
-  status = segment_call(allocator, bytes, &address);
+  status = segment_call(allocator, segment, provider, &address);
   ladei_device_history_lock(allocator);
+  if (status == LADE_OK && provider != NULL)
+    status = ladei_device_provider_check(allocator, (uint64_t)(uintptr_t)address, bytes);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, BLOCKS_PER_SEGMENT)) {
     ladei_lock_release(&allocator->lock);
-    (void)ladei_device_driver_segment_free(allocator, (uint64_t)(uintptr_t)address);
+    (void)ladei_device_driver_segment_free(allocator, segment, (uint64_t)(uintptr_t)address);
     ladei_lock_acquire(&allocator->lock);
     status = records_missing();
   }

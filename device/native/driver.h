@@ -12,7 +12,8 @@ lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t 
 lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, const ladei_device_request *request,
                                               ladei_device_block **out);
 
-/* Offers the memory of a plain segment to the driver. No lock held. */
-lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, uint64_t address);
+/* Offers the memory of a plain segment, at `address`, to the driver or the provider it came from. No lock held. */
+lade_status ladei_device_driver_segment_free(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                             uint64_t address);
 
 #endif /* LADE_DEVICE_NATIVE_DRIVER_H */

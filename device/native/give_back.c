@@ -17,7 +17,7 @@
 
 static lade_status segment_return(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   lade_status status = ladei_device_segment_finish(allocator, segment, false);
-  return status == LADE_OK ? ladei_device_driver_segment_free(allocator, segment->address) : status;
+  return status == LADE_OK ? ladei_device_driver_segment_free(allocator, segment, segment->address) : status;
 }
 
 /* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the sake
@@ -62,9 +62,10 @@ static void block_commit(lade_device_allocator *allocator, ladei_device_block *b
 /* Whether a capture under way names the stream of a segment. */
 static bool segment_named(const lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_route *capture = allocator->routes; capture != NULL; capture = capture->next) {
-    for (size_t i = 0; i < capture->stream_count; i++)
-      if (capture->stream_keys[i] == segment->stream_key) return true;
+  for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
+    if (route->kind != LADEI_DEVICE_ROUTE_CAPTURE) continue;
+    for (size_t i = 0; i < route->stream_count; i++)
+      if (route->stream_keys[i] == segment->stream_key) return true;
   }
   return false;
 }

@@ -20,6 +20,18 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
                                            const lade_stream *streams, size_t stream_count);
 lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
 lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
+lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
+                                            lade_device_pool_id *out_id);
+lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
+lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                              lade_device_pool_info *info);
+lade_status ladei_device_native_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                   uint64_t *out_scope);
+lade_status ladei_device_native_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                    const lade_stream *streams, size_t stream_count,
+                                                    uint64_t *out_scope);
+lade_status ladei_device_native_scope_end(lade_device_allocator *allocator, uint64_t scope);
+lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
 lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
                                                  void *const *pointers, size_t count, bool *out_equal);
 lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,

@@ -1,28 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private pools: memory for captures into graphs. A graph keeps the addresses of its capture, so what was allocated
- * during the capture must serve nothing else as long as the graph lives; inside the pool blocks are reused as usual.
+ * Private pools: memory apart from the default pools. Two ways lead to one, and a pool may know both:
  *
- *   begin (new: use_count 1) .. allocations of the streams named .. end      again, for another graph: begin .. end
- *   release, once per begin: use_count 0 -> a full flush gives back what is free; the pool goes with its last segment
+ *   capture   begin .. allocations of the streams named .. end .. release     a graph keeps the addresses of its capture, so
+ *                                                                             nothing else may use them while it lives
+ *   object    create .. scopes (routes.c), retain .. release                  the program's own reasons
  *
- * P1  use_count is begins less releases. A pool with use_count 0 is never begun again; under its id a new one is, when
- *     it is gone.
+ *   new: use_count 1 --begin, retain, scope: +1--> ... --release, end of a scope: -1--> 0: released
+ *   released --full flush: what is free goes back--> gone with its last segment
+ *
+ * Inside a pool blocks are reused as usual. The rules of captures (uses.c, finish.c) hold while one is under way, and of
+ * scopes there are none: events are polled, frees complete, the cache goes back as without them.
+ *
+ * P1  use_count is creations, begins, retains and scopes begun, less releases and scopes ended. A pool with use_count 0 is
+ *     never used again; under its id a new one is, when it is gone.
  * P2  A pool appears at most once among the captures under way, and then has use_count > 0 unless it was released
  *     during its capture. `capturing` says whether it does. As long as it does, the pool is there.
  * P3  When begin returns, no thread that gives memory back asks the streams that it names, and none will before the end.
+ * P4  Memory that graphs may use serves nothing else: a pool that was ever captured into (`capture` > 0) lends nothing
+ *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use.
+ * P5  Segments of a pool that splits nothing, or has a provider, are plain.
+ * P6  lending_pools counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/private_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/error.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
+#include "device/native/provider.h"
+#include "device/native/routes.h"
 #include "device/state/checks.h"
-#include "device/state/thread_caches.h"
 
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
   ladei_device_heap_assert_locked(heap);
@@ -31,46 +43,151 @@ ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_hea
   return pool;
 }
 
-static ladei_device_private_pool *pool_create(lade_device_pool_id id) {
+lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, const char *call, lade_device_pool_id id,
+                                             ladei_device_private_pool **out) {
+  ladei_device_heap_assert_locked(heap);
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
+  if (pool == NULL || pool->use_count == 0)
+    return ladei_device_pool_refused(call, id, pool == NULL ? "which is unknown" : "which is released",
+                                     "a pool in use");
+  *out = pool;
+  return LADE_OK;
+}
+
+void ladei_device_private_pools_forget(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_private_pool **link = &allocator->heap.private_pools;
+  while (*link != NULL) {
+    ladei_device_private_pool *pool = *link;
+    /* One that was released in its capture stays until the end of that: the capture names it. */
+    bool named = atomic_load(&pool->capturing) || pool->visitors > 0;
+    if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
+      *link = pool->next;
+      allocator->lending_pools -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+      free(pool);
+    } else {
+      link = &pool->next;
+    }
+  }
+}
+
+/* ---- Objects ----------------------------------------------------------------------------------------------------- */
+
+/* In no list yet. */
+static ladei_device_private_pool *pool_create(lade_device_pool_id id, uint32_t flags) {
   ladei_device_private_pool *pool = calloc(1, sizeof *pool);
   if (pool == NULL) return NULL;
   pool->id = id;
+  pool->flags = flags;
   pool->small_pool.is_small = true;
   pool->small_pool.private_pool = pool;
   pool->large_pool.private_pool = pool;
+  pool->small_pool.no_split = pool->large_pool.no_split = (flags & LADE_DEVICE_POOL_NO_SPLIT) != 0;
   return pool;
 }
 
-static ladei_device_route **route_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+static void pool_add(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_route **link = &allocator->routes;
-  while (*link != NULL && (*link)->pool != pool) link = &(*link)->next;
-  return link;
+  LL_APPEND(allocator->heap.private_pools, pool);
+  pool->use_count = 1;
+  allocator->lending_pools += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
 }
 
-/* The filter, with its streams resolved; no lock held. */
-static lade_status route_create(lade_device_allocator *allocator, const lade_stream *streams, size_t count,
-                                ladei_device_route **out) {
-  ladei_lock_assert_none_held();
-  size_t bytes;
-  if (!ladei_size_mul(count, sizeof(uint64_t), &bytes) || !ladei_size_add(bytes, sizeof(ladei_device_route), &bytes))
-    return ladei_error_argument("lade_device_pool_begin", "stream_count", "a count that fits into memory", "%zu",
-                                count);
-  ladei_device_route *capture = calloc(1, bytes);
-  if (capture == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_pool_begin: no memory for %zu bytes", bytes);
-  capture->stream_count = count;
-  for (size_t i = 0; i < count; i++) {
-    ladei_stream stream;
-    lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, streams[i], &stream);
-    if (status != LADE_OK) {
-      free(capture);
-      return status;
-    }
-    capture->stream_keys[i] = ladei_device_stream_key(&stream);
+/* One that no pool has. Lock held. */
+static lade_device_pool_id id_choose(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  lade_device_pool_id id = {0, 0};
+  do id.second = ++allocator->pools_named;
+  while (ladei_device_private_pool_find(&allocator->heap, id) != NULL);
+  return id;
+}
+
+static lade_status options_check(const lade_device_pool_options *options) {
+  static const char call[] = "lade_device_pool_create";
+  const uint32_t known = LADE_DEVICE_POOL_USE_ON_OOM | LADE_DEVICE_POOL_NO_SPLIT;
+  if ((options->flags & ~known) == 0) return LADE_OK;
+  return ladei_error_argument(call, "options.flags", "LADE_DEVICE_POOL_... flags only", "0x%x",
+                              (unsigned)options->flags);
+}
+
+lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
+                                            lade_device_pool_id *out_id) {
+  static const char call[] = "lade_device_pool_create";
+  lade_device_plugin provider = {0};
+  lade_status status = options_check(options);
+  if (status == LADE_OK && options->provider != NULL)
+    status = ladei_device_provider_read(call, options->provider, &provider);
+  if (status != LADE_OK) return status;
+  ladei_device_private_pool *pool = pool_create(options->id, options->flags);
+  if (pool == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, sizeof *pool);
+  pool->provider = provider;
+  ladei_lock_acquire(&allocator->lock);
+  if (pool->id.first == 0 && pool->id.second == 0) pool->id = id_choose(allocator);
+  if (ladei_device_private_pool_find(&allocator->heap, pool->id) != NULL)
+    status = ladei_device_pool_refused(call, pool->id, "which a pool has", "an id of no pool, or (0, 0)");
+  if (status == LADE_OK) {
+    *out_id = pool->id;
+    pool_add(allocator, pool);
   }
-  *out = capture;
-  return LADE_OK;
+  ladei_lock_release(&allocator->lock);
+  if (status != LADE_OK) free(pool);
+  return status;
+}
+
+lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id) {
+  ladei_device_private_pool *pool = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_private_pool_in_use(&allocator->heap, "lade_device_pool_retain", id, &pool);
+  if (status == LADE_OK) pool->use_count++;
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+/* What is mapped of a segment of the pool. */
+static void segment_sum(const ladei_device_heap *heap, const ladei_device_heap_segment *segment,
+                        lade_device_pool_info *info) {
+  ladei_device_heap_assert_locked(heap);
+  for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+       block = block->next) {
+    if (!block->mapped) continue;
+    info->reserved_bytes += block->size;
+    switch ((ladei_device_block_state)block->state) {
+    case LADEI_DEVICE_HEAP_ALLOCATED: info->allocated_bytes += block->size; /* fall through */
+    case LADEI_DEVICE_HEAP_PENDING:
+    case LADEI_DEVICE_HEAP_DEFERRED: info->active_bytes += block->size; break;
+    default: break;
+    }
+  }
+}
+
+lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                              lade_device_pool_info *info) {
+  const ladei_device_heap *heap = &allocator->heap;
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, id);
+  if (pool != NULL) {
+    info->use_count = pool->use_count;
+    info->scope_count = pool->scope_count;
+    info->segment_count = pool->segment_count;
+    info->flags = pool->flags;
+    info->capturing = atomic_load(&pool->capturing);
+    for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
+         segment = ladei_device_heap_counted_next(heap, segment))
+      if (segment->pool->private_pool == pool) segment_sum(heap, segment, info);
+  }
+  ladei_lock_release(&allocator->lock);
+  if (pool != NULL) return LADE_OK;
+  return ladei_device_pool_refused("lade_device_pool_info_get", id, "which is unknown", "a pool that is there");
+}
+
+/* ---- Captures ---------------------------------------------------------------------------------------------------- */
+
+static ladei_device_route *capture_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_route *route = allocator->routes;
+  while (route != NULL && (route->kind != LADEI_DEVICE_ROUTE_CAPTURE || route->pool != pool)) route = route->next;
+  return route;
 }
 
 /* With the lock: the pool to capture into, made if need be. */
@@ -83,42 +200,40 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
     if (pool->use_count == 0)
       return ladei_device_pool_refused("lade_device_pool_begin", id, "which is released",
                                        "a pool in use, or a new one");
-    if (*route_find(allocator, pool) != NULL) {
+    if (capture_find(allocator, pool) != NULL) {
       return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, "lade_device_pool_begin", id,
                                      "a capture into it is under way");
     }
+    if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0)
+      return ladei_device_pool_refused("lade_device_pool_begin", id, "with LADE_DEVICE_POOL_USE_ON_OOM",
+                                       "a pool that lends nothing: graphs keep its memory");
+    pool->use_count++;
   } else {
-    pool = pool_create(id);
+    pool = pool_create(id, 0);
     if (pool == NULL)
       return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_pool_begin", id, "no memory");
-    ladei_device_private_pool **end = &heap->private_pools;
-    while (*end != NULL) end = &(*end)->next;
-    *end = pool;
+    pool_add(allocator, pool);
   }
-  pool->use_count++;
   *out = pool;
   return LADE_OK;
 }
 
 lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                            const lade_stream *streams, size_t stream_count) {
-  ladei_device_route *capture = NULL;
-  lade_status status = route_create(allocator, streams, stream_count, &capture);
+  ladei_device_route *route = NULL;
+  lade_status status = ladei_device_route_create(allocator, "lade_device_pool_begin", LADEI_DEVICE_ROUTE_CAPTURE,
+                                                 streams, stream_count, &route);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  status = pool_enter(allocator, id, &capture->pool);
+  status = pool_enter(allocator, id, &route->pool);
   if (status == LADE_OK) {
-    ladei_device_route **end = &allocator->routes;
-    while (*end != NULL) end = &(*end)->next;
-    *end = capture;
-    ladei_device_thread_caches_pause(allocator);
-    atomic_fetch_add_explicit(&allocator->capture_count, 1, memory_order_relaxed);
-    capture->pool->capture++;
-    atomic_store(&capture->pool->capturing, true);
+    ladei_device_route_add(allocator, route);
+    route->pool->capture++;
+    atomic_store(&route->pool->capturing, true);
     if (stream_count > 0) ladei_device_await_idle(allocator); /* questions under way may be about these streams */
   }
   ladei_lock_release(&allocator->lock);
-  if (status != LADE_OK) free(capture);
+  if (status != LADE_OK) free(route);
   return status;
 }
 
@@ -126,19 +241,16 @@ lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  ladei_device_route **link = pool == NULL ? NULL : route_find(allocator, pool);
-  if (link == NULL || *link == NULL) {
+  ladei_device_route *route = pool == NULL ? NULL : capture_find(allocator, pool);
+  if (route == NULL) {
     status = ladei_device_pool_refused("lade_device_pool_end", id, "which no capture is under way into",
                                        "a pool between its begin and its end");
   } else {
-    ladei_device_route *capture = *link;
-    *link = capture->next;
-    free(capture);
-    ladei_device_thread_caches_resume(allocator);
-    atomic_fetch_sub_explicit(&allocator->capture_count, 1, memory_order_relaxed);
+    ladei_device_route_remove(allocator, route);
     atomic_store(&pool->capturing, false);
   }
   ladei_lock_release(&allocator->lock);
+  free(route);
   return status;
 }
 

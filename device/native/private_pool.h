@@ -7,5 +7,11 @@
 
 /* NULL if there is none. Lock held. */
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id);
+/* The same for a call that needs it, not released. Lock held. */
+lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, const char *call, lade_device_pool_id id,
+                                             ladei_device_private_pool **out);
+
+/* Pools that nothing uses and that have no memory any more. Lock held. */
+void ladei_device_private_pools_forget(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_NATIVE_PRIVATE_POOL_H */

@@ -64,7 +64,7 @@ static bool reference(const lade_device_allocator *allocator) {
 static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
-  if (reference(allocator)) return allocator->routes != NULL;
+  if (reference(allocator)) return atomic_load(&allocator->capture_count) > 0;
   return private_pool != NULL && atomic_load(&private_pool->capturing) && private_pool->capture == block->ticket.spare;
 }
 

@@ -97,7 +97,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   facts->held_bytes = allocator->held_bytes;
   facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
-  facts->capturing = allocator->routes != NULL && heap->settings.reference;
+  facts->capturing = atomic_load(&allocator->capture_count) > 0 && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
   if (heap->listener != NULL) {
     ladei_device_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,

@@ -49,9 +49,19 @@ typedef struct ladei_device_callbacks {
   size_t count;
 } ladei_device_callbacks;
 
+/* Who takes a route (native/routes.c). */
+typedef enum ladei_device_route_kind {
+  LADEI_DEVICE_ROUTE_CAPTURE, /* requests on streams that may capture: its pool is captured into */
+  LADEI_DEVICE_ROUTE_STREAMS, /* requests on streams */
+  LADEI_DEVICE_ROUTE_THREAD,  /* requests of a thread */
+} ladei_device_route_kind;
+
 typedef struct ladei_device_route {
   struct ladei_device_route *next;
   ladei_device_private_pool *pool;
+  ladei_device_route_kind kind;
+  uint64_t scope;      /* its number; of a capture 0 */
+  uint64_t thread;     /* ladei_thread_number(); not of a thread 0 */
   size_t stream_count; /* 0: every stream */
   uint64_t stream_keys[];
 } ladei_device_route;
@@ -59,6 +69,7 @@ typedef struct ladei_device_route {
 typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c */
 typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
 typedef struct ladei_device_thread_caches ladei_device_thread_caches;   /* thread_caches.c */
+typedef struct ladei_device_provider_call ladei_device_provider_call;   /* provider.c */
 
 struct lade_device_allocator {
   /* Constant. */
@@ -111,12 +122,20 @@ struct lade_device_allocator {
   atomic_size_t calls_since_recount;
   atomic_size_t calls_per_recount;
 
-  ladei_device_route *routes;       /* under way, in order of arrival */
-  atomic_size_t capture_count;      /* their number; written under the lock */
+  ladei_device_route *routes;       /* captures and scopes under way, in order of arrival */
+  atomic_size_t capture_count;      /* captures among them; written under the lock */
+  uint64_t scope_count;             /* scopes among them */
+  uint64_t scopes;                  /* begun so far: the number of the last one */
+  uint64_t pools_named;             /* ids that were chosen here so far */
+  uint64_t lending_pools;           /* with LADE_DEVICE_POOL_USE_ON_OOM */
   atomic_bool streams_are_retired;  /* as in the options */
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
   ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count;     /* their number; written under the lock */
+
+  /* provider.c */
+  lade_device_plugin provider; /* of the segments of pools without one of their own, if alloc is not NULL */
+  ladei_device_provider_call *provider_calls; /* under way */
 
   ladei_device_thread_caches *thread_caches; /* NULL: none. Constant from open to close */
 };

@@ -65,6 +65,16 @@ typedef struct ladei_device_backend {
                             size_t stream_count);
   lade_status (*pool_end)(lade_device_allocator *allocator, lade_device_pool_id id);
   lade_status (*pool_release)(lade_device_allocator *allocator, lade_device_pool_id id);
+  /* Options are checked for their size alone; info is cleared. */
+  lade_status (*pool_create)(lade_device_allocator *allocator, const lade_device_pool_options *options,
+                             lade_device_pool_id *out_id);
+  lade_status (*pool_retain)(lade_device_allocator *allocator, lade_device_pool_id id);
+  lade_status (*pool_info_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_pool_info *info);
+  lade_status (*scope_begin_thread)(lade_device_allocator *allocator, lade_device_pool_id id, uint64_t *out_scope);
+  lade_status (*scope_begin_streams)(lade_device_allocator *allocator, lade_device_pool_id id,
+                                     const lade_stream *streams, size_t stream_count, uint64_t *out_scope);
+  lade_status (*scope_end)(lade_device_allocator *allocator, uint64_t scope);
+  lade_status (*provider_set)(lade_device_allocator *allocator, const lade_device_plugin *provider);
   lade_status (*pool_live_equals)(lade_device_allocator *allocator, lade_device_pool_id id, void *const *pointers,
                                   size_t count, bool *out_equal);
   lade_status (*checkpoint_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_checkpoint **out);

@@ -433,6 +433,37 @@ LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime,
                                                           const lade_device_plugin *plugin,
                                                           lade_device_allocator **out);
 
+/* ---- Providers -----------------------------------------------------------------------------------------------------
+ *
+ * A provider gives and takes whole segments in place of the driver, and everything above stays lade's: blocks, streams,
+ * limits, statistics, history, snapshots. (A pluggable backend, above, gets each block instead, and does all of that itself.)
+ * Of lade_device_plugin it uses `alloc` and `free`.
+ *
+ *   alloc(user, bytes, device, stream, &pointer)    a segment for blocks on `stream`: memory of the device, its address a
+ *                                                   multiple of 512. NULL or LADE_ERR_OUT_OF_DEVICE_MEMORY: there is none
+ *   free(user, pointer, bytes, device, stream)      with the same figures, once no work uses the segment; LADE_STREAM_LEGACY
+ *                                                   where the stream was retired. Refused, the segment stays cached
+ *
+ * Both run in the thread of the call that needs them, without a lock. Others may be waiting for that call, so a callback
+ * must not wait for a thread that is in a call of the allocator it serves. Its own calls of that allocator, in the same
+ * thread, get LADE_ERR_BUSY where they would wait for it: allocations that the cache does not serve, and whatever gives memory
+ * back.
+ */
+
+/**
+ * Let a provider give the segments of an allocator: of the default pools, and of pools without one of their own.
+ *
+ * @param provider  Copied. What its callbacks need must live until the allocator is destroyed.
+ *
+ * Before the allocator's first use only, and it cannot be undone; another call before the first use replaces it. Segments are
+ * plain ones then, also with options.expandable_segments.
+ *
+ * Threads: any. Waits: never. Errors, nothing changed: LADE_ERR_BUSY once memory was asked for; LADE_ERR_INVALID_ARGUMENT where
+ * a callback is missing; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
+
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
 /**
@@ -650,6 +681,140 @@ LADE_API lade_status lade_device_reclaimer_remove(lade_device_allocator *allocat
 LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allocator,
                                                      lade_device_oom_observer function, void *user);
 
+/* ---- Pools: memory apart -------------------------------------------------------------------------------------------
+ *
+ * A pool is memory apart from the default pools, for the program's own reasons: memory that a library registers, warm-ups of
+ * graphs, a phase that shall give everything back. A scope routes allocations into it; the blocks return to it at their
+ * free, whatever is routed then. Inside a pool blocks are reused as everywhere, in stream order.
+ *
+ *   lade_device_pool_id pool;
+ *   uint64_t scope;
+ *   lade_device_pool_create(allocator, NULL, &pool);
+ *   lade_device_scope_begin_thread(allocator, pool, &scope);
+ *   ... allocations of this thread ...
+ *   lade_device_scope_end(allocator, scope);
+ *   lade_device_pool_release(allocator, pool);           its memory goes back with the next empty_cache or shortage
+ *
+ * Of several routes that take a request, scopes and captures (below) alike, the one begun last leads it: scopes nest. Where
+ * that is a capture, captures decide among themselves as lade_device_pool_begin() says. The rules of captures hold for
+ * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. A pool made here may also be
+ * captured into, and a pool of captures may have scopes.
+ *
+ * A pool lives as long as it has uses: one from its creation, one for each lade_device_pool_retain(), open scope and capture.
+ * lade_device_pool_release() takes one back. At 0 it is released: nothing can be routed to it any more, blocks handed out
+ * from it stay valid, its free segments go with the next lade_device_empty_cache() or shortage, and it goes with the last one.
+ */
+
+/** Flags of lade_device_pool_options. */
+typedef enum lade_device_pool_flag {
+  LADE_DEVICE_POOL_USE_ON_OOM =
+      1 << 0, /**< When a request elsewhere finds no memory even after everything cached went back, it
+                                             may take a free block of its stream from this pool, which returns to it at the
+                                             free; else the pool's free segments go back to the driver for it. Not for pools
+                                             of captures, whose graphs keep the memory. */
+  LADE_DEVICE_POOL_NO_SPLIT =
+      1 << 1 /**< Blocks are never split: each is a segment. A cached one serves requests that leave
+                                             less than options.max_unsplit_slack_bytes (20 MiB) of it unused. */
+} lade_device_pool_flag;
+
+/** Options of lade_device_pool_create; all zero means all defaults. */
+typedef struct lade_device_pool_options {
+  size_t struct_size;
+  lade_device_pool_id id; /**< {0, 0}: lade chooses {0, n}. */
+  uint32_t flags;         /**< Set of lade_device_pool_flag. */
+  uint32_t reserved;      /**< 0 */
+  /** Gives and takes the pool's segments in place of the driver: `alloc` and `free` are used, for memory of this device,
+   * aligned to 512 bytes and more. NULL: the driver, or what lade_device_provider_set() has set. Copied; what the callbacks
+   * need must live until the pool is gone, at the latest until the allocator is destroyed. See "Providers". */
+  const lade_device_plugin *provider;
+} lade_device_pool_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_device_pool_options_init(lade_device_pool_options *options) {
+  const lade_device_pool_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_device_pool_options);
+}
+
+/**
+ * Make a pool, with one use and no memory.
+ *
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out_id   [out] Names the pool. Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_INVALID_ARGUMENT for unknown flags, a provider without both
+ * callbacks, and an id that a pool has, also one that is released and not gone yet; LADE_ERR_UNSUPPORTED where the backend is
+ * not native; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
+                                             lade_device_pool_id *out_id);
+
+/** Add a use, which lade_device_pool_release() takes back. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a
+ * pool unknown or released; LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED. */
+LADE_API lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);
+
+/**
+ * Route the calling thread's allocations to a pool, on whatever stream, until the scope's end. Threads that it starts
+ * are not routed. A call of lade_device_alloc() belongs to the thread that makes it.
+ *
+ * @param out_scope  [out] Names the scope in this allocator, and no other one ever. Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released; LADE_ERR_UNSUPPORTED;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                    uint64_t *out_scope);
+
+/**
+ * The same for allocations on some streams, by whatever thread.
+ *
+ * @param streams       Borrowed for the call.
+ * @param stream_count  0: every stream.
+ *
+ * As lade_device_scope_begin_thread(); also the errors of a wrong stream.
+ */
+LADE_API lade_status lade_device_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                     const lade_stream *streams, size_t stream_count,
+                                                     uint64_t *out_scope);
+
+/**
+ * End a scope, in any order. Blocks allocated meanwhile stay valid.
+ *
+ * Threads: any, so that the scope of a thread that has exited, which routes nothing any more, can be ended too. Waits: never.
+ * Errors: LADE_ERR_INVALID_ARGUMENT for a scope that is not open in this allocator; LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t scope);
+
+/** What a pool is and holds. Fields are appended only. */
+typedef struct lade_device_pool_info {
+  size_t struct_size;
+  uint64_t use_count;   /**< 0: released. */
+  uint64_t scope_count; /**< Open scopes that lead to it. */
+  uint64_t segment_count;
+  uint64_t reserved_bytes;  /**< Held from the driver or provider. */
+  uint64_t allocated_bytes; /**< Of blocks handed out. */
+  uint64_t active_bytes;    /**< Of those and pending ones. */
+  uint32_t flags;           /**< Set of lade_device_pool_flag. */
+  uint32_t capturing;       /**< 1: a capture into it is under way. */
+} lade_device_pool_info;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_device_pool_info_init(lade_device_pool_info *info) {
+  const lade_device_pool_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_device_pool_info);
+}
+
+/**
+ * Read what a pool holds, at one moment. Looks at every segment of the allocator and each block of the pool.
+ *
+ * @param info  [in,out] struct_size set by lade_device_pool_info_init(). Otherwise untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown pool; LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                               lade_device_pool_info *info);
+
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
 
 /**
@@ -692,8 +857,9 @@ LADE_API lade_status lade_device_pool_begin(lade_device_allocator *allocator, la
 LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
 
 /**
- * Take one begin back: the graph captured then is gone. After the last one, the pool's free memory goes with the next
- * empty_cache or shortage, and the pool with its last segment.
+ * Take one use back: of a begin when the graph captured then is gone, of lade_device_pool_create() or
+ * lade_device_pool_retain(). After the last one, the pool's free memory goes with the next empty_cache or shortage, and the
+ * pool with its last segment. It makes no driver call, so a driver's callback may call it.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already;
  * LADE_ERR_FORKED.

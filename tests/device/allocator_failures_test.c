@@ -62,6 +62,32 @@ static void scenario_pools(lade_device_allocator *allocator, const lade_stream *
   LADE_EXPECT_OK(lade_device_pool_release(allocator, pool_one));
 }
 
+/* Pools as objects: scopes, one that lends, one that splits nothing; what the program holds is never lost. */
+static void scenario_objects(lade_device_allocator *allocator, const lade_stream *streams, lade_status *first) {
+  lade_device_pool_options options;
+  lade_device_pool_options_init(&options);
+  lade_device_pool_id ids[2];
+  void *blocks[4] = {NULL};
+  uint64_t scopes[2];
+  for (int i = 0; i < 2; i++) {
+    options.flags = i == 0 ? LADE_DEVICE_POOL_USE_ON_OOM : LADE_DEVICE_POOL_NO_SPLIT;
+    LADE_EXPECT_OK(lade_device_pool_create(allocator, &options, &ids[i]));
+  }
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, ids[0], &scopes[0]));
+  support_note(first, lade_device_alloc(allocator, 40 * MIB, streams[0], &blocks[0]));
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, ids[1], &scopes[1]));
+  for (int i = 1; i < 3; i++) support_note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &blocks[i]));
+  LADE_EXPECT_OK(lade_device_scope_end(allocator, scopes[0]));
+  LADE_EXPECT_OK(lade_device_scope_end(allocator, scopes[1]));
+  support_note(first, lade_device_record_stream(allocator, blocks[1], streams[0]));
+  for (int i = 0; i < 2; i++) support_note(first, lade_device_free(allocator, blocks[i]));
+  support_note(first, lade_device_alloc(allocator, 70 * MIB, streams[1], &blocks[3])); /* what is lent goes back */
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
+  for (int i = 2; i < 4; i++) support_note(first, lade_device_free(allocator, blocks[i]));
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_device_pool_release(allocator, ids[i]));
+  support_note(first, lade_device_empty_cache(allocator));
+}
+
 static void *capture_nothing(void *user) { return user; }
 
 /* Memory for another process, which is this one. */
@@ -232,6 +258,8 @@ LADE_TEST(DeviceFailures, ExpandableSegmentsLoseNothing) {
 }
 
 LADE_TEST(DeviceFailures, PrivatePoolsLoseNothing) { failures_run((scenario){.run = scenario_pools}); }
+
+LADE_TEST(DeviceFailures, PoolObjectsLoseNothing) { failures_run((scenario){.run = scenario_objects}); }
 
 LADE_TEST(DeviceFailures, SharingLosesNothing) { failures_run((scenario){.run = scenario_sharing}); }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public calls of pools as objects, scopes and providers. (Those of captures and checkpoints: device.c.)
+ *
+ * Locks: none held over a backend's function.
+ */
+#include <string.h>
+
+#include "base/options.h"
+#include "device/api/call.h"
+
+/* ---- Objects ----------------------------------------------------------------------------------------------------- */
+
+lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
+                                    lade_device_pool_id *out_id) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (out_id == NULL) return ladei_error_null(__func__, "out_id");
+  lade_device_pool_options own;
+  status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_create, allocator, &own, out_id);
+  return status;
+}
+
+lade_status lade_device_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_retain, allocator, id);
+  return status;
+}
+
+lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
+                                      lade_device_pool_info *info) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (info == NULL) return ladei_error_null(__func__, "info");
+  lade_device_pool_info own = {.struct_size = sizeof own};
+  LADEI_DEVICE_CALL_HELD(status, pool_info_get, allocator, id, &own);
+  if (status != LADE_OK) return status;
+  return ladei_stats_write("lade_device_pool_info", &own, sizeof own, info);
+}
+
+/* ---- Scopes ------------------------------------------------------------------------------------------------------ */
+
+lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
+                                           uint64_t *out_scope) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
+  LADEI_DEVICE_CALL_HELD(status, scope_begin_thread, allocator, id, out_scope);
+  return ladei_device_recounted(allocator, status);
+}
+
+lade_status lade_device_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,
+                                            const lade_stream *streams, size_t stream_count, uint64_t *out_scope) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (out_scope == NULL) return ladei_error_null(__func__, "out_scope");
+  if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
+  LADEI_DEVICE_CALL_HELD(status, scope_begin_streams, allocator, id, streams, stream_count, out_scope);
+  return ladei_device_recounted(allocator, status);
+}
+
+lade_status lade_device_scope_end(lade_device_allocator *allocator, uint64_t scope) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, scope_end, allocator, scope);
+  return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
+}
+
+/* ---- Providers --------------------------------------------------------------------------------------------------- */
+
+lade_status lade_device_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (provider == NULL) return ladei_error_null(__func__, "provider");
+  LADEI_DEVICE_CALL_HELD(status, provider_set, allocator, provider);
+  return status;
+}

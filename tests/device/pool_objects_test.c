@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Across sources: Pools as objects, scopes, providers of segments. */
+#include <pthread.h>
+
+#include "device/api/device.h"
+#include "lade/device.h"
+#include "tests/device/fixture.h"
+#include "tests/device/segments.h"
+#include "tests/shim/lade_test.h"
+
+static lade_device_pool_id pool_create(device_fixture *f, uint32_t flags, const lade_device_plugin *provider) {
+  lade_device_pool_options options;
+  lade_device_pool_options_init(&options);
+  options.flags = flags;
+  options.provider = provider;
+  lade_device_pool_id id = {0, 0};
+  LADE_EXPECT_OK(lade_device_pool_create(f->allocator, &options, &id));
+  return id;
+}
+
+static uint64_t thread_scope(device_fixture *f, lade_device_pool_id id) {
+  uint64_t scope = 0;
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(f->allocator, id, &scope));
+  device_fixture_check(f);
+  return scope;
+}
+
+static void scope_end(device_fixture *f, uint64_t scope) {
+  LADE_EXPECT_OK(lade_device_scope_end(f->allocator, scope));
+  device_fixture_check(f);
+}
+
+static lade_device_pool_info info_of(device_fixture *f, lade_device_pool_id id) {
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_OK(lade_device_pool_info_get(f->allocator, id, &info));
+  return info;
+}
+
+/* A block of the pool. */
+static char *pool_alloc(device_fixture *f, lade_device_pool_id id, size_t bytes, int stream) {
+  uint64_t scope = thread_scope(f, id);
+  char *block = device_fixture_alloc(f, bytes, stream);
+  scope_end(f, scope);
+  return block;
+}
+
+static bool has_exactly(device_fixture *f, lade_device_pool_id id, void *block) {
+  bool equal = false;
+  LADE_EXPECT_OK(lade_device_pool_live_equals(f->allocator, id, &block, block != NULL, &equal));
+  return equal;
+}
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(DevicePoolObjects, IdsAreChosenWhereTheProgramChoosesNone) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_options options;
+  lade_device_pool_options_init(&options);
+  options.id = (lade_device_pool_id){0, 1};
+  lade_device_pool_id own, chosen = {0, 0};
+  LADE_EXPECT_OK(lade_device_pool_create(f.allocator, &options, &own));
+  LADE_EXPECT_EQ_UINT(own.second, 1);
+  LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &chosen));
+  LADE_EXPECT(chosen.first == 0 && chosen.second > 1);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_create(f.allocator, &options, &own)); /* taken */
+  options.flags = 1 << 20;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_create(f.allocator, &options, &own));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_create(f.allocator, NULL, NULL));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, own));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, chosen));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_retain(f.allocator, chosen)); /* released */
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_retain(f.allocator, chosen)); /* gone */
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, SegmentsGoWithTheLastUse) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  LADE_EXPECT_OK(lade_device_pool_retain(f.allocator, id));
+  char *block = pool_alloc(&f, id, 3 * MIB, 0);
+  lade_device_pool_info info = info_of(&f, id);
+  LADE_EXPECT_EQ_UINT(info.use_count, 2);
+  LADE_EXPECT_EQ_UINT(info.segment_count, 1);
+  LADE_EXPECT_EQ_UINT(info.reserved_bytes, 20 * MIB);
+  LADE_EXPECT_EQ_UINT(info.allocated_bytes, 3 * MIB);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  device_fixture_free(&f, block);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).reserved_bytes, 20 * MIB); /* one use is left */
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, id));
+  uint64_t scope;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_begin_thread(f.allocator, id, &scope));
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).use_count, 0); /* released, and still there */
+  device_fixture_empty_cache(&f);
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_info_get(f.allocator, id, &info));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  device_fixture_close(&f);
+}
+
+/* ---- Scopes ------------------------------------------------------------------------------------------------------ */
+
+LADE_TEST(DevicePoolObjects, TheNewestScopeLeads) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id outer = pool_create(&f, 0, NULL), inner = pool_create(&f, 0, NULL);
+  uint64_t first = thread_scope(&f, outer), second = thread_scope(&f, inner);
+  char *a = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, inner, a));
+  scope_end(&f, second);
+  char *b = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, outer, b));
+  uint64_t third = thread_scope(&f, inner);
+  scope_end(&f, first); /* in any order */
+  char *c = device_fixture_alloc(&f, 1000, 0);
+  scope_end(&f, third);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_end(f.allocator, third));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_end(f.allocator, 0));
+  char *d = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, outer, b));
+  device_fixture_free(&f, a);
+  LADE_EXPECT(has_exactly(&f, inner, c));
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, c);
+  device_fixture_free(&f, d);
+  LADE_EXPECT_EQ_PTR(pool_alloc(&f, outer, 1000, 0), b); /* each came back to its own pool */
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, StreamScopesTakeTheirStreamsAlone) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  uint64_t scope;
+  LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, id, &f.streams[1], 2, &scope));
+  char *a = device_fixture_alloc(&f, 1000, 0), *b = device_fixture_alloc(&f, 1000, 2);
+  LADE_EXPECT(has_exactly(&f, id, b));
+  scope_end(&f, scope);
+  LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, id, NULL, 0, &scope));
+  device_fixture_free(&f, b);
+  char *c = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, id, c)); /* every stream */
+  scope_end(&f, scope);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_scope_begin_streams(f.allocator, id, NULL, 1, &scope));
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, c);
+  device_fixture_close(&f);
+}
+
+static void *block_in_thread(void *user) {
+  device_fixture *f = user;
+  return device_fixture_alloc(f, 1000, 0);
+}
+
+static void *scope_in_thread(void *user) {
+  uint64_t *scope = user;
+  (void)thread_scope((device_fixture *)(uintptr_t)scope[0], (lade_device_pool_id){0, scope[1]});
+  scope[2] = 1;
+  return NULL;
+}
+
+LADE_TEST(DevicePoolObjects, ThreadsStartedInAScopeAreNotRouted) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  uint64_t scope = thread_scope(&f, id);
+  pthread_t thread;
+  void *block = NULL;
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, block_in_thread, &f), 0);
+  LADE_ASSERT_EQ_INT(pthread_join(thread, &block), 0);
+  LADE_EXPECT(has_exactly(&f, id, NULL));
+  device_fixture_free(&f, block);
+  scope_end(&f, scope);
+  device_fixture_close(&f);
+}
+
+/* The scope routes nothing any more, holds the pool, and keeps the allocator until somebody ends it. */
+LADE_TEST(DevicePoolObjects, AScopeOutlivesItsThread) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  uint64_t user[3] = {(uint64_t)(uintptr_t)&f, id.second, 0};
+  pthread_t thread;
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, scope_in_thread, user), 0);
+  LADE_ASSERT_EQ_INT(pthread_join(thread, NULL), 0);
+  char *block = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, id, NULL));
+  device_fixture_free(&f, block);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).scope_count, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
+  scope_end(&f, 1);
+  device_fixture_close(&f);
+}
+
+/* Beside a scope nothing is postponed: uses are waited for by events, and the cache goes back. */
+LADE_TEST(DevicePoolObjects, NoRuleOfCapturesHoldsInAScope) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_REFERENCE; /* which postpones everything during captures */
+  options.event_batch = 1;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *outside = device_fixture_alloc(&f, 30 * MIB, 0);
+  uint64_t scope = thread_scope(&f, id);
+  char *inside = device_fixture_alloc(&f, 1000, 0);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, inside, 1);
+  device_fixture_free(&f, inside);
+  device_fixture_free(&f, outside);
+  char *other = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT_NE_PTR(other, inside); /* stream 1 still uses it */
+  device_fixture_release(&f, 1);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), inside); /* polled inside the scope */
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 2 * MIB); /* the pool's */
+  device_fixture_free(&f, inside);
+  device_fixture_free(&f, other);
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_EXPECT_OK(lade_device_checkpoint_get(f.allocator, id, &checkpoint));
+  lade_device_checkpoint_destroy(checkpoint);
+  scope_end(&f, scope);
+  device_fixture_close(&f);
+}
+
+/* A capture begun inside a scope has its own memory, and a scope inside a capture is what the program asks for last. */
+LADE_TEST(DevicePoolObjects, CapturesAndScopesNest) {
+  static const lade_device_pool_id graph = {9, 0};
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  uint64_t outer = thread_scope(&f, id);
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, graph, &f.streams[0], 1));
+  char *captured = device_fixture_alloc(&f, 1000, 0), *beside = device_fixture_alloc(&f, 1000, 1);
+  LADE_EXPECT(has_exactly(&f, graph, captured));
+  LADE_EXPECT(has_exactly(&f, id, beside));
+  uint64_t inner = thread_scope(&f, id);
+  device_fixture_free(&f, beside);
+  char *within = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, id, within));
+  scope_end(&f, inner);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, graph));
+  device_fixture_free(&f, captured);
+  device_fixture_free(&f, within);
+  scope_end(&f, outer);
+  /* One pool for both: warmed up by a scope, then captured into. */
+  char *warm = pool_alloc(&f, id, 1000, 0);
+  device_fixture_free(&f, warm);
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, &f.streams[0], 1));
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 0), warm);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  device_fixture_free(&f, warm);
+  device_fixture_close(&f);
+}
+
+/* ---- Flags ------------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(DevicePoolObjects, APoolThatSplitsNothingHandsOutSegments) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, LADE_DEVICE_POOL_NO_SPLIT, NULL);
+  char *a = pool_alloc(&f, id, 1000, 0), *b = pool_alloc(&f, id, 1000, 0);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).segment_count, 2);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, 4 * MIB);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_EQ_PTR(pool_alloc(&f, id, 100 << 10, 0), a);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  char *large = pool_alloc(&f, id, 40 * MIB, 0);
+  device_fixture_free(&f, large);
+  LADE_EXPECT_NE_PTR((b = pool_alloc(&f, id, 12 * MIB, 0)), large); /* would waste 28 MiB */
+  LADE_EXPECT_EQ_PTR((a = pool_alloc(&f, id, 30 * MIB, 0)), large);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, APoolLendsItsMemoryAsTheLastResort) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 80 * MIB, NULL)) return;
+  lade_device_pool_id keeps = pool_create(&f, 0, NULL), lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  char *kept = pool_alloc(&f, keeps, 40 * MIB, 0), *lent = pool_alloc(&f, lends, 40 * MIB, 0);
+  void *none = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &none));
+  device_fixture_free(&f, kept);
+  device_fixture_free(&f, lent);
+  char *block = device_fixture_alloc(&f, 30 * MIB, 0);
+  LADE_EXPECT_EQ_PTR(block, lent);
+  LADE_EXPECT(has_exactly(&f, lends, block)); /* it stays the pool's */
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &none));
+  device_fixture_free(&f, block);
+  char *other = device_fixture_alloc(&f, 30 * MIB, 1); /* of another stream: the segment goes back for it */
+  LADE_EXPECT_EQ_UINT(info_of(&f, lends).reserved_bytes, 0);
+  LADE_EXPECT_EQ_UINT(info_of(&f, keeps).reserved_bytes, 40 * MIB);
+  device_fixture_free(&f, other);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_begin(f.allocator, lends, NULL, 0));
+  device_fixture_close(&f);
+}
+
+/* The graph would keep the address of memory that is another pool's. */
+LADE_TEST(DevicePoolObjects, ACaptureTakesNoBlockOfAPoolThatLends) {
+  static const lade_device_pool_id graph = {9, 0};
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
+  lade_device_pool_id lends = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM, NULL);
+  device_fixture_free(&f, pool_alloc(&f, lends, 40 * MIB, 0));
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, graph, NULL, 0));
+  char *block = device_fixture_alloc(&f, 30 * MIB, 0);
+  LADE_EXPECT(has_exactly(&f, graph, block)); /* from a segment of its own, for which the other one went back */
+  LADE_EXPECT_EQ_UINT(info_of(&f, lends).segment_count, 0);
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, graph));
+  device_fixture_free(&f, block);
+  device_fixture_close(&f);
+}
+
+/* ---- Providers --------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(DevicePoolObjects, AProviderGivesAndTakesThePoolsSegments) {
+  device_segments segments;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_plugin provider = device_segments_open(&segments);
+  lade_device_pool_id id = pool_create(&f, 0, &provider);
+  char *a = pool_alloc(&f, id, 1000, 1), *b = pool_alloc(&f, id, 3000, 1), *outside = device_fixture_alloc(&f, 1000, 1);
+  LADE_EXPECT(device_segments_has(&segments, a) && device_segments_has(&segments, b));
+  LADE_EXPECT(!device_segments_has(&segments, outside));
+  LADE_EXPECT_EQ_INT(segments.allocs, 1); /* split as ever */
+  LADE_EXPECT_EQ_PTR(segments.alloc_stream, f.streams[1]);
+  segments.give = LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  void *none = NULL;
+  uint64_t scope = thread_scope(&f, id);
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 3 * MIB, f.streams[1], &none));
+  segments.give = LADE_OK;
+  segments.next = a + 512; /* in memory that it gave before */
+  LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, lade_device_alloc(f.allocator, 3 * MIB, f.streams[1], &none));
+  segments.next = segments.memory + 20 * MIB + 1;
+  LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, lade_device_alloc(f.allocator, 3 * MIB, f.streams[1], &none));
+  scope_end(&f, scope);
+  device_fixture_free(&f, a);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, outside);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  segments.take = LADE_ERR_BUSY;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_empty_cache(f.allocator)); /* it stays cached */
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).reserved_bytes, 2 * MIB);
+  segments.take = LADE_OK;
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_INT(segments.frees, 1);
+  LADE_EXPECT_EQ_PTR(segments.freed, a);
+  LADE_EXPECT_EQ_SIZE(segments.freed_bytes, 2 * MIB);
+  LADE_EXPECT_EQ_INT(segments.freed_device, 0);
+  LADE_EXPECT_EQ_PTR(segments.freed_stream, f.streams[1]);
+  device_fixture_close(&f);
+}
+
+static lade_status nested_alloc(void *user, size_t bytes, int device, lade_stream stream, void **out) {
+  device_fixture *f = user;
+  void *block = NULL;
+  (void)bytes;
+  (void)device;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_alloc(f->allocator, 5 * MIB, stream, &block));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_empty_cache(f->allocator));
+  *out = NULL;
+  return LADE_OK;
+}
+
+static lade_status nested_free(void *user, void *pointer, size_t bytes, int device, lade_stream stream) {
+  (void)user;
+  (void)pointer;
+  (void)bytes;
+  (void)device;
+  (void)stream;
+  return LADE_OK;
+}
+
+LADE_TEST(DevicePoolObjects, AProviderThatNeedsItsOwnAllocatorIsRefused) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_plugin provider;
+  lade_device_plugin_init(&provider);
+  lade_device_pool_options options;
+  lade_device_pool_options_init(&options);
+  lade_device_pool_id id;
+  options.provider = &provider;
+  provider.alloc = nested_alloc;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_create(f.allocator, &options, &id));
+  provider.free = nested_free;
+  provider.user = &f;
+  id = pool_create(&f, 0, &provider);
+  uint64_t scope = thread_scope(&f, id);
+  void *none = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 1000, f.streams[0], &none));
+  scope_end(&f, scope);
+  device_fixture_close(&f);
+}
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+typedef struct thread_work {
+  device_fixture *f;
+  lade_device_pool_id shared; /* all threads' */
+  int number;
+} thread_work;
+
+enum { THREADS = 4, ROUNDS = 60 };
+
+static void *thread_run(void *user) {
+  const thread_work *own = user;
+  lade_device_allocator *allocator = own->f->allocator;
+  lade_stream stream = own->f->streams[own->number];
+  for (int i = 0; i < ROUNDS; i++) {
+    lade_device_pool_id id;
+    uint64_t outer, inner;
+    void *a = NULL, *b = NULL, *c = NULL;
+    LADE_EXPECT_OK(lade_device_pool_create(allocator, NULL, &id));
+    LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, id, &outer));
+    LADE_EXPECT_OK(lade_device_alloc(allocator, 1000, stream, &a));
+    LADE_EXPECT_OK(lade_device_scope_begin_thread(allocator, own->shared, &inner));
+    LADE_EXPECT_OK(lade_device_alloc(allocator, 2000, stream, &b));
+    LADE_EXPECT_OK(lade_device_scope_end(allocator, inner));
+    LADE_EXPECT_OK(lade_device_pool_release(allocator, id)); /* the scope still leads there */
+    LADE_EXPECT_OK(lade_device_alloc(allocator, 3000, stream, &c));
+    LADE_EXPECT_OK(lade_device_scope_end(allocator, outer));
+    LADE_EXPECT_OK(lade_device_free(allocator, a));
+    LADE_EXPECT_OK(lade_device_free(allocator, b));
+    LADE_EXPECT_OK(lade_device_free(allocator, c));
+    if (i % 20 == own->number) LADE_EXPECT_OK(lade_device_empty_cache(allocator));
+  }
+  return NULL;
+}
+
+LADE_TEST(DevicePoolObjects, ScopesOfFourThreads) {
+  device_fixture f;
+  if (!device_fixture_open_bytes(&f, "cpu", NULL)) return;
+  lade_device_pool_id shared = pool_create(&f, 0, NULL);
+  pthread_t threads[THREADS];
+  thread_work work[THREADS];
+  for (int i = 0; i < THREADS; i++) {
+    work[i] = (thread_work){.f = &f, .shared = shared, .number = i};
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, thread_run, &work[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++) LADE_ASSERT_EQ_INT(pthread_join(threads[i], NULL), 0);
+  LADE_EXPECT(has_exactly(&f, shared, NULL));
+  LADE_EXPECT_EQ_UINT(info_of(&f, shared).use_count, 1);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, shared));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  device_fixture_close(&f);
+}
