@@ -28,6 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread_key.h"
+
 enum { EMERGENCY_BLOCKS = 16 };
 
 /* The thread's block, or one of bare_records. NULL: nothing failed yet. */
@@ -128,7 +130,7 @@ static void block_free(void *block) {
   record = NULL; /* a handler of another library that runs later may fail, too */
 }
 
-static void exit_key_make(void) { exit_key_made = pthread_key_create(&exit_key, block_free) == 0; }
+static void exit_key_make(void) { exit_key_made = ladei_thread_key_create(&exit_key, block_free) == 0; }
 
 static bool block_freed_at_exit(lade_error *block) {
   return exit_key_made && pthread_setspecific(exit_key, block) == 0;

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "base/thread_key.h"
+
 _Thread_local ladei_thread_notes ladei_thread;
 
 uint64_t ladei_thread_number(void) {
@@ -25,6 +27,7 @@ static void others_fill(sigset_t *set) {
 
 int ladei_thread_start(pthread_t *out, void *(*main)(void *user), void *user) {
   sigset_t others, before;
+  ladei_stay_loaded();
   others_fill(&others);
   int code = pthread_sigmask(SIG_SETMASK, &others, &before);
   if (code != 0) return code;

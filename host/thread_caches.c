@@ -29,6 +29,7 @@
 
 #include "base/backoff.h"
 #include "base/log.h"
+#include "base/thread_key.h"
 #include "host/nodes.h"
 #include "host/usage.h"
 
@@ -271,7 +272,7 @@ static void thread_exit(void *user) {
 static void child_begins(void) { ladei_tls.pool_id = 0; }
 
 static void process_prepare(void) {
-  exit_key_made = pthread_key_create(&exit_key, thread_exit) == 0;
+  exit_key_made = ladei_thread_key_create(&exit_key, thread_exit) == 0;
   /* Without the handler (no memory) a child's fast path would not notice; so there are no caches then. */
   exit_key_made = exit_key_made && pthread_atfork(NULL, NULL, child_begins) == 0;
 }

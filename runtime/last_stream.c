@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/thread_key.h"
+
 _Thread_local ladei_last_stream *ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
 _Atomic(uint64_t) ladei_last_stream_generation;
 
@@ -17,7 +19,7 @@ static void entry_free(void *entry) {
   free(entry);
 }
 
-static void exit_key_make(void) { exit_key_made = pthread_key_create(&exit_key, entry_free) == 0; }
+static void exit_key_make(void) { exit_key_made = ladei_thread_key_create(&exit_key, entry_free) == 0; }
 
 /* NULL: no memory, or no way to free it when the thread ends. */
 static ladei_last_stream *entry_own(void) {

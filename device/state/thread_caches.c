@@ -10,6 +10,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "base/thread_key.h"
 #include "device/heap/recent.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -389,7 +390,7 @@ ladei_device_thread_cache *ladei_device_thread_cache_of(lade_device_allocator *a
 
 /* ---- Create, end ------------------------------------------------------------------------------------------------- */
 
-static void process_prepare(void) { thread_key_made = pthread_key_create(&thread_key, thread_exit) == 0; }
+static void process_prepare(void) { thread_key_made = ladei_thread_key_create(&thread_key, thread_exit) == 0; }
 
 lade_status ladei_device_thread_caches_create(lade_device_allocator *allocator) {
   pthread_once(&once, process_prepare);

@@ -50,7 +50,7 @@ typedef void (*lade_log_callback)(void *user, lade_log_level level, const char *
 /**
  * Sets who gets the log of this process, and how much.
  *
- * @param callback  NULL: the log is off.
+ * @param callback  NULL: the log is off. Its code stays loaded until another is set: a plugin takes it back before it is closed.
  * @param user      Borrowed until another callback is set; passed on, never looked at.
  * @param level     LADE_LOG_OFF to LADE_LOG_DEBUG.
  *
