@@ -17,14 +17,26 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "inspect/formats/chrome_trace.h"
+#include "inspect/formats/flame.h"
 #include "inspect/formats/folded.h"
 #include "inspect/formats/format.h"
+#include "inspect/formats/map.h"
+#include "inspect/formats/metrics.h"
 #include "inspect/formats/pickle.h"
+#include "inspect/formats/pprof.h"
 
 static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_PICKLE, "pickle", ".pickle", ladei_inspect_write_pickle},
     {LADE_SNAPSHOT_FOLDED, "folded", ".folded", ladei_inspect_write_folded},
     {LADE_SNAPSHOT_FOLDED_SEGMENTS, "folded-segments", ".segments.folded", ladei_inspect_write_folded_segments},
+    {LADE_SNAPSHOT_SVG, "svg", ".svg", ladei_inspect_write_flame},
+    {LADE_SNAPSHOT_SVG_SEGMENTS, "svg-segments", ".segments.svg", ladei_inspect_write_flame_segments},
+    {LADE_SNAPSHOT_PPROF, "pprof", ".pb.gz", ladei_inspect_write_pprof},
+    {LADE_SNAPSHOT_CHROME_TRACE, "chrome-trace", ".trace.json", ladei_inspect_write_chrome_trace},
+    {LADE_SNAPSHOT_PROMETHEUS, "prometheus", ".prom", ladei_inspect_write_prometheus},
+    {LADE_SNAPSHOT_OPENMETRICS, "openmetrics", ".openmetrics", ladei_inspect_write_openmetrics},
+    {LADE_SNAPSHOT_MAP, "map", ".txt", ladei_inspect_write_map},
 };
 
 const ladei_inspect_format *ladei_inspect_format_at(size_t index) {

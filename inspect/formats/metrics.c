@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inspect/formats/metrics.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+/* A counter under the name that it gets. */
+typedef struct metric_sample {
+  char family[160]; /* without _total */
+  char pool[64];    /* "": none */
+  const lade_snapshot_counter *counter;
+  const lade_snapshot_part *part;
+  bool is_counter;
+  bool is_time; /* in microseconds */
+} metric_sample;
+
+/* What the last word of a key means. */
+typedef struct metric_cell {
+  const char *word;
+  const char *suffix;
+  bool is_counter;
+  bool is_time;
+} metric_cell;
+
+static const metric_cell cells[] = {
+    {"current", "", false, false},
+    {"peak", "_peak", false, false},
+    {"allocated", "_allocated", true, false},
+    {"freed", "_freed", true, false},
+    {"total", "_seconds", true, true},
+    {"max", "_max_seconds", false, true},
+    {"min", "_min_seconds", false, true},
+    {"avg", "_mean_seconds", false, true},
+    {"count", "_calls", true, false},
+};
+
+static const metric_cell *cell_of(const char *word) {
+  for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+    if (strcmp(cells[i].word, word) == 0) return &cells[i];
+  return NULL;
+}
+
+static const char *kind_name(uint32_t kind) {
+  switch (kind) {
+  case LADE_PART_DEVICE: return "device";
+  case LADE_PART_PINNED: return "pinned";
+  case LADE_PART_PIPELINE: return "pipeline";
+  default: return "part";
+  }
+}
+
+/* Names have letters, digits and underscores. */
+static void name_clean(char *name) {
+  for (; *name != '\0'; name++)
+    if (!isalnum((unsigned char)*name)) *name = '_';
+}
+
+/* Counters of single words; the others are gauges. */
+static bool word_is_counter(const char *key) {
+  static const char *const counters[] = {"num_", "bytes_by_", "events_", "hits", "misses"};
+  for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+    if (strncmp(key, counters[i], strlen(counters[i])) == 0) return true;
+  return false;
+}
+
+static void word_read(const char *kind, const char *key, metric_sample *out) {
+  out->is_counter = word_is_counter(key);
+  const char *name = strncmp(key, "num_", 4) == 0 ? key + 4 : key;
+  snprintf(out->family, sizeof out->family, "lade_%s_%s", kind, name);
+}
+
+/* METRIC[.POOL].CELL, or a single word. */
+static void sample_read(const lade_snapshot *snapshot, const lade_snapshot_part *part,
+                        const lade_snapshot_counter *counter, metric_sample *out) {
+  const char *key = ladei_inspect_string(snapshot, counter->key);
+  const char *kind = kind_name(part->kind);
+  const char *last = strrchr(key, '.');
+  const metric_cell *cell = last == NULL ? NULL : cell_of(last + 1);
+  *out = (metric_sample){.counter = counter, .part = part};
+  if (cell == NULL) {
+    word_read(kind, key, out);
+  } else {
+    const char *first = strchr(key, '.');
+    snprintf(out->family, sizeof out->family, "lade_%s_%.*s%s", kind, (int)(first - key), key, cell->suffix);
+    if (first < last) snprintf(out->pool, sizeof out->pool, "%.*s", (int)(last - first - 1), first + 1);
+    out->is_counter = cell->is_counter;
+    out->is_time = cell->is_time;
+  }
+  name_clean(out->family);
+}
+
+static int sample_compare(const void *a, const void *b) {
+  const metric_sample *x = a, *y = b;
+  int order = strcmp(x->family, y->family);
+  if (order != 0) return order;
+  if (x->part != y->part) return x->part < y->part ? -1 : 1;
+  return strcmp(x->pool, y->pool);
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+/* In the quotes of a label. */
+static void label_write(ladei_output *output, const char *name, const char *value) {
+  ladei_output_text(output, name);
+  ladei_output_text(output, "=\"");
+  for (; *value != '\0'; value++) {
+    if (*value == '\n') {
+      ladei_output_text(output, "\\n");
+      continue;
+    }
+    if (*value == '"' || *value == '\\') ladei_output_byte(output, '\\');
+    ladei_output_byte(output, *value);
+  }
+  ladei_output_byte(output, '"');
+}
+
+static void head_write(ladei_output *output, const metric_sample *sample, bool openmetrics) {
+  const char *total = sample->is_counter && !openmetrics ? "_total" : "";
+  const char *type = sample->is_counter ? "counter" : "gauge";
+  ladei_output_format(output, "# HELP %s%s Statistic of lade, as docs/inspect.md names it.\n", sample->family, total);
+  ladei_output_format(output, "# TYPE %s%s %s\n", sample->family, total, type);
+}
+
+static void sample_write(const lade_snapshot *snapshot, const metric_sample *sample, ladei_output *output) {
+  ladei_output_text(output, sample->family);
+  ladei_output_text(output, sample->is_counter ? "_total{" : "{");
+  label_write(output, "part", ladei_inspect_string(snapshot, sample->part->name));
+  if (sample->part->device >= 0) ladei_output_format(output, ",device=\"%d\"", sample->part->device);
+  if (sample->pool[0] != '\0') {
+    ladei_output_byte(output, ',');
+    label_write(output, "pool", sample->pool);
+  }
+  ladei_output_text(output, "} ");
+  if (sample->is_time)
+    ladei_output_format(output, "%.6f", (double)sample->counter->value / 1e6);
+  else
+    ladei_output_int(output, sample->counter->value);
+  ladei_output_byte(output, '\n');
+}
+
+static lade_status metrics_write(const lade_snapshot *snapshot, bool openmetrics, ladei_output *output) {
+  size_t count = snapshot->counters.count;
+  metric_sample *samples = malloc((count + 1) * sizeof *samples);
+  if (samples == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu counters", count);
+  for (size_t i = 0; i < count; i++) {
+    const lade_snapshot_counter *counter = &snapshot->counters.rows[i];
+    sample_read(snapshot, &snapshot->parts.rows[counter->part], counter, &samples[i]);
+  }
+  qsort(samples, count, sizeof *samples, sample_compare);
+  for (size_t i = 0; i < count; i++) {
+    if (i == 0 || strcmp(samples[i].family, samples[i - 1].family) != 0) head_write(output, &samples[i], openmetrics);
+    sample_write(snapshot, &samples[i], output);
+  }
+  if (openmetrics) ladei_output_text(output, "# EOF\n");
+  free(samples);
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_write_prometheus(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                           ladei_output *output) {
+  (void)options;
+  return metrics_write(snapshot, false, output);
+}
+
+lade_status ladei_inspect_write_openmetrics(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                            ladei_output *output) {
+  (void)options;
+  return metrics_write(snapshot, true, output);
+}

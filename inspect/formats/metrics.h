@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters as Prometheus' text and as OpenMetrics' text. A key becomes a metric and a label:
+ *
+ *   allocated_bytes.large_pool.current    lade_device_allocated_bytes{part="device 0",device="0",pool="large_pool"}
+ *   allocated_bytes.large_pool.peak       lade_device_allocated_bytes_peak{...}
+ *   allocated_bytes.large_pool.allocated  lade_device_allocated_bytes_allocated_total{...}, a counter; freed likewise
+ *   host_alloc_time.total                 lade_pinned_host_alloc_time_seconds_total, from microseconds
+ *   num_ooms                              lade_device_ooms_total
+ *
+ * All samples of a metric stand together, whichever parts they are of.
+ */
+#ifndef LADE_INSPECT_FORMATS_METRICS_H
+#define LADE_INSPECT_FORMATS_METRICS_H
+
+#include "inspect/formats/format.h"
+
+lade_status ladei_inspect_write_prometheus(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                           ladei_output *output);
+lade_status ladei_inspect_write_openmetrics(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
+                                            ladei_output *output);
+
+#endif /* LADE_INSPECT_FORMATS_METRICS_H */
