@@ -127,7 +127,8 @@ static void head_write(ladei_output *output, const metric_sample *sample, bool o
 static void sample_write(const lade_snapshot *snapshot, const metric_sample *sample, ladei_output *output) {
   ladei_output_text(output, sample->family);
   ladei_output_text(output, sample->is_counter ? "_total{" : "{");
-  label_write(output, "part", ladei_inspect_string(snapshot, sample->part->name));
+  ladei_output_format(output, "part=\"%u\",", sample->counter->part); /* names need not differ */
+  label_write(output, "name", ladei_inspect_string(snapshot, sample->part->name));
   if (sample->part->device >= 0) ladei_output_format(output, ",device=\"%d\"", sample->part->device);
   if (sample->pool[0] != '\0') {
     ladei_output_byte(output, ',');

@@ -410,7 +410,9 @@ char *sample_write(const lade_snapshot *snapshot, sample_format format, size_t *
   ladei_output *output = malloc(sizeof *output);
   if (output == NULL) return NULL;
   ladei_output_init(output, memory_write, &file);
-  lade_status status = format(snapshot, NULL, output);
+  lade_snapshot_write_options options;
+  lade_snapshot_write_options_init(&options);
+  lade_status status = format(snapshot, &options, output);
   if (status == LADE_OK) status = ladei_output_flush(output);
   free(output);
   if (status != LADE_OK) {

@@ -2,20 +2,15 @@
 /*
  * Writes a sample snapshot in a format, for the judges beside this file and for comparisons.
  *
- * usage: snapshot_files small|long|big FORMAT OUT      FORMAT: pickle
+ * usage: snapshot_files small|long|big FORMAT OUT      FORMAT: a name of the table of formats in inspect/write.c
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "inspect/formats/pickle.h"
+#include "inspect/formats/format.h"
 #include "tests/inspect/sample.h"
-
-static const struct {
-  const char *name;
-  sample_format write;
-} formats[] = {{"pickle", ladei_inspect_write_pickle}};
 
 static const struct {
   const char *name;
@@ -29,8 +24,9 @@ static const sample_shape *shape_find(const char *name) {
 }
 
 static sample_format format_find(const char *name) {
-  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-    if (strcmp(formats[i].name, name) == 0) return formats[i].write;
+  const ladei_inspect_format *format;
+  for (size_t i = 0; (format = ladei_inspect_format_at(i)) != NULL; i++)
+    if (strcmp(format->name, name) == 0) return format->write;
   return NULL;
 }
 
