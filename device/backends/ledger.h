@@ -24,8 +24,8 @@
 #ifndef LADE_DEVICE_BACKENDS_LEDGER_H
 #define LADE_DEVICE_BACKENDS_LEDGER_H
 
+#include "base/ordered_set.h"
 #include "base/slab.h"
-#include "device/heap/ordered_set.h"
 #include "device/state/backend.h"
 
 typedef enum ladei_device_record_state {

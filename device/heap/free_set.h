@@ -20,8 +20,8 @@
 #ifndef LADE_DEVICE_HEAP_FREE_SET_H
 #define LADE_DEVICE_HEAP_FREE_SET_H
 
+#include "base/ordered_set.h"
 #include "base/size.h"
-#include "device/heap/ordered_set.h"
 
 enum {
   LADEI_DEVICE_FREE_FIRST_LOG2 = 9, /* 512 bytes, the smallest block */

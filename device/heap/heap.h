@@ -50,11 +50,11 @@
 #include <assert.h>
 
 #include "base/lock.h"
+#include "base/ordered_set.h"
 #include "base/slab.h"
 #include "device/heap/block_map.h"
 #include "device/heap/free_set.h"
 #include "device/heap/gauges.h"
-#include "device/heap/ordered_set.h"
 #include "device/heap/size_rules.h"
 #include "device/heap/start_bits.h"
 #include "lade/device.h"

@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-#include "device/heap/ordered_set.h"
+#include "base/ordered_set.h"
 #include "lade/status.h"
 #include "tools/replay/number_map.h"
 

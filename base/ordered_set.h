@@ -19,8 +19,8 @@
  * I2  Keys in one set differ.
  * Locks: the caller's.
  */
-#ifndef LADE_DEVICE_HEAP_ORDERED_SET_H
-#define LADE_DEVICE_HEAP_ORDERED_SET_H
+#ifndef LADE_BASE_ORDERED_SET_H
+#define LADE_BASE_ORDERED_SET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -136,4 +136,4 @@ static inline ladei_device_order_node *ladei_device_order_previous(const ladei_d
 /* Recounts order, links and balance. */
 bool ladei_device_ordered_set_check(const ladei_device_ordered_set *set);
 
-#endif /* LADE_DEVICE_HEAP_ORDERED_SET_H */
+#endif /* LADE_BASE_ORDERED_SET_H */

@@ -2,7 +2,7 @@
 /* The ordered set against a list, and where its finger answers. */
 #include <string.h>
 
-#include "device/heap/ordered_set.h"
+#include "base/ordered_set.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 

@@ -13,7 +13,7 @@
  * I6  previous and next are the neighbours in order; first and last the ends; the finger is a node of the set.
  * Locks: the caller's.
  */
-#include "device/heap/ordered_set.h"
+#include "base/ordered_set.h"
 
 enum { LEFT = 0, RIGHT = 1 };
 
