@@ -22,31 +22,30 @@ enum { EVEN = 0, LEFT_DEEP = LEFT + 1, RIGHT_DEEP = RIGHT + 1, LEAN_BITS = 3 };
 
 /* ---- Balance ----------------------------------------------------------------------------------------------------- */
 
-static ladei_device_order_node *parent_of(const ladei_device_order_node *node) {
-  return (ladei_device_order_node *)(node->parent_and_balance & ~(uintptr_t)LEAN_BITS);
+static ladei_order_node *parent_of(const ladei_order_node *node) {
+  return (ladei_order_node *)(node->parent_and_balance & ~(uintptr_t)LEAN_BITS);
 }
 
-static void parent_set(ladei_device_order_node *node, ladei_device_order_node *parent) {
+static void parent_set(ladei_order_node *node, ladei_order_node *parent) {
   node->parent_and_balance = (uintptr_t)parent | (node->parent_and_balance & LEAN_BITS);
 }
 
-static unsigned lean_of(const ladei_device_order_node *node) { return node->parent_and_balance & LEAN_BITS; }
+static unsigned lean_of(const ladei_order_node *node) { return node->parent_and_balance & LEAN_BITS; }
 
-static void lean_set(ladei_device_order_node *node, unsigned lean) {
+static void lean_set(ladei_order_node *node, unsigned lean) {
   node->parent_and_balance = (node->parent_and_balance & ~(uintptr_t)LEAN_BITS) | lean;
 }
 
 static unsigned lean_to(int side) { return (unsigned)side + 1; }
 
 /* Which child of its parent a node is. */
-static int side_of(const ladei_device_order_node *node, const ladei_device_order_node *parent) {
+static int side_of(const ladei_order_node *node, const ladei_order_node *parent) {
   return parent->child[RIGHT] == node;
 }
 
 /* Puts `with` (may be NULL) where `node` hangs. */
-static void node_replace(ladei_device_ordered_set *set, const ladei_device_order_node *node,
-                         ladei_device_order_node *with) {
-  ladei_device_order_node *parent = parent_of(node);
+static void node_replace(ladei_ordered_set *set, const ladei_order_node *node, ladei_order_node *with) {
+  ladei_order_node *parent = parent_of(node);
   if (parent == NULL)
     set->root = with;
   else
@@ -55,9 +54,9 @@ static void node_replace(ladei_device_ordered_set *set, const ladei_device_order
 }
 
 /* Lifts the child on `side` above `node`; returns it. Leans are the caller's. */
-static ladei_device_order_node *node_rotate(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
-  ladei_device_order_node *risen = node->child[side];
-  ladei_device_order_node *inner = risen->child[!side];
+static ladei_order_node *node_rotate(ladei_ordered_set *set, ladei_order_node *node, int side) {
+  ladei_order_node *risen = node->child[side];
+  ladei_order_node *inner = risen->child[!side];
   node_replace(set, node, risen);
   risen->child[!side] = node;
   parent_set(node, risen);
@@ -68,10 +67,10 @@ static ladei_device_order_node *node_rotate(ladei_device_ordered_set *set, ladei
 
 /* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that is there now; it is EVEN
  * exactly if the whole has become lower by 1. */
-static ladei_device_order_node *node_rebalance(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
-  ladei_device_order_node *child = node->child[side];
+static ladei_order_node *node_rebalance(ladei_ordered_set *set, ladei_order_node *node, int side) {
+  ladei_order_node *child = node->child[side];
   if (lean_of(child) == lean_to(!side)) {
-    ladei_device_order_node *inner = child->child[!side];
+    ladei_order_node *inner = child->child[!side];
     unsigned lean = lean_of(inner);
     node_rotate(set, child, !side);
     node_rotate(set, node, side);
@@ -88,10 +87,10 @@ static ladei_device_order_node *node_rebalance(ladei_device_ordered_set *set, la
 }
 
 /* The subtree on `side` of `node` has become higher by 1. */
-static void higher(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
+static void higher(ladei_ordered_set *set, ladei_order_node *node, int side) {
   while (lean_of(node) == EVEN) {
     lean_set(node, lean_to(side));
-    ladei_device_order_node *parent = parent_of(node);
+    ladei_order_node *parent = parent_of(node);
     if (parent == NULL) return;
     side = side_of(node, parent);
     node = parent;
@@ -103,7 +102,7 @@ static void higher(ladei_device_ordered_set *set, ladei_device_order_node *node,
 }
 
 /* The subtree on `side` of `node` (may be NULL) has become lower by 1. */
-static void lower(ladei_device_ordered_set *set, ladei_device_order_node *node, int side) {
+static void lower(ladei_ordered_set *set, ladei_order_node *node, int side) {
   while (node != NULL) {
     if (lean_of(node) == EVEN) {
       lean_set(node, lean_to(!side));
@@ -115,7 +114,7 @@ static void lower(ladei_device_ordered_set *set, ladei_device_order_node *node, 
       node = node_rebalance(set, node, !side);
       if (lean_of(node) != EVEN) return;
     }
-    ladei_device_order_node *parent = parent_of(node);
+    ladei_order_node *parent = parent_of(node);
     if (parent != NULL) side = side_of(node, parent);
     node = parent;
   }
@@ -123,8 +122,7 @@ static void lower(ladei_device_ordered_set *set, ladei_device_order_node *node, 
 
 /* ---- Order and finger -------------------------------------------------------------------------------------------- */
 
-static void order_link(ladei_device_ordered_set *set, ladei_device_order_node *node, ladei_device_order_node *low,
-                       ladei_device_order_node *high) {
+static void order_link(ladei_ordered_set *set, ladei_order_node *node, ladei_order_node *low, ladei_order_node *high) {
   node->previous = low;
   node->next = high;
   *(low == NULL ? &set->first : &low->next) = node;
@@ -132,9 +130,9 @@ static void order_link(ladei_device_ordered_set *set, ladei_device_order_node *n
   set->finger = node;
 }
 
-static void order_unlink(ladei_device_ordered_set *set, ladei_device_order_node *node) {
-  ladei_device_order_node *low = node->previous;
-  ladei_device_order_node *high = node->next;
+static void order_unlink(ladei_ordered_set *set, ladei_order_node *node) {
+  ladei_order_node *low = node->previous;
+  ladei_order_node *high = node->next;
   *(low == NULL ? &set->first : &low->next) = high;
   *(high == NULL ? &set->last : &high->previous) = low;
   set->finger = high == NULL ? low : high;
@@ -144,20 +142,20 @@ static void order_unlink(ladei_device_ordered_set *set, ladei_device_order_node 
 /* ---- Changing ---------------------------------------------------------------------------------------------------- */
 
 /* Where a new key goes: between two neighbours in order, of which exactly one has no child on the other's side. */
-static void gap_find(const ladei_device_ordered_set *set, const ladei_device_order_key *key,
-                     ladei_device_order_node **out_low, ladei_device_order_node **out_high) {
-  ladei_device_order_node *finger = set->finger;
-  ladei_device_order_node *low = NULL;
-  ladei_device_order_node *high = NULL;
-  if (finger != NULL && ladei_device_order_fits(finger->previous, key, finger)) {
+static void gap_find(const ladei_ordered_set *set, const ladei_order_key *key, ladei_order_node **out_low,
+                     ladei_order_node **out_high) {
+  ladei_order_node *finger = set->finger;
+  ladei_order_node *low = NULL;
+  ladei_order_node *high = NULL;
+  if (finger != NULL && ladei_order_fits(finger->previous, key, finger)) {
     low = finger->previous;
     high = finger;
-  } else if (finger != NULL && ladei_device_order_fits(finger, key, finger->next)) {
+  } else if (finger != NULL && ladei_order_fits(finger, key, finger->next)) {
     low = finger;
     high = finger->next;
   } else {
-    for (ladei_device_order_node *node = set->root; node != NULL;) {
-      bool right = ladei_device_order_less(&node->key, key);
+    for (ladei_order_node *node = set->root; node != NULL;) {
+      bool right = ladei_order_less(&node->key, key);
       *(right ? &low : &high) = node;
       node = node->child[right];
     }
@@ -166,12 +164,12 @@ static void gap_find(const ladei_device_ordered_set *set, const ladei_device_ord
   *out_high = high;
 }
 
-void ladei_device_ordered_set_insert_among(ladei_device_ordered_set *set, ladei_device_order_node *node) {
-  ladei_device_order_node *low;
-  ladei_device_order_node *high;
+void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *node) {
+  ladei_order_node *low;
+  ladei_order_node *high;
   gap_find(set, &node->key, &low, &high);
   bool below_high = high != NULL && high->child[LEFT] == NULL;
-  ladei_device_order_node *parent = below_high ? high : low;
+  ladei_order_node *parent = below_high ? high : low;
   int side = below_high ? LEFT : RIGHT;
   node->parent_and_balance = (uintptr_t)parent | EVEN;
   node->child[LEFT] = node->child[RIGHT] = NULL;
@@ -183,10 +181,9 @@ void ladei_device_ordered_set_insert_among(ladei_device_ordered_set *set, ladei_
 
 /* Puts the next larger node, which has no left child, where a node with two children hangs. Returns the lowest node
  * with a subtree that became lower, and on which side. */
-static ladei_device_order_node *heir_take_over(ladei_device_ordered_set *set, ladei_device_order_node *node,
-                                               int *out_side) {
-  ladei_device_order_node *heir = node->next;
-  ladei_device_order_node *changed = parent_of(heir);
+static ladei_order_node *heir_take_over(ladei_ordered_set *set, ladei_order_node *node, int *out_side) {
+  ladei_order_node *heir = node->next;
+  ladei_order_node *changed = parent_of(heir);
   *out_side = LEFT;
   if (changed == node) {
     changed = heir;
@@ -203,8 +200,8 @@ static ladei_device_order_node *heir_take_over(ladei_device_ordered_set *set, la
   return changed;
 }
 
-void ladei_device_ordered_set_remove_among(ladei_device_ordered_set *set, ladei_device_order_node *node) {
-  ladei_device_order_node *changed = parent_of(node);
+void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node) {
+  ladei_order_node *changed = parent_of(node);
   int side = changed != NULL ? side_of(node, changed) : LEFT;
   if (node->child[LEFT] != NULL && node->child[RIGHT] != NULL)
     changed = heir_take_over(set, node, &side);
@@ -215,20 +212,18 @@ void ladei_device_ordered_set_remove_among(ladei_device_ordered_set *set, ladei_
   lower(set, changed, side);
 }
 
-void ladei_device_ordered_set_move_away(ladei_device_ordered_set *set, ladei_device_order_node *node,
-                                        const ladei_device_order_key *key) {
-  ladei_device_ordered_set_remove(set, node);
+void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  ladei_ordered_set_remove(set, node);
   node->key = *key;
-  ladei_device_ordered_set_insert(set, node);
+  ladei_ordered_set_insert(set, node);
 }
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-ladei_device_order_node *ladei_device_ordered_set_descend(const ladei_device_ordered_set *set,
-                                                          ladei_device_order_key key) {
-  ladei_device_order_node *best = NULL;
-  for (ladei_device_order_node *node = set->root; node != NULL;) {
-    if (ladei_device_order_less(&node->key, &key)) {
+ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, ladei_order_key key) {
+  ladei_order_node *best = NULL;
+  for (ladei_order_node *node = set->root; node != NULL;) {
+    if (ladei_order_less(&node->key, &key)) {
       node = node->child[RIGHT];
     } else {
       best = node;
@@ -238,11 +233,10 @@ ladei_device_order_node *ladei_device_ordered_set_descend(const ladei_device_ord
   return best;
 }
 
-ladei_device_order_node *ladei_device_ordered_set_at_most(const ladei_device_ordered_set *set,
-                                                          ladei_device_order_key key) {
-  ladei_device_order_node *best = NULL;
-  for (ladei_device_order_node *node = set->root; node != NULL;) {
-    if (ladei_device_order_less(&key, &node->key)) {
+ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key) {
+  ladei_order_node *best = NULL;
+  for (ladei_order_node *node = set->root; node != NULL;) {
+    if (ladei_order_less(&key, &node->key)) {
       node = node->child[LEFT];
     } else {
       best = node;
@@ -256,20 +250,20 @@ ladei_device_order_node *ladei_device_ordered_set_at_most(const ladei_device_ord
 
 /* What the walk over a tree has seen. */
 typedef struct tree_walk {
-  const ladei_device_order_node *previous; /* in order */
+  const ladei_order_node *previous; /* in order */
   size_t count;
   bool finger_found;
   bool right; /* so far */
 } tree_walk;
 
 /* Height of a subtree, whose nodes are checked in order: the links of the order against the tree. */
-static unsigned subtree_check(const ladei_device_ordered_set *set, const ladei_device_order_node *node,
-                              const ladei_device_order_node *parent, tree_walk *seen) {
+static unsigned subtree_check(const ladei_ordered_set *set, const ladei_order_node *node,
+                              const ladei_order_node *parent, tree_walk *seen) {
   if (node == NULL) return 0;
   unsigned left = subtree_check(set, node->child[LEFT], node, seen);
-  const ladei_device_order_node *previous = seen->previous;
+  const ladei_order_node *previous = seen->previous;
   bool linked = node->previous == previous && (previous == NULL || previous->next == node) && parent_of(node) == parent;
-  bool ordered = previous == NULL || ladei_device_order_less(&previous->key, &node->key);
+  bool ordered = previous == NULL || ladei_order_less(&previous->key, &node->key);
   seen->previous = node;
   seen->count++;
   seen->finger_found = seen->finger_found || node == set->finger;
@@ -280,10 +274,10 @@ static unsigned subtree_check(const ladei_device_ordered_set *set, const ladei_d
   return 1 + (left > right ? left : right);
 }
 
-bool ladei_device_ordered_set_check(const ladei_device_ordered_set *set) {
+bool ladei_ordered_set_check(const ladei_ordered_set *set) {
   tree_walk seen = {.right = true};
   subtree_check(set, set->root, NULL, &seen);
-  const ladei_device_order_node *first = set->root;
+  const ladei_order_node *first = set->root;
   while (first != NULL && first->child[LEFT] != NULL) first = first->child[LEFT];
   bool ended = seen.previous == NULL || seen.previous->next == NULL;
   bool finger_right = set->root == NULL ? set->finger == NULL : seen.finger_found;

@@ -15,7 +15,7 @@
  * Programs allocate and free the same sizes again and again, so most keys are looked for where the last change was. The
  * finger answers those without a walk, however large the set is. Allocates nothing, so nothing here can fail.
  *
- * I1  The key of a node changes only by ladei_device_ordered_set_move while it is in a set.
+ * I1  The key of a node changes only by ladei_ordered_set_move while it is in a set.
  * I2  Keys in one set differ.
  * Locks: the caller's.
  */
@@ -26,46 +26,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct ladei_device_order_key {
+typedef struct ladei_order_key {
   uint64_t word[3];
-} ladei_device_order_key;
+} ladei_order_key;
 
 /* One line of cache, where the record is aligned so: a walk down a large tree is a row of cache misses. */
-typedef struct ladei_device_order_node {
-  ladei_device_order_key key;
-  struct ladei_device_order_node *previous; /* in order; NULL at the ends */
-  struct ladei_device_order_node *next;
-  struct ladei_device_order_node *child[2]; /* smaller, larger keys */
-  uintptr_t parent_and_balance; /* the parent's address; in its two lowest bits, which child is the deeper one */
-} ladei_device_order_node;
-_Static_assert(sizeof(ladei_device_order_node) == 64, "a node is one line of cache");
+typedef struct ladei_order_node {
+  ladei_order_key key;
+  struct ladei_order_node *previous; /* in order; NULL at the ends */
+  struct ladei_order_node *next;
+  struct ladei_order_node *child[2]; /* smaller, larger keys */
+  uintptr_t parent_and_balance;      /* the parent's address; in its two lowest bits, which child is the deeper one */
+} ladei_order_node;
+_Static_assert(sizeof(ladei_order_node) == 64, "a node is one line of cache");
 
-typedef struct ladei_device_ordered_set {
-  ladei_device_order_node *root;
+typedef struct ladei_ordered_set {
+  ladei_order_node *root;
   size_t count;
-  ladei_device_order_node *first;
-  ladei_device_order_node *last;
-  ladei_device_order_node *finger; /* some node, near the last change; NULL: the set is empty */
-} ladei_device_ordered_set;
+  ladei_order_node *first;
+  ladei_order_node *last;
+  ladei_order_node *finger; /* some node, near the last change; NULL: the set is empty */
+} ladei_ordered_set;
 
 /* The record that embeds `node` as its member `member`; NULL stays NULL. */
-#define LADEI_DEVICE_ORDER_RECORD(node, type, member)                                                                  \
+#define LADEI_ORDER_RECORD(node, type, member)                                                                         \
   ((node) == NULL ? NULL : (type *)(void *)((char *)(node)-offsetof(type, member)))
 
-static inline bool ladei_device_order_less(const ladei_device_order_key *a, const ladei_device_order_key *b) {
+static inline bool ladei_order_less(const ladei_order_key *a, const ladei_order_key *b) {
   if (a->word[0] != b->word[0]) return a->word[0] < b->word[0];
   if (a->word[1] != b->word[1]) return a->word[1] < b->word[1];
   return a->word[2] < b->word[2];
 }
 
 /* The two below for sets that hold other nodes. */
-void ladei_device_ordered_set_insert_among(ladei_device_ordered_set *set, ladei_device_order_node *node);
-void ladei_device_ordered_set_remove_among(ladei_device_ordered_set *set, ladei_device_order_node *node);
+void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *node);
+void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node);
 
 /* `node->key` is set by the caller. The node is in no set. */
-static inline void ladei_device_ordered_set_insert(ladei_device_ordered_set *set, ladei_device_order_node *node) {
+static inline void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node) {
   if (set->root != NULL) {
-    ladei_device_ordered_set_insert_among(set, node);
+    ladei_ordered_set_insert_among(set, node);
     return;
   }
   node->previous = node->next = node->child[0] = node->child[1] = NULL;
@@ -75,9 +75,9 @@ static inline void ladei_device_ordered_set_insert(ladei_device_ordered_set *set
 }
 
 /* The node is in this set. */
-static inline void ladei_device_ordered_set_remove(ladei_device_ordered_set *set, ladei_device_order_node *node) {
+static inline void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_node *node) {
   if (set->count != 1) {
-    ladei_device_ordered_set_remove_among(set, node);
+    ladei_ordered_set_remove_among(set, node);
     return;
   }
   set->root = set->first = set->last = set->finger = NULL;
@@ -85,55 +85,43 @@ static inline void ladei_device_ordered_set_remove(ladei_device_ordered_set *set
 }
 
 /* Whether the key belongs between two neighbours; NULL is beyond the end. */
-static inline bool ladei_device_order_fits(const ladei_device_order_node *low, const ladei_device_order_key *key,
-                                           const ladei_device_order_node *high) {
-  return (low == NULL || ladei_device_order_less(&low->key, key)) &&
-         (high == NULL || ladei_device_order_less(key, &high->key));
+static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_order_key *key,
+                                    const ladei_order_node *high) {
+  return (low == NULL || ladei_order_less(&low->key, key)) && (high == NULL || ladei_order_less(key, &high->key));
 }
 
 /* The one below for a node that must go elsewhere. */
-void ladei_device_ordered_set_move_away(ladei_device_ordered_set *set, ladei_device_order_node *node,
-                                        const ladei_device_order_key *key);
+void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key);
 
 /* Gives a node of this set another key. O(1) where it stays between its neighbours. */
-static inline void ladei_device_ordered_set_move(ladei_device_ordered_set *set, ladei_device_order_node *node,
-                                                 const ladei_device_order_key *key) {
-  if (ladei_device_order_fits(node->previous, key, node->next)) {
+static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
+  if (ladei_order_fits(node->previous, key, node->next)) {
     node->key = *key;
     set->finger = node;
   } else {
-    ladei_device_ordered_set_move_away(set, node, key);
+    ladei_ordered_set_move_away(set, node, key);
   }
 }
 
-/* As ladei_device_ordered_set_at_least, by the tree alone. */
-ladei_device_order_node *ladei_device_ordered_set_descend(const ladei_device_ordered_set *set,
-                                                          ladei_device_order_key key);
+/* As ladei_ordered_set_at_least, by the tree alone. */
+ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, ladei_order_key key);
 
 /* Smallest node whose key is at least `key`; NULL if there is none. */
-static inline ladei_device_order_node *ladei_device_ordered_set_at_least(const ladei_device_ordered_set *set,
-                                                                         ladei_device_order_key key) {
-  ladei_device_order_node *finger = set->finger;
-  bool there = finger != NULL && !ladei_device_order_less(&finger->key, &key) &&
-               (finger->previous == NULL || ladei_device_order_less(&finger->previous->key, &key));
-  return there ? finger : ladei_device_ordered_set_descend(set, key);
+static inline ladei_order_node *ladei_ordered_set_at_least(const ladei_ordered_set *set, ladei_order_key key) {
+  ladei_order_node *finger = set->finger;
+  bool there = finger != NULL && !ladei_order_less(&finger->key, &key) &&
+               (finger->previous == NULL || ladei_order_less(&finger->previous->key, &key));
+  return there ? finger : ladei_ordered_set_descend(set, key);
 }
 /* Largest node whose key is at most `key`; NULL if there is none. */
-ladei_device_order_node *ladei_device_ordered_set_at_most(const ladei_device_ordered_set *set,
-                                                          ladei_device_order_key key);
+ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key);
 
-static inline ladei_device_order_node *ladei_device_ordered_set_first(const ladei_device_ordered_set *set) {
-  return set->first;
-}
+static inline ladei_order_node *ladei_ordered_set_first(const ladei_ordered_set *set) { return set->first; }
 /* In-order neighbours; NULL at the ends. */
-static inline ladei_device_order_node *ladei_device_order_next(const ladei_device_order_node *node) {
-  return node->next;
-}
-static inline ladei_device_order_node *ladei_device_order_previous(const ladei_device_order_node *node) {
-  return node->previous;
-}
+static inline ladei_order_node *ladei_order_next(const ladei_order_node *node) { return node->next; }
+static inline ladei_order_node *ladei_order_previous(const ladei_order_node *node) { return node->previous; }
 
 /* Recounts order, links and balance. */
-bool ladei_device_ordered_set_check(const ladei_device_ordered_set *set);
+bool ladei_ordered_set_check(const ladei_ordered_set *set);
 
 #endif /* LADE_BASE_ORDERED_SET_H */

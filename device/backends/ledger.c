@@ -17,8 +17,8 @@
 
 static ladei_device_ledger *ledger_of(lade_device_allocator *allocator) { return allocator->backend_state; }
 
-static ladei_device_record *record_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_record, order);
+static ladei_device_record *record_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_device_record, order);
 }
 
 static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
@@ -87,8 +87,8 @@ static void record_state_set(lade_device_allocator *allocator, ladei_device_reco
 /* The record that an address lies in, any state; NULL if in none. */
 static ladei_device_record *record_find(lade_device_allocator *allocator, uint64_t address) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_order_key key = {{address, 0, 0}};
-  ladei_device_record *record = record_of(ladei_device_ordered_set_at_most(&ledger_of(allocator)->by_address, key));
+  ladei_order_key key = {{address, 0, 0}};
+  ladei_device_record *record = record_of(ladei_ordered_set_at_most(&ledger_of(allocator)->by_address, key));
   return record != NULL && address - record->address < record->bytes ? record : NULL;
 }
 
@@ -111,16 +111,15 @@ lade_status ladei_device_ledger_lookup(lade_device_allocator *allocator, const v
 /* Whether any record has a byte of the range. */
 static bool range_taken(lade_device_allocator *allocator, uint64_t address, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_order_key last = {{address + (bytes - 1), 0, 0}};
-  const ladei_device_record *record =
-      record_of(ladei_device_ordered_set_at_most(&ledger_of(allocator)->by_address, last));
+  ladei_order_key last = {{address + (bytes - 1), 0, 0}};
+  const ladei_device_record *record = record_of(ladei_ordered_set_at_most(&ledger_of(allocator)->by_address, last));
   return record != NULL && record->address + record->bytes > address;
 }
 
 static void record_insert(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
-  record->order.key = (ladei_device_order_key){{record->address, 0, 0}};
-  ladei_device_ordered_set_insert(&ledger_of(allocator)->by_address, &record->order);
+  record->order.key = (ladei_order_key){{record->address, 0, 0}};
+  ladei_ordered_set_insert(&ledger_of(allocator)->by_address, &record->order);
 }
 
 /* The memory is handed out. */
@@ -181,9 +180,9 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_acquire(&allocator->lock);
   record_state_set(allocator, record, LADEI_DEVICE_RECORD_GIVING);
-  ladei_device_ordered_set_remove(&ledger->by_address, &record->order);
-  record->order.key = (ladei_device_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
-  ladei_device_ordered_set_insert(&ledger->giving, &record->order);
+  ladei_ordered_set_remove(&ledger->by_address, &record->order);
+  record->order.key = (ladei_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
+  ladei_ordered_set_insert(&ledger->giving, &record->order);
   ladei_stream stream = record->stream;
   bool retired = record->stream_retired;
   idle = idle || record->stream_noted;
@@ -196,7 +195,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   ladei_lock_acquire(&allocator->lock);
   nested_call_end(allocator, &call);
   allocator->returns_in_flight--;
-  ladei_device_ordered_set_remove(&ledger->giving, &record->order);
+  ladei_ordered_set_remove(&ledger->giving, &record->order);
   if (status == LADE_OK) {
     record_leave(allocator, record);
     allocator->returns++;
@@ -522,8 +521,8 @@ lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, 
 static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_lock_assert_held(&allocator->lock);
   assert(stream->kind == LADEI_STREAM_ORDINARY);
-  ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger_of(allocator)->by_address);
-  for (; node != NULL; node = ladei_device_order_next(node)) {
+  ladei_order_node *node = ladei_ordered_set_first(&ledger_of(allocator)->by_address);
+  for (; node != NULL; node = ladei_order_next(node)) {
     ladei_device_record *record = record_of(node);
     if (record->state != LADEI_DEVICE_RECORD_LIVE || record->stream_noted || !streams_equal(&record->stream, stream))
       continue;
@@ -535,12 +534,11 @@ static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_s
 }
 
 /* Marks the stream's records of a set; how many there are. Lock held. */
-static size_t records_mark(const lade_device_allocator *allocator, const ladei_device_ordered_set *set,
+static size_t records_mark(const lade_device_allocator *allocator, const ladei_ordered_set *set,
                            const ladei_stream *stream) {
   ladei_lock_assert_held(&allocator->lock);
   size_t count = 0;
-  for (ladei_device_order_node *node = ladei_device_ordered_set_first(set); node != NULL;
-       node = ladei_device_order_next(node)) {
+  for (ladei_order_node *node = ladei_ordered_set_first(set); node != NULL; node = ladei_order_next(node)) {
     ladei_device_record *record = record_of(node);
     if (!streams_equal(&record->stream, stream)) continue;
     record->stream_retired = true;
@@ -607,9 +605,9 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
   const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t live = 0, live_bytes = 0, active_bytes = 0, end = 0;
   size_t refused = 0;
-  if (!ladei_device_ordered_set_check(&ledger->by_address)) return "L1 order of records";
-  for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->by_address); node != NULL;
-       node = ladei_device_order_next(node)) {
+  if (!ladei_ordered_set_check(&ledger->by_address)) return "L1 order of records";
+  for (ladei_order_node *node = ladei_ordered_set_first(&ledger->by_address); node != NULL;
+       node = ladei_order_next(node)) {
     const ladei_device_record *record = record_of(node);
     if (record->address < end) return "L1 ranges do not overlap";
     end = record->address + record->bytes;
@@ -618,8 +616,7 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     live++;
     live_bytes += record->bytes;
   }
-  for (ladei_device_order_node *node = ladei_device_ordered_set_first(&ledger->giving); node != NULL;
-       node = ladei_device_order_next(node))
+  for (ladei_order_node *node = ladei_ordered_set_first(&ledger->giving); node != NULL; node = ladei_order_next(node))
     active_bytes += record_of(node)->bytes;
   for (const ladei_device_record *record = ledger->refused; record != NULL; record = record->next_refused) {
     if (record->state != LADEI_DEVICE_RECORD_REFUSED) return "L3 state of a refused record";

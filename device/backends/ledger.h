@@ -38,7 +38,7 @@ typedef enum ladei_device_record_state {
 
 typedef struct ladei_device_record {
   ladei_slab_head head;
-  ladei_device_order_node order; /* in by_address, or in giving by its own address */
+  ladei_order_node order; /* in by_address, or in giving by its own address */
   struct ladei_device_record *next_refused;
   ladei_retire_ticket ticket; /* uses by other streams, and by its own if that was retired before the free */
   uint64_t address;
@@ -66,8 +66,8 @@ typedef struct ladei_device_nested_call ladei_device_nested_call;
 typedef struct ladei_device_ledger {
   const ladei_device_ledger_source *source;
   ladei_slab records;
-  ladei_device_ordered_set by_address;
-  ladei_device_ordered_set giving;
+  ladei_ordered_set by_address;
+  ladei_ordered_set giving;
   ladei_device_record *refused; /* first in, first out */
   ladei_device_record **refused_end;
   atomic_size_t refused_count;     /* their number; written under the lock */

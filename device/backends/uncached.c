@@ -25,14 +25,14 @@
 
 typedef struct direct_block {
   ladei_slab_head head;
-  ladei_device_order_node order; /* by address */
+  ladei_order_node order; /* by address */
   uint64_t address;
   size_t bytes;
 } direct_block;
 
 typedef struct uncached_state {
   ladei_slab records; /* of direct_block */
-  ladei_device_ordered_set blocks;
+  ladei_ordered_set blocks;
 } uncached_state;
 
 static uncached_state *state_of(lade_device_allocator *allocator) { return allocator->backend_state; }
@@ -41,9 +41,8 @@ static uncached_state *state_of(lade_device_allocator *allocator) { return alloc
 static direct_block *block_find(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  ladei_device_order_node *node =
-      ladei_device_ordered_set_at_most(&state_of(allocator)->blocks, (ladei_device_order_key){{address, 0, 0}});
-  direct_block *block = LADEI_DEVICE_ORDER_RECORD(node, direct_block, order);
+  ladei_order_node *node = ladei_ordered_set_at_most(&state_of(allocator)->blocks, (ladei_order_key){{address, 0, 0}});
+  direct_block *block = LADEI_ORDER_RECORD(node, direct_block, order);
   return block != NULL && address - block->address < block->bytes ? block : NULL;
 }
 
@@ -80,8 +79,8 @@ static lade_status direct_alloc(lade_device_allocator *allocator, size_t bytes, 
   if (status == LADE_OK) {
     block->address = (uint64_t)(uintptr_t)pointer;
     block->bytes = bytes;
-    block->order.key = (ladei_device_order_key){{block->address, 0, 0}};
-    ladei_device_ordered_set_insert(&state->blocks, &block->order);
+    block->order.key = (ladei_order_key){{block->address, 0, 0}};
+    ladei_ordered_set_insert(&state->blocks, &block->order);
   } else {
     ladei_slab_free(&state->records, block);
   }
@@ -118,7 +117,7 @@ static lade_status block_claim(lade_device_allocator *allocator, direct_block *b
     return ladei_device_pointer_interior(allocator, "lade_device_free", pointer,
                                          (uint64_t)(uintptr_t)pointer - block->address);
   }
-  ladei_device_ordered_set_remove(&state_of(allocator)->blocks, &block->order);
+  ladei_ordered_set_remove(&state_of(allocator)->blocks, &block->order);
   return LADE_OK;
 }
 
@@ -135,7 +134,7 @@ static lade_status direct_free(lade_device_allocator *allocator, void *pointer) 
   if (status == LADE_OK)
     ladei_slab_free(&state_of(allocator)->records, block);
   else
-    ladei_device_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
+    ladei_ordered_set_insert(&state_of(allocator)->blocks, &block->order);
   ladei_lock_release(&allocator->lock);
   return status;
 }

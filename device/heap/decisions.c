@@ -12,8 +12,8 @@
 #include "device/heap/heap.h"
 #include "device/heap/recent.h"
 
-static ladei_device_block *block_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+static ladei_device_block *block_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_device_block, order);
 }
 
 /* Next free block of the same stream; NULL after its last. */

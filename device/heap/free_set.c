@@ -2,26 +2,26 @@
 /* Free set; model and invariants in free_set.h. */
 #include "device/heap/free_set.h"
 
-static uint64_t stream_of(const ladei_device_order_node *node) { return node->key.word[0]; }
-static size_t class_of(const ladei_device_free_set *set, const ladei_device_order_node *node) {
+static uint64_t stream_of(const ladei_order_node *node) { return node->key.word[0]; }
+static size_t class_of(const ladei_device_free_set *set, const ladei_order_node *node) {
   return ladei_device_free_set_class(set, node->key.word[1]);
 }
 
-static ladei_device_order_node *of_stream(ladei_device_order_node *node, uint64_t stream) {
+static ladei_order_node *of_stream(ladei_order_node *node, uint64_t stream) {
   return node != NULL && stream_of(node) == stream ? node : NULL;
 }
 
 /* ---- Spreading --------------------------------------------------------------------------------------------------- */
 
 /* Takes the nodes out in order, linked through `next`, which a node in no set does not need. */
-static ladei_device_order_node *nodes_take(ladei_device_free_set *set) {
-  ladei_device_order_node *first = NULL;
-  ladei_device_order_node **end = &first;
+static ladei_order_node *nodes_take(ladei_device_free_set *set) {
+  ladei_order_node *first = NULL;
+  ladei_order_node **end = &first;
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    ladei_device_order_node *node;
-    while ((node = ladei_device_ordered_set_first(&set->classes[class])) != NULL) {
-      ladei_device_ordered_set_remove(&set->classes[class], node);
+    ladei_order_node *node;
+    while ((node = ladei_ordered_set_first(&set->classes[class])) != NULL) {
+      ladei_ordered_set_remove(&set->classes[class], node);
       *end = node;
       end = &node->next;
     }
@@ -31,18 +31,17 @@ static ladei_device_order_node *nodes_take(ladei_device_free_set *set) {
 }
 
 void ladei_device_free_set_spread(ladei_device_free_set *set, bool spread) {
-  ladei_device_order_node *node = nodes_take(set);
+  ladei_order_node *node = nodes_take(set);
   for (size_t word = 0; word < LADEI_DEVICE_FREE_WORDS; word++) set->used[word] = 0;
   set->count = 0;
   set->spread = spread;
-  for (ladei_device_order_node *next; node != NULL; node = next) {
+  for (ladei_order_node *next; node != NULL; node = next) {
     next = node->next;
     ladei_device_free_set_insert(set, node);
   }
 }
 
-void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_device_order_node *node,
-                                      const ladei_device_order_key *key) {
+void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_order_node *node, const ladei_order_key *key) {
   ladei_device_free_set_remove(set, node);
   node->key = *key;
   ladei_device_free_set_insert(set, node);
@@ -62,41 +61,38 @@ static size_t used_below(const ladei_device_free_set *set, size_t class) {
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-static ladei_device_order_node *find_below(const ladei_device_free_set *set, uint64_t stream, size_t class) {
+static ladei_order_node *find_below(const ladei_device_free_set *set, uint64_t stream, size_t class) {
   for (class = used_below(set, class); class < LADEI_DEVICE_FREE_CLASSES; class = used_below(set, class)) {
-    ladei_device_order_key to = {{stream, UINT64_MAX, UINT64_MAX}};
-    ladei_device_order_node *node = of_stream(ladei_device_ordered_set_at_most(&set->classes[class], to), stream);
+    ladei_order_key to = {{stream, UINT64_MAX, UINT64_MAX}};
+    ladei_order_node *node = of_stream(ladei_ordered_set_at_most(&set->classes[class], to), stream);
     if (node != NULL) return node;
   }
   return NULL;
 }
 
-ladei_device_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set,
-                                                      const ladei_device_order_node *node) {
-  ladei_device_order_node *next = of_stream(ladei_device_order_next(node), stream_of(node));
+ladei_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set, const ladei_order_node *node) {
+  ladei_order_node *next = of_stream(ladei_order_next(node), stream_of(node));
   return next != NULL ? next : ladei_device_free_set_find_from(set, class_of(set, node) + 1, node->key);
 }
 
-ladei_device_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set,
-                                                       const ladei_device_order_node *node) {
-  ladei_device_order_node *previous = of_stream(ladei_device_order_previous(node), stream_of(node));
+ladei_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set, const ladei_order_node *node) {
+  ladei_order_node *previous = of_stream(ladei_order_previous(node), stream_of(node));
   return previous != NULL ? previous : find_below(set, stream_of(node), class_of(set, node));
 }
 
-ladei_device_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream) {
+ladei_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream) {
   return find_below(set, stream, LADEI_DEVICE_FREE_CLASSES);
 }
 
 uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set) {
   size_t class = used_below(set, LADEI_DEVICE_FREE_CLASSES);
   uint64_t largest = 0;
-  ladei_device_order_node *node =
-      class < LADEI_DEVICE_FREE_CLASSES ? ladei_device_ordered_set_first(&set->classes[class]) : NULL;
+  ladei_order_node *node = class < LADEI_DEVICE_FREE_CLASSES ? ladei_ordered_set_first(&set->classes[class]) : NULL;
   while (node != NULL) {
-    ladei_device_order_key end = {{stream_of(node), UINT64_MAX, UINT64_MAX}};
-    node = ladei_device_ordered_set_at_most(&set->classes[class], end); /* the stream's last */
+    ladei_order_key end = {{stream_of(node), UINT64_MAX, UINT64_MAX}};
+    node = ladei_ordered_set_at_most(&set->classes[class], end); /* the stream's last */
     if (node->key.word[1] > largest) largest = node->key.word[1];
-    node = ladei_device_order_next(node);
+    node = ladei_order_next(node);
   }
   return largest;
 }
@@ -104,22 +100,20 @@ uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set) {
 /* ---- All --------------------------------------------------------------------------------------------------------- */
 
 /* The smallest node of the first stream from `stream` on: of all classes the lowest one that has it. */
-static ladei_device_order_node *first_from(const ladei_device_free_set *set, uint64_t stream) {
-  ladei_device_order_node *first = NULL;
+static ladei_order_node *first_from(const ladei_device_free_set *set, uint64_t stream) {
+  ladei_order_node *first = NULL;
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    ladei_device_order_node *node =
-        ladei_device_ordered_set_at_least(&set->classes[class], (ladei_device_order_key){{stream, 0, 0}});
+    ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], (ladei_order_key){{stream, 0, 0}});
     if (node != NULL && (first == NULL || stream_of(node) < stream_of(first))) first = node;
   }
   return first;
 }
 
-ladei_device_order_node *ladei_device_free_set_first(const ladei_device_free_set *set) { return first_from(set, 0); }
+ladei_order_node *ladei_device_free_set_first(const ladei_device_free_set *set) { return first_from(set, 0); }
 
-ladei_device_order_node *ladei_device_free_set_next(const ladei_device_free_set *set,
-                                                    const ladei_device_order_node *node) {
-  ladei_device_order_node *next = ladei_device_free_set_larger(set, node);
+ladei_order_node *ladei_device_free_set_next(const ladei_device_free_set *set, const ladei_order_node *node) {
+  ladei_order_node *next = ladei_device_free_set_larger(set, node);
   if (next != NULL || stream_of(node) == UINT64_MAX) return next;
   return first_from(set, stream_of(node) + 1);
 }
@@ -129,10 +123,9 @@ bool ladei_device_free_set_check(const ladei_device_free_set *set) {
   size_t count = 0;
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    const ladei_device_ordered_set *nodes = &set->classes[class];
-    if (nodes->count == 0 || !ladei_device_ordered_set_check(nodes)) return false;
-    for (const ladei_device_order_node *node = ladei_device_ordered_set_first(nodes); node != NULL;
-         node = ladei_device_order_next(node))
+    const ladei_ordered_set *nodes = &set->classes[class];
+    if (nodes->count == 0 || !ladei_ordered_set_check(nodes)) return false;
+    for (const ladei_order_node *node = ladei_ordered_set_first(nodes); node != NULL; node = ladei_order_next(node))
       if (class_of(set, node) != class) return false;
     count += nodes->count;
   }

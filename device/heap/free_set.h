@@ -38,7 +38,7 @@ typedef struct ladei_device_free_set {
   bool spread;
   size_t count;
   uint64_t used[LADEI_DEVICE_FREE_WORDS];
-  ladei_device_ordered_set classes[LADEI_DEVICE_FREE_CLASSES];
+  ladei_ordered_set classes[LADEI_DEVICE_FREE_CLASSES];
 } ladei_device_free_set;
 
 /* One byte less decides: a whole segment, of a round size, shares its class with what a small block leaves of it. */
@@ -70,43 +70,42 @@ static inline size_t ladei_device_free_set_used(const ladei_device_free_set *set
 }
 
 /* `node->key` is (stream, size, address). The node is in no set. */
-static inline void ladei_device_free_set_insert(ladei_device_free_set *set, ladei_device_order_node *node) {
+static inline void ladei_device_free_set_insert(ladei_device_free_set *set, ladei_order_node *node) {
   if (!set->spread && set->count == LADEI_DEVICE_FREE_SPREAD_AT) ladei_device_free_set_spread(set, true);
   size_t class = ladei_device_free_set_class(set, node->key.word[1]);
-  ladei_device_ordered_set_insert(&set->classes[class], node);
+  ladei_ordered_set_insert(&set->classes[class], node);
   set->used[class / 64] |= UINT64_C(1) << (class % 64);
   set->count++;
 }
 
 /* The node is in this set. */
-static inline void ladei_device_free_set_remove(ladei_device_free_set *set, ladei_device_order_node *node) {
+static inline void ladei_device_free_set_remove(ladei_device_free_set *set, ladei_order_node *node) {
   size_t class = ladei_device_free_set_class(set, node->key.word[1]);
-  ladei_device_ordered_set_remove(&set->classes[class], node);
+  ladei_ordered_set_remove(&set->classes[class], node);
   if (set->classes[class].root == NULL) set->used[class / 64] &= ~(UINT64_C(1) << (class % 64));
   set->count--;
   if (set->spread && set->count == LADEI_DEVICE_FREE_GATHER_AT) ladei_device_free_set_spread(set, false);
 }
 
 /* Gives a node of this set a key of another class. */
-void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_device_order_node *node,
-                                      const ladei_device_order_key *key);
+void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_order_node *node, const ladei_order_key *key);
 
 /* Gives a node of this set another key. */
-static inline void ladei_device_free_set_move(ladei_device_free_set *set, ladei_device_order_node *node,
-                                              const ladei_device_order_key *key) {
+static inline void ladei_device_free_set_move(ladei_device_free_set *set, ladei_order_node *node,
+                                              const ladei_order_key *key) {
   size_t class = ladei_device_free_set_class(set, key->word[1]);
   if (class == ladei_device_free_set_class(set, node->key.word[1]))
-    ladei_device_ordered_set_move(&set->classes[class], node, key);
+    ladei_ordered_set_move(&set->classes[class], node, key);
   else
     ladei_device_free_set_move_class(set, node, key);
 }
 
 /* The stream's first node in the classes from `class` on that is at or after `key`, one of the stream. */
-static inline ladei_device_order_node *ladei_device_free_set_find_from(const ladei_device_free_set *set, size_t class,
-                                                                       ladei_device_order_key key) {
+static inline ladei_order_node *ladei_device_free_set_find_from(const ladei_device_free_set *set, size_t class,
+                                                                ladei_order_key key) {
   for (class = ladei_device_free_set_used(set, class); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    ladei_device_order_node *node = ladei_device_ordered_set_at_least(&set->classes[class], key);
+    ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], key);
     if (node != NULL && node->key.word[0] == key.word[0]) return node;
   }
   return NULL;
@@ -114,28 +113,25 @@ static inline ladei_device_order_node *ladei_device_free_set_find_from(const lad
 
 /* The stream's smallest node of at least `size`, the lowest address of equals; NULL if there is none. Inlined by force,
  * since every allocation asks. */
-static inline __attribute__((always_inline)) ladei_device_order_node *
+static inline __attribute__((always_inline)) ladei_order_node *
 ladei_device_free_set_find(const ladei_device_free_set *set, uint64_t stream, uint64_t size) {
-  ladei_device_order_key key = {{stream, size, 0}};
+  ladei_order_key key = {{stream, size, 0}};
   if (set->spread) return ladei_device_free_set_find_from(set, ladei_device_free_class(size), key);
-  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&set->classes[0], key);
+  ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[0], key);
   return node != NULL && node->key.word[0] == stream ? node : NULL;
 }
 
 /* The stream's next and previous node in order; its largest one. NULL if there is none. */
-ladei_device_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set,
-                                                      const ladei_device_order_node *node);
-ladei_device_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set,
-                                                       const ladei_device_order_node *node);
-ladei_device_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream);
+ladei_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set, const ladei_order_node *node);
+ladei_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set, const ladei_order_node *node);
+ladei_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream);
 
 /* The largest size of all streams; 0 in an empty set. A walk over the streams of one class, not over its nodes. */
 uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set);
 
 /* All nodes of all streams in order. The next one may be asked for before `node` is removed. NULL at the end. */
-ladei_device_order_node *ladei_device_free_set_first(const ladei_device_free_set *set);
-ladei_device_order_node *ladei_device_free_set_next(const ladei_device_free_set *set,
-                                                    const ladei_device_order_node *node);
+ladei_order_node *ladei_device_free_set_first(const ladei_device_free_set *set);
+ladei_order_node *ladei_device_free_set_next(const ladei_device_free_set *set, const ladei_order_node *node);
 
 /* Recounts the invariants. */
 bool ladei_device_free_set_check(const ladei_device_free_set *set);

@@ -138,8 +138,8 @@ void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_hea
   ladei_slab_free(&heap->segments, segment);
 }
 
-static ladei_device_heap_segment *segment_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_heap_segment, order);
+static ladei_device_heap_segment *segment_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_device_heap_segment, order);
 }
 
 /* The driver has it back: gauges, for a plain one, and its pool's count. */
@@ -160,7 +160,7 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
 static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   ladei_device_heap_assert_locked(heap);
   if (segment->counted_out) return;
-  ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
+  ladei_ordered_set_remove(&heap->hidden, &segment->order);
   segment->counted_out = true;
   segment_count_out(heap, segment);
   if (heap->listener != NULL) heap->listener->segment_gone(heap, segment);
@@ -169,9 +169,9 @@ static void hidden_count_out(ladei_device_heap *heap, ladei_device_heap_segment 
 /* Hidden segments whose addresses the driver has handed out again: it has taken them back, though the call that gave
  * them back has not returned yet. */
 static void hidden_expire(ladei_device_heap *heap, uint64_t address, size_t size) {
-  ladei_device_order_key last = {{address + size - 1, UINT64_MAX, UINT64_MAX}};
+  ladei_order_key last = {{address + size - 1, UINT64_MAX, UINT64_MAX}};
   for (;;) {
-    ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->hidden, last));
+    ladei_device_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->hidden, last));
     if (segment == NULL || segment->address + segment->size <= address) return;
     hidden_count_out(heap, segment);
   }
@@ -182,8 +182,8 @@ ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, la
   ladei_device_heap_assert_locked(heap);
   if (heap->hidden.count > 0) hidden_expire(heap, address, segment->size);
   segment->address = address;
-  segment->order.key = (ladei_device_order_key){{address, 0, 0}};
-  ladei_device_ordered_set_insert(&heap->by_address, &segment->order);
+  segment->order.key = (ladei_order_key){{address, 0, 0}};
+  ladei_ordered_set_insert(&heap->by_address, &segment->order);
   ladei_device_block *block = block_create(heap, segment, address, segment->size, mapped);
   start_add(heap, segment, address, block);
   return block;
@@ -194,8 +194,8 @@ void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block 
   ladei_device_heap_segment *segment = block->segment;
   assert(block->state == LADEI_DEVICE_HEAP_BUSY && block->size == segment->size);
   ladei_device_block_map_remove(&heap->starts, block->address);
-  ladei_device_ordered_set_remove(&heap->by_address, &segment->order);
-  ladei_device_ordered_set_insert(&heap->hidden, &segment->order);
+  ladei_ordered_set_remove(&heap->by_address, &segment->order);
+  ladei_ordered_set_insert(&heap->hidden, &segment->order);
   segment->hidden = block;
   segment->counted_out = false;
   heap->hidden_count++;
@@ -207,8 +207,8 @@ void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block 
   assert(!segment->counted_out);
   heap->hidden_count--;
   segment->hidden = NULL;
-  ladei_device_ordered_set_remove(&heap->hidden, &segment->order);
-  ladei_device_ordered_set_insert(&heap->by_address, &segment->order);
+  ladei_ordered_set_remove(&heap->hidden, &segment->order);
+  ladei_ordered_set_insert(&heap->by_address, &segment->order);
   ladei_device_block_map_put(&heap->starts, block->address, block);
 }
 
@@ -240,11 +240,11 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
 }
 
 ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap) {
-  return segment_of(ladei_device_ordered_set_first(&heap->by_address));
+  return segment_of(ladei_ordered_set_first(&heap->by_address));
 }
 
 ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_heap_segment *segment) {
-  return segment_of(ladei_device_order_next(&segment->order));
+  return segment_of(ladei_order_next(&segment->order));
 }
 
 bool ladei_device_heap_segment_overlaps(const ladei_device_heap *heap, uint64_t address, size_t size) {
@@ -260,16 +260,16 @@ static ladei_device_heap_segment *lower_of(ladei_device_heap_segment *a, ladei_d
 }
 
 ladei_device_heap_segment *ladei_device_heap_counted_first(const ladei_device_heap *heap) {
-  return lower_of(ladei_device_heap_segment_first(heap), segment_of(ladei_device_ordered_set_first(&heap->hidden)));
+  return lower_of(ladei_device_heap_segment_first(heap), segment_of(ladei_ordered_set_first(&heap->hidden)));
 }
 
 /* No two of them have one address. */
 ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_heap *heap,
                                                           const ladei_device_heap_segment *segment) {
   if (heap->hidden.count == 0) return ladei_device_heap_segment_next(segment);
-  ladei_device_order_key beyond = {{segment->address + 1, 0, 0}};
-  return lower_of(segment_of(ladei_device_ordered_set_at_least(&heap->by_address, beyond)),
-                  segment_of(ladei_device_ordered_set_at_least(&heap->hidden, beyond)));
+  ladei_order_key beyond = {{segment->address + 1, 0, 0}};
+  return lower_of(segment_of(ladei_ordered_set_at_least(&heap->by_address, beyond)),
+                  segment_of(ladei_ordered_set_at_least(&heap->hidden, beyond)));
 }
 
 ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *heap,
@@ -283,8 +283,8 @@ ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64
   ladei_device_recent_settle(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
-  ladei_device_order_key key = {{address, 0, 0}};
-  const ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->by_address, key));
+  ladei_order_key key = {{address, 0, 0}};
+  const ladei_device_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
   if (segment == NULL || address - segment->address >= segment->size) return NULL;
   if (segment->starts.words == NULL) {
     block = ladei_device_heap_segment_block(heap, segment);
@@ -366,12 +366,12 @@ void ladei_device_block_remove(ladei_device_block *block) {
   if (block->state == LADEI_DEVICE_HEAP_FREE)
     ladei_device_free_set_remove(&pool->free, &block->order);
   else
-    ladei_device_ordered_set_remove(&pool->holes, &block->order);
+    ladei_ordered_set_remove(&pool->holes, &block->order);
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
 }
 
-static ladei_device_order_key free_key(const ladei_device_heap_segment *segment, const ladei_device_block *block) {
-  return (ladei_device_order_key){{segment->stream_key, block->size, block->address}};
+static ladei_order_key free_key(const ladei_device_heap_segment *segment, const ladei_device_block *block) {
+  return (ladei_order_key){{segment->stream_key, block->size, block->address}};
 }
 
 /* A FREE block has got another address or size. Inlined by force, as block_settle: each frame less on the way of a hot
@@ -379,7 +379,7 @@ static ladei_device_order_key free_key(const ladei_device_heap_segment *segment,
 static inline __attribute__((always_inline)) void block_move_in_set(ladei_device_block *block) {
   ladei_device_heap_segment *segment = block->segment;
   block->age_base = segment->pool->searches;
-  ladei_device_order_key key = free_key(segment, block);
+  ladei_order_key key = free_key(segment, block);
   ladei_device_free_set_move(&segment->pool->free, &block->order, &key);
 }
 
@@ -392,9 +392,9 @@ static void block_enter_set(ladei_device_block *block) {
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_FREE);
     ladei_device_free_set_insert(&pool->free, &block->order);
   } else {
-    block->order.key = (ladei_device_order_key){{segment->stream_key, block->address, 0}};
+    block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_HOLE);
-    ladei_device_ordered_set_insert(&pool->holes, &block->order);
+    ladei_ordered_set_insert(&pool->holes, &block->order);
   }
 }
 

@@ -76,9 +76,9 @@ struct ladei_device_private_pool;
 struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
-  ladei_device_free_set free;     /* by (stream, size, address) */
-  ladei_device_ordered_set holes; /* by (stream, address) */
-  uint64_t searches;              /* clock of block ages; ticks only while collection by threshold is on */
+  ladei_device_free_set free; /* by (stream, size, address) */
+  ladei_ordered_set holes;    /* by (stream, address) */
+  uint64_t searches;          /* clock of block ages; ticks only while collection by threshold is on */
   struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
   bool is_small;
   bool no_split; /* blocks are handed out whole, to requests that nearly fill them */
@@ -112,7 +112,7 @@ typedef struct ladei_device_last_event {
 
 typedef struct ladei_device_heap_segment {
   ladei_slab_head head;
-  ladei_device_order_node order; /* in heap->segments, by address */
+  ladei_order_node order; /* in heap->segments, by address */
   uint64_t address;
   size_t size; /* expandable: of the reservation */
   ladei_stream stream;
@@ -150,7 +150,7 @@ typedef struct ladei_device_block {
   bool oversize_counted; /* it is in the oversize_allocations gauge */
 
   /* The second line: in the pool's free set or hole set. */
-  _Alignas(64) ladei_device_order_node order;
+  _Alignas(64) ladei_order_node order;
 
   uint64_t age_base;                     /* pool->searches when it became FREE */
   ladei_retire_ticket ticket;            /* its uses by streams other than its own */
@@ -205,8 +205,8 @@ typedef struct ladei_device_heap {
   size_t hidden_count; /* segments hidden now, those known to be gone included */
   ladei_slab segments; /* of ladei_device_heap_segment */
   ladei_device_block_map starts;
-  ladei_device_ordered_set by_address; /* segments that are not hidden */
-  ladei_device_ordered_set hidden;     /* those that are, and may come back */
+  ladei_ordered_set by_address; /* segments that are not hidden */
+  ladei_ordered_set hidden;     /* those that are, and may come back */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
   ladei_device_private_pool *private_pools; /* in order of creation */

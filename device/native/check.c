@@ -40,9 +40,9 @@ static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) 
 }
 
 static bool block_in_set(const ladei_device_block_pool *pool, const ladei_device_block *block, bool is_free) {
-  const ladei_device_ordered_set *set =
+  const ladei_ordered_set *set =
       is_free ? &pool->free.classes[ladei_device_free_set_class(&pool->free, block->size)] : &pool->holes;
-  return ladei_device_ordered_set_at_least(set, block->order.key) == &block->order;
+  return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
 }
 
 static bool block_is(const ladei_device_block *block, ladei_device_block_state state) {
@@ -58,8 +58,8 @@ static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowe
   gauges_add(&r->sums.inactive_split_bytes, small, (size_t)(highest->address - lowest->address) + highest->size);
 }
 
-static ladei_device_block *record_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+static ladei_device_block *record_of(ladei_order_node *node) {
+  return LADEI_ORDER_RECORD(node, ladei_device_block, order);
 }
 
 /* K1 in plain segments: a search would lead to the block, as no other one of the stream fits better. What the rules for
@@ -90,8 +90,8 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
   const ladei_device_heap_segment *segment = block->segment;
   const ladei_device_block_pool *pool = segment->pool;
   bool is_free = block->state == LADEI_DEVICE_HEAP_FREE;
-  ladei_device_order_key key = is_free ? (ladei_device_order_key){{segment->stream_key, block->size, block->address}}
-                                       : (ladei_device_order_key){{segment->stream_key, block->address, 0}};
+  ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
+                                : (ladei_order_key){{segment->stream_key, block->address, 0}};
   expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
   expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
   expect(r, block->context == NULL && block->note == NULL, "H3 a free block has no context");
@@ -186,8 +186,7 @@ static void segment_recount(heap_recount *r, const ladei_device_heap_segment *se
 }
 
 static void pool_recount(heap_recount *r, const ladei_device_block_pool *pool, size_t *free_total, size_t *hole_total) {
-  expect(r, ladei_device_free_set_check(&pool->free) && ladei_device_ordered_set_check(&pool->holes),
-         "I2 order of a set");
+  expect(r, ladei_device_free_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
   *free_total += pool->free.count;
   *hole_total += pool->holes.count;
 }
@@ -295,7 +294,7 @@ lade_status ladei_device_native_check(lade_device_allocator *allocator) {
 lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t *out_looked_at) {
   heap_recount r = {.heap = &allocator->heap};
   ladei_lock_acquire(&allocator->lock);
-  expect(&r, ladei_device_ordered_set_check(&r.heap->by_address) && ladei_device_ordered_set_check(&r.heap->hidden),
+  expect(&r, ladei_ordered_set_check(&r.heap->by_address) && ladei_ordered_set_check(&r.heap->hidden),
          "I1 order of segments");
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r.heap);
        segment != NULL && r.broken == NULL; segment = ladei_device_heap_counted_next(r.heap, segment))

@@ -338,10 +338,10 @@ static bool run_suffices(const ladei_device_block *block, size_t size) {
 
 /* Start of the lowest run of free blocks and holes that suffices and has a hole near its start. */
 static ladei_device_block *run_find(const ladei_device_request *request) {
-  ladei_device_order_key from = {{request->stream_key, 0, 0}};
-  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&request->pool->holes, from);
-  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_device_order_next(node)) {
-    ladei_device_block *hole = LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order);
+  ladei_order_key from = {{request->stream_key, 0, 0}};
+  ladei_order_node *node = ladei_ordered_set_at_least(&request->pool->holes, from);
+  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_order_next(node)) {
+    ladei_device_block *hole = LADEI_ORDER_RECORD(node, ladei_device_block, order);
     ladei_device_block *start = hole->previous != NULL && block_reusable(hole->previous) ? hole->previous : hole;
     if (run_suffices(start, request->rounded)) return start;
   }

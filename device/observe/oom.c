@@ -66,9 +66,9 @@ enum { PRIVATE_BLOCKS_MAX = 1024 };
 /* The free blocks of a pool, as long as *budget lasts. */
 static uint64_t pool_cached_bytes(const ladei_device_block_pool *pool, size_t *budget) {
   uint64_t total = 0;
-  for (ladei_device_order_node *node = ladei_device_free_set_first(&pool->free); node != NULL && *budget > 0;
+  for (ladei_order_node *node = ladei_device_free_set_first(&pool->free); node != NULL && *budget > 0;
        node = ladei_device_free_set_next(&pool->free, node)) {
-    total += LADEI_DEVICE_ORDER_RECORD(node, ladei_device_block, order)->size;
+    total += LADEI_ORDER_RECORD(node, ladei_device_block, order)->size;
     --*budget;
   }
   return total;

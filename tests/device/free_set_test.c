@@ -9,30 +9,30 @@
 enum { NODES = 300, STEPS = 20000 };
 
 /* Keys of few streams, and of sizes around the borders of classes. */
-static ladei_device_order_key random_block_key(support_random *random) {
+static ladei_order_key random_block_key(support_random *random) {
   static const uint64_t streams[] = {0, 1, 7, UINT64_MAX};
   uint64_t size = UINT64_C(512) << support_random_below(random, 52);
   if (support_random_one_in(random, 2)) size = size / 16 * support_random_between(random, 16, 31);
   if (size < 512) size = 512;
   if (support_random_one_in(random, 3)) size = 512 * support_random_between(random, 1, 40);
-  return (ladei_device_order_key){{streams[support_random_below(random, 4)], size, support_random_below(random, 3)}};
+  return (ladei_order_key){{streams[support_random_below(random, 4)], size, support_random_below(random, 3)}};
 }
 
 typedef struct placed_node {
-  ladei_device_order_node node;
+  ladei_order_node node;
   bool inside; /* it is in the set */
 } placed_node;
 
 /* The node of the stream next to `key` on one side, itself included if wanted, by looking at all of them. */
-static const ladei_device_order_node *beside(const placed_node *nodes, ladei_device_order_key key, bool larger,
-                                             bool included, bool any_stream) {
-  const ladei_device_order_node *best = NULL;
+static const ladei_order_node *beside(const placed_node *nodes, ladei_order_key key, bool larger, bool included,
+                                      bool any_stream) {
+  const ladei_order_node *best = NULL;
   for (size_t i = 0; i < NODES; i++) {
-    const ladei_device_order_node *node = &nodes[i].node;
+    const ladei_order_node *node = &nodes[i].node;
     if (!nodes[i].inside || (!any_stream && node->key.word[0] != key.word[0])) continue;
-    bool below = ladei_device_order_less(&node->key, &key), above = ladei_device_order_less(&key, &node->key);
+    bool below = ladei_order_less(&node->key, &key), above = ladei_order_less(&key, &node->key);
     if ((larger && below) || (!larger && above) || (!included && !below && !above)) continue;
-    if (best == NULL || ladei_device_order_less(larger ? &node->key : &best->key, larger ? &best->key : &node->key))
+    if (best == NULL || ladei_order_less(larger ? &node->key : &best->key, larger ? &best->key : &node->key))
       best = node;
   }
   return best;
@@ -55,9 +55,9 @@ static void free_set_run(bool spread) {
   support_random_start(&random, 4 + spread);
   for (size_t step = 0; step < STEPS; step++) {
     placed_node *placed = &nodes[support_random_below(&random, node_count)];
-    ladei_device_order_node *node = &placed->node;
-    ladei_device_order_key key = random_block_key(&random);
-    ladei_device_order_key at_zero = {{key.word[0], key.word[1], 0}}, end = {{key.word[0], UINT64_MAX, UINT64_MAX}};
+    ladei_order_node *node = &placed->node;
+    ladei_order_key key = random_block_key(&random);
+    ladei_order_key at_zero = {{key.word[0], key.word[1], 0}}, end = {{key.word[0], UINT64_MAX, UINT64_MAX}};
     LADE_ASSERT_EQ_PTR(ladei_device_free_set_find(&set, key.word[0], key.word[1]),
                        beside(nodes, at_zero, true, true, false));
     LADE_ASSERT_EQ_PTR(ladei_device_free_set_largest(&set, key.word[0]), beside(nodes, end, false, true, false));
@@ -67,8 +67,8 @@ static void free_set_run(bool spread) {
       LADE_ASSERT_EQ_PTR(ladei_device_free_set_smaller(&set, node), beside(nodes, node->key, false, false, false));
       LADE_ASSERT_EQ_PTR(ladei_device_free_set_next(&set, node), beside(nodes, node->key, true, false, true));
     }
-    const ladei_device_order_node *same = beside(nodes, key, true, true, false);
-    bool absent = same == NULL || ladei_device_order_less(&key, &same->key);
+    const ladei_order_node *same = beside(nodes, key, true, true, false);
+    bool absent = same == NULL || ladei_order_less(&key, &same->key);
     if (placed->inside && absent && step % 3 == 0) {
       ladei_device_free_set_move(&set, node, &key);
     } else if (placed->inside) {
@@ -81,7 +81,7 @@ static void free_set_run(bool spread) {
     }
     if (step % 256 == 0) LADE_ASSERT(ladei_device_free_set_check(&set));
   }
-  static const ladei_device_order_key least = {{0, 0, 0}};
+  static const ladei_order_key least = {{0, 0, 0}};
   LADE_EXPECT_EQ_PTR(ladei_device_free_set_first(&set), beside(nodes, least, true, true, true));
   LADE_EXPECT(set.spread == spread);
   ladei_device_free_set_spread(&set, !spread);
@@ -96,19 +96,19 @@ LADE_TEST(FreeSet, OfManyAgreesWithAList) { free_set_run(true); }
 LADE_TEST(FreeSet, IsSpreadWhenThereAreMany) {
   enum { MANY = LADEI_DEVICE_FREE_SPREAD_AT + 100 };
   static ladei_device_free_set set;
-  static ladei_device_order_node nodes[MANY];
+  static ladei_order_node nodes[MANY];
   memset(&set, 0, sizeof set);
   for (size_t i = 0; i < MANY; i++) {
-    nodes[i].key = (ladei_device_order_key){{i % 3, 512 * (1 + i % 97), i}};
+    nodes[i].key = (ladei_order_key){{i % 3, 512 * (1 + i % 97), i}};
     LADE_ASSERT(set.spread == (i > LADEI_DEVICE_FREE_SPREAD_AT));
     ladei_device_free_set_insert(&set, &nodes[i]);
     LADE_ASSERT(ladei_device_free_set_check(&set));
   }
-  const ladei_device_order_node *previous = NULL;
+  const ladei_order_node *previous = NULL;
   size_t count = 0;
-  for (const ladei_device_order_node *node = ladei_device_free_set_first(&set); node != NULL;
+  for (const ladei_order_node *node = ladei_device_free_set_first(&set); node != NULL;
        node = ladei_device_free_set_next(&set, node)) {
-    LADE_ASSERT(previous == NULL || ladei_device_order_less(&previous->key, &node->key));
+    LADE_ASSERT(previous == NULL || ladei_order_less(&previous->key, &node->key));
     previous = node;
     count++;
   }

@@ -14,34 +14,32 @@
 
 /* In `live`: key is the address, length its bytes. In `used`: the first step, and how many. */
 typedef struct memory_range {
-  ladei_device_order_node order;
+  ladei_order_node order;
   uint64_t length;
 } memory_range;
 
-static memory_range *range_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, memory_range, order);
-}
+static memory_range *range_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, memory_range, order); }
 static uint64_t begin_of(const memory_range *r) { return r->order.key.word[0]; }
 static uint64_t end_of(const memory_range *r) { return begin_of(r) + r->length; }
-static ladei_device_order_key key_of(uint64_t begin) { return (ladei_device_order_key){{begin, 0, 0}}; }
+static ladei_order_key key_of(uint64_t begin) { return (ladei_order_key){{begin, 0, 0}}; }
 
-static memory_range *range_at_most(const ladei_device_ordered_set *set, uint64_t begin) {
-  return range_of(ladei_device_ordered_set_at_most(set, key_of(begin)));
+static memory_range *range_at_most(const ladei_ordered_set *set, uint64_t begin) {
+  return range_of(ladei_ordered_set_at_most(set, key_of(begin)));
 }
 
-static void range_put(ladei_device_ordered_set *set, memory_range *r, uint64_t begin, uint64_t length) {
+static void range_put(ladei_ordered_set *set, memory_range *r, uint64_t begin, uint64_t length) {
   r->order.key = key_of(begin);
   r->length = length;
-  ladei_device_ordered_set_insert(set, &r->order);
+  ladei_ordered_set_insert(set, &r->order);
 }
 
-static void range_drop(ladei_device_ordered_set *set, memory_range *r) {
-  ladei_device_ordered_set_remove(set, &r->order);
+static void range_drop(ladei_ordered_set *set, memory_range *r) {
+  ladei_ordered_set_remove(set, &r->order);
   free(r);
 }
 
-static void set_clear(ladei_device_ordered_set *set) {
-  for (memory_range *r; (r = range_of(ladei_device_ordered_set_first(set))) != NULL;) range_drop(set, r);
+static void set_clear(ladei_ordered_set *set) {
+  for (memory_range *r; (r = range_of(ladei_ordered_set_first(set))) != NULL;) range_drop(set, r);
 }
 
 void replay_memory_init(replay_memory *memory, uint64_t capacity) { *memory = (replay_memory){.capacity = capacity}; }
@@ -79,8 +77,8 @@ static uint64_t unused_find(const replay_memory *memory, uint64_t steps) {
   uint64_t begin = FIRST_STEP;
   const memory_range *run = range_at_most(&memory->used, begin);
   if (run != NULL && end_of(run) > begin) begin = end_of(run);
-  ladei_device_order_node *node = ladei_device_ordered_set_at_least(&memory->used, key_of(begin));
-  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_device_order_next(node))
+  ladei_order_node *node = ladei_ordered_set_at_least(&memory->used, key_of(begin));
+  for (; node != NULL && begin_of(range_of(node)) - begin < steps; node = ladei_order_next(node))
     begin = end_of(range_of(node));
   return begin < END_STEP && steps < END_STEP - begin ? begin * STEP : 0;
 }
@@ -116,8 +114,7 @@ static void used_add(replay_memory *memory, uint64_t begin, uint64_t steps, memo
     run = spare;
     range_put(&memory->used, run, begin, steps);
   }
-  for (memory_range *next;
-       (next = range_of(ladei_device_order_next(&run->order))) != NULL && begin_of(next) <= end_of(run);) {
+  for (memory_range *next; (next = range_of(ladei_order_next(&run->order))) != NULL && begin_of(next) <= end_of(run);) {
     if (end_of(next) > end_of(run)) run->length = end_of(next) - begin_of(run);
     range_drop(&memory->used, next);
   }

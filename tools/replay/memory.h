@@ -23,8 +23,8 @@
 typedef struct replay_memory {
   uint64_t capacity;
   uint64_t charged; /* of the capacity */
-  ladei_device_ordered_set live;
-  ladei_device_ordered_set used;
+  ladei_ordered_set live;
+  ladei_ordered_set used;
   number_map handles; /* of physical memory -> bytes */
   uint64_t last_handle;
   uint64_t at;    /* where the next range lies; 0: not given */
