@@ -124,13 +124,6 @@ def lade_repositories():
 
     _once(
         system_library,
-        name = "libbsd",
-        headers = ["bsd"],
-        package = "libbsd-dev",
-    )
-
-    _once(
-        system_library,
         name = "uthash",
         headers = [
             "uthash.h",

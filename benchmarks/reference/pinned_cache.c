@@ -12,11 +12,11 @@
  */
 #include "benchmarks/reference/pinned_cache.h"
 
-#include <bsd/sys/tree.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/ordered_set.h"
 #include "runtime/ops.h"
 
 #define HASH_FUNCTION(key, length, hash) (hash) = address_hash(key, length)
@@ -34,7 +34,7 @@ struct reference_block {
   unsigned event_count;
   unsigned stream_count;
   ladei_stream streams[STREAMS_MAX];
-  RB_ENTRY(reference_block) by_size;
+  ladei_order_node by_size;
   UT_hash_handle by_record, by_address;
 };
 
@@ -44,14 +44,12 @@ typedef struct event_entry {
   struct event_entry *next;
 } event_entry;
 
-typedef RB_HEAD(cached_set, reference_block) cached_set;
-
 struct reference_cache {
   lade_runtime *runtime;
   _Alignas(CACHE_LINE) pthread_mutex_t blocks_lock;
   reference_block *blocks, *addresses;
   _Alignas(CACHE_LINE) pthread_mutex_t free_lock;
-  cached_set cached;
+  ladei_ordered_set cached;
   _Alignas(CACHE_LINE) pthread_mutex_t events_lock;
   event_entry *oldest, *newest;
   _Alignas(CACHE_LINE) pthread_mutex_t pool_lock; /* guards: spare */
@@ -66,13 +64,9 @@ static unsigned address_hash(const void *key, size_t length) {
   return (unsigned)((address * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
 }
 
-static int size_compare(const reference_block *a, const reference_block *b) {
-  if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
-  return ((uintptr_t)a->address > (uintptr_t)b->address) - ((uintptr_t)a->address < (uintptr_t)b->address);
+static reference_block *block_of(ladei_order_node *by_size) {
+  return LADEI_ORDER_RECORD(by_size, reference_block, by_size);
 }
-
-/* libbsd's own RB_GENERATE_STATIC uses a macro, __unused, that it does not define on Linux. */
-RB_GENERATE_INTERNAL(cached_set, reference_block, by_size, size_compare, __attribute__((unused)) static)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -100,7 +94,7 @@ static void event_put(reference_cache *cache, event_entry *entry) {
 
 static void block_cache(reference_cache *cache, reference_block *block) {
   pthread_mutex_lock(&cache->free_lock);
-  RB_INSERT(cached_set, &cache->cached, block);
+  ladei_ordered_set_insert(&cache->cached, &block->by_size);
   pthread_mutex_unlock(&cache->free_lock);
 }
 
@@ -142,13 +136,10 @@ static void events_process(reference_cache *cache) {
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
 
 static reference_block *cached_take(reference_cache *cache, size_t bytes) {
-  reference_block probe; /* its key alone is looked at */
-  probe.bytes = bytes;
-  probe.address = NULL;
   pthread_mutex_lock(&cache->free_lock);
-  reference_block *block = RB_NFIND(cached_set, &cache->cached, &probe);
+  reference_block *block = block_of(ladei_ordered_set_at_least(&cache->cached, (ladei_order_key){{bytes, 0, 0}}));
   if (block != NULL) {
-    RB_REMOVE(cached_set, &cache->cached, block);
+    ladei_ordered_set_remove(&cache->cached, &block->by_size);
     block->allocated = true;
   }
   pthread_mutex_unlock(&cache->free_lock);
@@ -175,6 +166,7 @@ static reference_block *block_create(reference_cache *cache, size_t bytes) {
   }
   pthread_mutex_init(&block->lock, NULL);
   block->bytes = bytes;
+  block->by_size.key = (ladei_order_key){{bytes, (uintptr_t)block->address, 0}};
   block->allocated = true;
   block->self = block;
   reserved_add(cache, bytes);
@@ -291,8 +283,8 @@ bool reference_empty(reference_cache *cache) {
   events_process(cache);
   pthread_mutex_lock(&cache->free_lock);
   pthread_mutex_lock(&cache->blocks_lock);
-  for (reference_block *block; (block = RB_MIN(cached_set, &cache->cached)) != NULL;) {
-    RB_REMOVE(cached_set, &cache->cached, block);
+  for (reference_block *block; (block = block_of(ladei_ordered_set_first(&cache->cached))) != NULL;) {
+    ladei_ordered_set_remove(&cache->cached, &block->by_size);
     released = block_release(cache, block) && released;
   }
   pthread_mutex_unlock(&cache->blocks_lock);
@@ -318,7 +310,6 @@ reference_cache *reference_create(lade_runtime *runtime) {
   pthread_mutex_init(&cache->free_lock, NULL);
   pthread_mutex_init(&cache->events_lock, NULL);
   pthread_mutex_init(&cache->pool_lock, NULL);
-  RB_INIT(&cache->cached);
   return cache;
 }
 

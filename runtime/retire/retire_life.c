@@ -78,7 +78,6 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   ladei_lock_init(&retire->lock, LADEI_RANK_RETIRE);
   ladei_condition_init(&retire->yielded);
   ladei_retire_queues_init(retire);
-  RB_INIT(&retire->active);
   TAILQ_INIT(&retire->idle);
   ladei_slab_init(&retire->uses, sizeof(ladei_retire_use));
   status = ladei_retire_capture_box_create(&retire->captures);

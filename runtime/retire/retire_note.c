@@ -85,7 +85,7 @@ static ladei_retire_use *ticket_find(const ladei_retire_ticket *ticket, ladei_re
 /* Puts a use before the first of a later queue. */
 static void ticket_link(ladei_retire_ticket *ticket, ladei_retire_use *use) {
   ladei_retire_use *before = NULL, *after = ticket_uses(ticket);
-  while (after != NULL && ladei_retire_queue_compare(after->queue, use->queue) <= 0) {
+  while (after != NULL && !ladei_retire_queue_is_before(use->queue, after->queue)) {
     before = after;
     after = after->next;
   }

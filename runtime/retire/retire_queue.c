@@ -12,21 +12,18 @@
 
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
-/* By `order`, and then by identity: context, id and kind, never the handle, which is recycled. Inlined into the tree: with
- * thousands of streams an insertion compares a dozen times. */
-static inline int compare(const ladei_retire_queue *a, const ladei_retire_queue *b) {
-  if (a->order != b->order) return a->order < b->order ? -1 : 1;
-  if (a->stream.context != b->stream.context) return a->stream.context < b->stream.context ? -1 : 1;
-  if (a->stream.id != b->stream.id) return a->stream.id < b->stream.id ? -1 : 1;
-  return (a->kind > b->kind) - (a->kind < b->kind);
+/* By `order`, and then by identity: context, id and kind, never the handle, which is recycled. The latter three are one
+ * number of 128 bits: a context is an address or counts up, so it leaves two bits for a kind; an id uses all of its bits. */
+static ladei_order_key place_key(ladei_retire_queue_kind kind, const ladei_stream *stream, uint64_t order) {
+  enum { KIND_BITS = 2 };
+  _Static_assert(LADEI_RETIRE_QUEUE_FOREIGN < 1 << KIND_BITS, "a kind has two bits");
+  return (ladei_order_key){
+      {order, stream->context << KIND_BITS | stream->id >> (64 - KIND_BITS), stream->id << KIND_BITS | (uint64_t)kind}};
 }
 
-int ladei_retire_queue_compare(const ladei_retire_queue *a, const ladei_retire_queue *b) { return compare(a, b); }
-
-/* libbsd's own RB_GENERATE_STATIC stands on a macro, __unused, that it does not define on Linux. */
-#define TREE_GENERATE(name, type, field, compare)                                                                      \
-  RB_GENERATE_INTERNAL(name, type, field, compare, __attribute__((unused)) static)
-TREE_GENERATE(ladei_retire_queues_active, ladei_retire_queue, active_entry, compare)
+static ladei_retire_queue *queue_of(ladei_order_node *place) {
+  return LADEI_ORDER_RECORD(place, ladei_retire_queue, place);
+}
 
 /* ---- Finding and keeping ----------------------------------------------------------------------------------------- */
 
@@ -41,7 +38,7 @@ ladei_retire_queue *ladei_retire_queue_alloc(void) {
 
 void ladei_retire_queue_init(ladei_retire_queue *queue, ladei_retire_queue_kind kind, const ladei_stream *stream,
                              uint64_t order) {
-  *queue = (ladei_retire_queue){.kind = kind, .order = order, .stream = *stream};
+  *queue = (ladei_retire_queue){.kind = kind, .stream = *stream, .place.key = place_key(kind, stream, order)};
   TAILQ_INIT(&queue->uses);
 }
 
@@ -245,7 +242,7 @@ void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue) {
   assert(queue->busy);
   queue->busy = false;
   if (queue->in_active && queue->pending == 0) {
-    RB_REMOVE(ladei_retire_queues_active, &retire->active, queue);
+    ladei_ordered_set_remove(&retire->active, &queue->place);
     queue->in_active = false;
   }
   ladei_condition_broadcast(&retire->yielded);
@@ -254,9 +251,9 @@ void ladei_retire_queue_yield(ladei_retire *retire, ladei_retire_queue *queue) {
 
 ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
-  if (queue == NULL) return RB_MIN(ladei_retire_queues_active, &retire->active);
-  if (queue->in_active) return RB_NEXT(ladei_retire_queues_active, &retire->active, queue);
-  return RB_NFIND(ladei_retire_queues_active, &retire->active, queue); /* where it would be */
+  if (queue == NULL) return queue_of(ladei_ordered_set_first(&retire->active));
+  if (queue->in_active) return queue_of(ladei_order_next(&queue->place));
+  return queue_of(ladei_ordered_set_at_least(&retire->active, queue->place.key)); /* where it would be */
 }
 
 /* ---- States of a use --------------------------------------------------------------------------------------------- */
@@ -341,7 +338,7 @@ void ladei_retire_queue_append(ladei_retire *retire, ladei_retire_queue *queue, 
   if (queue->kind == LADEI_RETIRE_QUEUE_CAPTURE) retire->captured_uses += use->count;
   retire->counters.pending_uses += use->count;
   if (queue->kind != LADEI_RETIRE_QUEUE_CAPTURE && !queue->in_active) {
-    RB_INSERT(ladei_retire_queues_active, &retire->active, queue);
+    ladei_ordered_set_insert(&retire->active, &queue->place);
     queue->in_active = true;
   }
 }
@@ -461,8 +458,10 @@ void ladei_retire_queues_destroy(ladei_retire *retire) {
 
 void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
   ladei_lock_assert_held(&retire->lock);
-  ladei_retire_queue *queue; /* others have nothing pending but uses of captures */
-  RB_FOREACH (queue, ladei_retire_queues_active, &retire->active) {
+  /* Others have nothing pending but uses of captures. */
+  for (ladei_order_node *place = ladei_ordered_set_first(&retire->active); place != NULL;
+       place = ladei_order_next(place)) {
+    const ladei_retire_queue *queue = queue_of(place);
     if (queue->kind == LADEI_RETIRE_QUEUE_STREAM) counters->open_uses += queue->open;
     if (queue->failing)
       counters->quarantined_uses += queue->kind == LADEI_RETIRE_QUEUE_FOREIGN ? queue->failing_count : queue->pending;
@@ -530,7 +529,7 @@ static lade_status queue_check(const ladei_retire_queue *queue, uint64_t *record
 
 lade_status ladei_retire_queues_check(ladei_retire *retire) {
   ladei_lock_assert_held(&retire->lock);
-  uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0;
+  uint64_t pending = 0, references = 0, count = 0, records = 0, inline_notes = 0, active = 0;
   bool busy = false;
   for (const ladei_retire_queue *queue = all_first(&retire->all); queue != NULL;
        queue = all_after(&retire->all, queue)) {
@@ -540,8 +539,11 @@ lade_status ladei_retire_queues_check(ladei_retire *retire) {
     references += queue->refs;
     inline_notes += (uint64_t)queue->inline_notes;
     busy = busy || queue->busy;
+    active += queue->in_active ? 1 : 0;
     count++;
   }
+  if (active != retire->active.count || !ladei_ordered_set_check(&retire->active))
+    return ladei_error(LADE_ERR_INTERNAL, 0, "retire: Q3: order of the active queues");
   const ladei_retire_counters *counters = &retire->counters;
   uint64_t alive = counters->noted_uses - inline_notes + records;
   if (pending != counters->pending_uses || count != retire->queue_count || retire->uses.live != alive ||

@@ -50,11 +50,11 @@
 #ifndef LADE_RUNTIME_RETIRE_QUEUE_H
 #define LADE_RUNTIME_RETIRE_QUEUE_H
 
-#include <bsd/sys/tree.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "base/lock.h"
+#include "base/ordered_set.h"
 #include "base/slab.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
@@ -138,12 +138,12 @@ typedef struct ladei_retire_queue {
   ladei_event *spares;     /* of batches that finished, for those to come; on loan all the time */
   ladei_event *last_event; /* retired: covers the stream's work; NULL once done, or where not needed */
 
-  RB_ENTRY(ladei_retire_queue) active_entry;
-  uint64_t order;                          /* place in `active` before context, id and kind */
   struct ladei_retire_queue *next_claimed; /* list of the thread that claimed it */
+  ladei_order_node place;                  /* in `active`; its key also orders the uses of a ticket */
 } ladei_retire_queue;
 
 _Static_assert(sizeof(ladei_retire_queue) == 4 * LADEI_CACHE_LINE_BYTES, "a queue grew by a line of cache");
+_Static_assert(offsetof(ladei_retire_queue, place) == 3 * LADEI_CACHE_LINE_BYTES, "a place spans two lines of cache");
 
 /* Queues by identity: a hash table with chains, doubled when there are more queues than buckets, as far as there is
  * memory for that. */
@@ -152,7 +152,6 @@ typedef struct ladei_retire_queues_all {
   ladei_retire_queue **buckets;
   uint64_t bucket_count; /* a power of two */
 } ladei_retire_queues_all;
-typedef RB_HEAD(ladei_retire_queues_active, ladei_retire_queue) ladei_retire_queues_active;
 
 struct ladei_retire {
   lade_runtime *runtime;
@@ -173,7 +172,7 @@ struct ladei_retire {
   bool epoch_awaited;     /* somebody awaits the passes of the epoch before */
   uint64_t captured_uses; /* pending ones of CAPTURE queues */
   ladei_retire_queues_all all;
-  ladei_retire_queues_active active;
+  ladei_ordered_set active;
   TAILQ_HEAD(, ladei_retire_queue) idle; /* oldest first */
   uint64_t idle_count;
   uint64_t queue_count;
@@ -226,8 +225,10 @@ static inline bool ladei_retire_note_is_inline(const ladei_retire_use *note) {
 
 /* Memory for one, free() takes it back; NULL: none. Needs no lock. */
 ladei_retire_queue *ladei_retire_queue_alloc(void);
-/* Order in `active`, and of the uses of a ticket. Needs no lock. */
-int ladei_retire_queue_compare(const ladei_retire_queue *a, const ladei_retire_queue *b);
+/* Whether `a` is polled before `b`. Needs no lock. */
+static inline bool ladei_retire_queue_is_before(const ladei_retire_queue *a, const ladei_retire_queue *b) {
+  return ladei_order_less(&a->place.key, &b->place.key);
+}
 void ladei_retire_queue_init(ladei_retire_queue *queue, ladei_retire_queue_kind kind, const ladei_stream *stream,
                              uint64_t order);
 void ladei_retire_queues_init(ladei_retire *retire);
