@@ -2,25 +2,44 @@
 /*
  * Ranked mutexes on the kernel's futexes, and the check of their order.
  *
- *   word   FREE --take--> HELD --somebody sleeps--> AWAITED --give--> FREE, and one sleeper wakes
- *                                                    | ^  `--give, while there are claims--> OFFERED, and one wakes
- *                                                    `-+---- a sleeper who was woken takes it ----'
+ *   state, the lower half:   HELD
+ *                            LOOK      whoever releases the lock looks at the upper half
+ *                            CLAIMED   by one who starves: only that thread may take the lock
+ *   upper half of the word:  SLEEPERS  so many sleep for a permit
+ *                            PERMIT    one of them is to get up
+ *                            TURN      ... although another one is awake
+ *                            AWAKE     one of those who wait is awake for all of them
+ *                            PARKED    the thread with the claim sleeps
+ *
+ *   waiter --spins--> takes it                       those who need not wait change HELD alone; all else is
+ *     |  ^                                           changed with the whole word
+ *     |  `--permit, or its time is over--.
+ *     `--gives up AWAKE, is counted--> sleeps        with a turn, woken too often, too late: it starves, and claims
  *
  *   held stack of a thread (builds without NDEBUG):   [ rank 40 | rank 70 | rank 100 ]   ascending, newest last
  *
  * I1  The held stack lists exactly the locks that this thread holds, in the order of taking them.
  * I2  Ranks on it ascend strictly; whoever would break that stops the program before it can deadlock.
  * I3  While a thread waits on a condition, the lock of the wait is not on its stack.
- * I4  Whoever sleeps has made the word AWAITED before, and whoever was woken takes the lock as AWAITED: it cannot know
- *     whether others sleep. So no release misses a sleeper.
- * I5  While there are claims the word is not FREE, and somebody whose claim is counted waits: asleep, or on the way from
- *     one look at the word to the next. So what is OFFERED is taken: by the one who was woken, or by another one who
- *     slept and was still awake.
- * I6  A claim is counted from the change of the word that makes it to the one by which its thread takes the lock.
- * I7  Sleepers are woken in the order in which they fell asleep (those of higher priority before), and while there are
- *     claims each release wakes one, who takes the lock. So at most as many threads as sleep or were awake at the moment
- *     of a claim take the lock before its thread does, or again, where one that was awake takes what was offered to it.
+ * I4  Threads that went to sleep for a permit and have not got up: as many as SLEEPERS counts, and one more where PERMIT
+ *     is set. So whoever finds no PERMIT may get up by itself: it is counted.
+ * I5  While AWAKE is set it belongs to one thread, which will look at the word again, or to whoever takes the PERMIT that
+ *     has no TURN. It is given up with the change by which its thread takes the lock, or goes to sleep.
+ * I6  CLAIMED belongs to one thread, which gives it up with the change by which it takes the lock. It is not counted in
+ *     SLEEPERS: where it sleeps, PARKED says so.
+ * I7  Where there are SLEEPERS, somebody is awake or made to wake (AWAKE, PERMIT, CLAIMED), or the lock is held by one who
+ *     has to LOOK. A lock with PARKED is held. So a release that has not to look misses nobody; the others leave a PERMIT,
+ *     or take PARKED away, and wake. A thread sleeps only while others hold or claim the lock.
+ * I8  While others use the lock, one of the sleepers is woken each TURN_NS, the one that sleeps for longest (of those of
+ *     highest priority), and takes the lock at the next release but for those that claimed it before. Nobody sleeps for
+ *     longer than LATE_NS and LATE_EACH_NS for each sleeper before it claims. So newcomers keep nobody off the lock, nor
+ *     does a thread that is awake for the others and gets no processor.
  * Locks: this file is them. The stack is thread-local, and there is none in builds with NDEBUG.
+ *
+ * Why barging: a lock that goes to the one who sleeps for longest lies idle for as long as a thread takes to wake, which
+ * is a thousand times what a holder needs; 16 threads on one device allocator paid 15 us for a pair so. Why one awake: 16
+ * that spin for a word have it in 16 caches, and each change of it goes to all of them. Why a permit and a count, not a
+ * flag: who is woken has to know that it was, since AWAKE goes with it; the kernel's wakes may be spurious.
  *
  * Why not pthread's: the device cache takes its lock twice for a pair of alloc and free, and an adaptive pthread mutex
  * was 28 of the 116 ns of such a pair, this one is 24 with several threads and 4 with one (benchmarks/micro/device_cache).
@@ -97,129 +116,249 @@ typedef enum sleep_end {
   SLEEP_LATE,  /* the deadline is over */
 } sleep_end;
 
+/* Who sleeps on a word: a wake is for some of them. */
+enum { SLEEPS_FOR_PERMIT = 1, SLEEPS_WITH_CLAIM = 2, SLEEPS_ANYHOW = 3 };
+
 #ifdef LADEI_SCHEDULED
 
-static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
+static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline, uint32_t who) {
   bool sleeps = atomic_load_explicit(word, memory_order_relaxed) == seen; /* no other thread runs meanwhile */
-  if (!ladei_switch_sleep(word, seen, deadline != NULL)) return SLEEP_LATE;
+  if (!ladei_switch_sleep(word, seen, deadline != NULL, who)) return SLEEP_LATE;
   return sleeps ? SLEEP_WOKEN : SLEEP_NOT;
 }
 
-static void word_wake(_Atomic(uint32_t) *word, int count) { ladei_switch_wake(word, count); }
+static void word_wake(_Atomic(uint32_t) *word, int count, uint32_t who) { ladei_switch_wake(word, count, who); }
 
 #else
 
-/* Sleeps while *word is `seen`, until `deadline` (NULL: none) by the monotonic clock. */
-static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline) {
-  long result = syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline, NULL, FUTEX_BITSET_MATCH_ANY);
+/* Sleeps while the word is `seen`, until `deadline` (NULL: none) by the monotonic clock. */
+static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct timespec *deadline, uint32_t who) {
+  long result = syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline, NULL, who);
   return result == 0 ? SLEEP_WOKEN : errno == ETIMEDOUT ? SLEEP_LATE : SLEEP_NOT;
 }
 
 /* Of equal priority, those first who have slept for longest. */
-static void word_wake(_Atomic(uint32_t) *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count); }
+static void word_wake(_Atomic(uint32_t) *word, int count, uint32_t who) {
+  syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, count, NULL, NULL, who);
+}
 
 #endif
 
 /* ---- Mutexes ----------------------------------------------------------------------------------------------------- */
 
-/* Some ten microseconds. Who sleeps is woken tens of microseconds later, in a virtual machine hundreds: that is a
- * thousand times what the holder needs, unless the holder was taken off its processor. */
-enum { SPINS = 400 };
+#define HELD     ((uint64_t)LADEI_LOCK_HELD)
+#define LOOK     ((uint64_t)LADEI_LOCK_LOOK)
+#define CLAIMED  ((uint64_t)LADEI_LOCK_CLAIMED)
+#define SLEEPER  ((uint64_t)1 << 32)
+#define SLEEPERS (PERMIT - SLEEPER)
+#define PERMIT   ((uint64_t)1 << 60)
+#define TURN     ((uint64_t)1 << 61)
+#define AWAKE    ((uint64_t)1 << 62)
+#define PARKED   ((uint64_t)1 << 63)
 
-/* A claim costs all who use the lock: while it stands, each taker has to be woken before it goes on. So a thread claims
- * only after this. */
-enum { LONGEST_NS = 1000 * 1000 };
+/* Rounds of the processor's hint to wait: some ten microseconds in all. Who sleeps is woken tens of microseconds later, in a
+ * virtual machine hundreds: that is a thousand times what the holder needs, unless the holder was taken off its processor.
+ * Between two looks at the word they double: each look takes the word's line of cache from who works with it. */
+#ifdef LADEI_SCHEDULED
+enum { SPINS_MOST = 1, SPINS_BETWEEN_MOST = 1 };
+#else
+enum { SPINS_MOST = 400, SPINS_BETWEEN_MOST = 16 };
+#endif
+
+/* A turn costs a thread's wake, some ten microseconds, every so often. The rest is for what goes wrong, and far enough from
+ * the time that turns take: sleepers times TURN_NS. */
+enum { TURN_NS = 500 * 1000, LATE_NS = 10 * 1000 * 1000, LATE_EACH_NS = 1000 * 1000 };
+
+enum { NS_PER_S = 1000000000 };
 
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank) {
-  atomic_init(&lock->word, LADEI_LOCK_FREE);
+  atomic_init(&lock->word, 0);
+  atomic_init(&lock->wakes, 0);
   lock->rank = rank;
+  lock->passed = 0;
+  lock->turn_ns = 0;
 }
 
 void ladei_lock_destroy(ladei_lock *lock) { (void)lock; }
 
-static bool word_try(ladei_lock *lock) {
-  uint32_t word = LADEI_LOCK_FREE;
-  return atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_HELD, memory_order_acquire,
-                                                 memory_order_relaxed);
+bool ladei_lock_is_awaited(const ladei_lock *lock) {
+  return (atomic_load_explicit(&lock->word, memory_order_relaxed) & (SLEEPERS | PERMIT | PARKED)) != 0;
 }
+
+static bool word_change(ladei_lock *lock, uint64_t word, uint64_t next) {
+  return atomic_compare_exchange_strong_explicit(&lock->word, &word, next, memory_order_acquire, memory_order_relaxed);
+}
+
+static uint64_t word_now(ladei_lock *lock) { return atomic_load_explicit(&lock->word, memory_order_relaxed); }
 
 /* One who waits. */
 typedef struct waiter {
-  unsigned woken; /* so often; in vain if it still waits. From the first time on the lock may be offered to it */
-  bool claims;    /* counted in the word */
-  uint64_t since; /* when it first slept, by waiter_clock */
+  int spins;      /* since it came, or got up */
+  int between;    /* its last two looks */
+  unsigned woken; /* so often */
+  bool awake;     /* AWAKE is its own */
+  bool claims;    /* CLAIMED is its own */
+  bool starves;   /* it is to claim the lock */
 } waiter;
 
-#ifdef LADEI_SCHEDULED
-static uint64_t waiter_clock(void) { return 0; } /* a test's threads know no time */
-#else
-static uint64_t waiter_clock(void) {
+static uint64_t monotonic_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-#endif
-
-/* Woken in vain: is it time for a claim? */
-static bool waiter_starves(const waiter *self) {
-  return self->woken >= LADEI_LOCK_VAIN_MOST || (self->woken > 0 && waiter_clock() - self->since >= LONGEST_NS);
+  return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-static uint32_t state_of(uint32_t word) { return word & LADEI_LOCK_STATE; }
-
-/* The word that a waiter makes of the one that it found. */
-static uint32_t waiter_word(const waiter *self, uint32_t word, bool takes) {
-  uint32_t claims = word & ~(uint32_t)LADEI_LOCK_STATE;
-  if (takes) return (claims - (self->claims ? LADEI_LOCK_CLAIM : 0)) | LADEI_LOCK_AWAITED; /* I4, I6 */
-  if (state_of(word) == LADEI_LOCK_OFFERED) return word;
-  return (claims + (!self->claims && waiter_starves(self) ? LADEI_LOCK_CLAIM : 0)) | LADEI_LOCK_AWAITED;
+/* When to get up without a permit. */
+static struct timespec waiter_deadline(uint64_t word) {
+  uint64_t ns = monotonic_ns() + LATE_NS + (word & SLEEPERS) / SLEEPER * LATE_EACH_NS;
+  return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
-/* True: taken. Else it has slept. */
-static bool waiter_turn(waiter *self, ladei_lock *lock) {
-  uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
-  bool takes = word == LADEI_LOCK_FREE || (self->woken > 0 && state_of(word) == LADEI_LOCK_OFFERED);
-  uint32_t next = waiter_word(self, word, takes);
-  if (next != word &&
-      !atomic_compare_exchange_strong_explicit(&lock->word, &word, next, memory_order_acquire, memory_order_relaxed))
-    return false;
-  if (takes) return true;
-  self->claims = self->claims || next / LADEI_LOCK_CLAIM > word / LADEI_LOCK_CLAIM;
-  if (self->since == 0) self->since = waiter_clock();
-  if (word_sleep(&lock->word, next, NULL) == SLEEP_WOKEN) self->woken++;
-  return false;
+/* The permit taken. */
+static bool permit_take(waiter *self, ladei_lock *lock, uint64_t word) {
+  bool turn = (word & TURN) != 0;
+  bool awake = !turn || (word & AWAKE) == 0; /* nobody else's */
+  if (!word_change(lock, word, (word & ~(PERMIT | TURN)) | AWAKE)) return false;
+  self->awake = awake;
+  self->starves = turn || self->woken++ >= LADEI_LOCK_VAIN_MOST;
+  return true;
 }
 
-/* True: taken while it was free. */
-static bool spin_take(ladei_lock *lock) {
-  for (int i = 0; i < SPINS; i++) {
-    ladei_spin_pause();
-    uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
-    if (word == LADEI_LOCK_FREE && word_try(lock)) return true;
-    if (word >= LADEI_LOCK_CLAIM) return false; /* it will not be free */
+/* True: it is up, by a permit or by itself. */
+static bool waiter_gets_up(waiter *self, ladei_lock *lock, uint64_t word, bool late) {
+  if ((word & PERMIT) != 0) return permit_take(self, lock, word);
+  if (!late || !word_change(lock, word, word - SLEEPER)) return false; /* I4 */
+  self->starves = true;
+  return true;
+}
+
+/* Until a wake that comes behind the one seen. That count is read before the word: the wake for a change of the word that
+ * is not seen here is none of those counted. */
+static sleep_end lock_sleep(ladei_lock *lock, uint32_t seen, const struct timespec *deadline, uint32_t who) {
+  ladei_switch_point("going to sleep", 0);
+  return word_sleep(&lock->wakes, seen, deadline, who);
+}
+
+/* Counted as a sleeper, until it is up. */
+static void waiter_sleep(waiter *self, ladei_lock *lock) {
+  const struct timespec deadline = waiter_deadline(word_now(lock));
+  for (bool late = false;;) {
+    uint32_t seen = atomic_load_explicit(&lock->wakes, memory_order_acquire);
+    uint64_t word = word_now(lock);
+    if (waiter_gets_up(self, lock, word, late)) return;
+    if ((word & PERMIT) == 0 && !late) late = lock_sleep(lock, seen, &deadline, SLEEPS_FOR_PERMIT) == SLEEP_LATE;
   }
+}
+
+/* With the claim, and until a release takes PARKED away. */
+static void claimant_sleep(ladei_lock *lock) {
+  for (;;) {
+    uint32_t seen = atomic_load_explicit(&lock->wakes, memory_order_acquire);
+    if ((word_now(lock) & PARKED) == 0) return;
+    (void)lock_sleep(lock, seen, NULL, SLEEPS_WITH_CLAIM);
+  }
+}
+
+/* The same, and LOOK where nobody but the holder can wake the sleepers (I7). */
+static uint64_t looked_after(uint64_t word) {
+  return (word & SLEEPERS) != 0 && (word & (AWAKE | PERMIT)) == 0 ? word | LOOK : word;
+}
+
+/* Others hold or claim the lock (I7). Nothing, where the word has changed. */
+static void waiter_rest(waiter *self, ladei_lock *lock, uint64_t word) {
+  uint64_t awake = self->awake ? AWAKE : 0;
+  if (!word_change(lock, word, looked_after((word & ~awake) + (self->claims ? PARKED : SLEEPER)))) return;
+  self->awake = false;
+  if (self->claims)
+    claimant_sleep(lock);
+  else
+    waiter_sleep(self, lock);
+  self->spins = self->between = 0;
+}
+
+static void waiter_spin(waiter *self) {
+  ladei_switch_spin();
+  self->between = self->between == 0 ? 1 : self->between < SPINS_BETWEEN_MOST ? 2 * self->between : SPINS_BETWEEN_MOST;
+  for (int i = 0; i < self->between; i++) ladei_spin_pause();
+  self->spins += self->between;
+}
+
+/* May it spin on, once AWAKE is its own where others sleep? */
+static bool waiter_spins(waiter *self, ladei_lock *lock, uint64_t word) {
+  if (self->spins >= SPINS_MOST) return false;
+  if (self->awake || self->starves || (word & (SLEEPERS | AWAKE)) == 0) return true;
+  if ((word & AWAKE) != 0) return false;
+  self->awake = word_change(lock, word, word | AWAKE);
+  return true;
+}
+
+/* True: taken. */
+static bool waiter_turn(waiter *self, ladei_lock *lock) {
+  uint64_t word = word_now(lock);
+  uint64_t own = (self->awake ? AWAKE : 0) | (self->claims ? CLAIMED : 0);
+  if ((word & HELD) == 0 && (self->claims || (word & CLAIMED) == 0))
+    return word_change(lock, word, looked_after((word & ~own) | HELD)); /* I5, I6 */
+  if (self->starves && (word & CLAIMED) == 0)
+    self->claims = word_change(lock, word, word | CLAIMED);
+  else if (waiter_spins(self, lock, word))
+    waiter_spin(self);
+  else
+    waiter_rest(self, lock, word);
   return false;
 }
 
 void ladei_lock_wait(ladei_lock *lock) {
   int code = errno;
-  waiter self = {.woken = 0};
-  if (!spin_take(lock)) {
-    while (!waiter_turn(&self, lock)) {
-    }
+  waiter self = {.spins = 0};
+  while (!waiter_turn(&self, lock)) {
   }
   errno = code;
 }
 
+/* Is one of the sleepers to be woken although somebody is awake? The clock is asked each eighth time; a test's threads know
+ * no time. */
+static bool turn_is_due(ladei_lock *lock) {
+#ifdef LADEI_SCHEDULED
+  return ++lock->passed % 2 == 1;
+#endif
+  if (++lock->passed % 8 != 0) return false;
+  uint64_t now = monotonic_ns();
+  if (now - lock->turn_ns < TURN_NS) return false;
+  lock->turn_ns = now;
+  return true;
+}
+
+/* The word with a permit, or without PARKED, where the release is to wake somebody; `who` that is. */
+static uint64_t word_with_wake(uint64_t word, bool turn, uint32_t *who) {
+  bool awake = (word & AWAKE) != 0;
+  *who = SLEEPS_WITH_CLAIM;
+  if ((word & PARKED) != 0) return word - PARKED;
+  *who = SLEEPS_FOR_PERMIT;
+  if ((word & SLEEPERS) != 0 && (word & (PERMIT | CLAIMED)) == 0 && (turn || !awake))
+    return word - SLEEPER + PERMIT + (awake ? TURN : AWAKE);
+  *who = 0;
+  return word;
+}
+
+/* Nothing but the address is used behind the change that frees the lock: its next holder may be the last. */
 void ladei_lock_give_awaited(ladei_lock *lock) {
-  uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed), next;
-  do {
-    uint32_t claims = word & ~(uint32_t)LADEI_LOCK_STATE;
-    next = claims == 0 ? LADEI_LOCK_FREE : claims | LADEI_LOCK_OFFERED;
-  } while (
-      !atomic_compare_exchange_weak_explicit(&lock->word, &word, next, memory_order_release, memory_order_relaxed));
+  uint64_t word = word_now(lock);
+  bool turn = (word & AWAKE) != 0 && (word & SLEEPERS) != 0 && turn_is_due(lock);
+  uint32_t woken = 0;
+  for (;; word = word_now(lock)) {
+    uint32_t who;
+    uint64_t next = word_with_wake(word, turn, &who);
+    if (who == 0 && atomic_compare_exchange_strong_explicit(&lock->word, &word, word & ~(HELD | LOOK),
+                                                            memory_order_release, memory_order_relaxed))
+      break;
+    if (who == 0 || !word_change(lock, word, next)) continue;
+    atomic_fetch_add_explicit(&lock->wakes, 1, memory_order_release);
+    woken |= who;
+    ladei_switch_point("woken soon", 0);
+  }
   int code = errno;
-  word_wake(&lock->word, 1);
+  ladei_switch_point("wake", 0);
+  for (uint32_t who = SLEEPS_FOR_PERMIT; who <= SLEEPS_WITH_CLAIM; who <<= 1)
+    if ((woken & who) != 0) word_wake(&lock->wakes, 1, who);
   errno = code;
 }
 
@@ -253,7 +392,7 @@ static bool condition_sleep(ladei_condition *condition, ladei_lock *lock, const 
   atomic_fetch_add_explicit(&condition->waiters, 1, memory_order_relaxed);
   uint32_t seen = atomic_load_explicit(&condition->signals, memory_order_relaxed);
   ladei_lock_release(lock);
-  bool in_time = word_sleep(&condition->signals, seen, deadline) != SLEEP_LATE;
+  bool in_time = word_sleep(&condition->signals, seen, deadline, SLEEPS_ANYHOW) != SLEEP_LATE;
   ladei_lock_acquire(lock);
   atomic_fetch_sub_explicit(&condition->waiters, 1, memory_order_relaxed);
   errno = code;
@@ -266,7 +405,6 @@ void ladei_condition_wait(ladei_condition *condition, ladei_lock *lock) {
 
 /* The moment `timeout_ns` from now, or the last one that time_t can say. */
 static struct timespec deadline_after(uint64_t timeout_ns) {
-  enum { NS_PER_S = 1000000000 };
   struct timespec deadline;
   clock_gettime(CLOCK_MONOTONIC, &deadline);
   deadline.tv_sec += (time_t)(timeout_ns / NS_PER_S); /* at most 2^64 / 10^9: no overflow */
@@ -287,7 +425,7 @@ static void condition_turn(ladei_condition *condition, int wake_count) {
   if (atomic_load_explicit(&condition->waiters, memory_order_relaxed) == 0) return;
   atomic_fetch_add_explicit(&condition->signals, 1, memory_order_relaxed);
   int code = errno;
-  word_wake(&condition->signals, wake_count);
+  word_wake(&condition->signals, wake_count, SLEEPS_ANYHOW);
   errno = code;
 }
 

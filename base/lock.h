@@ -45,31 +45,30 @@ typedef enum ladei_lock_rank {
 } ladei_lock_rank;
 
 /*
- * The word of a lock: its state, and above that the number of claims.
- *
- *   HELD      by a thread that found it free; nobody sleeps
- *   AWAITED   held, and somebody may sleep
- *   OFFERED   held by nobody, and for those alone who slept for it
- *
- * Whoever comes may take a free lock before the one who was woken for it: that is what makes a busy lock quick. A thread
- * that was woken in vain too often, or waits for too long, puts a claim on the lock. While there are claims the lock is
- * never free: each release offers it to the one who sleeps for longest, and newcomers line up behind. So after its claim
- * a thread waits for no more takers than there are waiters, however many newcomers there are.
+ * Whoever comes may take a free lock before those who wait for it: that is what makes a busy lock quick. A release wakes
+ * nobody while one of those who wait is awake, but for one each half of a millisecond: that thread, or one that was woken
+ * in vain too often, claims the lock, and is the next to have it, whoever else is there.
  */
 enum {
   LADEI_LOCK_FREE,
   LADEI_LOCK_HELD,
-  LADEI_LOCK_AWAITED,
-  LADEI_LOCK_OFFERED,
-  LADEI_LOCK_STATE = 3, /* the bits of the state */
-  LADEI_LOCK_CLAIM = 4, /* one claim */
+  LADEI_LOCK_LOOK = 2,    /* a bit beside HELD: a release needs to know more */
+  LADEI_LOCK_CLAIMED = 4, /* a bit: only the thread with the claim takes the lock, and the claim is gone then */
 };
-enum { LADEI_LOCK_VAIN_MOST = 8 }; /* a thread that was woken in vain so often claims */
+enum { LADEI_LOCK_VAIN_MOST = 2 }; /* a thread that was woken so often, and again, claims */
 
 typedef struct ladei_lock {
-  _Atomic(uint32_t) word;
+  union {
+    _Atomic(uint64_t) word;  /* all; lock.c draws it. 0: free, and nobody waits */
+    _Atomic(uint32_t) state; /* its lower half, by which those who need not wait take and give the lock */
+  };
+  _Atomic(uint32_t) wakes; /* so many: who sleeps, sleeps until it changes */
   ladei_lock_rank rank;
+  uint32_t passed;  /* releases that looked for sleepers. Guard: the lock */
+  uint64_t turn_ns; /* when one was last woken although another one was awake. Guard: the lock */
 } ladei_lock;
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the state is the lower half of the word");
 
 /* Cannot fail, and owns nothing but its bytes. */
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
@@ -78,32 +77,35 @@ void ladei_lock_destroy(ladei_lock *lock);
 
 /* The words alone, without the check of ranks. For the functions below. */
 void ladei_lock_wait(ladei_lock *lock);         /* takes a lock that was not free a moment ago */
-void ladei_lock_give_awaited(ladei_lock *lock); /* gives one for which somebody may sleep */
+void ladei_lock_give_awaited(ladei_lock *lock); /* gives one that others wait for */
 
 /* A process with one thread has nobody to exclude: then plain words do what locked instructions do else. The word says
  * the truth either way, so a second thread may come at any moment, also while the lock is held. */
 static inline void ladei_lock_word_take(ladei_lock *lock) {
-  uint32_t word = LADEI_LOCK_FREE;
+  uint32_t state = LADEI_LOCK_FREE;
   ladei_switch_point("lock", (int)lock->rank);
   if (__libc_single_threaded) {
-    word = atomic_load_explicit(&lock->word, memory_order_relaxed);
-    if (word == LADEI_LOCK_FREE) atomic_store_explicit(&lock->word, LADEI_LOCK_HELD, memory_order_relaxed);
+    state = atomic_load_explicit(&lock->state, memory_order_relaxed);
+    if (state == LADEI_LOCK_FREE) atomic_store_explicit(&lock->state, LADEI_LOCK_HELD, memory_order_relaxed);
   } else {
-    (void)atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_HELD, memory_order_acquire,
+    (void)atomic_compare_exchange_strong_explicit(&lock->state, &state, LADEI_LOCK_HELD, memory_order_acquire,
                                                   memory_order_relaxed);
   }
-  if (word != LADEI_LOCK_FREE) ladei_lock_wait(lock);
+  if (state != LADEI_LOCK_FREE) ladei_lock_wait(lock);
 }
 
 static inline void ladei_lock_word_give(ladei_lock *lock) {
-  uint32_t word = LADEI_LOCK_HELD;
+  uint32_t state = LADEI_LOCK_HELD;
   if (__libc_single_threaded)
-    atomic_store_explicit(&lock->word, LADEI_LOCK_FREE, memory_order_relaxed);
-  else if (!atomic_compare_exchange_strong_explicit(&lock->word, &word, LADEI_LOCK_FREE, memory_order_release,
+    atomic_store_explicit(&lock->state, LADEI_LOCK_FREE, memory_order_relaxed);
+  else if (!atomic_compare_exchange_strong_explicit(&lock->state, &state, LADEI_LOCK_FREE, memory_order_release,
                                                     memory_order_relaxed))
     ladei_lock_give_awaited(lock);
   ladei_switch_point("unlock", (int)lock->rank);
 }
+
+/* For tests: some thread sleeps for the lock, or is on the way to. */
+bool ladei_lock_is_awaited(const ladei_lock *lock);
 
 /* Spins for a moment before it sleeps: the library's critical sections are tens of nanoseconds. */
 #ifdef NDEBUG

@@ -20,9 +20,10 @@
 void ladei_switch_point(const char *what, int number);
 /* A turn of a loop that waits without sleeping: others go first. */
 void ladei_switch_spin(void);
-/* What the kernel's futex does. False: the time is over, which it is when no other thread can go on. */
-bool ladei_switch_sleep(_Atomic(uint32_t) *word, uint32_t seen, bool timed);
-void ladei_switch_wake(_Atomic(uint32_t) *word, int count);
+/* What the kernel's futex does; `who` is its bit set. False: the time is over, which it is when no other thread can go on, or
+ * when the scheduler says so. */
+bool ladei_switch_sleep(_Atomic(uint32_t) *word, uint32_t seen, bool timed, uint32_t who);
+void ladei_switch_wake(_Atomic(uint32_t) *word, int count, uint32_t who);
 
 #else
 

@@ -29,8 +29,8 @@ enum {
   FRESH = 0, /* nothing recorded */
   RECORDED,  /* on stream 1, by its thread */
   OWN_BLOCKS,
-  ROWS = SCHEDULER_THREADS + 1,
-  ALL = SCHEDULER_THREADS,
+  ROWS = 4,
+  ALL = ROWS - 1,
 };
 
 static const size_t SMALL = 4096, LARGE = 12 * MIB, HUGE_BYTES = 40 * MIB, MEMORY = 72 * MIB;

@@ -211,7 +211,7 @@ LADE_TEST(IdleThreads, CountersAreReadWithoutTheLockOfThoseWhoWork) {
   work = (cycles){.crowd = &own};
   ladei_lock_acquire(&own.pool->lock);
   LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, read_all, &work), 0);
-  while (!atomic_load(&work.done) && atomic_load(&own.pool->lock.word) != LADEI_LOCK_AWAITED) sched_yield();
+  while (!atomic_load(&work.done) && !ladei_lock_is_awaited(&own.pool->lock)) sched_yield();
   LADE_EXPECT(atomic_load(&work.done));
   ladei_lock_release(&own.pool->lock);
   pthread_join(thread, NULL);

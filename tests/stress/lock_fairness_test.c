@@ -6,8 +6,8 @@
  * processor, and a thread of the batch class keeps no other from running. So in each round somebody is woken in vain, and
  * the round ends when all sleep again.
  *
- * One waiter only. A crowd of 100 is served in some 200 rounds without any claim too, and the bound that claims give it
- * is 802: a test of it would not fail where claims are broken.
+ * One waiter only: of a crowd one is woken after the other, and served without any claim too. tests/stress/lock_schedule_test.c goes
+ * through the orders of several.
  */
 #include <pthread.h>
 #include <sched.h>

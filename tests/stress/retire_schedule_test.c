@@ -23,7 +23,7 @@
 #include "tests/support/runtimes.h"
 
 enum {
-  THREADS = SCHEDULER_THREADS,
+  THREADS = 3,
   STREAMS = 3, /* the last one is for captures: no work is queued on it but in a graph */
   CAPTURING = STREAMS - 1,
   PER_THREAD = 4,

@@ -8,6 +8,7 @@
  * I1  Of all threads, the caller of scheduler_explore included, one runs: that which was given its turn last.
  * I2  A choice is made where more than one thread may go on. Option 0 of a thread that can go on is to go on; any other
  *     is a preemption, and is there only while the bound allows one.
+ *     A sleep with a deadline may end as late there, too, as often as the plan allows.
  * I3  A thread is READY, or ASLEEP on a word until a wake, or SPINNING until another thread has passed a switch point
  *     or none can, or it has ENDED.
  * Locks: none; by I1 a turn's semaphore orders everything.
@@ -35,6 +36,7 @@ typedef struct worker {
   sem_t turn;
   thread_state state;
   const _Atomic(uint32_t) *word; /* ASLEEP on it */
+  uint32_t who;                  /* the wakes that are for it */
   bool timed, in_time;
 } worker;
 
@@ -56,6 +58,8 @@ static struct {
   bool running;   /* threads are being switched */
   bool stopping;
   int preemptions_left;
+  int timeouts_left;
+  int lonely_timeouts;
   choice choices[CHOICES_MAX];
   int choice_count; /* of the schedule to run */
   int chosen;       /* of it so far */
@@ -141,8 +145,20 @@ static void somebody_ready(void) {
     if (sleeper->state != ASLEEP || !sleeper->timed) continue;
     sleeper->state = READY;
     sleeper->in_time = false;
+    all.lonely_timeouts++;
   }
   if (count_in(READY) == 0) give_up("a deadlock: no thread can go on");
+}
+
+/* A thread whose sleep may end now because its time is over. */
+static bool may_be_late(const worker *sleeper) {
+  return all.timeouts_left > 0 && sleeper->state == ASLEEP && sleeper->timed;
+}
+
+static void time_is_over(worker *sleeper) {
+  sleeper->state = READY;
+  sleeper->in_time = false;
+  all.timeouts_left--;
 }
 
 /* Who runs from here on; `going` is the thread at hand, NOBODY if it cannot go on. */
@@ -151,9 +167,10 @@ static int choose(int going) {
   if (going == NOBODY && count_in(READY) == 0) somebody_ready();
   if (going != NOBODY) options[count++] = going;
   for (int i = 0; i < all.plan->threads && (going == NOBODY || all.preemptions_left > 0); i++)
-    if (i != going && all.workers[i].state == READY) options[count++] = i;
+    if (i != going && (all.workers[i].state == READY || may_be_late(&all.workers[i]))) options[count++] = i;
   int taken = count > 1 ? decide(count) : 0;
   if (going != NOBODY && taken > 0) all.preemptions_left--;
+  if (may_be_late(&all.workers[options[taken]])) time_is_over(&all.workers[options[taken]]);
   return options[taken];
 }
 
@@ -205,21 +222,22 @@ void ladei_switch_spin(void) {
   sleep_here(SPINNING);
 }
 
-bool ladei_switch_sleep(_Atomic(uint32_t) *word, uint32_t seen, bool timed) {
+bool ladei_switch_sleep(_Atomic(uint32_t) *word, uint32_t seen, bool timed, uint32_t who) {
   if (self == NOBODY || !all.running || atomic_load(word) != seen) return true;
   worker *own = &all.workers[self];
   step_add("sleep", 0);
   own->word = word;
+  own->who = who;
   own->timed = timed;
   own->in_time = true;
   sleep_here(ASLEEP);
   return own->in_time;
 }
 
-void ladei_switch_wake(_Atomic(uint32_t) *word, int count) {
+void ladei_switch_wake(_Atomic(uint32_t) *word, int count, uint32_t who) {
   for (int i = 0; all.running && i < all.plan->threads && count > 0; i++) {
     worker *sleeper = &all.workers[i];
-    if (sleeper->state != ASLEEP || sleeper->word != word) continue;
+    if (sleeper->state != ASLEEP || sleeper->word != word || (sleeper->who & who) == 0) continue;
     sleeper->state = READY;
     count--;
   }
@@ -230,6 +248,8 @@ void ladei_switch_wake(_Atomic(uint32_t) *word, int count) {
 bool scheduler_works(void) { return false; }
 
 #endif
+
+int scheduler_lonely_timeouts(void) { return all.lonely_timeouts; }
 
 int scheduler_place_of(const char *const *names, const char *name) {
   int place = 0;
@@ -265,6 +285,8 @@ static void schedule_run(void) {
   const scheduler_plan *plan = all.plan;
   all.chosen = all.step_count = 0;
   all.preemptions_left = plan->preemptions;
+  all.timeouts_left = plan->timeouts;
+  all.lonely_timeouts = 0;
   plan->prepare(all.user);
   for (int i = 0; i < plan->threads; i++) {
     all.workers[i].state = READY;
@@ -328,12 +350,13 @@ uint64_t scheduler_explore(const scheduler_plan *plan, void *user) {
 }
 
 uint64_t scheduler_explore_operations(const scheduler_plan *plan, void *user, const int *operations) {
-  const char *names[SCHEDULER_THREADS] = {"", "", ""};
+  const char *names[SCHEDULER_THREADS] = {"", "", "", ""};
   for (int i = 0; i < plan->threads; i++) {
     names[i] = plan->names[operations[i]];
     plan->choose(user, i, operations[i]);
   }
-  lade_test_context("%s || %s%s%s", names[0], names[1], plan->threads > 2 ? " || " : "", names[2]);
+  lade_test_context("%s || %s%s%s%s%s", names[0], names[1], plan->threads > 2 ? " || " : "", names[2],
+                    plan->threads > 3 ? " || " : "", names[3]);
   uint64_t count = scheduler_explore(plan, user);
   lade_test_context("%s", "");
   return count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A systematic scheduler: runs two or three short threads in every order that a few switches make possible.
+ * A systematic scheduler: runs two to four short threads in every order that a few switches make possible.
  *
  *   schedule A: |--a1--|                     |--a2--|            one thread runs at a time; at a switch point
  *            B:        |--b1--| switch |b2..              ..b3|   (base/switch.h) it goes on, or another one does
@@ -21,11 +21,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SCHEDULER_THREADS = 3 };
+enum { SCHEDULER_THREADS = 4 };
 
 typedef struct scheduler_plan {
   int threads;                         /* 1 .. SCHEDULER_THREADS */
   int preemptions;                     /* at most so many in a schedule */
+  int timeouts;                        /* at most so many sleeps end as late where another thread could go on */
   void (*prepare)(void *user);         /* by the caller's thread, before each schedule */
   void (*warm)(void *user, int index); /* by each of the threads, one after the other, behind prepare; or NULL */
   void (*body)(void *user, int index); /* by each of the threads, which are the same ones for all schedules */
@@ -40,6 +41,9 @@ bool scheduler_works(void);
 /* The number for a plan: `usual`; 2 where LADE_SOAK_SECONDS asks for a long run; 0 under the thread sanitiser, which is slow
  * and sees no race here, as each turn is ordered behind the one before. */
 int scheduler_preemptions(int usual);
+
+/* So many sleeps of the schedule at hand ended as late since no thread could go on: a lost wake-up, or meant so. */
+int scheduler_lonely_timeouts(void);
 
 /* The number of an operation of a test; the name is one of `names`. */
 int scheduler_place_of(const char *const *names, const char *name);
