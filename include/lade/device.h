@@ -308,6 +308,23 @@ LADE_API lade_status lade_device_stats_each(const lade_device_stats *stats, lade
 LADE_API lade_status lade_device_stats_find(const lade_device_stats *stats, const char *key, int64_t *out);
 
 /**
+ * Write the statistics as a table for people: that of PyTorch's torch.cuda.memory_summary(), but for the title.
+ *
+ * 47 lines of 77 columns, 29 with LADE_SUMMARY_ABBREVIATED, which leaves out the rows of the pools. Allocates nothing, so that an
+ * out-of-memory observer may call it, with a buffer of LADE_SUMMARY_BYTES on its stack.
+ *
+ * @param stats       Borrowed for the call. Zeros are shown as zeros: after lade_device_stats_init() alone, too.
+ * @param device      Shown in the title.
+ * @param flags       Set of lade_summary_flag.
+ * @param buffer      Gets as much as fits, and a NUL. NULL where `bytes` is 0.
+ * @param out_needed  [out] Bytes that the whole text takes, with its NUL; NULL: not wanted.
+ *
+ * Threads: any; it touches no allocator. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; that the buffer is too small is none.
+ */
+LADE_API lade_status lade_device_summary_write(const lade_device_stats *stats, int device, uint32_t flags, char *buffer,
+                                               size_t bytes, size_t *out_needed);
+
+/**
  * Let the peaks start anew from the current values.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.

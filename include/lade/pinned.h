@@ -429,6 +429,14 @@ LADE_API lade_status lade_pinned_stats_each(const lade_pinned_stats *stats, lade
 LADE_API lade_status lade_pinned_stats_find(const lade_pinned_stats *stats, const char *key, int64_t *out);
 
 /**
+ * Write the statistics as a table for people, in the frame of lade_device_summary_write(): 25 lines, 17 with
+ * LADE_SUMMARY_ABBREVIATED, which leaves out the rows of blocks and segments. `device` is shown in the title. Parameters, threads,
+ * errors: as there.
+ */
+LADE_API lade_status lade_pinned_summary_write(const lade_pinned_stats *stats, int device, uint32_t flags, char *buffer,
+                                               size_t bytes, size_t *out_needed);
+
+/**
  * Read the settings in force: the options that the pool was created with, each default in its place.
  *
  * @param settings  [in,out] struct_size set by lade_pinned_options_init().

@@ -51,6 +51,14 @@ typedef struct lade_runtime lade_runtime;
  */
 typedef lade_status (*lade_stat_visit)(const char *key, int64_t value, void *user);
 
+/** Flags of lade_device_summary_write() and its like. */
+typedef enum lade_summary_flag {
+  LADE_SUMMARY_ABBREVIATED = 1 << 0, /**< Fewer rows. */
+} lade_summary_flag;
+
+/** Room for any summary, with its NUL. */
+#define LADE_SUMMARY_BYTES 4096
+
 struct lade_soft_options; /* soft.h */
 
 /** Options of lade_runtime_open; all zero means all defaults. */

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The frame of a summary of memory; model in summary.h. */
+#include "base/summary.h"
+
+enum { WIDTH = 75 };
+
+static void rule_write(ladei_bounded_text *text, char character) {
+  ladei_bounded_text_add(text, "|");
+  ladei_bounded_text_repeat(text, character, WIDTH);
+  ladei_bounded_text_add(text, "|\n");
+}
+
+void ladei_summary_begin(ladei_bounded_text *text, const ladei_summary_head *head) {
+  rule_write(text, '=');
+  ladei_bounded_text_add(text, "| %17s%-37s %-19d|\n", "", head->title, head->device);
+  rule_write(text, '-');
+  ladei_bounded_text_add(text, "|  %20s %-12llu | %26s %-8llu  |\n", head->left, (unsigned long long)head->left_count,
+                         head->right, (unsigned long long)head->right_count);
+  rule_write(text, '=');
+  ladei_bounded_text_add(text, "|%8sMetric%9s| Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n", "", "");
+}
+
+void ladei_summary_group(ladei_bounded_text *text) { rule_write(text, '-'); }
+
+/* From 768 x 1024 of a unit on, the next one is shown. */
+static void bytes_write(ladei_bounded_text *text, uint64_t value, uint64_t scale) {
+  static const char *const units[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  const double most = 768.0 * 1024.0;
+  double left = (double)scale;
+  size_t unit = 0;
+  for (; left >= most && unit + 1 < sizeof units / sizeof units[0]; unit++) {
+    value /= 1024;
+    left /= 1024.0;
+  }
+  ladei_bounded_text_add(text, " | %6llu %s", (unsigned long long)value, units[unit]);
+}
+
+/* From 750,000 on, thousands are shown, and so on. */
+static void count_write(ladei_bounded_text *text, uint64_t value, uint64_t scale) {
+  static const char units[] = {' ', 'K', 'M'};
+  const double most = 750.0 * 1000.0;
+  double left = (double)scale;
+  size_t unit = 0;
+  for (; left >= most && unit + 1 < sizeof units; unit++) {
+    value /= 1000;
+    left /= 1000.0;
+  }
+  ladei_bounded_text_add(text, " | %7llu %c ", (unsigned long long)value, units[unit]);
+}
+
+void ladei_summary_row(ladei_bounded_text *text, const char *label, ladei_summary_unit unit,
+                       const ladei_summary_values *values, const ladei_summary_values *scale) {
+  ladei_bounded_text_add(text, "| %-21s", label);
+  for (size_t i = 0; i < LADEI_SUMMARY_COLUMNS; i++)
+    if (unit == LADEI_SUMMARY_BYTES)
+      bytes_write(text, values->column[i], scale->column[i]);
+    else
+      count_write(text, values->column[i], scale->column[i]);
+  ladei_bounded_text_add(text, " |\n");
+}
+
+void ladei_summary_end(ladei_bounded_text *text) { rule_write(text, '='); }
