@@ -9,15 +9,11 @@
 typedef ladei_inspect_layout_segment layout_segment;
 typedef ladei_inspect_layout_block layout_block;
 
-static ladei_device_order_key key_of(uint64_t address) { return (ladei_device_order_key){{address, 0, 0}}; }
+static ladei_order_key key_of(uint64_t address) { return (ladei_order_key){{address, 0, 0}}; }
 
-static layout_block *block_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, layout_block, node);
-}
+static layout_block *block_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, layout_block, node); }
 
-static layout_segment *segment_of(ladei_device_order_node *node) {
-  return LADEI_DEVICE_ORDER_RECORD(node, layout_segment, node);
-}
+static layout_segment *segment_of(ladei_order_node *node) { return LADEI_ORDER_RECORD(node, layout_segment, node); }
 
 static uint64_t block_end(const layout_block *block) { return block->row.address + block->row.bytes; }
 
@@ -25,13 +21,13 @@ static uint64_t segment_end(const layout_segment *segment) { return segment->row
 
 /* The segment that holds the range; NULL: none does. */
 static layout_segment *segment_around(const ladei_inspect_layout *layout, uint64_t address, uint64_t bytes) {
-  layout_segment *segment = segment_of(ladei_device_ordered_set_at_most(&layout->segments, key_of(address)));
+  layout_segment *segment = segment_of(ladei_ordered_set_at_most(&layout->segments, key_of(address)));
   bool around = segment != NULL && address < segment_end(segment) && bytes <= segment_end(segment) - address;
   return around ? segment : NULL;
 }
 
 static layout_block *block_at(const ladei_inspect_layout *layout, uint64_t address) {
-  layout_block *block = block_of(ladei_device_ordered_set_at_most(&layout->blocks, key_of(address)));
+  layout_block *block = block_of(ladei_ordered_set_at_most(&layout->blocks, key_of(address)));
   return block != NULL && block->row.address == address ? block : NULL;
 }
 
@@ -45,16 +41,16 @@ static lade_status no_memory(void) {
 
 static void block_insert(ladei_inspect_layout *layout, layout_block *block) {
   block->node.key = key_of(block->row.address);
-  ladei_device_ordered_set_insert(&layout->blocks, &block->node);
+  ladei_ordered_set_insert(&layout->blocks, &block->node);
 }
 
 static void segment_insert(ladei_inspect_layout *layout, layout_segment *segment) {
   segment->node.key = key_of(segment->row.address);
-  ladei_device_ordered_set_insert(&layout->segments, &segment->node);
+  ladei_ordered_set_insert(&layout->segments, &segment->node);
 }
 
 static void block_remove(ladei_inspect_layout *layout, layout_block *block) {
-  ladei_device_ordered_set_remove(&layout->blocks, &block->node);
+  ladei_ordered_set_remove(&layout->blocks, &block->node);
   free(block);
 }
 
@@ -88,7 +84,7 @@ static void block_coalesce(ladei_inspect_layout *layout, layout_block *block) {
  * others. *out is NULL, and nothing changed, where the range begins in no inactive block.
  */
 static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, uint64_t bytes, layout_block **out) {
-  layout_block *around = block_of(ladei_device_ordered_set_at_most(&layout->blocks, key_of(address)));
+  layout_block *around = block_of(ladei_ordered_set_at_most(&layout->blocks, key_of(address)));
   *out = NULL;
   if (around == NULL || !block_is_inactive(around) || address >= block_end(around) || bytes == 0) return LADE_OK;
   uint64_t end = bytes < block_end(around) - address ? address + bytes : block_end(around);
@@ -108,7 +104,7 @@ static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, u
     before->row = around->row;
     before->row.bytes = address - around->row.address;
   }
-  ladei_device_ordered_set_remove(&layout->blocks, &around->node);
+  ladei_ordered_set_remove(&layout->blocks, &around->node);
   around->row.address = address;
   around->row.bytes = end - address;
   block_insert(layout, around);
@@ -161,7 +157,7 @@ static lade_status free_completed_undo(ladei_inspect_layout *layout, const lade_
 /* Whether all of the range is inactive and of one segment. */
 static bool range_is_inactive(const ladei_inspect_layout *layout, uint64_t address, uint64_t bytes) {
   if (bytes == 0 || segment_around(layout, address, bytes) == NULL) return false;
-  const layout_block *block = block_of(ladei_device_ordered_set_at_most(&layout->blocks, key_of(address)));
+  const layout_block *block = block_of(ladei_ordered_set_at_most(&layout->blocks, key_of(address)));
   for (; block != NULL && block->row.address < address + bytes; block = block_of(block->node.next))
     if (!block_is_inactive(block)) return false;
   return true;
@@ -180,14 +176,14 @@ static void segment_split(ladei_inspect_layout *layout, layout_segment *segment,
 static void segment_shrink_or_remove(ladei_inspect_layout *layout, layout_segment *segment, uint64_t address,
                                      uint64_t end) {
   if (end < segment_end(segment)) { /* it begins the segment */
-    ladei_device_ordered_set_remove(&layout->segments, &segment->node);
+    ladei_ordered_set_remove(&layout->segments, &segment->node);
     segment->row.total_bytes = segment_end(segment) - end;
     segment->row.address = end;
     segment_insert(layout, segment);
   } else if (address > segment->row.address) {
     segment->row.total_bytes = address - segment->row.address;
   } else {
-    ladei_device_ordered_set_remove(&layout->segments, &segment->node);
+    ladei_ordered_set_remove(&layout->segments, &segment->node);
     free(segment);
   }
 }
@@ -219,9 +215,9 @@ static lade_status range_remove(ladei_inspect_layout *layout, const lade_snapsho
 
 static bool range_is_free(const ladei_inspect_layout *layout, uint64_t address, uint64_t bytes) {
   if (bytes == 0 || bytes > UINT64_MAX - address) return false;
-  const layout_segment *before = segment_of(ladei_device_ordered_set_at_most(&layout->segments, key_of(address)));
+  const layout_segment *before = segment_of(ladei_ordered_set_at_most(&layout->segments, key_of(address)));
   if (before != NULL && segment_end(before) > address) return false;
-  const layout_segment *after = segment_of(ladei_device_ordered_set_at_least(&layout->segments, key_of(address)));
+  const layout_segment *after = segment_of(ladei_ordered_set_at_least(&layout->segments, key_of(address)));
   return after == NULL || after->row.address >= address + bytes;
 }
 
@@ -236,7 +232,7 @@ static bool segments_are_one(const layout_segment *low, const layout_segment *hi
 static layout_segment *segment_join(ladei_inspect_layout *layout, layout_segment *low, layout_segment *high) {
   if (!segments_are_one(low, high)) return NULL;
   low->row.total_bytes += high->row.total_bytes;
-  ladei_device_ordered_set_remove(&layout->segments, &high->node);
+  ladei_ordered_set_remove(&layout->segments, &high->node);
   free(high);
   return low;
 }
@@ -293,11 +289,11 @@ lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_s
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
 void ladei_inspect_layout_destroy(ladei_inspect_layout *layout) {
-  for (ladei_device_order_node *node = layout->segments.first, *next; node != NULL; node = next) {
+  for (ladei_order_node *node = layout->segments.first, *next; node != NULL; node = next) {
     next = node->next;
     free(segment_of(node));
   }
-  for (ladei_device_order_node *node = layout->blocks.first, *next; node != NULL; node = next) {
+  for (ladei_order_node *node = layout->blocks.first, *next; node != NULL; node = next) {
     next = node->next;
     free(block_of(node));
   }

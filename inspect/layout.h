@@ -20,22 +20,22 @@
 #ifndef LADE_INSPECT_LAYOUT_H
 #define LADE_INSPECT_LAYOUT_H
 
-#include "device/heap/ordered_set.h"
+#include "base/ordered_set.h"
 #include "inspect/snapshot.h"
 
 typedef struct ladei_inspect_layout_segment {
-  ladei_device_order_node node; /* by address */
-  lade_snapshot_segment row;    /* address and total_bytes are kept true; ranges of blocks and sums are not */
+  ladei_order_node node;     /* by address */
+  lade_snapshot_segment row; /* address and total_bytes are kept true; ranges of blocks and sums are not */
 } ladei_inspect_layout_segment;
 
 typedef struct ladei_inspect_layout_block {
-  ladei_device_order_node node; /* by address */
+  ladei_order_node node; /* by address */
   lade_snapshot_block row;
 } ladei_inspect_layout_block;
 
 typedef struct ladei_inspect_layout {
-  ladei_device_ordered_set segments;
-  ladei_device_ordered_set blocks;
+  ladei_ordered_set segments;
+  ladei_ordered_set blocks;
   uint64_t unfit; /* events that did not fit */
 } ladei_inspect_layout;
 

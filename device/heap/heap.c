@@ -249,8 +249,8 @@ ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_hea
 
 bool ladei_device_heap_segment_overlaps(const ladei_device_heap *heap, uint64_t address, size_t size) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_order_key last = {{address + (size - 1), 0, 0}};
-  const ladei_device_heap_segment *segment = segment_of(ladei_device_ordered_set_at_most(&heap->by_address, last));
+  ladei_order_key last = {{address + (size - 1), 0, 0}};
+  const ladei_device_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, last));
   return segment != NULL && segment->address + segment->size > address;
 }
 
