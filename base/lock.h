@@ -29,19 +29,21 @@
  * runtime/soft and runtime/cuda are the runtime's own: they lie below runtime/ops.h, where no lock of this list is held.
  */
 typedef enum ladei_lock_rank {
-  LADEI_RANK_LOADER = 5,    /* loaders: slots of one loader */
-  LADEI_RANK_MEMBERS = 15,  /* host/ring_share: pipelines of one pinned pool, while they are woken */
-  LADEI_RANK_PIPELINE = 20, /* pipeline/: state machine of one pipeline */
-  LADEI_RANK_THREADS = 25,  /* host/: list of the threads of one pinned pool, while it is read or changed */
-  LADEI_RANK_POOL = 30,     /* host/: settings, list of nodes, growth of one pinned pool */
-  LADEI_RANK_NODE = 40,     /* host/: segments and free blocks of one NUMA node */
-  LADEI_RANK_MAGAZINE = 50, /* host/: the magazines of one thread */
-  LADEI_RANK_DEVICE = 60,   /* device/: blocks and segments of one allocator */
-  LADEI_RANK_RETIRE = 70,   /* runtime/retire: queues of one retire object */
-  LADEI_RANK_EVENTS = 80,   /* runtime/event_pool */
-  LADEI_RANK_TOPOLOGY = 85, /* host/: the topology, loaded once */
-  LADEI_RANK_PAGEMAP = 100, /* base/pagemap: writers */
-  LADEI_RANK_LEAF = 110,    /* locks under which nothing else is ever taken */
+  LADEI_RANK_LOADER = 5,           /* loaders: slots of one loader */
+  LADEI_RANK_MEMBERS = 15,         /* host/ring_share: pipelines of one pinned pool, while they are woken */
+  LADEI_RANK_PIPELINE = 20,        /* pipeline/: state machine of one pipeline */
+  LADEI_RANK_THREADS = 25,         /* host/: list of the threads of one pinned pool, while it is read or changed */
+  LADEI_RANK_POOL = 30,            /* host/: settings, list of nodes, growth of one pinned pool */
+  LADEI_RANK_NODE = 40,            /* host/: segments and free blocks of one NUMA node */
+  LADEI_RANK_MAGAZINE = 50,        /* host/: the magazines of one thread */
+  LADEI_RANK_DEVICE = 60,          /* device/: blocks and segments of one allocator */
+  LADEI_RANK_RETIRE = 70,          /* runtime/retire: queues of one retire object */
+  LADEI_RANK_EVENTS = 80,          /* runtime/event_pool */
+  LADEI_RANK_TOPOLOGY = 85,        /* host/: the topology, loaded once */
+  LADEI_RANK_PAGEMAP = 100,        /* base/pagemap: writers */
+  LADEI_RANK_HISTORY = 102,        /* host/history: events of one shard */
+  LADEI_RANK_HISTORY_CHUNKS = 104, /* host/history: full chunks of all shards */
+  LADEI_RANK_LEAF = 110,           /* locks under which nothing else is ever taken */
 } ladei_lock_rank;
 
 /*

@@ -164,6 +164,8 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %zu bytes at %p, NUMA node %d, source %d",
                   (unsigned long long)pool->id, bytes, memory.base, request->node->os_index, (int)memory.source);
   (void)ladei_pinned_gauge_add_below(&pool->counters.segments, 1, UINT64_MAX);
+  ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_ALLOC, (uintptr_t)memory.base,
+                             bytes);
   *out = segment;
   return LADE_OK;
 
@@ -193,8 +195,12 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
   ladei_pinned_memory memory = segment_memory(segment);
   /* Out of the map first: the driver may hand the same addresses to another thread at once. */
   map_clear(pool, segment);
+  ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_FREE, (uintptr_t)memory.base,
+                             memory.bytes);
   lade_status status = memory_unpin(pool, &memory);
   if (status != LADE_OK) {
+    ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_ALLOC, (uintptr_t)memory.base,
+                               memory.bytes);
     /* Cannot fail: what the map needs for these addresses is still there. */
     segment_memory_set(segment, &memory);
     (void)map_set(pool, segment);

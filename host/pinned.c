@@ -39,7 +39,7 @@
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, const char *call) {
   if (pool == NULL) return ladei_error_null(call, "pool");
-  return ladei_pinned_thread_cache_fast(pool->fast_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
+  return ladei_pinned_thread_cache_fast(pool->cache_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
 }
 
 static lade_status bytes_check(const char *call, uint64_t bytes) {
@@ -95,8 +95,8 @@ static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
 }
 
 /* Note [Fast path] */
-static inline void *alloc_fast(lade_pinned_pool *pool, size_t bytes) {
-  const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(pool->fast_id);
+static inline __attribute__((always_inline)) void *alloc_fast(lade_pinned_pool *pool, uint64_t id, size_t bytes) {
+  const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(id);
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) return NULL;
   ladei_pinned_thread_cache *cache = ladei_tls.cache;
@@ -180,8 +180,8 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   ladei_pinned_call_answer(pool, cache);
 }
 
-static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
-                              void **out) {
+static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
+                               void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
                        bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
@@ -209,6 +209,51 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   return LADE_OK;
 }
 
+/* What the cap leaves, and what a block for the request has. */
+static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *history, size_t bytes) {
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  unsigned class_index = ladei_pinned_class_of(bytes);
+  size_t rounded = class_index < LADEI_PINNED_SMALL_CLASSES ? ladei_pinned_class_bytes(class_index)
+                                                            : request_pages(pool, bytes) << LADEI_PINNED_PAGE_SHIFT;
+  ladei_pinned_history_event(history, LADE_DEVICE_OOM, left, rounded);
+}
+
+static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
+                                                            size_t bytes, ladei_pinned_node *node, const char *call,
+                                                            void **out) {
+  ladei_pinned_history_call own;
+  ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
+  lade_status status = block_alloc(pool, bytes, node, call, out);
+  if (status == LADE_OK)
+    ladei_pinned_history_alloc(&own, (uintptr_t)*out, bytes);
+  else if (bytes <= LADEI_PINNED_MAX_BYTES && (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY))
+    oom_record(pool, history, bytes);
+  ladei_pinned_history_end(&own);
+  return status;
+}
+
+static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
+                              void **out) {
+  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
+  return history == NULL ? block_alloc(pool, bytes, node, call, out)
+                         : alloc_recorded(history, pool, bytes, node, call, out);
+}
+
+/* Note [Fast path], with history on: the block is taken as ever, and recorded before anybody knows of it. */
+static __attribute__((noinline)) void *alloc_fast_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
+                                                           size_t bytes) {
+  ladei_pinned_history_call own;
+  void *block = alloc_fast(pool, pool->cache_id, bytes);
+  if (block == NULL) return NULL;
+  int cancellation = ladei_cancellation_hold();
+  ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
+  ladei_pinned_history_alloc(&own, (uintptr_t)block, bytes);
+  ladei_pinned_history_end(&own);
+  ladei_cancellation_resume(cancellation);
+  return block;
+}
+
 static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, const char *call, void **out) {
   ladei_pinned_node *node;
   if (bytes == 0) {
@@ -220,8 +265,14 @@ static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, 
 }
 
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
-  void *block = pool != NULL && out != NULL ? alloc_fast(pool, bytes) : NULL;
+  bool given = pool != NULL && out != NULL;
+  void *block = given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
   if (block != NULL) {
+    *out = block;
+    return LADE_OK;
+  }
+  ladei_pinned_history *history = given ? ladei_pinned_pool_recording(pool) : NULL;
+  if (history != NULL && (block = alloc_fast_recorded(history, pool, bytes)) != NULL) {
     *out = block;
     return LADE_OK;
   }
@@ -286,8 +337,9 @@ static lade_status in_use_find(lade_pinned_pool *pool, const void *pointer, cons
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 /* Note [Fast path] */
-static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
-  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
+static inline __attribute__((always_inline)) bool free_fast(lade_pinned_pool *pool, uint64_t id, void *pointer,
+                                                            ladei_pinned_history_call *history) {
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(id);
   if (cache == NULL) return false;
   uint64_t word;
   ladei_pinned_block *block = block_find(pool, cache, pointer, &word);
@@ -299,7 +351,10 @@ static inline bool free_fast(lade_pinned_pool *pool, void *pointer) {
   size_t requested = ladei_pinned_block_requested(block), bytes = ladei_pinned_block_bytes(block, word);
   bool noted = ladei_retire_ticket_noted(&block->ticket);
   ladei_pinned_block_state freed = noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED;
-  if (!ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed))) return false;
+  if (history != NULL) ladei_pinned_history_free_enter(history, (uintptr_t)pointer);
+  bool won = ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed));
+  if (history != NULL) ladei_pinned_history_free_leave(history, (uintptr_t)pointer, requested, won, !noted);
+  if (!won) return false;
   ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
   if (noted) {
     ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
@@ -320,7 +375,8 @@ typedef struct freed_block {
 } freed_block;
 
 /* Everything looked at. On success the block is out of IN_USE: PENDING if streams are noted, else CACHED. */
-static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *call, freed_block *out) {
+static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const char *call,
+                                 ladei_pinned_history_call *history, freed_block *out) {
   for (;;) {
     ladei_pinned_lookup found;
     lade_status status = in_use_find(pool, pointer, call, &found);
@@ -333,7 +389,10 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     out->requested_bytes = ladei_pinned_block_requested(found.block);
     out->block_bytes = ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
     if (pool->debug != NULL) ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
-    if (ladei_pinned_block_word_swap(found.block, found.word, out->word)) return LADE_OK;
+    ladei_pinned_history_free_enter(history, found.address);
+    bool won = ladei_pinned_block_word_swap(found.block, found.word, out->word);
+    ladei_pinned_history_free_leave(history, found.address, out->requested_bytes, won, !noted);
+    if (won) return LADE_OK;
     /* Taken out of its slot, or freed by another thread, meanwhile: the next look shows which. */
   }
 }
@@ -355,10 +414,10 @@ static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, freed->block_bytes);
 }
 
-static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call) {
+static lade_status block_take_back(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call,
+                                   ladei_pinned_history_call *history) {
   freed_block freed = {NULL, 0, 0, 0};
-  if (pointer == NULL) return LADE_OK;
-  lade_status status = block_give_up(pool, pointer, call, &freed);
+  lade_status status = block_give_up(pool, pointer, call, history, &freed);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_call_cache(pool);
   free_count(pool, cache, &freed);
@@ -371,8 +430,24 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   return LADE_OK;
 }
 
+static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call) {
+  ladei_pinned_history_call own = {.history = NULL};
+  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
+  lade_status status = LADE_OK;
+  if (pointer == NULL) return LADE_OK;
+  if (history == NULL) return block_take_back(pool, pointer, quiet, call, &own);
+  int cancellation = ladei_cancellation_hold();
+  ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
+  if (quiet || !free_fast(pool, pool->cache_id, pointer, &own))
+    status = block_take_back(pool, pointer, quiet, call, &own);
+  ladei_pinned_history_end(&own);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
-  if (pool != NULL && free_fast(pool, pointer)) return LADE_OK;
+  if (pool != NULL && free_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), pointer, NULL))
+    return LADE_OK;
   lade_status status = enter(pool, __func__);
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
@@ -389,7 +464,7 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
   ladei_pinned_lookup found = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, call);
   if (status != LADE_OK) return status;
-  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast_id);
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->cache_id);
   found.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &found.word);
   if (found.block == NULL) status = in_use_find(pool, pointer, call, &found);
   if (status == LADE_OK) {

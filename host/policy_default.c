@@ -100,6 +100,8 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
   bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
                                         : ladei_retire_buffer_add(pool->retire, &cache->retire_buffer, &block->ticket);
   if (!pending) {
+    ladei_pinned_history_done(ladei_pinned_pool_recording(pool), ladei_pinned_block_address(block),
+                              ladei_pinned_block_requested(block));
     ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
     block_unretire(pool, cache, block);
     ladei_pinned_call_answer(pool, cache);
@@ -108,6 +110,7 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
 
 static void blocks_retired(void *user, ladei_retire_ticket *list) {
   lade_pinned_pool *pool = user;
+  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   ladei_pinned_block *blocks = NULL;
   ladei_pinned_amount amount = {0, 0};
   unsigned node = 0, class_index = 0;
@@ -124,6 +127,8 @@ static void blocks_retired(void *user, ladei_retire_ticket *list) {
     class_index = ladei_pinned_word_class(word);
     amount.blocks++;
     amount.bytes += ladei_pinned_block_bytes(block, word);
+    if (history != NULL)
+      ladei_pinned_history_done(history, ladei_pinned_block_address(block), ladei_pinned_block_requested(block));
     ladei_pinned_block_next_set(block, blocks);
     blocks = block;
   }

@@ -148,6 +148,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_topology_destroy(pool->topology);
   ladei_pinned_background_destroy(&pool->background);
   ladei_pinned_debug_destroy(pool->debug);
+  ladei_pinned_history_destroy(atomic_load(&pool->history));
   pool->policy->close(pool);
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
   ladei_pinned_cap_wait_destroy(&pool->cap_wait);
@@ -245,7 +246,8 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   pool->id = ladei_pinned_thread_pool_id();
   pool->policy = policy_of(own.flags);
   bool thread_caches = pool->policy->uses_thread_caches && (own.flags & LADE_PINNED_DEBUG) == 0;
-  pool->fast_id = thread_caches ? pool->id : UINT64_MAX;
+  pool->cache_id = thread_caches ? pool->id : UINT64_MAX;
+  atomic_init(&pool->fast_id, pool->cache_id);
   settings_take(pool, runtime, &own, hooks);
   status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) goto fail_pool;

@@ -9,6 +9,7 @@
  * What works on a pool is above, in this order; each file uses those before it:
  *
  *   usage           what is in use and pending                 memory      growing, giving back, the cap
+ *   history         events, and contexts of live blocks: of all parts, and by itself
  *   stats           what users read                            policy_default, policy_pytorch   the choices
  *   nodes           nodes and devices, blocks that go back     pinned, snapshot   the public calls
  *   thread_caches   caches of all threads                      pool        create, destroy, check
@@ -29,6 +30,7 @@
 #include "host/cap_wait.h"
 #include "host/counters.h"
 #include "host/debug.h"
+#include "host/history.h"
 #include "host/node.h"
 #include "host/policy.h"
 #include "host/ring_share.h"
@@ -52,7 +54,7 @@ struct lade_pinned_pool {
   /* Constant. */
   uint64_t id; /* no other pool of the process has or gets it */
   uint64_t
-      fast_id; /* the same; in debug mode and under a policy without thread caches one that no thread-local ever names */
+      cache_id; /* the same; in debug mode and under a policy without thread caches one that no thread-local ever names */
   const ladei_pinned_policy *policy;
   void *policy_state;        /* the policy's own */
   ladei_pinned_debug *debug; /* NULL: off */
@@ -99,6 +101,11 @@ struct lade_pinned_pool {
 
   ladei_pinned_cap_wait cap_wait; /* at the cap */
 
+  /* History, once it was turned on; and the same while it is on, NULL while it is off. Both change in changes of the history. */
+  _Atomic(ladei_pinned_history *) history, recording;
+  _Atomic(uint64_t)
+      fast_id; /* cache_id; while history is on one that no thread-local names: no call is on the fast path */
+
   ladei_living living;           /* base/living: its own */
   lade_status background_status; /* the background thread's own: its last failure, LADE_OK: none since */
   ladei_pinned_background background;
@@ -125,6 +132,11 @@ static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, 
 }
 static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);
+}
+
+/* What the pool records to; NULL: its history is off. */
+static inline ladei_pinned_history *ladei_pinned_pool_recording(const lade_pinned_pool *pool) {
+  return atomic_load_explicit(&pool->recording, memory_order_acquire);
 }
 
 static inline lade_pinned_state ladei_pinned_public_state(ladei_pinned_block_state state) {

@@ -26,6 +26,7 @@
 #ifndef LADE_PINNED_H
 #define LADE_PINNED_H
 
+#include "lade/history.h"
 #include "lade/runtime.h"
 
 #ifdef __cplusplus
@@ -452,6 +453,60 @@ LADE_API lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinne
  * Threads: any; read it while no other thread is in the pool, whose next finding overwrites it. Never NULL.
  */
 LADE_API const char *lade_pinned_debug_last(lade_pinned_pool *pool);
+
+/* ---- History: what happened, in order ---------------------------------------------------------------------------- */
+
+/**
+ * Turn the history on or off, or change it (lade/history.h).
+ *
+ * While it is on, each alloc and free writes its events, at a cost of tens of nanoseconds; threads with different blocks hardly
+ * wait for each other. Calls under way meanwhile may be missing from it. Changed while on, it keeps what fits of its newest
+ * events; contexts already captured stay. Blocks handed out before have no context. Of max_bytes, about 170 KB go to what
+ * threads fill at the moment.
+ *
+ * @param options  Borrowed for the call; NULL: off. Captures must not call the pool.
+ *
+ * Threads: any. Waits: while another thread does the same. Stream order: none. Errors, nothing changed:
+ * LADE_ERR_INVALID_ARGUMENT for an unknown level or one without capture; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_options *options);
+
+/** Whether history is on. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+LADE_API lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *out_enabled);
+
+/**
+ * Copy the events so far. Those of one address are in the order in which they happened: alloc, free_requested, free_completed,
+ * then the next alloc. Where memory for an event was missing, events before it are left out and count as lost.
+ *
+ * @param out  [out] Caller owns it until lade_history_destroy(). Untouched on error. Empty where history is off.
+ *
+ * Threads: any; allocations go on meanwhile. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY,
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_history_take(lade_pinned_pool *pool, lade_history **out);
+
+/**
+ * Write a note of the program's own into the history.
+ *
+ * @param label  Borrowed for the call. Not NULL. Carried from LADE_CONTEXT_ALLOC on; below that the event has none.
+ *
+ * Does nothing while history is off.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_annotate(lade_pinned_pool *pool, const char *label);
+
+/**
+ * Write a note on a block: an event with its text at every level, and the text stays with the block until it is freed or has
+ * another note. Snapshots that inspect/ takes have it.
+ *
+ * @param pointer  Any address inside a block in use. Not NULL.
+ * @param text     Borrowed for the call. Not NULL.
+ *
+ * Does nothing while history is off.
+ * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *pointer, const char *text);
 
 /** Counters of one size class on one NUMA node; gauges as in lade_pinned_stats. */
 typedef struct lade_pinned_class_stats {
