@@ -2,12 +2,13 @@
 /*
  * Counters as Prometheus' text and as OpenMetrics' text. A key becomes a metric and a label:
  *
- *   allocated_bytes.large_pool.current    lade_device_allocated_bytes{part="0",name="device 0",device="0",pool="large_pool"}
- *   allocated_bytes.large_pool.peak       lade_device_allocated_bytes_peak{...}
- *   allocated_bytes.large_pool.allocated  lade_device_allocated_bytes_allocated_total{...}, a counter; freed likewise
- *   host_alloc_time.total                 lade_pinned_host_alloc_time_seconds_total, from microseconds
- *   num_ooms                              lade_device_ooms_total
+ *   allocated_bytes.large_pool.current    device_allocated_bytes{part="0",name="device 0",device="0",pool="large_pool"}
+ *   allocated_bytes.large_pool.peak       device_allocated_bytes_peak{...}
+ *   allocated_bytes.large_pool.allocated  device_allocated_bytes_allocated_total{...}, a counter; freed likewise
+ *   host_alloc_time.total                 pinned_host_alloc_time_seconds_total, from microseconds
+ *   num_ooms                              device_ooms_total
  *
+ * Each name begins with "lade_".
  * All samples of a metric stand together, whichever parts they are of.
  */
 #ifndef LADE_INSPECT_FORMATS_METRICS_H

@@ -5,8 +5,8 @@
  *
  *   Profile: sample_type 1, sample 2, mapping 3, location 4, function 5, string_table 6, time_nanos 9, default_sample_type 14
  *
- * P1  Number 0 of the string table is "". Texts of the snapshot keep their numbers; the writer's own follow.
- * P2  Frame i of the snapshot is location i + 1 and function i + 1; module i is mapping i + 1.
+ * G1  Number 0 of the string table is "". Texts of the snapshot keep their numbers; the writer's own follow.
+ * G2  Frame i of the snapshot is location i + 1 and function i + 1; module i is mapping i + 1.
  */
 #include "inspect/formats/pprof.h"
 

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a snapshot in Debian's chromium, with the network off: no message on the console, counts equal those of the
+pickle, and hover, zoom, brush, slider, search, filters, keys and the comparison do what they say.
+
+usage: html_test.py SNAPSHOT_FILES [--times PAGE]      --times: opens a page and prints how long that, hover and zoom take
+
+Skipped, with a word, where chromium, its driver or python3-selenium is not installed.
+"""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+DEBIAN_PYTHON = "/usr/bin/python3"  # has Debian's packages
+if os.path.realpath(sys.executable) != os.path.realpath(DEBIAN_PYTHON) and os.path.exists(DEBIAN_PYTHON):
+    os.execv(DEBIAN_PYTHON, [DEBIAN_PYTHON] + sys.argv)
+
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+    MISSING = None
+except ImportError:
+    MISSING = "python3-selenium is not installed"
+for program in "chromium", "chromedriver":
+    if MISSING is None and shutil.which(program) is None:
+        MISSING = f"{program} is not installed"
+
+PROGRAM = None
+
+
+def browser(folder):
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1200", "--disable-dev-shm-usage",
+                 f"--user-data-dir={folder}/profile", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.binary_location = shutil.which("chromium")
+    os.environ["HOME"] = folder
+    service = webdriver.chrome.service.Service(shutil.which("chromedriver"))
+    return webdriver.Chrome(service=service, options=options)
+
+
+def opened(driver, path):
+    driver.get("file://" + os.path.abspath(path))
+    WebDriverWait(driver, 60).until(lambda d: value(d, "ready") or value(d, "failed"))
+    assert value(driver, "failed") is None, value(driver, "failed")
+
+
+def value(driver, name):
+    return driver.execute_script(f"return document.body.dataset.{name}")
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Page(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.driver = browser(cls.folder)
+        for format in "html", "pickle":
+            subprocess.run([PROGRAM, "small", format, f"{cls.folder}/small.{format}"], check=True, stderr=subprocess.DEVNULL)
+        opened(cls.driver, f"{cls.folder}/small.html")
+        cls.page = cls.driver.find_element(By.TAG_NAME, "body")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.driver.quit()
+        shutil.rmtree(cls.folder, ignore_errors=True)
+
+    def value(self, name):
+        return value(self.driver, name)
+
+    def number(self, name):
+        return float(self.value(name))
+
+    def setUp(self):
+        self.page.send_keys("0")
+
+    def tearDown(self):
+        self.assertEqual(self.driver.get_log("browser"), [])
+
+    def text(self, id):
+        return self.driver.find_element(By.ID, id).text
+
+    def test_counts_are_those_of_the_pickle(self):
+        with open(f"{self.folder}/small.pickle", "rb") as file:
+            snapshot = pickle.load(file)
+        segments = snapshot["segments"]
+        traces = snapshot["device_traces"] + [snapshot["host_traces"]]
+        flat = [event for trace in traces for event in (trace if not trace or isinstance(trace[0], dict) else sum(trace, []))]
+        self.assertEqual(int(self.value("events")), len(flat))
+        device_blocks = sum(len(segment["blocks"]) for segment in segments)
+        self.assertGreaterEqual(int(self.value("blocks")), device_blocks)
+        self.assertIn(f"{self.value('blocks')} blocks", self.text("counts"))
+
+    def test_hover_names_a_block(self):
+        bands = self.driver.find_element(By.ID, "bands")
+        width, height = bands.size["width"], bands.size["height"]
+        found = 0
+        for x in range(1, 10):
+            for y in range(1, 10):
+                move = ActionChains(self.driver)
+                move.move_to_element_with_offset(bands, width * (x / 10 - 0.5), height * (y / 10 - 0.5)).perform()
+                if self.value("hover") not in (None, "-1"):
+                    found += 1
+                    self.assertIn("asked", self.text("detail"))
+        self.assertGreater(found, 0)
+
+    def test_zoom_and_keys(self):
+        whole = self.number("to") - self.number("from")
+        self.page.send_keys("+")
+        self.assertAlmostEqual(self.number("to") - self.number("from"), whole / 2, delta=whole / 1000)
+        before = self.number("from")
+        self.page.send_keys(Keys.ARROW_RIGHT)
+        self.assertGreater(self.number("from"), before)
+        self.page.send_keys(Keys.ARROW_LEFT)
+        self.assertAlmostEqual(self.number("from"), before, delta=whole / 1000)
+        self.page.send_keys("0")
+        self.assertAlmostEqual(self.number("to") - self.number("from"), whole, delta=whole / 1000)
+
+    def test_brush_takes_a_range(self):
+        whole = self.number("to") - self.number("from")
+        overview = self.driver.find_element(By.ID, "overview")
+        quarter = overview.size["width"] / 4
+        drag = ActionChains(self.driver).move_to_element_with_offset(overview, -quarter, 0).click_and_hold()
+        drag.move_by_offset(quarter, 0).release().perform()
+        self.assertAlmostEqual(self.number("to") - self.number("from"), whole / 4, delta=whole / 50)
+
+    def test_slider_moves_the_map(self):
+        title = self.text("maptitle")
+        self.page.send_keys(",")
+        self.page.send_keys(",")
+        self.assertNotEqual(self.text("maptitle"), title)
+        self.driver.find_element(By.ID, "slider").send_keys(Keys.HOME)
+        self.assertAlmostEqual(self.number("moment"), self.driver.execute_script("return data.from"), delta=1)
+
+    def test_search_and_filters(self):
+        everything = int(self.value("shown"))
+        self.assertGreater(everything, 0)
+        field = self.driver.find_element(By.ID, "search")
+        field.send_keys("no such function at all")
+        self.assertEqual(int(self.value("shown")), 0)
+        field.clear()
+        field.send_keys(Keys.SPACE, Keys.BACKSPACE)
+        self.assertEqual(int(self.value("shown")), everything)
+        name = self.driver.execute_script("return data.texts[data.frames[0][0]]")
+        field.send_keys(name)
+        self.assertTrue(0 < int(self.value("shown")) <= everything)
+        field.clear()
+        field.send_keys(Keys.SPACE, Keys.BACKSPACE)
+        least = self.driver.find_element(By.ID, "least")
+        least.clear()
+        least.send_keys("999999999999999")
+        self.assertEqual(int(self.value("shown")), 0)
+        least.clear()
+        least.send_keys("0")
+        self.assertEqual(int(self.value("shown")), everything)
+        field.send_keys(Keys.ESCAPE)
+
+    def test_names_are_text(self):
+        """A name with a tag in it is shown, and makes no element (HZ11)."""
+        self.assertEqual(self.driver.find_elements(By.CSS_SELECTOR, "main script, main img, main b"), [])
+
+
+def times(path):
+    with tempfile.TemporaryDirectory() as folder:
+        driver = browser(folder)
+        start = time.monotonic()
+        opened(driver, path)
+        for step in "filter()", "totalsBuild()", "topDraw()", "mapDraw()", "linesDraw($('chart'), view.from, view.to, true)", "bandsDraw()":
+            print(step, driver.execute_script(f"const s = performance.now(); {step}; return performance.now() - s"))
+        print(f"open {time.monotonic() - start:.2f} s, of which the page {int(value(driver, 'ready'))} ms")
+        script = """const times = [];
+            for (let i = 0; i < 20; i++) { const s = performance.now(); %s; times.push(performance.now() - s); }
+            times.sort((a, b) => a - b); return [times[10], times[19]];"""
+        zoom = "rangeSet(data.from + i, data.to - (data.to - data.from) * i / 25); draw()"
+        hover = ("const c = document.getElementById('bands'); hover(c, {offsetX: 40 * i + 5, offsetY: 15 * i + 5});"
+                 "hover(document.getElementById('chart'), {offsetX: 40 * i + 5, offsetY: 50})")
+        for name, action in ("zoom", zoom), ("hover", hover), ("map", "mapDraw()"), ("filter", "changed()"):
+            print("%s: median %.1f ms, worst %.1f ms" % ((name,) + tuple(driver.execute_script(script % action))))
+        print("console:", driver.get_log("browser"))
+        driver.save_screenshot(path + ".png")
+        driver.quit()
+
+
+if __name__ == "__main__":
+    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    if sys.argv[1:2] == ["--times"]:
+        times(sys.argv[2])
+    else:
+        unittest.main()
