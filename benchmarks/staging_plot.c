@@ -111,7 +111,7 @@ bool staging_plot_of_report(const char *path, staging_plot *out) {
 
 /* ---- The drawing ------------------------------------------------------------------------------------------------- */
 
-enum { WIDTH = 700, LEFT = 240, RIGHT = 60, TOP = 50, BAR = 18, GAP = 12, BOTTOM = 40 };
+static const int WIDTH = 700, LEFT = 240, RIGHT = 60, TOP = 50, BAR = 18, GAP = 12, BOTTOM = 40; /* pixels */
 
 static double most_of(const staging_plot *plot) {
   double most = 0;

@@ -125,7 +125,7 @@ static lade_status lines_take(void *user, const void *data, size_t bytes) {
 
 /* --- the picture -------------------------------------------------------------------------------------------------- */
 
-enum { PICTURE_WIDTH = 1200, ROW_HEIGHT = 17, TOP = 40, MARGIN = 10 };
+static const int PICTURE_WIDTH = 1200, ROW_HEIGHT = 17, TOP = 40, MARGIN = 10, CHARACTER = 7; /* pixels */
 
 /* Warm colours, equal for equal words. */
 static void colour_of(const char *word, char out[8]) {
@@ -135,7 +135,6 @@ static void colour_of(const char *word, char out[8]) {
 }
 
 static void node_draw(const flame *f, uint32_t index, double x, double width, ladei_svg *svg) {
-  enum { CHARACTER = 7 };
   const flame_node *node = &f->nodes[index];
   double y = TOP + (double)(f->depth - node->depth) * ROW_HEIGHT;
   char title[512], colour[8];
