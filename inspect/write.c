@@ -22,6 +22,7 @@
 #include "inspect/formats/folded.h"
 #include "inspect/formats/format.h"
 #include "inspect/formats/html.h"
+#include "inspect/formats/json.h"
 #include "inspect/formats/map.h"
 #include "inspect/formats/metrics.h"
 #include "inspect/formats/pickle.h"
@@ -29,6 +30,7 @@
 
 static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_PICKLE, "pickle", ".pickle", ladei_inspect_write_pickle},
+    {LADE_SNAPSHOT_JSON, "json", ".json", ladei_inspect_write_json},
     {LADE_SNAPSHOT_FOLDED, "folded", ".folded", ladei_inspect_write_folded},
     {LADE_SNAPSHOT_FOLDED_SEGMENTS, "folded-segments", ".segments.folded", ladei_inspect_write_folded_segments},
     {LADE_SNAPSHOT_SVG, "svg", ".svg", ladei_inspect_write_flame},
@@ -39,6 +41,7 @@ static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_PROMETHEUS, "prometheus", ".prom", ladei_inspect_write_prometheus},
     {LADE_SNAPSHOT_OPENMETRICS, "openmetrics", ".openmetrics", ladei_inspect_write_openmetrics},
     {LADE_SNAPSHOT_MAP, "map", ".txt", ladei_inspect_write_map},
+    {LADE_SNAPSHOT_RMM_CSV, "rmm-csv", ".csv", NULL},
 };
 
 const ladei_inspect_format *ladei_inspect_format_at(size_t index) {

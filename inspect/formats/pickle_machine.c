@@ -26,7 +26,6 @@ lade_status ladei_pickle_refuse(const ladei_pickle_reader *reader, const char *f
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  ladei_text_tame(text);
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: byte %zu: %s", reader->name, reader->op_at, text);
 }
 

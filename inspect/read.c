@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading snapshots: what a file is shows in its first bytes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "inspect/formats/json_read.h"
+#include "inspect/formats/pickle_read.h"
+#include "inspect/formats/rmm_csv.h"
+
+typedef lade_status (*reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
+
+/* NULL: of no known format. */
+static reader reader_of(const char *data, size_t bytes) {
+  size_t header = strlen(ladei_rmm_csv_header), at = 0;
+  if ((unsigned char)data[0] == 0x80) return ladei_inspect_read_pickle;
+  if (bytes >= header && memcmp(data, ladei_rmm_csv_header, header) == 0) return ladei_inspect_read_rmm_csv;
+  while (at < bytes && strchr(" \t\r\n", data[at]) != NULL && data[at] != '\0') at++;
+  return at < bytes && data[at] == '{' ? ladei_inspect_read_json : NULL;
+}
+
+/* The end of a long path says more than its beginning. */
+static const char *name_end(const char *name) {
+  enum { MOST = 200 };
+  size_t bytes = strlen(name);
+  return bytes > MOST ? name + bytes - MOST : name;
+}
+
+static lade_status snapshot_read(const char *data, size_t bytes, const char *name, lade_snapshot **out) {
+  const char *shown = name_end(name);
+  if (bytes == 0) return ladei_error(LADE_ERR_TRUNCATED, 0, "%s: byte 0: the file is empty", shown);
+  reader read_format = reader_of(data, bytes);
+  if (read_format != NULL) return read_format(data, bytes, shown, out);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
+                     "%s: byte 0: no snapshot; expected a pickle, lade's JSON or a log of RMM's", shown);
+}
+
+lade_status lade_snapshot_read(const void *data, size_t bytes, const char *name, lade_snapshot **out) {
+  if (data == NULL && bytes > 0) return ladei_error_null("lade_snapshot_read", "data");
+  if (out == NULL) return ladei_error_null("lade_snapshot_read", "out");
+  return snapshot_read(data, bytes, name == NULL ? "snapshot" : name, out);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------------- */
+
+static lade_status file_error(const char *path, const char *what) {
+  int code = errno;
+  return ladei_error(LADE_ERR_IO, code, "%s: cannot %s: %s", name_end(path), what, strerror(code));
+}
+
+static lade_status mapped_read(int fd, size_t bytes, const char *path, lade_snapshot **out) {
+  void *data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (data == MAP_FAILED) return file_error(path, "map");
+  (void)madvise(data, bytes, MADV_SEQUENTIAL);
+  lade_status status = snapshot_read(data, bytes, path, out);
+  munmap(data, bytes);
+  return status;
+}
+
+/* All that comes out of a descriptor; `out` is freed by the caller, also after an error. */
+static lade_status stream_read(int fd, const char *path, char **out, size_t *out_bytes) {
+  size_t room = 0;
+  while (true) {
+    if (*out_bytes == room) {
+      room = room == 0 ? 1 << 16 : room * 2;
+      char *grown = realloc(*out, room);
+      if (grown == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu bytes", room);
+      *out = grown;
+    }
+    ssize_t count = read(fd, *out + *out_bytes, room - *out_bytes);
+    if (count == 0) return LADE_OK;
+    if (count < 0 && errno != EINTR) return file_error(path, "read");
+    if (count > 0) *out_bytes += (size_t)count;
+  }
+}
+
+static lade_status piped_read(int fd, const char *path, lade_snapshot **out) {
+  char *data = NULL;
+  size_t bytes = 0;
+  lade_status status = stream_read(fd, path, &data, &bytes);
+  if (status == LADE_OK) status = snapshot_read(data, bytes, path, out);
+  free(data);
+  return status;
+}
+
+static lade_status descriptor_read(int fd, const char *path, lade_snapshot **out) {
+  struct stat file;
+  if (fstat(fd, &file) != 0) return file_error(path, "look at");
+  if (S_ISREG(file.st_mode) && file.st_size > 0) return mapped_read(fd, (size_t)file.st_size, path, out);
+  return piped_read(fd, path, out);
+}
+
+lade_status lade_snapshot_open(const char *path, lade_snapshot **out) {
+  if (path == NULL) return ladei_error_null("lade_snapshot_open", "path");
+  if (out == NULL) return ladei_error_null("lade_snapshot_open", "out");
+  int cancellation = ladei_cancellation_hold();
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  lade_status status = fd < 0 ? file_error(path, "open") : descriptor_read(fd, path, out);
+  if (fd >= 0) close(fd);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of snapshots: which reader one is for, pipes, RMM's log; and no memory at every allocation. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "inspect/formats/json.h"
+#include "inspect/formats/pickle.h"
+#include "tests/inspect/sample.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/temp_dir.h"
+
+/* --- no memory ---------------------------------------------------------------------------------------------------------- */
+
+static size_t allocations, fails_at; /* the number of the one that fails; 0: none */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+
+static bool fails(void) { return ++allocations == fails_at; }
+void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
+void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
+
+static lade_status nothing_write(void *user, const void *data, size_t bytes) {
+  (void)user;
+  (void)data;
+  (void)bytes;
+  return LADE_OK;
+}
+
+/* Calls of `work` in which each allocation fails in turn; all but the last say so. */
+static void each_failure(lade_status (*work)(void *user), void *user) {
+  lade_status status = LADE_ERR_OUT_OF_HOST_MEMORY;
+  size_t failed = 0;
+  for (size_t at = 1; status != LADE_OK; at++) {
+    allocations = 0;
+    fails_at = at;
+    status = work(user);
+    fails_at = 0;
+    LADE_ASSERT(status == LADE_OK || status == LADE_ERR_OUT_OF_HOST_MEMORY);
+    if (status != LADE_OK) LADE_EXPECT_EQ_INT(lade_last_error()->status, LADE_ERR_OUT_OF_HOST_MEMORY);
+    if (status != LADE_OK) failed++;
+  }
+  LADE_EXPECT_GT_SIZE(failed, 1);
+}
+
+typedef struct file {
+  const char *data;
+  size_t bytes;
+} file;
+
+static lade_status file_read(void *user) {
+  const file *from = user;
+  lade_snapshot *snapshot = NULL;
+  lade_status status = lade_snapshot_read(from->data, from->bytes, NULL, &snapshot);
+  if ((status == LADE_OK) != (snapshot != NULL)) LADE_FAIL("a snapshot without LADE_OK, or the other way round");
+  lade_snapshot_destroy(snapshot);
+  return status;
+}
+
+static const uint32_t written[] = {LADE_SNAPSHOT_PICKLE, LADE_SNAPSHOT_JSON};
+static const sample_format writers[] = {ladei_inspect_write_pickle, ladei_inspect_write_json};
+
+typedef struct writing {
+  const lade_snapshot *snapshot;
+  uint32_t format;
+} writing;
+
+static lade_status snapshot_write(void *user) {
+  const writing *what = user;
+  return lade_snapshot_write(what->snapshot, what->format, NULL, nothing_write, NULL);
+}
+
+LADE_TEST(SnapshotFiles, GetOverNoMemoryAtEveryAllocation) {
+  lade_snapshot *snapshot = sample_create(&sample_small);
+  LADE_ASSERT(snapshot != NULL);
+  for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+    size_t bytes = 0;
+    char *data = sample_write(snapshot, writers[i], &bytes);
+    file whole = {data, bytes};
+    writing what = {snapshot, written[i]};
+    each_failure(file_read, &whole);
+    each_failure(snapshot_write, &what);
+    free(data);
+  }
+  lade_snapshot_destroy(snapshot);
+}
+
+/* --- which reader --------------------------------------------------------------------------------------------------------- */
+
+static void expect_read(const char *text, lade_status expected, const char *message) {
+  lade_snapshot *snapshot = NULL;
+  lade_test_context("%s", text);
+  LADE_EXPECT_STATUS(expected, lade_snapshot_read(text, strlen(text), "FILE", &snapshot));
+  if (expected != LADE_OK) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, message);
+  LADE_EXPECT_EQ_INT(snapshot != NULL, expected == LADE_OK);
+  lade_snapshot_destroy(snapshot);
+  lade_test_context("%s", "");
+}
+
+LADE_TEST(SnapshotFiles, AreKnownByTheirFirstBytes) {
+  expect_read("", LADE_ERR_TRUNCATED, "FILE: byte 0: the file is empty");
+  expect_read("\x80", LADE_ERR_TRUNCATED, "FILE: byte 1: the pickle ends here");
+  expect_read(" \n{", LADE_ERR_TRUNCATED, "FILE: byte 3: the text ends too early");
+  expect_read("Thread,Time,Action,Pointer,Size,Stream", LADE_OK, "");
+  expect_read("Thread,Time,Action,Pointer,Size", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
+  expect_read("\x89PNG", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
+  expect_read("  ", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
+}
+
+LADE_TEST(SnapshotFiles, RefuseWrongArguments) {
+  lade_snapshot *snapshot = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_snapshot_read(NULL, 1, NULL, &snapshot));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_snapshot_read("x", 1, NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_snapshot_read(NULL, 0, NULL, &snapshot));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "snapshot: byte 0");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_snapshot_open(NULL, &snapshot));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_snapshot_open("/", NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_snapshot_open("/nowhere/at all", &snapshot));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "/nowhere/at all: cannot open: No such file");
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_snapshot_open("/", &snapshot));
+  LADE_EXPECT(snapshot == NULL);
+}
+
+LADE_TEST(SnapshotFiles, AreOpenedAsTheyWereSaved) {
+  char room[256];
+  support_temp_dir dir;
+  lade_snapshot *before = sample_create(&sample_small);
+  LADE_ASSERT(before != NULL && support_temp_dir_create(&dir));
+  for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+    lade_snapshot *after = NULL;
+    char *path = support_temp_dir_path(&dir, "snapshot");
+    LADE_EXPECT_OK(lade_snapshot_save(before, written[i], NULL, path));
+    LADE_EXPECT_OK(lade_snapshot_open(path, &after));
+    if (after != NULL) LADE_EXPECT_EQ_STR(sample_difference(before, after, 1000, room), "");
+    lade_snapshot_destroy(after);
+    free(path);
+  }
+  support_temp_dir_remove(&dir);
+  lade_snapshot_destroy(before);
+}
+
+typedef struct sender {
+  const char *path;
+  file whole;
+} sender;
+
+static void *send_all(void *user) {
+  const sender *from = user;
+  int fd = open(from->path, O_WRONLY | O_CLOEXEC);
+  for (size_t at = 0; fd >= 0 && at < from->whole.bytes;) {
+    ssize_t count = write(fd, from->whole.data + at, from->whole.bytes - at);
+    if (count <= 0) break;
+    at += (size_t)count;
+  }
+  if (fd >= 0) close(fd);
+  return NULL;
+}
+
+LADE_TEST(SnapshotFiles, ComeThroughPipes) {
+  char room[256];
+  size_t bytes = 0;
+  pthread_t thread;
+  support_temp_dir dir;
+  lade_snapshot *before = sample_create(&sample_long), *after = NULL;
+  LADE_ASSERT(before != NULL && support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "pipe"), *data = sample_write(before, ladei_inspect_write_json, &bytes);
+  LADE_EXPECT_GT_SIZE(bytes, 100000); /* more than a pipe holds */
+  LADE_ASSERT_EQ_INT(mkfifo(path, 0600), 0);
+  sender from = {path, {data, bytes}};
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, send_all, &from), 0);
+  LADE_EXPECT_OK(lade_snapshot_open(path, &after));
+  pthread_join(thread, NULL);
+  if (after != NULL) LADE_EXPECT_EQ_STR(sample_difference(before, after, 1, room), "");
+  lade_snapshot_destroy(before);
+  lade_snapshot_destroy(after);
+  free(path);
+  free(data);
+  support_temp_dir_remove(&dir);
+}
+
+/* --- RMM's log -------------------------------------------------------------------------------------------------------------- */
+
+#define HEAD "Thread,Time,Action,Pointer,Size,Stream\n"
+
+LADE_TEST(RmmLog, IsReadAsEvents) {
+  static const char text[] = HEAD "4711,23:59:59.000001,allocate,0x7f00,1024,0x0\r\n"
+                                  "12,00:00:00.5,allocate failure,0x0,4096,7f1\n"
+                                  "\n"
+                                  "4711,00:00:01.000002,free,7f00,1024,0";
+  static const struct {
+    uint32_t action;
+    uint64_t time_ns, address, bytes, stream;
+    const char *label;
+  } expected[] = {
+      {LADE_DEVICE_ALLOC, 86399000001000, 0x7f00, 1024, 0, "4711"},
+      {LADE_DEVICE_OOM, 86400500000000, 0, 4096, 0x7f1, "12"},
+      {LADE_DEVICE_FREE_REQUESTED, 86401000002000, 0x7f00, 1024, 0, "4711"},
+      {LADE_DEVICE_FREE_COMPLETED, 86401000002000, 0x7f00, 1024, 0, "4711"},
+  };
+  lade_snapshot *snapshot = NULL;
+  LADE_ASSERT_OK(lade_snapshot_read(text, sizeof text - 1, "FILE", &snapshot));
+  LADE_EXPECT_EQ_SIZE(snapshot->parts.count, 1);
+  LADE_ASSERT_EQ_SIZE(snapshot->events.count, 4);
+  LADE_EXPECT_EQ_UINT(snapshot->time_ns, 86401000002000);
+  for (size_t i = 0; i < 4; i++) {
+    const lade_snapshot_event *event = &snapshot->events.rows[i];
+    LADE_EXPECT_EQ_UINT(event->action, expected[i].action);
+    LADE_EXPECT_EQ_UINT(event->time_ns, expected[i].time_ns);
+    LADE_EXPECT_EQ_UINT(event->address, expected[i].address);
+    LADE_EXPECT_EQ_UINT(event->bytes, expected[i].bytes);
+    LADE_EXPECT_EQ_UINT(event->stream, expected[i].stream);
+    LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, event->label), expected[i].label);
+  }
+  lade_snapshot_destroy(snapshot);
+}
+
+LADE_TEST(RmmLog, HasTimesInThreeForms) {
+  static const char *const times[] = {"00:00:01.000002", "00:00:01:000002", "1.000002"};
+  for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+    char text[128];
+    lade_snapshot *snapshot = NULL;
+    int bytes = snprintf(text, sizeof text, HEAD "1,%s,free,(nil),0,0\n", times[i]);
+    LADE_ASSERT_OK(lade_snapshot_read(text, (size_t)bytes, "FILE", &snapshot));
+    LADE_EXPECT_EQ_UINT(snapshot->events.rows[0].time_ns, 1000002000);
+    lade_snapshot_destroy(snapshot);
+  }
+}
+
+LADE_TEST(RmmLog, IsRefusedWithItsLine) {
+  expect_read(HEAD "1,00:00:00.0,allocate,0x1,1\n", LADE_ERR_INVALID_ARGUMENT, "FILE: line 2: expected 6 fields");
+  expect_read(HEAD "1,00:00:00.0,allocate,0x1,1,0,0\n", LADE_ERR_INVALID_ARGUMENT, "FILE: line 2: expected 6 fields");
+  expect_read(HEAD "\n1,00:00:00.0,resize,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT,
+              "FILE: line 3: action 'resize'; expected");
+  expect_read(HEAD "x,00:00:00.0,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the thread is no number");
+  expect_read(HEAD "1,24:00:00.0,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
+  expect_read(HEAD "1,00:00,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
+  expect_read(HEAD "1,00:00:00.,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
+  expect_read(HEAD "1,99999999999999999999,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
+  expect_read(HEAD "1,00:00:00.0,free,0xg,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the pointer is");
+  expect_read(HEAD "1,00:00:00.0,free,,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the pointer is");
+  expect_read(HEAD "1,00:00:00.0,free,0x1,1.5,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the size is");
+  expect_read(HEAD "1,00:00:00.0,free,0x1,18446744073709551616,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the size is");
+  expect_read(HEAD "1,00:00:00.0,free,0x1,1,x\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the stream is");
+  expect_read("Thread,Time,Action,Pointer,Size,Stream,More\n", LADE_ERR_INVALID_ARGUMENT,
+              "line 1: expected Thread,Time");
+}
