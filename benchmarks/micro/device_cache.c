@@ -342,7 +342,7 @@ static double snapshot_run(void *user) {
   rig *r = user;
   ladei_device_snapshot snapshot;
   double begin = bench_seconds();
-  if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return NAN;
+  if (ladei_device_snapshot_take(r->allocator, NULL, &snapshot) != LADE_OK) return NAN;
   double seconds = bench_seconds() - begin;
   ladei_device_snapshot_destroy(&snapshot);
   return seconds * 1e3;

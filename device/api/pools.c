@@ -39,6 +39,14 @@ lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_dev
   return ladei_stats_write("lade_device_pool_info", &own, sizeof own, info);
 }
 
+lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
+                                  const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (keep_count > 0 && keep == NULL) return ladei_error_null(__func__, "keep");
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, pool_trim, allocator, id, keep, keep_count, out_bytes);
+}
+
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
 lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,

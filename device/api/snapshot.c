@@ -100,10 +100,20 @@ static void segment_copy(const ladei_device_heap *heap, const ladei_device_heap_
   }
 }
 
-static void heap_copy(const ladei_device_heap *heap, ladei_device_snapshot *snapshot) {
+static bool ids_equal(lade_device_pool_id a, lade_device_pool_id b) {
+  return a.first == b.first && a.second == b.second;
+}
+
+/* Whether the segment is of the pool that is wanted; NULL: all are. */
+static bool segment_wanted(const ladei_device_heap_segment *segment, const lade_device_pool_id *only) {
+  const ladei_device_private_pool *pool = segment->pool->private_pool;
+  return only == NULL || (pool != NULL && ids_equal(pool->id, *only));
+}
+
+static void heap_copy(const ladei_device_heap *heap, const lade_device_pool_id *only, ladei_device_snapshot *snapshot) {
   for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
        segment = ladei_device_heap_counted_next(heap, segment))
-    segment_copy(heap, segment, snapshot);
+    if (segment_wanted(segment, only)) segment_copy(heap, segment, snapshot);
   snapshot->stats = ladei_device_heap_stats(heap);
 }
 
@@ -121,12 +131,13 @@ static void contexts_retain(const ladei_device_snapshot *snapshot) {
 }
 
 /* Copies and writes the snapshot's event, if there is room for all. */
-static bool snapshot_fill(lade_device_allocator *allocator, size_t room, ladei_device_snapshot *snapshot) {
+static bool snapshot_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, size_t room,
+                          ladei_device_snapshot *snapshot) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (blocks_counted(heap) > room) return false;
   (void)ladei_device_thread_caches_hold(allocator);
-  heap_copy(heap, snapshot);
+  heap_copy(heap, only, snapshot);
   ladei_device_thread_caches_let(allocator);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->listener != NULL) {
@@ -164,7 +175,8 @@ static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool 
   return false;
 }
 
-lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out) {
+lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const lade_device_pool_id *only,
+                                       ladei_device_snapshot *out) {
   lade_status status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
   if (status != LADE_OK) return status;
   for (;;) {
@@ -174,7 +186,7 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_d
     if (!snapshot_reserve(&snapshot, room, watched))
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory for %zu blocks", room);
     ladei_device_history_lock(allocator);
-    bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, room, &snapshot);
+    bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, only, room, &snapshot);
     ladei_lock_release(&allocator->lock);
     if (filled) {
       contexts_show(&snapshot);
@@ -195,8 +207,8 @@ typedef struct snapshot_view {
 } snapshot_view;
 
 /* The snapshot first: its event ends the history that is copied then. */
-static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *view) {
-  lade_status status = ladei_device_snapshot_take(allocator, &view->heap);
+static lade_status view_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, snapshot_view *view) {
+  lade_status status = ladei_device_snapshot_take(allocator, only, &view->heap);
   ladei_history_copy copy;
   if (status == LADE_OK) status = ladei_device_history_read(allocator, view->heap.events_end, &copy);
   if (status == LADE_OK) status = ladei_device_history_show(&copy, &view->history);
@@ -216,17 +228,14 @@ static lade_status view_fill(lade_device_allocator *allocator, snapshot_view *vi
   return LADE_OK;
 }
 
-static lade_status view_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
-  lade_status status = ladei_device_check_call(allocator, "lade_device_snapshot_take");
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
-  if (status != LADE_OK) return status;
-  if (out == NULL) return ladei_error_null("lade_device_snapshot_take", "out");
+static lade_status view_make(lade_device_allocator *allocator, const lade_device_pool_id *only, const char *call,
+                             lade_device_snapshot **out) {
   snapshot_view *view = calloc(1, sizeof *view);
-  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory");
+  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
   ladei_device_operation op;
   bool watched = ladei_device_history_watched(allocator);
   if (watched) ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
-  status = view_fill(allocator, view);
+  lade_status status = view_fill(allocator, only, view);
   if (watched) ladei_device_history_end(allocator, &op);
   if (status != LADE_OK) {
     lade_device_snapshot_destroy(&view->public);
@@ -236,10 +245,37 @@ static lade_status view_take(lade_device_allocator *allocator, lade_device_snaps
   return LADE_OK;
 }
 
-lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
+static lade_status view_take(lade_device_allocator *allocator, const lade_device_pool_id *only, const char *call,
+                             lade_device_snapshot **out) {
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return ladei_error_null(call, "out");
   int cancellation = ladei_cancellation_hold();
-  lade_status status = view_take(allocator, out);
+  status = view_make(allocator, only, call, out);
   ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
+  return view_take(allocator, NULL, __func__, out);
+}
+
+/* The pool's events alone. */
+static void view_narrow(snapshot_view *view, lade_device_pool_id id) {
+  lade_device_event *events = (lade_device_event *)(void *)view->history.copy.events;
+  size_t kept = 0;
+  for (size_t i = 0; i < view->public.event_count; i++)
+    if (ids_equal(events[i].pool, id)) events[kept++] = events[i];
+  view->public.event_count = kept;
+}
+
+lade_status lade_device_pool_snapshot_take(lade_device_allocator *allocator, lade_device_pool_id id,
+                                           lade_device_snapshot **out) {
+  lade_device_pool_info info = {.struct_size = sizeof info};
+  lade_status status = lade_device_pool_info_get(allocator, id, &info); /* whether there is one */
+  if (status == LADE_OK) status = view_take(allocator, &id, __func__, out);
+  if (status == LADE_OK) view_narrow((snapshot_view *)(void *)*out, id);
   return status;
 }
 

@@ -25,9 +25,10 @@ typedef struct ladei_device_snapshot {
   uint64_t events_end;     /* of the history: for ladei_device_history_read */
 } ladei_device_snapshot;
 
-/* LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's
- * arrays until destroy. */
-lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, ladei_device_snapshot *out);
+/* Of one private pool, or with NULL of all memory; the counters are the allocator's. LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_UNSUPPORTED where the backend has no segments. The caller owns the snapshot's arrays until destroy. */
+lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const lade_device_pool_id *only,
+                                       ladei_device_snapshot *out);
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot);
 
 #endif /* LADE_DEVICE_API_SNAPSHOT_H */

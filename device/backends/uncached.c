@@ -214,6 +214,7 @@ const ladei_device_backend ladei_device_backend_uncached = {
     .pool_create = ladei_device_native_pool_create,
     .pool_retain = ladei_device_native_pool_retain,
     .pool_info_get = ladei_device_native_pool_info_get,
+    .pool_trim = ladei_device_native_pool_trim,
     .scope_begin_thread = ladei_device_native_scope_begin_thread,
     .scope_begin_streams = ladei_device_native_scope_begin_streams,
     .scope_end = ladei_device_native_scope_end,

@@ -146,26 +146,55 @@ void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei
   }
 }
 
-/* Removes the granules that a free block covers wholly; what is left of it at its edges stays free. */
-static void block_leave_granules(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_list *leaving) {
+/* Removes the granules that lie wholly in [from, to) of a free block; what is left of it at its edges stays free. Returns the
+ * upper edge, or the block where nothing is removed; NULL: there is none. */
+static ladei_device_block *block_leave_granules(ladei_device_heap *heap, ladei_device_block *block, uint64_t from,
+                                                uint64_t to, ladei_device_block_list *leaving) {
   const ladei_device_heap_segment *segment = block->segment;
   size_t granule = segment->granules->bytes;
   size_t start = (size_t)(block->address - segment->address);
-  size_t end = ladei_size_round_down(start + block->size, granule);
-  size_t begin = ladei_size_round_down(start + granule - 1, granule);
-  if (begin >= end || !ladei_device_heap_reserve(heap, 2)) return;
+  size_t end = ladei_size_round_down((size_t)(to - segment->address), granule);
+  size_t begin = ladei_size_round_down((size_t)(from - segment->address) + granule - 1, granule);
+  if (begin >= end || !ladei_device_heap_reserve(heap, 2)) return block;
+  ladei_device_block *above = NULL;
   ladei_device_block_remove(block);
   if (begin > start) {
     ladei_device_block *covered = ladei_device_block_split(heap, block, begin - start);
     ladei_device_block_insert(heap, block);
     block = covered;
   }
-  if (block->size > end - begin) ladei_device_block_insert(heap, ladei_device_block_split(heap, block, end - begin));
+  if (block->size > end - begin)
+    above = ladei_device_block_insert(heap, ladei_device_block_split(heap, block, end - begin));
   ladei_device_block_list_append(leaving, block);
+  return above;
 }
 
-void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                ladei_device_block_list *leaving) {
+/* The first range that ends behind the address; `count`: none. */
+static size_t range_behind(const ladei_device_range *ranges, size_t count, uint64_t address) {
+  size_t low = 0, high = count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (ranges[middle].end <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* The granules between the ranges. */
+static void block_leave_outside(ladei_device_heap *heap, ladei_device_block *block, const ladei_device_range *ranges,
+                                size_t count, ladei_device_block_list *leaving) {
+  uint64_t at = block->address, end = block->address + block->size;
+  for (size_t i = range_behind(ranges, count, at); i < count && ranges[i].begin < end && block != NULL; i++) {
+    if (ranges[i].begin > at) block = block_leave_granules(heap, block, at, ranges[i].begin, leaving);
+    at = ranges[i].end;
+  }
+  if (block != NULL && at < end) (void)block_leave_granules(heap, block, at, end, leaving);
+}
+
+void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                    const ladei_device_range *ranges, size_t count, ladei_device_block_list *leaving) {
   ladei_device_heap_assert_locked(heap);
   assert(heap->grants == 0);
   ladei_device_recent_forget_all(heap);
@@ -174,9 +203,16 @@ void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool
   ladei_device_block *next;
   for (ladei_device_block *block = all_first(pool); block != NULL; block = next) {
     next = all_next(pool, block);
-    if (ladei_device_heap_segment_expandable(block->segment))
-      block_leave_granules(heap, block, leaving);
-    else if (!ladei_device_block_is_split(block))
-      block_leave(block, leaving);
+    if (ladei_device_heap_segment_expandable(block->segment)) {
+      block_leave_outside(heap, block, ranges, count, leaving);
+    } else if (!ladei_device_block_is_split(block)) {
+      size_t behind = range_behind(ranges, count, block->address);
+      if (behind == count || ranges[behind].begin >= block->address + block->size) block_leave(block, leaving);
+    }
   }
+}
+
+void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                ladei_device_block_list *leaving) {
+  ladei_device_pool_pick_outside(heap, pool, NULL, 0, leaving);
 }

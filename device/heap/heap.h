@@ -372,10 +372,11 @@ typedef struct ladei_device_block_list {
   ladei_device_block *first;
   ladei_device_block **end; /* where the next one is linked in */
   uint64_t kept_bytes;      /* after giving back: what captures kept */
+  uint64_t gone_bytes;      /* ... and what the driver took */
 } ladei_device_block_list;
 
 static inline void ladei_device_block_list_init(ladei_device_block_list *list) {
-  *list = (ladei_device_block_list){NULL, &list->first, 0};
+  *list = (ladei_device_block_list){NULL, &list->first, 0, 0};
 }
 static inline void ladei_device_block_list_append(ladei_device_block_list *list, ladei_device_block *block) {
   block->chain = NULL;
@@ -406,5 +407,15 @@ void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei
  */
 void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                 ladei_device_block_list *leaving);
+
+/* Addresses [begin, end). */
+typedef struct ladei_device_range {
+  uint64_t begin;
+  uint64_t end;
+} ladei_device_range;
+
+/* The same without what has a byte of the ranges, which ascend and do not touch: plain segments, granules. */
+void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                    const ladei_device_range *ranges, size_t count, ladei_device_block_list *leaving);
 
 #endif /* LADE_DEVICE_HEAP_HEAP_H */

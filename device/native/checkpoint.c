@@ -10,12 +10,17 @@
  *                  2. per saved segment: hand out the saved blocks one by one from its start, then free those that
  *                     were free
  *
- * What is saved of an expandable segment is its mapped run. As long as its pool is in use it begins with the segment and
- * only grows: it is laid out at the start of the free block that covers it now, and what is beyond stays free. (Only a
- * released pool can have holes in between; it has its runs saved one by one, and cannot be set.)
+ * What is saved of an expandable segment is each mapped run. Memory that was wholly free may be given back in between
+ * (lade_device_pool_trim), which graphs do not miss:
  *
- * C1  A set either finds all saved segments whole-able (nothing pending, nothing with foreign uses in them) and then
- *     cannot fail, or changes nothing. Notes come without the lock: one that comes after the look changes nothing either.
+ *   INTACT   all of it is there: laid out from its start. What is mapped beyond a run since then stays free
+ *   HOLED    a run of which parts are not mapped, or which is part of a longer one now: the blocks that were used are cut out of
+ *            what is free around them
+ *   GONE     a segment or run without memory, in which nothing was used: left out
+ *
+ * C1  A set either finds every saved segment INTACT, HOLED with memory under all that was used, or GONE, nothing in them
+ *     pending and nothing with foreign uses, and then cannot fail; or changes nothing. Notes come without the lock: one that
+ *     comes after the look changes nothing either.
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
 #include <assert.h>
@@ -37,7 +42,10 @@ typedef struct saved_block {
 typedef struct saved_segment {
   uint64_t address;
   size_t size;
+  uint64_t stream_key;
+  bool small;
   bool expandable;
+  bool used; /* a block of it was handed out */
   size_t block_count;
   size_t first_block; /* in checkpoint->blocks */
 } saved_segment;
@@ -55,9 +63,12 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
                               bool released_too, const ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  if (atomic_load(&allocator->capture_count) > 0)
+  bool reference = allocator->heap.settings.reference;
+  if (reference && atomic_load(&allocator->capture_count) > 0)
     return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "a capture is under way");
   if (pool == NULL) return ladei_device_pool_refused(call, id, "which is unknown", "a pool that was begun");
+  if (atomic_load(&pool->capturing))
+    return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "a capture into it is under way");
   if (pool->use_count == 0 && !released_too)
     return ladei_device_pool_refused(call, id, "which is released", "a pool in use");
   *out = pool;
@@ -102,14 +113,18 @@ static void pool_save(const ladei_device_heap *heap, const ladei_device_private_
          block = block->next) {
       if (block->state == LADEI_DEVICE_HEAP_HOLE) continue;
       if (run_begins(block)) {
-        checkpoint->segments[checkpoint->segment_count++] =
-            (saved_segment){block->address, 0, expandable, 0, checkpoint->block_count};
+        checkpoint->segments[checkpoint->segment_count++] = (saved_segment){.address = block->address,
+                                                                            .stream_key = segment->stream_key,
+                                                                            .small = segment->pool->is_small,
+                                                                            .expandable = expandable,
+                                                                            .first_block = checkpoint->block_count};
       }
       saved_segment *saved = &checkpoint->segments[checkpoint->segment_count - 1];
       checkpoint->blocks[checkpoint->block_count++] =
           (saved_block){block->size, block->state == LADEI_DEVICE_HEAP_ALLOCATED};
       saved->block_count++;
       saved->size += block->size;
+      saved->used = saved->used || block->state == LADEI_DEVICE_HEAP_ALLOCATED;
     }
   }
 }
@@ -155,37 +170,95 @@ lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator,
 
 /* ---- Set --------------------------------------------------------------------------------------------------------- */
 
-/* The block that a saved segment begins in now; NULL where the segment is gone. */
-static ladei_device_block *saved_begin(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
-                                       const saved_segment *saved) {
-  ladei_device_heap_assert_locked(heap);
-  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
-  if (block == NULL || block->previous != NULL || block->segment->pool->private_pool != pool) return NULL;
-  bool expandable = ladei_device_heap_segment_expandable(block->segment);
-  if (expandable != saved->expandable) return NULL;
-  return expandable || block->segment->size == saved->size ? block : NULL;
-}
+typedef enum saved_state { INTACT, HOLED, GONE } saved_state;
+
+/* One set on its way. */
+typedef struct restore {
+  const lade_device_checkpoint *checkpoint;
+  const ladei_device_private_pool *pool;
+  bool holed; /* a saved run is */
+  lade_device_restored *restored;
+} restore;
 
 static lade_status saved_gone(const saved_segment *saved) {
-  return ladei_error_argument("lade_device_checkpoint_set", "checkpoint", "one whose segments are all there",
+  return ladei_error_argument("lade_device_checkpoint_set", "checkpoint", "one all of whose used memory is there",
                               "of a segment at %p that is gone", (void *)(uintptr_t)saved->address);
 }
 
-/* C1, for one saved segment. */
-static lade_status segment_ready(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
-                                 const saved_segment *saved) {
+/* Whether the block lies in the segment that was saved. */
+static bool block_fits(const lade_device_allocator *allocator, const ladei_device_block *block,
+                       const ladei_device_private_pool *pool, const saved_segment *saved) {
+  if (block == NULL || block->segment->pool->private_pool != pool) return false;
+  const ladei_device_heap_segment *segment = block->segment;
+  if (ladei_device_heap_segment_expandable(segment) != saved->expandable) return false;
+  if (allocator->heap.settings.reference) return true; /* PyTorch's looks at addresses alone */
+  return segment->stream_key == saved->stream_key && segment->pool->is_small == saved->small;
+}
+
+/* The block that a saved segment begins in, if it is there. */
+static ladei_device_block *saved_begin(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
+                                       const saved_segment *saved) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_block *block = saved_begin(&allocator->heap, pool, saved);
-  if (block == NULL) return saved_gone(saved);
+  ladei_device_block *block = ladei_device_heap_find(&allocator->heap, saved->address);
+  if (!block_fits(allocator, block, pool, saved)) return NULL;
+  const ladei_device_heap_segment *segment = block->segment;
+  bool there = saved->expandable ? segment->address + segment->size >= saved->address + saved->size
+                                 : segment->address == saved->address && segment->size == saved->size;
+  return there ? block : NULL;
+}
+
+/* Where mapped memory begins and ends, which frees and a restore leave as it is. */
+static saved_state saved_state_of(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
+                                  const saved_segment *saved) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_block *block = saved_begin(allocator, pool, saved);
   uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
-  for (; block != NULL && block->address < end; block = block->next) {
-    if (block->state == LADEI_DEVICE_HEAP_HOLE) return saved_gone(saved);
+  if (block == NULL) return GONE;
+  if (block->address != saved->address || !run_begins(block)) return HOLED;
+  for (; block != NULL && block->address < end; block = block->next)
+    if (!block->mapped) return HOLED;
+  return INTACT;
+}
+
+/* Whether a set may free all blocks of what was saved, where they are not free already. */
+static lade_status saved_idle(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
+                              const saved_segment *saved) {
+  ladei_lock_assert_held(&allocator->lock);
+  uint64_t end = saved->address + saved->size;
+  for (ladei_device_block *block = saved_begin(allocator, pool, saved); block != NULL && block->address < end;
+       block = block->next) {
     bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
-    if (allocated || block->state == LADEI_DEVICE_HEAP_FREE) continue;
+    if (allocated || block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE) continue;
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_checkpoint_set: other streams use the block at %p, device %d",
                        (void *)(uintptr_t)block->address, allocator->device);
   }
   return LADE_OK;
+}
+
+/* Whether there is memory under everything that was used of a holed run. */
+static bool run_has_used(const ladei_device_heap *heap, const lade_device_checkpoint *checkpoint,
+                         const saved_segment *saved) {
+  ladei_device_heap_assert_locked(heap);
+  const saved_block *blocks = &checkpoint->blocks[saved->first_block];
+  uint64_t address = saved->address;
+  for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++) {
+    if (!blocks[i].allocated) continue;
+    for (const ladei_device_block *block = ladei_device_heap_find(heap, address);
+         block != NULL && block->address < address + blocks[i].size; block = block->next)
+      if (!block->mapped) return false;
+  }
+  return true;
+}
+
+/* C1, for one saved segment. */
+static lade_status segment_ready(const lade_device_allocator *allocator, const saved_segment *saved, restore *r) {
+  ladei_lock_assert_held(&allocator->lock);
+  saved_state state = saved_state_of(allocator, r->pool, saved);
+  if (state != INTACT && allocator->heap.settings.reference) return saved_gone(saved);
+  if (state == GONE) return saved->used ? saved_gone(saved) : LADE_OK;
+  if (state == HOLED && !run_has_used(&allocator->heap, r->checkpoint, saved)) return saved_gone(saved);
+  r->holed = r->holed || state == HOLED;
+  return saved_idle(allocator, r->pool, saved);
 }
 
 static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_private_pool *pool) {
@@ -201,8 +274,9 @@ static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_
   return live;
 }
 
-/* Whether the address lies in a saved segment. */
-static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t address) {
+/* Whether the address lies in a saved segment that is there. */
+static bool saved_covers(const lade_device_allocator *allocator, const restore *r, uint64_t address) {
+  const lade_device_checkpoint *checkpoint = r->checkpoint;
   size_t low = 0;
   size_t high = checkpoint->segment_count; /* those from here on begin behind the address */
   while (low < high) {
@@ -212,7 +286,9 @@ static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t addr
     else
       high = middle;
   }
-  return low > 0 && address - checkpoint->segments[low - 1].address < checkpoint->segments[low - 1].size;
+  if (low == 0) return false;
+  const saved_segment *saved = &checkpoint->segments[low - 1];
+  return address - saved->address < saved->size && saved_begin(allocator, r->pool, saved) != NULL;
 }
 
 /*
@@ -220,11 +296,10 @@ static bool saved_covers(const lade_device_checkpoint *checkpoint, uint64_t addr
  * there were none (C1); a note that has come since, without the lock, has met a free of its block and counts for a later
  * tenant of the record.
  */
-static void block_free(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                       ladei_device_block *block) {
+static void block_free(lade_device_allocator *allocator, const restore *r, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_free_begin(&allocator->heap, block);
-  if (ladei_retire_ticket_noted(&block->ticket) && !saved_covers(checkpoint, block->address)) {
+  if (ladei_retire_ticket_noted(&block->ticket) && !saved_covers(allocator, r, block->address)) {
     ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_PENDING);
     if (ladei_retire_add(allocator->retire, &block->ticket, true)) return;
   }
@@ -232,27 +307,31 @@ static void block_free(lade_device_allocator *allocator, const lade_device_check
 }
 
 /* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
-static void pool_free_all(lade_device_allocator *allocator, const ladei_device_private_pool *pool,
-                          const lade_device_checkpoint *checkpoint, void **out_freed) {
+static void pool_free_all(lade_device_allocator *allocator, const restore *r) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
+  void **freed = r->restored->freed;
   size_t count = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->private_pool != pool) continue;
+    if (segment->pool->private_pool != r->pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next)
-      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) out_freed[count++] = (void *)(uintptr_t)block->address;
+      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) freed[count++] = (void *)(uintptr_t)block->address;
   }
   for (size_t i = 0; i < count; i++)
-    block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)out_freed[i]));
+    block_free(allocator, r, ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)freed[i]));
 }
 
-static void segment_restore(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                            const saved_segment *saved, lade_device_restored *restored) {
+static void created_add(restore *r, uint64_t address) {
+  r->restored->created[r->restored->created_count++] = (void *)(uintptr_t)address;
+}
+
+/* An INTACT one. */
+static void segment_restore(lade_device_allocator *allocator, const saved_segment *saved, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  const saved_block *blocks = &checkpoint->blocks[saved->first_block];
+  const saved_block *blocks = &r->checkpoint->blocks[saved->first_block];
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
   for (size_t i = 0; i < saved->block_count; i++, block = block->next) {
     block = ladei_device_block_hand_out(heap, block, blocks[i].size, blocks[i].size, block->size > blocks[i].size);
@@ -261,9 +340,36 @@ static void segment_restore(lade_device_allocator *allocator, const lade_device_
   uint64_t address = saved->address;
   for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++)
     if (blocks[i].allocated)
-      restored->created[restored->created_count++] = (void *)(uintptr_t)address;
+      created_add(r, address);
     else
-      block_free(allocator, checkpoint, ladei_device_block_map_get(&heap->starts, address));
+      block_free(allocator, r, ladei_device_block_map_get(&heap->starts, address));
+}
+
+/* Hands out a part of the free block around it. */
+static void block_cut(ladei_device_heap *heap, uint64_t address, size_t size) {
+  ladei_device_heap_assert_locked(heap);
+  ladei_device_block *block = ladei_device_heap_find(heap, address);
+  assert(block->state == LADEI_DEVICE_HEAP_FREE && block->address + block->size >= address + size);
+  ladei_device_recent_forget(heap, block->segment->stream_key, block->segment->pool->is_small);
+  ladei_device_block_remove(block);
+  if (block->address < address) {
+    ladei_device_block *upper = ladei_device_block_split(heap, block, (size_t)(address - block->address));
+    (void)ladei_device_block_insert(heap, block);
+    block = upper;
+  }
+  (void)ladei_device_block_hand_out(heap, block, size, size, block->size > size);
+}
+
+/* A HOLED one. */
+static void run_restore(lade_device_allocator *allocator, const saved_segment *saved, restore *r) {
+  ladei_lock_assert_held(&allocator->lock);
+  const saved_block *blocks = &r->checkpoint->blocks[saved->first_block];
+  uint64_t address = saved->address;
+  for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++) {
+    if (!blocks[i].allocated) continue;
+    block_cut(&allocator->heap, address, blocks[i].size);
+    created_add(r, address);
+  }
 }
 
 static size_t saved_live_count(const lade_device_checkpoint *checkpoint) {
@@ -290,34 +396,45 @@ void lade_device_restored_destroy(lade_device_restored *restored) {
   free(restored);
 }
 
-/* With the lock. */
-static lade_status checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                                  lade_device_restored **out) {
+/* With the lock; all checks are done. */
+static void pool_restore(lade_device_allocator *allocator, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
-  const ladei_device_private_pool *pool = NULL;
-  ladei_device_recent_settle(&allocator->heap);
-  lade_status status = pool_ready(allocator, "lade_device_checkpoint_set", checkpoint->id, false, &pool);
-  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
-    status = segment_ready(allocator, pool, &checkpoint->segments[i]);
-  if (status != LADE_OK) return status;
-  lade_device_restored *restored =
-      restored_create(pool_live_count(&allocator->heap, pool), saved_live_count(checkpoint));
-  if (restored == NULL || !ladei_device_heap_reserve(&allocator->heap, checkpoint->block_count)) {
-    lade_device_restored_destroy(restored);
-    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_checkpoint_set", checkpoint->id,
-                                   "no memory");
+  pool_free_all(allocator, r);
+  for (size_t i = 0; i < r->checkpoint->segment_count; i++) {
+    const saved_segment *saved = &r->checkpoint->segments[i];
+    saved_state state = saved_state_of(allocator, r->pool, saved);
+    if (state == INTACT) segment_restore(allocator, saved, r);
+    if (state == HOLED) run_restore(allocator, saved, r);
   }
-  pool_free_all(allocator, pool, checkpoint, restored->freed);
-  for (size_t i = 0; i < checkpoint->segment_count; i++)
-    segment_restore(allocator, checkpoint, &checkpoint->segments[i], restored);
-  *out = restored;
+}
+
+/* With the lock. */
+static lade_status checkpoint_set(lade_device_allocator *allocator, restore *r) {
+  ladei_lock_assert_held(&allocator->lock);
+  static const char call[] = "lade_device_checkpoint_set";
+  const lade_device_checkpoint *checkpoint = r->checkpoint;
+  ladei_device_recent_settle(&allocator->heap);
+  lade_status status = pool_ready(allocator, call, checkpoint->id, false, &r->pool);
+  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
+    status = segment_ready(allocator, &checkpoint->segments[i], r);
+  if (status != LADE_OK) return status;
+  /* A block that is cut out leaves a part below and one above. */
+  size_t records = r->holed ? 2 * checkpoint->block_count : checkpoint->block_count;
+  r->restored = restored_create(pool_live_count(&allocator->heap, r->pool), saved_live_count(checkpoint));
+  if (r->restored == NULL || !ladei_device_heap_reserve(&allocator->heap, records)) {
+    lade_device_restored_destroy(r->restored);
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, call, checkpoint->id, "no memory");
+  }
+  pool_restore(allocator, r);
   return LADE_OK;
 }
 
 lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
                                                const lade_device_checkpoint *checkpoint, lade_device_restored **out) {
+  restore r = {.checkpoint = checkpoint};
   ladei_lock_acquire(&allocator->lock);
-  lade_status status = checkpoint_set(allocator, checkpoint, out);
+  lade_status status = checkpoint_set(allocator, &r);
   ladei_lock_release(&allocator->lock);
+  if (status == LADE_OK) *out = r.restored;
   return status;
 }

@@ -124,6 +124,7 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
   if (leaving->first == NULL) return LADE_OK;
   lade_error error;
   uint64_t kept_bytes = 0;
+  uint64_t gone_bytes = 0;
   bool expandable = blocks_expandable(leaving->first);
   allocator->returns_in_flight++;
   allocator->unmappings += expandable;
@@ -141,6 +142,7 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
       allocator->heap.counters.capture_kept++;
       kept_bytes += block->size;
     }
+    if (block->gone) gone_bytes += block->size;
     block_commit(allocator, block);
   }
   lade_status holes = expandable ? ladei_device_give_back_emptied(allocator) : LADE_OK;
@@ -150,6 +152,7 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
   ladei_condition_broadcast(&allocator->returned);
   ladei_device_block_list_init(leaving);
   leaving->kept_bytes = kept_bytes;
+  leaving->gone_bytes = gone_bytes;
   if (status == LADE_OK) return holes;
   ladei_error_restore(&error);
   return status;

@@ -70,6 +70,8 @@ typedef struct ladei_device_backend {
                              lade_device_pool_id *out_id);
   lade_status (*pool_retain)(lade_device_allocator *allocator, lade_device_pool_id id);
   lade_status (*pool_info_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_pool_info *info);
+  lade_status (*pool_trim)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_device_range *keep,
+                           size_t keep_count, uint64_t *out_bytes);
   lade_status (*scope_begin_thread)(lade_device_allocator *allocator, lade_device_pool_id id, uint64_t *out_scope);
   lade_status (*scope_begin_streams)(lade_device_allocator *allocator, lade_device_pool_id id,
                                      const lade_stream *streams, size_t stream_count, uint64_t *out_scope);

@@ -832,6 +832,33 @@ LADE_INLINE void lade_device_pool_info_init(lade_device_pool_info *info) {
 LADE_API lade_status lade_device_pool_info_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                                lade_device_pool_info *info);
 
+/** Addresses of device memory. */
+typedef struct lade_device_range {
+  const void *address;
+  size_t bytes;
+} lade_device_range;
+
+/**
+ * Give back what is wholly free in a pool, whatever its use count: plain segments, and granules of expandable ones. Nothing
+ * is waited for but the work that may still use free memory; blocks that other streams use stay.
+ *
+ * A graph captured into the pool writes to its addresses at every launch, also where the pool is free now. So everything that
+ * the graphs which may still be launched have ever had is to be kept.
+ *
+ * @param keep       Borrowed for the call: segments and granules that have a byte of these ranges stay. In any order; they may
+ *                   overlap, and need not be the pool's.
+ * @param out_bytes  [out] What went back. Untouched on error; NULL: not wanted.
+ *
+ * Checkpoints stay valid where all that went was wholly free in them.
+ *
+ * Threads: any. Waits: as lade_device_empty_cache(), except for the streams that still use freed blocks.
+ * Errors: LADE_ERR_CAPTURE, nothing changed, while the pool is captured into; LADE_ERR_INVALID_ARGUMENT for an unknown pool;
+ * LADE_ERR_BUSY inside a provider's callback; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST;
+ * LADE_ERR_FORKED; what the driver or provider refused with, the rest gone back.
+ */
+LADE_API lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
+                                           const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes);
+
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
 
 /**
@@ -903,8 +930,8 @@ typedef struct lade_device_checkpoint lade_device_checkpoint;
  * @param out  [out] Caller owns it until lade_device_checkpoint_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_BUSY while a freed block of the pool is in use by other streams;
- * LADE_ERR_CAPTURE during captures; LADE_ERR_INVALID_ARGUMENT for an unknown pool;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ * LADE_ERR_CAPTURE during a capture into the pool, with LADE_DEVICE_REFERENCE during any; LADE_ERR_INVALID_ARGUMENT for an
+ * unknown pool; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                                 lade_device_checkpoint **out);
@@ -923,14 +950,15 @@ typedef struct lade_device_restored {
 /**
  * Bring a private pool into a stored layout: free what is handed out from it, then hand out what was.
  *
- * Segments that came after the checkpoint stay, free. Recorded streams are not brought back, and the size asked for is
- * the block's size.
+ * Segments that came after the checkpoint stay, free. Memory that was wholly free at the checkpoint may be gone meanwhile
+ * (lade_device_pool_trim()), segments and granules: it is not brought back. Recorded streams are not brought back, and the size
+ * asked for is the block's size.
  *
  * @param out  [out] Caller owns it until lade_device_restored_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Stream order: left to the caller, who knows what the graphs did.
- * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or a segment that is gone;
- * LADE_ERR_BUSY when other streams use a block in those segments; LADE_ERR_CAPTURE during captures;
+ * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or memory of a block handed out then that
+ * is gone; LADE_ERR_BUSY when other streams use a block in those segments; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_checkpoint_set(lade_device_allocator *allocator,
@@ -1126,6 +1154,14 @@ typedef struct lade_device_snapshot {
  * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out);
+
+/**
+ * The same of one private pool: its segments and blocks, and its events of the history. The counters are the allocator's.
+ *
+ * As lade_device_snapshot_take(); also LADE_ERR_INVALID_ARGUMENT for an unknown pool.
+ */
+LADE_API lade_status lade_device_pool_snapshot_take(lade_device_allocator *allocator, lade_device_pool_id id,
+                                                    lade_device_snapshot **out);
 
 /** Free a snapshot. NULL does nothing. Threads: any; independent of the allocator's life. */
 LADE_API void lade_device_snapshot_destroy(lade_device_snapshot *snapshot);

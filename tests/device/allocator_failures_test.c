@@ -83,7 +83,10 @@ static void scenario_objects(lade_device_allocator *allocator, const lade_stream
   for (int i = 0; i < 2; i++) support_note(first, lade_device_free(allocator, blocks[i]));
   support_note(first, lade_device_alloc(allocator, 70 * MIB, streams[1], &blocks[3])); /* what is lent goes back */
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
-  for (int i = 2; i < 4; i++) support_note(first, lade_device_free(allocator, blocks[i]));
+  support_note(first, lade_device_free(allocator, blocks[2]));
+  support_note(first, lade_device_pool_trim(allocator, ids[1], NULL, 0, NULL));
+  support_note(first, lade_device_free(allocator, blocks[3]));
+  LADE_EXPECT_OK(ladei_device_allocator_check(allocator));
   for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_device_pool_release(allocator, ids[i]));
   support_note(first, lade_device_empty_cache(allocator));
 }

@@ -406,6 +406,196 @@ LADE_TEST(DevicePoolObjects, AProviderThatNeedsItsOwnAllocatorIsRefused) {
   device_fixture_close(&f);
 }
 
+/* ---- Trim, snapshot, checkpoints ---------------------------------------------------------------------------------- */
+
+static uint64_t trim(device_fixture *f, lade_device_pool_id id, const void *keep) {
+  lade_device_range ranges[] = {{keep, 1}, {f, 0}, {keep, 100}};
+  uint64_t bytes = 1;
+  LADE_EXPECT_OK(lade_device_pool_trim(f->allocator, id, ranges, keep == NULL ? 0 : 3, &bytes));
+  device_fixture_check(f);
+  return bytes;
+}
+
+LADE_TEST(DevicePoolObjects, TrimGivesBackWhatIsWhollyFree) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *a = pool_alloc(&f, id, 1000, 0), *b = pool_alloc(&f, id, 3 * MIB, 0), *c = pool_alloc(&f, id, 12 * MIB, 1);
+  char *outside = device_fixture_alloc(&f, 30 * MIB, 0);
+  device_fixture_free(&f, outside);
+  device_fixture_hold(&f, 2);
+  device_fixture_record(&f, a, 2);
+  device_fixture_free(&f, a); /* pending: it stays, and nobody waits for it */
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 0);
+  device_fixture_free(&f, b);
+  device_fixture_free(&f, c);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, c + 5 * MIB), 20 * MIB);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 12 * MIB);
+  device_fixture_release(&f, 2);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 2 * MIB);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 30 * MIB); /* the default pools' */
+  static const lade_device_range wraps = {(const void *)(uintptr_t)8, SIZE_MAX};
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_trim(f.allocator, id, &wraps, 1, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_trim(f.allocator, id, NULL, 1, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_pool_trim(f.allocator, (lade_device_pool_id){5, 5}, NULL, 0, NULL));
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, id, NULL, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_pool_trim(f.allocator, id, NULL, 0, NULL));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, id));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, TrimLeavesTheGranulesThatAreKept) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *a = pool_alloc(&f, id, 200 * MIB, 0); /* ten granules */
+  device_fixture_free(&f, a);
+  lade_device_range keep[] = {{a + 95 * MIB, MIB}, {a + 21 * MIB, 18 * MIB}, {a + 90 * MIB, 6 * MIB}};
+  uint64_t bytes = 0;
+  LADE_EXPECT_OK(lade_device_pool_trim(f.allocator, id, keep, 3, &bytes));
+  device_fixture_check(&f);
+  LADE_EXPECT_EQ_UINT(bytes, 160 * MIB); /* granules 1 and 4 stay */
+  LADE_EXPECT_EQ_PTR(pool_alloc(&f, id, 20 * MIB, 0), a + 20 * MIB);
+  device_fixture_free(&f, a + 20 * MIB);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 40 * MIB);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).segment_count, 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DevicePoolObjects, ASnapshotOfOnePool) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_history_options history;
+  lade_device_history_options_init(&history);
+  history.enabled = 1;
+  history.max_entries = 100;
+  LADE_EXPECT_OK(lade_device_history_set(f.allocator, &history));
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *inside = pool_alloc(&f, id, 1000, 0), *outside = device_fixture_alloc(&f, 1000, 0);
+  lade_device_snapshot *snapshot = NULL;
+  LADE_ASSERT_OK(lade_device_pool_snapshot_take(f.allocator, id, &snapshot));
+  LADE_ASSERT_EQ_SIZE(snapshot->segment_count, 1);
+  LADE_EXPECT_EQ_UINT(snapshot->segments[0].pool.second, id.second);
+  LADE_EXPECT_EQ_SIZE(snapshot->block_count, 2);
+  LADE_EXPECT_EQ_UINT(snapshot->blocks[0].address, (uint64_t)(uintptr_t)inside);
+  LADE_ASSERT_EQ_SIZE(snapshot->event_count, 2); /* segment and block */
+  for (size_t i = 0; i < 2; i++) LADE_EXPECT_EQ_UINT(snapshot->events[i].pool.second, id.second);
+  lade_device_snapshot_destroy(snapshot);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_pool_snapshot_take(f.allocator, (lade_device_pool_id){5, 5}, &snapshot));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_snapshot_take(f.allocator, id, NULL));
+  device_fixture_free(&f, inside);
+  device_fixture_free(&f, outside);
+  device_fixture_close(&f);
+}
+
+static lade_device_checkpoint *checkpoint_of(device_fixture *f, lade_device_pool_id id) {
+  lade_device_checkpoint *checkpoint = NULL;
+  LADE_EXPECT_OK(lade_device_checkpoint_get(f->allocator, id, &checkpoint));
+  return checkpoint;
+}
+
+/* Sets the checkpoint; what is handed out then. */
+static size_t checkpoint_set(device_fixture *f, const lade_device_checkpoint *checkpoint, void **out_created) {
+  lade_device_restored *restored = NULL;
+  LADE_EXPECT_OK(lade_device_checkpoint_set(f->allocator, checkpoint, &restored));
+  device_fixture_check(f);
+  if (restored == NULL) return 0;
+  size_t count = restored->created_count;
+  for (size_t i = 0; i < count; i++) out_created[i] = restored->created[i];
+  lade_device_restored_destroy(restored);
+  return count;
+}
+
+LADE_TEST(DevicePoolObjects, ACheckpointSurvivesTheLossOfFreeSegments) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *a = pool_alloc(&f, id, 1000, 0), *b = pool_alloc(&f, id, 30 * MIB, 0);
+  device_fixture_free(&f, b);
+  lade_device_checkpoint *checkpoint = checkpoint_of(&f, id);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 30 * MIB);
+  char *c = pool_alloc(&f, id, 40 * MIB, 1); /* where that was, of another stream and size */
+  device_fixture_hold(&f, 2);
+  device_fixture_record(&f, c, 2);
+  void *created[2] = {NULL};
+  LADE_EXPECT_EQ_SIZE(checkpoint_set(&f, checkpoint, created), 1);
+  LADE_EXPECT_EQ_PTR(created[0], a);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).active_bytes, 1024 + 40 * MIB); /* stream 2 still uses c */
+  device_fixture_release(&f, 2);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 42 * MIB);
+  lade_device_restored *restored = NULL; /* now memory that was used is gone */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_close(&f);
+}
+
+/* Granules that were free at the checkpoint are gone, or mapped again and part of a longer run. */
+LADE_TEST(DevicePoolObjects, ACheckpointSurvivesTheLossOfFreeGranules) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *blocks[4];
+  for (int i = 0; i < 4; i++) blocks[i] = pool_alloc(&f, id, 30 * MIB, 0);
+  device_fixture_free(&f, blocks[0]);
+  device_fixture_free(&f, blocks[2]);
+  lade_device_checkpoint *before = checkpoint_of(&f, id); /* one run: free, used, free, used */
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 40 * MIB);
+  lade_device_checkpoint *after = checkpoint_of(&f, id); /* two runs */
+  void *created[4] = {NULL};
+  for (int round = 0; round < 4; round++) {
+    /* Round 0: with the holes; 1: all used; 2: mapped again and free; 3: trimmed around what is used. */
+    char *all = round == 1 || round == 2 ? pool_alloc(&f, id, 30 * MIB, 0) : NULL;
+    if (round == 2) device_fixture_free(&f, all);
+    if (round == 3) (void)trim(&f, id, NULL);
+    const lade_device_checkpoint *checkpoints[] = {before, after};
+    for (int i = 0; i < 2; i++) {
+      LADE_EXPECT_EQ_SIZE(checkpoint_set(&f, checkpoints[i], created), 2);
+      LADE_EXPECT_EQ_PTR(created[0], blocks[1]);
+      LADE_EXPECT_EQ_PTR(created[1], blocks[3]);
+      LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, 60 * MIB);
+    }
+  }
+  device_fixture_free(&f, blocks[1]);
+  LADE_EXPECT(trim(&f, id, NULL) > 0);
+  lade_device_restored *restored = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, before, &restored));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, after, &restored));
+  LADE_EXPECT(has_exactly(&f, id, blocks[3])); /* nothing changed */
+  lade_device_checkpoint_destroy(before);
+  lade_device_checkpoint_destroy(after);
+  device_fixture_free(&f, blocks[3]);
+  device_fixture_close(&f);
+}
+
+/* A capture into one pool says nothing about another. */
+LADE_TEST(DevicePoolObjects, ACheckpointBesideACaptureIntoAnotherPool) {
+  static const lade_device_pool_id graph = {9, 0};
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  char *a = pool_alloc(&f, id, 1000, 0);
+  void *created[1] = {NULL};
+  LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, graph, &f.streams[1], 1));
+  lade_device_checkpoint *checkpoint = checkpoint_of(&f, id), *none = NULL;
+  LADE_EXPECT_EQ_SIZE(checkpoint_set(&f, checkpoint, created), 1);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_checkpoint_get(f.allocator, graph, &none));
+  LADE_EXPECT_OK(lade_device_pool_end(f.allocator, graph));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 typedef struct thread_work {
@@ -437,6 +627,7 @@ static void *thread_run(void *user) {
     LADE_EXPECT_OK(lade_device_free(allocator, b));
     LADE_EXPECT_OK(lade_device_free(allocator, c));
     if (i % 20 == own->number) LADE_EXPECT_OK(lade_device_empty_cache(allocator));
+    if (i % 7 == own->number) LADE_EXPECT_OK(lade_device_pool_trim(allocator, own->shared, NULL, 0, NULL));
   }
   return NULL;
 }

@@ -327,7 +327,7 @@ static bool pool_owners_select(const ladei_device_snapshot *snapshot, uint64_t p
 static bool pool_owners(const replay *r, uint64_t pool, number_map *out) {
   ladei_device_snapshot snapshot;
   number_map owners = {.entries = NULL};
-  if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return false;
+  if (ladei_device_snapshot_take(r->allocator, NULL, &snapshot) != LADE_OK) return false;
   bool right = owners_collect(r, &owners) && pool_owners_select(&snapshot, pool, &owners, out);
   number_map_destroy(&owners);
   ladei_device_snapshot_destroy(&snapshot);
@@ -540,7 +540,7 @@ static void entry_give(replay *r, const trace_op *op, const ladei_device_snapsho
 static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op *op) {
   if (r->settings.snapshot != NULL) {
     ladei_device_snapshot snapshot;
-    if (ladei_device_snapshot_take(r->allocator, &snapshot) != LADE_OK) return no_memory(reader, op);
+    if (ladei_device_snapshot_take(r->allocator, NULL, &snapshot) != LADE_OK) return no_memory(reader, op);
     report_segment *segments = calloc(snapshot.segment_count + 1, sizeof *segments);
     report_block *blocks = calloc(snapshot.block_count + 1, sizeof *blocks);
     number_map owners = {.entries = NULL};
