@@ -309,6 +309,19 @@ LADE_TEST(DevicePoolObjects, APoolLendsItsMemoryAsTheLastResort) {
   device_fixture_close(&f);
 }
 
+/* By the rules of the pool that it comes from. */
+LADE_TEST(DevicePoolObjects, ALentBlockIsNotSplitWhereItsPoolSplitsNothing) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 40 * MIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, LADE_DEVICE_POOL_USE_ON_OOM | LADE_DEVICE_POOL_NO_SPLIT, NULL);
+  char *lent = pool_alloc(&f, id, 40 * MIB, 0);
+  device_fixture_free(&f, lent);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 30 * MIB, 0), lent);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).allocated_bytes, 40 * MIB);
+  device_fixture_free(&f, lent);
+  device_fixture_close(&f);
+}
+
 /* The graph would keep the address of memory that is another pool's. */
 LADE_TEST(DevicePoolObjects, ACaptureTakesNoBlockOfAPoolThatLends) {
   static const lade_device_pool_id graph = {9, 0};
@@ -430,7 +443,10 @@ LADE_TEST(DevicePoolObjects, TrimGivesBackWhatIsWhollyFree) {
   device_fixture_free(&f, b);
   device_fixture_free(&f, c);
   LADE_EXPECT_EQ_UINT(trim(&f, id, c + 5 * MIB), 20 * MIB);
-  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 12 * MIB);
+  lade_device_range beside[] = {{c - 100, 100}, {c + 12 * MIB, 100}}; /* not a byte of it */
+  uint64_t bytes = 0;
+  LADE_EXPECT_OK(lade_device_pool_trim(f.allocator, id, beside, 2, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 12 * MIB);
   device_fixture_release(&f, 2);
   LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 2 * MIB);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 30 * MIB); /* the default pools' */
@@ -532,6 +548,49 @@ LADE_TEST(DevicePoolObjects, ACheckpointSurvivesTheLossOfFreeSegments) {
   LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 42 * MIB);
   lade_device_restored *restored = NULL; /* now memory that was used is gone */
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_close(&f);
+}
+
+/* A segment at the same address is another one where it is another stream's. */
+LADE_TEST(DevicePoolObjects, ACheckpointKnowsTheStreamOfItsSegments) {
+  device_segments segments;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_plugin provider = device_segments_open(&segments);
+  lade_device_pool_id id = pool_create(&f, 0, &provider);
+  char *a = pool_alloc(&f, id, 30 * MIB, 0);
+  lade_device_checkpoint *checkpoint = checkpoint_of(&f, id);
+  device_fixture_free(&f, a);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 30 * MIB);
+  segments.next = a;
+  LADE_EXPECT_EQ_PTR(pool_alloc(&f, id, 30 * MIB, 1), a);
+  lade_device_restored *restored = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_free(&f, a);
+  device_fixture_close(&f);
+}
+
+/* The same for one that was wholly free: a block there now is none of the checkpoint's, and its uses are waited for. */
+LADE_TEST(DevicePoolObjects, ABlockWhereAFreeSegmentWasIsWaitedFor) {
+  device_segments segments;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_plugin provider = device_segments_open(&segments);
+  lade_device_pool_id id = pool_create(&f, 0, &provider);
+  char *a = pool_alloc(&f, id, 30 * MIB, 0);
+  device_fixture_free(&f, a);
+  lade_device_checkpoint *checkpoint = checkpoint_of(&f, id);
+  LADE_EXPECT_EQ_UINT(trim(&f, id, NULL), 30 * MIB);
+  segments.next = a;
+  LADE_EXPECT_EQ_PTR(pool_alloc(&f, id, 40 * MIB, 0), a);
+  device_fixture_hold(&f, 2);
+  device_fixture_record(&f, a, 2);
+  void *created[1];
+  LADE_EXPECT_EQ_SIZE(checkpoint_set(&f, checkpoint, created), 0);
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).active_bytes, 40 * MIB);
+  device_fixture_release(&f, 2);
   lade_device_checkpoint_destroy(checkpoint);
   device_fixture_close(&f);
 }

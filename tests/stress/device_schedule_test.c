@@ -34,7 +34,7 @@ enum {
 };
 
 static const size_t SMALL = 4096, LARGE = 12 * MIB, HUGE_BYTES = 40 * MIB, MEMORY = 72 * MIB;
-static const lade_device_pool_id SAVED = {7, 7}, SHARED = {8, 8};
+static const lade_device_pool_id SAVED = {7, 7}, SHARED = {8, 8}, LENDS = {9, 9};
 
 typedef struct model_block {
   char *address;
@@ -276,6 +276,37 @@ static void op_pool_released(bench *own, int thread) {
   LADE_EXPECT_OK(lade_device_pool_end(own->allocator, id));
 }
 
+/* A block of each kind in a pool that lends; one is freed inside the scope, one behind it. */
+static void op_scope(bench *own, int thread) {
+  uint64_t scope;
+  (void)thread;
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, LENDS, &scope));
+  int small = alloc(own, SMALL, 0), large = alloc(own, LARGE, 0);
+  if (small >= 0) block_free(own, &own->blocks[small]);
+  LADE_EXPECT_OK(lade_device_scope_end(own->allocator, scope));
+  work(own, 0);
+  if (large >= 0) block_free(own, &own->blocks[large]);
+}
+
+/* The last use goes while the scope is open, and the cache with it; the pool only when its block is free. */
+static void op_object(bench *own, int thread) {
+  lade_device_pool_id id;
+  uint64_t scope;
+  (void)thread;
+  LADE_EXPECT_OK(lade_device_pool_create(own->allocator, NULL, &id));
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, id, &scope));
+  LADE_EXPECT_OK(lade_device_pool_release(own->allocator, id));
+  LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
+  int place = alloc(own, SMALL, 0);
+  LADE_EXPECT_OK(lade_device_scope_end(own->allocator, scope));
+  if (place >= 0) block_free(own, &own->blocks[place]);
+}
+
+static void op_trim(bench *own, int thread) {
+  (void)thread;
+  LADE_EXPECT_OK(lade_device_pool_trim(own->allocator, LENDS, NULL, 0, NULL));
+}
+
 /* The pool is in its saved state always, so what a set frees and makes is the same block. */
 static void op_checkpoint_get(bench *own, int thread) {
   lade_device_checkpoint *checkpoint = NULL;
@@ -365,6 +396,9 @@ static void op_step(bench *own, int thread) {
   X("pool", op_pool)                                                                                                   \
   X("pool_shared", op_pool_shared)                                                                                     \
   X("pool_released", op_pool_released)                                                                                 \
+  X("scope", op_scope)                                                                                                 \
+  X("object", op_object)                                                                                               \
+  X("trim", op_trim)                                                                                                   \
   X("checkpoint_get", op_checkpoint_get)                                                                               \
   X("checkpoint_set", op_checkpoint_set)                                                                               \
   X("snapshot", op_snapshot)                                                                                           \
@@ -388,12 +422,22 @@ static void checkpoint_make(bench *own) {
   LADE_EXPECT_OK(lade_device_checkpoint_get(own->allocator, SAVED, &own->checkpoint));
 }
 
+static void lending_pool_make(bench *own) {
+  lade_device_pool_options options;
+  lade_device_pool_id id;
+  lade_device_pool_options_init(&options);
+  options.id = LENDS;
+  options.flags = LADE_DEVICE_POOL_USE_ON_OOM;
+  LADE_EXPECT_OK(lade_device_pool_create(own->allocator, &options, &id));
+}
+
 static void prepare(void *user) {
   bench *own = user;
   own->block_count = 0;
   model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(lade_device_allocator_create(own->runtime, 0, &own->options, &own->allocator));
   checkpoint_make(own);
+  lending_pool_make(own);
   for (int i = 0; i < OWN_BLOCKS; i++) own->own_blocks[ALL][i] = alloc(own, SMALL, 0);
   work(own, 0);
   work(own, 1);
@@ -420,6 +464,7 @@ static void all_given(bench *own) {
   lade_device_stats stats;
   LADE_EXPECT_OK(lade_device_free(own->allocator, own->saved_block));
   LADE_EXPECT_OK(lade_device_pool_release(own->allocator, SAVED));
+  LADE_EXPECT_OK(lade_device_pool_release(own->allocator, LENDS));
   lade_device_checkpoint_destroy(own->checkpoint);
   for (int i = 0; i < own->block_count; i++)
     if (own->blocks[i].in_use) block_free(own, &own->blocks[i]);
@@ -527,6 +572,7 @@ LADE_TEST_P(DeviceScheduleExpandable, Pairs, names, name) { pairs(name, true); }
   X("alloc_rest", op_alloc_rest)                                                                                       \
   X("empty_cache", op_empty_cache)                                                                                     \
   X("retire_own", op_retire_own)                                                                                       \
+  X("scope", op_scope)                                                                                                 \
   X("pool", op_pool)                                                                                                   \
   X("snapshot", op_snapshot)                                                                                           \
   X("history", op_history)                                                                                             \
