@@ -264,20 +264,23 @@ static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, 
   return status != LADE_OK ? status : alloc_from(pool, bytes, node, call, out);
 }
 
+/* What is not on the fast path. Apart, so that this pays nothing for it. */
+static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, size_t bytes, void **out) {
+  lade_status status = enter_alloc(pool, bytes, out, "lade_pinned_alloc");
+  if (status != LADE_OK) return status;
+  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
+  void *block = history == NULL ? NULL : alloc_fast_recorded(history, pool, bytes);
+  if (block == NULL) return alloc_near(pool, bytes, pool->device, "lade_pinned_alloc", out);
+  *out = block;
+  return LADE_OK;
+}
+
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
   bool given = pool != NULL && out != NULL;
   void *block = given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
-  if (block != NULL) {
-    *out = block;
-    return LADE_OK;
-  }
-  ladei_pinned_history *history = given ? ladei_pinned_pool_recording(pool) : NULL;
-  if (history != NULL && (block = alloc_fast_recorded(history, pool, bytes)) != NULL) {
-    *out = block;
-    return LADE_OK;
-  }
-  lade_status status = enter_alloc(pool, bytes, out, __func__);
-  return status != LADE_OK ? status : alloc_near(pool, bytes, pool->device, __func__, out);
+  if (block == NULL) return alloc_any(pool, bytes, out);
+  *out = block;
+  return LADE_OK;
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
@@ -445,11 +448,15 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   return status;
 }
 
+static __attribute__((noinline)) lade_status free_any(lade_pinned_pool *pool, void *pointer) {
+  lade_status status = enter(pool, "lade_pinned_free");
+  return status != LADE_OK ? status : block_free(pool, pointer, false, "lade_pinned_free");
+}
+
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
   if (pool != NULL && free_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), pointer, NULL))
     return LADE_OK;
-  lade_status status = enter(pool, __func__);
-  return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
+  return free_any(pool, pointer);
 }
 
 lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {

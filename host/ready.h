@@ -45,8 +45,9 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
 /* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large one that the
  * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can coalesce with its
  * neighbours and be split to fit; in a bin it waits for a request of its class. */
-static inline bool ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
-                                          ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
+static inline __attribute__((always_inline)) bool
+ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
+                       ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
     return ladei_pinned_magazine_put(cache, &counters->classes[class_index], block);
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
