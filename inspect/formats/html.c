@@ -298,10 +298,10 @@ static void header_write(const page_data *p, ladei_output *output) {
   ladei_output_text(output, "],\"stacks\":[");
   stacks_write(p, output);
   names_write(p, output);
-  ladei_output_format(output,
-                      "],\"moment\":%.3f,\"counts\":{\"parts\":%zu,\"segments\":%zu,\"blocks\":%zu,\"live\":%zu,",
-                      s->time_ns == 0 ? 0.0 : microseconds(p, s->time_ns), s->parts.count, s->segments.count,
-                      s->blocks.count, live_count(s));
+  ladei_output_format(
+      output, "],\"axis\":%.0f,\"moment\":%.3f,\"counts\":{\"parts\":%zu,\"segments\":%zu,\"blocks\":%zu,\"live\":%zu,",
+      p->axis_bytes, s->time_ns == 0 ? 0.0 : microseconds(p, s->time_ns), s->parts.count, s->segments.count,
+      s->blocks.count, live_count(s));
   ladei_output_format(
       output, "\"events\":%zu,\"stacks\":%zu},\"rows\":{\"events\":%zu,\"blocks\":%zu,\"segments\":%zu},",
       s->events.count, s->stacks.count, s->events.count, p->lives.blocks.count, p->lives.segments.count);
