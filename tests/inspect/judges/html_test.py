@@ -106,14 +106,16 @@ class Page(unittest.TestCase):
         bands = self.driver.find_element(By.ID, "bands")
         # in the middle of a block, since borders and rounding move the pointer by a pixel
         pixel = self.driver.execute_script("""draw();
-            const w = bandWidth, around = [-3 * w, 3 * w, -3, 3];
+            const w = bandWidth, around = [-w, w, -3, 3];
             return bandIds.findIndex((id, p) => id >= 0 && around.every(step => bandIds[p + step] === id));""")
         width = self.driver.execute_script("return bandWidth")
         self.assertGreaterEqual(pixel, 0)
         x, y = pixel % width + 0.5, pixel // width + 0.5
         scale = bands.size["width"] / width
         move = ActionChains(self.driver)
-        move.move_to_element_with_offset(bands, x * scale - bands.size["width"] / 2, y - bands.size["height"] / 2).perform()
+        top = self.driver.execute_script("return document.getElementById('bands').getBoundingClientRect().y % 1")
+        left, up = x * scale - bands.size["width"] / 2 + 1, y - bands.size["height"] / 2 + 1 + top
+        move.move_to_element_with_offset(bands, left, up).perform()
         self.assertEqual(self.value("hover"), str(self.driver.execute_script(f"return bandIds[{pixel}]")))
         self.assertIn("asked", self.text("detail"))
 
