@@ -38,6 +38,7 @@ bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_
 }
 
 void pinned_fixture_close(pinned_fixture *own) {
+  ladei_pinned_background_stop(&own->pool->background); /* what is checked must be at rest */
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->device));
