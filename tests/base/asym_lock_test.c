@@ -4,13 +4,12 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
+#include "tests/support/asleep.h"
 
 LADE_TEST(Gate, OwnerStaysOutWhileAVisitorIsThere) {
   ladei_asym_lock lock;
@@ -64,24 +63,12 @@ static void *visit(void *user) {
   return NULL;
 }
 
-/* The state that the system tells of a thread: 'R' running, 'S' asleep. */
-static char state_of(int thread) {
-  char path[64], text[256] = "";
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) return '?';
-  size_t bytes = fread(text, 1, sizeof text - 1, file);
-  fclose(file);
-  const char *end = bytes == 0 ? NULL : strrchr(text, ')');
-  return end == NULL ? '?' : end[2];
-}
-
 static bool falls_asleep(const visitor *own) {
   enum { LOOKS = 400000 }; /* 40 s: on a machine that does much else it may come late */
   const struct timespec pause = {.tv_nsec = 100 * 1000};
   for (int i = 0; i < LOOKS; i++) {
     int thread = atomic_load(&own->id);
-    if (thread != 0 && state_of(thread) == 'S') return true;
+    if (thread != 0 && support_thread_sleeps(thread)) return true;
     nanosleep(&pause, NULL);
   }
   return false;

@@ -12,14 +12,13 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/asleep.h"
 #include "tests/support/soak.h"
 
 typedef struct waiter {
@@ -48,20 +47,9 @@ static void *wait_once(void *user) {
   return NULL;
 }
 
-static bool asleep(int thread) {
-  char path[64], text[256] = "";
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) return false;
-  size_t bytes = fread(text, 1, sizeof text - 1, file);
-  fclose(file);
-  const char *end = bytes == 0 ? NULL : strrchr(text, ')');
-  return end != NULL && end[2] == 'S';
-}
-
 static bool settled(const waiter *own) {
   int thread = atomic_load(&own->id);
-  return atomic_load(&own->served) || (thread != 0 && asleep(thread));
+  return atomic_load(&own->served) || (thread != 0 && support_thread_sleeps(thread));
 }
 
 /* It has the lock behind it, or sleeps for it. */
