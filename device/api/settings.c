@@ -6,8 +6,10 @@
  */
 #include "device/api/settings.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
+#include "base/bounded_text.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -26,6 +28,7 @@ static void ages_tick_update(lade_device_allocator *allocator) {
 static void fraction_store(lade_device_allocator *allocator, double fraction) {
   ladei_lock_assert_held(&allocator->lock);
   allocator->fraction_set = true;
+  allocator->fraction = fraction;
   allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
 }
 
@@ -48,6 +51,36 @@ static lade_status fraction_change(lade_device_allocator *allocator, double frac
 lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = fraction_change(allocator, fraction);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, double *out_fraction) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  if (out_fraction == NULL) return ladei_error_null(__func__, "out_fraction");
+  ladei_lock_acquire(&allocator->lock);
+  *out_fraction = allocator->fraction_set ? allocator->fraction : 1.0;
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+static lade_status fraction_clear(lade_device_allocator *allocator) {
+  lade_status status = LADE_OK;
+  if (allocator->backend->memory_fraction_set != NULL) status = allocator->backend->memory_fraction_set(allocator, 1.0);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  allocator->fraction_set = false;
+  ages_tick_update(allocator);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+lade_status lade_device_clear_memory_fraction(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  status = fraction_clear(allocator);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -133,6 +166,7 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
+  allocator->options = *options;
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
   bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
   atomic_store_explicit(&allocator->streams_are_retired, retired, memory_order_relaxed);
@@ -142,6 +176,14 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   ladei_lock_release(&allocator->lock);
 }
 
+/* What changes at the creation alone, as it was then. */
+static void creation_keep(const lade_device_allocator *allocator, lade_device_options *options) {
+  const uint32_t fixed = LADE_DEVICE_UNCACHED | LADE_DEVICE_THREAD_CACHES;
+  options->backend = allocator->options.backend;
+  options->event_batch = allocator->options.event_batch;
+  options->flags = (options->flags & ~fixed) | (allocator->options.flags & fixed);
+}
+
 lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
@@ -149,6 +191,91 @@ lade_status lade_device_configure(lade_device_allocator *allocator, const lade_d
   status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
+  creation_keep(allocator, &own);
   ladei_device_settings_apply(allocator, &own);
+  return LADE_OK;
+}
+
+/* ---- Settings in force ------------------------------------------------------------------------------------------- */
+
+enum { EVENT_BATCH_DEFAULT = 16 };
+
+lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_device_options *settings) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  lade_device_options own = allocator->options;
+  own.memory_fraction = allocator->fraction_set ? allocator->fraction : 0.0;
+  own.max_unsplit_slack_bytes = allocator->heap.settings.max_unsplit_slack;
+  own.large_segment_bytes = allocator->heap.settings.large_segment_bytes;
+  own.max_bytes = allocator->max_bytes == UINT64_MAX ? allocator->total_bytes : allocator->max_bytes;
+  ladei_lock_release(&allocator->lock);
+  if (own.event_batch == 0) own.event_batch = EVENT_BATCH_DEFAULT;
+  return ladei_stats_write("lade_device_options", &own, sizeof own, settings);
+}
+
+__attribute__((format(printf, 2, 3))) static void setting_add(ladei_bounded_text *text, const char *format, ...) {
+  char setting[384];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(setting, sizeof setting, format, arguments);
+  va_end(arguments);
+  ladei_bounded_text_add(text, "%s%s", text->length == 0 ? "" : ",", setting);
+}
+
+static void mib_add(ladei_bounded_text *text, const char *key, uint64_t bytes) {
+  if (bytes != 0) setting_add(text, "%s:%llu", key, (unsigned long long)(bytes / LADEI_MIB));
+}
+
+static void flag_add(ladei_bounded_text *text, const char *key, bool set) {
+  if (set) setting_add(text, "%s:True", key);
+}
+
+static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
+  char list[320];
+  size_t used = 0;
+  bool any = false;
+  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) {
+    any = any || divisions[i] != 0;
+    int length = snprintf(list + used, sizeof list - used, "%s%llu:%llu", i == 0 ? "" : ",", 1ull << i,
+                          (unsigned long long)divisions[i]);
+    if (length > 0) used = ladei_size_min(used + (size_t)length, sizeof list - 1);
+  }
+  if (any) setting_add(text, "roundup_power2_divisions:[%s]", list);
+}
+
+/* What differs from the defaults. The keys are those of config_keys.c; the test of this call reads the text with them. */
+static void settings_write(ladei_bounded_text *text, const lade_device_options *own) {
+  if (own->backend == LADE_DEVICE_CUDA_MALLOC_ASYNC) setting_add(text, "backend:cudaMallocAsync");
+  mib_add(text, "max_split_size_mb", own->max_split_bytes);
+  if (own->collection_threshold > 0.0) setting_add(text, "garbage_collection_threshold:%g", own->collection_threshold);
+  flag_add(text, "expandable_segments", own->expandable_segments != 0);
+  divisions_add(text, own->roundup_divisions);
+  mib_add(text, "max_non_split_rounding_mb", own->max_unsplit_slack_bytes);
+  mib_add(text, "large_segment_size_mb", own->large_segment_bytes);
+  if (own->memory_fraction > 0.0) setting_add(text, "per_process_memory_fraction:%g", own->memory_fraction);
+  mib_add(text, "device_max_mb", own->max_bytes);
+  if (own->event_batch != 0) setting_add(text, "device_event_batch:%u", (unsigned)own->event_batch);
+  flag_add(text, "device_expandable_pools", (own->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0);
+  flag_add(text, "device_expandable_ipc", (own->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0);
+  flag_add(text, "device_newest_pool", (own->flags & LADE_DEVICE_NEWEST_POOL) != 0);
+  flag_add(text, "device_streams_are_retired", (own->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0);
+  flag_add(text, "device_uncached", (own->flags & LADE_DEVICE_UNCACHED) != 0);
+  if ((own->flags & LADE_DEVICE_REFERENCE) != 0) setting_add(text, "device_policy:reference");
+  if ((own->flags & LADE_DEVICE_THREAD_CACHES) != 0) setting_add(text, "device_policy:threads");
+}
+
+lade_status lade_device_settings_write(lade_device_allocator *allocator, char *buffer, size_t bytes,
+                                       size_t *out_needed) {
+  ladei_bounded_text text;
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_bounded_text_begin(&text, __func__, buffer, bytes);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  lade_device_options own = allocator->options;
+  own.memory_fraction = allocator->fraction_set ? allocator->fraction : 0.0;
+  ladei_lock_release(&allocator->lock);
+  settings_write(&text, &own);
+  ladei_bounded_text_end(&text, out_needed);
   return LADE_OK;
 }

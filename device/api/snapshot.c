@@ -44,7 +44,7 @@ static size_t block_count(lade_device_allocator *allocator) {
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
-static lade_device_block_state state_of(const ladei_device_block *block) {
+lade_device_block_state ladei_device_snapshot_state(const ladei_device_block *block) {
   switch ((ladei_device_block_state)block->state) {
   case LADEI_DEVICE_HEAP_ALLOCATED: return LADE_DEVICE_BLOCK_ALLOCATED;
   case LADEI_DEVICE_HEAP_PENDING:
@@ -70,7 +70,7 @@ static void run_begin(ladei_device_snapshot *snapshot, const ladei_device_block 
 
 static void block_copy(ladei_device_snapshot *snapshot, const ladei_device_block *block) {
   ladei_device_snapshot_segment *run = &snapshot->segments[snapshot->segment_count - 1];
-  lade_device_block_state state = state_of(block);
+  lade_device_block_state state = ladei_device_snapshot_state(block);
   bool active = state != LADE_DEVICE_BLOCK_INACTIVE;
   size_t requested = active ? block->requested : 0;
   snapshot->blocks[snapshot->block_count++] = (ladei_device_snapshot_block){

@@ -31,4 +31,7 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const l
                                        ladei_device_snapshot *out);
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot);
 
+/* What users are told of a block that is mapped. Lock held. */
+lade_device_block_state ladei_device_snapshot_state(const ladei_device_block *block);
+
 #endif /* LADE_DEVICE_API_SNAPSHOT_H */

@@ -280,7 +280,7 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t used = ladei_device_gauges_current(&allocator->heap.counters.active_bytes) + allocator->growing_bytes;
-  if (allocator->fraction_set && used + bytes > allocator->fraction_bytes)
+  if (used + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   if (used + bytes > allocator->max_bytes) return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
   return LADE_OK;

@@ -85,7 +85,8 @@ ladei_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set
 }
 
 uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set) {
-  size_t class = used_below(set, LADEI_DEVICE_FREE_CLASSES);
+  if (set->count == 0) return 0;
+  size_t class = set->spread ? used_below(set, LADEI_DEVICE_FREE_CLASSES) : 0;
   uint64_t largest = 0;
   ladei_order_node *node = class < LADEI_DEVICE_FREE_CLASSES ? ladei_ordered_set_first(&set->classes[class]) : NULL;
   while (node != NULL) {

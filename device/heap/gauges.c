@@ -66,23 +66,23 @@ static void each_gauge(ladei_device_counters *counters, void (*visit)(ladei_devi
   for (size_t i = 0; i < SINGLE; i++) visit((void *)((char *)counters + single[i].kept));
 }
 
-static void peak_reset(ladei_device_gauge *gauge) { gauge->peak = gauge->current; }
+void ladei_device_gauge_reset_peak(ladei_device_gauge *gauge) { gauge->peak = gauge->current; }
 
 void ladei_device_counters_reset_peaks(ladei_device_counters *counters) {
-  each_gauge(counters, peak_reset);
+  each_gauge(counters, ladei_device_gauge_reset_peak);
   for (size_t i = 0; i < DIVIDED; i++) {
     ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
     gauges->sum_peak = ladei_device_gauges_current(gauges);
   }
 }
 
-static void sums_reset(ladei_device_gauge *gauge) {
+void ladei_device_gauge_reset_sums(ladei_device_gauge *gauge) {
   gauge->freed = 0;
   gauge->start = gauge->current;
 }
 
 void ladei_device_counters_reset_sums(ladei_device_counters *counters) {
-  each_gauge(counters, sums_reset);
+  each_gauge(counters, ladei_device_gauge_reset_sums);
   counters->alloc_retries = counters->ooms = counters->sync_all_streams = 0;
   counters->device_allocs = counters->device_frees = counters->capture_kept = 0;
 }

@@ -98,6 +98,8 @@ static inline void ladei_device_split_gauges_on_take(ladei_device_counters *coun
 void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out);
 
 /* Peaks start anew from what is there now; sums, and the plain counters, from 0. */
+void ladei_device_gauge_reset_peak(ladei_device_gauge *gauge);
+void ladei_device_gauge_reset_sums(ladei_device_gauge *gauge);
 void ladei_device_counters_reset_peaks(ladei_device_counters *counters);
 void ladei_device_counters_reset_sums(ladei_device_counters *counters);
 

@@ -152,7 +152,7 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
   if (ladei_device_heap_segment_expandable(segment)) return;
   heap->counters.device_frees++;
   ladei_device_gauges_lower(&heap->counters.segment, pool->is_small, 1);
-  ladei_device_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  ladei_device_heap_reserved_lower(heap, pool, segment->size);
   if (segment->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_segments, 1);
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
 }
@@ -232,7 +232,7 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
   if (pool->private_pool != NULL) pool->private_pool->segment_count++;
   if (ladei_device_heap_segment_expandable(segment)) return;
   ladei_device_gauges_raise(&heap->counters.segment, pool->is_small, 1);
-  ladei_device_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, segment->size);
+  ladei_device_heap_reserved_raise(heap, pool, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
   if (segment->oversize_counted) ladei_device_gauge_raise(&heap->counters.oversize_segments, 1);
   heap->counters.device_allocs++;

@@ -40,7 +40,7 @@
  *     was asked for in active ones.
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
- * I11 A private pool's segment_count is the number of its segments, of both kinds.
+ * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in I7.
  * ladei_device_allocator_check recounts them: they hold whenever the lock is free, also while driver calls are in flight.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
@@ -166,12 +166,13 @@ typedef struct ladei_device_private_pool {
   uint64_t
       use_count; /* of creation, captures, scopes and retains, less releases; at 0 its memory goes at the next flush */
   uint64_t segment_count;
-  uint64_t visitors;           /* threads that hold the pool while the lock is dropped */
-  uint32_t capture;            /* number of the last capture into it */
-  atomic_bool capturing;       /* a capture into it is under way; written under the lock */
-  uint64_t scope_count;        /* open scopes that lead to it */
-  uint32_t flags;              /* lade_device_pool_flag; constant, as the next one */
-  lade_device_plugin provider; /* of its segments, if alloc is not NULL */
+  ladei_device_gauge reserved_bytes; /* of its segments */
+  uint64_t visitors;                 /* threads that hold the pool while the lock is dropped */
+  uint32_t capture;                  /* number of the last capture into it */
+  atomic_bool capturing;             /* a capture into it is under way; written under the lock */
+  uint64_t scope_count;              /* open scopes that lead to it */
+  uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */
+  lade_device_plugin provider;       /* of its segments, if alloc is not NULL */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
 } ladei_device_private_pool;
@@ -299,6 +300,18 @@ static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, lad
                                                     lade_device_action action, uint64_t address, uint64_t bytes) {
   ladei_device_heap_assert_locked(heap);
   if (heap->listener != NULL) heap->listener->segment_change(heap, segment, action, address, bytes);
+}
+
+/* Memory of a pool has come from the driver, or is back there. */
+static inline void ladei_device_heap_reserved_raise(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                                    uint64_t bytes) {
+  ladei_device_gauges_raise(&heap->counters.reserved_bytes, pool->is_small, bytes);
+  if (pool->private_pool != NULL) ladei_device_gauge_raise(&pool->private_pool->reserved_bytes, bytes);
+}
+static inline void ladei_device_heap_reserved_lower(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                                    uint64_t bytes) {
+  ladei_device_gauges_lower(&heap->counters.reserved_bytes, pool->is_small, bytes);
+  if (pool->private_pool != NULL) ladei_device_gauge_lower(&pool->private_pool->reserved_bytes, bytes);
 }
 
 /* A segment has come from the driver: gauges, for a plain one, and its pool's count. */

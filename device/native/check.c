@@ -191,6 +191,16 @@ static void pool_recount(heap_recount *r, const ladei_device_block_pool *pool, s
   *hole_total += pool->holes.count;
 }
 
+/* As I7 counts it. */
+static uint64_t segment_reserved(const heap_recount *r, const ladei_device_heap_segment *segment) {
+  if (!ladei_device_heap_segment_expandable(segment)) return segment->size;
+  uint64_t reserved = 0;
+  for (const ladei_device_block *block = ladei_device_block_map_get(&r->heap->starts, segment->address); block != NULL;
+       block = block->next)
+    reserved += block->mapped ? block->size : 0;
+  return reserved;
+}
+
 static void pools_recount(heap_recount *r) {
   size_t free_total = 0;
   size_t hole_total = 0;
@@ -200,10 +210,14 @@ static void pools_recount(heap_recount *r) {
     pool_recount(r, &pool->small_pool, &free_total, &hole_total);
     pool_recount(r, &pool->large_pool, &free_total, &hole_total);
     uint64_t segments = 0;
+    uint64_t reserved = 0;
     for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
-         segment = ladei_device_heap_counted_next(r->heap, segment))
+         segment = ladei_device_heap_counted_next(r->heap, segment)) {
       segments += segment->pool->private_pool == pool;
+      reserved += segment->pool->private_pool == pool ? segment_reserved(r, segment) : 0;
+    }
     expect(r, segments == pool->segment_count, "I11 segments of a private pool");
+    expect(r, reserved == pool->reserved_bytes.current, "I11 reserved bytes of a private pool");
   }
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
 }

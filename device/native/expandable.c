@@ -217,7 +217,7 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   heap->counters.device_frees++;
-  ladei_device_gauges_lower(&heap->counters.reserved_bytes, block->segment->pool->is_small, block->size);
+  ladei_device_heap_reserved_lower(heap, block->segment->pool, block->size);
   ladei_device_heap_segment_report(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   block->mapped = false;
   block->segment->emptied = true;
@@ -440,7 +440,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   allocator->mappings++;
   hole->mapped = true;
   heap->counters.device_allocs++;
-  ladei_device_gauges_raise(&heap->counters.reserved_bytes, segment->pool->is_small, bytes);
+  ladei_device_heap_reserved_raise(heap, segment->pool, bytes);
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
   return LADE_OK;
 }

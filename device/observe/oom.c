@@ -95,7 +95,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   lade_device_stats stats = ladei_device_heap_stats(heap);
   private_bytes_sum(heap, facts);
   facts->held_bytes = allocator->held_bytes;
-  facts->limit_bytes = allocator->fraction_set ? allocator->fraction_bytes : UINT64_MAX;
+  facts->limit_bytes = ladei_device_fraction_limit(allocator);
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
   facts->capturing = atomic_load(&allocator->capture_count) > 0 && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;

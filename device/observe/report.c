@@ -42,6 +42,8 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_counters_reset_peaks(&allocator->heap.counters);
+  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
+    ladei_device_gauge_reset_peak(&pool->reserved_bytes);
   ladei_lock_release(&allocator->lock);
   return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
 }
@@ -52,6 +54,8 @@ lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_counters_reset_sums(&allocator->heap.counters);
+  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
+    ladei_device_gauge_reset_sums(&pool->reserved_bytes);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }

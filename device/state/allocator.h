@@ -84,9 +84,11 @@ struct lade_device_allocator {
   ladei_lock lock;
   ladei_device_heap heap;
 
-  uint64_t max_bytes; /* cap of the options; UINT64_MAX: none */
+  lade_device_options options; /* in force, as given: heap.settings and the fields below are made from them */
+  uint64_t max_bytes;          /* cap of the options; UINT64_MAX: none */
   bool fraction_set;
-  uint64_t fraction_bytes; /* limit on reserved bytes, if fraction_set */
+  double fraction;         /* as set; 1.0 limits nothing */
+  uint64_t fraction_bytes; /* that share of the device's memory, if fraction_set */
   uint64_t growing_bytes;  /* driver allocations in flight */
   uint64_t held_bytes;     /* that the driver refused to take back (expandable.c, E2) */
 
@@ -156,6 +158,13 @@ typedef struct ladei_device_request {
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
 static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
+}
+
+/* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one, too. Lock
+ * held. */
+static inline uint64_t ladei_device_fraction_limit(const lade_device_allocator *allocator) {
+  bool limits = allocator->fraction < 1.0 || allocator->heap.settings.reference;
+  return allocator->fraction_set && limits ? allocator->fraction_bytes : UINT64_MAX;
 }
 
 /* Whether a status says that memory ran out, so that giving some back may help. */

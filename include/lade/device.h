@@ -342,15 +342,45 @@ LADE_API lade_status lade_device_stats_reset_accumulated(lade_device_allocator *
 /**
  * Limit reserved bytes to a share of the device's memory, from now on; nothing is given back at once.
  *
- * @param fraction  From 0 to 1. The limit is the fraction of all device memory, rounded down. It can be changed, not
- *                  taken away.
+ * @param fraction  From 0 to 1. The limit is the fraction of all device memory, rounded down. 1: no limit (with
+ *                  LADE_DEVICE_REFERENCE all of the device's memory). 0: nothing may be asked of the driver any more.
  *
- * A request that would exceed the limit is served as if the driver had no more memory. Also turns on
- * options.collection_threshold.
+ * A request that would exceed the limit is served as if the driver had no more memory. Every fraction, 1 included, also turns on
+ * options.collection_threshold, which is a share of it: lade_device_clear_memory_fraction() turns both off.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allocator, double fraction);
+
+/** Read the memory fraction in force; 1: no limit. Untouched on error. Threads: any. Waits: never. Errors:
+ * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+LADE_API lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, double *out_fraction);
+
+/** Take the memory fraction away, as if none had been set. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_FORKED. */
+LADE_API lade_status lade_device_clear_memory_fraction(lade_device_allocator *allocator);
+
+/**
+ * Read the settings in force, each default in its place.
+ *
+ * @param settings  [in,out] struct_size set by lade_device_options_init(). memory_fraction is 0 where none is set;
+ *                  collection_threshold works only where one is.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_device_options *settings);
+
+/**
+ * Write the settings in force as text, as lade_config_parse() reads it: those that differ from the defaults. Sizes are in whole
+ * MiB, rounded down.
+ *
+ * @param buffer      Gets as much as fits, and a NUL. NULL where `bytes` is 0. 1,024 bytes are enough.
+ * @param out_needed  [out] Bytes that the whole text takes, with its NUL; NULL: not wanted.
+ *
+ * Threads: any. Waits: never; allocates nothing. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_settings_write(lade_device_allocator *allocator, char *buffer, size_t bytes,
+                                                size_t *out_needed);
 
 /**
  * Change the settings that decide sizes and splits, for calls from now on.
@@ -504,6 +534,89 @@ LADE_API lade_status lade_device_base_get(lade_device_allocator *allocator, cons
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
+
+/**
+ * Free and total memory of the device as the driver sees it, other processes and the context's own included.
+ *
+ * @param out_free_bytes, out_total_bytes  [out] Untouched on error. Cached memory of this process is not free here.
+ *
+ * A call of the driver, which takes microseconds and at times more: not for a loop that shall be fast. It breaks no capture.
+ *
+ * Threads: any. Waits: as long as the driver does. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST,
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_memory_get(lade_device_allocator *allocator, size_t *out_free_bytes,
+                                            size_t *out_total_bytes);
+
+/** How much an allocator uses, all of one moment. Fields are appended only. */
+typedef struct lade_device_usage {
+  size_t struct_size;
+  uint64_t allocated_bytes; /**< Handed out. */
+  uint64_t active_bytes;    /**< Handed out or pending. */
+  uint64_t requested_bytes; /**< Asked for, in active blocks. */
+  uint64_t reserved_bytes;  /**< Held from the driver. */
+  uint64_t allocated_peak_bytes;
+  uint64_t active_peak_bytes;
+  uint64_t requested_peak_bytes;
+  uint64_t reserved_peak_bytes;
+  uint64_t free_bytes;         /**< Reserved and not active. Free figures are 0 where the backend is not native. */
+  uint64_t largest_free_bytes; /**< Largest block that is free now, of any stream and pool. */
+  double fragmentation; /**< 1 - largest_free_bytes / free_bytes; 0: all that is free lies together, or nothing is. */
+} lade_device_usage;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_device_usage_init(lade_device_usage *usage) {
+  const lade_device_usage zero = LADE_ZERO;
+  *usage = zero;
+  usage->struct_size = sizeof(lade_device_usage);
+}
+
+/**
+ * Read how much the allocator uses, in some tens of nanoseconds and under one hold of its lock.
+ *
+ * @param usage  [in,out] struct_size set by lade_device_usage_init(). With LADE_DEVICE_CUDA_MALLOC_ASYNC, reserved bytes are
+ *               what the driver says a moment later.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_usage_get(lade_device_allocator *allocator, lade_device_usage *usage);
+
+/** What an address is. Fields are appended only. */
+typedef struct lade_device_block_info {
+  size_t struct_size;
+  uint64_t address; /**< Start of the block. */
+  uint64_t bytes;
+  uint64_t requested_bytes; /**< As asked for; 0 while inactive. */
+  uint64_t segment_address; /**< Of the driver allocation, or of the range of addresses of an expandable segment. */
+  uint64_t segment_bytes;
+  lade_stream stream;       /**< That the block belongs to. */
+  lade_device_pool_id pool; /**< {0, 0}: the default pools. */
+  const void *context; /**< Of its allocation; NULL: none. Valid while the block is handed out and the history is on. */
+  uint32_t state;      /**< lade_device_block_state. */
+  int32_t device;
+  bool is_large;
+  bool is_expandable;
+  uint8_t reserved[6]; /**< 0 */
+} lade_device_block_info;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_device_block_info_init(lade_device_block_info *info) {
+  const lade_device_block_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_device_block_info);
+}
+
+/**
+ * Describe the block that an address lies in, be it handed out, pending or cached.
+ *
+ * @param pointer  Any address at all.
+ * @param info     [in,out] struct_size set by lade_device_block_info_init(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER where the allocator has no memory there; LADE_ERR_UNSUPPORTED
+ * where the backend is not native; LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_find(lade_device_allocator *allocator, const void *pointer,
+                                      lade_device_block_info *info);
 
 /**
  * Let another device use this allocator's memory, what it has and what it will get. Doing so twice succeeds.
@@ -920,6 +1033,22 @@ LADE_API lade_status lade_device_pool_release(lade_device_allocator *allocator, 
  */
 LADE_API lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
                                                   void *const *pointers, size_t count, bool *out_equal);
+
+/**
+ * Show the reserved bytes of each private pool by name, in code-point order:
+ * reserved_bytes_by_private_pools.FIRST_SECOND.CELL, where FIRST and SECOND are the pool's id and CELL is allocated, current,
+ * freed or peak. The resets of the allocator's statistics count for them.
+ *
+ * @param visit  Called with no lock held, pool by pool, for those that are there; it may call anything. The key is valid
+ *               during the callback only.
+ *
+ * Threads: any. Waits: never; allocates nothing. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED; what the callback returns.
+ */
+LADE_API lade_status lade_device_pool_stats_each(lade_device_allocator *allocator, lade_stat_visit visit, void *user);
+
+/** Read one of them. Untouched on error. As lade_device_pool_stats_each(); LADE_ERR_INVALID_ARGUMENT also for a key that does
+ * not exist. */
+LADE_API lade_status lade_device_pool_stats_find(lade_device_allocator *allocator, const char *key, int64_t *out);
 
 /** Layout of a private pool at one moment. */
 typedef struct lade_device_checkpoint lade_device_checkpoint;

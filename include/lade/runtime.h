@@ -47,7 +47,7 @@ typedef struct lade_runtime lade_runtime;
  * A callback of lade_device_stats_each() and its like, called for each statistic. Another status than LADE_OK ends the walk
  * and is returned.
  *
- * @param key  Static: it may be kept.
+ * @param key  Static, so that it may be kept, unless the call says otherwise.
  */
 typedef lade_status (*lade_stat_visit)(const char *key, int64_t value, void *user);
 
