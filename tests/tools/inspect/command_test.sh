@@ -1,0 +1,92 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade snapshot`, `lade stats` and `lade diff` as a user types them.
+# usage: command_test.sh LADE SNAPSHOT_FILES
+set -u
+. tests/tools/command.sh
+files=$2
+for shape in small long; do "$files" $shape pickle "$dir/$shape.pickle" 2>/dev/null || fail "no $shape.pickle"; done
+
+# Every ending gives a file, and what can be read back says the same.
+for ending in pickle json html svg folded pb.gz trace.json prom openmetrics txt segments.svg segments.folded; do
+  run 0 snapshot "$dir/small.pickle" -o "$dir/out.$ending"
+  [ -s "$dir/out.$ending" ] || fail "out.$ending is empty"
+done
+run 0 snapshot "$dir/out.json" -o "$dir/again.folded"
+cmp -s "$dir/out.folded" "$dir/again.folded" || fail "JSON lost something that the folded text has"
+run 0 snapshot "$dir/out.pickle" -o - --format=folded
+cmp -s "$dir/out.folded" "$dir/out" || fail "the pickle lost something that the folded text has"
+run 0 snapshot "$dir/small.pickle" --json
+cmp -s "$dir/out.json" "$dir/out" || fail "--json is not the JSON of --output"
+run 0 snapshot "$dir/long.pickle" --before "$dir/small.pickle" --title 'two <snapshots>' -o "$dir/two.html"
+grep -qF 'two &lt;snapshots&gt;' "$dir/two.html" || fail "the title is not there, or not escaped"
+
+# Views. The sum of the map is that of the folded text.
+run 0 snapshot "$dir/small.pickle" --map --trace --top=3
+says "A character is 20 MiB" out
+says "segment_alloc" out
+says " blocks" out
+folded_sum=$(awk '/;active_allocated;/ && !/<gaps>/ { sum += $NF } END { printf "%d", sum }' "$dir/out.folded")
+run 0 snapshot "$dir/small.pickle" --top=1000000
+found=$(awk '/ B in .* blocks$/ { sum += $1 } END { printf "%d", sum }' "$dir/out")
+[ "$folded_sum" = "$found" ] || fail "--top adds up to $found bytes, the folded text to $folded_sum"
+
+# Counters.
+run 0 stats "$dir/small.pickle" 'allocated_bytes.all.*'
+[ "$(awk '{ print $(NF - 1) }' "$dir/out" | sort -u | grep -cv '^allocated_bytes\.all\.')" = 0 ] || fail "keys that were not asked for"
+run 0 stats "$dir/small.pickle" --json
+python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["parts"][0]["counters"]' "$dir/out" || fail "no counters in JSON"
+run 0 stats "$dir/small.pickle" --prometheus
+cmp -s "$dir/out.prom" "$dir/out" || fail "--prometheus is not the file of that ending"
+run 2 stats "$dir/small.pickle" 'no.such.key'
+says "no key matches" err
+
+# A snapshot differs from itself in nothing; what is only in one, is only in the other the other way round.
+run 0 diff "$dir/small.pickle" "$dir/small.pickle"
+says "memory in use: +0 B" out
+says "only_before: 0 segments" out
+run 0 diff "$dir/small.pickle" "$dir/long.pickle" --json
+python3 - "$dir/out" <<'PYTHON' || fail "the difference is not what it should be"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert set(report) == {"version", "stacks", "only_before", "only_after"}, set(report)
+changes = [abs(row["after_bytes"] - row["before_bytes"]) for row in report["stacks"]]
+assert changes == sorted(changes, reverse=True) and changes[0] > 0
+assert len({row["stack"] for row in report["stacks"]}) == len(report["stacks"])
+PYTHON
+cp "$dir/out" "$dir/forth"
+run 0 diff "$dir/long.pickle" "$dir/small.pickle" --json
+python3 - "$dir/forth" "$dir/out" <<'PYTHON' || fail "back and forth differ"
+import json, sys
+forth, back = (json.load(open(path)) for path in sys.argv[1:])
+assert forth["only_before"] == back["only_after"] and forth["only_after"] == back["only_before"]
+PYTHON
+
+# Mistakes.
+run 2 snapshot
+run 2 snapshot "$dir/small.pickle"
+says "nothing to do" err
+run 2 snapshot "$dir/small.pickle" -o "$dir/out.unknown"
+says "no format has this ending" err
+run 2 snapshot "$dir/small.pickle" --top=0
+run 1 snapshot "$dir/nothing" --map
+printf 'no snapshot' >"$dir/wrong"
+run 2 snapshot "$dir/wrong" --map
+says "byte 0" err
+head -c 1000 "$dir/small.pickle" >"$dir/short"
+run 2 stats "$dir/short"
+run 1 snapshot "$dir/small.pickle" -o "$dir/no/folder.json"
+says "cannot create" err
+printf 'kept' >"$dir/kept.json"
+if [ "$(id -u)" != 0 ]; then
+  chmod 500 "$dir"
+  run_status=0
+  "$lade" snapshot "$dir/small.pickle" -o "$dir/kept.json" 2>/dev/null || run_status=$?
+  chmod 700 "$dir"
+  [ "$run_status" = 1 ] || fail "a folder that cannot be written: exit status $run_status"
+fi
+[ "$(cat "$dir/kept.json")" = kept ] || fail "a file was changed by a write that failed"
+"$lade" snapshot "$dir/long.pickle" --json 2>/dev/null | head -c 10 >/dev/null || fail "a pipe that closes"
+[ -z "$(find "$dir" -name '.*lade-*')" ] || fail "temporary files are left"
+finish

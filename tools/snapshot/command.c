@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lade snapshot`: a snapshot in another format, or a look at it as text. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "inspect/formats/format.h"
+#include "inspect/snapshot.h"
+#include "tools/common/options.h"
+#include "tools/common/snapshot_source.h"
+#include "tools/common/stack_sums.h"
+#include "tools/common/subcommand.h"
+
+enum { KEY_MAP = 256, KEY_TRACE, KEY_TOP, KEY_FORMAT, KEY_BEFORE, KEY_TITLE, KEY_JSON };
+
+static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's) "
+                                    "and writes it in another format, or shows "
+                                    "it."
+                                    "\vFormats, by the ending of OUT or by --format: pickle, json, html, svg, folded, "
+                                    "pb.gz (pprof), trace.json (Chrome), prom, "
+                                    "openmetrics, txt (map), segments.svg, segments.folded.\n\n"
+                                    "Exit status: 0; 1 if a file cannot be read or written or memory is short; 2 for "
+                                    "the command line or a file that is no "
+                                    "snapshot.";
+
+static const struct argp_option option_table[] = {
+    {"output", 'o', "OUT", 0, "Write to this file; - is standard output", 0},
+    {"format", KEY_FORMAT, "NAME", 0, "Format of OUT, whatever its ending", 0},
+    {"map", KEY_MAP, NULL, 0, "Show segments, a character for each 20 MiB", 0},
+    {"trace", KEY_TRACE, NULL, 0, "Show the events", 0},
+    {"top", KEY_TOP, "N", OPTION_ARG_OPTIONAL, "Show the N (10) stacks that have most memory in use", 0},
+    {"json", KEY_JSON, NULL, 0, "Write lade's JSON to standard output: --output=- --format=json", 0},
+    {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html, svg and folded text", 0},
+    {"title", KEY_TITLE, "TEXT", 0, "Title of html and svg", 0},
+    {0}};
+
+typedef struct snapshot_options {
+  const char *source, *output, *format, *before, *title;
+  bool map, trace;
+  size_t top; /* 0: not asked for */
+} snapshot_options;
+
+static size_t count_read(const char *argument, const struct argp_state *state) {
+  char *end;
+  if (argument == NULL) return 10;
+  errno = 0;
+  unsigned long count = strtoul(argument, &end, 10);
+  if (*end != '\0' || end == argument || errno != 0 || count == 0 || *argument == '-')
+    argp_error(state, "--top: '%s' is no number above 0", argument);
+  return count;
+}
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  snapshot_options *options = state->input;
+  switch (key) {
+  case 'o': options->output = argument; return 0;
+  case KEY_FORMAT: options->format = argument; return 0;
+  case KEY_MAP: options->map = true; return 0;
+  case KEY_TRACE: options->trace = true; return 0;
+  case KEY_TOP: options->top = count_read(argument, state); return 0;
+  case KEY_JSON:
+    options->format = "json";
+    options->output = "-";
+    return 0;
+  case KEY_BEFORE: options->before = argument; return 0;
+  case KEY_TITLE: options->title = argument; return 0;
+  case ARGP_KEY_ARG:
+    if (options->source != NULL) argp_error(state, "one FILE, not '%s' too", argument);
+    options->source = argument;
+    return 0;
+  case ARGP_KEY_END:
+    if (options->source == NULL) argp_error(state, "FILE is missing");
+    if (options->output == NULL && !options->map && !options->trace && options->top == 0)
+      argp_error(state, "nothing to do: one of --output, --map, --trace, --top, --json");
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* --- showing ------------------------------------------------------------------------------------------------------ */
+
+static const char *action_name(uint32_t action) {
+  static const char *const names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
+                                      "segment_free", "segment_map",    "segment_unmap",  "snapshot",
+                                      "oom",          "user_defined",   "annotate"};
+  return action < sizeof names / sizeof *names ? names[action] : "?";
+}
+
+static void event_print(const lade_snapshot *snapshot, const lade_snapshot_event *event, uint64_t start_ns) {
+  printf("%14.3f us  %-14s 0x%012" PRIx64 " %12" PRIu64 " B  stream 0x%" PRIx64,
+         (double)(event->time_ns - start_ns) / 1e3, action_name(event->action), event->address, event->bytes,
+         event->stream);
+  if (event->label != 0) {
+    fputs("  ", stdout);
+    name_print(stdout, ladei_inspect_string(snapshot, event->label));
+  }
+  putchar('\n');
+}
+
+static void trace_print(const lade_snapshot *snapshot) {
+  for (size_t i = 0; i < snapshot->parts.count; i++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    name_print(stdout, ladei_inspect_string(snapshot, part->name));
+    printf(": %" PRIu64 " events, %" PRIu64 " lost before them\n", part->event_count, part->lost_count);
+    int64_t in_use = 0;
+    for (uint64_t k = part->first_event; k < part->first_event + part->event_count; k++) {
+      const lade_snapshot_event *event = &snapshot->events.rows[k];
+      event_print(snapshot, event, snapshot->events.rows[part->first_event].time_ns);
+      if (event->action == LADE_DEVICE_ALLOC) in_use += (int64_t)event->bytes;
+      if (event->action == LADE_DEVICE_FREE_COMPLETED) in_use -= (int64_t)event->bytes;
+    }
+    if (part->event_count > 0) printf("change of memory in use: %+" PRId64 " B\n", in_use);
+  }
+}
+
+static int top_print(const char *name, const lade_snapshot *snapshot, size_t most) {
+  stack_sums sums;
+  if (stack_sums_create(NULL, snapshot, &sums) != LADE_OK) {
+    message_print(name, NULL, "%s", lade_last_error()->text);
+    return EXIT_FAILED;
+  }
+  for (size_t i = 0; i < sums.count && i < most; i++) {
+    printf("%15" PRId64 " B in %" PRId64 " blocks\n", sums.rows[i].after_bytes, sums.rows[i].after_count);
+    stack_sum_print(stdout, &sums.rows[i], "    ");
+  }
+  stack_sums_destroy(&sums);
+  return EXIT_FINE;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+static const ladei_inspect_format *format_find(const char *command, const snapshot_options *options) {
+  const ladei_inspect_format *found = NULL;
+  if (options->format == NULL) {
+    found = ladei_inspect_format_of_path(options->output);
+  } else {
+    for (size_t i = 0; (found = ladei_inspect_format_at(i)) != NULL; i++)
+      if (strcmp(found->name, options->format) == 0) break;
+  }
+  if (found != NULL && found->write != NULL) return found;
+  message_print(command, options->format == NULL ? options->output : options->format,
+                "no format has this %s; see --help", options->format == NULL ? "ending" : "name");
+  return NULL;
+}
+
+static int output_write(const char *name, const lade_snapshot *snapshot, const snapshot_options *options) {
+  if (options->output == NULL) return EXIT_FINE;
+  const ladei_inspect_format *format = format_find(name, options);
+  if (format == NULL) return EXIT_BAD;
+  lade_snapshot *before = NULL;
+  int status = EXIT_FINE;
+  if (options->before != NULL && (before = snapshot_source_open(name, options->before, &status)) == NULL) return status;
+  lade_snapshot_write_options how;
+  lade_snapshot_write_options_init(&how);
+  how.before = before;
+  how.title = options->title;
+  status = snapshot_source_write(name, snapshot, format->format, &how, options->output);
+  lade_snapshot_destroy(before);
+  return status;
+}
+
+static int command_snapshot(int argc, char **argv) {
+  static char name[] = "lade snapshot";
+  const struct argp argp = {option_table, option_parse, "FILE", documentation, NULL, NULL, NULL};
+  snapshot_options options = {.source = NULL};
+  options_read(&argp, name, argc, argv, &options);
+  int status;
+  lade_snapshot *snapshot = snapshot_source_open(name, options.source, &status);
+  if (snapshot == NULL) return status;
+  if (options.map) status = snapshot_source_write(name, snapshot, LADE_SNAPSHOT_MAP, NULL, NULL);
+  if (options.trace) trace_print(snapshot);
+  if (status == EXIT_FINE && options.top > 0) status = top_print(name, snapshot, options.top);
+  if (status == EXIT_FINE) status = output_write(name, snapshot, &options);
+  lade_snapshot_destroy(snapshot);
+  return snapshot_source_end(name, status);
+}
+
+const subcommand subcommand_snapshot = {"snapshot", "show a snapshot of memory, or write it in another format",
+                                        command_snapshot};

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lade stats`: the counters of a snapshot. */
+#include <errno.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "inspect/snapshot.h"
+#include "tools/common/options.h"
+#include "tools/common/snapshot_source.h"
+#include "tools/common/subcommand.h"
+
+enum { KEY_JSON = 256, KEY_PROMETHEUS, KEY_OPENMETRICS };
+
+static const char documentation[] =
+    "Prints the counters in a snapshot: those that PyTorch has, under its names, and lade's own."
+    "\vPATTERN chooses keys as a shell does file names: 'allocated_bytes.*'.\n\n"
+    "Exit status: 0; 1 if the file cannot be read, output or memory failed; 2 for the command line, a file that is no "
+    "snapshot, "
+    "or a pattern that no key matches.";
+
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print JSON", 0},
+    {"prometheus", KEY_PROMETHEUS, NULL, 0, "Print Prometheus' text", 0},
+    {"openmetrics", KEY_OPENMETRICS, NULL, 0, "Print OpenMetrics' text", 0},
+    {0}};
+
+typedef struct stats_options {
+  const char *source, *pattern;
+  int form; /* 0: text, or a key */
+} stats_options;
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  stats_options *options = state->input;
+  switch (key) {
+  case KEY_JSON:
+  case KEY_PROMETHEUS:
+  case KEY_OPENMETRICS: options->form = key; return 0;
+  case ARGP_KEY_ARG:
+    if (options->pattern != NULL) argp_error(state, "one FILE and one PATTERN, not '%s' too", argument);
+    *(options->source == NULL ? &options->source : &options->pattern) = argument;
+    return 0;
+  case ARGP_KEY_END:
+    if (options->source == NULL) argp_error(state, "FILE is missing");
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static bool key_is_wanted(const stats_options *options, const char *key) {
+  return options->pattern == NULL || fnmatch(options->pattern, key, 0) == 0;
+}
+
+/* Returns how many. */
+static size_t text_print(const lade_snapshot *snapshot, const stats_options *options) {
+  size_t count = 0;
+  for (size_t i = 0; i < snapshot->parts.count; i++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
+      const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
+      const char *key = ladei_inspect_string(snapshot, counter->key);
+      if (!key_is_wanted(options, key)) continue;
+      name_print(stdout, ladei_inspect_string(snapshot, part->name));
+      fputs("  ", stdout);
+      name_print(stdout, key);
+      printf(" %" PRId64 "\n", counter->value);
+      count++;
+    }
+  }
+  return count;
+}
+
+/* {"version": 1, "parts": [{"name": ..., "counters": {...}}]} */
+static json_t *report_make(const lade_snapshot *snapshot, const stats_options *options, size_t *out_count) {
+  json_t *parts = json_array();
+  bool made = parts != NULL;
+  for (size_t i = 0; made && i < snapshot->parts.count; i++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    json_t *counters = json_object();
+    for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
+      const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
+      const char *key = ladei_inspect_string(snapshot, counter->key);
+      if (!key_is_wanted(options, key)) continue;
+      made = made && json_object_set_new(counters, key, json_integer(counter->value)) == 0;
+      ++*out_count;
+    }
+    json_t *row = json_pack("{ss so}", "name", ladei_inspect_string(snapshot, part->name), "counters", counters);
+    made = made && json_array_append_new(parts, row) == 0;
+  }
+  json_t *report = made ? json_pack("{si sO}", "version", 1, "parts", parts) : NULL;
+  json_decref(parts);
+  return report;
+}
+
+static int json_print(const char *name, const lade_snapshot *snapshot, const stats_options *options,
+                      size_t *out_count) {
+  json_t *report = report_make(snapshot, options, out_count);
+  if (report == NULL) {
+    message_print(name, NULL, "no memory for the report");
+    return EXIT_FAILED;
+  }
+  json_dumpf(report, stdout, JSON_INDENT(2));
+  putchar('\n');
+  json_decref(report);
+  return EXIT_FINE;
+}
+
+static int stats_print(const char *name, const lade_snapshot *snapshot, const stats_options *options) {
+  if (options->form == KEY_PROMETHEUS)
+    return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, NULL);
+  if (options->form == KEY_OPENMETRICS)
+    return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_OPENMETRICS, NULL, NULL);
+  size_t count = 0;
+  int status = EXIT_FINE;
+  if (options->form == KEY_JSON)
+    status = json_print(name, snapshot, options, &count);
+  else
+    count = text_print(snapshot, options);
+  if (status != EXIT_FINE || count > 0 || options->pattern == NULL) return status;
+  message_print(name, options->pattern, "no key matches");
+  return EXIT_BAD;
+}
+
+static int command_stats(int argc, char **argv) {
+  static char name[] = "lade stats";
+  const struct argp argp = {option_table, option_parse, "FILE [PATTERN]", documentation, NULL, NULL, NULL};
+  stats_options options = {.source = NULL};
+  options_read(&argp, name, argc, argv, &options);
+  int status;
+  lade_snapshot *snapshot = snapshot_source_open(name, options.source, &status);
+  if (snapshot == NULL) return status;
+  status = stats_print(name, snapshot, &options);
+  lade_snapshot_destroy(snapshot);
+  return snapshot_source_end(name, status);
+}
+
+const subcommand subcommand_stats = {"stats", "print the counters in a snapshot of memory", command_stats};
