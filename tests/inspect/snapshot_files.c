@@ -2,7 +2,9 @@
 /*
  * Writes a sample snapshot in a format, for the judges beside this file and for comparisons.
  *
- * usage: snapshot_files small|long|big FORMAT OUT      FORMAT: a name of the table of formats in inspect/write.c
+ * usage: snapshot_files small|long|big|FILE FORMAT OUT      FORMAT: a name of the table of formats in inspect/write.c
+ *
+ * FILE, which has a slash in its name, is read instead of a sample.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,17 +45,26 @@ static double seconds_now(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* NULL, with the reason printed. */
+static lade_snapshot *snapshot_make(const char *name) {
+  const sample_shape *shape = shape_find(name);
+  lade_snapshot *snapshot = NULL;
+  if (shape != NULL) return sample_create(shape);
+  if (lade_snapshot_open(name, &snapshot) != LADE_OK) fprintf(stderr, "%s\n", lade_last_error()->text);
+  return snapshot;
+}
+
 int main(int argc, char **argv) {
   sample_format format = argc == 4 ? format_find(argv[2]) : NULL;
-  const sample_shape *shape = argc == 4 ? shape_find(argv[1]) : NULL;
-  if (format == NULL || shape == NULL) {
-    fprintf(stderr, "usage: snapshot_files small|long|big FORMAT OUT\n");
+  if (format == NULL || (shape_find(argv[1]) == NULL && strchr(argv[1], '/') == NULL)) {
+    fprintf(stderr, "usage: snapshot_files small|long|big|FILE FORMAT OUT\n");
     return 2;
   }
   size_t bytes = 0;
-  lade_snapshot *snapshot = sample_create(shape);
+  lade_snapshot *snapshot = snapshot_make(argv[1]);
+  if (snapshot == NULL) return 1;
   double start = seconds_now();
-  char *data = snapshot == NULL ? NULL : sample_write(snapshot, format, &bytes);
+  char *data = sample_write(snapshot, format, &bytes);
   fprintf(stderr, "%zu bytes in %.3f s\n", bytes, seconds_now() - start);
   int status = data == NULL ? 1 : file_write(argv[3], data, bytes);
   free(data);
