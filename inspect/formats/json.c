@@ -118,11 +118,12 @@ static void quoted(json *to, uint64_t value) {
   ladei_output_byte(to->output, '"');
 }
 
-/* With a point or an exponent, by which a reader tells it from an integer. */
+/* With a point or an exponent, by which a reader tells it from an integer. What JSON has no number for: one that is too
+ * great for a double, and null. */
 static void real(json *to, double value) {
   char number[40];
   if (!isfinite(value)) {
-    text(to, "null");
+    text(to, isnan(value) ? "null" : value > 0 ? "1e999" : "-1e999");
     return;
   }
   snprintf(number, sizeof number, "%.17g", value);

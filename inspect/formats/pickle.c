@@ -472,6 +472,7 @@ static void nested_write(pickle *to, const lade_snapshot_setting *first, const l
 
 static void settings_items_write(batches *items, const lade_snapshot_part *part) {
   pickle *to = items->to;
+  if (part->setting_count == 0) return;
   const lade_snapshot_setting *at = to->snapshot->settings.rows + part->first_setting, *end = at + part->setting_count;
   while (at < end) {
     const lade_snapshot_setting *next = at + 1;
