@@ -3,7 +3,8 @@
  * Nodes of a pool: made when they are first asked for, found by device.
  *
  * N1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
- * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular.
+ * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular; the one
+ *     with devices, which takes ten times as long, only for a device whose node nobody names.
  * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
  */
 #include "host/nodes.h"
@@ -13,20 +14,30 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 
-const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
+static const ladei_topology *topology_load(lade_pinned_pool *pool, bool devices) {
+  ladei_pinned_topology *own = &pool->topologies[devices];
   lade_error saved;
   ladei_error_save(&saved);
   ladei_lock_acquire(&pool->topology_lock);
-  if (!pool->topology_tried) {
-    pool->topology_tried = true;
+  if (!own->tried) {
+    own->tried = true;
     /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
-    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, !pool->runtime->software_device,
-                            &pool->topology) != LADE_OK)
+    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, devices, &own->loaded) != LADE_OK)
       ladei_error_restore(&saved);
   }
-  const ladei_topology *topology = pool->topology;
+  const ladei_topology *topology = own->loaded;
   ladei_lock_release(&pool->topology_lock);
   return topology;
+}
+
+const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) { return topology_load(pool, false); }
+
+/* Of a device whose driver does not know it. */
+static int node_of_pci(lade_pinned_pool *pool, const char *bus_id) {
+  bool this_machine = pool->hooks.topology_kind == LADEI_TOPOLOGY_SYSTEM;
+  int node = this_machine ? ladei_topology_node_of_pci_file(pool->source.root, bus_id) : -1;
+  const ladei_topology *topology = node >= 0 ? NULL : topology_load(pool, true);
+  return topology == NULL ? node : ladei_topology_node_of_pci(topology, bus_id);
 }
 
 lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, int *out) {
@@ -35,10 +46,7 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
   if (status != LADE_OK) return status;
   *out = properties.numa_node < 0 ? -1 : properties.numa_node;
   /* The PCI address of a software device is nobody's on this machine. */
-  if (*out < 0 && !pool->runtime->software_device) {
-    const ladei_topology *topology = ladei_pinned_pool_topology(pool);
-    *out = topology == NULL ? -1 : ladei_topology_node_of_pci(topology, properties.pci_bus_id);
-  }
+  if (*out < 0 && !pool->runtime->software_device) *out = node_of_pci(pool, properties.pci_bus_id);
   return LADE_OK;
 }
 

@@ -145,7 +145,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
     ladei_pinned_segment_destroy(segment);
   }
   ladei_pagemap_destroy(&pool->map);
-  ladei_topology_destroy(pool->topology);
+  for (int i = 0; i < 2; i++) ladei_topology_destroy(pool->topologies[i].loaded);
   ladei_pinned_background_destroy(&pool->background);
   ladei_pinned_debug_destroy(pool->debug);
   ladei_pinned_history_destroy(atomic_load(&pool->history));

@@ -50,6 +50,12 @@ typedef struct ladei_pinned_hooks {
   const char *root;     /* before /proc and /sys, for the default cap; NULL: "" */
 } ladei_pinned_hooks;
 
+/* Guard: topology_lock until it is tried; constant afterwards. */
+typedef struct ladei_pinned_topology {
+  ladei_topology *loaded; /* NULL: it cannot be */
+  bool tried;
+} ladei_pinned_topology;
+
 struct lade_pinned_pool {
   /* Constant. */
   uint64_t id; /* no other pool of the process has or gets it */
@@ -96,8 +102,7 @@ struct lade_pinned_pool {
   _Atomic(uint32_t) leaving;             /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;
-  ladei_topology *topology; /* guard: topology_lock while NULL; constant afterwards */
-  bool topology_tried;
+  ladei_pinned_topology topologies[2]; /* without and with devices */
 
   ladei_pinned_cap_wait cap_wait; /* at the cap */
 

@@ -12,10 +12,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <hwloc.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "host/limits.h"
 
 struct ladei_topology {
   hwloc_topology_t hwloc;
@@ -84,6 +87,17 @@ static bool node_is_usable(const ladei_topology *topology, hwloc_obj_t node) {
 
 static hwloc_obj_t node_by_os_index(const ladei_topology *topology, int node) {
   return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topology->hwloc, (unsigned)node);
+}
+
+int ladei_topology_node_of_pci_file(const char *root, const char *bus_id) {
+  char path[4096];
+  uint64_t node;
+  int length = snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", root, bus_id);
+  if (length < 0 || (size_t)length >= sizeof path) return -1;
+  for (char *at = path + strlen(root); *at != '\0'; at++)
+    *at = (char)tolower((unsigned char)*at); /* drivers write 0000:1B */
+  return ladei_pinned_file_number(path, "", &node) && node <= INT_MAX ? (int)node
+                                                                      : -1; /* it says -1 where it knows none */
 }
 
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id) {

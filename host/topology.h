@@ -3,8 +3,9 @@
  * NUMA topology by hwloc: which node a device is near to, which nodes this process may use, binding of memory and
  * threads. Nodes are named by their OS index, -1 meaning "unknown" or "none in particular".
  *
- * Loading takes a millisecond, with devices fifteen; a pool loads it once, when it first pins memory for a device whose
- * node matters.
+ * Loading takes a millisecond, with devices fifteen, as each one's registers are read. A pool loads it once, when it first
+ * pins memory for a device whose node matters; the one with devices only where neither the driver nor the kernel names that
+ * node.
  */
 #ifndef LADE_HOST_TOPOLOGY_H
 #define LADE_HOST_TOPOLOGY_H
@@ -23,6 +24,10 @@ typedef enum ladei_topology_kind {
  * and does nothing. */
 lade_status ladei_topology_load(ladei_topology_kind kind, const char *description, bool devices, ladei_topology **out);
 void ladei_topology_destroy(ladei_topology *topology);
+
+/* Node of the PCI device "0000:41:00.0" as the kernel names it, without any topology; -1 where it does not. `root` stands
+ * before /sys: "" for this machine, a folder for tests. */
+int ladei_topology_node_of_pci_file(const char *root, const char *bus_id);
 
 /* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not say its node. */
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id);

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "host/nodes.h"
 #include "host/pool.h"
+#include "host/topology.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
@@ -25,6 +27,79 @@ int hwloc_set_area_membind(hwloc_topology_t topology, const void *address, size_
   (void)topology, (void)address, (void)bytes, (void)set, (void)policy, (void)flags;
   errno = bind_error;
   return bind_error == 0 ? 0 : -1;
+}
+
+/* Before each load that reads the machine's PCI devices. */
+static int device_loads;
+
+int hwloc_topology_set_io_types_filter(hwloc_topology_t topology, enum hwloc_type_filter_e filter) {
+  (void)topology, (void)filter;
+  device_loads++;
+  return 0;
+}
+
+/* ---- The node of a device ---------------------------------------------------------------------------------------- */
+
+/* A pool of two devices whose runtime is taken for a GPU's: whether it is software's decides who is asked. */
+static bool gpu_pool_open(pinned_fixture *own, const ladei_pinned_hooks *hooks, bool driver_knows) {
+  support_description described;
+  support_description_init(&described);
+  for (int i = 0; i < SUPPORT_DEVICE_COUNT && !driver_knows; i++) described.devices[i].numa_node = 0;
+  if (!pinned_fixture_open_on(own, support_interposer_open("sim", &described.options), NULL, hooks)) return false;
+  device_loads = 0;
+  own->runtime->software_device = NULL;
+  return true;
+}
+
+static void gpu_pool_close(pinned_fixture *own) {
+  own->runtime->software_device = support_inner(own->runtime)->software_device;
+  pinned_fixture_close(own);
+}
+
+/* The bug: the first pinned memory of each pool waited 15 ms for hwloc to read the registers of all PCI devices, though the
+ * driver had named the node. */
+LADE_TEST(PinnedNodes, NodeThatTheDriverNamesTakesNoLookAtPciDevices) {
+  pinned_fixture own;
+  void *block = NULL;
+  if (!gpu_pool_open(&own, &pinned_fixture_two_nodes, true)) return;
+  LADE_EXPECT_OK(lade_pinned_alloc_near(own.pool, LADEI_MIB, 1, &block));
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).numa_node, 1);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_EQ_INT(device_loads, 0);
+  gpu_pool_close(&own);
+}
+
+/* Else the kernel is asked, and all PCI devices only where it does not know either. */
+LADE_TEST(PinnedNodes, KernelNamesTheNodeOfAPciDevice) {
+  static const struct {
+    const char *text;
+    int node, loads;
+  } cases[] = {{"7\n", 7, 0}, {"0\n", 0, 0}, {"-1\n", -1, 1}, {NULL, -1, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    support_temp_dir root;
+    pinned_fixture own;
+    int node;
+    if (!support_temp_dir_create(&root)) return;
+    const ladei_pinned_hooks hooks = {.root = root.path};
+    if (cases[i].text != NULL)
+      support_temp_dir_write(&root, "sys/bus/pci/devices/ffff:01:00.0/numa_node", cases[i].text);
+    if (gpu_pool_open(&own, &hooks, false)) {
+      LADE_EXPECT_OK(ladei_pinned_pool_nearest_node(own.pool, 1, &node));
+      LADE_EXPECT_EQ_INT(node, cases[i].node);
+      LADE_EXPECT_EQ_INT(device_loads, cases[i].loads);
+      gpu_pool_close(&own);
+    }
+    support_temp_dir_remove(&root);
+  }
+}
+
+LADE_TEST(PinnedNodes, KernelWritesPciAddressesInSmallLetters) {
+  support_temp_dir root;
+  if (!support_temp_dir_create(&root)) return;
+  support_temp_dir_write(&root, "sys/bus/pci/devices/0000:1b:00.0/numa_node", "3\n");
+  LADE_EXPECT_EQ_INT(ladei_topology_node_of_pci_file(root.path, "0000:1B:00.0"), 3);
+  LADE_EXPECT_EQ_INT(ladei_topology_node_of_pci_file(root.path, "0000:1C:00.0"), -1);
+  support_temp_dir_remove(&root);
 }
 
 /* ---- Full nodes -------------------------------------------------------------------------------------------------- */
