@@ -426,6 +426,9 @@ typedef struct lade_runtime_ops {
  */
 lade_status ladei_ops_check(const lade_runtime_ops *ops);
 
+/* Devices whose links pipelines learn together; those of others learn each for itself. */
+enum { LADEI_RUNTIME_LINKS = 64 };
+
 /* A runtime as its users in the library hold it. */
 struct lade_runtime {
   const lade_runtime_ops *ops;
@@ -433,6 +436,8 @@ struct lade_runtime {
   void *software_device;   /* runtime/soft's own object, also under a wrapped table; NULL with a GPU behind it */
   _Atomic(uint64_t) users; /* pools, pipelines, ... alive on it; close refuses while not 0 */
   ladei_process owner;     /* process that opened it; others get LADE_ERR_FORKED */
+  /* How long a copy to a device, or from it, must be: pipeline/core/adapt.c, Note [Chunk and link]. 0: not known yet */
+  _Atomic(size_t) link_chunk_bytes[LADEI_RUNTIME_LINKS][2];
 };
 
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */

@@ -27,6 +27,7 @@
 #include "base/size.h"
 #include "pipeline/api/ticket.h"
 #include "pipeline/drivers/drivers.h"
+#include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/probe.h"
 
 enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
@@ -240,8 +241,16 @@ static lade_status copy_stream_create(lade_pipeline *pipeline, ladei_pipe_stream
   return LADE_OK;
 }
 
+/* Where the side's link is known: at the runtime, for all pipelines. */
+static _Atomic(size_t) *link_of(lade_pipeline *pipeline, ladei_pipe_side *side) {
+  int device = pipeline->options.device;
+  return device < LADEI_RUNTIME_LINKS ? &pipeline->runtime->link_chunk_bytes[device][side - pipeline->sides]
+                                      : &side->probe.own;
+}
+
 static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
+  side->probe.chunk_bytes = link_of(pipeline, side);
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
     status = copy_stream_create(pipeline, &side->copy_streams[i]);
   return status == LADE_OK && pipeline->chunk_adapts
@@ -297,6 +306,13 @@ static lade_status pool_settings_read(lade_pipeline *pipeline) {
   return status;
 }
 
+/* Other pipelines may know the links. */
+static void links_look(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  for (unsigned i = 0; i < 2; i++) ladei_pipe_blocks_grow_locked(pipeline, &pipeline->core.rings[i]);
+  ladei_lock_release(&pipeline->lock);
+}
+
 static lade_status pipeline_build(lade_pipeline *pipeline) {
   lade_status status = ladei_pipe_core_init(&pipeline->core, pipeline->options.depth);
   if (status == LADE_OK && pipeline->options.timeline_events > 0) {
@@ -310,6 +326,7 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
   }
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) status = side_create(pipeline, &pipeline->sides[i]);
   if (status == LADE_OK) {
+    links_look(pipeline);
     ladei_pipe_storage_open(
         &pipeline->storage, pipeline->driver->threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
         pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth, 2 * pipeline->options.depth);

@@ -173,11 +173,11 @@ static void host_half_note(lade_pipeline *pipeline, const ladei_pipe_order *orde
   writers_note(pipeline, order);
 }
 
-/* Blocks grow to what the link was found to want. */
-static void blocks_grow(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
+  if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
-  size_t chunk = atomic_load_explicit(&side->probe.chunk_bytes, memory_order_relaxed);
+  size_t chunk = atomic_load_explicit(side->probe.chunk_bytes, memory_order_relaxed);
   size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
   chunk = ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
   if (ladei_pipe_core_grow_blocks(ring, chunk)) {
@@ -225,7 +225,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
   if (ladei_pipe_order_is_host(order))
     host_half_note(pipeline, order);
   else if (order->kind == LADEI_PIPE_ORDER_POLL)
-    blocks_grow(pipeline, order->ring);
+    ladei_pipe_blocks_grow_locked(pipeline, order->ring);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
   ladei_pipe_ring_shares_update_locked(pipeline);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timing the first copies of a direction, by events of the device before and after one of them.
+ * Timing copies of a direction, by events of the device before and after one of them: the first ones, and one now and then.
  *
- *   off                          chunks are not chosen by lade, or enough was measured, or the driver refused
+ *   off                          chunks are not chosen by lade, or the driver refused
  *   idle --COPY: record--> busy --recorded--> pending --POLL: both events done--> busy --> idle
  *
  * I1  Who moves the state away from idle or pending owns the events until it moves it back.
- * I2  What fails here fails nothing else: the direction goes on with the chunks it has.
+ * I2  A copy is measured only if it is as long as what is known asks for, by half at least: a short one measures its start,
+ *     and the events, more than the link. So what is found makes longer copies, and these are measured next.
+ * I3  What is known of a link grows only, and is known to all pipelines of the runtime that copy over it.
+ * I4  What fails here fails nothing else: the direction goes on with the chunks it has.
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
 #include "pipeline/endpoints/probe.h"
@@ -15,8 +18,9 @@
 
 enum { PROBE_OFF = 0, PROBE_IDLE, PROBE_PENDING, PROBE_BUSY };
 
-/* Measurements of a direction: some, since one that shared its engine comes out too slow. */
-enum { PROBES = 8 };
+/* Measurements without a break since the last one that brought anything: some, since one that shared its engine comes out
+ * too slow. Then one for so many copies: what the link was shared with may be over. */
+enum { PROBES = 8, REST = 64 };
 
 /* Shorter copies measure their start more than the link. */
 enum { LEAST_BYTES = 256 << 10 };
@@ -35,6 +39,7 @@ lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_str
     status = runtime->ops->event_create(runtime->self, stream->context, LADEI_EVENT_TIMING, &probe->end);
   if (status == LADE_OK) {
     probe->left = PROBES;
+    atomic_init(&probe->let, 0);
     state_set(probe, PROBE_IDLE);
   }
   return status;
@@ -52,10 +57,22 @@ lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_pro
   return LADE_OK;
 }
 
+/* Long enough to be measured, and its turn. */
+static bool copy_counts(ladei_pipe_probe *probe, size_t bytes) {
+  size_t known = atomic_load_explicit(probe->chunk_bytes, memory_order_relaxed);
+  if (bytes < LEAST_BYTES || bytes < known / 2) return false;
+  unsigned let = atomic_load_explicit(&probe->let, memory_order_relaxed);
+  if (let == 0) return true;
+  atomic_store_explicit(&probe->let, let - 1, memory_order_relaxed); /* two at once count as one */
+  return let == 1;
+}
+
 bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
                             size_t bytes) {
   lade_error before;
-  if (bytes < LEAST_BYTES || !state_move(probe, PROBE_IDLE, PROBE_BUSY)) return false;
+  if (atomic_load_explicit(&probe->state, memory_order_relaxed) != PROBE_IDLE || !copy_counts(probe, bytes) ||
+      !state_move(probe, PROBE_IDLE, PROBE_BUSY))
+    return false;
   ladei_error_save(&before);
   probe->bytes = bytes;
   bool begun = runtime->ops->event_record(runtime->self, probe->begin, stream) == LADE_OK;
@@ -75,6 +92,20 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
   state_set(probe, recorded ? PROBE_PENDING : PROBE_OFF);
 }
 
+/* What a measurement found is kept, if it is more than what is known. */
+static void chunk_learn(ladei_pipe_probe *probe, size_t chunk) {
+  size_t known = atomic_load_explicit(probe->chunk_bytes, memory_order_relaxed);
+  while (chunk > known) {
+    if (!atomic_compare_exchange_weak_explicit(probe->chunk_bytes, &known, chunk, memory_order_relaxed,
+                                               memory_order_relaxed))
+      continue;
+    probe->left = PROBES + 1; /* longer copies come */
+    break;
+  }
+  if (probe->left > 0) probe->left--;
+  atomic_store_explicit(&probe->let, probe->left > 0 ? 0 : REST, memory_order_relaxed);
+}
+
 void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe) {
   lade_error before;
   uint64_t ns;
@@ -82,15 +113,10 @@ void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe)
   ladei_error_save(&before);
   lade_status status = runtime->ops->event_query(runtime->self, probe->end);
   if (status == LADE_OK) status = runtime->ops->event_elapsed_ns(runtime->self, probe->begin, probe->end, &ns);
-  if (status == LADE_OK) {
-    size_t chunk = ladei_pipe_chunk_for_link(probe->bytes, ns);
-    if (chunk > atomic_load_explicit(&probe->chunk_bytes, memory_order_relaxed))
-      atomic_store_explicit(&probe->chunk_bytes, chunk, memory_order_relaxed);
-    probe->left--;
-  }
+  if (status == LADE_OK) chunk_learn(probe, ladei_pipe_chunk_for_link(probe->bytes, ns));
   ladei_error_restore(&before);
   if (status == LADE_NOT_READY)
     state_set(probe, PROBE_PENDING);
   else
-    state_set(probe, status == LADE_OK && probe->left > 0 ? PROBE_IDLE : PROBE_OFF);
+    state_set(probe, status == LADE_OK ? PROBE_IDLE : PROBE_OFF);
 }

@@ -32,11 +32,14 @@ typedef struct ladei_pipe_driver ladei_pipe_driver;
 /* Times copies of one direction; see endpoints/probe.c. */
 typedef struct ladei_pipe_probe {
   atomic_int state;
-  atomic_size_t chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is */
+  _Atomic(size_t)
+      *chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is. Of the runtime, or `own` */
+  _Atomic(size_t) own;
   lade_event begin;
   lade_event end;
-  size_t bytes;  /* of the copy between them */
-  unsigned left; /* measurements to come */
+  size_t bytes;          /* of the copy between them */
+  unsigned left;         /* measurements to come, one right after the other */
+  _Atomic(unsigned) let; /* ... and behind them: long copies that were not measured since one was */
 } ladei_pipe_probe;
 
 /* What a copy stream of the core runs on. */

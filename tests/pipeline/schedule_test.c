@@ -48,30 +48,40 @@ typedef struct schedule {
   void *device;
 } schedule;
 
-static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage *from, uint64_t device_bytes) {
-  const lade_soft_device device = {.memory_bytes = UINT64_C(130) << 30,
-                                   .link_bytes_per_s = link_bytes_per_s,
-                                   .copy_launch_ns = 3000,
-                                   .addresses_only = 1};
-  lade_soft_options soft;
-  lade_runtime_options options;
+static lade_pipeline_options pipeline_options(const storage *from) {
   lade_pipeline_options pipeline;
-  lade_soft_options_init(&soft);
-  soft.devices = &device;
-  soft.device_count = 1;
-  lade_runtime_options_init(&options);
-  options.soft = &soft;
   lade_pipeline_options_init(&pipeline);
   pipeline.readers = from->readers;
   pipeline.storage_latency_ns = from->latency_ns;
   pipeline.storage_bytes_per_s = from->reader_bytes_per_s;
   pipeline.storage_total_bytes_per_s = from->total_bytes_per_s;
+  return pipeline;
+}
+
+static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_t launch_ns, const storage *from,
+                                 uint64_t device_bytes) {
+  const lade_soft_device device = {.memory_bytes = UINT64_C(130) << 30,
+                                   .link_bytes_per_s = link_bytes_per_s,
+                                   .copy_launch_ns = launch_ns,
+                                   .addresses_only = 1};
+  lade_soft_options soft;
+  lade_runtime_options options;
+  lade_pipeline_options pipeline = pipeline_options(from);
+  lade_soft_options_init(&soft);
+  soft.devices = &device;
+  soft.device_count = 1;
+  lade_runtime_options_init(&options);
+  options.soft = &soft;
   s->runtime = support_runtime_open_with("sim", &options);
   bool good = s->runtime != NULL && lade_pinned_pool_create(s->runtime, NULL, &s->pool) == LADE_OK &&
               lade_pipeline_create(s->runtime, s->pool, &pipeline, &s->pipeline) == LADE_OK &&
               s->runtime->ops->device_alloc(s->runtime->self, 0, device_bytes, &s->device) == LADE_OK;
   LADE_EXPECT(good);
   return good;
+}
+
+static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage *from, uint64_t device_bytes) {
+  return schedule_open_launch(s, link_bytes_per_s, 3000, from, device_bytes);
 }
 
 static void schedule_close(schedule *s) {
@@ -267,6 +277,49 @@ LADE_TEST(PipelineSchedule, FillsAndDrainsSoon) {
   fills_and_drains(UINT64_C(3500000000), 0.95);
 }
 
+static const storage twelve_readers = {"page cache", 12, 0, UINT64_C(5400000000), 0};
+static const uint64_t h200_link = UINT64_C(55200000000);
+
+/* What window_bytes leaves of the 6.4 MiB that such a link wants. */
+enum { H200_CHUNK = 39 * 128 << 10 };
+
+/*
+ * The bug: all measurements were of a pipeline's first copies, which are short. An H200's events say 32 to 40 us of 1 MiB, of
+ * which 19 are the link's: chunks stayed at 3.1 MiB, and its link rested 5 % of the time. Here each copy takes so long to start.
+ */
+LADE_TEST(PipelineSchedule, LearnsItsLinkFromLongCopiesToo) {
+  static const lade_direction directions[] = {LADE_TO_DEVICE, LADE_TO_HOST};
+  for (int i = 0; i < 2; i++) {
+    schedule s;
+    if (!schedule_open_launch(&s, h200_link, 16000, &twelve_readers, GIB)) return;
+    for (int k = 0; k < 16; k++) finish(submit(&s, directions[i], 0, GIB / 256));
+    finish(submit(&s, directions[i], 0, GIB));
+    LADE_EXPECT_EQ_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
+    schedule_close(&s);
+  }
+}
+
+/*
+ * The bug: each pipeline measured for itself, and beside another one its copies took twice their time. Of two that began at
+ * once the later one kept chunks half as long, and had the smaller part of the link.
+ */
+LADE_TEST(PipelineSchedule, PipelinesOfARuntimeShareWhatTheyLearn) {
+  const lade_pipeline_options options = pipeline_options(&twelve_readers);
+  schedule s, other, later;
+  if (!schedule_open(&s, h200_link, &twelve_readers, 2 * GIB)) return;
+  other = later = s;
+  LADE_ASSERT_OK(lade_pipeline_create(s.runtime, s.pool, &options, &other.pipeline));
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB));
+  LADE_EXPECT_EQ_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_create(s.runtime, s.pool, &options, &later.pipeline));
+  LADE_EXPECT_EQ_UINT(info_of(&later).chunk_bytes, H200_CHUNK); /* before it has copied anything */
+  finish(submit(&other, LADE_TO_DEVICE, GIB, 1 << 20));
+  LADE_EXPECT_EQ_UINT(info_of(&other).chunk_bytes, H200_CHUNK); /* one short copy teaches nothing */
+  LADE_EXPECT_OK(lade_pipeline_destroy(later.pipeline, false));
+  LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
+  schedule_close(&s);
+}
+
 /* Both directions at once take no longer than one, where the link is full duplex. */
 LADE_TEST(PipelineSchedule, RunsBothWaysAtOnce) {
   static const uint64_t links[] = {12 * GB_PER_S, 25 * GB_PER_S, 55 * GB_PER_S, 400 * GB_PER_S};
@@ -323,8 +376,6 @@ LADE_TEST(PipelineSchedule, StreamsWithConstantPinnedMemory) {
     schedule_close(&s);
   }
 }
-
-static const storage twelve_readers = {"page cache", 12, 0, UINT64_C(5400000000), 0};
 
 /* Submits `bytes` as one of `submitter` and waits. Virtual nanoseconds. */
 static uint64_t small_ns(schedule *s, uint64_t bytes, uint64_t submitter) {
@@ -422,6 +473,30 @@ LADE_TEST(PipelineSchedule, TwoPipelinesShareTheLink) {
          (double)beside / (double)bytes, rate * 1e-9);
   LADE_EXPECT(beside >= bytes / 10 * 9);
   LADE_EXPECT(rate >= 0.95 * 55.2e9);
+  LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
+  schedule_close(&s);
+}
+
+/* The same of one that has learned its link and one that has copied nothing yet. The engine serves two streams in turn: who
+ * has shorter chunks has a smaller part. */
+LADE_TEST(PipelineSchedule, ColdPipelineSharesTheLinkWithAWarmOne) {
+  enum { TURN_NS = 20000 };
+  schedule s;
+  if (!schedule_open(&s, h200_link, &twelve_readers, 5 * GIB)) return;
+  schedule other = s;
+  other.pipeline = pipeline_beside(&s, &twelve_readers);
+  LADE_ASSERT(other.pipeline != NULL);
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB));
+  lade_ticket *first = submit(&s, LADE_TO_DEVICE, 0, 4 * GIB), *second = submit(&other, LADE_TO_DEVICE, 4 * GIB, GIB);
+  while (bytes_done(second) < GIB / 2) {
+    (void)lade_ticket_wait(first, TURN_NS);
+    (void)lade_ticket_wait(second, TURN_NS);
+  }
+  double share = (double)bytes_done(second) / (double)bytes_done(first);
+  printf("the cold one has %.3f of the warm one's bytes\n", share);
+  LADE_EXPECT(share >= 0.9);
+  finish(first);
+  finish(second);
   LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
   schedule_close(&s);
 }
