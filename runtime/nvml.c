@@ -3,7 +3,9 @@
  * The few calls of NVML that a list of processes takes, with prototypes of our own: the library's header belongs to the
  * toolkit, and its types differ between releases. Those used here are of version 3 of the call (driver 510 and newer).
  *
- *   dlopen -> nvmlInit -> device by PCI address -> processes, in a larger array until they fit -> nvmlShutdown
+ *   dlopen -> nvmlInit -> device by PCI address -> its index -> processes, in a larger array until they fit -> nvmlShutdown
+ *
+ * The device is found by its PCI address: the numbers of the library and of the runtime differ where devices are masked.
  *
  * I1  Each start is matched by a shutdown; the library counts them, so other users of it in the process are untouched.
  * I2  The library is never unloaded: its threads and its clean-up at exit must find their code.
@@ -15,8 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* Of nvml.h: return codes, and the value for "not available". */
-enum { NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7 };
+enum { NVML_SUCCESS = 0, NVML_NOT_FOUND = 6, NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9 };
 #define NVML_BYTES_UNKNOWN UINT64_MAX
 
 typedef struct nvml_device *nvml_device;
@@ -28,11 +32,15 @@ typedef struct nvml_process_info {
   unsigned int compute_instance;
 } nvml_process_info;
 
+typedef int (*nvml_processes)(nvml_device device, unsigned int *count, nvml_process_info *infos);
+
 typedef struct nvml_api {
   int (*init)(void);
   int (*shutdown)(void);
   int (*device_by_pci)(const char *pci_bus_id, nvml_device *out);
-  int (*processes)(nvml_device device, unsigned int *count, nvml_process_info *infos);
+  nvml_processes compute;
+  nvml_processes graphics;                               /* NULL: the library has no such call */
+  int (*index)(nvml_device device, unsigned int *index); /* the same */
 } nvml_api;
 
 /* Room for the first question; the library says how much it would have taken. */
@@ -44,56 +52,101 @@ static bool symbol_load(void *library, const char *name, void *function) {
   return symbol != NULL;
 }
 
-static bool api_load(const char *name, nvml_api *out) {
+static lade_status api_load(const char *name, nvml_api *out) {
   void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) return false;
+  if (library == NULL) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "NVML: %s cannot be opened", name);
   bool whole = symbol_load(library, "nvmlInit_v2", &out->init) &&
                symbol_load(library, "nvmlShutdown", &out->shutdown) &&
                symbol_load(library, "nvmlDeviceGetHandleByPciBusId_v2", &out->device_by_pci) &&
-               symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &out->processes);
+               symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &out->compute);
+  (void)symbol_load(library, "nvmlDeviceGetGraphicsRunningProcesses_v3", &out->graphics);
+  (void)symbol_load(library, "nvmlDeviceGetIndex", &out->index);
   dlclose(library); /* RTLD_NODELETE keeps it in place */
-  return whole;
+  return whole ? LADE_OK
+               : ladei_error(LADE_ERR_UNSUPPORTED, 0, "NVML: %s has no list of processes: it is too old", name);
 }
 
-static ladei_process_use *infos_convert(const nvml_process_info *infos, size_t count) {
-  ladei_process_use *list = calloc(count + 1, sizeof *list);
-  for (size_t i = 0; list != NULL && i < count; i++) {
-    bool known = infos[i].used_bytes != NVML_BYTES_UNKNOWN;
-    list[i] = (ladei_process_use){infos[i].pid, known, known ? infos[i].used_bytes : 0};
-  }
-  return list;
+static lade_status refusal(const char *what, int code) {
+  bool absent = code == NVML_DRIVER_NOT_LOADED || code == NVML_NOT_FOUND;
+  return ladei_error(absent ? LADE_ERR_NO_DEVICE : LADE_ERR_DRIVER, code, "NVML: %s: code %d", what, code);
 }
+
+/* What one list has room for; `count` is what there is. */
+typedef struct info_list {
+  nvml_process_info *infos;
+  unsigned int count;
+} info_list;
 
 /* Processes may come between two questions: asked again as long as they do not fit. */
-static bool processes_read(const nvml_api *api, nvml_device device, ladei_process_use **out_list, size_t *out_count) {
-  ladei_process_use *list = NULL;
+static lade_status infos_read(nvml_processes processes, nvml_device device, info_list *out) {
   for (unsigned int room = PROCESSES_FIRST; room <= PROCESSES_MAX;) {
     nvml_process_info *infos = calloc(room, sizeof *infos);
-    if (infos == NULL) return false;
+    if (infos == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "NVML: no memory for %u processes", room);
     unsigned int count = room;
-    int code = api->processes(device, &count, infos);
-    bool fits = code == NVML_SUCCESS && count <= room;
-    if (fits) list = infos_convert(infos, count);
-    free(infos);
-    if (fits) {
-      *out_count = count;
-      break;
+    int code = processes(device, &count, infos);
+    if (code == NVML_SUCCESS && count <= room) {
+      *out = (info_list){infos, count};
+      return LADE_OK;
     }
-    if (code != NVML_INSUFFICIENT_SIZE) return false;
+    free(infos);
+    if (code != NVML_INSUFFICIENT_SIZE) return refusal("processes", code);
     room = count > room ? count : 2 * room;
   }
-  if (list == NULL) return false;
-  *out_list = list;
-  return true;
+  return ladei_error(LADE_ERR_DRIVER, 0, "NVML: more than %d processes", PROCESSES_MAX);
 }
 
-bool ladei_nvml_processes(const char *library, const char *pci_bus_id, ladei_process_use **out_list,
-                          size_t *out_count) {
-  nvml_api api;
+/* A process that both computes and draws is one, with the larger of its figures. */
+static void use_add(ladei_nvml_answer *answer, const nvml_process_info *info, bool draws) {
+  size_t at = 0;
+  while (at < answer->count && answer->list[at].pid != info->pid) at++;
+  if (at == answer->count) answer->list[answer->count++] = (ladei_process_use){.pid = info->pid};
+  ladei_process_use *use = &answer->list[at];
+  use->computes = use->computes || !draws;
+  use->draws = use->draws || draws;
+  if (info->used_bytes == NVML_BYTES_UNKNOWN) return;
+  use->bytes = !use->bytes_known || info->used_bytes > use->bytes ? info->used_bytes : use->bytes;
+  use->bytes_known = true;
+}
+
+static lade_status answer_make(const info_list *compute, const info_list *graphics, ladei_nvml_answer *answer) {
+  answer->list = calloc((size_t)compute->count + graphics->count + 1, sizeof *answer->list);
+  if (answer->list == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "NVML: no memory for the processes");
+  for (unsigned int i = 0; i < compute->count; i++) use_add(answer, &compute->infos[i], false);
+  for (unsigned int i = 0; i < graphics->count; i++) use_add(answer, &graphics->infos[i], true);
+  return LADE_OK;
+}
+
+static lade_status device_read(const nvml_api *api, nvml_device device, ladei_nvml_answer *answer) {
+  info_list compute = {NULL, 0}, graphics = {NULL, 0};
+  unsigned int index = 0;
+  lade_status status = infos_read(api->compute, device, &compute);
+  if (status == LADE_OK && api->graphics != NULL) {
+    lade_error before;
+    ladei_error_save(&before);
+    status = infos_read(api->graphics, device, &graphics);
+    if (status == LADE_ERR_DRIVER) { /* a device without graphics */
+      ladei_error_restore(&before);
+      status = LADE_OK;
+    }
+  }
+  if (status == LADE_OK) status = answer_make(&compute, &graphics, answer);
+  answer->index = api->index != NULL && api->index(device, &index) == NVML_SUCCESS ? (int32_t)index : -1;
+  free(compute.infos);
+  free(graphics.infos);
+  return status;
+}
+
+lade_status ladei_nvml_processes(const char *library, const char *pci_bus_id, ladei_nvml_answer *out) {
+  nvml_api api = {0};
   nvml_device device = NULL;
-  if (!api_load(library, &api) || api.init() != NVML_SUCCESS) return false;
-  bool known = api.device_by_pci(pci_bus_id, &device) == NVML_SUCCESS;
-  known = known && processes_read(&api, device, out_list, out_count);
+  ladei_nvml_answer answer = {NULL, 0, -1};
+  lade_status status = api_load(library, &api);
+  if (status != LADE_OK) return status;
+  int code = api.init();
+  if (code != NVML_SUCCESS) return refusal("start", code);
+  code = api.device_by_pci(pci_bus_id, &device);
+  status = code == NVML_SUCCESS ? device_read(&api, device, &answer) : refusal(pci_bus_id, code);
   (void)api.shutdown();
-  return known;
+  if (status == LADE_OK) *out = answer;
+  return status;
 }

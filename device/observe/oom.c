@@ -172,17 +172,20 @@ static void processes_write(const ladei_process_use *list, size_t count, process
 static process_text processes_report(lade_device_allocator *allocator) {
   process_text out = {"", 0};
   ladei_device_properties properties;
-  ladei_process_use *list = NULL;
-  size_t count = 0;
+  ladei_nvml_answer answer;
+  lade_error before;
   lade_runtime *runtime = allocator->runtime;
   ladei_lock_assert_none_held();
+  ladei_error_save(&before);
   if (runtime->software_device != NULL ||
       runtime->ops->device_properties(runtime->self, allocator->device, &properties) != LADE_OK ||
-      !ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &list, &count))
+      ladei_nvml_processes(LADEI_NVML_LIBRARY, properties.pci_bus_id, &answer) != LADE_OK) {
+    ladei_error_restore(&before); /* why memory is out is what observers read */
     return out;
-  qsort(list, count, sizeof *list, use_compare);
-  processes_write(list, count, &out);
-  free(list);
+  }
+  qsort(answer.list, answer.count, sizeof *answer.list, use_compare);
+  processes_write(answer.list, answer.count, &out);
+  free(answer.list);
   return out;
 }
 

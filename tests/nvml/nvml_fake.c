@@ -22,6 +22,8 @@ EXPORT int nvmlInit_v2(void);
 EXPORT int nvmlShutdown(void);
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *pci_bus_id, void **out);
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, process_info *infos);
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned int *count, process_info *infos);
+EXPORT int nvmlDeviceGetIndex(void *device, unsigned int *index);
 
 int nvmlInit_v2(void) {
   if (lade_nvml_fake.init_code == SUCCESS) lade_nvml_fake.running++;
@@ -36,6 +38,22 @@ int nvmlShutdown(void) {
 int nvmlDeviceGetHandleByPciBusId_v2(const char *pci_bus_id, void **out) {
   if (lade_nvml_fake.pci_bus_id == NULL || strcmp(pci_bus_id, lade_nvml_fake.pci_bus_id) != 0) return NOT_FOUND;
   *out = &lade_nvml_fake;
+  return SUCCESS;
+}
+
+int nvmlDeviceGetIndex(void *device, unsigned int *index) {
+  *index = (unsigned int)((nvml_fake *)device)->index;
+  return SUCCESS;
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned int *count, process_info *infos) {
+  const nvml_fake *fake = device;
+  unsigned int room = *count;
+  if (fake->drawing_code != SUCCESS) return fake->drawing_code;
+  *count = (unsigned int)fake->drawing_count;
+  if (fake->drawing_count > room) return INSUFFICIENT_SIZE;
+  for (size_t i = 0; i < fake->drawing_count; i++)
+    infos[i] = (process_info){fake->drawing[i].pid, fake->drawing[i].bytes, 0, 0};
   return SUCCESS;
 }
 

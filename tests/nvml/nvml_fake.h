@@ -20,6 +20,10 @@ typedef struct nvml_fake {
   const char *pci_bus_id; /* of the one device that it knows */
   const nvml_fake_process *processes;
   size_t count;
+  const nvml_fake_process *drawing; /* those that draw */
+  size_t drawing_count;
+  int drawing_code;   /* what that list answers, 0: as the room allows */
+  int index;          /* of the device in the library's order */
   size_t appearing;   /* so many more come after the next question that is refused for lack of room */
   int init_code;      /* what nvmlInit_v2 and the list answer, 0: success */
   int processes_code; /* 0: as the room allows */
