@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/lock.h"
+#include "history/stacks.h"
 
 static bool context_drop(ladei_history_context *context) {
   return atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1;
@@ -41,22 +42,23 @@ void ladei_history_contexts_destroy(ladei_history_context *dead) {
   }
 }
 
-ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user),
-                                                     void (*release)(void *user, void *handle), void *user,
-                                                     atomic_ullong *lost) {
+ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost) {
   ladei_lock_assert_none_held();
-  void *handle = capture(user);
+  if (options->capture == lade_stacks_capture) /* its stacks have records of their own */
+    return ladei_stacks_take(options->user, __builtin_return_address(0), lost);
+  void *handle = options->capture(options->user);
   if (handle == NULL) return NULL;
   ladei_history_context *context = calloc(1, sizeof *context);
   if (context == NULL) {
     atomic_fetch_add_explicit(lost, 1, memory_order_relaxed);
-    if (release != NULL) release(user, handle);
+    if (options->release != NULL) options->release(options->user, handle);
     return NULL;
   }
   atomic_init(&context->references, 1);
   context->handle = handle;
-  context->release = release;
-  context->user = user;
+  context->release = options->release;
+  context->user = options->user;
+  context->describe = options->describe;
   return context;
 }
 

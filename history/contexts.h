@@ -14,12 +14,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "lade/history.h"
+
 /* What was captured, or the text of a note. */
 typedef struct ladei_history_context {
   atomic_uint references;
   void *handle;
   void (*release)(void *user, void *handle); /* NULL: nothing to do */
   void *user;
+  lade_status (*describe)(void *user, const void *handle, lade_stack_frame_visit visit, void *visitor); /* NULL: none */
   struct ladei_history_context *next_unreferenced;
   bool is_label;
   char label[]; /* if is_label */
@@ -41,8 +44,6 @@ void ladei_history_context_drop(ladei_history_context **unreferenced, ladei_hist
 void ladei_history_contexts_destroy(ladei_history_context *dead);
 
 /* Asks the program for a context; NULL for none. Where there is no memory to keep it, *lost is counted up. No lock held. */
-ladei_history_context *ladei_history_context_capture(void *(*capture)(void *user),
-                                                     void (*release)(void *user, void *handle), void *user,
-                                                     atomic_ullong *lost);
+ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost);
 
 #endif /* LADE_HISTORY_CONTEXTS_H */

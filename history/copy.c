@@ -36,11 +36,11 @@ void *ladei_history_memory(size_t count, size_t bytes) {
 
 /* ---- The public copy --------------------------------------------------------------------------------------------- */
 
-typedef struct history_view {
+typedef struct shown_history {
   lade_history public;
   ladei_history_copy copy;
   lade_history_event *events;
-} history_view;
+} shown_history;
 
 static lade_history_event event_show(const ladei_history_copy *copy, const ladei_history_event *event) {
   return (lade_history_event){
@@ -61,7 +61,7 @@ static lade_history_event event_show(const ladei_history_copy *copy, const ladei
 }
 
 lade_history *ladei_history_show(ladei_history_copy *copy) {
-  history_view *view = calloc(1, sizeof *view);
+  shown_history *view = calloc(1, sizeof *view);
   lade_history_event *events = malloc((copy->count + 1) * sizeof *events);
   if (view == NULL || events == NULL) {
     free(view);
@@ -78,7 +78,7 @@ lade_history *ladei_history_show(ladei_history_copy *copy) {
 
 void lade_history_destroy(lade_history *history) {
   if (history == NULL) return;
-  history_view *view = (history_view *)(void *)history;
+  shown_history *view = (shown_history *)(void *)history;
   ladei_history_copy_destroy(&view->copy);
   free(view->events);
   free(view);

@@ -47,6 +47,7 @@ typedef struct ladei_history_thread {
   char *scopes;                             /* LADEI_HISTORY_TEXT_MOST + 1 bytes, or NULL */
   uint16_t ends[LADEI_HISTORY_SCOPES_MOST]; /* where each open scope ends in `scopes` */
   unsigned scope_count;
+  uintptr_t stack_low, stack_high; /* unwind.c; 0: not looked at yet */
 } ladei_history_thread;
 
 /* The calling thread's; NULL where it has none, or, of the second one, where there is no memory for it. */

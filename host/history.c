@@ -213,9 +213,7 @@ void ladei_pinned_history_begin(ladei_pinned_history *history, unsigned level, l
   if (options == NULL) return;
   call->ticks = ticks_before_lock(history);
   if (options->level == LADE_CONTEXT_NEVER) return;
-  if (options->level >= level)
-    call->context =
-        ladei_history_context_capture(options->capture, options->release, options->user, &history->lost_contexts);
+  if (options->level >= level) call->context = ladei_history_context_capture(options, &history->lost_contexts);
   call->entered = ladei_history_call_begin(&call->call, history, call->context);
 }
 
@@ -464,7 +462,7 @@ static ladei_pinned_history_settings *settings_keep(ladei_pinned_history *histor
   for (; kept != NULL; kept = kept->next) {
     const lade_history_options *b = &kept->options;
     if (a->level == b->level && a->capture == b->capture && a->release == b->release && a->user == b->user &&
-        a->skip_actions == b->skip_actions)
+        a->describe == b->describe && a->skip_actions == b->skip_actions)
       break;
   }
   if (kept != NULL) {

@@ -101,7 +101,7 @@ static lade_status change_prepare(const lade_device_allocator *allocator, const 
 
 static bool options_equal(const lade_history_options *a, const lade_history_options *b) {
   return a->level == b->level && a->capture == b->capture && a->release == b->release && a->user == b->user &&
-         a->skip_actions == b->skip_actions;
+         a->describe == b->describe && a->skip_actions == b->skip_actions;
 }
 
 /* The settings as they are kept from now on: those from before, where there are equal ones. */

@@ -22,8 +22,7 @@ void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level
   if (settings == NULL || settings->options.level == LADE_CONTEXT_NEVER) return;
   const lade_history_options *options = &settings->options;
   ladei_history_context *context = NULL;
-  if (options->level >= level)
-    context = ladei_history_context_capture(options->capture, options->release, options->user, &history->lost_contexts);
+  if (options->level >= level) context = ladei_history_context_capture(options, &history->lost_contexts);
   op->entered = ladei_history_call_begin(&op->call, &allocator->lock, context);
   if (op->entered || context == NULL) return;
   atomic_fetch_add_explicit(&history->lost_contexts, 1, memory_order_relaxed);

@@ -58,6 +58,21 @@ typedef enum lade_device_context_level {
                                context of its own carry that of the block's allocation. */
 } lade_device_context_level;
 
+/** One frame of a context, for reports. Texts are borrowed for the call; NULL: not known. */
+typedef struct lade_stack_frame {
+  uint64_t address;     /**< As captured: of a call the address behind it; 0: none. */
+  const char *module;   /**< Path of the program or library. */
+  uint64_t base;        /**< Where it was loaded: address - base is the address in its file. */
+  const char *build_id; /**< Hexadecimal. */
+  const char *function;
+  const char *file;
+  uint32_t line;       /**< 0: not known. */
+  uint32_t is_inlined; /**< 1: its code lies in the function of the next frame. */
+} lade_stack_frame;
+
+/** Gets the frames of one context, innermost first. Another status than LADE_OK ends the walk and is returned. */
+typedef lade_status (*lade_stack_frame_visit)(void *user, const lade_stack_frame *frame);
+
 /** Options of lade_device_history_set and lade_pinned_history_set; all zero: history off. */
 typedef struct lade_device_history_options {
   size_t struct_size;
@@ -77,6 +92,9 @@ typedef struct lade_device_history_options {
                               counts. */
   uint32_t skip_actions; /**< Set of (1 << lade_device_action) that the ring leaves out; trackers hear of them. */
   uint32_t reserved;
+  /** Names the frames of what one capture returned, for reports; called with no lock held, in the thread that reports. It
+   * may be called for as long as `user` must live. lade_stacks_describe() for stacks. NULL: reports have no frames. */
+  lade_status (*describe)(void *user, const void *context, lade_stack_frame_visit visit, void *visitor);
 } lade_device_history_options;
 
 /** The same, for either cache. */

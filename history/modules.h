@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program and the libraries that were ever seen loaded, so that an address that was captured can be named later.
+ *
+ * X1  A module is known from before a stack with an address of it is kept, for as long as the set.
+ * X2  `since` and `until` are counts of loads and unloads, the same from a module's first look to its last; so of two that were at
+ *     one address the one is found that was there when the stack was captured.
+ * Locks: `lock` (LADEI_RANK_LEAF) guards the list. The loader is asked without it: code that runs while a library is loaded
+ * may capture stacks.
+ */
+#ifndef LADE_HISTORY_MODULES_H
+#define LADE_HISTORY_MODULES_H
+
+#include "base/lock.h"
+
+typedef struct ladei_module {
+  struct ladei_module *next;
+  uint64_t base, low, high; /* addresses [low, high) are its */
+  uint64_t since;           /* constant, as the above */
+  _Atomic(uint64_t) until;  /* UINT64_MAX: loaded at the last look */
+  char *path;
+  char build_id[2 * 64 + 1]; /* hexadecimal; "": none */
+  bool seen;                 /* guard: `lock` */
+  void *symbols;             /* guard: the lock of symbols.c */
+  bool symbols_tried;
+} ladei_module;
+
+typedef struct ladei_modules {
+  ladei_lock lock;
+  ladei_module *first;
+  uint64_t count;
+  _Atomic(uint64_t) generation; /* of the last look */
+} ladei_modules;
+
+void ladei_modules_init(ladei_modules *modules);
+void ladei_modules_destroy(ladei_modules *modules);
+
+/* Looks again if something was loaded or unloaded since; the generation now. False: there is no memory for it. No lock held. */
+bool ladei_modules_look(ladei_modules *modules, uint64_t *out_generation);
+/* The module that had the address at a generation; NULL: none. It stays as long as the set. */
+ladei_module *ladei_modules_find(ladei_modules *modules, uint64_t address, uint64_t generation);
+
+#endif /* LADE_HISTORY_MODULES_H */
