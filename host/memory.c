@@ -657,6 +657,8 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
   if (released > 0 || status != LADE_OK) return released > 0 ? LADE_OK : status;
   if ((*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
+                  (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->max_bytes);
   if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, deadline_ns, out);
   return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);
 }
@@ -667,6 +669,8 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request 
   lade_error saved;
   uint64_t released;
   ladei_error_save(&saved);
+  ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no source has them, the cache is given back: %s",
+                  (unsigned long long)pool->id, request->bytes, saved.text);
   ladei_pinned_pool_drain(pool);
   lade_status status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);

@@ -49,7 +49,9 @@ static lade_status area_map(size_t bytes, ladei_pinned_memory *out) {
                                .mapped = mapped,
                                .mapped_bytes = bytes + align,
                                .source = LADE_PINNED_SOURCE_REGISTER};
-  if (align != 0) (void)madvise((void *)base, bytes, MADV_HUGEPAGE); /* advice: without huge pages it works as well */
+  if (align != 0 && madvise((void *)base, bytes, MADV_HUGEPAGE) != 0) /* advice: without huge pages it works as well */
+    ladei_log_later(LADE_LOG_WARN, "pinned memory: the kernel refuses huge pages for %zu bytes: %s", bytes,
+                    strerror(errno));
   /* A child would share the pages copy-on-write, and the parent's next write could move them away from the device. */
   (void)madvise((void *)base, bytes, MADV_DONTFORK);
   return LADE_OK;

@@ -7,6 +7,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "device/native/capture_mode.h"
 #include "device/native/give_back.h"
@@ -175,10 +176,21 @@ static void return_end(lade_device_allocator *allocator) {
   ladei_lock_release(&allocator->lock);
 }
 
+/* Lock held. A refusal that repeats is one line. */
+static void refusal_log(const lade_device_allocator *allocator, const ladei_device_record *record, lade_status status) {
+  if (status != LADE_NOT_READY)
+    ladei_log_later(LADE_LOG_ERROR,
+                    "device allocator %p: backend %s does not take back %zu bytes at 0x%llx, which are offered again "
+                    "later: %s",
+                    (const void *)allocator, allocator->backend->name, record->bytes,
+                    (unsigned long long)record->address, lade_last_error()->text);
+}
+
 /* Offers a FREED or REFUSED record, which no other thread offers, to the source. */
 static lade_status record_give(lade_device_allocator *allocator, ladei_device_record *record, bool idle) {
   ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_acquire(&allocator->lock);
+  bool again = record->state == LADEI_DEVICE_RECORD_REFUSED;
   record_state_set(allocator, record, LADEI_DEVICE_RECORD_GIVING);
   ladei_ordered_set_remove(&ledger->by_address, &record->order);
   record->order.key = (ladei_order_key){{(uint64_t)(uintptr_t)record, 0, 0}};
@@ -201,6 +213,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
     allocator->returns++;
     nested_calls_return(allocator);
   } else {
+    if (!again) refusal_log(allocator, record, status);
     record_insert(allocator, record);
     refused_append(allocator, record);
   }
@@ -390,6 +403,8 @@ static lade_status step_flush(lade_device_allocator *allocator, ledger_request *
   if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.counters.alloc_retries++;
+  ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no memory, the cache was given back",
+                  (void *)allocator, request->bytes);
   ladei_lock_release(&allocator->lock);
   return request_take(allocator, request->bytes, request->stream, request->out);
 }
@@ -462,6 +477,7 @@ static lade_status request_serve(lade_device_allocator *allocator, size_t bytes,
 lade_status ladei_device_ledger_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = request_serve(allocator, bytes, stream, out);
+  ladei_log_flush();
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -493,6 +509,7 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
 lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *pointer) {
   int cancellation = ladei_cancellation_hold();
   lade_status status = block_free(allocator, pointer);
+  ladei_log_flush();
   ladei_cancellation_resume(cancellation);
   return status;
 }

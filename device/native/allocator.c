@@ -239,6 +239,8 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
     if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
     if (flushed != LADE_OK) ladei_error_save(&refusal);
     allocator->heap.counters.alloc_retries++;
+    ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no memory, the cache was given back",
+                    (void *)allocator, request->requested);
     status = request_grow(allocator, request, out);
     if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }

@@ -413,6 +413,12 @@ static void hear(void *user, lade_log_level level, const char *text) {
   if (level == LADE_LOG_WARN && h->count < 8) snprintf(h->texts[h->count++], sizeof h->texts[0], "%s", text);
 }
 
+static void hear_last(void *user, lade_log_level level, const char *text) {
+  heard *h = user;
+  (void)level;
+  snprintf(h->texts[0], sizeof h->texts[0], "%s", text);
+}
+
 LADE_TEST(Config, KeysThatArePassedOverAreLoggedOnce) {
   heard h = {.count = 0};
   lade_config config;
@@ -428,6 +434,21 @@ LADE_TEST(Config, KeysThatArePassedOverAreLoggedOnce) {
   LADE_EXPECT_EQ_STR(h.texts[0], "PYTORCH_ALLOC_CONF: alien is a key that lade does not know; passed over");
   LADE_EXPECT_EQ_STR(h.texts[1],
                      "PYTORCH_ALLOC_CONF: graph_capture_record_stream_reuse is not served by lade; passed over");
+  environment_clear();
+}
+
+LADE_TEST(Config, ManyKeysThatArePassedOverAreCounted) {
+  heard h = {.count = 0};
+  lade_config config;
+  char text[512] = "", *at = text;
+  for (int i = 0; i < 40; i++) at += sprintf(at, "%sunknown_%d:1", i > 0 ? "," : "", i);
+  environment_clear();
+  setenv("PYTORCH_ALLOC_CONF", text, 1);
+  LADE_ASSERT_OK(lade_log_set(hear_last, &h, LADE_LOG_WARN));
+  lade_config_init(&config);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  LADE_ASSERT_OK(lade_log_set(NULL, NULL, LADE_LOG_OFF));
+  LADE_EXPECT_EQ_STR(h.texts[0], "PYTORCH_ALLOC_CONF: 8 more keys that lade does not know; passed over");
   environment_clear();
 }
 

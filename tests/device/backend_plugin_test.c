@@ -5,6 +5,7 @@
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 #include "tests/support/interposer.h"
 
 enum { BLOCKS = 4, BLOCK_BYTES = 4096 };
@@ -164,7 +165,11 @@ LADE_TEST(DevicePlugin, ShortageEmptiesTheCacheOnce) {
   char *blocks[BLOCKS];
   for (int i = 0; i < BLOCKS; i++) blocks[i] = device_fixture_alloc(&f, 100, 0);
   void *more = NULL;
+  support_heard heard;
+  support_heard_begin(&heard, LADE_LOG_DEBUG);
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100, f.streams[0], &more));
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "100 bytes: no memory, the cache was given back"), 1);
   LADE_EXPECT_EQ_INT(a.empties, 1);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).ooms, 1);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).alloc_retries, 1);
@@ -182,6 +187,8 @@ LADE_TEST(DevicePlugin, RefusedFreesAreOfferedAgain) {
   lade_device_plugin plugin = plugin_for(&a);
   device_fixture f;
   if (!open_plugged(&f, &plugin, NULL)) return;
+  support_heard heard;
+  support_heard_begin(&heard, LADE_LOG_ERROR);
   char *x = device_fixture_alloc(&f, 1000, 0);
   a.refuse_free = LADE_ERR_DRIVER;
   device_fixture_free(&f, x);
@@ -190,6 +197,9 @@ LADE_TEST(DevicePlugin, RefusedFreesAreOfferedAgain) {
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_empty_cache(f.allocator));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "pluggable backend's free");
   LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_allocator_destroy(f.allocator, true));
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "does not take back 1000 bytes at 0x"), 1);
+  LADE_EXPECT_EQ_INT(heard.count, 1);
   a.refuse_free = LADE_OK;
   device_fixture_free(&f, device_fixture_alloc(&f, 8, 0));
   LADE_EXPECT_EQ_INT(a.frees, 2);

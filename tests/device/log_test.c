@@ -21,6 +21,20 @@ LADE_TEST(DeviceLog, TellsOfAllocatorsAndSegments) {
   LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, ": destroyed"), 1);
 }
 
+LADE_TEST(DeviceLog, TellsOfMemoryThatWasGivenBackForOther) {
+  support_heard heard;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 40 * MIB, 0));
+  support_heard_begin(&heard, LADE_LOG_DEBUG);
+  char *larger = device_fixture_alloc(&f, 50 * MIB, 0);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "52428800 bytes: no memory, the cache was given back"),
+                     1);
+  device_fixture_free(&f, larger);
+  device_fixture_close(&f);
+}
+
 typedef struct use {
   device_fixture *f;
   int count;

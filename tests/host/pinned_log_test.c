@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: What a pinned pool logs: settings, segments, fallbacks, quarantined uses, lost devices; callbacks that use the pool. */
 #include <errno.h>
+#include <semaphore.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,7 +53,8 @@ LADE_TEST(PinnedLog, WarnsOfASourceThatRefuses) {
   support_fail(own.runtime, "host_register", 1, 1);
   void *block = pinned_fixture_alloc(&own, 4096);
   support_heard_end();
-  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "source register refused 2097152 bytes"), 1);
+  LADE_EXPECT_EQ_INT(
+      support_heard_count(&heard, LADE_LOG_WARN, "source register refused 2097152 bytes, the next one is tried: "), 1);
   LADE_EXPECT_EQ_INT(heard.count, 1);
   pinned_fixture_free(&own, block);
   pinned_fixture_close(&own);
@@ -76,6 +78,104 @@ LADE_TEST(PinnedLog, TellsOfQuarantinedUses) {
                      1);
   LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
   pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLog, TellsOfEventsThatCannotBeAsked) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.event_batch = 1;
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  pinned_fixture_use(&own, block, 0);
+  pinned_fixture_free(&own, block);
+  support_heard_begin(&heard, LADE_LOG_ERROR);
+  support_fail(own.runtime, "event_query", 1, 3);
+  for (int i = 0; i < 3; i++) (void)lade_pinned_process_events(own.pool);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "an event cannot be asked, its blocks stay pending"),
+                     1);
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLog, TellsOfStreamsDestroyedTooEarly) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  pinned_fixture_use(&own, block, 0);
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[0]));
+  own.streams[0] = NULL;
+  support_heard_begin(&heard, LADE_LOG_ERROR);
+  for (int i = 0; i < 3; i++) (void)lade_pinned_process_events(own.pool);
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "was destroyed before an event covered its uses"), 1);
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLog, TellsOfTheCap) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  void *blocks[2], *more = NULL;
+  options.max_bytes = 2 * PINNED_FIXTURE_SEGMENT_BYTES;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  support_heard_begin(&heard, LADE_LOG_DEBUG);
+  for (int i = 0; i < 2; i++) blocks[i] = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "no room under the cap"), 0);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &more));
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_DEBUG, "4096 bytes: no room under the cap of 4194304 bytes"),
+                     1);
+  for (int i = 0; i < 2; i++) pinned_fixture_free(&own, blocks[i]);
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST(PinnedLog, TellsOfSourcesThatHaveNoMore) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  void *block = NULL;
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  support_heard_begin(&heard, LADE_LOG_DEBUG);
+  support_fail(own.runtime, "host_register", 1, 1000);
+  LADE_EXPECT(lade_pinned_alloc(own.pool, 4096, &block) != LADE_OK);
+  support_heard_end();
+  LADE_EXPECT_GE_INT(
+      support_heard_count(&heard, LADE_LOG_DEBUG, "4096 bytes: no source has them, the cache is given back: "), 1);
+  support_fail(own.runtime, "host_register", 1, 0);
+  pinned_fixture_close(&own);
+}
+
+static void heard_post(void *user) { sem_post(user); }
+
+LADE_TEST(PinnedLog, TellsWhatItsBackgroundThreadCannot) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  sem_t spoken;
+  options.event_batch = 1;
+  options.flags = LADE_PINNED_BACKGROUND;
+  sem_init(&spoken, 0, 0);
+  if (!pinned_fixture_open(&own, support_interposer_open("cpu", NULL), &options)) return;
+  void *block = pinned_fixture_alloc(&own, 4096);
+  support_heard_begin(&heard, LADE_LOG_OFF);
+  heard.also = heard_post;
+  heard.user = &spoken;
+  support_heard_resume(&heard, LADE_LOG_ERROR);
+  support_fail(own.runtime, "event_record", 1, UINT64_MAX / 2);
+  LADE_EXPECT_OK(lade_pinned_record_event(own.pool, block, own.streams[0]));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  while (support_heard_count(&heard, LADE_LOG_ERROR, ": background thread: ") == 0) sem_wait(&spoken);
+  support_fail(own.runtime, "event_record", 1, 0);
+  support_heard_end();
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  pinned_fixture_close(&own);
+  sem_destroy(&spoken);
 }
 
 LADE_TEST(PinnedLog, TellsOfALostDevice) {
@@ -140,11 +240,32 @@ static int without_membarrier(void) {
   return support_heard_count(&heard, LADE_LOG_WARN, "the kernel refuses membarrier()") == 1 ? 0 : 2;
 }
 
-LADE_TEST(PinnedLog, WarnsOfAKernelThatRefusesMembarrier) {
+/* A segment in a process that may not make a system call, and whether the log has these words. */
+static int without_call(long number, int error, const char *words) {
+  support_heard heard;
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  alarm(60);
+  if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return 1;
+  if (!support_deny(number, error, false)) return 77;
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  return support_heard_count(&heard, LADE_LOG_WARN, words) == 1 ? 0 : 2;
+}
+
+static int without_madvise(void) {
+  return without_call(SYS_madvise, EINVAL, "the kernel refuses huge pages for 2097152 bytes: ");
+}
+
+static void child_expect(int (*body)(void)) {
   int status = -1;
   pid_t child = fork();
-  if (child == 0) _exit(without_membarrier());
+  if (child == 0) _exit(body());
   LADE_ASSERT(waitpid(child, &status, 0) == child && WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) LADE_SKIP("the system has no filters of system calls");
   LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
 }
+
+LADE_TEST(PinnedLog, WarnsOfAKernelThatRefusesHugePages) { child_expect(without_madvise); }
+
+LADE_TEST(PinnedLog, WarnsOfAKernelThatRefusesMembarrier) { child_expect(without_membarrier); }

@@ -12,9 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "pipeline/state/state.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
@@ -300,7 +302,12 @@ LADE_TEST(StorageTransfer, GoesThroughThePageCacheWithTinyChunks) {
   fixture_options(&options);
   options.chunk_bytes = 1000;
   if (!fixture_open(&f, "cpu", 20000, &options)) return;
+  support_heard heard;
+  support_heard_begin(&heard, LADE_LOG_WARN);
   LADE_EXPECT_OK(fixture_move(&f, LADE_TO_DEVICE, lade_endpoint_path(path, 17, LADE_FILE_DIRECT), 19000));
+  ladei_log_flush();
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, ": O_DIRECT is refused: "), 1);
   fixture_expect_device_pattern(&f, 0, 19000, 7, 17);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).direct_refused, 1);
   fixture_close(&f);

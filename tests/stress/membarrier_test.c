@@ -20,6 +20,7 @@
 #include "host/thread_caches.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/deny.h"
+#include "tests/support/heard.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/soak.h"
@@ -152,8 +153,10 @@ static void trim_all(arena *all) { LADE_EXPECT_OK(lade_pinned_empty_cache(all->p
 LADE_TEST_P(Membarrier, CacheOfAThreadThatCannotBeFencedIsLeftToItsOwner, errors, error) {
   arena own;
   sleeper asleep;
+  support_heard heard;
   if (!arena_open(&own)) return;
   sleeper_start(&asleep, &own, true);
+  support_heard_begin(&heard, LADE_LOG_WARN);
   uint64_t kept = ladei_pinned_thread_caches_bytes(own.pool);
   LADE_EXPECT_GE_UINT(kept, 2 * LADEI_MIB + 24 * 4096);
   visit_denied(&own, error, trim_all);
@@ -161,6 +164,8 @@ LADE_TEST_P(Membarrier, CacheOfAThreadThatCannotBeFencedIsLeftToItsOwner, errors
   sleeper_step(&asleep); /* sees in its next call that it was asked */
   LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 64 * LADEI_KIB);
   visit_denied(&own, error, trim_all); /* and needs no fence from now on */
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "what some threads keep ready cannot be reached"), 1);
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
   LADE_EXPECT_OK(lade_pinned_stats_get(own.pool, &stats));

@@ -6,8 +6,10 @@
  */
 #include <string.h>
 
+#include "base/log.h"
 #include "runtime/cuda/driver.h"
 #include "tests/runtime/cuda/fixture.h"
+#include "tests/support/heard.h"
 
 /* The test as a program of its own beside lade. */
 #define ENTRY(f, symbol, version) ((PFN_##symbol##_v##version)(f)->hooks->entry_point(#symbol, version))
@@ -100,6 +102,22 @@ static void every_case_on_lost(CUresult code) {
   size_t count;
   const cuda_case *cases = cuda_cases(&count);
   for (size_t i = 0; i < count && !lade_test_has_failed(); i++) run_on_lost(&cases[i], code);
+  lade_test_context("%s", "");
+}
+
+LADE_TEST(CudaLoss, IsOneLineOfTheLog) {
+  support_heard heard;
+  cuda_fixture f;
+  size_t count;
+  support_heard_begin(&heard, LADE_LOG_ERROR);
+  if (!lose(&f, &cuda_cases(&count)[0], CUDA_ERROR_ILLEGAL_ADDRESS)) return;
+  const cuda_fixture before = f;
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, f.ops->event_query(f.self, f.event));
+  ladei_log_flush();
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_ERROR, "runtime cuda: the device is lost: event_query: "), 1);
+  LADE_EXPECT_EQ_INT(heard.count, 1);
+  recover(&f, &before);
   lade_test_context("%s", "");
 }
 
