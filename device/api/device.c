@@ -27,6 +27,7 @@
 #include "device/share/ipc.h"
 #include "device/share/shared.h"
 #include "device/state/checks.h"
+#include "device/state/latency.h"
 #include "device/state/thread_caches.h"
 #include "runtime/last_stream.h"
 
@@ -44,7 +45,19 @@ static lade_status alloc_check(const lade_device_allocator *allocator, size_t by
  * stack, is in a function of its own, so that such a call does not pay for it. */
 static inline bool call_is_plain(const lade_device_allocator *allocator) {
   return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
-         !ladei_device_history_watched(allocator);
+         !atomic_load_explicit(&allocator->attended, memory_order_relaxed);
+}
+
+static lade_status alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+}
+
+static lade_status raw_alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+}
+
+static lade_status free_operation(lade_device_allocator *allocator, void *pointer) {
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
 
 static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
@@ -55,7 +68,10 @@ static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *al
     *out = NULL;
     return LADE_OK;
   }
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
+  status = alloc_operation(allocator, bytes, stream, out);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
+  return status;
 }
 
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
@@ -72,7 +88,10 @@ lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, 
     *out = NULL;
     return LADE_OK;
   }
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
+  status = raw_alloc_operation(allocator, bytes, stream, out);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
+  return status;
 }
 
 lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
@@ -86,7 +105,10 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
+  status = free_operation(allocator, pointer);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_FREE);
+  return status;
 }
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
@@ -253,6 +275,7 @@ static void common_init(lade_device_allocator *allocator) {
 }
 
 static void common_destroy(lade_device_allocator *allocator) {
+  free(allocator->latencies);
   ladei_device_history_destroy(allocator);
   ladei_device_heap_destroy(&allocator->heap);
   ladei_condition_destroy(&allocator->returned);

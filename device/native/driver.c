@@ -16,6 +16,7 @@
 #include "device/native/finish.h"
 #include "device/native/provider.h"
 #include "device/observe/history.h"
+#include "device/state/latency.h"
 
 /* ---- Growing ----------------------------------------------------------------------------------------------------- */
 
@@ -35,15 +36,19 @@ static lade_status segment_call(lade_device_allocator *allocator, const ladei_de
   size_t bytes = segment->size;
   if (provider != NULL) return ladei_device_provider_alloc(allocator, provider, bytes, &segment->stream, out);
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
   lade_status status = allocator->runtime->ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
   ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
 
 static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
   lade_status status =
       allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
   ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }

@@ -26,6 +26,7 @@
 #include "device/native/driver.h"
 #include "device/native/finish.h"
 #include "device/observe/history.h"
+#include "device/state/latency.h"
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
@@ -192,8 +193,7 @@ lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------- */
 
-lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, const ladei_device_block *block,
-                                          bool *out_gone) {
+static lade_status block_unmap(lade_device_allocator *allocator, const ladei_device_block *block, bool *out_gone) {
   ladei_device_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
@@ -210,6 +210,14 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
       return status; /* nothing is unmapped: the block stays as it was */
   }
   *out_gone = true;
+  return status;
+}
+
+lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, const ladei_device_block *block,
+                                          bool *out_gone) {
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
+  lade_status status = block_unmap(allocator, block, out_gone);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
   return status;
 }
 
@@ -428,7 +436,9 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   do { /* a peer that came meanwhile has not seen this mapping: once more, which only grants access */
     peers = atomic_load(&allocator->peer_count);
     ladei_lock_release(&allocator->lock);
+    ladei_latency_mark mark = ladei_latency_begin(allocator);
     status = granules_map(allocator, segment, first, granules, exportable);
+    ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
     ladei_device_history_lock(allocator);
   } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
   if (status != LADE_OK) {

@@ -213,6 +213,7 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
   allocator->heap.listener = watched ? &listener : NULL;
   allocator->heap.listener_state = history;
   atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);
+  ladei_device_attended_update(allocator);
   if (before && !watched) ladei_device_thread_caches_resume(allocator);
 }
 

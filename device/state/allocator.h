@@ -118,7 +118,10 @@ struct lade_device_allocator {
   ladei_device_callbacks trackers;
 
   ladei_device_history history;
-  atomic_bool watched; /* heap.listener is set; written under the lock */
+  atomic_bool watched;                      /* heap.listener is set; written under the lock, as the two below */
+  atomic_bool timed;                        /* latencies are counted */
+  atomic_bool attended;                     /* either: hot calls look at this alone */
+  struct ladei_device_latencies *latencies; /* latency.h */
 
   /* For the recounts of builds without NDEBUG (device.c). */
   atomic_size_t calls_since_recount;
@@ -158,6 +161,13 @@ typedef struct ladei_device_request {
 /* Key of a stream in ordered sets: the legacy stream first, others by age. */
 static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
+}
+
+/* After a change of `watched` or `timed`. Lock held. */
+static inline void ladei_device_attended_update(lade_device_allocator *allocator) {
+  bool attended = atomic_load_explicit(&allocator->watched, memory_order_relaxed) ||
+                  atomic_load_explicit(&allocator->timed, memory_order_relaxed);
+  atomic_store_explicit(&allocator->attended, attended, memory_order_relaxed);
 }
 
 /* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one, too. Lock

@@ -1050,6 +1050,64 @@ LADE_API lade_status lade_device_pool_stats_each(lade_device_allocator *allocato
  * not exist. */
 LADE_API lade_status lade_device_pool_stats_find(lade_device_allocator *allocator, const char *key, int64_t *out);
 
+/* ---- Latencies --------------------------------------------------------------------------------------------------- */
+
+/** Buckets of a histogram: bucket i counts calls of 2^i ns and more, below 2^(i + 1); the first one also those of 0 ns, the last
+ * one also longer ones. */
+#define LADE_DEVICE_LATENCY_BUCKETS 48
+
+/** How long calls of one kind took, on the runtime's clock. */
+typedef struct lade_device_latency {
+  uint64_t count;
+  uint64_t total_ns;
+  uint64_t min_ns; /**< 0 before the first. */
+  uint64_t max_ns;
+  uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
+} lade_device_latency;
+
+/** Latencies of an allocator since they were turned on. Fields are appended only. */
+typedef struct lade_device_latencies {
+  size_t struct_size;
+  lade_device_latency alloc; /**< lade_device_alloc() and its like, failed ones included. */
+  lade_device_latency free;  /**< lade_device_free(). */
+  /** Asking the driver for memory and giving it back: an allocation or a free of a segment is one, and so are the calls
+   * together that map or unmap a range. Of the native backend. */
+  lade_device_latency driver;
+} lade_device_latencies;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_device_latencies_init(lade_device_latencies *latencies) {
+  const lade_device_latencies zero = LADE_ZERO;
+  *latencies = zero;
+  latencies->struct_size = sizeof(lade_device_latencies);
+}
+
+/**
+ * Turn the counting of latencies on, from 0, or off; off at first, when it costs nothing. On, a call reads the clock twice. Turned
+ * on where they are on, they go on.
+ *
+ * Threads: any; calls under way are not counted. Waits: never. Errors: LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabled);
+
+/**
+ * Read the latencies: what was counted until they were turned off, or until now.
+ *
+ * @param latencies  [in,out] struct_size set by lade_device_latencies_init().
+ *
+ * Threads: any; exact when no other thread is in a call. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_latency_get(lade_device_allocator *allocator, lade_device_latencies *latencies);
+
+/** Show them by name, in code-point order: alloc_ns, driver_ns and free_ns, each with .count, .log2_00 to .log2_47 (the buckets), .max,
+ * .min and .total. Parameters, threads, errors: as lade_device_stats_each(). */
+LADE_API lade_status lade_device_latency_each(const lade_device_latencies *latencies, lade_stat_visit visit,
+                                              void *user);
+
+/** Read one of them by its name. As lade_device_stats_find(). */
+LADE_API lade_status lade_device_latency_find(const lade_device_latencies *latencies, const char *key, int64_t *out);
+
 /** Layout of a private pool at one moment. */
 typedef struct lade_device_checkpoint lade_device_checkpoint;
 

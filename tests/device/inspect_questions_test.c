@@ -418,3 +418,133 @@ LADE_TEST(DeviceFind, KnowsPoolsAndHoles) {
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
   device_fixture_close(&f);
 }
+
+/* ---- Latencies --------------------------------------------------------------------------------------------------- */
+
+static lade_device_latencies latencies_of(device_fixture *f) {
+  lade_device_latencies latencies;
+  lade_device_latencies_init(&latencies);
+  LADE_EXPECT_OK(lade_device_latency_get(f->allocator, &latencies));
+  return latencies;
+}
+
+static uint64_t buckets_sum(const lade_device_latency *latency) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < LADE_DEVICE_LATENCY_BUCKETS; i++) sum += latency->buckets[i];
+  return sum;
+}
+
+static void expect_counts(device_fixture *f, uint64_t allocs, uint64_t frees, uint64_t driver) {
+  lade_device_latencies latencies = latencies_of(f);
+  const lade_device_latency *const kinds[] = {&latencies.alloc, &latencies.free, &latencies.driver};
+  const uint64_t wanted[] = {allocs, frees, driver};
+  for (size_t i = 0; i < 3; i++) {
+    LADE_EXPECT_EQ_UINT(kinds[i]->count, wanted[i]);
+    LADE_EXPECT_EQ_UINT(buckets_sum(kinds[i]), wanted[i]);
+    LADE_EXPECT_LE_UINT(kinds[i]->min_ns, kinds[i]->max_ns);
+    LADE_EXPECT_LE_UINT(kinds[i]->max_ns, kinds[i]->total_ns);
+  }
+}
+
+LADE_TEST(inspect_hazard_HZ18, LatenciesAreCountedByKind) {
+  for (uint32_t expandable = 0; expandable < 2; expandable++) {
+    lade_device_options options;
+    lade_device_options_init(&options);
+    options.expandable_segments = expandable;
+    device_fixture f;
+    if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+    device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0)); /* off: not counted */
+    expect_counts(&f, 0, 0, 0);
+    LADE_EXPECT_OK(lade_device_latency_set(f.allocator, true));
+    device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+    expect_counts(&f, 1, 1, 0);
+    device_fixture_free(&f, device_fixture_alloc(&f, 5 * MIB, 0)); /* a segment, or a mapping */
+    expect_counts(&f, 2, 2, 1);
+    LADE_EXPECT_OK(lade_device_latency_set(f.allocator, true)); /* they go on */
+    device_fixture_empty_cache(&f);
+    expect_counts(&f, 2, 2, 3);
+    LADE_EXPECT_OK(lade_device_latency_set(f.allocator, false));
+    device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+    expect_counts(&f, 2, 2, 3);
+    LADE_EXPECT_OK(lade_device_latency_set(f.allocator, true)); /* from 0 */
+    expect_counts(&f, 0, 0, 0);
+    device_fixture_close(&f);
+  }
+}
+
+/* The driver's calls take virtual time, so that buckets are known to the call. */
+LADE_TEST(DeviceLatency, BucketsDouble) {
+  support_description description;
+  lade_device_allocator *allocator = NULL;
+  void *block = NULL;
+  lade_stream stream;
+  support_description_init(&description);
+  description.devices[0].addresses_only = true;
+  description.soft.costs.device_alloc_ns = 3000;
+  lade_runtime *runtime = support_interposer_open("sim", &description.options);
+  if (runtime == NULL) return;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  LADE_ASSERT_OK(lade_device_allocator_create(runtime, 0, NULL, &allocator));
+  LADE_EXPECT_OK(lade_device_latency_set(allocator, true));
+  LADE_EXPECT_OK(lade_device_alloc(allocator, 1000, stream, &block));
+  lade_device_latencies latencies;
+  lade_device_latencies_init(&latencies);
+  LADE_EXPECT_OK(lade_device_latency_get(allocator, &latencies));
+  LADE_EXPECT_EQ_UINT(latencies.driver.total_ns, 3000);
+  LADE_EXPECT_EQ_UINT(latencies.driver.buckets[11], 1); /* 2,048 to 4,095 ns */
+  LADE_EXPECT_GE_UINT(latencies.alloc.min_ns, 3000);
+  int64_t value = 77;
+  LADE_EXPECT_OK(lade_device_latency_find(&latencies, "driver_ns.log2_11", &value));
+  LADE_EXPECT_EQ_INT(value, 1);
+  LADE_EXPECT_OK(lade_device_latency_find(&latencies, "driver_ns.max", &value));
+  LADE_EXPECT_EQ_INT(value, 3000);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_latency_find(&latencies, "driver_ns.log2_48", &value));
+  LADE_EXPECT_OK(lade_device_free(allocator, block));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+  support_runtime_close(runtime);
+}
+
+typedef struct name_walk {
+  const char *last;
+  size_t count;
+  int64_t sum;
+} name_walk;
+
+static lade_status name_expect(const char *key, int64_t value, void *user) {
+  name_walk *w = user;
+  if (w->last != NULL) LADE_EXPECT(strcmp(w->last, key) < 0);
+  w->last = key;
+  w->count++;
+  w->sum += value;
+  return LADE_OK;
+}
+
+LADE_TEST(DeviceLatency, HasNamesInOrderForEveryNumber) {
+  lade_device_latencies latencies;
+  enum { WORDS = sizeof latencies / sizeof(uint64_t) };
+  uint64_t words[WORDS];
+  int64_t sum = 0;
+  for (size_t i = 1; i < WORDS; i++) sum += (int64_t)(words[i] = i * i);
+  words[0] = sizeof latencies;
+  memcpy(&latencies, words, sizeof latencies);
+  name_walk w = {NULL, 0, 0};
+  LADE_EXPECT_OK(lade_device_latency_each(&latencies, name_expect, &w));
+  LADE_EXPECT_EQ_SIZE(w.count, WORDS - 1);
+  LADE_EXPECT_EQ_INT(w.sum, sum);
+}
+
+/* Counting is turned on and off, and read, beside calls. */
+LADE_TEST(DeviceLatency, IsTurnedOnAndOffBesideCalls) {
+  device_fixture f;
+  pthread_t thread;
+  if (!device_fixture_open(&f, "cpu", GIB, NULL)) return;
+  beside b = {&f, false};
+  LADE_ASSERT(pthread_create(&thread, NULL, beside_run, &b) == 0);
+  for (bool on = true; !atomic_load(&b.done); on = !on) {
+    LADE_EXPECT_OK(lade_device_latency_set(f.allocator, on));
+    LADE_EXPECT_LE_UINT(latencies_of(&f).alloc.count, BESIDE_ROUNDS);
+  }
+  pthread_join(thread, NULL);
+  device_fixture_close(&f);
+}
