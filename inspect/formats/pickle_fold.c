@@ -76,7 +76,7 @@ lade_status ladei_pickle_text(ladei_pickle_reader *reader, const ladei_pickle_va
     return LADE_OK;
   }
   uint64_t offset = value->integer + 1;
-  size_t place = (size_t)(offset * 0x9E3779B97F4A7C15u >> 56);
+  size_t place = (size_t)(offset * 0x9E3779B97F4A7C15u >> 52);
   if (reader->text_cache[place].offset != offset) {
     LADEI_TRY(ladei_pickle_row_memory(reader, 16));
     LADEI_TRY(ladei_inspect_text_bytes(reader->snapshot, (const char *)reader->data + value->integer, value->length,

@@ -143,7 +143,7 @@ typedef struct ladei_pickle_reader {
   struct {
     uint64_t offset; /* of a text in the file, + 1; 0: none */
     uint32_t text;
-  } text_cache[256];
+  } text_cache[4096];
   uint8_t word_index[256]; /* open addressing: ladei_pickle_word + 1 */
 } ladei_pickle_reader;
 
