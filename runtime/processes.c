@@ -4,8 +4,8 @@
  *
  * Locks: none.
  */
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/bounded_text.h"
 #include "base/cancellation.h"
@@ -35,7 +35,7 @@ static lade_status processes_make(const ladei_nvml_answer *answer, const char *p
   processes->count = answer->count;
   processes->device = device;
   processes->management_index = answer->index;
-  strncpy(processes->pci_bus_id, pci_bus_id, sizeof processes->pci_bus_id - 1);
+  snprintf(processes->pci_bus_id, sizeof processes->pci_bus_id, "%s", pci_bus_id);
   *out = processes;
   return LADE_OK;
 }
