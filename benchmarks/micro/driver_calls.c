@@ -2,7 +2,8 @@
 /*
  * What the driver's calls cost, through the seam, on the runtime of this machine: the figures behind the modelled
  * driver of other benchmarks, and what lade's caches spare. And cold pinning: lade's way of making a first segment
- * against the driver's own allocation and a plain registration.
+ * against the driver's own allocation and a plain registration. And copies of pinned memory, one behind the other: what a
+ * link loses between two copies of a stream, by their length, and whether copies of other streams fill that.
  */
 #include <errno.h>
 #include <math.h>
@@ -184,6 +185,63 @@ static bool cold_case(bench *b, const bench_case *self) {
          bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)work.bytes), "GB/s", variants, 3);
 }
 
+/* --- Copies in a row ---------------------------------------------------------------------------------------------- */
+
+enum { COPY_STREAMS = 4 };
+
+typedef struct copies {
+  ladei_copy_direction kind;
+  size_t bytes; /* of each */
+  size_t total;
+  unsigned streams;
+} copies;
+
+static bool copies_queue(const copies *own, const ladei_stream *streams) {
+  bool good = true;
+  unsigned turn = 0;
+  for (size_t at = 0; good && at + own->bytes <= own->total; at += own->bytes, turn++) {
+    size_t offset = at % (large - own->bytes + 1) & ~(size_t)4095;
+    char *device = (char *)world.device + offset, *pinned = (char *)world.pinned + offset;
+    bool down = own->kind == LADEI_COPY_H2D;
+    good = succeeded(
+        OP(copy, own->kind, down ? device : pinned, down ? pinned : device, own->bytes, &streams[turn % own->streams]));
+  }
+  return good;
+}
+
+/* GB/s, from the first copy queued to the last one's end. */
+static double copies_run(void *user) {
+  const copies *own = user;
+  ladei_stream streams[COPY_STREAMS];
+  lade_stream handles[COPY_STREAMS] = {NULL};
+  bool good = true;
+  for (unsigned i = 0; i < own->streams && good; i++)
+    good = succeeded(OP(stream_create, 0, 0, LADEI_STREAM_NON_BLOCKING, &handles[i])) &&
+           succeeded(OP(stream_resolve, handles[i], &streams[i]));
+  double begun = bench_seconds();
+  good = good && copies_queue(own, streams);
+  for (unsigned i = 0; i < own->streams && good; i++) good = succeeded(OP(stream_synchronize, &streams[i]));
+  double seconds = bench_seconds() - begun;
+  for (unsigned i = 0; i < own->streams; i++)
+    good = (handles[i] == NULL || succeeded(OP(stream_destroy, handles[i]))) && good;
+  return good ? (double)(own->total / own->bytes * own->bytes) / seconds / 1e9 : (double)NAN;
+}
+
+static bool copies_case(bench *b, const bench_case *self) {
+  static const size_t kib[] = {1024, 2048, 3200, 4992, 6528, 8192, 16384};
+  ladei_copy_direction kind = self->user == NULL ? LADEI_COPY_H2D : LADEI_COPY_D2H;
+  bool good = world_open();
+  for (size_t i = 0; i < sizeof kib / sizeof kib[0] && good; i++) {
+    copies one = {kind, kib[i] << 10, (size_t)(bench_is_quick(b) ? 64 : 2048) << 20, 1}, two = one, four = one;
+    two.streams = 2;
+    four.streams = COPY_STREAMS;
+    const bench_variant variants[] = {
+        {"one stream", copies_run, &one}, {"two streams", copies_run, &two}, {"four streams", copies_run, &four}};
+    good = bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)one.bytes), "GB/s", variants, 3);
+  }
+  return good;
+}
+
 #define CALL(function, calls, is_pending) (&(const measured_call){function, calls, is_pending, 0})
 
 int main(int argc, char **argv) {
@@ -203,6 +261,8 @@ int main(int argc, char **argv) {
       {"device_alloc", "device_alloc and device_free of 64 MiB", call_case, CALL(call_device_alloc, 20, false)},
       {"cold_pinning", "first memory of a pool: lade_pinned_reserve, host_alloc, mmap and host_register", cold_case,
        NULL},
+      {"copies_to_device", "copies in a row on one, two and four streams, by their length", copies_case, NULL},
+      {"copies_to_host", "the same to the host", copies_case, "to the host"},
   };
   int exit_status = bench_main(argc, argv, "What do the driver's calls cost?", cases, sizeof cases / sizeof cases[0]);
   return world_close() ? exit_status : 1;
