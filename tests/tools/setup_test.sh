@@ -150,6 +150,12 @@ stand_in dnf ''
 play 3 "Fedora" library
 demand "Fedora" words 'dnf install cmake hwloc-devel'
 forbid "Fedora" words 'no package'
+# dpkg and apt, as Fedora has them, know of no package.
+stand_in dpkg-query 'echo "dpkg-query: no packages found matching dpkg" >&2; exit 1'
+stand_in apt-get 'echo "apt-get $*" >>"'"$folder"'/calls"'
+play 3 "Fedora with dpkg" library
+demand "Fedora with dpkg" words 'dnf install cmake hwloc-devel'
+forbid_any "Fedora with dpkg" calls
 play 3 "Fedora without Bazel" library tests
 demand "Fedora without Bazel" words 'Fedora has no package'
 
