@@ -99,7 +99,7 @@ static bool fraction_of(slice text, uint64_t *out) {
 }
 
 static bool time_of(slice text, uint64_t *out) {
-  slice parts[3], last = text, rest;
+  slice parts[3] = {{NULL, 0}}, last = text, rest;
   uint64_t hours = 0, minutes = 0, seconds, fraction = 0;
   size_t count = 0;
   while (count < 3 && slice_split(last, ':', &parts[count], &rest)) {
