@@ -17,6 +17,7 @@ typedef struct ladei_inspect_wanted {
 typedef struct ladei_inspect_part_ops {
   const char *kind;                  /* for names: "device" */
   int (*device)(const void *object); /* its ordinal; -1: none */
+  lade_runtime *(*runtime)(const void *object);
   /*
    * Fills the part that was begun: counters, settings, and unless options say otherwise segments, blocks, events, and the
    * fields of the part's row. Segments by address. Calls by others on the object go on.

@@ -374,6 +374,72 @@ LADE_API lade_status lade_snapshot_read(const void *data, size_t bytes, const ch
 /** lade_snapshot_read() of a file. Errors: also LADE_ERR_IO. */
 LADE_API lade_status lade_snapshot_open(const char *path, lade_snapshot **out);
 
+/* ---- Live -------------------------------------------------------------------------------------------------------- */
+
+/** Counters of parts, where other processes of the same user can read them while this one runs. */
+typedef struct lade_publisher lade_publisher;
+
+/** Flags of lade_publish_options. */
+typedef enum lade_publish_flag {
+  LADE_PUBLISH_MANUAL = 1 /**< No thread: lade_publish_update() alone refreshes. Always so for parts on "sim". */
+} lade_publish_flag;
+
+/** Options of lade_publish; all zero means all defaults. */
+typedef struct lade_publish_options {
+  size_t struct_size;
+  uint32_t flags;       /**< lade_publish_flag, ored. */
+  uint32_t interval_ms; /**< How often a thread refreshes the counters. 0: 1,000. At least 10. */
+} lade_publish_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_publish_options_init(lade_publish_options *options) {
+  const lade_publish_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_publish_options);
+}
+
+/**
+ * Publish the counters of parts: in memory without a name that other processes can map for reading, and neither write nor
+ * cut. A process that is killed leaves nothing behind. `lade top` and `lade stats PID` read it.
+ *
+ * @param parts    Borrowed for the call; `count` of them, at most 1,000. Their objects outlive the publisher.
+ * @param options  Borrowed for the call; NULL for defaults.
+ * @param out      [out] Caller owns it until lade_publisher_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where
+ * the kernel has no sealed memory (before 5.1); LADE_ERR_IO for its other refusals; LADE_ERR_FORKED.
+ * Source: docs/inspect.md "Live"; memfd_create(2), fcntl(2) "File Sealing".
+ */
+LADE_API lade_status lade_publish(const lade_part *parts, size_t count, const lade_publish_options *options,
+                                  lade_publisher **out);
+
+/**
+ * Refresh the counters now.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_BUSY while another thread refreshes them; LADE_ERR_INVALID_ARGUMENT;
+ * LADE_ERR_FORKED; those of reading the counters.
+ */
+LADE_API lade_status lade_publish_update(lade_publisher *publisher);
+
+/** Withdraw the counters. NULL does nothing; a forked child gives its copy back. Threads: excludes every other call on it.
+ * Waits: for its thread, which ends at once. */
+LADE_API void lade_publisher_destroy(lade_publisher *publisher);
+
+/**
+ * Read what a process publishes: its counters as a snapshot without memory and events.
+ *
+ * @param process_id  Of a process of the same user, or any for root.
+ * @param index       Of its publishers, from 0 on.
+ * @param out         [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
+ *
+ * Nothing in the process is trusted: what it publishes is checked, and copied while it does not change.
+ *
+ * Threads: any. Waits: never. Errors: LADE_NOT_READY for an index that no publisher has; LADE_ERR_IO where the process
+ * is not there or belongs to somebody else; LADE_ERR_UNSUPPORTED for another version's; LADE_ERR_INVALID_ARGUMENT for what
+ * is none; LADE_ERR_TIMEOUT where it does not stand still to be copied; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+LADE_API lade_status lade_published_read(uint64_t process_id, uint32_t index, lade_snapshot **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,6 +16,8 @@ typedef struct device_copy {
 
 static int device_of(const void *object) { return ((const lade_device_allocator *)object)->device; }
 
+static lade_runtime *runtime_of(const void *object) { return ((const lade_device_allocator *)object)->runtime; }
+
 static lade_status device_counters(void *object, lade_stat_visit visit, void *user) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
@@ -131,5 +133,8 @@ static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wa
   return status == LADE_ERR_UNSUPPORTED ? counters_copy(allocator, snapshot) : status;
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_device = {
-    .kind = "device", .device = device_of, .copy = device_copy_part, .counters = device_counters};
+const ladei_inspect_part_ops ladei_inspect_part_device = {.kind = "device",
+                                                          .device = device_of,
+                                                          .runtime = runtime_of,
+                                                          .copy = device_copy_part,
+                                                          .counters = device_counters};

@@ -13,6 +13,8 @@ static int device_of(const void *object) {
   return -1;
 }
 
+static lade_runtime *runtime_of(const void *object) { return ((const lade_pinned_pool *)object)->runtime; }
+
 static lade_status pinned_counters(void *object, lade_stat_visit visit, void *user) {
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
@@ -142,5 +144,8 @@ static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wa
   return memory_copy(pool, snapshot);
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_pinned = {
-    .kind = "pinned", .device = device_of, .copy = pinned_copy_part, .counters = pinned_counters};
+const ladei_inspect_part_ops ladei_inspect_part_pinned = {.kind = "pinned",
+                                                          .device = device_of,
+                                                          .runtime = runtime_of,
+                                                          .copy = pinned_copy_part,
+                                                          .counters = pinned_counters};

@@ -2,11 +2,14 @@
 /* Pipelines as parts: counters. */
 #include "base/error.h"
 #include "inspect/part.h"
+#include "pipeline/state/state.h"
 
 static int device_of(const void *object) {
   (void)object;
   return -1;
 }
+
+static lade_runtime *runtime_of(const void *object) { return ((const lade_pipeline *)object)->runtime; }
 
 static lade_status pipeline_counters(void *object, lade_stat_visit visit, void *user) {
   lade_pipeline_info info;
@@ -20,5 +23,8 @@ static lade_status pipeline_copy_part(void *object, const ladei_inspect_wanted *
   return pipeline_counters(object, ladei_inspect_counter_visit, snapshot);
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_pipeline = {
-    .kind = "pipeline", .device = device_of, .copy = pipeline_copy_part, .counters = pipeline_counters};
+const ladei_inspect_part_ops ladei_inspect_part_pipeline = {.kind = "pipeline",
+                                                            .device = device_of,
+                                                            .runtime = runtime_of,
+                                                            .copy = pipeline_copy_part,
+                                                            .counters = pipeline_counters};

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is published: one piece of memory, laid out once, of which the values change.
+ *
+ *   header | parts | keys: offsets of texts | texts, each with its NUL | values
+ *
+ * L1  The header's offsets and counts are set before the memory is sealed, and never change.
+ * L2  `sequence` is odd while values are written; a reader that finds it even and the same before and after has copied values
+ *     of one refresh.
+ * L3  The memory is sealed against shrinking, growing and writing by others, so that no reader is killed by what a
+ *     publisher does, and none can disturb it.
+ */
+#ifndef LADE_INSPECT_LIVE_PUBLISHED_H
+#define LADE_INSPECT_LIVE_PUBLISHED_H
+
+#include <stdatomic.h>
+
+#include "inspect/snapshot.h"
+
+#define LADEI_PUBLISHED_NAME "lade-published" /* as /proc/PID/fd shows it: "/memfd:lade-published (deleted)" */
+enum { LADEI_PUBLISHED_VERSION = 1 };
+
+typedef struct ladei_published_header {
+  char magic[8]; /* "LADEPUB\n" */
+  uint32_t version;
+  uint32_t header_bytes;
+  uint64_t bytes; /* all of it */
+  uint64_t process_id;
+  uint64_t started_ns;  /* wall clock */
+  uint32_t interval_ms; /* 0: by hand */
+  uint32_t part_count;
+  uint64_t value_count;
+  uint64_t parts_at, keys_at, texts_at, texts_bytes, values_at; /* from the header's begin */
+  _Atomic(uint64_t) sequence;
+  _Atomic(uint64_t) refreshed_ns; /* wall clock */
+} ladei_published_header;
+
+typedef struct ladei_published_part {
+  uint32_t kind; /* lade_part_kind */
+  int32_t device;
+  uint32_t name; /* in the texts */
+  uint32_t reserved;
+  uint64_t first_value, value_count;
+} ladei_published_part;
+
+/*
+ * Makes a snapshot of what is published in [data, data + bytes), which may change meanwhile and may be anything.
+ * `process_id` is whose it is: another one in the header is LADE_NOT_READY, since a fork inherits what its parent publishes.
+ */
+lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, lade_snapshot **out);
+
+#endif /* LADE_INSPECT_LIVE_PUBLISHED_H */
