@@ -2,8 +2,11 @@
 #include "tools/common/snapshot_source.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "tools/common/options.h"
@@ -20,9 +23,25 @@ static int failure_print(const char *command, lade_status status) {
   return exit_of(status);
 }
 
+/* A number that is no file's name is a process. */
+static bool source_is_process(const char *source, uint64_t *out_process_id) {
+  char *end;
+  if (strspn(source, "0123456789") != strlen(source) || access(source, F_OK) == 0) return false;
+  *out_process_id = strtoull(source, &end, 10);
+  return *out_process_id != 0;
+}
+
+static lade_status process_open(uint64_t process_id, lade_snapshot **out) {
+  lade_status status = lade_published_read(process_id, 0, out);
+  if (status != LADE_NOT_READY) return status;
+  return ladei_error(LADE_ERR_IO, 0, "process %llu publishes nothing", (unsigned long long)process_id);
+}
+
 lade_snapshot *snapshot_source_open(const char *command, const char *source, int *out_exit) {
   lade_snapshot *snapshot = NULL;
-  lade_status status = lade_snapshot_open(source, &snapshot);
+  uint64_t process_id;
+  lade_status status = source_is_process(source, &process_id) ? process_open(process_id, &snapshot)
+                                                              : lade_snapshot_open(source, &snapshot);
   *out_exit = status == LADE_OK ? EXIT_FINE : failure_print(command, status);
   return snapshot;
 }

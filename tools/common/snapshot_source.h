@@ -5,7 +5,7 @@
 
 #include "lade/inspect.h"
 
-/* Reads the file. NULL with a message printed: `*out_exit` is the exit status then. */
+/* Reads the file; where `source` is a number and no file, the counters that this process publishes. NULL with a message printed: `*out_exit` is the exit status then. */
 lade_snapshot *snapshot_source_open(const char *command, const char *source, int *out_exit);
 
 /* To a file, or to standard output where `path` is NULL or "-". Returns the exit status, a message printed. */

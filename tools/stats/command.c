@@ -14,7 +14,8 @@
 enum { KEY_JSON = 256, KEY_PROMETHEUS, KEY_OPENMETRICS };
 
 static const char documentation[] =
-    "Prints the counters in a snapshot: those that PyTorch has, under its names, and lade's own."
+    "Prints the counters in a snapshot, or those that a process publishes now (lade_publish): those that PyTorch has, "
+    "under its names, and lade's own."
     "\vPATTERN chooses keys as a shell does file names: 'allocated_bytes.*'.\n\n"
     "Exit status: 0; 1 if the file cannot be read, output or memory failed; 2 for the command line, a file that is no "
     "snapshot, "
@@ -42,7 +43,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     *(options->source == NULL ? &options->source : &options->pattern) = argument;
     return 0;
   case ARGP_KEY_END:
-    if (options->source == NULL) argp_error(state, "FILE is missing");
+    if (options->source == NULL) argp_error(state, "FILE or PID is missing");
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -124,7 +125,7 @@ static int stats_print(const char *name, const lade_snapshot *snapshot, const st
 
 static int command_stats(int argc, char **argv) {
   static char name[] = "lade stats";
-  const struct argp argp = {option_table, option_parse, "FILE [PATTERN]", documentation, NULL, NULL, NULL};
+  const struct argp argp = {option_table, option_parse, "FILE|PID [PATTERN]", documentation, NULL, NULL, NULL};
   stats_options options = {.source = NULL};
   options_read(&argp, name, argc, argv, &options);
   int status;
@@ -135,4 +136,4 @@ static int command_stats(int argc, char **argv) {
   return snapshot_source_end(name, status);
 }
 
-const subcommand subcommand_stats = {"stats", "print the counters in a snapshot of memory", command_stats};
+const subcommand subcommand_stats = {"stats", "print the counters of a process or a snapshot", command_stats};

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lade top`: what the processes that publish their counters hold, again and again.
+ *
+ * Each round reads all of them; rates are differences to the round before, by process, publisher and part.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "inspect/snapshot.h"
+#include "tools/common/options.h"
+#include "tools/common/snapshot_source.h"
+#include "tools/common/subcommand.h"
+
+enum { KEY_JSON = 256, KEY_ONCE, KEY_INTERVAL };
+
+static const char documentation[] =
+    "Shows the memory of all processes that publish their counters (lade_publish) and may be read by this user, or of "
+    "one, "
+    "every second."
+    "\vA row with * was not refreshed for three intervals: its process is stopped, or its device is lost.\n\n"
+    "Exit status: 0; 1 if PID publishes nothing or cannot be read, or output failed; 2 for the command line.";
+
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print JSON, a line for each round", 0},
+    {"once", KEY_ONCE, NULL, 0, "One round", 0},
+    {"interval", KEY_INTERVAL, "SECONDS", 0, "Time between rounds (1)", 0},
+    {0}};
+
+typedef struct top_options {
+  uint64_t process_id; /* 0: all */
+  double interval;
+  bool json, once;
+} top_options;
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  top_options *options = state->input;
+  char *end;
+  switch (key) {
+  case KEY_JSON: options->json = true; return 0;
+  case KEY_ONCE: options->once = true; return 0;
+  case KEY_INTERVAL:
+    options->interval = strtod(argument, &end);
+    if (*end != '\0' || !(options->interval >= 0.05 && options->interval <= 3600))
+      argp_error(state, "--interval: '%s' is not from 0.05 to 3600", argument);
+    return 0;
+  case ARGP_KEY_ARG:
+    if (options->process_id != 0) argp_error(state, "one PID, not '%s' too", argument);
+    options->process_id = strtoull(argument, &end, 10);
+    if (*end != '\0' || options->process_id == 0 || !isdigit((unsigned char)*argument))
+      argp_error(state, "'%s' is no process", argument);
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+typedef struct top_row {
+  uint64_t process_id;
+  uint32_t publisher, part;
+  char command[32], name[48];
+  const char *kind;
+  int64_t requested, active, reserved; /* bytes; -1: the part has none */
+  int64_t work;                        /* blocks handed out, or bytes moved, since the start */
+  double rate;                         /* of work, a second; below 0: not known yet */
+  uint64_t refreshed_ns;
+} top_row;
+
+typedef struct top_rows {
+  top_row *rows;
+  size_t count, room;
+} top_rows;
+
+static void command_read(uint64_t process_id, char out[32]) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%" PRIu64 "/comm", process_id);
+  FILE *file = fopen(path, "r");
+  out[0] = '\0';
+  if (file == NULL) return;
+  if (fgets(out, 32, file) == NULL) out[0] = '\0';
+  out[strcspn(out, "\n")] = '\0';
+  fclose(file);
+}
+
+static void row_read(const lade_snapshot *snapshot, uint32_t part, top_row *row) {
+  switch (snapshot->parts.rows[part].kind) {
+  case LADE_PART_DEVICE:
+    row->kind = "device";
+    row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.all.current", -1);
+    row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.all.current", -1);
+    row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.all.current", -1);
+    row->work = ladei_inspect_counter_find(snapshot, part, "allocation.all.allocated", -1);
+    break;
+  case LADE_PART_PINNED:
+    row->kind = "pinned";
+    row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.current", -1);
+    row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.current", -1);
+    row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.current", -1);
+    row->work = ladei_inspect_counter_find(snapshot, part, "in_use_blocks.allocated", -1);
+    break;
+  default:
+    row->kind = "pipeline";
+    row->requested = row->active = row->reserved = -1;
+    row->work = ladei_inspect_counter_find(snapshot, part, "bytes_completed", -1);
+    break;
+  }
+}
+
+static bool row_add(top_rows *rows, const top_row *row) {
+  if (rows->count == rows->room) {
+    size_t room = rows->room * 2 + 16;
+    top_row *grown = realloc(rows->rows, room * sizeof *grown);
+    if (grown == NULL) return false;
+    rows->rows = grown;
+    rows->room = room;
+  }
+  rows->rows[rows->count++] = *row;
+  return true;
+}
+
+static bool snapshot_rows(const lade_snapshot *snapshot, uint32_t publisher, top_rows *rows) {
+  bool added = true;
+  for (uint32_t part = 0; part < snapshot->parts.count && added; part++) {
+    top_row row = {.process_id = snapshot->process_id,
+                   .publisher = publisher,
+                   .part = part,
+                   .rate = -1,
+                   .refreshed_ns = snapshot->time_ns};
+    command_read(snapshot->process_id, row.command);
+    snprintf(row.name, sizeof row.name, "%s", ladei_inspect_string(snapshot, snapshot->parts.rows[part].name));
+    row_read(snapshot, part, &row);
+    added = row_add(rows, &row);
+  }
+  return added;
+}
+
+/* All publishers of one process. Returns why it ended: LADE_NOT_READY after the last one. */
+static lade_status process_rows(uint64_t process_id, top_rows *rows) {
+  enum { MOST_PUBLISHERS = 1000 };
+  for (uint32_t i = 0; i < MOST_PUBLISHERS; i++) {
+    lade_snapshot *snapshot = NULL;
+    lade_status status = lade_published_read(process_id, i, &snapshot);
+    if (status == LADE_NOT_READY || status == LADE_ERR_IO) return status;
+    if (status != LADE_OK) continue; /* another version's, or one that is being written */
+    bool added = snapshot_rows(snapshot, i, rows);
+    lade_snapshot_destroy(snapshot);
+    if (!added) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  }
+  return LADE_NOT_READY;
+}
+
+static void all_rows(top_rows *rows) {
+  DIR *folder = opendir("/proc");
+  if (folder == NULL) return;
+  for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+    if (isdigit((unsigned char)entry->d_name[0])) (void)process_rows(strtoull(entry->d_name, NULL, 10), rows);
+  closedir(folder);
+}
+
+static int reserved_compare(const void *a, const void *b) {
+  const top_row *x = a, *y = b;
+  if (x->reserved != y->reserved) return x->reserved < y->reserved ? 1 : -1;
+  if (x->process_id != y->process_id) return x->process_id < y->process_id ? -1 : 1;
+  return (x->part > y->part) - (x->part < y->part);
+}
+
+static void rates_find(top_rows *rows, const top_rows *before, double seconds) {
+  for (size_t i = 0; i < rows->count; i++) {
+    top_row *row = &rows->rows[i];
+    for (size_t k = 0; k < before->count; k++) {
+      const top_row *old = &before->rows[k];
+      if (old->process_id != row->process_id || old->publisher != row->publisher || old->part != row->part) continue;
+      double since = (double)(row->refreshed_ns - old->refreshed_ns) / 1e9;
+      row->rate = (double)(row->work - old->work) / (since > 0 ? since : seconds);
+    }
+  }
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
+
+static const char *size_text(int64_t bytes, char room[24]) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = (double)bytes;
+  size_t unit = 0;
+  if (bytes < 0) return "-";
+  for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1024;
+  snprintf(room, 24, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return room;
+}
+
+static bool row_is_stale(const top_row *row) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)row->refreshed_ns / 1e9 > 3.0;
+}
+
+static void text_print(const top_rows *rows, bool clear) {
+  if (clear) fputs("\x1b[H\x1b[J", stdout);
+  printf("%8s %-16s %-8s %-20s %12s %12s %12s %14s\n", "PID", "COMMAND", "KIND", "PART", "REQUESTED", "ACTIVE",
+         "RESERVED", "PER SECOND");
+  for (size_t i = 0; i < rows->count; i++) {
+    const top_row *row = &rows->rows[i];
+    char requested[24], active[24], reserved[24];
+    char command[17], name[21];
+    snprintf(command, sizeof command, "%.16s", row->command);
+    snprintf(name, sizeof name, "%.20s", row->name);
+    printf("%8" PRIu64 "%c", row->process_id, row_is_stale(row) ? '*' : ' ');
+    name_print(stdout, command);
+    printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
+    name_print(stdout, name);
+    printf("%*s %12s %12s %12s ", (int)(20 - strlen(name)), "", size_text(row->requested, requested),
+           size_text(row->active, active), size_text(row->reserved, reserved));
+    if (row->rate < 0)
+      printf("%14s\n", "-");
+    else
+      printf("%14.0f\n", row->rate);
+  }
+}
+
+static bool json_print(const top_rows *rows) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < rows->count; i++) {
+    const top_row *row = &rows->rows[i];
+    json_t *entry = json_pack("{sI si si ss ss ss sI sI sI sI sI}", "pid", (json_int_t)row->process_id, "publisher",
+                              (int)row->publisher, "part", (int)row->part, "command", row->command, "kind", row->kind,
+                              "name", row->name, "requested_bytes", (json_int_t)row->requested, "active_bytes",
+                              (json_int_t)row->active, "reserved_bytes", (json_int_t)row->reserved, "work",
+                              (json_int_t)row->work, "refreshed_ns", (json_int_t)row->refreshed_ns);
+    json_array_append_new(array, entry);
+  }
+  bool made = json_array_size(array) == rows->count;
+  json_t *report = json_pack("{si sO}", "version", 1, "rows", array);
+  made = made && report != NULL && json_dumpf(report, stdout, JSON_COMPACT) == 0;
+  putchar('\n');
+  json_decref(report);
+  json_decref(array);
+  return made;
+}
+
+/* --- rounds ------------------------------------------------------------------------------------------------------- */
+
+static int round_read(const char *name, const top_options *options, top_rows *rows) {
+  *rows = (top_rows){.count = 0};
+  if (options->process_id == 0) {
+    all_rows(rows);
+  } else if (process_rows(options->process_id, rows) == LADE_ERR_IO) {
+    message_print(name, NULL, "%s", lade_last_error()->text);
+    return EXIT_FAILED;
+  }
+  if (rows->count == 0 && options->process_id != 0) {
+    message_print(name, NULL, "process %" PRIu64 " publishes nothing", options->process_id);
+    return EXIT_FAILED;
+  }
+  qsort(rows->rows, rows->count, rows->rows == NULL ? 1 : sizeof *rows->rows, reserved_compare);
+  return EXIT_FINE;
+}
+
+static void interval_sleep(double seconds) {
+  struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
+  }
+}
+
+static int rounds_run(const char *name, const top_options *options) {
+  top_rows before = {.count = 0}, now;
+  int status;
+  while ((status = round_read(name, options, &now)) == EXIT_FINE) {
+    rates_find(&now, &before, options->interval);
+    if (options->json)
+      json_print(&now);
+    else
+      text_print(&now, !options->once && isatty(STDOUT_FILENO));
+    free(before.rows);
+    before = now;
+    if (options->once || fflush(stdout) != 0) break;
+    interval_sleep(options->interval);
+  }
+  if (status != EXIT_FINE) free(now.rows);
+  free(before.rows);
+  return status;
+}
+
+static int command_top(int argc, char **argv) {
+  static char name[] = "lade top";
+  const struct argp argp = {option_table, option_parse, "[PID]", documentation, NULL, NULL, NULL};
+  top_options options = {.interval = 1};
+  options_read(&argp, name, argc, argv, &options);
+  return snapshot_source_end(name, rounds_run(name, &options));
+}
+
+const subcommand subcommand_top = {"top", "show the memory of processes that publish it, live", command_top};
