@@ -42,7 +42,7 @@ has() {
 completes "replay" re
 completes "save settings snapshot stats" s
 completes "--version" --v
-completes "topo" help t
+completes "top topo" help t
 for command in diff load replay save settings snapshot stats top topo; do
   has "$command" ''
   has --json "$command" --
