@@ -30,12 +30,12 @@ static bool map_grow(ladei_pair_map *map) {
 }
 
 uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t second) {
+  ladei_pair_map_entry *known = map->room == 0 ? NULL : &map->entries[place_of(map, first, second)];
+  if (known != NULL && known->used) return &known->value;
   if (map->count * 2 >= map->room && !map_grow(map)) return NULL;
   ladei_pair_map_entry *entry = &map->entries[place_of(map, first, second)];
-  if (!entry->used) {
-    *entry = (ladei_pair_map_entry){first, second, LADE_SNAPSHOT_NONE, 1};
-    map->count++;
-  }
+  *entry = (ladei_pair_map_entry){first, second, LADE_SNAPSHOT_NONE, 1};
+  map->count++;
   return &entry->value;
 }
 

@@ -15,14 +15,13 @@
 
 #include "base/error.h"
 #include "inspect/formats/json_columns.h"
+#include "inspect/pair_map.h"
 
 /* Numbers of different pairs, in the order in which they were first seen. */
 typedef struct numbering {
-  lade_device_pool_id *rows;
-  size_t count, room;
-  uint32_t *places; /* open addressing: number + 1 */
-  size_t place_count;
-  lade_device_pool_id last; /* what was looked up last, and its number */
+  LADEI_INSPECT_TABLE(lade_device_pool_id) pairs;
+  ladei_pair_map numbers;
+  lade_device_pool_id last; /* what was looked up last, and its number: mostly that of the row before */
   uint32_t last_number;
 } numbering;
 
@@ -36,46 +35,25 @@ typedef struct json {
 
 static bool pair_is(lade_device_pool_id a, lade_device_pool_id b) { return a.first == b.first && a.second == b.second; }
 
-/* Where a pair is, or would be. */
-static size_t place_of(const numbering *numbers, lade_device_pool_id pair) {
-  uint64_t hash = (pair.first * 0x9E3779B97F4A7C15u) ^ (pair.second * 0xC2B2AE3D27D4EB4Fu);
-  size_t place = (size_t)(hash ^ hash >> 29) & (numbers->place_count - 1);
-  while (numbers->places[place] != 0 && !pair_is(numbers->rows[numbers->places[place] - 1], pair))
-    place = (place + 1) & (numbers->place_count - 1);
-  return place;
-}
-
-static lade_status places_grow(numbering *numbers) {
-  if (numbers->count < numbers->place_count / 2) return LADE_OK;
-  size_t wanted = numbers->place_count == 0 ? 64 : numbers->place_count * 2;
-  uint32_t *grown = calloc(wanted, sizeof *grown);
-  if (grown == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "json: no memory for %zu streams or pools", wanted);
-  free(numbers->places);
-  numbers->places = grown;
-  numbers->place_count = wanted;
-  for (uint32_t i = 0; i < numbers->count; i++) grown[place_of(numbers, numbers->rows[i])] = i + 1;
-  return LADE_OK;
-}
-
-static lade_status number_add(numbering *numbers, lade_device_pool_id pair) {
-  if (numbers->count > 0 && pair_is(numbers->last, pair)) return LADE_OK;
-  LADEI_TRY(places_grow(numbers));
-  numbers->last = pair;
-  size_t place = place_of(numbers, pair);
-  if (numbers->places[place] != 0) return LADE_OK;
-  lade_device_pool_id *row = LADEI_INSPECT_ADD(numbers);
+/* The number of a pair, a new one where it had none. */
+static lade_status number_add(numbering *all, lade_device_pool_id pair) {
+  if (all->pairs.count > 0 && pair_is(all->last, pair)) return LADE_OK;
+  uint32_t *number = ladei_pair_map_value(&all->numbers, pair.first, pair.second);
+  if (number == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  all->last = pair;
+  if (*number != LADE_SNAPSHOT_NONE) return LADE_OK;
+  lade_device_pool_id *row = LADEI_INSPECT_ADD(&all->pairs);
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = pair;
-  numbers->places[place] = (uint32_t)numbers->count;
+  *number = (uint32_t)(all->pairs.count - 1);
   return LADE_OK;
 }
 
-static uint32_t number_of(numbering *numbers, lade_device_pool_id pair) {
-  if (pair_is(numbers->last, pair)) return numbers->last_number;
-  numbers->last = pair;
-  numbers->last_number = numbers->places[place_of(numbers, pair)] - 1;
-  return numbers->last_number;
+static uint32_t number_of(numbering *all, lade_device_pool_id pair) {
+  if (pair_is(all->last, pair)) return all->last_number;
+  all->last = pair;
+  all->last_number = *ladei_pair_map_value(&all->numbers, pair.first, pair.second); /* it is there */
+  return all->last_number;
 }
 
 static lade_status both_add(json *to, uint64_t stream, lade_device_pool_id pool) {
@@ -235,17 +213,17 @@ static void table_write(json *to, const char *name, const ladei_json_column *col
 
 static void numberings_write(json *to) {
   member(to, ',', "streams");
-  for (size_t i = 0; i < to->streams.count; i++) {
+  for (size_t i = 0; i < to->streams.pairs.count; i++) {
     ladei_output_byte(to->output, i == 0 ? '[' : ',');
-    hex(to, to->streams.rows[i].first);
+    hex(to, to->streams.pairs.rows[i].first);
   }
   text(to, "]");
   member(to, ',', "pools");
-  for (size_t i = 0; i < to->pools.count; i++) {
+  for (size_t i = 0; i < to->pools.pairs.count; i++) {
     text(to, i == 0 ? "[[" : ",[");
-    hex(to, to->pools.rows[i].first);
+    hex(to, to->pools.pairs.rows[i].first);
     text(to, ",");
-    hex(to, to->pools.rows[i].second);
+    hex(to, to->pools.pairs.rows[i].second);
     text(to, "]");
   }
   text(to, "]\n");
@@ -345,9 +323,9 @@ lade_status ladei_inspect_write_json(const lade_snapshot *snapshot, const lade_s
   json to = {.output = output, .snapshot = snapshot};
   lade_status status = numbers_make(&to);
   if (status == LADE_OK) snapshot_write(&to);
-  free(to.streams.rows);
-  free(to.streams.places);
-  free(to.pools.rows);
-  free(to.pools.places);
+  free(to.streams.pairs.rows);
+  free(to.pools.pairs.rows);
+  ladei_pair_map_clear(&to.streams.numbers);
+  ladei_pair_map_clear(&to.pools.numbers);
   return status;
 }

@@ -14,12 +14,11 @@
 #include "inspect/formats/pickle.h"
 
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "inspect/formats/pickle_words.h"
+#include "inspect/frames.h"
 #include "inspect/snapshot.h"
 
 enum {
@@ -190,46 +189,27 @@ static batches map_begin(pickle *to) { return batches_begin(to, OP_EMPTY_DICT, O
 /* What is not known of a frame: bits of the key "unnamed". The texts beside it name module and place instead. */
 enum { NO_FILE = 1, NO_FUNCTION = 2 };
 
-static const lade_snapshot_module *frame_module(const pickle *to, const lade_snapshot_frame *frame) {
-  return frame->module < to->snapshot->modules.count ? &to->snapshot->modules.rows[frame->module] : NULL;
-}
-
-static void file_value(pickle *to, const lade_snapshot_frame *frame, unsigned unnamed) {
-  const lade_snapshot_module *module = frame_module(to, frame);
-  if ((unnamed & NO_FILE) == 0)
-    text_value(to, frame->file);
-  else if (module != NULL && module->path != 0)
-    text_value(to, module->path);
-  else
-    string(to, "??", 2);
-}
-
-static void function_value(pickle *to, const lade_snapshot_frame *frame, unsigned unnamed) {
-  const lade_snapshot_module *module = frame_module(to, frame);
-  char place[32];
-  if ((unnamed & NO_FUNCTION) == 0) {
-    text_value(to, frame->function);
-    return;
-  }
-  if (module != NULL)
-    snprintf(place, sizeof place, "+0x%" PRIx64, frame->address - module->base);
-  else
-    snprintf(place, sizeof place, "0x%" PRIx64, frame->address);
-  string(to, place, strlen(place));
-}
+static void characters_value(pickle *to, const char *characters) { string(to, characters, strlen(characters)); }
 
 static void frame_write(pickle *to, const lade_snapshot_frame *frame) {
+  char place[LADEI_INSPECT_FRAME_ROOM];
   unsigned unnamed = 0;
   if (frame->address != 0) unnamed = (frame->file == 0 ? NO_FILE : 0) | (frame->function == 0 ? NO_FUNCTION : 0);
   op(to, OP_EMPTY_DICT);
   op(to, OP_MARK);
   word(to, LADEI_PICKLE_FILENAME);
-  file_value(to, frame, unnamed);
+  if ((unnamed & NO_FILE) != 0)
+    characters_value(to, ladei_inspect_frame_file(to->snapshot, frame));
+  else
+    text_value(to, frame->file);
   word(to, LADEI_PICKLE_NAME);
-  function_value(to, frame, unnamed);
+  if ((unnamed & NO_FUNCTION) != 0)
+    characters_value(to, ladei_inspect_frame_function(to->snapshot, frame, place));
+  else
+    text_value(to, frame->function);
   key_uint(to, LADEI_PICKLE_LINE, frame->line);
   if (frame->address != 0) key_uint(to, LADEI_PICKLE_ADDRESS, frame->address);
-  if (frame_module(to, frame) != NULL) key_uint(to, LADEI_PICKLE_MODULE, frame->module);
+  if (frame->module < to->snapshot->modules.count) key_uint(to, LADEI_PICKLE_MODULE, frame->module);
   if (unnamed != 0) key_uint(to, LADEI_PICKLE_UNNAMED, unnamed);
   op(to, OP_SETITEMS);
 }

@@ -95,6 +95,18 @@ LADE_TEST(SnapshotFiles, GetOverNoMemoryAtEveryAllocation) {
   lade_snapshot_destroy(snapshot);
 }
 
+/* A map of pairs that was exactly half full grew when it was only looked into, which writers do not expect to fail. */
+LADE_TEST(SnapshotFiles, LookUpStreamsWithoutMemory) {
+  lade_snapshot *snapshot = sample_create(&sample_small);
+  LADE_ASSERT(snapshot != NULL);
+  for (size_t i = 0; i < snapshot->segments.count; i++) snapshot->segments.rows[i].stream = 0;
+  for (size_t i = 0; i < snapshot->events.count; i++) snapshot->events.rows[i].stream = i % 31;
+  snapshot->events.rows[snapshot->events.count - 1].stream = 31;
+  writing what = {snapshot, LADE_SNAPSHOT_JSON};
+  each_failure(snapshot_write, &what);
+  lade_snapshot_destroy(snapshot);
+}
+
 /* --- which reader --------------------------------------------------------------------------------------------------------- */
 
 static void expect_read(const char *text, lade_status expected, const char *message) {
