@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
 
@@ -94,15 +95,16 @@ static __attribute__((noinline)) ladei_pinned_history_chunk *chunk_renew(ladei_p
 }
 
 /* Y3 */
-static void event_lose(ladei_pinned_history *history, const ladei_history_event *event) {
+static void event_lose(ladei_pinned_history *history, uint64_t order) {
   ladei_lock_acquire(&history->lock);
-  if (event->order > history->cut) history->cut = event->order;
+  if (order > history->cut) history->cut = order;
   ladei_lock_release(&history->lock);
 }
 
 /* Y1. The shard's lock is held: `ticks` were read before it, but for the processor's counter. */
-static void event_stamp(ladei_pinned_history *history, ladei_pinned_history_shard *shard, uint64_t ticks,
-                        ladei_history_event *event) {
+static inline __attribute__((always_inline)) void event_stamp(ladei_pinned_history *history,
+                                                              ladei_pinned_history_shard *shard, uint64_t ticks,
+                                                              ladei_history_event *event) {
   uint64_t last = atomic_load_explicit(&shard->last_order, memory_order_relaxed);
   if (history->clock == LADEI_HISTORY_CLOCK_TSC) {
     ticks = ladei_history_ticks(LADEI_HISTORY_CLOCK_TSC);
@@ -121,22 +123,31 @@ static uint64_t ticks_before_lock(const ladei_pinned_history *history) {
                                                        : ladei_history_ticks(history->clock);
 }
 
-/* Adds a stamped event behind the others; it keeps references of its own. */
-static void event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard,
-                         const ladei_history_event *event) {
+/* Adds a stamped event behind the others; it keeps references of its own. It is written where it stays: a copy of what was just
+ * written by words makes the processor wait. */
+static inline __attribute__((always_inline)) void
+event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, const ladei_history_event *event) {
   const lade_history_options *options = ladei_pinned_history_options(history);
   if (options != NULL && (options->skip_actions >> event->action & 1u) != 0) return;
   ladei_pinned_history_chunk *chunk = shard->open;
   if (chunk == NULL || chunk->count == CHUNK) chunk = chunk_renew(history, shard);
   shard->count++;
   if (chunk == NULL) {
-    event_lose(history, event);
+    event_lose(history, event->order);
     return;
   }
   ladei_history_event *place = &chunk->events[chunk->count++];
-  *place = *event;
+  place->order = event->order;
+  place->ticks = event->ticks;
+  place->address = event->address;
+  place->bytes = event->bytes;
+  place->stream = NULL;
+  place->pool.first = place->pool.second = 0;
+  place->context = event->context;
   place->tags = ladei_history_tags_take(&history->lost_contexts);
-  ladei_history_context_retain(place->context);
+  place->device = -1;
+  place->action = event->action;
+  ladei_history_context_retain(event->context);
 }
 
 static bool contexts_in_events(const ladei_pinned_history *history) {
@@ -209,7 +220,7 @@ void ladei_pinned_history_begin(ladei_pinned_history *history, unsigned level, l
   const lade_history_options *options = ladei_pinned_history_options(history);
   call->history = options == NULL ? NULL : history;
   call->context = call->dead = NULL;
-  call->entered = false;
+  call->entered = call->held = false;
   if (options == NULL) return;
   call->ticks = ticks_before_lock(history);
   if (options->level == LADE_CONTEXT_NEVER) return;
@@ -226,20 +237,27 @@ static ladei_history_context *unreferenced_take(ladei_pinned_history *history) {
   return dead;
 }
 
-void ladei_pinned_history_end(ladei_pinned_history_call *call) {
-  if (call->history == NULL) return;
-  if (call->entered) ladei_history_call_end(&call->call);
-  bool work = atomic_load_explicit(&call->history->work, memory_order_relaxed);
-  if (call->context == NULL && call->dead == NULL && !work) return;
+/* What is let go of by the program's own callback. */
+static __attribute__((noinline)) void call_release(ladei_pinned_history_call *call, bool work) {
+  int cancellation = ladei_cancellation_hold();
   lade_error saved;
   ladei_error_save(&saved);
   ladei_history_context_release(call->context);
   ladei_history_contexts_destroy(call->dead);
   if (work) ladei_history_contexts_destroy(unreferenced_take(call->history));
   ladei_error_restore(&saved);
+  ladei_cancellation_resume(cancellation);
 }
 
-static ladei_history_event event_make(lade_device_action action, uint64_t address, uint64_t bytes) {
+void ladei_pinned_history_end(ladei_pinned_history_call *call) {
+  if (call->history == NULL) return;
+  if (call->entered) ladei_history_call_end(&call->call);
+  bool work = atomic_load_explicit(&call->history->work, memory_order_relaxed);
+  if (call->context != NULL || call->dead != NULL || work) call_release(call, work);
+  if (call->held) ladei_cancellation_resume(call->cancellation);
+}
+
+static inline ladei_history_event event_make(lade_device_action action, uint64_t address, uint64_t bytes) {
   return (ladei_history_event){{.address = address, .bytes = bytes, .device = -1, .action = (uint32_t)action}};
 }
 

@@ -113,6 +113,8 @@ typedef struct ladei_pinned_history_call {
   ladei_pinned_history_shard *shard; /* between free_enter and free_leave */
   ladei_history_call call;
   bool entered;
+  bool held; /* the thread cannot be cancelled: callbacks may run */
+  int cancellation;
   uint64_t ticks; /* where the clock is not the processor's counter */
 } ladei_pinned_history_call;
 

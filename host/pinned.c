@@ -246,11 +246,9 @@ static __attribute__((noinline)) void *alloc_fast_recorded(ladei_pinned_history 
   ladei_pinned_history_call own;
   void *block = alloc_fast(pool, pool->cache_id, bytes);
   if (block == NULL) return NULL;
-  int cancellation = ladei_cancellation_hold();
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
   ladei_pinned_history_alloc(&own, (uintptr_t)block, bytes);
   ladei_pinned_history_end(&own);
-  ladei_cancellation_resume(cancellation);
   return block;
 }
 
@@ -439,12 +437,10 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   lade_status status = LADE_OK;
   if (pointer == NULL) return LADE_OK;
   if (history == NULL) return block_take_back(pool, pointer, quiet, call, &own);
-  int cancellation = ladei_cancellation_hold();
   ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
   if (quiet || !free_fast(pool, pool->cache_id, pointer, &own))
     status = block_take_back(pool, pointer, quiet, call, &own);
   ladei_pinned_history_end(&own);
-  ladei_cancellation_resume(cancellation);
   return status;
 }
 

@@ -70,51 +70,85 @@ static uint64_t event_ticks(ladei_device_history *history) {
   return history->ticks;
 }
 
-/* Puts the event behind the others; it keeps references of its own. */
-static void ring_append(ladei_device_history *history, const lade_device_event *event) {
+/* What an event says, before it has a place. */
+typedef struct event_facts {
+  lade_device_action action;
+  uint64_t address, bytes;
+  lade_stream stream;
+  lade_device_pool_id pool;
+  ladei_history_context *context; /* the caller's */
+} event_facts;
+
+/* The place of the next event: behind the others, or that of the oldest one. */
+static inline __attribute__((always_inline)) ladei_history_event *ring_place(ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
   ladei_history_event *place = &history->events[history->next];
   if (history->count == history->capacity) {
-    ladei_history_context_drop(&history->unreferenced, place->context);
+    if (place->context != NULL) {
+      ladei_history_context_drop(&history->unreferenced, place->context);
+      ladei_device_history_work_note(history);
+    }
     ladei_history_tags_release(place->tags);
-    ladei_device_history_work_note(history);
   } else {
     history->count++;
   }
   if (++history->next == history->capacity) history->next = 0;
   history->appended++;
-  place->shown = *event;
+  return place;
+}
+
+/* The event keeps references of its own. It is written where it stays: a copy of what was just written by words makes the
+ * processor wait, which costs more than all else here. */
+static inline __attribute__((always_inline)) void ring_append(ladei_device_history *history, uint64_t sequence,
+                                                              const event_facts *facts) {
+  ladei_history_event *place = ring_place(history);
+  place->order = sequence;
   place->ticks = event_ticks(history);
+  place->address = facts->address;
+  place->bytes = facts->bytes;
+  place->stream = facts->stream;
+  place->pool.first = facts->pool.first;
+  place->pool.second = facts->pool.second;
+  place->context = facts->context;
   place->tags = ladei_history_tags_take(&history->lost_contexts);
-  ladei_history_context_retain(place->context);
+  place->device = history->device;
+  place->action = (uint32_t)facts->action;
+  ladei_history_context_retain(facts->context);
 }
 
 /* For trackers: times of theirs do not wait for a conversion. */
-static void event_track(ladei_device_heap *heap, lade_device_event *event, uint64_t block_bytes) {
+static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint64_t sequence, const event_facts *facts,
+                                                  uint64_t block_bytes) {
   ladei_device_history *history = heap->listener_state;
   uint64_t now_ns = atomic_load_explicit(&history->call_ns, memory_order_relaxed);
   if (now_ns > history->now_ns) history->now_ns = now_ns;
-  event->time_ns = history->now_ns;
+  lade_device_event event = {.sequence = sequence,
+                             .time_ns = history->now_ns,
+                             .address = facts->address,
+                             .bytes = facts->bytes,
+                             .stream = facts->stream,
+                             .pool = facts->pool,
+                             .context = facts->context,
+                             .device = history->device,
+                             .action = (uint32_t)facts->action};
   lade_device_event_totals totals = {.struct_size = sizeof totals,
                                      .block_bytes = block_bytes,
                                      .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
                                      .reserved_bytes = ladei_device_gauges_current(&heap->counters.reserved_bytes)};
-  ladei_device_trackers_queue(history, event, &totals);
+  ladei_device_trackers_queue(history, &event, &totals);
   atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }
 
-/* Completes the event and gives it to the ring and to the trackers' queue. `context` stays the caller's. */
-static void event_add(ladei_device_heap *heap, lade_device_event event, ladei_history_context *context,
-                      uint64_t block_bytes) {
+/* Gives the event to the ring and to the trackers' queue. */
+static inline __attribute__((always_inline)) void event_add(ladei_device_heap *heap, event_facts facts,
+                                                            uint64_t block_bytes) {
   ladei_device_history *history = heap->listener_state;
-  bool kept = history->enabled && !action_is_skipped(history, event.action);
+  bool kept = history->enabled && !action_is_skipped(history, (uint32_t)facts.action);
   bool tracked = atomic_load_explicit(&history->tracked, memory_order_relaxed);
   if (!kept && !tracked) return;
-  event.sequence = history->sequence++;
-  event.device = history->device;
-  event.context = context;
-  if (kept) ring_append(history, &event);
-  if (tracked) event_track(heap, &event, block_bytes);
+  uint64_t sequence = history->sequence++;
+  if (kept) ring_append(history, sequence, &facts);
+  if (tracked) event_track(heap, sequence, &facts, block_bytes);
 }
 
 /* What events show of a context: nothing below LADE_CONTEXT_ALLOC. */
@@ -130,12 +164,10 @@ static lade_device_pool_id pool_of(const ladei_device_heap_segment *segment) {
   return private_pool == NULL ? (lade_device_pool_id){0, 0} : private_pool->id;
 }
 
-static lade_device_event block_event(const ladei_device_block *block, lade_device_action action) {
-  return (lade_device_event){.address = block->address,
-                             .bytes = block->requested,
-                             .stream = block->segment->stream.handle,
-                             .pool = pool_of(block->segment),
-                             .action = action};
+static inline __attribute__((always_inline)) event_facts
+block_event(const ladei_device_block *block, lade_device_action action, ladei_history_context *context) {
+  const ladei_device_heap_segment *segment = block->segment;
+  return (event_facts){action, block->address, block->requested, segment->stream.handle, pool_of(segment), context};
 }
 
 static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *block) {
@@ -146,7 +178,7 @@ static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *bloc
     ladei_history_context_retain(context);
     block->context = context;
   }
-  event_add(heap, block_event(block, LADE_DEVICE_ALLOC), event_context(history, context), block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_ALLOC, event_context(history, context)), block->size);
 }
 
 /* The free's own context, or that of the allocation. */
@@ -157,12 +189,12 @@ static ladei_history_context *free_context(const ladei_device_heap *heap, const 
 
 static void block_free_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED), free_context(heap, block), block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_REQUESTED, free_context(heap, block)), block->size);
 }
 
 static void block_done_record(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED), free_context(heap, block), block->size);
+  event_add(heap, block_event(block, LADE_DEVICE_FREE_COMPLETED, free_context(heap, block)), block->size);
   ladei_device_history *history = heap->listener_state;
   ladei_history_context_drop(&history->unreferenced, block->context);
   block->context = NULL;
@@ -181,9 +213,11 @@ static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_seg
     ladei_history_context_retain(context);
     segment->context = context;
   }
-  lade_device_event event = {
-      .address = address, .bytes = bytes, .stream = segment->stream.handle, .pool = pool_of(segment), .action = action};
-  event_add(heap, event, event_context(history, context == NULL && !comes ? segment->context : context), bytes);
+  if (context == NULL && !comes) context = segment->context;
+  event_add(
+      heap,
+      (event_facts){action, address, bytes, segment->stream.handle, pool_of(segment), event_context(history, context)},
+      bytes);
 }
 
 static void segment_gone_record(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
@@ -220,9 +254,8 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool) {
   ladei_device_heap_assert_locked(heap);
-  lade_device_event event = {.address = address, .bytes = bytes, .stream = stream, .pool = pool, .action = action};
   ladei_history_context *context = action == LADE_DEVICE_SNAPSHOT ? NULL : operation_context(heap->listener_state);
-  event_add(heap, event, event_context(heap->listener_state, context), 0);
+  event_add(heap, (event_facts){action, address, bytes, stream, pool, event_context(heap->listener_state, context)}, 0);
 }
 
 void ladei_device_history_note_drop(ladei_device_history *history, ladei_device_block *block) {
@@ -236,9 +269,9 @@ void ladei_device_history_note(ladei_device_heap *heap, ladei_device_block *bloc
   ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->listener_state;
   if (block == NULL) {
-    event_add(heap, (lade_device_event){.action = LADE_DEVICE_USER_DEFINED}, event_context(history, note), 0);
+    event_add(heap, (event_facts){.action = LADE_DEVICE_USER_DEFINED, .context = event_context(history, note)}, 0);
   } else {
-    event_add(heap, block_event(block, LADE_DEVICE_ANNOTATE), note, block->size);
+    event_add(heap, block_event(block, LADE_DEVICE_ANNOTATE, note), block->size);
     ladei_device_history_note_drop(history, block);
   }
   if (block != NULL && history->enabled) {
