@@ -6,7 +6,7 @@
  *                of 16 frames at allocs, by lade's ways and by backtrace() of the program's own; stacks at frees, too
  * pinned_pair    a block of 4 KiB, the same
  * pinned_threads the same, a thread alone against two with a block each, by pair of all of them
- * pinned_copy    the copy of 100,000 events of a pool
+ * pinned_copy    the copy of 100,000 events of a pool; against that of a device, which has one ring
  * pinned_wait    the longest pair of another thread meanwhile; against the longest without. On a machine with other work, this shows
  *                that work too
  *
@@ -149,7 +149,8 @@ static bool pair_case(bench *b, const bench_case *self, bool pinned) {
   bench_variant variants[RIGS];
   bool fine = true;
   for (int i = 0; i < RIGS && fine; i++) {
-    rigs[i].pairs = (bench_is_quick(b) ? (size_t)PAIRS_QUICK : (size_t)PAIRS) / (settings[i].how == BACKTRACE ? 10u : 1u);
+    rigs[i].pairs =
+        (bench_is_quick(b) ? (size_t)PAIRS_QUICK : (size_t)PAIRS) / (settings[i].how == BACKTRACE ? 10u : 1u);
     fine = rig_open(&rigs[i], pinned) && (!settings[i].on || history_set(&rigs[i], settings[i].level, settings[i].how));
     variants[i] = (bench_variant){settings[i].name, pair_run, &rigs[i]};
   }
@@ -243,11 +244,13 @@ static bool events_fill(const rig *r) {
 }
 
 static bool pinned_copy_case(bench *b, const bench_case *self) {
-  rig r = {.pairs = 0};
-  bool fine = rig_open(&r, true) && history_set(&r, LADE_CONTEXT_NEVER, NONE) && events_fill(&r);
-  bench_variant variants[] = {{"lade", copy_run, &r}};
-  fine = fine && bench_measure(b, self->name, json_pack("{s:i}", "events", EVENTS), "ms", variants, 1);
-  return rig_close(&r) && fine;
+  rig pool = {.pairs = 0}, device = {.pairs = 0};
+  bool fine = rig_open(&pool, true) && history_set(&pool, LADE_CONTEXT_NEVER, NONE) && events_fill(&pool);
+  fine = fine && rig_open(&device, false) && history_set(&device, LADE_CONTEXT_NEVER, NONE);
+  for (int i = 0; i < EVENTS / 3 + 1 && fine; i++) fine = pair(&device);
+  bench_variant variants[] = {{"lade", copy_run, &pool}, {"of a device", copy_run, &device}};
+  fine = fine && bench_measure(b, self->name, json_pack("{s:i}", "events", EVENTS), "ms", variants, 2);
+  return rig_close(&pool) && rig_close(&device) && fine;
 }
 
 typedef struct watcher {
