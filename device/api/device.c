@@ -377,6 +377,10 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   uint64_t bytes = ladei_device_gauges_current(&allocator->heap.counters.allocated_bytes);
   size_t captures = atomic_load(&allocator->capture_count);
   bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);
+  if (allocator->frees_held > 0) {
+    return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: frees to the driver are held",
+                       allocator->device);
+  }
   if (allocator->scope_count > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: %llu scopes of pools are open",
                        allocator->device, (unsigned long long)allocator->scope_count);

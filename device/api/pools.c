@@ -83,3 +83,24 @@ lade_status lade_device_provider_set(lade_device_allocator *allocator, const lad
   LADEI_DEVICE_CALL_HELD(status, provider_set, allocator, provider);
   return status;
 }
+
+/* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
+
+lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  LADEI_DEVICE_CALL_HELD(status, set_caching, allocator, enabled);
+  return ladei_device_recounted(allocator, status);
+}
+
+lade_status lade_device_frees_hold(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, frees_hold, allocator);
+  return status;
+}
+
+lade_status lade_device_frees_resume(lade_device_allocator *allocator) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, frees_resume, allocator);
+}

@@ -16,9 +16,11 @@
   .ipc_export = ladei_device_native_ipc_export, .shared_export = ladei_device_native_shared_export,                    \
   .pool_begin = ladei_device_native_pool_begin, .pool_end = ladei_device_native_pool_end,                              \
   .pool_release = ladei_device_native_pool_release, .pool_live_equals = ladei_device_native_pool_live_equals,          \
-  .provider_set = ladei_device_native_provider_set, .pool_create = ladei_device_native_pool_create,                    \
-  .pool_retain = ladei_device_native_pool_retain, .pool_info_get = ladei_device_native_pool_info_get,                  \
-  .pool_trim = ladei_device_native_pool_trim, .scope_begin_thread = ladei_device_native_scope_begin_thread,            \
+  .set_caching = ladei_device_native_set_caching, .frees_hold = ladei_device_native_frees_hold,                        \
+  .frees_resume = ladei_device_native_frees_resume, .provider_set = ladei_device_native_provider_set,                  \
+  .pool_create = ladei_device_native_pool_create, .pool_retain = ladei_device_native_pool_retain,                      \
+  .pool_info_get = ladei_device_native_pool_info_get, .pool_trim = ladei_device_native_pool_trim,                      \
+  .scope_begin_thread = ladei_device_native_scope_begin_thread,                                                        \
   .scope_begin_streams = ladei_device_native_scope_begin_streams, .scope_end = ladei_device_native_scope_end,          \
   .checkpoint_get = ladei_device_native_checkpoint_get, .checkpoint_set = ladei_device_native_checkpoint_set
 

@@ -193,8 +193,9 @@ static void block_leave_outside(ladei_device_heap *heap, ladei_device_block *blo
   if (block != NULL && at < end) (void)block_leave_granules(heap, block, at, end, leaving);
 }
 
-void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                    const ladei_device_range *ranges, size_t count, ladei_device_block_list *leaving) {
+/* `wanted`: of segments that are wanted back alone. */
+static void pool_pick(ladei_device_heap *heap, ladei_device_block_pool *pool, const ladei_device_range *ranges,
+                      size_t count, bool wanted, ladei_device_block_list *leaving) {
   ladei_device_heap_assert_locked(heap);
   assert(heap->grants == 0);
   ladei_device_recent_forget_all(heap);
@@ -203,6 +204,7 @@ void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_
   ladei_device_block *next;
   for (ladei_device_block *block = all_first(pool); block != NULL; block = next) {
     next = all_next(pool, block);
+    if (wanted && !block->segment->wanted_back) continue;
     if (ladei_device_heap_segment_expandable(block->segment)) {
       block_leave_outside(heap, block, ranges, count, leaving);
     } else if (!ladei_device_block_is_split(block)) {
@@ -212,7 +214,17 @@ void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_
   }
 }
 
+void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                    const ladei_device_range *ranges, size_t count, ladei_device_block_list *leaving) {
+  pool_pick(heap, pool, ranges, count, false, leaving);
+}
+
+void ladei_device_pool_pick_wanted(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                   ladei_device_block_list *leaving) {
+  pool_pick(heap, pool, NULL, 0, true, leaving);
+}
+
 void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                 ladei_device_block_list *leaving) {
-  ladei_device_pool_pick_outside(heap, pool, NULL, 0, leaving);
+  pool_pick(heap, pool, NULL, 0, false, leaving);
 }

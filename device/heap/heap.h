@@ -125,6 +125,7 @@ typedef struct ladei_device_heap_segment {
   bool oversize_counted;                          /* it is in the oversize_segments gauge */
   bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
   bool counted_out;                               /* hidden, and gone: no counter has it any more */
+  bool wanted_back;                               /* it would have gone back while frees were held (native/caching.c) */
   struct ladei_device_block *hidden;              /* its only block, while it is hidden; else NULL */
   struct ladei_history_context *context;          /* of the allocation that it was got for; NULL: none */
 } ladei_device_heap_segment;
@@ -420,6 +421,10 @@ void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei
  */
 void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                 ladei_device_block_list *leaving);
+
+/* The same of segments that are wanted back. */
+void ladei_device_pool_pick_wanted(ladei_device_heap *heap, ladei_device_block_pool *pool,
+                                   ladei_device_block_list *leaving);
 
 /* Addresses [begin, end). */
 typedef struct ladei_device_range {

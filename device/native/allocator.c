@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/heap/recent.h"
+#include "device/native/caching.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -44,7 +45,7 @@ static inline ladei_device_block_pool *pool_choose(lade_device_allocator *alloca
                                                    size_t rounded) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
-  if (allocator->routes != NULL) chosen = ladei_device_route_choose(allocator, stream_key);
+  if (allocator->routed > 0) chosen = ladei_device_route_choose(allocator, stream_key);
   if (chosen != NULL) return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
   return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
 }
@@ -65,6 +66,8 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
   ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
+  ladei_device_pool_pick_all(heap, &allocator->uncached.small_pool, leaving);
+  ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0) continue;
     holes_mark(heap, pool);
@@ -282,9 +285,11 @@ static lade_status request_seek(lade_device_allocator *allocator, ladei_device_r
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
+  bool uncached = ladei_device_uncached_any(allocator);
   ladei_lock_release(&allocator->lock);
   uint64_t done = 0;
   lade_status status = ladei_device_uses_process(allocator, LADEI_POLL_CLOSE, &done);
+  if (uncached) ladei_device_uncached_give_back(allocator);
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK) return status;
   if (done > 0) *out = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
@@ -304,7 +309,9 @@ static lade_status request_miss(lade_device_allocator *allocator, ladei_device_r
   lade_status status = ladei_device_provider_refuse(allocator, "lade_device_alloc");
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  request->segment_bytes = ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
+  bool uncached = visited == &allocator->uncached;
+  request->segment_bytes =
+      uncached ? request->rounded : ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
   if (visited != NULL) visited->visitors++;
   status = request_seek(allocator, request, out);
   if (visited != NULL) visited->visitors--;
@@ -445,7 +452,9 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
   }
+  bool uncached = ladei_device_uncached_any(allocator);
   ladei_lock_release(&allocator->lock);
+  if (__builtin_expect(uncached, false)) ladei_device_uncached_give_back(allocator);
   if (status == LADE_OK && block != NULL) {
     ladei_device_uses_add(allocator, block);
     ladei_log_flush();
@@ -457,7 +466,9 @@ void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_de
   ladei_lock_acquire(&allocator->lock);
   DTRACE_PROBE1(lade, device_free, (void *)(uintptr_t)block->address);
   block = block_free(allocator, block);
+  bool uncached = ladei_device_uncached_any(allocator);
   ladei_lock_release(&allocator->lock);
+  if (uncached) ladei_device_uncached_give_back(allocator);
   if (block != NULL) ladei_device_uses_add(allocator, block);
 }
 
@@ -571,6 +582,7 @@ lade_status ladei_device_native_open(lade_device_allocator *allocator, const lad
       .events_only = setup->events_only,
       .order = ladei_device_uses_order,
   };
+  ladei_device_uncached_init(allocator);
   return ladei_retire_create(allocator->runtime, &retire, &allocator->retire);
 }
 

@@ -201,24 +201,29 @@ static uint64_t segment_reserved(const heap_recount *r, const ladei_device_heap_
   return reserved;
 }
 
-static void pools_recount(heap_recount *r) {
+static void private_pool_recount(heap_recount *r, const ladei_device_private_pool *pool, size_t *free_total,
+                                 size_t *hole_total) {
+  pool_recount(r, &pool->small_pool, free_total, hole_total);
+  pool_recount(r, &pool->large_pool, free_total, hole_total);
+  uint64_t segments = 0;
+  uint64_t reserved = 0;
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
+       segment = ladei_device_heap_counted_next(r->heap, segment)) {
+    segments += segment->pool->private_pool == pool;
+    reserved += segment->pool->private_pool == pool ? segment_reserved(r, segment) : 0;
+  }
+  expect(r, segments == pool->segment_count, "I11 segments of a private pool");
+  expect(r, reserved == pool->reserved_bytes.current, "I11 reserved bytes of a private pool");
+}
+
+static void pools_recount(heap_recount *r, const lade_device_allocator *allocator) {
   size_t free_total = 0;
   size_t hole_total = 0;
   pool_recount(r, &r->heap->small_pool, &free_total, &hole_total);
   pool_recount(r, &r->heap->large_pool, &free_total, &hole_total);
-  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
-    pool_recount(r, &pool->small_pool, &free_total, &hole_total);
-    pool_recount(r, &pool->large_pool, &free_total, &hole_total);
-    uint64_t segments = 0;
-    uint64_t reserved = 0;
-    for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(r->heap); segment != NULL;
-         segment = ladei_device_heap_counted_next(r->heap, segment)) {
-      segments += segment->pool->private_pool == pool;
-      reserved += segment->pool->private_pool == pool ? segment_reserved(r, segment) : 0;
-    }
-    expect(r, segments == pool->segment_count, "I11 segments of a private pool");
-    expect(r, reserved == pool->reserved_bytes.current, "I11 reserved bytes of a private pool");
-  }
+  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next)
+    private_pool_recount(r, pool, &free_total, &hole_total);
+  private_pool_recount(r, &allocator->uncached, &free_total, &hole_total);
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
 }
 
@@ -241,6 +246,7 @@ static void routes_recount(heap_recount *r, const lade_device_allocator *allocat
   }
   expect(r, captures == atomic_load(&allocator->capture_count) && scopes == allocator->scope_count,
          "R2 numbers of routes");
+  expect(r, allocator->routed == captures + scopes + allocator->caching_off, "R2 whether anything is routed");
   for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
     scopes -= pool->scope_count;
     lending += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
@@ -324,7 +330,7 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     /* Beside calls that grow or give back, holes of theirs are left out. */
     expect(&r, allocator->slow_path_threads > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
            "E2 held granules");
-    pools_recount(&r);
+    pools_recount(&r, allocator);
     routes_recount(&r, allocator);
     history_recount(&r, allocator);
     stats_compare(&r);

@@ -174,6 +174,10 @@ lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
   lade_status result = LADE_OK;
   uint64_t address = 0;
   if (allocator->held_bytes == 0) return LADE_OK;
+  if (allocator->frees_held > 0) {
+    allocator->frees_kept = true;
+    return LADE_OK;
+  }
   allocator->returns_in_flight++;
   allocator->unmappings++;
   for (ladei_device_block *hole; (hole = held_from(&allocator->heap, address)) != NULL;) {

@@ -10,6 +10,7 @@
 #include "device/native/give_back.h"
 
 #include "base/error.h"
+#include "device/native/caching.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -94,7 +95,8 @@ static void blocks_show(lade_device_allocator *allocator, ladei_device_block *fi
   }
 }
 
-lade_status ladei_device_give_back_emptied(lade_device_allocator *allocator) {
+/* Until none is left. */
+static lade_status emptied_release(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   lade_status result = LADE_OK;
   ladei_device_heap_segment *next;
@@ -113,6 +115,19 @@ lade_status ladei_device_give_back_emptied(lade_device_allocator *allocator) {
   return result;
 }
 
+lade_status ladei_device_give_back_emptied(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  if (allocator->frees_held > 0) {
+    allocator->frees_kept = true;
+    return LADE_OK;
+  }
+  allocator->returns_in_flight++;
+  lade_status status = emptied_release(allocator);
+  allocator->returns_in_flight--;
+  ladei_condition_broadcast(&allocator->returned);
+  return status;
+}
+
 static bool blocks_expandable(const ladei_device_block *first) {
   const ladei_device_block *block = first;
   while (block != NULL && !ladei_device_heap_segment_expandable(block->segment)) block = block->chain;
@@ -121,7 +136,7 @@ static bool blocks_expandable(const ladei_device_block *first) {
 
 lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
-  if (leaving->first == NULL) return LADE_OK;
+  if (leaving->first == NULL || ladei_device_frees_keep(allocator, leaving)) return LADE_OK;
   lade_error error;
   uint64_t kept_bytes = 0;
   uint64_t gone_bytes = 0;
@@ -145,7 +160,7 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
     if (block->gone) gone_bytes += block->size;
     block_commit(allocator, block);
   }
-  lade_status holes = expandable ? ladei_device_give_back_emptied(allocator) : LADE_OK;
+  lade_status holes = expandable ? emptied_release(allocator) : LADE_OK;
   allocator->returns_in_flight--;
   allocator->unmappings -= expandable;
   allocator->returns++;

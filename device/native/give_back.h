@@ -9,7 +9,7 @@
  * Gives back the blocks of a list: plain segments by a free, granules of expandable ones by unmapping. What the driver
  * refuses becomes free again, and so does what would break a capture (finish.c), which is counted. Returned after all were
  * tried: the first refusal; LADE_ERR_CAPTURE where captures kept something, `kept_bytes` of the list, and nothing else
- * was refused. `gone_bytes` of the list: what the driver took.
+ * was refused. While frees are held (caching.c), all blocks are free again, for LADE_OK. `gone_bytes` of the list: what the driver took.
  */
 lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_device_block_list *leaving);
 

@@ -33,6 +33,9 @@ lade_status ladei_device_native_scope_begin_streams(lade_device_allocator *alloc
                                                     const lade_stream *streams, size_t stream_count,
                                                     uint64_t *out_scope);
 lade_status ladei_device_native_scope_end(lade_device_allocator *allocator, uint64_t scope);
+lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bool enabled);
+lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator);
+lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator);
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
 lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocator, lade_device_pool_id id,
                                                  void *const *pointers, size_t count, bool *out_equal);

@@ -9,6 +9,8 @@
  * with LADE_DEVICE_NEWEST_POOL the one begun last: where the newest route that takes the request is a capture, the captures
  * decide among themselves.
  *
+ * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `routed` counts all that.
+ *
  * R1  A route keeps its pool: of captures by `capturing`, of scopes by a use.
  * R2  capture_count and scope_count are the numbers of routes of their kind; a pool's scope_count that of scopes to it.
  * R3  While there is a route, thread caches are empty (state/thread_caches.h, T6): they know no routes.
@@ -46,7 +48,8 @@ ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator
     newest = route;
     if (oldest_capture == NULL && route->kind == LADEI_DEVICE_ROUTE_CAPTURE) oldest_capture = route;
   }
-  if (newest == NULL) return NULL;
+  if (newest == NULL)
+    return allocator->caching_off ? (ladei_device_private_pool *)(uintptr_t)&allocator->uncached : NULL;
   bool oldest = newest->kind == LADEI_DEVICE_ROUTE_CAPTURE && !allocator->heap.settings.newest_pool;
   return oldest ? oldest_capture->pool : newest->pool;
 }
@@ -86,6 +89,7 @@ lade_status ladei_device_route_create(lade_device_allocator *allocator, const ch
 /* R2 */
 static void route_count(lade_device_allocator *allocator, const ladei_device_route *route, uint64_t more,
                         uint64_t less) {
+  allocator->routed += more - less;
   if (route->kind == LADEI_DEVICE_ROUTE_CAPTURE) {
     atomic_fetch_add_explicit(&allocator->capture_count, (size_t)(more - less), memory_order_relaxed);
     return;

@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/cancellation.h"
@@ -55,6 +56,7 @@ typedef struct oom_facts {
   bool private_more;      /* there may be more of them: not all was looked at */
   uint64_t reserved_bytes;
   uint64_t held_bytes; /* that the driver refused to take back */
+  bool frees_held;     /* nothing may be given back meanwhile */
   bool pending;
   bool capturing;  /* and nothing may be given back then: PyTorch's decision */
   bool expandable; /* or no backend that could be */
@@ -95,6 +97,7 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   lade_device_stats stats = ladei_device_heap_stats(heap);
   private_bytes_sum(heap, facts);
   facts->held_bytes = allocator->held_bytes;
+  facts->frees_held = allocator->frees_held > 0;
   facts->limit_bytes = ladei_device_fraction_limit(allocator);
   if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
   facts->capturing = atomic_load(&allocator->capture_count) > 0 && heap->settings.reference;
@@ -209,9 +212,10 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
     snprintf(kept, sizeof kept, "; %s stayed cached, as giving them back would break a capture",
              size_format(request->kept_bytes).text);
   }
-  char held[80] = "";
+  char held[112] = "";
   if (facts->held_bytes > 0)
     snprintf(held, sizeof held, "; %s that the driver refused to take back", size_format(facts->held_bytes).text);
+  if (facts->frees_held) snprintf(held + strlen(held), sizeof held - strlen(held), "; frees to the driver are held");
   bool hint = unallocated >= request->segment_bytes && !facts->expandable;
   return ladei_error(status, cause->native_code,
                      "device %d is out of memory: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "

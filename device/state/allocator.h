@@ -129,6 +129,7 @@ struct lade_device_allocator {
 
   ladei_device_route *routes;       /* captures and scopes under way, in order of arrival */
   atomic_size_t capture_count;      /* captures among them; written under the lock */
+  uint64_t routed;                  /* routes, and 1 while caching is off: 0 for nearly all requests */
   uint64_t scope_count;             /* scopes among them */
   uint64_t scopes;                  /* begun so far: the number of the last one */
   uint64_t pools_named;             /* ids that were chosen here so far */
@@ -137,6 +138,12 @@ struct lade_device_allocator {
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
   ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count;     /* their number; written under the lock */
+
+  /* caching.c */
+  bool caching_off;                   /* requests that no route takes go to `uncached` */
+  ladei_device_private_pool uncached; /* in no list, never in use: what is free in it goes back at once */
+  uint64_t frees_held;                /* holds: nothing goes back to the driver */
+  bool frees_kept;                    /* something would have gone back meanwhile */
 
   /* provider.c */
   lade_device_plugin provider; /* of the segments of pools without one of their own, if alloc is not NULL */

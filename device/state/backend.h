@@ -76,6 +76,9 @@ typedef struct ladei_device_backend {
   lade_status (*scope_begin_streams)(lade_device_allocator *allocator, lade_device_pool_id id,
                                      const lade_stream *streams, size_t stream_count, uint64_t *out_scope);
   lade_status (*scope_end)(lade_device_allocator *allocator, uint64_t scope);
+  lade_status (*set_caching)(lade_device_allocator *allocator, bool enabled);
+  lade_status (*frees_hold)(lade_device_allocator *allocator);
+  lade_status (*frees_resume)(lade_device_allocator *allocator);
   lade_status (*provider_set)(lade_device_allocator *allocator, const lade_device_plugin *provider);
   lade_status (*pool_live_equals)(lade_device_allocator *allocator, lade_device_pool_id id, void *const *pointers,
                                   size_t count, bool *out_equal);

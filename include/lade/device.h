@@ -511,6 +511,47 @@ LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime,
  */
 LADE_API lade_status lade_device_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider);
 
+/* ---- Between the cache and the driver ---------------------------------------------------------------------------- */
+
+/**
+ * Turn caching off or on again, for a phase of the program or a tool that looks for wrong accesses.
+ *
+ * While it is off, each request that the default pools would serve gets memory of its own from the driver (or provider), of
+ * its size rounded up to 512 bytes, and its free gives that back at once: after the work queued on its stream, which is waited
+ * for, and once other streams that were recorded are done. What is cached stays so until it is given back; blocks handed out
+ * before go to the cache at their free, those from the driver back to it, whatever the switch says then. Captures and scopes
+ * keep their pools. All is counted, limited and in history and snapshots as ever; LADE_DEVICE_UNCACHED does none of that.
+ *
+ * Threads: any; calls under way finish as they began. Waits: never. Errors: LADE_ERR_UNSUPPORTED where the backend is not
+ * native, or with LADE_DEVICE_UNCACHED; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_set_caching(lade_device_allocator *allocator, bool enabled);
+
+/**
+ * Hold the driver's frees: from the return of this call until as many lade_device_frees_resume() no memory of the allocator goes
+ * back to the driver or a provider, so that none interleaves with calls that cannot bear it (collective communication).
+ *
+ * What would have gone back stays cached, serves requests, and goes at the resume where it is still free. A request that
+ * would need memory to go back for it fails with LADE_ERR_OUT_OF_DEVICE_MEMORY (LADE_ERR_LIMIT), the text naming the hold: it
+ * does not wait, as the thread that holds may be waiting for it. lade_device_pool_trim() and the allocator's end answer
+ * LADE_ERR_BUSY. A hold is a count and belongs to no thread: one whose thread has exited is resumed by another. (Memory that a
+ * request just got from the driver and cannot keep, for lack of host memory, goes back even so.)
+ *
+ * Threads: any. Waits: for memory that is on its way back. Errors: LADE_ERR_BUSY inside a provider's callback, which may be
+ * what is waited for; LADE_ERR_UNSUPPORTED where the backend is not native, or with LADE_DEVICE_UNCACHED;
+ * LADE_ERR_INVALID_ARGUMENT; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_frees_hold(lade_device_allocator *allocator);
+
+/**
+ * Take one hold back. The last one gives back what was kept meanwhile and is still free.
+ *
+ * Threads: any. Waits: as lade_device_empty_cache(), except for the streams that still use freed blocks. Errors:
+ * LADE_ERR_INVALID_ARGUMENT where nothing is held; those of the driver, the hold taken back and the memory cached;
+ * LADE_ERR_UNSUPPORTED; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_device_frees_resume(lade_device_allocator *allocator);
+
 /* ---- Questions, other devices ------------------------------------------------------------------------------------ */
 
 /**

@@ -60,6 +60,7 @@ struct bench {
   model_block blocks[BLOCKS_MAX]; /* all that were ever handed out; those not in use are free, the newest is right */
   int block_count;
   int own_blocks[ROWS][OWN_BLOCKS];
+  int held;          /* holds of frees: the driver gets nothing */
   void *saved_block; /* of the pool with a checkpoint */
   lade_device_checkpoint *checkpoint;
   const operation *operations[SCHEDULER_THREADS];
@@ -79,6 +80,7 @@ enum { DRIVER = -1 };
 
 /* The memory goes to a block of `stream`, or to the driver. */
 static void model_leave(bench *own, const char *address, size_t bytes, int stream) {
+  if (stream == DRIVER && own->held > 0) LADE_FAIL("%zu bytes go to the driver while frees are held", bytes);
   for (int i = 0; i < own->block_count; i++) {
     const model_block *block = &own->blocks[i];
     if (!overlap(block, address, bytes)) continue;
@@ -181,11 +183,13 @@ static void op_alloc_other(bench *own, int thread) {
 }
 
 /* More than is left beside what is cached. Two of them do not fit. */
+static void op_hold(bench *own, int thread);
+
 static void op_alloc_huge(bench *own, int thread) {
   void *address = NULL;
-  (void)thread;
   lade_status status = lade_device_alloc(own->allocator, HUGE_BYTES, own->streams[0].handle, &address);
-  if (status == LADE_ERR_OUT_OF_DEVICE_MEMORY && own->operations[0] == own->operations[1]) return;
+  bool held = own->operations[1 - thread]->run == op_hold; /* what is cached may not go back for it */
+  if (status == LADE_ERR_OUT_OF_DEVICE_MEMORY && (held || own->operations[0] == own->operations[1])) return;
   if (status != LADE_OK) LADE_FAIL("alloc ended with %s: %s", lade_status_name(status), lade_last_error()->text);
   if (status != LADE_OK) return;
   int place = model_alloc(own, address, HUGE_BYTES, 0);
@@ -303,8 +307,26 @@ static void op_object(bench *own, int thread) {
 }
 
 static void op_trim(bench *own, int thread) {
-  (void)thread;
-  LADE_EXPECT_OK(lade_device_pool_trim(own->allocator, LENDS, NULL, 0, NULL));
+  lade_status status = lade_device_pool_trim(own->allocator, LENDS, NULL, 0, NULL);
+  if (own->operations[1 - thread]->run == op_hold && status == LADE_ERR_BUSY) return;
+  LADE_EXPECT_OK(status);
+}
+
+/* Blocks of the default pools come from the driver and go back to it; the other thread's, too, in between. */
+static void op_uncached(bench *own, int thread) {
+  LADE_EXPECT_OK(lade_device_set_caching(own->allocator, false));
+  op_free(own, thread);
+  op_cycle(own, thread);
+  LADE_EXPECT_OK(lade_device_set_caching(own->allocator, true));
+}
+
+static void op_hold(bench *own, int thread) {
+  LADE_EXPECT_OK(lade_device_frees_hold(own->allocator));
+  own->held++;
+  op_free(own, thread);
+  LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
+  own->held--;
+  LADE_EXPECT_OK(lade_device_frees_resume(own->allocator));
 }
 
 /* The pool is in its saved state always, so what a set frees and makes is the same block. */
@@ -398,6 +420,8 @@ static void op_step(bench *own, int thread) {
   X("pool_released", op_pool_released)                                                                                 \
   X("scope", op_scope)                                                                                                 \
   X("object", op_object)                                                                                               \
+  X("uncached", op_uncached)                                                                                           \
+  X("hold", op_hold)                                                                                                   \
   X("trim", op_trim)                                                                                                   \
   X("checkpoint_get", op_checkpoint_get)                                                                               \
   X("checkpoint_set", op_checkpoint_set)                                                                               \

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two switches between the cache and the driver.
+ *
+ * Caching off: requests that no route takes are served by segments of their own, of the request's rounded size, in a pool that
+ * is never in use; what is free in it goes back at once. All else is as ever, so counters, history and snapshots know these
+ * blocks.
+ *
+ *   on    alloc --> default pools          free --> default pools
+ *   off   alloc --> driver --> uncached    free --> uncached --> driver, of blocks of that pool; others into their pools
+ *
+ * Frees held: nothing goes back to the driver. A hold is a count, no lock: nobody waits for its end, so a thread that exits with
+ * one, or a callback that meets one, blocks nobody.
+ *
+ *   hold      waits for what is on its way back; from then on give_back puts its blocks into the cache again: wanted back
+ *   resume    the last one: of segments wanted back, what is free now goes back
+ *
+ * N1  `uncached` has a block free only until the thread that freed it has offered it to the driver, or where that refused, or
+ *     frees are held; and its use count is 0, so a flush takes it too.
+ * N2  While frees_held > 0, no thread is in a call that gives memory back, except those that begin() found: hold waits for them
+ *     (returns_in_flight). Memory that a growth just got and cannot keep is the exception: it goes back even then.
+ * N3  Memory of a pool that was captured into since, and is in use, does not go back at a resume (P4 in private_pool.c).
+ * Locks: Note [Calls without the lock] in allocator.h.
+ */
+#include "device/native/caching.h"
+
+#include "base/error.h"
+#include "device/native/expandable.h"
+#include "device/native/give_back.h"
+#include "device/native/native.h"
+#include "device/native/private_pool.h"
+#include "device/native/provider.h"
+#include "device/state/thread_caches.h"
+
+/* ---- Caching ----------------------------------------------------------------------------------------------------- */
+
+void ladei_device_uncached_init(lade_device_allocator *allocator) {
+  ladei_device_private_pool *pool = &allocator->uncached;
+  pool->small_pool.is_small = true;
+  pool->small_pool.private_pool = pool->large_pool.private_pool = pool;
+  pool->small_pool.no_split = pool->large_pool.no_split = true;
+}
+
+void ladei_device_uncached_give_back(lade_device_allocator *allocator) {
+  lade_error before;
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
+  ladei_error_save(&before);
+  ladei_lock_acquire(&allocator->lock);
+  ladei_device_await_grants(allocator);
+  ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.small_pool, &leaving);
+  ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.large_pool, &leaving);
+  (void)ladei_device_give_back(allocator, &leaving);
+  ladei_lock_release(&allocator->lock);
+  ladei_error_restore(&before);
+}
+
+lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bool enabled) {
+  ladei_lock_acquire(&allocator->lock);
+  if (!enabled && !allocator->caching_off) {
+    allocator->routed++;
+    ladei_device_thread_caches_pause(allocator);
+  }
+  if (enabled && allocator->caching_off) {
+    allocator->routed--;
+    ladei_device_thread_caches_resume(allocator);
+  }
+  allocator->caching_off = !enabled;
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
+}
+
+/* ---- Holds ------------------------------------------------------------------------------------------------------- */
+
+bool ladei_device_frees_keep(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
+  if (allocator->frees_held == 0) return false;
+  ladei_device_block *next;
+  for (ladei_device_block *block = leaving->first; block != NULL; block = next) {
+    next = block->chain;
+    block->segment->wanted_back = true;
+    (void)ladei_device_block_insert(&allocator->heap, block);
+  }
+  allocator->frees_kept = true;
+  ladei_device_block_list_init(leaving);
+  return true;
+}
+
+lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_frees_hold");
+  if (status == LADE_OK) {
+    allocator->frees_held++;
+    ladei_device_await_idle(allocator); /* N2 */
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
+static void pools_pick_wanted(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_pool_pick_wanted(heap, &heap->small_pool, leaving);
+  ladei_device_pool_pick_wanted(heap, &heap->large_pool, leaving);
+  ladei_device_pool_pick_wanted(heap, &allocator->uncached.small_pool, leaving);
+  ladei_device_pool_pick_wanted(heap, &allocator->uncached.large_pool, leaving);
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    if (pool->use_count > 0 && pool->capture > 0) continue; /* N3 */
+    ladei_device_pool_pick_wanted(heap, &pool->small_pool, leaving);
+    ladei_device_pool_pick_wanted(heap, &pool->large_pool, leaving);
+  }
+  for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment))
+    segment->wanted_back = false;
+}
+
+/* What was kept goes back, unless another hold has begun. Lock held, released in between. */
+static lade_status kept_give_back(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_block_list leaving;
+  ladei_device_block_list_init(&leaving);
+  ladei_device_await_grants(allocator);
+  if (allocator->frees_held > 0 || !allocator->frees_kept) return LADE_OK;
+  allocator->frees_kept = false;
+  pools_pick_wanted(allocator, &leaving);
+  lade_status status = ladei_device_give_back(allocator, &leaving);
+  if (status == LADE_ERR_CAPTURE) status = LADE_OK;
+  if (status == LADE_OK) status = ladei_device_expandable_retry(allocator);
+  if (status == LADE_OK) status = ladei_device_give_back_emptied(allocator);
+  ladei_device_private_pools_forget(allocator);
+  return status;
+}
+
+lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator) {
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_lock_acquire(&allocator->lock);
+  bool held = allocator->frees_held > 0;
+  allocator->frees_held -= held;
+  lade_status status = held && allocator->frees_held == 0 ? kept_give_back(allocator) : LADE_OK;
+  ladei_lock_release(&allocator->lock);
+  if (!held)
+    return ladei_error_argument("lade_device_frees_resume", "allocator", "one whose frees are held", "not held");
+  if (status == LADE_OK) ladei_error_restore(&before);
+  return status;
+}
