@@ -81,10 +81,10 @@ static const ladei_setting settings[] = {
      .default_value = "False",
      .help = "Reuse within a capture by the order of its nodes; blocks come back when the capture is over"},
     {.key = "throw_on_cudamalloc_oom",
-     .kind = LADEI_SETTING_UNSUPPORTED,
+     LADEI_SETTING_SWITCH(lade_config, throw_on_cudamalloc_oom),
      .origin = LADEI_SETTING_OF_LATER_PYTORCH,
-     .default_value = "False",
-     .help = "Refusal by an estimate, before the driver is asked"},
+     .option = "LADE_DEVICE_REFUSE_BEYOND_LIMIT",
+     .help = "Requests that would exceed the memory fraction are refused before the cache goes back for them"},
     {.key = "per_process_memory_fraction",
      .kind = LADEI_SETTING_FRACTION,
      .origin = LADEI_SETTING_OF_LATER_PYTORCH,
@@ -153,6 +153,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags |= config->device_streams_are_retired != 0 ? (uint32_t)LADE_DEVICE_STREAMS_ARE_RETIRED : 0;
   options->flags |= config->device_reference == 1 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
   options->flags |= config->device_reference == 2 ? (uint32_t)LADE_DEVICE_THREAD_CACHES : 0;
+  options->flags |= config->throw_on_cudamalloc_oom != 0 ? (uint32_t)LADE_DEVICE_REFUSE_BEYOND_LIMIT : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;

@@ -123,7 +123,7 @@ static lade_status divisions_check(const char *call, const lade_device_options *
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
                          LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED |
-                         LADE_DEVICE_THREAD_CACHES;
+                         LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_REFUSE_BEYOND_LIMIT;
   const uint32_t policies = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
@@ -157,6 +157,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
   settings->expandable_private_pools = (options->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0;
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
   settings->newest_pool = (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
+  settings->refuse_beyond_limit = (options->flags & LADE_DEVICE_REFUSE_BEYOND_LIMIT) != 0;
   settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
   for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }

@@ -51,6 +51,7 @@ void ladei_device_counters_read(const ladei_device_counters *counters, lade_devi
   out->max_split_bytes = counters->max_split_bytes;
   out->alloc_retries = counters->alloc_retries;
   out->ooms = counters->ooms;
+  out->oom_rejections = counters->oom_rejections;
   out->sync_all_streams = counters->sync_all_streams;
   out->device_allocs = counters->device_allocs;
   out->device_frees = counters->device_frees;
@@ -83,6 +84,6 @@ void ladei_device_gauge_reset_sums(ladei_device_gauge *gauge) {
 
 void ladei_device_counters_reset_sums(ladei_device_counters *counters) {
   each_gauge(counters, ladei_device_gauge_reset_sums);
-  counters->alloc_retries = counters->ooms = counters->sync_all_streams = 0;
+  counters->alloc_retries = counters->ooms = counters->oom_rejections = counters->sync_all_streams = 0;
   counters->device_allocs = counters->device_frees = counters->capture_kept = 0;
 }

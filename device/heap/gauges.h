@@ -49,6 +49,7 @@ typedef struct ladei_device_counters {
   uint64_t max_split_bytes; /* at creation; 0: unlimited */
   uint64_t alloc_retries;
   uint64_t ooms;
+  uint64_t oom_rejections;
   uint64_t sync_all_streams;
   uint64_t device_allocs;
   uint64_t device_frees;

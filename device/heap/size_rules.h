@@ -36,7 +36,8 @@ typedef struct ladei_device_settings {
   bool expandable_private_pools; /* ... in private pools too */
   bool expandable_ipc;           /* what is mapped into them can be given to other processes */
   bool newest_pool;              /* of several captures that take a stream, the newest gets it */
-  bool reference;                /* decide as PyTorch's allocator also where lade decides otherwise */
+  bool refuse_beyond_limit; /* a request that would need more than the limit is refused before anything goes back */
+  bool reference;           /* decide as PyTorch's allocator also where lade decides otherwise */
   uint64_t divisions[LADEI_DEVICE_DIVISION_ENTRIES]; /* steps per power of two, by floor(log2 size) - 20; 0 or 1: off */
 } ladei_device_settings;
 

@@ -226,6 +226,23 @@ static lade_status request_lend(lade_device_allocator *allocator, ladei_device_r
   return status;
 }
 
+/* Whether growing is refused by an estimate: the segment that the request would need is held against the limit. */
+static lade_status request_estimate(lade_device_allocator *allocator, const ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_settings *settings = &allocator->heap.settings;
+  if (!settings->refuse_beyond_limit) return LADE_OK;
+  uint64_t limit = ladei_device_fraction_limit(allocator);
+  if (limit == UINT64_MAX) limit = allocator->total_bytes;
+  uint64_t needed = settings->expandable_segments ? request->rounded : request->segment_bytes;
+  uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters.reserved_bytes) + allocator->growing_bytes +
+                      allocator->held_bytes;
+  if (reserved + needed <= limit) return LADE_OK;
+  allocator->heap.counters.oom_rejections++;
+  return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0,
+                     "refused by LADE_DEVICE_REFUSE_BEYOND_LIMIT: %llu bytes are reserved, %llu more would exceed %llu",
+                     (unsigned long long)reserved, (unsigned long long)needed, (unsigned long long)limit);
+}
+
 static lade_status request_slow_path(lade_device_allocator *allocator, ladei_device_request *request,
                                      ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -264,15 +281,17 @@ static lade_status request_slow_path_alone(lade_device_allocator *allocator, lad
   return status;
 }
 
-/* Everything below the cache. Steps that failed on the way to success leave no trace in the thread's error record. */
+/* Everything below the cache, unless an estimate refuses it. Steps that failed on the way to success leave no trace in the thread's error record. */
 static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request,
                                    ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   lade_error before;
   ladei_error_save(&before);
   ladei_device_slow_path entry;
+  lade_status status = request_estimate(allocator, request);
+  if (status != LADE_OK) return status;
   ladei_device_slow_path_begin(allocator, &entry);
-  lade_status status = request_slow_path(allocator, request, out);
+  status = request_slow_path(allocator, request, out);
   bool beside = ladei_device_slow_path_end(allocator, &entry);
   if (beside && ladei_device_is_exhausted(status)) status = request_slow_path_alone(allocator, request, out);
   if (status == LADE_OK) ladei_error_restore(&before);

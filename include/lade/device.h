@@ -58,7 +58,7 @@ typedef enum lade_device_flag {
                   pair of alloc and free. NULL, LADE_STREAM_LEGACY and LADE_STREAM_PER_THREAD are asked for as ever. An
                   error of the context may be told by a later call. With any backend. */
   LADE_DEVICE_THREAD_CACHES =
-      1 << 6 /**< Experimental: a thread keeps what it freed last, and may have it again without the allocator's lock:
+      1 << 6, /**< Experimental: a thread keeps what it freed last, and may have it again without the allocator's lock:
                   for requests of the block's stream and of the very size it was asked for. At most 16 MiB a block, 16
                   blocks of a size, 64 MiB a thread and a sixteenth of the device's memory in all; no block that another
                   stream used, and only on streams that the thread allocates on. These blocks are cached as others are,
@@ -67,6 +67,12 @@ typedef enum lade_device_flag {
                   truth by what threads kept. Off while history or trackers are on, and during captures into private
                   pools. Blocks are chosen otherwise than by PyTorch's allocator: not with LADE_DEVICE_REFERENCE. As at
                   the creation. */
+  LADE_DEVICE_REFUSE_BEYOND_LIMIT =
+      1
+      << 7 /**< A request that finds nothing cached, and whose segment would exceed the memory fraction (where none is set: the
+                  device's memory) together with what is reserved, is refused at once: neither does the cache go back for it,
+                  nor is the driver asked. Counted in oom_rejections, too. PyTorch's throw_on_cudamalloc_oom: for servers
+                  that reject a request rather than wait for a flush, and for drivers that end the process. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */
@@ -145,6 +151,7 @@ typedef struct lade_device_stats {
   uint64_t max_split_bytes;               /**< As in the options; 0: no limit. */
   uint64_t capture_kept; /**< Times that a segment, or mapped memory in one, stayed cached because giving it back would
                               have broken a capture. */
+  uint64_t oom_rejections; /**< Of `ooms`, those that LADE_DEVICE_REFUSE_BEYOND_LIMIT refused. */
 } lade_device_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

@@ -211,7 +211,6 @@ LADE_TEST(Config, ErrorsNameKeyValueAndPosition) {
        "large_segment_size_mb: bad value \"10\" at position 23: expected a number from 11 to"},
       {"graph_capture_record_stream_reuse:True",
        "bad value \"True\" at position 35: expected False (lade does not support it)"},
-      {"throw_on_cudamalloc_oom:True", "expected False (lade does not support it)"},
       {"throw_on_cudamalloc_oom:no", "bad value \"no\" at position 25"},
       {"pinned_reserve_segment_size_mb:1048577", "a number from 0 to 1048576"},
       {"per_process_memory_fraction:1.01", "bad value \"1.01\" at position 29: expected a number from 0 to 1"},
@@ -263,6 +262,9 @@ LADE_TEST(Config, KnowsKeysOfLaterVersions) {
   LADE_EXPECT_EQ_UINT(parse_ok("pinned_reserve_segment_size_mb:256").pinned_segment_mb, 256);
   config = parse_ok("graph_capture_record_stream_reuse:False,throw_on_cudamalloc_oom:False");
   LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 0);
+  config = parse_ok("throw_on_cudamalloc_oom:True");
+  lade_config_apply_device(&config, &device);
+  LADE_EXPECT_EQ_UINT(device.flags, LADE_DEVICE_REFUSE_BEYOND_LIMIT);
 }
 
 LADE_TEST(Config, ChoosesTheBackend) {
