@@ -487,6 +487,29 @@ LADE_API lade_status lade_device_allocator_create_plugged(lade_runtime *runtime,
                                                           const lade_device_plugin *plugin,
                                                           lade_device_allocator **out);
 
+/**
+ * Take a plug-in from a shared library: two functions as PyTorch's pluggable allocator wants them, in C linkage.
+ *
+ *   void *alloc(ssize_t size, int device, cudaStream_t stream);                 NULL: no memory
+ *   void free(void *pointer, ssize_t size, int device, cudaStream_t stream);    (PyTorch's documentation leaves out `device`)
+ *
+ * @param path                       Of the library, as dlopen() takes it.
+ * @param alloc_symbol, free_symbol  Names of the functions.
+ * @param out  [out] `user`, `alloc` and `free` are set, all else is zero and may be filled in. For
+ *             lade_device_allocator_create_plugged(), which passes each block on; or for lade_device_provider_set() and
+ *             lade_device_pool_options.provider, which cache above it: those keep history and snapshots too, and with
+ *             lade_device_set_caching() off pass each block on as well. Untouched on error.
+ *
+ * Threads: any. Waits: as dlopen(). Errors: LADE_ERR_IO where the library cannot be loaded; LADE_ERR_INVALID_ARGUMENT for a
+ * symbol that it does not have, or that is NULL; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+LADE_API lade_status lade_device_plugin_load(const char *path, const char *alloc_symbol, const char *free_symbol,
+                                             lade_device_plugin *out);
+
+/** Let go of the library behind a plug-in from lade_device_plugin_load(), once no allocator and no pool has it any more; another
+ * plug-in, or NULL: nothing. Threads: any, one at a time for a plug-in. */
+LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
+
 /* ---- Providers -----------------------------------------------------------------------------------------------------
  *
  * A provider gives and takes whole segments in place of the driver, and everything above stays lade's: blocks, streams,
