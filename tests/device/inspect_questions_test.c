@@ -277,6 +277,10 @@ static void text_of(device_fixture *f, char *text, size_t bytes) {
   LADE_EXPECT_EQ_SIZE(needed, strlen(text) + 1);
 }
 
+#define DIVISIONS                                                                                                      \
+  "roundup_power2_divisions:[1:4,2:4,4:4,8:4,16:0,32:0,64:2,128:2,256:2,512:2,1024:8,2048:8,4096:8,8192:8,"            \
+  "16384:8,32768:8]"
+
 /* The text of each setting is read again, by the parser of the configuration, into the options that it was made from. */
 LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
   static const char *const texts[] = {
@@ -284,8 +288,7 @@ LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
       "max_split_size_mb:64",
       "garbage_collection_threshold:0.75",
       "expandable_segments:True",
-      "roundup_power2_divisions:[1:4,2:4,4:4,8:4,16:0,32:0,64:2,128:2,256:2,512:2,1024:8,2048:8,4096:8,8192:8,"
-      "16384:8,32768:8]",
+      DIVISIONS,
       "max_non_split_rounding_mb:48,large_segment_size_mb:12",
       "per_process_memory_fraction:0.5,device_max_mb:700,device_event_batch:3",
       "expandable_segments:True,device_expandable_pools:True,device_expandable_ipc:True",
