@@ -32,6 +32,11 @@ class Plain(pickle.Unpickler):
         raise AssertionError(f"names {module}.{name}")
 
 
+class OneBatch(pickle._Pickler):
+    """Writes lists and maps in one piece each, as PyTorch's pickler in C++ does."""
+    _BATCHSIZE = 1 << 30
+
+
 class Folder(unittest.TestCase):
 
     def setUp(self):
@@ -172,6 +177,14 @@ class PickleAndJson(Folder):
             for dumps in pickle.dumps, pickle._dumps:
                 again = json.loads(self.convert(dumps(plain, protocol)))
                 self.assertEqual(View(json.dumps(again)).parts, View(json.dumps(expected)).parts)
+
+    def test_are_the_same_in_one_batch_and_in_another_order(self):
+        expected = View(self.convert(self.sample("long", "pickle"))).parts
+        plain = Plain(io.BytesIO(self.sample("long", "pickle"))).load()
+        for thing in plain, dict(reversed(plain.items())):
+            out = io.BytesIO()
+            OneBatch(out, 4).dump(thing)
+            self.assertEqual(View(self.convert(out.getvalue())).parts, expected)
 
     def test_json_may_stand_in_a_script(self):
         text = self.sample("small", "json").decode("utf-8")
