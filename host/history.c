@@ -261,6 +261,15 @@ static inline ladei_history_event event_make(lade_device_action action, uint64_t
   return (ladei_history_event){{.address = address, .bytes = bytes, .device = -1, .action = (uint32_t)action}};
 }
 
+/* The block has the call's context and no note. There may be those of its last user: of a free that began while history was
+ * being turned off, and was not recorded, beside an alloc that began before. */
+static void live_begin(ladei_pinned_history_live *live, ladei_pinned_history_call *call) {
+  ladei_history_context_drop(&call->dead, live->context);
+  ladei_history_context_drop(&call->dead, live->note);
+  ladei_history_context_retain(call->context);
+  *live = (ladei_pinned_history_live){.address = live->address, .context = call->context};
+}
+
 void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes) {
   ladei_pinned_history *history = call->history;
   if (history == NULL) return;
@@ -271,8 +280,7 @@ void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t addre
     event_stamp(history, shard, call->ticks, &event);
     if (call->context != NULL) {
       ladei_pinned_history_live *live = live_get(history, shard, address);
-      ladei_history_context_retain(live == NULL ? NULL : call->context);
-      if (live != NULL) live->context = call->context;
+      if (live != NULL) live_begin(live, call);
       if (contexts_in_events(history)) event.context = call->context;
     }
     event_append(history, shard, &event);
