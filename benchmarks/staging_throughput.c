@@ -175,6 +175,14 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 /* One pipeline is all that pins memory here: no more than its ring needs. */
 static const uint64_t pinned_segment_bytes = UINT64_C(8) << 20;
 
+/* Before anything is measured, so that the table needs no study. */
+static void ratios_explain(void) {
+  printf("Bytes of files to the device and back, in GB/s: the median of several passes. \"0.9 of\" (a) is lade's share "
+         "of what\n"
+         "the link gives at best; \"5 x\" (b) and (c) is how many times as fast lade is as what people write without "
+         "it.\n");
+}
+
 static bool device_open(staging *s) {
   lade_pinned_options pinned;
   lade_pipeline_options pipeline;
@@ -291,10 +299,13 @@ int main(int argc, char **argv) {
       .sink_direct_fd = -1,
   };
   const struct argp argp = {option_table, option_parse, NULL, documentation, NULL, NULL, NULL};
+  static char name[] = "staging_throughput"; /* as typed: Bazel's file is called _bin */
+  argv[0] = name;
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, 0, NULL, &s.settings);
   if (s.settings.report_path != NULL) return plot_all(&s) ? 0 : EXIT_FAILED;
   staging_interrupts_catch();
+  ratios_explain();
   bool good = staging_inputs_open(&s) && device_open(&s) && window_open(&s) && measure_all(&s) && report_all(&s);
   staging_progress_end(&s.progress);
   good = all_close(&s) && good;

@@ -44,6 +44,7 @@ truncate -s 4G "$folder/sparse"
 
 # What a good run prints and writes.
 run 0 "" --runtime cpu --input "$folder/small" --input "$folder/many" --chunk 16K --passes 2 --json "$folder/json"
+head -n 1 "$folder/out" | grep -q 'median of several passes' || fail "the report does not begin with what its ratios mean"
 [ "$(wc -l <"$folder/out")" -le 25 ] || fail "the report is longer than 25 lines"
 grep -q 'software device, no GPU' "$folder/out" || fail "the report does not say that there is no GPU"
 grep -q '^verified  yes' "$folder/out" || fail "the report does not say that it was verified"
@@ -126,7 +127,7 @@ run 1 "No such file" --draw "$folder/json" --plot "$folder/nowhere/plot.svg"
 run 2 "needs --plot" --draw "$folder/json"
 
 # Bad usage: exit status 2, and how to do it right.
-run 2 'staging_throughput_bin --help\|Usage' --no-such-flag
+run 2 'staging_throughput --help' --no-such-flag
 run 2 "not a number from 1" --chunk 0
 run 2 "not a number from 1" --depth 0
 run 2 "not a number" --chunk -1

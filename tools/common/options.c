@@ -28,10 +28,18 @@ void message_print(const char *command, const char *name, const char *format, ..
   fputc('\n', stderr);
 }
 
-void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input) {
+static void parse(const struct argp *argp, char *name, int argc, char **argv, unsigned flags, void *input) {
   argv[0] = name;
   argp_err_exit_status = EXIT_BAD;
-  argp_parse(argp, argc, argv, 0, NULL, input);
+  argp_parse(argp, argc, argv, flags, NULL, input);
+}
+
+void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input) {
+  parse(argp, name, argc, argv, 0, input);
+}
+
+void options_read_in_order(const struct argp *argp, char *name, int argc, char **argv, void *input) {
+  parse(argp, name, argc, argv, ARGP_IN_ORDER, input);
 }
 
 const char *option_runtime_find(const char *text, size_t length) {

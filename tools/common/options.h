@@ -19,6 +19,8 @@ void message_print(const char *command, const char *name, const char *format, ..
 
 /* Reads argv, as ARGP says, into `input`; a mistake ends the program with EXIT_BAD. `name` is the command's in messages. */
 void options_read(const struct argp *argp, char *name, int argc, char **argv, void *input);
+/* The same, with options and other words in the order of the command line. */
+void options_read_in_order(const struct argp *argp, char *name, int argc, char **argv, void *input);
 
 /* The option --runtime, for a table of options, and the check of its argument: a mistake ends the program. */
 #define OPTION_RUNTIME(key)                                                                                            \

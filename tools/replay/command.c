@@ -15,23 +15,12 @@
 #include "tools/replay/replay.h"
 #include "tools/replay/timeline.h"
 
-static const char help[] =
-    "usage: lade replay [--json] [--conf SETTINGS] [--plot FILE.svg] TRACE\n"
-    "       lade replay TRACE --compare SETTINGS...\n"
-    "\n"
-    "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device\n"
-    "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input.\n"
-    "\n"
-    "  --json           print the report as JSON; else a summary of each snapshot\n"
-    "  --conf SETTINGS  settings over those of the trace, such as expandable_segments:True; lade's own keys too\n"
-    "  --plot FILE.svg  draw reserved, active and requested bytes over the operations\n"
-    "  --compare        replay once with the trace's settings and once with each SETTINGS over them, one row each:\n"
-    "                   peak reserved and active bytes, fragmentation (1 - active/reserved at the peak), driver\n"
-    "                   allocations, retries, allocations out of memory\n"
-    "\n"
-    "exit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line\n";
+static const char documentation[] =
+    "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device "
+    "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input."
+    "\vExit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line.";
 
-static const char command_name[] = "lade replay";
+static char command_name[] = "lade replay";
 
 typedef struct replay_arguments {
   const char *trace;
@@ -43,61 +32,54 @@ typedef struct replay_arguments {
   int conf_count;
 } replay_arguments;
 
-static int usage_error(const char *format, const char *what) {
-  message_print(command_name, NULL, format, what);
-  fputs(help, stderr);
-  return EXIT_BAD;
-}
+enum { KEY_JSON = 256, KEY_CONF, KEY_PLOT, KEY_COMPARE };
 
-/* An option with a value: "--conf X" or "--conf=X". NULL if argv[*at] is another one; "" where the value is missing. */
-static const char *option_value(int argc, char **argv, int *at, const char *name) {
-  size_t length = strlen(name);
-  if (strncmp(argv[*at], name, length) != 0) return NULL;
-  if (argv[*at][length] == '=') return argv[*at] + length + 1;
-  if (argv[*at][length] != '\0') return NULL;
-  return *at + 1 < argc ? argv[++*at] : "";
-}
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print the report as JSON; else a summary of each snapshot", 0},
+    {"conf", KEY_CONF, "SETTINGS", 0,
+     "Settings over those of the trace, such as expandable_segments:True; lade's own keys too", 0},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw reserved, active and requested bytes over the operations", 0},
+    {"compare", KEY_COMPARE, NULL, 0,
+     "Replay once with the trace's settings and once with each SETTINGS over them, one row each: peak reserved and "
+     "active bytes, fragmentation (1 - active/reserved at the peak), driver allocations, retries, allocations out of "
+     "memory",
+     0},
+    {NULL, 0, NULL, 0, NULL, 0},
+};
 
-static int positional_add(replay_arguments *a, char *argument) {
-  if (a->compare) {
+/* In the order of the command line: what follows --compare is a setting. */
+static void positional_add(replay_arguments *a, char *argument, const struct argp_state *state) {
+  if (a->compare)
     a->confs[a->conf_count++] = argument;
-    return EXIT_FINE;
-  }
-  if (a->trace != NULL) return usage_error("one trace only; what is \"%s\"?", argument);
-  a->trace = argument;
-  return EXIT_FINE;
+  else if (a->trace != NULL)
+    argp_error(state, "one trace only; what is \"%s\"?", argument);
+  else
+    a->trace = argument;
 }
 
-static int option_read(replay_arguments *a, int argc, char **argv, int *at) {
-  const char *value;
-  if (strcmp(argv[*at], "--json") == 0) {
-    a->json = true;
-  } else if (strcmp(argv[*at], "--compare") == 0) {
-    a->compare = true;
-  } else if ((value = option_value(argc, argv, at, "--conf")) != NULL) {
-    a->conf = value;
-  } else if ((value = option_value(argc, argv, at, "--plot")) != NULL) {
-    if (*value == '\0') return usage_error("%s needs a file", "--plot");
-    a->plot = value;
-  } else if (argv[*at][0] == '-' && argv[*at][1] != '\0') {
-    return usage_error("unknown option %s", argv[*at]);
-  } else {
-    return positional_add(a, argv[*at]);
-  }
-  return EXIT_FINE;
-}
-
-static int arguments_read(replay_arguments *a, int argc, char **argv) {
-  for (int at = 1; at < argc; at++) {
-    int status = option_read(a, argc, argv, &at);
-    if (status != EXIT_FINE) return status;
-  }
+static void arguments_check(replay_arguments *a, const struct argp_state *state) {
   /* With --compare first, the trace comes last. */
   if (a->compare && a->trace == NULL && a->conf_count > 0) a->trace = a->confs[--a->conf_count];
-  if (a->trace == NULL) return usage_error("%s", "which trace?");
+  if (a->trace == NULL) argp_error(state, "which trace?");
   if (a->compare && (a->json || a->conf != NULL || a->plot != NULL))
-    return usage_error("%s", "--compare is not combined with --json, --conf, --plot");
-  return EXIT_FINE;
+    argp_error(state, "--compare is not combined with --json, --conf, --plot");
+  if (a->compare && strcmp(a->trace, "-") == 0) argp_error(state, "--compare reads the trace more than once: no -");
+}
+
+static error_t option_parse(int key, char *argument, struct argp_state *state) {
+  replay_arguments *a = state->input;
+  switch (key) {
+  case KEY_JSON: a->json = true; return 0;
+  case KEY_CONF: a->conf = argument; return 0;
+  case KEY_PLOT:
+    if (*argument == '\0') argp_error(state, "--plot needs a file");
+    a->plot = argument;
+    return 0;
+  case KEY_COMPARE: a->compare = true; return 0;
+  case ARGP_KEY_ARG: positional_add(a, argument, state); return 0;
+  case ARGP_KEY_END: arguments_check(a, state); return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
 }
 
 /* ---- One replay -------------------------------------------------------------------------------------------------- */
@@ -196,7 +178,6 @@ static void row_print(const row *r) {
 }
 
 static int compare_run(const replay_arguments *a) {
-  if (strcmp(a->trace, "-") == 0) return usage_error("%s", "--compare reads the trace more than once: no -");
   int count = a->conf_count + 1;
   row *rows = calloc((size_t)count, sizeof *rows);
   if (rows == NULL) return failed("no memory", "the comparison");
@@ -225,16 +206,12 @@ static int conf_check(const char *conf) {
 }
 
 static int command_replay(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      fputs(help, stdout);
-      return EXIT_FINE;
-    }
-  }
+  const struct argp argp = {option_table, option_parse, "TRACE\nTRACE --compare SETTINGS...", documentation, NULL,
+                            NULL,         NULL};
   replay_arguments a = {.confs = calloc((size_t)argc, sizeof(char *))};
   if (a.confs == NULL) return failed("no memory", "the arguments");
-  int status = arguments_read(&a, argc, argv);
-  if (status == EXIT_FINE && a.conf != NULL) status = conf_check(a.conf);
+  options_read_in_order(&argp, command_name, argc, argv, &a);
+  int status = a.conf == NULL ? EXIT_FINE : conf_check(a.conf);
   for (int i = 0; i < a.conf_count && status == EXIT_FINE; i++) status = conf_check(a.confs[i]);
   if (status == EXIT_FINE) status = a.compare ? compare_run(&a) : report_run(&a);
   free(a.confs);

@@ -79,6 +79,7 @@ run 1 replay "$dir"
 
 run 0 --help
 run 0 replay --help
+grep -q '^Usage: lade replay \[OPTION...\] TRACE' "$dir/out" || fail "the help has not the style of other commands"
 run 2
 run 2 nonsense
 run 2 replay
