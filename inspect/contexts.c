@@ -11,7 +11,7 @@ enum { MOST_FRAMES = 256 };
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
   free(contexts->keys);
   free(contexts->stacks);
-  *contexts = (ladei_inspect_contexts){.options = contexts->options};
+  *contexts = (ladei_inspect_contexts){.options = contexts->options, .history = contexts->history};
 }
 
 static size_t place_of(const ladei_inspect_contexts *contexts, const void *context) {
@@ -21,7 +21,9 @@ static size_t place_of(const ladei_inspect_contexts *contexts, const void *conte
 }
 
 static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
-  ladei_inspect_contexts grown = {.options = contexts->options, .room = contexts->room == 0 ? 256 : contexts->room * 2};
+  ladei_inspect_contexts grown = {.options = contexts->options,
+                                  .history = contexts->history,
+                                  .room = contexts->room == 0 ? 256 : contexts->room * 2};
   grown.keys = calloc(grown.room, sizeof *grown.keys);
   grown.stacks = calloc(grown.room, sizeof *grown.stacks);
   if (grown.keys == NULL || grown.stacks == NULL) {
@@ -49,17 +51,69 @@ static lade_status frame_read(lade_snapshot *snapshot, const lade_frame *frame, 
   return ladei_inspect_text(snapshot, frame->file, &out->file);
 }
 
-static lade_status context_describe(const lade_snapshot_options *options, lade_snapshot *snapshot, const void *context,
-                                    uint32_t *out) {
+/* By the caller's own function, which describes contexts of any history. */
+static lade_status described_stack(const lade_snapshot_options *options, lade_snapshot *snapshot, const void *context,
+                                   uint32_t *out) {
   lade_frame described[MOST_FRAMES];
   lade_snapshot_frame frames[MOST_FRAMES];
-  *out = LADE_SNAPSHOT_NONE;
-  if (options->describe == NULL) return LADE_OK;
   memset(described, 0, sizeof described);
   size_t count = options->describe(options->user, context, described, MOST_FRAMES);
   if (count > MOST_FRAMES) count = MOST_FRAMES;
   for (size_t i = 0; i < count; i++) LADEI_TRY(frame_read(snapshot, &described[i], &frames[i]));
   return ladei_inspect_stack(snapshot, frames, count, out);
+}
+
+/* Frames as the history's function visits them. */
+typedef struct frame_list {
+  lade_snapshot *snapshot;
+  bool no_symbols;
+  lade_snapshot_frame frames[MOST_FRAMES];
+  size_t count;
+} frame_list;
+
+/* Modules are few: the last ones found come first. */
+static lade_status module_find(lade_snapshot *snapshot, const lade_stack_frame *frame, uint32_t *out) {
+  uint32_t path, build_id;
+  *out = LADE_SNAPSHOT_NONE;
+  if (frame->module == NULL) return LADE_OK;
+  LADEI_TRY(ladei_inspect_text(snapshot, frame->module, &path));
+  LADEI_TRY(ladei_inspect_text(snapshot, frame->build_id, &build_id));
+  for (size_t i = snapshot->modules.count; i > 0; i--) {
+    const lade_snapshot_module *known = &snapshot->modules.rows[i - 1];
+    if (known->path != path || known->base != frame->base || known->build_id != build_id) continue;
+    *out = (uint32_t)(i - 1);
+    return LADE_OK;
+  }
+  lade_snapshot_module *module = LADEI_INSPECT_ADD(&snapshot->modules);
+  if (module == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *module = (lade_snapshot_module){.base = frame->base, .path = path, .build_id = build_id};
+  *out = (uint32_t)(snapshot->modules.count - 1);
+  return LADE_OK;
+}
+
+static lade_status frame_visit(void *user, const lade_stack_frame *from) {
+  frame_list *list = user;
+  if (list->count == MOST_FRAMES) return LADE_OK;
+  lade_snapshot_frame *to = &list->frames[list->count];
+  memset(to, 0, sizeof *to);
+  to->address = from->address;
+  LADEI_TRY(module_find(list->snapshot, from, &to->module));
+  list->count++;
+  if (list->no_symbols) return LADE_OK;
+  to->line = from->line;
+  LADEI_TRY(ladei_inspect_text(list->snapshot, from->function, &to->function));
+  return ladei_inspect_text(list->snapshot, from->file, &to->file);
+}
+
+static lade_status context_describe(const ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+                                    const void *context, uint32_t *out) {
+  const lade_snapshot_options *options = contexts->options;
+  *out = LADE_SNAPSHOT_NONE;
+  if (options->describe != NULL) return described_stack(options, snapshot, context, out);
+  if (contexts->history == NULL || contexts->history->describe == NULL) return LADE_OK;
+  frame_list list = {.snapshot = snapshot, .no_symbols = (options->flags & LADE_SNAPSHOT_NO_SYMBOLS) != 0};
+  LADEI_TRY(contexts->history->describe(contexts->history->user, context, frame_visit, &list));
+  return ladei_inspect_stack(snapshot, list.frames, list.count, out);
 }
 
 lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot, const void *context,
@@ -69,7 +123,7 @@ lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_s
   if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
   size_t place = place_of(contexts, context);
   if (contexts->keys[place] == NULL) {
-    LADEI_TRY(context_describe(contexts->options, snapshot, context, out));
+    LADEI_TRY(context_describe(contexts, snapshot, context, out));
     contexts->keys[place] = context;
     contexts->stacks[place] = *out;
     contexts->used++;

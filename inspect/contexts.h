@@ -12,13 +12,14 @@
 
 typedef struct ladei_inspect_contexts {
   const lade_snapshot_options *options;
-  const void **keys; /* open addressing; NULL: a free place */
+  const lade_history_options *history; /* of the part, in force when its history was copied; NULL: off */
+  const void **keys;                   /* open addressing; NULL: a free place */
   uint32_t *stacks;
   size_t room; /* power of two, or 0 */
   size_t used;
 } ladei_inspect_contexts;
 
-/* Forgets what it knows: of another part, whose contexts may have the addresses of those of the part before. */
+/* Forgets what it knows, for another part, whose contexts may have the addresses of those of the part before. */
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts);
 /* The stack of a context; LADE_SNAPSHOT_NONE for NULL. LADE_ERR_OUT_OF_HOST_MEMORY. */
 lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot, const void *context,

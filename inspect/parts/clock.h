@@ -8,10 +8,12 @@
 
 #include "runtime/ops.h"
 
+static inline bool ladei_inspect_is_simulated(lade_runtime *runtime) { return strcmp(runtime->ops->name, "sim") == 0; }
+
 /* What to add to the runtime's clock. */
 static inline uint64_t ladei_inspect_clock_offset_ns(lade_runtime *runtime) {
   struct timespec now;
-  if (strcmp(runtime->ops->name, "sim") == 0) return 0;
+  if (ladei_inspect_is_simulated(runtime)) return 0;
   clock_gettime(CLOCK_REALTIME, &now);
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec - runtime->ops->now_ns(runtime->self);
 }

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "device/state/allocator.h"
 #include "inspect/contexts.h"
+#include "inspect/events.h"
 #include "inspect/part.h"
 #include "inspect/parts/clock.h"
 
@@ -68,34 +69,29 @@ static lade_status segment_copy(const device_copy *copy, const lade_device_snaps
   return LADE_OK;
 }
 
-static lade_status event_copy(const device_copy *copy, const lade_device_event *from) {
-  uint32_t stack, label;
-  LADEI_TRY(stack_of(copy, from->context, &stack));
-  LADEI_TRY(ladei_inspect_text(copy->to, from->label, &label));
-  lade_snapshot_event *to = LADEI_INSPECT_ADD(&copy->to->events);
-  if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *to = (lade_snapshot_event){.time_ns = from->time_ns + copy->clock_offset_ns,
-                              .address = from->address,
-                              .bytes = from->bytes,
-                              .stream = (uint64_t)(uintptr_t)from->stream,
-                              .pool = from->pool,
-                              .stack = stack,
-                              .label = label,
-                              .action = from->action};
-  return LADE_OK;
-}
-
 static lade_status memory_copy(const device_copy *copy) {
   const lade_device_snapshot *from = copy->from;
   LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->segments, from->segment_count));
   LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->blocks, from->block_count));
   for (size_t i = 0; i < from->segment_count; i++)
     if (pool_is_wanted(copy, from->segments[i].pool)) LADEI_TRY(segment_copy(copy, &from->segments[i]));
-  if ((copy->wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
-  LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->events, from->event_count));
-  for (size_t i = 0; i < from->event_count; i++)
-    if (pool_is_wanted(copy, from->events[i].pool)) LADEI_TRY(event_copy(copy, &from->events[i]));
   return LADE_OK;
+}
+
+/* The history up to the snapshot's own event, which has its moment. */
+static lade_status events_copy(const device_copy *copy, lade_device_allocator *allocator) {
+  const lade_device_snapshot *from = copy->from;
+  if ((copy->wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0 || from->event_count == 0) return LADE_OK;
+  const lade_device_event *own = &from->events[from->event_count - 1];
+  const lade_device_pool_id *pool =
+      (copy->wanted->options.flags & LADE_SNAPSHOT_ONE_POOL) != 0 ? &copy->wanted->options.pool : NULL;
+  lade_history *history;
+  LADEI_TRY(lade_device_history_take(allocator, &history));
+  lade_status status = ladei_inspect_events_add(copy->to, copy->wanted->contexts, history,
+                                                ladei_inspect_is_simulated(allocator->runtime), own->sequence, pool);
+  if (status == LADE_OK) status = ladei_inspect_events_mark_blocks(copy->to);
+  lade_history_destroy(history);
+  return status;
 }
 
 /* What a backend without segments of lade's has. */
@@ -106,18 +102,17 @@ static lade_status counters_copy(lade_device_allocator *allocator, lade_snapshot
 static lade_status device_copy_memory(lade_device_allocator *allocator, const ladei_inspect_wanted *wanted,
                                       lade_snapshot *snapshot) {
   lade_device_snapshot *from;
+  const ladei_device_history_settings *settings =
+      atomic_load_explicit(&allocator->history.settings, memory_order_acquire);
+  wanted->contexts->history = settings == NULL ? NULL : &settings->options;
   LADEI_TRY(lade_device_snapshot_take(allocator, &from));
   lade_snapshot_part *part = ladei_inspect_part(snapshot);
   const device_copy copy = {wanted, from, snapshot, ladei_inspect_clock_offset_ns(allocator->runtime)};
-  bool history = false;
-  lade_status status = lade_device_history_enabled(allocator, &history);
-  part->lost_count = from->lost_count;
-  part->time_ns = ladei_inspect_now_ns(allocator->runtime);
   /* The snapshot's own event is the last one: it has the moment. */
-  if (history && from->event_count > 0)
-    part->time_ns = from->events[from->event_count - 1].time_ns + copy.clock_offset_ns;
-  part->events = history && (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) == 0;
-  if (status == LADE_OK) status = memory_copy(&copy);
+  part->time_ns = ladei_inspect_now_ns(allocator->runtime);
+  if (from->event_count > 0) part->time_ns = from->events[from->event_count - 1].time_ns + copy.clock_offset_ns;
+  lade_status status = memory_copy(&copy);
+  if (status == LADE_OK) status = events_copy(&copy, allocator);
   if (status == LADE_OK) status = lade_device_stats_each(&from->stats, ladei_inspect_counter_visit, snapshot);
   lade_device_snapshot_destroy(from);
   return status;

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "host/pool_state.h"
 #include "host/snapshot.h"
+#include "inspect/contexts.h"
+#include "inspect/events.h"
 #include "inspect/part.h"
 #include "inspect/parts/clock.h"
 
@@ -135,13 +137,28 @@ static lade_status memory_copy(lade_pinned_pool *pool, lade_snapshot *snapshot) 
   return status;
 }
 
+/* Segments of the pool are shown as they are now; what happens while they are copied is among the events. */
+static lade_status events_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
+  lade_history *history;
+  LADEI_TRY(lade_pinned_history_take(pool, &history));
+  lade_status status = ladei_inspect_events_add(snapshot, wanted->contexts, history,
+                                                ladei_inspect_is_simulated(pool->runtime), UINT64_MAX, NULL);
+  if (status == LADE_OK) status = ladei_inspect_events_mark_blocks(snapshot);
+  lade_history_destroy(history);
+  return status;
+}
+
 static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   lade_pinned_pool *pool = object;
   lade_snapshot_part *part = ladei_inspect_part(snapshot);
   part->time_ns = ladei_inspect_now_ns(pool->runtime);
   LADEI_TRY(pinned_counters(pool, ladei_inspect_counter_visit, snapshot));
   if ((wanted->options.flags & (LADE_SNAPSHOT_NO_BLOCKS | LADE_SNAPSHOT_ONE_POOL)) != 0) return LADE_OK;
-  return memory_copy(pool, snapshot);
+  const lade_history_options *options = ladei_pinned_history_options(ladei_pinned_pool_recording(pool));
+  wanted->contexts->history = options;
+  LADEI_TRY(memory_copy(pool, snapshot));
+  if (options == NULL || (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
+  return events_copy(pool, wanted, snapshot);
 }
 
 const ladei_inspect_part_ops ladei_inspect_part_pinned = {.kind = "pinned",

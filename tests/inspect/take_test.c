@@ -10,6 +10,7 @@
 #include "inspect/snapshot.h"
 #include "lade/inspect.h"
 #include "lade/soft.h"
+#include "lade/stacks.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -187,6 +188,75 @@ LADE_TEST(SnapshotTake, DescribesEachContextOnce) {
   device_fixture_free(&f, block);
   LADE_EXPECT_OK(lade_device_history_set(f.allocator, NULL));
   device_fixture_close(&f);
+}
+
+static const lade_snapshot_event *event_find(const lade_snapshot_tables *tables, lade_device_action action) {
+  for (size_t i = 0; i < tables->event_count; i++)
+    if (tables->events[i].action == (uint32_t)action) return &tables->events[i];
+  return NULL;
+}
+
+static bool stack_names(const lade_snapshot *snapshot, const lade_snapshot_tables *tables, uint32_t number,
+                        const char *function) {
+  if (number == LADE_SNAPSHOT_NONE) return false;
+  const lade_snapshot_stack *stack = &tables->stacks[number];
+  for (uint64_t i = 0; i < stack->frame_count; i++)
+    if (strcmp(lade_snapshot_text(snapshot, tables->frames[stack->first_frame + i].function), function) == 0)
+      return true;
+  return false;
+}
+
+__attribute__((noinline)) static void *pinned_block_for_the_stack(lade_pinned_pool *pool) {
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 5000, &block));
+  __asm__ volatile("" ::: "memory"); /* the call above is not the last thing here, so that this frame is on the stack */
+  return block;
+}
+
+/* Of a pinned pool: events with label and scopes, the stack of a block by lade's own stacks, and the note on it. */
+LADE_TEST(SnapshotTake, HasLabelsScopesNotesAndStacks) {
+  lade_runtime *runtime = NULL;
+  lade_pinned_pool *pool = NULL;
+  lade_stacks *stacks = NULL;
+  lade_history_options options;
+  LADE_ASSERT_OK(lade_runtime_open("sim", NULL, &runtime));
+  LADE_ASSERT_OK(lade_pinned_pool_create(runtime, NULL, &pool));
+  LADE_ASSERT_OK(lade_stacks_create(NULL, &stacks));
+  lade_history_options_init(&options);
+  options.enabled = 1;
+  options.level = LADE_CONTEXT_ALLOC;
+  options.max_entries = 1000;
+  lade_stacks_use(stacks, &options);
+  LADE_ASSERT_OK(lade_pinned_history_set(pool, &options));
+  LADE_EXPECT_OK(lade_history_label_set("reader"));
+  LADE_EXPECT_OK(lade_history_scope_push("epoch 3"));
+  LADE_EXPECT_OK(lade_history_scope_push("batch 7"));
+  void *block = pinned_block_for_the_stack(pool);
+  LADE_EXPECT_OK(lade_pinned_block_annotate(pool, block, "labels of batch 7"));
+  const lade_part part = lade_part_pinned(pool);
+  lade_snapshot *snapshot = take(&part, 1, NULL);
+  lade_snapshot_tables tables = tables_of(snapshot);
+  const lade_snapshot_event *alloc = event_find(&tables, LADE_DEVICE_ALLOC);
+  LADE_ASSERT(alloc != NULL);
+  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, alloc->label), "reader");
+  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, alloc->scopes), "epoch 3/batch 7");
+  const lade_snapshot_block *found = NULL;
+  for (size_t i = 0; i < tables.block_count; i++)
+    if (tables.blocks[i].address == (uint64_t)(uintptr_t)block) found = &tables.blocks[i];
+  LADE_ASSERT(found != NULL);
+  LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, found->note), "labels of batch 7");
+  LADE_EXPECT_EQ_UINT(found->stack, alloc->stack);
+  LADE_EXPECT(stack_names(snapshot, &tables, found->stack, "pinned_block_for_the_stack"));
+  LADE_EXPECT(tables.module_count >= 1);
+  lade_snapshot_destroy(snapshot);
+  LADE_EXPECT_OK(lade_history_scope_pop());
+  LADE_EXPECT_OK(lade_history_scope_pop());
+  LADE_EXPECT_OK(lade_history_label_set(NULL));
+  LADE_EXPECT_OK(lade_pinned_free(pool, block));
+  LADE_EXPECT_OK(lade_pinned_history_set(pool, NULL));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, false));
+  LADE_EXPECT_OK(lade_stacks_destroy(stacks));
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
 }
 
 /* ---- One moment -------------------------------------------------------------------------------------------------- */
