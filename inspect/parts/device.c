@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device allocators as parts. */
+#include <stdio.h>
+
 #include "base/error.h"
 #include "device/state/allocator.h"
 #include "inspect/contexts.h"
@@ -118,14 +120,40 @@ static lade_status device_copy_memory(lade_device_allocator *allocator, const la
   return status;
 }
 
+static lade_status roundup_copy(const lade_device_options *settings, lade_snapshot *snapshot) {
+  for (unsigned i = 0; i < sizeof settings->roundup_divisions / sizeof *settings->roundup_divisions; i++) {
+    char key[64];
+    snprintf(key, sizeof key, "roundup_power2_divisions.%llu", 1ULL << i);
+    LADEI_TRY(ladei_inspect_integer(snapshot, key, (int64_t)settings->roundup_divisions[i]));
+  }
+  return LADE_OK;
+}
+
+/* Under PyTorch's names; -1: no limit. */
+static lade_status settings_copy(lade_device_allocator *allocator, uint64_t max_entries, lade_snapshot *snapshot) {
+  lade_device_options settings;
+  lade_device_options_init(&settings);
+  LADEI_TRY(lade_device_settings_get(allocator, &settings));
+  int64_t max_split = settings.max_split_bytes == 0 ? -1 : (int64_t)settings.max_split_bytes;
+  LADEI_TRY(ladei_inspect_integer(snapshot, "max_split_size", max_split));
+  LADEI_TRY(ladei_inspect_real(snapshot, "garbage_collection_threshold", settings.collection_threshold));
+  LADEI_TRY(ladei_inspect_bool(snapshot, "expandable_segments", settings.expandable_segments != 0));
+  LADEI_TRY(roundup_copy(&settings, snapshot));
+  LADEI_TRY(ladei_inspect_integer(snapshot, "trace_alloc_max_entries", (int64_t)max_entries));
+  return ladei_inspect_bool(snapshot, "trace_alloc_overflowed", ladei_inspect_part(snapshot)->lost_count > 0);
+}
+
 static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   lade_device_allocator *allocator = object;
   lade_snapshot_part *part = ladei_inspect_part(snapshot);
   part->capacity_bytes = allocator->total_bytes;
   part->time_ns = ladei_inspect_now_ns(allocator->runtime);
-  if ((wanted->options.flags & LADE_SNAPSHOT_NO_BLOCKS) != 0) return counters_copy(allocator, snapshot);
-  lade_status status = device_copy_memory(allocator, wanted, snapshot);
-  return status == LADE_ERR_UNSUPPORTED ? counters_copy(allocator, snapshot) : status;
+  bool counters_alone = (wanted->options.flags & LADE_SNAPSHOT_NO_BLOCKS) != 0;
+  lade_status status = counters_alone ? LADE_ERR_UNSUPPORTED : device_copy_memory(allocator, wanted, snapshot);
+  if (status == LADE_ERR_UNSUPPORTED) status = counters_copy(allocator, snapshot);
+  uint64_t max_entries = wanted->contexts->history == NULL ? 0 : wanted->contexts->history->max_entries;
+  ladei_inspect_part(snapshot)->max_entries = max_entries;
+  return status == LADE_OK ? settings_copy(allocator, max_entries, snapshot) : status;
 }
 
 const ladei_inspect_part_ops ladei_inspect_part_device = {.kind = "device",
