@@ -23,6 +23,8 @@
 
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->context_count; i++) ladei_history_context_release(snapshot->contexts[i]);
+  for (size_t i = 0; i < snapshot->note_count; i++) ladei_history_context_release(snapshot->notes[i].note);
+  free(snapshot->notes);
   free(snapshot->segments);
   free(snapshot->blocks);
   free(snapshot->contexts);
@@ -35,9 +37,10 @@ static size_t blocks_counted(const ladei_device_heap *heap) {
   return heap->starts.count + heap->hidden.count;
 }
 
-static size_t block_count(lade_device_allocator *allocator) {
+static size_t block_count(lade_device_allocator *allocator, size_t *out_notes) {
   ladei_lock_acquire(&allocator->lock);
   size_t count = blocks_counted(&allocator->heap);
+  *out_notes = allocator->history.note_count;
   ladei_lock_release(&allocator->lock);
   return count;
 }
@@ -88,6 +91,12 @@ static void block_copy(ladei_device_snapshot *snapshot, const ladei_device_block
   if (state == LADE_DEVICE_BLOCK_ALLOCATED) run->allocated_bytes += block->size;
 }
 
+static void note_copy(ladei_device_snapshot *snapshot, const ladei_device_block *block) {
+  if (block->note == NULL) return;
+  ladei_history_context_retain(block->note);
+  snapshot->notes[snapshot->note_count++] = (ladei_device_snapshot_note){block->address, block->note};
+}
+
 /* Its mapped runs. */
 static void segment_copy(const ladei_device_heap *heap, const ladei_device_heap_segment *segment,
                          ladei_device_snapshot *snapshot) {
@@ -96,7 +105,9 @@ static void segment_copy(const ladei_device_heap *heap, const ladei_device_heap_
        block = block->next) {
     if (block->mapped && !in_run) run_begin(snapshot, block);
     in_run = block->mapped;
-    if (in_run) block_copy(snapshot, block);
+    if (!in_run) continue;
+    block_copy(snapshot, block);
+    note_copy(snapshot, block);
   }
 }
 
@@ -135,7 +146,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, const lade_device_po
                           ladei_device_snapshot *snapshot) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  if (blocks_counted(heap) > room) return false;
+  if (blocks_counted(heap) > room || allocator->history.note_count > snapshot->note_room) return false;
   (void)ladei_device_thread_caches_hold(allocator);
   heap_copy(heap, only, snapshot);
   ladei_device_thread_caches_let(allocator);
@@ -166,11 +177,14 @@ static void contexts_show(ladei_device_snapshot *snapshot) {
   }
 }
 
-static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, bool contexts) {
-  *snapshot = (ladei_device_snapshot){.segments = malloc((room + 1) * sizeof *snapshot->segments),
+static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, size_t notes, bool contexts) {
+  *snapshot = (ladei_device_snapshot){.note_room = notes,
+                                      .notes = malloc((notes + 1) * sizeof *snapshot->notes),
+                                      .segments = malloc((room + 1) * sizeof *snapshot->segments),
                                       .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks),
                                       .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
-  if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL) return true;
+  if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL && snapshot->notes != NULL)
+    return true;
   ladei_device_snapshot_destroy(snapshot);
   return false;
 }
@@ -181,9 +195,10 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const l
   if (status != LADE_OK) return status;
   for (;;) {
     bool watched = ladei_device_history_watched(allocator);
-    size_t room = block_count(allocator);
+    size_t notes;
+    size_t room = block_count(allocator, &notes);
     ladei_device_snapshot snapshot;
-    if (!snapshot_reserve(&snapshot, room, watched))
+    if (!snapshot_reserve(&snapshot, room, notes, watched))
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory for %zu blocks", room);
     ladei_device_history_lock(allocator);
     bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, only, room, &snapshot);

@@ -14,6 +14,12 @@
 typedef lade_device_snapshot_block ladei_device_snapshot_block;
 typedef lade_device_snapshot_segment ladei_device_snapshot_segment;
 
+/* What the program wrote on a live block; counted. */
+typedef struct ladei_device_snapshot_note {
+  uint64_t address;
+  ladei_history_context *note;
+} ladei_device_snapshot_note;
+
 typedef struct ladei_device_snapshot {
   ladei_device_snapshot_segment *segments; /* by ascending address */
   size_t segment_count;
@@ -21,6 +27,9 @@ typedef struct ladei_device_snapshot {
   size_t block_count;
   ladei_history_context **contexts; /* records behind those of blocks and segments, each counted */
   size_t context_count;
+  ladei_device_snapshot_note *notes; /* by ascending address */
+  size_t note_count;
+  size_t note_room;
   lade_device_stats stats; /* of the same moment; without the counters of runtime/retire */
   uint64_t events_end;     /* of the history: for ladei_device_history_read */
 } ladei_device_snapshot;

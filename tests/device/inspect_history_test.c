@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/api/snapshot.h"
 #include "device/observe/history.h"
 #include "lade/soft.h"
 #include "tests/device/fixture.h"
@@ -363,6 +364,12 @@ LADE_TEST(inspect_history, ANoteStaysWithItsBlockUntilItIsFree) {
   LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block + 100, "weights"));
   LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block, "gradients"));
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 1);
+  ladei_device_snapshot snapshot;
+  LADE_EXPECT_OK(ladei_device_snapshot_take(f.allocator, NULL, &snapshot));
+  LADE_EXPECT_EQ_SIZE(snapshot.note_count, 1);
+  LADE_EXPECT_EQ_UINT(snapshot.notes[0].address, (uintptr_t)block);
+  LADE_EXPECT_EQ_STR(snapshot.notes[0].note->label, "gradients");
+  ladei_device_snapshot_destroy(&snapshot);
   LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_block_annotate(f.allocator, &f, "x"));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_block_annotate(f.allocator, NULL, "x"));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_block_annotate(f.allocator, block, NULL));
@@ -371,7 +378,7 @@ LADE_TEST(inspect_history, ANoteStaysWithItsBlockUntilItIsFree) {
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 0);
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_block_annotate(f.allocator, block, "x"));
   lade_history *history = take(&f);
-  LADE_ASSERT(history != NULL && history->event_count == 4);
+  LADE_ASSERT(history != NULL && history->event_count == 5);
   LADE_EXPECT_EQ_UINT(history->events[0].action, LADE_DEVICE_ANNOTATE);
   LADE_EXPECT_EQ_STR(history->events[0].text, "weights");
   LADE_EXPECT_EQ_STR(history->events[1].text, "gradients");
