@@ -459,6 +459,15 @@ static inline __attribute__((always_inline)) ladei_device_block *block_free(lade
   return block;
 }
 
+/* What is free of memory that is not cached goes back. Lock held, released in between. */
+static __attribute__((noinline)) void uncached_leave(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_lock_release(&allocator->lock);
+  ladei_device_uncached_give_back(allocator);
+  ladei_log_flush();
+  ladei_lock_acquire(&allocator->lock);
+}
+
 lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer) {
   ladei_device_block *block = NULL;
   ladei_lock_acquire(&allocator->lock);
@@ -471,9 +480,8 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     DTRACE_PROBE1(lade, device_free, pointer);
     block = block_free(allocator, block);
   }
-  bool uncached = ladei_device_uncached_any(allocator);
+  if (__builtin_expect(ladei_device_uncached_any(allocator), false)) uncached_leave(allocator);
   ladei_lock_release(&allocator->lock);
-  if (__builtin_expect(uncached, false)) ladei_device_uncached_give_back(allocator);
   if (status == LADE_OK && block != NULL) {
     ladei_device_uses_add(allocator, block);
     ladei_log_flush();
@@ -485,9 +493,8 @@ void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_de
   ladei_lock_acquire(&allocator->lock);
   DTRACE_PROBE1(lade, device_free, (void *)(uintptr_t)block->address);
   block = block_free(allocator, block);
-  bool uncached = ladei_device_uncached_any(allocator);
+  if (__builtin_expect(ladei_device_uncached_any(allocator), false)) uncached_leave(allocator);
   ladei_lock_release(&allocator->lock);
-  if (uncached) ladei_device_uncached_give_back(allocator);
   if (block != NULL) ladei_device_uses_add(allocator, block);
 }
 

@@ -24,6 +24,7 @@
  */
 #include "device/native/caching.h"
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "device/native/expandable.h"
 #include "device/native/give_back.h"
@@ -46,12 +47,14 @@ void ladei_device_uncached_give_back(lade_device_allocator *allocator) {
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   ladei_error_save(&before);
+  int cancellation = ladei_cancellation_hold(); /* the blocks have no owner in between */
   ladei_lock_acquire(&allocator->lock);
   ladei_device_await_grants(allocator);
   ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.small_pool, &leaving);
   ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.large_pool, &leaving);
   (void)ladei_device_give_back(allocator, &leaving);
   ladei_lock_release(&allocator->lock);
+  ladei_cancellation_resume(cancellation);
   ladei_error_restore(&before);
 }
 
