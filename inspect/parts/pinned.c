@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "host/history_read.h"
 #include "host/pool_state.h"
 #include "host/snapshot.h"
 #include "inspect/contexts.h"
@@ -137,13 +138,56 @@ static lade_status memory_copy(lade_pinned_pool *pool, lade_snapshot *snapshot) 
   return status;
 }
 
+/* The block of the part that begins there; NULL: none. */
+static lade_snapshot_block *block_at(lade_snapshot *snapshot, uint64_t address) {
+  size_t low = ladei_inspect_part(snapshot)->first_block, high = snapshot->blocks.count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (snapshot->blocks.rows[middle].address < address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  bool found = low < snapshot->blocks.count && snapshot->blocks.rows[low].address == address;
+  return found ? &snapshot->blocks.rows[low] : NULL;
+}
+
+static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_inspect_wanted *wanted,
+                             lade_snapshot *snapshot) {
+  uint32_t stack, note;
+  const void *context = live->context == NULL ? NULL : live->context->handle;
+  LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, context, &stack));
+  LADEI_TRY(ladei_inspect_text(snapshot, live->note == NULL ? NULL : live->note->label, &note));
+  lade_snapshot_block *block = block_at(snapshot, live->address);
+  if (block == NULL || block->state == LADE_DEVICE_BLOCK_INACTIVE) return LADE_OK; /* it came or went meanwhile */
+  block->stack = stack;
+  block->note = note;
+  return LADE_OK;
+}
+
+static lade_status lives_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
+  ladei_pinned_history_lives lives;
+  LADEI_TRY(ladei_pinned_lives_read(pool, &lives));
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < lives.count && status == LADE_OK; i++) status = live_copy(&lives.list[i], wanted, snapshot);
+  ladei_pinned_history_lives_destroy(&lives);
+  return status;
+}
+
+static uint64_t active_bytes(lade_snapshot *snapshot) {
+  uint64_t bytes = 0;
+  for (size_t i = ladei_inspect_part(snapshot)->first_block; i < snapshot->blocks.count; i++)
+    if (snapshot->blocks.rows[i].state != LADE_DEVICE_BLOCK_INACTIVE) bytes += snapshot->blocks.rows[i].bytes;
+  return bytes;
+}
+
 /* Segments of the pool are shown as they are now; what happens while they are copied is among the events. */
 static lade_status events_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
   lade_history *history;
+  ladei_pinned_snapshot_record(pool, active_bytes(snapshot));
   LADEI_TRY(lade_pinned_history_take(pool, &history));
   lade_status status = ladei_inspect_events_add(snapshot, wanted->contexts, history,
                                                 ladei_inspect_is_simulated(pool->runtime), UINT64_MAX, NULL);
-  if (status == LADE_OK) status = ladei_inspect_events_mark_blocks(snapshot);
   lade_history_destroy(history);
   return status;
 }
@@ -157,6 +201,7 @@ static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wa
   const lade_history_options *options = ladei_pinned_history_options(ladei_pinned_pool_recording(pool));
   wanted->contexts->history = options;
   LADEI_TRY(memory_copy(pool, snapshot));
+  if (options != NULL) LADEI_TRY(lives_copy(pool, wanted, snapshot));
   if (options == NULL || (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
   return events_copy(pool, wanted, snapshot);
 }

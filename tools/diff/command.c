@@ -53,26 +53,26 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 }
 
 /* Segments of `in` that `other` does not have, as (address, bytes), are shown to `visit`. Sorted copies make that n log n. */
-typedef struct memory_range {
+typedef struct segment_range {
   uint64_t address, bytes;
-} memory_range;
+} segment_range;
 
 static int range_compare(const void *a, const void *b) {
-  const memory_range *x = a, *y = b;
+  const segment_range *x = a, *y = b;
   if (x->address != y->address) return x->address < y->address ? -1 : 1;
   return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-static memory_range *ranges_of(const lade_snapshot *snapshot) {
-  memory_range *ranges = malloc((snapshot->segments.count + 1) * sizeof *ranges);
+static segment_range *ranges_of(const lade_snapshot *snapshot) {
+  segment_range *ranges = malloc((snapshot->segments.count + 1) * sizeof *ranges);
   for (size_t i = 0; ranges != NULL && i < snapshot->segments.count; i++)
-    ranges[i] = (memory_range){snapshot->segments.rows[i].address, snapshot->segments.rows[i].total_bytes};
+    ranges[i] = (segment_range){snapshot->segments.rows[i].address, snapshot->segments.rows[i].total_bytes};
   if (ranges != NULL) qsort(ranges, snapshot->segments.count, sizeof *ranges, range_compare);
   return ranges;
 }
 
 /* Moves the ranges of a that b lacks to a's front, and returns their number. */
-static size_t ranges_without(memory_range *a, size_t count, const memory_range *b, size_t other_count) {
+static size_t ranges_without(segment_range *a, size_t count, const segment_range *b, size_t other_count) {
   size_t kept = 0;
   for (size_t i = 0; i < count; i++)
     if (bsearch(&a[i], b, other_count, sizeof *b, range_compare) == NULL) a[kept++] = a[i];
@@ -81,7 +81,7 @@ static size_t ranges_without(memory_range *a, size_t count, const memory_range *
 
 typedef struct difference {
   stack_sums sums;
-  memory_range *only_before, *only_after;
+  segment_range *only_before, *only_after;
   size_t only_before_count, only_after_count;
 } difference;
 
@@ -93,7 +93,7 @@ static void difference_destroy(difference *d) {
 
 static bool difference_create(const lade_snapshot *before, const lade_snapshot *after, difference *out) {
   *out = (difference){.only_before = ranges_of(before), .only_after = ranges_of(after)};
-  memory_range *all_before = ranges_of(before);
+  segment_range *all_before = ranges_of(before);
   bool made = out->only_before != NULL && out->only_after != NULL && all_before != NULL &&
               stack_sums_create(before, after, &out->sums) == LADE_OK;
   if (made) {
@@ -109,7 +109,7 @@ static bool difference_create(const lade_snapshot *before, const lade_snapshot *
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
-static void ranges_print(const char *title, const memory_range *ranges, size_t count) {
+static void ranges_print(const char *title, const segment_range *ranges, size_t count) {
   printf("%s: %zu segments\n", title, count);
   for (size_t i = 0; i < count; i++) printf("    0x%" PRIx64 " %" PRIu64 " B\n", ranges[i].address, ranges[i].bytes);
 }
@@ -129,7 +129,7 @@ static void text_print(const difference *d, size_t most) {
   ranges_print("only_after", d->only_after, d->only_after_count);
 }
 
-static json_t *ranges_json(const memory_range *ranges, size_t count) {
+static json_t *ranges_json(const segment_range *ranges, size_t count) {
   json_t *array = json_array();
   for (size_t i = 0; i < count; i++) {
     char address[32];
