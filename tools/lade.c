@@ -9,6 +9,7 @@
 
 #include "config/environment.h"
 #include "lade/status.h"
+#include "tools/common/options.h"
 #include "tools/common/subcommand.h"
 
 /* LADE_SUBCOMMANDS(X) is X(load) X(replay) and so on: tools/BUILD makes it of its list. */
@@ -29,14 +30,15 @@ static bool is_one_of(const char *word, const char *a, const char *b) {
 }
 
 static void usage(FILE *out) {
-  fputs("usage: lade COMMAND [ARGUMENT...]\n\ncommands:\n", out);
+  fprintf(out, "usage: %s COMMAND [ARGUMENT...]\n\ncommands:\n", program_name());
   for (size_t i = 0; i < sizeof subcommands / sizeof subcommands[0]; i++)
     fprintf(out, "  %-10s %s\n", subcommands[i]->name, subcommands[i]->what);
-  fputs("\n`lade COMMAND --help` or `lade help COMMAND` explains it; `lade --version` prints the version.\n", out);
+  fprintf(out, "\n`%s COMMAND --help` or `%s help COMMAND` explains it; `%s --version` prints the version.\n",
+          program_name(), program_name(), program_name());
 }
 
 static int unknown(const char *name) {
-  fprintf(stderr, "lade: unknown command \"%s\"\n", name);
+  fprintf(stderr, "%s: unknown command \"%s\"\n", program_name(), name);
   usage(stderr);
   return 2;
 }
@@ -67,6 +69,7 @@ static int version(void) {
 }
 
 int main(int argc, char **argv) {
+  if (argc > 0) program_name_set(argv[0]);
   if (argc < 2) {
     usage(stderr);
     return 2;

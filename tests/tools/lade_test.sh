@@ -32,4 +32,15 @@ LADE_LOG=debug
 run 0 settings
 unset LADE_LOG
 
+# Under another name, that name shows in its help and messages.
+ln -s "$(realpath "$lade")" "$dir/lade2"
+lade=$dir/lade2
+run 0 --help
+says "usage: lade2 COMMAND" out
+run 0 load --help
+says "lade2 load" out
+run 2 snapshot
+says "lade2 snapshot: FILE is missing" err
+run 2 nonsense
+says "lade2: unknown command" err
 finish

@@ -15,9 +15,26 @@ void name_print(FILE *out, const char *name) {
   }
 }
 
+/* As it was typed. */
+static const char *program = "lade";
+
+void program_name_set(const char *typed) {
+  const char *slash = strrchr(typed, '/');
+  program = slash == NULL ? typed : slash + 1;
+}
+
+const char *program_name(void) { return program; }
+
+/* What stands behind "lade" in the name of a command: "" or " load". */
+static const char *command_rest(const char *command) {
+  static const char own[] = "lade";
+  return strncmp(command, own, sizeof own - 1) == 0 ? command + sizeof own - 1 : NULL;
+}
+
 void message_print(const char *command, const char *name, const char *format, ...) {
   va_list arguments;
-  fprintf(stderr, "%s: ", command);
+  const char *rest = command_rest(command);
+  fprintf(stderr, "%s%s: ", rest != NULL ? program : command, rest != NULL ? rest : "");
   if (name != NULL) {
     name_print(stderr, name);
     fputs(": ", stderr);
@@ -29,6 +46,9 @@ void message_print(const char *command, const char *name, const char *format, ..
 }
 
 static void parse(const struct argp *argp, char *name, int argc, char **argv, unsigned flags, void *input) {
+  static char typed[256]; /* argp keeps it */
+  const char *rest = command_rest(name);
+  if (rest != NULL && snprintf(typed, sizeof typed, "%s%s", program, rest) < (int)sizeof typed) name = typed;
   argv[0] = name;
   argp_err_exit_status = EXIT_BAD;
   argp_parse(argp, argc, argv, flags, NULL, input);

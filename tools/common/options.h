@@ -13,6 +13,10 @@ enum { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_BAD = 2 };
 /* Prints a name of a file or in a file: control characters, which a terminal would obey, become '?'. */
 void name_print(FILE *out, const char *name);
 
+/* The program's name in help and messages: the last part of what was typed. Names of commands begin with "lade" in the source. */
+void program_name_set(const char *typed);
+const char *program_name(void);
+
 /* Prints "COMMAND: NAME: ..." on standard error, the name as name_print does; "COMMAND: ..." where it is NULL. */
 void message_print(const char *command, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
