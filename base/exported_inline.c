@@ -6,6 +6,7 @@
 
 #include "lade/config.h"
 #include "lade/device.h"
+#include "lade/history.h"
 #include "lade/inspect.h"
 #include "lade/lade.h"
 #include "lade/loader.h"
@@ -15,4 +16,5 @@
 #include "lade/runtime.h"
 #include "lade/safetensors.h"
 #include "lade/soft.h"
+#include "lade/stacks.h"
 #include "lade/status.h"

@@ -19,6 +19,7 @@
 
 #include "lade/config.h"
 #include "lade/device.h"
+#include "lade/history.h"
 #include "lade/inspect.h"
 #include "lade/loader.h"
 #include "lade/log.h"
@@ -27,6 +28,7 @@
 #include "lade/runtime.h"
 #include "lade/safetensors.h"
 #include "lade/soft.h"
+#include "lade/stacks.h"
 #include "lade/status.h"
 
 #ifdef __cplusplus

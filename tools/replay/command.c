@@ -11,13 +11,17 @@
 #include <string.h>
 
 #include "tools/common/options.h"
+#include "tools/common/snapshot_source.h"
 #include "tools/common/subcommand.h"
+#include "tools/replay/from_snapshot.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/timeline.h"
 
 static const char documentation[] =
     "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device "
-    "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input."
+    "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input; or a snapshot with a "
+    "history "
+    "(a pickle, JSON) or a log of RMM's: what would other settings have done to that program?"
     "\vExit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line.";
 
 static char command_name[] = "lade replay";
@@ -106,11 +110,53 @@ static int failed(const char *what, const char *name) {
   return EXIT_FAILED;
 }
 
+/* A snapshot as a trace in a file without a name; NULL with a message printed. */
+static FILE *snapshot_trace(const char *path, int *out_exit) {
+  lade_snapshot *snapshot = snapshot_source_open(command_name, path, out_exit);
+  if (snapshot == NULL) return NULL;
+  FILE *file = tmpfile();
+  lade_status status = LADE_OK;
+  if (file == NULL) {
+    *out_exit = failed("no file to write its trace to", path);
+  } else if ((status = from_snapshot_write(snapshot, file)) != LADE_OK) {
+    message_print(command_name, path, "%s", lade_last_error()->text);
+    *out_exit = status == LADE_ERR_INVALID_ARGUMENT ? EXIT_BAD : EXIT_FAILED;
+  } else if (fflush(file) != 0 || ferror(file) != 0) {
+    *out_exit = failed("its trace cannot be written", path);
+    status = LADE_ERR_IO;
+  }
+  lade_snapshot_destroy(snapshot);
+  if (file != NULL && status == LADE_OK) {
+    rewind(file);
+    return file;
+  }
+  if (file != NULL) fclose(file);
+  return NULL;
+}
+
+/* The trace, or the one of a snapshot. NULL with a message printed. */
+static FILE *trace_open(const char *path, int *out_exit) {
+  char head[32];
+  FILE *file = fopen(path, "r");
+  if (file == NULL) {
+    *out_exit = failed("cannot be opened", path);
+    return NULL;
+  }
+  size_t count = fread(head, 1, sizeof head, file);
+  if (!from_snapshot_is_one(head, count)) {
+    rewind(file);
+    return file;
+  }
+  fclose(file);
+  return snapshot_trace(path, out_exit);
+}
+
 /* Replays the file into the sink. */
 static int trace_replay(const replay_arguments *a, const char *conf, sink *s) {
   bool standard_input = strcmp(a->trace, "-") == 0;
-  FILE *file = standard_input ? stdin : fopen(a->trace, "r");
-  if (file == NULL) return failed("cannot be opened", a->trace);
+  int opened = EXIT_FAILED;
+  FILE *file = standard_input ? stdin : trace_open(a->trace, &opened);
+  if (file == NULL) return opened;
   replay_settings settings = {.conf = conf,
                               .snapshot = s->out != NULL ? snapshot_take : NULL,
                               .sample = s->line != NULL ? sample_take : NULL,

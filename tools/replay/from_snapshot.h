@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A snapshot with a history as a trace: what its program did, so that other settings can be tried on it.
+ *
+ * The memory at the history's begin is the snapshot's, with all events undone: its blocks are allocated first. Then each event that
+ * the program caused becomes an operation:
+ *
+ *   alloc            alloc; within a private pool: pool_begin, alloc, pool_end
+ *   free requested   free; where its completion comes later, before it `record` on a stream made for it
+ *   free completed   later: complete of that stream
+ *   segment free     empty_cache, once for those that follow each other
+ *   out of memory    the alloc that failed
+ *
+ * A history that has all events from the start replays exactly, with the program's own settings. One that lost some begins with
+ * blocks that lie elsewhere, in segments of their own order.
+ */
+#ifndef LADE_TOOLS_REPLAY_FROM_SNAPSHOT_H
+#define LADE_TOOLS_REPLAY_FROM_SNAPSHOT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "lade/inspect.h"
+
+/* Whether a file that begins with these bytes is a snapshot, or a log of RMM's. */
+bool from_snapshot_is_one(const char *bytes, size_t count);
+
+/* Writes the trace of the first device allocator (or RMM resource) that has events. LADE_ERR_INVALID_ARGUMENT where none has;
+ * LADE_ERR_OUT_OF_HOST_MEMORY. Errors of `out` stay in it. */
+lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out);
+
+#endif /* LADE_TOOLS_REPLAY_FROM_SNAPSHOT_H */
