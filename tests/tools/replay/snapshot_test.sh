@@ -1,0 +1,30 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `lade replay` of snapshots: with the program's own settings a replay of its history holds what the program held; other settings
+# can be compared.
+# usage: snapshot_test.sh LADE RECORDED_PROGRAM
+set -u
+. tests/tools/command.sh
+program=$2
+for policy in reference default; do
+  for seed in 1 2 3 4 5; do
+    happened=$("$program" $seed $policy "$dir/program.pickle") || fail "the program failed"
+    run 0 replay "$dir/program.pickle" --json --conf "device_policy:$policy"
+    replayed=$(python3 -c '
+import json, sys
+stats = json.load(open(sys.argv[1]))["snapshots"][-1]["stats"]
+print(stats["reserved_bytes.all.peak"], stats["reserved_bytes.all.current"])' "$dir/out")
+    [ "$happened" = "$replayed" ] || fail "$policy, seed $seed: $happened bytes at the peak and at the end, replayed $replayed"
+  done
+done
+run 0 replay "$dir/program.pickle" --compare expandable_segments:True
+says "expandable_segments:True" out
+
+# RMM's log, and snapshots that have no history.
+printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00:000001,allocate,0x7f0000000000,1000,0\n1,00:00:00:000002,free,0x7f0000000000,1000,0\n' >"$dir/log.csv"
+run 0 replay "$dir/log.csv" --json
+says '"allocation.all.allocated":1' out
+printf '{"lade_snapshot": 1}' >"$dir/empty.json"
+run 2 replay "$dir/empty.json"
+finish
