@@ -71,9 +71,9 @@ static void values_store(lade_publisher *p) {
   _Atomic(int64_t) *values = (_Atomic(int64_t) *)(void *)((char *)header + header->values_at);
   uint64_t sequence = atomic_load_explicit(&header->sequence, memory_order_relaxed);
   atomic_store_explicit(&header->sequence, sequence + 1, memory_order_relaxed);
-  atomic_thread_fence(memory_order_release); /* L2: odd before any value */
-  for (size_t i = 0; i < p->value_count; i++) atomic_store_explicit(&values[i], p->values[i], memory_order_relaxed);
-  atomic_store_explicit(&header->refreshed_ns, wall_ns(), memory_order_relaxed);
+  /* L2: each is a release, so that who sees one of them sees the odd number, too. */
+  for (size_t i = 0; i < p->value_count; i++) atomic_store_explicit(&values[i], p->values[i], memory_order_release);
+  atomic_store_explicit(&header->refreshed_ns, wall_ns(), memory_order_release);
   atomic_store_explicit(&header->sequence, sequence + 2, memory_order_release);
 }
 

@@ -50,9 +50,8 @@ static lade_status values_copy(const ladei_published_header *live, const ladei_p
   const _Atomic(int64_t) *values = (const void *)((const char *)live + h->values_at);
   for (unsigned i = 0; i < TRIES; i++) {
     uint64_t before = atomic_load_explicit(&live->sequence, memory_order_acquire);
-    for (uint64_t k = 0; k < h->value_count; k++) out[k] = atomic_load_explicit(&values[k], memory_order_relaxed);
-    *out_time_ns = atomic_load_explicit(&live->refreshed_ns, memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+    for (uint64_t k = 0; k < h->value_count; k++) out[k] = atomic_load_explicit(&values[k], memory_order_acquire);
+    *out_time_ns = atomic_load_explicit(&live->refreshed_ns, memory_order_acquire);
     uint64_t after = atomic_load_explicit(&live->sequence, memory_order_relaxed);
     if (before == after && before % 2 == 0) return LADE_OK;
     usleep(100);
