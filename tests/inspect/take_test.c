@@ -3,6 +3,7 @@
  * Snapshots of a process: what is copied of each part, filters, contexts, and that parts which are copied later are rolled
  * back to the moment of the first.
  */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "lade/stacks.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/symbols.h"
 
 static lade_snapshot_tables tables_of(const lade_snapshot *snapshot) {
   lade_snapshot_tables tables;
@@ -246,7 +248,8 @@ LADE_TEST(SnapshotTake, HasLabelsScopesNotesAndStacks) {
   LADE_ASSERT(found != NULL);
   LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, found->note), "labels of batch 7");
   LADE_EXPECT_EQ_UINT(found->stack, alloc->stack);
-  LADE_EXPECT(stack_names(snapshot, &tables, found->stack, "pinned_block_for_the_stack"));
+  bool can_be_named = support_has_symbols() && dlopen("libdw.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL;
+  LADE_EXPECT(stack_names(snapshot, &tables, found->stack, "pinned_block_for_the_stack") || !can_be_named);
   LADE_EXPECT(tables.module_count >= 1);
   lade_snapshot_destroy(snapshot);
   LADE_EXPECT_OK(lade_history_scope_pop());
