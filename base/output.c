@@ -72,7 +72,7 @@ size_t ladei_utf8_character(const char *text, size_t bytes) {
 }
 
 /* What an ASCII character needs in JSON; NULL: nothing. */
-static const char *json_escape(char c, char room[8]) {
+static const char *plain_json_escape(char c, char room[8]) {
   switch (c) {
   case '"': return "\\\"";
   case '\\': return "\\\\";
@@ -80,7 +80,13 @@ static const char *json_escape(char c, char room[8]) {
   case '\t': return "\\t";
   default: break;
   }
-  if ((unsigned char)c >= 0x20 && c != 0x7F && c != '<' && c != '>' && c != '&') return NULL;
+  if ((unsigned char)c >= 0x20 && c != 0x7F) return NULL;
+  snprintf(room, 8, "\\u%04x", (unsigned)c);
+  return room;
+}
+
+static const char *json_escape(char c, char room[8]) {
+  if (c != '<' && c != '>' && c != '&') return plain_json_escape(c, room);
   snprintf(room, 8, "\\u%04x", (unsigned)c);
   return room;
 }
@@ -118,6 +124,12 @@ static void escaped(ladei_output *output, const char *text, const char *(*escape
 void ladei_output_json(ladei_output *output, const char *text) {
   ladei_output_byte(output, '"');
   escaped(output, text, json_escape);
+  ladei_output_byte(output, '"');
+}
+
+void ladei_output_plain_json(ladei_output *output, const char *text) {
+  ladei_output_byte(output, '"');
+  escaped(output, text, plain_json_escape);
   ladei_output_byte(output, '"');
 }
 

@@ -68,6 +68,8 @@ void ladei_output_format(ladei_output *output, const char *format, ...) __attrib
 /* A string of JSON, in its quotes. Bytes that are no UTF-8 become U+FFFD. `<`, `>`, `&` are escaped too, so that it may stand in
  * a script of a page. */
 void ladei_output_json(ladei_output *output, const char *text);
+/* The same without that: for readers that do not undo such escapes. */
+void ladei_output_plain_json(ladei_output *output, const char *text);
 /* Text of XML and HTML, also within quotes: `<`, `>`, `&`, `"` escaped; control characters and bytes that are no UTF-8 become
  * U+FFFD. */
 void ladei_output_xml(ladei_output *output, const char *text);

@@ -15,6 +15,15 @@ typedef struct lives_builder {
   ladei_pair_map open_segments;
 } lives_builder;
 
+/* V3 */
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void life_end(ladei_inspect_life *life, uint64_t time_ns) {
+  time_ns = later(time_ns, life->start_ns);
+  if (life->freed_ns == UINT64_MAX) life->freed_ns = time_ns;
+  life->end_ns = later(time_ns, life->freed_ns);
+}
+
 static ladei_inspect_life life_of(const lives_builder *b, const lade_snapshot_event *event, uint64_t start_ns) {
   return (ladei_inspect_life){.address = event->address,
                               .bytes = event->block_bytes > event->bytes ? event->block_bytes : event->bytes,
@@ -36,7 +45,7 @@ static lade_status block_open(lives_builder *b, const ladei_inspect_life *life) 
   uint32_t *open = ladei_pair_map_value(&b->open_blocks, life->address, 0);
   if (open == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   if (*open != LADE_SNAPSHOT_NONE) /* V1: its end was not recorded */
-    b->lives->blocks.rows[*open].end_ns = life->start_ns;
+    life_end(&b->lives->blocks.rows[*open], life->start_ns);
   ladei_inspect_life *row = LADEI_INSPECT_ADD(&b->lives->blocks);
   if (row == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *row = *life;
@@ -61,9 +70,9 @@ static lade_status block_free(lives_builder *b, const lade_snapshot_event *event
   uint32_t *open;
   LADEI_TRY(block_find(b, event, &open));
   ladei_inspect_life *life = &b->lives->blocks.rows[*open];
-  if (life->freed_ns == UINT64_MAX) life->freed_ns = event->time_ns;
+  if (life->freed_ns == UINT64_MAX) life->freed_ns = later(event->time_ns, life->start_ns);
   if (event->action != LADE_DEVICE_FREE_COMPLETED) return LADE_OK;
-  life->end_ns = event->time_ns;
+  life_end(life, event->time_ns);
   if (life->bytes < event->block_bytes) life->bytes = event->block_bytes;
   *open = LADE_SNAPSHOT_NONE;
   return LADE_OK;
@@ -101,7 +110,7 @@ static lade_status segment_event(lives_builder *b, const lade_snapshot_event *ev
     *open = (uint32_t)(b->lives->segments.count - 1);
   }
   if (comes) return LADE_OK;
-  b->lives->segments.rows[*open].freed_ns = b->lives->segments.rows[*open].end_ns = event->time_ns;
+  life_end(&b->lives->segments.rows[*open], event->time_ns);
   *open = LADE_SNAPSHOT_NONE;
   return LADE_OK;
 }
@@ -144,9 +153,7 @@ static void lives_close(lives_builder *b, uint64_t time_ns) {
   for (size_t i = 0; i < b->open_blocks.room; i++) {
     const ladei_pair_map_entry *entry = &b->open_blocks.entries[i];
     if (!entry->used || entry->value == LADE_SNAPSHOT_NONE || (entry->value & UINT32_C(1) << 31) != 0) continue;
-    ladei_inspect_life *life = &b->lives->blocks.rows[entry->value];
-    life->end_ns = time_ns;
-    if (life->freed_ns > time_ns) life->freed_ns = time_ns;
+    life_end(&b->lives->blocks.rows[entry->value], time_ns);
   }
 }
 

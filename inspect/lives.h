@@ -8,6 +8,7 @@
  *
  * V1  Lives of one part at one address do not overlap in time.
  * V2  Each block of the snapshot that is not inactive, and each segment, has one life without an end.
+ * V3  start <= freed <= end, also where the times of a file go back.
  */
 #ifndef LADE_INSPECT_LIVES_H
 #define LADE_INSPECT_LIVES_H

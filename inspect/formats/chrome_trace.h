@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chrome's trace events, which Perfetto and chrome://tracing show. A part is a process, a stream a thread of it:
+ * Chrome's trace events, which Perfetto and chrome://tracing show. A part is a process:
  *
  *   counters   "memory" {allocated, active, reserved}: bytes after each event that changes them
- *   blocks     asynchronous spans from alloc to free completed, named by size; free requested is an instant within
- *   notes      instants, with their text
+ *   blocks     two nested asynchronous spans each. The outer one has the stream's name, since viewers put spans of one name into
+ *              one lane; the inner ones are "N bytes", while it is handed out, and "pending", until its memory may be used again
+ *   notes      instants, with their text; out of memory and snapshots too
+ *
+ * A block that was there before the history begins with it; one that is there at the end has no end.
+ *
+ * Perfetto shows escaped characters as their escapes: so only what has to be is escaped, and `<` of templates is not.
+ *
+ * W1  Spans of one id (a block's address, of one process) do not overlap; so an end needs no search for its begin.
  */
 #ifndef LADE_INSPECT_FORMATS_CHROME_TRACE_H
 #define LADE_INSPECT_FORMATS_CHROME_TRACE_H

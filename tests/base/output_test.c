@@ -95,6 +95,11 @@ LADE_TEST(Output, EscapesWhatMeansSomething) {
       "\"a\\\"\\\\\\n\\u003c/script\\u003e\\u001b[31m\xEF\xBF\xBD\xc3\xa9\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"|"
       "a&quot;&lt;b&gt;&amp;\xEF\xBF\xBD\xf0\x9f\x98\x80\xEF\xBF\xBD\xEF\xBF\xBD");
   scene_close(&s);
+  scene_open(&s, 1000);
+  ladei_output_plain_json(s.output, "vector<int> & \"\x1b\xff");
+  LADE_EXPECT_OK(ladei_output_flush(s.output));
+  LADE_EXPECT_EQ_STR(s.sink.bytes, "\"vector<int> & \\\"\\u001b\xEF\xBF\xBD\"");
+  scene_close(&s);
 }
 
 /* Shortest forms alone, no surrogates, nothing above U+10FFFF, nothing cut off. */

@@ -80,7 +80,7 @@ static void each_failure(lade_status (*work)(scene *s), scene *s) {
     failed += status != LADE_OK;
     if (allocations < at) break;
   }
-  LADE_EXPECT(failed > 1);
+  LADE_EXPECT(failed > 0);
 }
 
 static lade_status nothing_write(void *user, const void *data, size_t bytes) {
@@ -139,14 +139,9 @@ static lade_status written(scene *s) {
 }
 
 LADE_TEST(SnapshotWithoutMemory, IsNotWritten) {
-  static const uint32_t formats[] = {LADE_SNAPSHOT_SVG, LADE_SNAPSHOT_HTML, LADE_SNAPSHOT_PPROF,
-                                     LADE_SNAPSHOT_PROMETHEUS};
   scene s;
   if (!scene_open(&s)) return;
-  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-    s.format = formats[i];
-    each_failure(written, &s);
-  }
+  for (s.format = LADE_SNAPSHOT_PICKLE; s.format <= LADE_SNAPSHOT_MAP; s.format++) each_failure(written, &s);
   scene_close(&s);
 }
 

@@ -94,7 +94,7 @@ class Formats(unittest.TestCase):
             events = json.loads(self.text("chrome-trace", shape))["traceEvents"]
             self.assertGreater(len(events), 0)
             for event in events:
-                self.assertIn(event["ph"], "MCbnei")
+                self.assertIn(event["ph"], "MCbei")
                 self.assertGreaterEqual(event["ts"], 0)
             counters = [event["args"] for event in events if event["ph"] == "C"]
             self.assertTrue(all(set(args) == {"allocated", "active", "reserved"} for args in counters))
