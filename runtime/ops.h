@@ -201,6 +201,8 @@ typedef struct ladei_ipc_handle {
 
 typedef void (*ladei_host_function)(void *user);
 
+struct lade_soft_range; /* lade/soft.h */
+
 typedef struct lade_runtime_ops {
   size_t struct_size; /* append only */
   const char *name;   /* "cuda", "cpu", "sim"; static storage */
@@ -418,6 +420,13 @@ typedef struct lade_runtime_ops {
   /* Moves the clock to the next thing that happens (work ends, timer fires) and lets it happen. LADE_NOT_READY where
    * nothing will ever happen again by itself. */
   lade_status (*step)(void *self);
+
+  /* ---- kernels (optional; software devices only) --------------------------------------------------------------- */
+
+  /* Queues a function of the program as work of the device: lade_soft_kernel() is this op on a handle. The arguments and
+   * ranges are copied; the function may make no runtime call. Captured like other work. */
+  lade_status (*kernel)(void *self, const ladei_stream *stream, void (*function)(const void *arguments),
+                        const void *arguments, size_t bytes, const struct lade_soft_range *ranges, size_t count);
 } lade_runtime_ops;
 
 /*

@@ -85,7 +85,8 @@
   X(now_ns, REQUIRED) \
   X(native_error_text, REQUIRED) \
   X(timer_add, VIRTUAL_TIME) \
-  X(step, VIRTUAL_TIME)
+  X(step, VIRTUAL_TIME) \
+  X(kernel, KERNELS)
 /* clang-format on */
 
 #endif /* LADE_RUNTIME_OPS_LIST_H */

@@ -36,6 +36,7 @@ typedef enum op_group {
   GROUP_COPY_BATCH,
   GROUP_WRITE_VALUE,
   GROUP_VIRTUAL_TIME,
+  GROUP_KERNELS,
   GROUP_COUNT
 } op_group;
 

@@ -38,7 +38,7 @@ extern "C" {
 typedef struct lade_soft_device {
   uint64_t memory_bytes;         /**< Capacity; default 16 GiB on "sim" and half of the machine's memory on "cpu". */
   uint64_t link_bytes_per_s;     /**< H2D and D2H, each; default 55e9. "sim" only. */
-  uint64_t memory_bytes_per_s;   /**< D2D copies and fills; default 2e12. "sim" only. */
+  uint64_t memory_bytes_per_s;   /**< D2D copies, fills and kernels; default 2e12. "sim" only. */
   uint64_t peer_bytes_per_s;     /**< Copies between devices; default 50e9. "sim" only. */
   uint64_t copy_launch_ns;       /**< Cost of each copy, serial on its engine; default 3000. "sim" only. */
   uint64_t vm_granularity_bytes; /**< Default 2 MiB. */
@@ -57,7 +57,7 @@ typedef struct lade_soft_costs {
   uint64_t event_record_ns;
   uint64_t event_query_ns;
   uint64_t event_create_ns;
-  uint64_t submit_ns; /**< Copy, fill, host function, graph launch. */
+  uint64_t submit_ns; /**< Copy, fill, kernel, host function, graph launch. */
   uint64_t device_alloc_ns;
   uint64_t device_free_ns;
   uint64_t host_pin_ns;          /**< host_alloc, host_register: fixed part. */
@@ -83,12 +83,12 @@ LADE_INLINE void lade_soft_options_init(lade_soft_options *options) {
 /** Counts of what hardware would hide, and of what is alive. */
 typedef struct lade_soft_report {
   size_t struct_size;
-  uint64_t freed_memory_used; /**< Copies, fills and graph nodes that touched device or pinned memory after its free. */
-  uint64_t unordered_reuse;   /**< Accesses to the same bytes, one of them a write, ordered by no stream or event. */
-  uint64_t unpinned_copies;   /**< Asynchronous copies from or to pageable host memory. */
-  uint64_t stale_handles;     /**< Uses of destroyed streams, events, graphs. */
-  uint64_t device_bytes;      /**< Device memory allocated or created now, all devices. */
-  uint64_t pinned_bytes;      /**< Host memory pinned now. */
+  uint64_t freed_memory_used;  /**< Work and graph nodes that touched device or pinned memory after its free. */
+  uint64_t unordered_reuse;    /**< Accesses to the same bytes, one of them a write, ordered by no stream or event. */
+  uint64_t unpinned_copies;    /**< Asynchronous copies from or to pageable host memory. */
+  uint64_t stale_handles;      /**< Uses of destroyed streams, events, graphs. */
+  uint64_t device_bytes;       /**< Device memory allocated or created now, all devices. */
+  uint64_t pinned_bytes;       /**< Host memory pinned now. */
   uint64_t device_allocations; /**< Live ones, virtual-memory handles and driver-pool blocks included. */
   uint64_t pinned_ranges;      /**< Live host allocations and registrations. */
   uint64_t streams;            /**< Live streams that the program created. */
@@ -155,6 +155,60 @@ LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream
  * lost one can still be given back.
  */
 LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
+
+/** What a kernel does with a range of memory: a set of these. */
+typedef enum lade_soft_access {
+  LADE_SOFT_READ = 1 << 0,
+  LADE_SOFT_WRITE = 1 << 1,
+} lade_soft_access;
+
+/** Memory that a kernel touches. */
+typedef struct lade_soft_range {
+  const void *address; /**< Device memory that the device of the stream may access, or pinned memory. */
+  size_t bytes;        /**< At least 1. All in one allocation, registration or run of mappings. */
+  uint32_t access;     /**< Set of lade_soft_access, not empty. */
+  uint32_t reserved;   /**< 0 */
+} lade_soft_range;
+
+/**
+ * A kernel's function: plain C that reads and writes the ranges named at the call, through addresses in its arguments.
+ *
+ * It must end by itself, and may make no call of this library: LADE_ERR_DRIVER, as in host functions.
+ *
+ * @param arguments  The copy that lade_soft_kernel() took, aligned for any type; NULL where it has 0 bytes. The same one
+ *                   at each replay of a graph.
+ */
+typedef void (*lade_soft_function)(const void *arguments);
+
+/**
+ * Queue a software kernel: a C function that the device runs, where a program on a GPU launches one.
+ *
+ * The function runs once, when the work queued on `stream` before it has ended: on "sim" at the end of its time, in the call
+ * that moves the clock; on "cpu" on the device's compute engine, a thread, beside copies of other streams. It
+ * takes the time of its ranges at memory_bytes_per_s, pinned ones at link_bytes_per_s, and those read and written twice.
+ * While `stream` captures it becomes a node of the graph, and so of each graph made executable from it, with the
+ * arguments of this call.
+ *
+ * What it touches is judged by `ranges` alone, as for copies and fills: reuse that no order covers is counted when the kernel
+ * is queued or its graph launched; where one range was freed before the kernel ran, that is counted and the function does
+ * not run. Nor does it on a lost device, or where a range has no bytes (addresses_only).
+ * A kernel that writes pinned memory may tell the program of its end by it, as a host function does.
+ *
+ *   struct scale { float *values; size_t count; float by; } arguments = {device_values, 1000, 2.0f};
+ *   lade_soft_range range = {device_values, 1000 * sizeof(float), LADE_SOFT_READ | LADE_SOFT_WRITE, 0};
+ *   lade_soft_kernel(runtime, stream, scale_run, &arguments, sizeof arguments, &range, 1);
+ *
+ * @param function   Borrowed until the kernel has run, of a captured one until the graph and all execs of it are gone.
+ * @param arguments  `bytes` bytes, copied before the call returns. NULL if bytes is 0.
+ * @param ranges     `count` ranges, copied before the call returns; they may overlap. NULL if count is 0.
+ *
+ * Threads: as the runtime. Waits: never. Stream order: after the work queued on `stream` so far.
+ * Errors, with nothing queued: LADE_ERR_UNSUPPORTED on "cuda"; LADE_ERR_INVALID_ARGUMENT names the field, also for memory
+ * that is pageable, freed or of another device; LADE_ERR_CAPTURE; LADE_ERR_DEVICE_LOST; LADE_ERR_OUT_OF_HOST_MEMORY. The fault plan
+ * knows it as "kernel".
+ */
+LADE_API lade_status lade_soft_kernel(lade_runtime *runtime, lade_stream stream, lade_soft_function function,
+                                      const void *arguments, size_t bytes, const lade_soft_range *ranges, size_t count);
 
 #ifdef __cplusplus
 }

@@ -177,6 +177,19 @@ lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream) 
   return status == LADE_OK ? ladei_soft_stream_hold(self, stream, false) : status;
 }
 
+lade_status lade_soft_kernel(lade_runtime *runtime, lade_stream stream, lade_soft_function function,
+                             const void *arguments, size_t bytes, const lade_soft_range *ranges, size_t count) {
+  void *self = NULL;
+  ladei_stream resolved;
+  lade_status status = soft_of(runtime, "lade_soft_kernel", &self);
+  if (status == LADE_OK && runtime->ops->kernel == NULL)
+    status =
+        ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_soft_kernel: the table \"%s\" has no op kernel", runtime->ops->name);
+  if (status == LADE_OK) status = runtime->ops->stream_resolve(runtime->self, stream, &resolved);
+  if (status != LADE_OK) return status;
+  return runtime->ops->kernel(runtime->self, &resolved, function, arguments, bytes, ranges, count);
+}
+
 lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns) {
   void *self = NULL;
   lade_status status = soft_of(runtime, "lade_soft_device_lose", &self);

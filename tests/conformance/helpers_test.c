@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lade/soft.h"
 #include "tests/conformance/conformance.h"
 
 CONFORMANCE_TEST(Helpers, DeviceInfoIsThatOfTheDevice) {
@@ -131,5 +132,27 @@ CONFORMANCE_TEST(Helpers, CopyOfNothingSucceedsAndOfTooMuchIsRefused) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(runtime, pinned, pinned + 100, SIZE_MAX, stream));
   LADE_EXPECT_OK(lade_stream_query(runtime, stream));
   LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
+static void square(const void *arguments) {
+  unsigned *value = *(unsigned *const *)arguments;
+  *value *= *value;
+}
+
+CONFORMANCE_TEST(Helpers, KernelsRunOnSoftwareDevicesOnly) {
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  unsigned *value = conformance_pinned(runtime, sizeof *value);
+  *value = 3;
+  lade_soft_range range = {value, sizeof *value, LADE_SOFT_READ | LADE_SOFT_WRITE, 0};
+  bool soft = runtime->software_device != NULL;
+  for (int i = 0; i < 2; i++)
+    LADE_EXPECT_STATUS(soft ? LADE_OK : LADE_ERR_UNSUPPORTED,
+                       lade_soft_kernel(runtime, stream, square, &value, sizeof value, &range, 1));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  LADE_EXPECT_EQ_UINT(*value, soft ? 81 : 3);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_soft_kernel(NULL, stream, square, NULL, 0, NULL, 0));
+  LADE_ASSERT_OK(OP(host_free, value));
   LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
 }

@@ -137,7 +137,12 @@
                                                                                                                        \
   X(timer_add, (void *self, uint64_t at_ns, ladei_host_function function, void *user), (SELF, at_ns, function, user),  \
     NONE, 0)                                                                                                           \
-  X(step, (void *self), (SELF), NONE, 0)
+  X(step, (void *self), (SELF), NONE, 0)                                                                               \
+                                                                                                                       \
+  X(kernel,                                                                                                            \
+    (void *self, const ladei_stream *stream, void (*function)(const void *arguments), const void *arguments,           \
+     size_t bytes, const struct lade_soft_range *ranges, size_t count),                                                \
+    (SELF, stream, function, arguments, bytes, ranges, count), NONE, 0)
 /* clang-format on */
 
 #endif /* LADE_TESTS_SUPPORT_OP_SIGNATURES_H */

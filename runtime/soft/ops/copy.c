@@ -11,13 +11,13 @@
  *     written when the copy runs, as hardware may.
  * Locks: rt->lock, except in copy_sync while the calling thread moves the bytes.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
+#include "runtime/soft/ops/reach.h"
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/run.h"
 #include "runtime/soft/run/work.h"
@@ -33,25 +33,6 @@
 #include "runtime/soft/submit/submit.h"
 
 /* ---- memory of a piece ------------------------------------------------------------------------------------------- */
-
-static lade_status bad_memory(soft_runtime *rt, soft_op op, const void *address, size_t bytes) {
-  const soft_range *range = ladei_soft_range_at(rt, address);
-  if (range == NULL && ladei_soft_address_was_used(rt, address)) {
-    ladei_soft_finding(rt, &rt->findings.freed_memory_used, "%s: %zu bytes at %p were freed before",
-                       ladei_soft_op_name(op), bytes, address);
-  }
-  if (range != NULL && !ladei_soft_range_covers(range, address, bytes)) {
-    char expected[96];
-    snprintf(expected, sizeof expected, "bytes within the %zu at %p of one %s", range->bytes,
-             (void *)(uintptr_t)range->node.key, range->kind == SOFT_RANGE_REGISTERED ? "registration" : "allocation");
-    return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", expected, "%zu bytes at %p", bytes,
-                             address);
-  }
-  return ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory",
-                           range == NULL ? "live memory of the kind that the direction names"
-                                         : "memory that is mapped and that the device may access",
-                           "%zu bytes at %p", bytes, address);
-}
 
 /* The range of device memory that holds these bytes; NULL if they are no live device memory. */
 static soft_range *device_side(soft_runtime *rt, const void *address, size_t bytes, int device) {
@@ -86,9 +67,9 @@ static bool reads_device(ladei_copy_direction direction) {
 static lade_status piece_find_memory(soft_runtime *rt, soft_op op, ladei_copy_direction direction, int device,
                                      soft_piece *piece) {
   if (!piece_find_side(rt, piece->dst, piece->bytes, writes_device(direction), device, &piece->dst_range))
-    return bad_memory(rt, op, piece->dst, piece->bytes);
+    return ladei_soft_bad_memory(rt, op, piece->dst, piece->bytes);
   if (!piece_find_side(rt, piece->src, piece->bytes, reads_device(direction), device, &piece->src_range))
-    return bad_memory(rt, op, piece->src, piece->bytes);
+    return ladei_soft_bad_memory(rt, op, piece->src, piece->bytes);
   return LADE_OK;
 }
 
@@ -247,12 +228,14 @@ static lade_status copy_peer_locked(soft_runtime *rt, soft_work *work, int dst_d
   soft_piece *piece = &work->piece;
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_copy_peer, resolved, &status);
   if (stream == NULL) return status;
-  if (!lies_on(rt, piece->dst, dst_device)) return bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
-  if (!lies_on(rt, piece->src, src_device)) return bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
+  if (!lies_on(rt, piece->dst, dst_device))
+    return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
+  if (!lies_on(rt, piece->src, src_device))
+    return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
   piece->dst_range = device_side(rt, piece->dst, piece->bytes, -1);
   piece->src_range = device_side(rt, piece->src, piece->bytes, -1);
-  if (piece->dst_range == NULL) return bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
-  if (piece->src_range == NULL) return bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
+  if (piece->dst_range == NULL) return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
+  if (piece->src_range == NULL) return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
   work->device = stream->device;
   work->engine = dst_device == src_device ? SOFT_ENGINE_COMPUTE : SOFT_ENGINE_PEER;
   return ladei_soft_submit(rt, SOFT_OP_copy_peer, stream, work);
@@ -365,19 +348,6 @@ static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direc
 
 /* ---- fills, host functions, written values ----------------------------------------------------------------------- */
 
-/* Memory that a device writes on its own: device memory it may access, or pinned memory. */
-static bool written_range(soft_runtime *rt, const soft_stream *stream, soft_piece *piece) {
-  soft_range *range = ladei_soft_range_at(rt, piece->dst);
-  piece->dst_range = range;
-  if (range == NULL || !ladei_soft_range_covers(range, piece->dst, piece->bytes)) return false;
-  if (range->host) return true;
-  if (range->kind == SOFT_RANGE_RESERVED)
-    return ladei_soft_mapping_accessible(rt, piece->dst, piece->bytes, stream->device);
-  uint64_t reachable = rt->devices[stream->device].peers | (uint64_t)1 << stream->device;
-  if (range->kind == SOFT_RANGE_POOL) reachable |= range->pool->access >> stream->device & 1 ? ~(uint64_t)0 : 0;
-  return reachable >> range->device & 1;
-}
-
 /* Work that needs no more checks than that its destination, if any, can be written. */
 static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, const ladei_stream *resolved) {
   lade_status status = LADE_OK;
@@ -385,8 +355,10 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
   soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
   if (stream != NULL) {
     work->device = stream->device;
-    if (work->piece_count != 0 && !written_range(rt, stream, &work->piece))
-      status = bad_memory(rt, op, work->piece.dst, work->piece.bytes);
+    soft_piece *piece = &work->piece;
+    if (work->piece_count != 0) piece->dst_range = ladei_soft_reach(rt, stream, piece->dst, piece->bytes);
+    if (work->piece_count != 0 && piece->dst_range == NULL)
+      status = ladei_soft_bad_memory(rt, op, work->piece.dst, work->piece.bytes);
     else
       status = ladei_soft_submit(rt, op, stream, work);
   }

@@ -11,6 +11,7 @@
 #include "runtime/soft/ops/ops.h"
 #include "runtime/soft/run/objects.h"
 #include "runtime/soft/run/replay.h"
+#include "runtime/soft/run/work.h"
 #include "runtime/soft/state/findings.h"
 #include "runtime/soft/state/lock.h"
 #include "runtime/soft/state/streams.h"
@@ -49,10 +50,11 @@ static bool dependents_fill(soft_exec *exec, const soft_graph *graph) {
 
 static bool exec_fill(soft_exec *exec, const soft_graph *graph) {
   exec->nodes = calloc((size_t)graph->count + 1, sizeof *exec->nodes);
-  if (exec->nodes == NULL || !dependents_fill(exec, graph)) return false;
+  if (exec->nodes == NULL) return false;
   exec->count = graph->count;
+  if (!dependents_fill(exec, graph)) return false;
   for (uint32_t i = 0; i < graph->count; i++) {
-    exec->nodes[i].node.work = graph->nodes[i].work;
+    if (!ladei_soft_work_clone(&graph->nodes[i].work, &exec->nodes[i].node.work)) return false;
     exec->nodes[i].node.exec = exec;
     exec->nodes[i].dependency_count = graph->nodes[i].dependency_count;
   }

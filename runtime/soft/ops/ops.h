@@ -7,7 +7,8 @@
 
 #include "runtime/soft/state/model.h"
 
-#define SOFT_OP_TABLES(X)            X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(peer)
+#define SOFT_OP_TABLES(X)                                                                                              \
+  X(device) X(memory) X(vm) X(pool) X(stream) X(event) X(copy) X(graph) X(exec) X(kernel) X(peer)
 #define SOFT_TABLE_DECLARATION(part) void ladei_soft_##part##_ops(lade_runtime_ops *ops);
 SOFT_OP_TABLES(SOFT_TABLE_DECLARATION)
 #undef SOFT_TABLE_DECLARATION

@@ -21,11 +21,13 @@
 #include "runtime/soft/run/work.h"
 
 void ladei_soft_exec_clear(soft_runtime *rt, soft_exec *exec) {
+  for (uint32_t i = 0; exec->nodes != NULL && i < exec->count; i++) ladei_soft_work_dispose(&exec->nodes[i].node.work);
   free(exec->nodes);
   free(exec->dependents);
   ladei_soft_objects_release(rt, &exec->objects);
   exec->nodes = NULL;
   exec->dependents = NULL;
+  exec->count = 0;
 }
 
 void ladei_soft_exec_free(soft_runtime *rt, soft_exec *exec) {
@@ -35,7 +37,8 @@ void ladei_soft_exec_free(soft_runtime *rt, soft_exec *exec) {
 
 static void node_start(soft_runtime *rt, soft_exec_node *node) {
   soft_work *work = &node->node.work;
-  if (work->piece_count != 0) ladei_soft_piece_find_ranges(rt, &work->piece);
+  soft_piece *pieces = ladei_soft_work_pieces(work);
+  for (uint32_t i = 0; i < work->piece_count; i++) ladei_soft_piece_find_ranges(rt, &pieces[i]);
   ladei_soft_work_bind(work);
   ladei_soft_engine_push(rt, &node->node);
 }

@@ -3,7 +3,7 @@
  * What both clocks do alike: starting the heads of streams, ending the work of engines, losing a device.
  *
  *   head of a ready stream -> wait, stamp, empty       done on the spot
- *                             copy, fill, write, host  engine queue -> taken -> engine_finish
+ *                             copy, fill, write, host, kernel  engine queue -> taken -> engine_finish
  *                             launch                   exec_begin -> its nodes to engines
  *                             caller                   the thread that submitted it
  *
@@ -59,6 +59,7 @@ static bool head_start(soft_runtime *rt, soft_stream *stream, soft_node *node) {
   case SOFT_WORK_FILL:
   case SOFT_WORK_WRITE:
   case SOFT_WORK_HOST:
+  case SOFT_WORK_KERNEL:
     ladei_soft_node_started_set(node, true);
     ladei_soft_engine_push(rt, node);
     return false;
@@ -88,24 +89,24 @@ void ladei_soft_run_ready(soft_runtime *rt) {
  * A host function or a written value may show the program that everything before it has finished. (In a graph also
  * what lies before it there, which has the number of the launch.)
  */
-static void host_learns(soft_stream *stream, uint64_t number, soft_work_kind kind) {
-  if (kind == SOFT_WORK_HOST || kind == SOFT_WORK_WRITE) ladei_soft_observe(stream, number);
+static void host_learns(soft_stream *stream, uint64_t number, bool tells) {
+  if (tells) ladei_soft_observe(stream, number);
 }
 
 void ladei_soft_engine_finish(soft_runtime *rt, soft_engine *engine) {
   soft_node *node = engine->current;
   assert(node != NULL && (node->stream == NULL || node == node->stream->head)); /* I1 of model.h */
-  soft_work_kind kind = node->work.kind;
+  bool tells = ladei_soft_work_tells(&node->work);
   engine->current = NULL;
   ladei_soft_work_unbind(rt, &node->work);
   if (node->exec != NULL) {
-    host_learns(node->exec->running->stream, node->exec->running->number, kind);
+    host_learns(node->exec->running->stream, node->exec->running->number, tells);
     ladei_soft_exec_node_done(rt, node->exec, node);
   } else if (node->stream != NULL) {
     soft_stream *stream = node->stream;
     uint64_t number = node->number;
     ladei_soft_stream_finish_head(rt, stream);
-    host_learns(stream, number, kind);
+    host_learns(stream, number, tells);
   } else {
     ladei_soft_work_dispose(&node->work);
     ladei_soft_node_free(rt, node);

@@ -98,13 +98,28 @@ static void piece_move(const soft_piece *piece) {
     memmove(piece->dst, piece->src, piece->bytes);
 }
 
-void ladei_soft_call_out(soft_runtime *rt, ladei_host_function function, void *user) {
+static bool callback_begin(soft_runtime *rt) {
   bool before = ladei_thread.in_callback;
   atomic_fetch_add(&rt->attention, SOFT_ATTENTION_CALLBACK);
   ladei_thread.in_callback = true;
-  function(user);
+  return before;
+}
+
+static void callback_end(soft_runtime *rt, bool before) {
   ladei_thread.in_callback = before;
   atomic_fetch_sub(&rt->attention, SOFT_ATTENTION_CALLBACK);
+}
+
+void ladei_soft_call_out(soft_runtime *rt, ladei_host_function function, void *user) {
+  bool before = callback_begin(rt);
+  function(user);
+  callback_end(rt, before);
+}
+
+static void kernel_run(soft_runtime *rt, const soft_work *work) {
+  bool before = callback_begin(rt);
+  work->kernel(work->staged);
+  callback_end(rt, before);
 }
 
 bool ladei_soft_in_callback(void) { return ladei_thread.in_callback; }
@@ -121,12 +136,41 @@ void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
     memcpy(work->piece.dst, &work->value, work->piece.bytes);
     break;
   case SOFT_WORK_HOST: ladei_soft_call_out(rt, work->function, work->user); break;
+  case SOFT_WORK_KERNEL: kernel_run(rt, work); break;
   case SOFT_WORK_EMPTY:
   case SOFT_WORK_STAMP:
   case SOFT_WORK_WAIT:
   case SOFT_WORK_CALLER:
   case SOFT_WORK_LAUNCH: break;
   }
+}
+
+bool ladei_soft_work_tells(const soft_work *work) {
+  return work->kind == SOFT_WORK_HOST || work->kind == SOFT_WORK_WRITE ||
+         (work->kind == SOFT_WORK_KERNEL && work->tells);
+}
+
+static bool bytes_clone(const void *from, size_t bytes, void **out) {
+  *out = NULL;
+  if (from == NULL) return true;
+  *out = malloc(bytes);
+  if (*out != NULL) memcpy(*out, from, bytes);
+  return *out != NULL;
+}
+
+bool ladei_soft_work_clone(const soft_work *work, soft_work *out) {
+  void *pieces = NULL, *staged = NULL;
+  bool owns = work->kind == SOFT_WORK_KERNEL;
+  assert(owns || (work->pieces == NULL && work->staged == NULL)); /* all else in a graph has one piece */
+  if (owns && !bytes_clone(work->pieces, work->piece_count * sizeof *work->pieces, &pieces)) return false;
+  if (owns && !bytes_clone(work->staged, work->argument_bytes, &staged)) {
+    free(pieces);
+    return false;
+  }
+  *out = *work;
+  out->pieces = pieces;
+  out->staged = staged;
+  return true;
 }
 
 void ladei_soft_work_dispose(soft_work *work) {
@@ -143,8 +187,22 @@ static uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_s) {
   return (uint64_t)((scaled + bytes_per_s - 1) / bytes_per_s);
 }
 
+/* Each range at the rate of where it lies; one that is read and written, twice. */
+static uint64_t kernel_ns(const soft_work *work, const lade_soft_device *device) {
+  const soft_piece *pieces = work->pieces;
+  uint64_t ns = 0;
+  for (uint32_t i = 0; i < work->piece_count; i++) {
+    const soft_range *range = pieces[i].dst != NULL ? pieces[i].dst_range : pieces[i].src_range;
+    bool host = range != NULL && range->host;
+    uint64_t times = pieces[i].dst != NULL && pieces[i].src != NULL ? 2 : 1;
+    ns += transfer_ns(pieces[i].bytes * times, host ? device->link_bytes_per_s : device->memory_bytes_per_s);
+  }
+  return ns;
+}
+
 uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *work) {
   const lade_soft_device *device = &rt->devices[work->device].description;
+  if (work->kind == SOFT_WORK_KERNEL) return kernel_ns(work, device);
   uint64_t bytes = 0;
   const soft_piece *pieces = work->pieces != NULL ? work->pieces : &work->piece;
   for (uint32_t i = 0; i < work->piece_count; i++) bytes += pieces[i].bytes;

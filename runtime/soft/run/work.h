@@ -16,9 +16,15 @@ void ladei_soft_work_start(soft_runtime *rt, soft_work *work);
 /* Moves the bytes, calls the function. Not under the lock. */
 void ladei_soft_work_perform(soft_runtime *rt, soft_work *work);
 
+/* Copies work of a graph, with what it owns. False: no memory, and nothing to dispose of. */
+bool ladei_soft_work_clone(const soft_work *work, soft_work *out);
+
 /* Frees what the work owns. */
 void ladei_soft_work_dispose(soft_work *work);
 uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *work);
+
+/* Whether its effect may show the program that it, and so all before it, has ended: a host function, a written value. */
+bool ladei_soft_work_tells(const soft_work *work);
 
 /* Finds the memory of a piece of a graph anew: NULL where what was captured has gone. */
 void ladei_soft_piece_find_ranges(const soft_runtime *rt, soft_piece *piece);

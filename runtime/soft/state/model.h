@@ -146,6 +146,7 @@ typedef enum soft_work_kind {
   SOFT_WORK_FILL,   /* piece.dst, value */
   SOFT_WORK_WRITE,  /* piece.dst, value */
   SOFT_WORK_HOST,   /* function */
+  SOFT_WORK_KERNEL, /* pieces: src is read, dst is written; kernel, its arguments in `staged` */
   SOFT_WORK_STAMP,  /* event: note the time */
   SOFT_WORK_WAIT,   /* point */
   SOFT_WORK_CALLER, /* done by the thread that submitted it: caller */
@@ -155,7 +156,7 @@ typedef enum soft_work_kind {
 typedef enum soft_engine_kind {
   SOFT_ENGINE_H2D,
   SOFT_ENGINE_D2H,
-  SOFT_ENGINE_COMPUTE, /* copies within the device, fills, written values */
+  SOFT_ENGINE_COMPUTE, /* copies within the device, fills, written values, kernels */
   SOFT_ENGINE_PEER,
   SOFT_ENGINE_HOST, /* host functions, destructors, copies from host to host */
   SOFT_ENGINE_COUNT,
@@ -185,7 +186,7 @@ typedef struct soft_work {
   uint32_t piece_count;
   soft_piece piece;   /* the only one, or unused */
   soft_piece *pieces; /* owned; NULL where there is only one */
-  void *staged;       /* owned: copy of pageable memory, taken at the call */
+  void *staged;       /* owned: copy of pageable memory, or of a kernel's arguments, taken at the call */
   union {
     struct {
       uint64_t value;
@@ -194,6 +195,11 @@ typedef struct soft_work {
     struct {
       ladei_host_function function;
       void *user;
+    };
+    struct {
+      lade_soft_function kernel;
+      size_t argument_bytes;
+      bool tells; /* it writes host memory, and so may show the program that it has run */
     };
     struct {
       soft_event *event;

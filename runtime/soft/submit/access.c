@@ -9,21 +9,26 @@
 #include "runtime/soft/run/work.h"
 #include "runtime/soft/state/hazard.h"
 
-/* The accesses of all nodes, as work `number` of `stream`. */
+static void piece_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_piece *piece) {
+  if (piece->src_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->src, piece->bytes, false);
+  if (piece->dst_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->dst, piece->bytes, true);
+}
+
+/* The accesses of all nodes, as work `number` of `stream`. The nodes may run: what they are bound to stays. */
 static void exec_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_exec *exec) {
   for (uint32_t i = 0; i < exec->count; i++) {
-    soft_work work = exec->nodes[i].node.work;
-    if (work.piece_count != 0) ladei_soft_piece_find_ranges(rt, &work.piece);
-    ladei_soft_hazard_work(rt, stream, number, &work);
+    soft_work *work = &exec->nodes[i].node.work;
+    const soft_piece *pieces = ladei_soft_work_pieces(work);
+    for (uint32_t j = 0; j < work->piece_count; j++) {
+      soft_piece piece = pieces[j];
+      ladei_soft_piece_find_ranges(rt, &piece);
+      piece_accesses(rt, stream, number, &piece);
+    }
   }
 }
 
 void ladei_soft_hazard_work(soft_runtime *rt, soft_stream *stream, uint64_t number, soft_work *work) {
   const soft_piece *pieces = ladei_soft_work_pieces(work);
   if (work->kind == SOFT_WORK_LAUNCH) exec_accesses(rt, stream, number, work->exec);
-  for (uint32_t i = 0; i < work->piece_count; i++) {
-    const soft_piece *piece = &pieces[i];
-    if (piece->src_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->src, piece->bytes, false);
-    if (piece->dst_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->dst, piece->bytes, true);
-  }
+  for (uint32_t i = 0; i < work->piece_count; i++) piece_accesses(rt, stream, number, &pieces[i]);
 }

@@ -261,10 +261,12 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
     memcpy(dependencies, stream->frontier, stream->frontier_count * sizeof *dependencies);
   for (uint32_t i = 0; i < stream->frontier_count; i++) assert(stream->frontier[i] < graph->count); /* I1 */
   *node = (soft_graph_node){*work, dependencies, stream->frontier_count};
-  soft_piece *piece = &node->work.piece;
-  piece->dst_tracked = piece->dst_range != NULL;
-  piece->src_tracked = piece->src_range != NULL;
-  piece->dst_range = piece->src_range = NULL; /* found anew at each launch */
+  soft_piece *pieces = ladei_soft_work_pieces(&node->work);
+  for (uint32_t i = 0; i < node->work.piece_count; i++) {
+    pieces[i].dst_tracked = pieces[i].dst_range != NULL;
+    pieces[i].src_tracked = pieces[i].src_range != NULL;
+    pieces[i].dst_range = pieces[i].src_range = NULL; /* found anew at each launch */
+  }
   stream->frontier[0] = graph->count++;
   stream->frontier_count = 1;
   return LADE_OK;

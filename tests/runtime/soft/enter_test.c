@@ -32,6 +32,8 @@ typedef struct stage {
 
 static void nothing(void *user) { (void)user; }
 
+static void no_kernel(const void *arguments) { (void)arguments; }
+
 static stage stage_open(const char *clock) {
   stage s = {.f = soft_fixture_open(clock, NULL)};
   const lade_runtime_ops *ops = s.f.ops;
@@ -72,6 +74,7 @@ static void *const out = &given;
 
 static const ladei_pool_properties device_pool = {LADEI_POOL_DEVICE, 0, 0};
 static const size_t batch_bytes[1] = {BYTES};
+#define KERNEL_RANGE(s) ((lade_soft_range){(s)->device, BYTES, LADE_SOFT_WRITE, 0})
 
 /* Every op that returns a status: X(op, arguments after the first), which would do if it were not made to fail. */
 #define CALLS(X)                                                                                                       \
@@ -148,7 +151,8 @@ static const size_t batch_bytes[1] = {BYTES};
   X(ipc_open, 0, out, out)                                                                                             \
   X(ipc_close, s->device)                                                                                              \
   X(timer_add, 0, nothing, NULL)                                                                                       \
-  X(step)
+  X(step)                                                                                                              \
+  X(kernel, &s->stream, no_kernel, NULL, 0, &KERNEL_RANGE(s), 1)
 
 #define CALL_FUNCTION(op, ...)                                                                                         \
   static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }
