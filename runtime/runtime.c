@@ -360,3 +360,33 @@ lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, s
     return runtime->ops->copy_peer(runtime->self, dst, all.to.device, src, all.from.device, bytes, &resolved);
   return stretches_copy(runtime, all, &resolved);
 }
+
+/* Fills registration by registration, as stretches_copy() copies; stream NULL: only finds out whether that would do. */
+static lade_status parts_fill(const lade_runtime *runtime, char *dst, unsigned char value, size_t bytes,
+                              const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  for (bool first = true; bytes != 0 && status == LADE_OK; first = false) {
+    ladei_pointer_attributes to;
+    status = runtime->ops->pointer_attributes(runtime->self, dst, &to);
+    if (status != LADE_OK) return status;
+    if (!first && to.kind != LADEI_MEMORY_PINNED) {
+      return ladei_error_argument("lade_fill_async", "dst", "pinned memory to the end",
+                                  "something else from %p on, %zu bytes short", (void *)dst, bytes);
+    }
+    size_t length = copy_reach(&to, dst, bytes);
+    if (stream != NULL) status = runtime->ops->fill(runtime->self, dst, value, length, stream);
+    dst += length;
+    bytes -= length;
+  }
+  return status;
+}
+
+lade_status lade_fill_async(lade_runtime *runtime, void *dst, uint8_t value, size_t bytes, lade_stream stream) {
+  ladei_stream resolved;
+  if (runtime != NULL && bytes > 0 && dst == NULL) return ladei_error_null(__func__, "dst");
+  if (runtime != NULL && bytes >= LADEI_SIZE_LIMIT)
+    return ladei_error_argument(__func__, "bytes", "less than 2^60", "%zu", bytes);
+  lade_status status = helper_enter_stream(runtime, stream, "runtime", runtime, __func__, &resolved);
+  if (status == LADE_OK) status = parts_fill(runtime, dst, value, bytes, NULL);
+  return status == LADE_OK ? parts_fill(runtime, dst, value, bytes, &resolved) : status;
+}

@@ -264,6 +264,21 @@ LADE_API lade_status lade_event_synchronize(lade_runtime *runtime, lade_event ev
 LADE_API lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, size_t bytes,
                                      lade_stream stream);
 
+/**
+ * Queue a fill: set each byte of device or pinned memory to one value, as cudaMemsetAsync does.
+ *
+ * Pinned memory of several registrations side by side is filled registration by registration, as by lade_copy_async().
+ *
+ * @param dst    Device memory that the stream's device may access, or pinned memory.
+ * @param bytes  0 succeeds and does nothing.
+ *
+ * Threads: any. Waits: never. Stream order: after the work queued on `stream` so far. Captured like other work.
+ * Errors: LADE_ERR_INVALID_ARGUMENT, also for pageable memory where the driver refuses it; nothing is queued then.
+ * LADE_ERR_CAPTURE, LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER, LADE_ERR_OUT_OF_HOST_MEMORY; of memory in several registrations,
+ * the first ones may be queued then. Source: CUDA Driver API, Memory Management, cuMemsetD8Async.
+ */
+LADE_API lade_status lade_fill_async(lade_runtime *runtime, void *dst, uint8_t value, size_t bytes, lade_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -135,6 +135,95 @@ CONFORMANCE_TEST(Helpers, CopyOfNothingSucceedsAndOfTooMuchIsRefused) {
   LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
 }
 
+/* Inside device memory, on a special stream, in pinned memory, in a capture. */
+CONFORMANCE_TEST(Helpers, FillSetsEveryByteInStreamOrder) {
+  enum { BYTES = 70001, SHIFT = 13 };
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  char *pinned = conformance_pinned(runtime, BYTES + SHIFT);
+  char *memory = conformance_device_memory(runtime, 0, BYTES + SHIFT);
+  LADE_EXPECT_OK(lade_fill_async(runtime, memory, 1, BYTES + SHIFT, stream));
+  LADE_EXPECT_OK(lade_fill_async(runtime, memory + SHIFT, 0xfe, BYTES - SHIFT, stream));
+  LADE_EXPECT_OK(lade_copy_async(runtime, pinned, memory, BYTES + SHIFT, stream));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  EXPECT_BYTES(pinned, SHIFT, 1);
+  EXPECT_BYTES(pinned + SHIFT, BYTES - SHIFT, 0xfe);
+  EXPECT_BYTES(pinned + BYTES, SHIFT, 1);
+  LADE_EXPECT_OK(lade_fill_async(runtime, pinned + 1, 3, BYTES, stream));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  EXPECT_BYTES(pinned, 1, 1);
+  EXPECT_BYTES(pinned + 1, BYTES, 3);
+  EXPECT_BYTES(pinned + 1 + BYTES, SHIFT - 1, 1);
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
+CONFORMANCE_TEST(Helpers, FillIsCapturedAndReplayed) {
+  NEEDS_OP(graph_launch);
+  enum { BYTES = 5000 };
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *pinned = conformance_pinned(runtime, BYTES);
+  ladei_graph graph = NULL;
+  ladei_graph_exec exec = NULL;
+  void *memory = conformance_device_memory(runtime, 0, BYTES);
+  LADE_ASSERT_OK(OP(fill, memory, 1, BYTES, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_THREAD_LOCAL));
+  LADE_EXPECT_OK(lade_fill_async(runtime, memory, 9, BYTES, stream.handle));
+  LADE_EXPECT_OK(lade_copy_async(runtime, pinned, memory, BYTES, stream.handle));
+  LADE_ASSERT_OK(OP(capture_end, &stream, &graph));
+  LADE_ASSERT_OK(OP(graph_instantiate, graph, &exec));
+  EXPECT_BYTES(pinned, BYTES, 0);
+  LADE_EXPECT_OK(OP(graph_launch, exec, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  EXPECT_BYTES(pinned, BYTES, 9);
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* One fill must not name two registrations (ops.h, Note [Copies end with registrations]): the helper makes two of it. */
+CONFORMANCE_TEST(Helpers, FillGoesFromRegistrationToRegistrationAndNoFurther) {
+  enum { PAGE = 4096, BYTES = 8 * PAGE };
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *memory = aligned_alloc(PAGE, 3 * BYTES);
+  LADE_ASSERT(memory != NULL);
+  memset(memory, 1, 3 * BYTES);
+  LADE_ASSERT_OK(OP(host_register, 0, memory, BYTES, 0));
+  LADE_ASSERT_OK(OP(host_register, 0, memory + BYTES, BYTES, 0));
+  LADE_EXPECT_OK(lade_fill_async(runtime, memory + PAGE, 6, 2 * BYTES - PAGE, stream.handle));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  EXPECT_BYTES(memory, PAGE, 1);
+  EXPECT_BYTES(memory + PAGE, 2 * BYTES - PAGE, 6);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_fill_async(runtime, memory, 7, 2 * BYTES + 1, stream.handle));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "dst");
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  EXPECT_BYTES(memory, PAGE, 1);
+  LADE_ASSERT_OK(OP(host_unregister, memory));
+  LADE_ASSERT_OK(OP(host_unregister, memory + BYTES));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+  free(memory);
+}
+
+CONFORMANCE_TEST(Helpers, FillOfNothingSucceedsAndOfTooMuchIsRefused) {
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  char *pinned = conformance_pinned(runtime, 4096);
+  LADE_EXPECT_OK(lade_fill_async(runtime, pinned, 1, 0, stream));
+  LADE_EXPECT_OK(lade_fill_async(runtime, NULL, 1, 0, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_fill_async(runtime, NULL, 1, 1, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_fill_async(runtime, pinned, 1, SIZE_MAX, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_fill_async(runtime, pinned, 1, 4097, stream));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_fill_async(NULL, pinned, 1, 4096, stream));
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  EXPECT_BYTES(pinned, 4096, 0);
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
 static void square(const void *arguments) {
   unsigned *value = *(unsigned *const *)arguments;
   *value *= *value;
