@@ -9,36 +9,30 @@
 enum { MOST_FRAMES = 256 };
 
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
-  free(contexts->keys);
-  free(contexts->stacks);
-  *contexts = (ladei_inspect_contexts){.options = contexts->options, .history = contexts->history};
+  free(contexts->named);
+  *contexts = (ladei_inspect_contexts){.options = contexts->options};
 }
 
-static size_t place_of(const ladei_inspect_contexts *contexts, const void *context) {
-  size_t place = (size_t)(((uint64_t)(uintptr_t)context * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & (contexts->room - 1);
-  while (contexts->keys[place] != NULL && contexts->keys[place] != context) place = (place + 1) & (contexts->room - 1);
-  return place;
+/* Where the context is, or a free place for it. */
+static ladei_inspect_named *place_of(const ladei_inspect_contexts *contexts, const ladei_inspect_named *key) {
+  size_t place =
+      (size_t)(((uint64_t)(uintptr_t)key->handle * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & (contexts->room - 1);
+  for (;; place = (place + 1) & (contexts->room - 1)) {
+    ladei_inspect_named *named = &contexts->named[place];
+    if (named->handle == NULL) return named;
+    if (named->handle == key->handle && named->describe == key->describe && named->user == key->user) return named;
+  }
 }
 
 static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
-  ladei_inspect_contexts grown = {.options = contexts->options,
-                                  .history = contexts->history,
-                                  .room = contexts->room == 0 ? 256 : contexts->room * 2};
-  grown.keys = calloc(grown.room, sizeof *grown.keys);
-  grown.stacks = calloc(grown.room, sizeof *grown.stacks);
-  if (grown.keys == NULL || grown.stacks == NULL) {
-    free(grown.keys);
-    free(grown.stacks);
+  ladei_inspect_contexts grown = {
+      .options = contexts->options, .room = contexts->room == 0 ? 256 : contexts->room * 2, .used = contexts->used};
+  grown.named = calloc(grown.room, sizeof *grown.named);
+  if (grown.named == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu contexts", grown.room);
-  }
-  for (size_t i = 0; i < contexts->room; i++) {
-    if (contexts->keys[i] == NULL) continue;
-    size_t place = place_of(&grown, contexts->keys[i]);
-    grown.keys[place] = contexts->keys[i];
-    grown.stacks[place] = contexts->stacks[i];
-  }
-  grown.used = contexts->used;
-  ladei_inspect_contexts_clear(contexts);
+  for (size_t i = 0; i < contexts->room; i++)
+    if (contexts->named[i].handle != NULL) *place_of(&grown, &contexts->named[i]) = contexts->named[i];
+  free(contexts->named);
   *contexts = grown;
   return LADE_OK;
 }
@@ -106,28 +100,29 @@ static lade_status frame_visit(void *user, const lade_stack_frame *from) {
 }
 
 static lade_status context_describe(const ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
-                                    const void *context, uint32_t *out) {
+                                    const ladei_history_context *context, uint32_t *out) {
   const lade_snapshot_options *options = contexts->options;
   *out = LADE_SNAPSHOT_NONE;
-  if (options->describe != NULL) return described_stack(options, snapshot, context, out);
-  if (contexts->history == NULL || contexts->history->describe == NULL) return LADE_OK;
+  if (options->describe != NULL) return described_stack(options, snapshot, context->handle, out);
+  if (context->describe == NULL) return LADE_OK;
   frame_list list = {.snapshot = snapshot, .no_symbols = (options->flags & LADE_SNAPSHOT_NO_SYMBOLS) != 0};
-  LADEI_TRY(contexts->history->describe(contexts->history->user, context, frame_visit, &list));
+  LADEI_TRY(context->describe(context->user, context->handle, frame_visit, &list));
   return ladei_inspect_stack(snapshot, list.frames, list.count, out);
 }
 
-lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot, const void *context,
-                                        uint32_t *out) {
+lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+                                        const ladei_history_context *context, uint32_t *out) {
   *out = LADE_SNAPSHOT_NONE;
-  if (context == NULL || (contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
+  if (context == NULL || context->handle == NULL) return LADE_OK;
+  if ((contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
   if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
-  size_t place = place_of(contexts, context);
-  if (contexts->keys[place] == NULL) {
-    LADEI_TRY(context_describe(contexts, snapshot, context, out));
-    contexts->keys[place] = context;
-    contexts->stacks[place] = *out;
+  ladei_inspect_named key = {.handle = context->handle, .user = context->user, .describe = context->describe};
+  ladei_inspect_named *named = place_of(contexts, &key);
+  if (named->handle == NULL) {
+    LADEI_TRY(context_describe(contexts, snapshot, context, &key.stack));
+    *named = key;
     contexts->used++;
   }
-  *out = contexts->stacks[place];
+  *out = named->stack;
   return LADE_OK;
 }

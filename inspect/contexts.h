@@ -1,28 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the contexts that histories keep to the stacks of a snapshot: each distinct context is described once.
+ * From the contexts that histories keep to the stacks of a snapshot.
  *
- * C1  Contexts are borrowed from the copies of parts: they are described while those live.
+ *   record of a context --(handle, describe, user)--> named once --> stack of the snapshot
+ *
+ * C1  A context is named by its own record, while the copy of the part that it is from counts it. So it does not matter which
+ *     history is set meanwhile, and whether there is one.
+ * C2  Two records with one handle, function and user are one context: handles of those that live at one time differ.
  * Threads: one.
  */
 #ifndef LADE_INSPECT_CONTEXTS_H
 #define LADE_INSPECT_CONTEXTS_H
 
+#include "history/contexts.h"
 #include "inspect/part.h"
+
+/* C2; `handle` NULL: a free place. */
+typedef struct ladei_inspect_named {
+  const void *handle, *user;
+  lade_status (*describe)(void *user, const void *handle, lade_stack_frame_visit visit, void *visitor);
+  uint32_t stack;
+} ladei_inspect_named;
 
 typedef struct ladei_inspect_contexts {
   const lade_snapshot_options *options;
-  const lade_history_options *history; /* of the part, in force when its history was copied; NULL: off */
-  const void **keys;                   /* open addressing; NULL: a free place */
-  uint32_t *stacks;
-  size_t room; /* power of two, or 0 */
+  ladei_inspect_named *named; /* open addressing */
+  size_t room;                /* power of two, or 0 */
   size_t used;
 } ladei_inspect_contexts;
 
-/* Forgets what it knows, for another part, whose contexts may have the addresses of those of the part before. */
+/* Forgets what it knows, for another part, whose contexts may have the handles of those of the part before. */
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts);
-/* The stack of a context; LADE_SNAPSHOT_NONE for NULL. LADE_ERR_OUT_OF_HOST_MEMORY. */
-lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot, const void *context,
-                                        uint32_t *out);
+/* The stack of a context; LADE_SNAPSHOT_NONE for NULL and the text of a note. LADE_ERR_OUT_OF_HOST_MEMORY. No lock held. */
+lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+                                        const ladei_history_context *context, uint32_t *out);
 
 #endif /* LADE_INSPECT_CONTEXTS_H */

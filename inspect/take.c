@@ -105,7 +105,6 @@ static lade_status part_take(const lade_part *part, size_t index, const ladei_in
   const char *name = ladei_inspect_part_name(part, index, room);
   LADEI_TRY(ladei_inspect_part_begin(snapshot, (lade_part_kind)part->kind, device, name));
   ladei_inspect_contexts_clear(wanted->contexts);
-  wanted->contexts->history = NULL; /* the part sets it */
   LADEI_TRY(ops->copy(part->object, wanted, snapshot));
   return part_place(snapshot, wanted->options.flags);
 }

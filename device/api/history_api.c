@@ -295,6 +295,7 @@ lade_status ladei_device_history_read(lade_device_allocator *allocator, uint64_t
   ladei_history_mark first;
   ladei_history_copy copy = {.events = NULL};
   size_t room = copy_begin(allocator, &next, &end, &started, &first, &copy);
+  uint64_t oldest = next;
   copy.events = ladei_history_memory(room + 1, sizeof *copy.events);
   if (copy.events == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a device: no memory for a copy of %zu events", room);
@@ -304,8 +305,8 @@ lade_status ladei_device_history_read(lade_device_allocator *allocator, uint64_t
     ladei_lock_release(&allocator->lock);
     if (gap) ladei_history_copy_drop(&copy);
   }
-  uint64_t oldest = end - copy.count;
-  copy.lost_count = room > 0 && oldest > started ? oldest - started : 0;
+  if (room > 0) oldest = end - copy.count;
+  copy.lost_count = copy.capacity > 0 && oldest > started ? oldest - started : 0;
   ladei_history_mark now = ladei_history_mark_now(history->clock, runtime->ops->now_ns, runtime->self);
   copy.scale = ladei_history_scale_of(&first, &now);
   *out = copy;

@@ -3,7 +3,8 @@
  * Copies of an allocator's segments and blocks.
  *
  * S1  The arrays have room for as many entries as there are blocks: each run has a block, and each block one entry.
- * S2  While the lock is held, `context` of an entry is the record; afterwards what the program captured.
+ * S2  `context` of an entry is the record, counted; in the public snapshot what the program captured, and the records are in
+ *     `contexts`.
  * S3  Segments and counters are of one moment and go by one definition: what is on its way back to the driver is shown,
  *     as a cached block, and counted, until the driver has it.
  * Locks: the allocator's lock while copying; memory is allocated without it, and again where the heap grew meanwhile.
@@ -22,12 +23,14 @@
 #include "history/contexts.h"
 
 void ladei_device_snapshot_destroy(ladei_device_snapshot *snapshot) {
-  for (size_t i = 0; i < snapshot->context_count; i++) ladei_history_context_release(snapshot->contexts[i]);
+  for (size_t i = 0; i < snapshot->block_count; i++)
+    ladei_history_context_release(ladei_device_snapshot_context(snapshot->blocks[i].context));
+  for (size_t i = 0; i < snapshot->segment_count; i++)
+    ladei_history_context_release(ladei_device_snapshot_context(snapshot->segments[i].context));
   for (size_t i = 0; i < snapshot->note_count; i++) ladei_history_context_release(snapshot->notes[i].note);
   free(snapshot->notes);
   free(snapshot->segments);
   free(snapshot->blocks);
-  free(snapshot->contexts);
   *snapshot = (ladei_device_snapshot){.segments = NULL};
 }
 
@@ -128,17 +131,15 @@ static void heap_copy(const ladei_device_heap *heap, const lade_device_pool_id *
   snapshot->stats = ladei_device_heap_stats(heap);
 }
 
-static ladei_history_context *record_of(const void *context) { return (ladei_history_context *)(uintptr_t)context; }
-
 /* Counts the records in the snapshot, which are spread over memory: it asks for each some time ahead. */
 static void contexts_retain(const ladei_device_snapshot *snapshot) {
   enum { AHEAD = 16 };
   for (size_t i = 0; i < snapshot->block_count; i++) {
     if (i + AHEAD < snapshot->block_count) __builtin_prefetch(snapshot->blocks[i + AHEAD].context, 1);
-    ladei_history_context_retain(record_of(snapshot->blocks[i].context));
+    ladei_history_context_retain(ladei_device_snapshot_context(snapshot->blocks[i].context));
   }
   for (size_t i = 0; i < snapshot->segment_count; i++)
-    ladei_history_context_retain(record_of(snapshot->segments[i].context));
+    ladei_history_context_retain(ladei_device_snapshot_context(snapshot->segments[i].context));
 }
 
 /* Copies and writes the snapshot's event, if there is room for all. */
@@ -155,36 +156,19 @@ static bool snapshot_fill(lade_device_allocator *allocator, const lade_device_po
     uint64_t active_bytes = ladei_device_gauges_current(&heap->counters.active_bytes);
     ladei_device_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }
+  snapshot->ticks = heap->listener == NULL ? 0 : ladei_device_history_ticks(&allocator->history);
   snapshot->events_end = allocator->history.appended;
   return true;
 }
 
 /* ---- Taking ------------------------------------------------------------------------------------------------------ */
 
-/* S2: moves the records into `contexts`. */
-static void contexts_show(ladei_device_snapshot *snapshot) {
-  for (size_t i = 0; i < snapshot->block_count; i++) {
-    ladei_history_context *record = record_of(snapshot->blocks[i].context);
-    if (record == NULL) continue;
-    snapshot->contexts[snapshot->context_count++] = record;
-    snapshot->blocks[i].context = record->handle;
-  }
-  for (size_t i = 0; i < snapshot->segment_count; i++) {
-    ladei_history_context *record = record_of(snapshot->segments[i].context);
-    if (record == NULL) continue;
-    snapshot->contexts[snapshot->context_count++] = record;
-    snapshot->segments[i].context = record->handle;
-  }
-}
-
-static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, size_t notes, bool contexts) {
+static bool snapshot_reserve(ladei_device_snapshot *snapshot, size_t room, size_t notes) {
   *snapshot = (ladei_device_snapshot){.note_room = notes,
                                       .notes = malloc((notes + 1) * sizeof *snapshot->notes),
                                       .segments = malloc((room + 1) * sizeof *snapshot->segments),
-                                      .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks),
-                                      .contexts = malloc(contexts ? (2 * room + 1) * sizeof *snapshot->contexts : 1)};
-  if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->contexts != NULL && snapshot->notes != NULL)
-    return true;
+                                      .blocks = ladei_history_memory(room + 1, sizeof *snapshot->blocks)};
+  if (snapshot->segments != NULL && snapshot->blocks != NULL && snapshot->notes != NULL) return true;
   ladei_device_snapshot_destroy(snapshot);
   return false;
 }
@@ -194,17 +178,15 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const l
   lade_status status = ladei_device_check_heap(allocator, "lade_device_snapshot_take");
   if (status != LADE_OK) return status;
   for (;;) {
-    bool watched = ladei_device_history_watched(allocator);
     size_t notes;
     size_t room = block_count(allocator, &notes);
     ladei_device_snapshot snapshot;
-    if (!snapshot_reserve(&snapshot, room, notes, watched))
+    if (!snapshot_reserve(&snapshot, room, notes))
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_snapshot_take: no memory for %zu blocks", room);
     ladei_device_history_lock(allocator);
-    bool filled = (watched || !allocator->history.enabled) && snapshot_fill(allocator, only, room, &snapshot);
+    bool filled = snapshot_fill(allocator, only, room, &snapshot);
     ladei_lock_release(&allocator->lock);
     if (filled) {
-      contexts_show(&snapshot);
       *out = snapshot;
       return LADE_OK;
     }
@@ -212,46 +194,102 @@ lade_status ladei_device_snapshot_take(lade_device_allocator *allocator, const l
   }
 }
 
+void ladei_device_moment_destroy(ladei_device_moment *moment) {
+  ladei_device_snapshot_destroy(&moment->memory);
+  ladei_history_copy_destroy(&moment->history);
+}
+
+/* The snapshot first: its event ends the history that is copied then. */
+static lade_status moment_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, bool events,
+                               ladei_device_moment *out) {
+  ladei_device_moment moment = {.history = {.events = NULL}};
+  lade_status status = ladei_device_snapshot_take(allocator, only, &moment.memory);
+  uint64_t end = events ? moment.memory.events_end : 0;
+  if (status == LADE_OK) status = ladei_device_history_read(allocator, end, &moment.history);
+  if (status != LADE_OK) {
+    ladei_device_moment_destroy(&moment);
+    return status;
+  }
+  ladei_device_report_retire_counters(allocator, &moment.memory.stats);
+  *out = moment;
+  return LADE_OK;
+}
+
+lade_status ladei_device_moment_take(lade_device_allocator *allocator, const lade_device_pool_id *only, bool events,
+                                     ladei_device_moment *out) {
+  ladei_device_operation op;
+  bool watched = ladei_device_history_watched(allocator);
+  if (watched) ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
+  lade_status status = moment_fill(allocator, only, events, out);
+  if (watched) ladei_device_history_end(allocator, &op);
+  return status;
+}
+
 /* ---- The public snapshot ----------------------------------------------------------------------------------------- */
 
 /* What the program gets: the public view, and what it borrows from. */
 typedef struct snapshot_view {
   lade_device_snapshot public;
-  ladei_device_snapshot heap;
+  ladei_device_snapshot memory;
+  ladei_history_context **contexts; /* S2; NULL: not shown yet */
+  size_t context_count;
   ladei_device_history_shown history;
 } snapshot_view;
 
-/* The snapshot first: its event ends the history that is copied then. */
-static lade_status view_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, snapshot_view *view) {
-  lade_status status = ladei_device_snapshot_take(allocator, only, &view->heap);
-  ladei_history_copy copy;
-  if (status == LADE_OK) status = ladei_device_history_read(allocator, view->heap.events_end, &copy);
-  if (status == LADE_OK) status = ladei_device_history_show(&copy, &view->history);
+/* S2: moves the record of an entry. */
+static void context_show(snapshot_view *view, const void **context) {
+  ladei_history_context *record = ladei_device_snapshot_context(*context);
+  if (record == NULL) return;
+  view->contexts[view->context_count++] = record;
+  *context = record->handle;
+}
+
+static lade_status contexts_show(snapshot_view *view, const char *call) {
+  const ladei_device_snapshot *memory = &view->memory;
+  size_t count = memory->block_count + memory->segment_count;
+  view->contexts = malloc((count + 1) * sizeof *view->contexts);
+  if (view->contexts == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu contexts", call, count);
+  for (size_t i = 0; i < memory->block_count; i++) context_show(view, &memory->blocks[i].context);
+  for (size_t i = 0; i < memory->segment_count; i++) context_show(view, &memory->segments[i].context);
+  return LADE_OK;
+}
+
+static void contexts_hide(snapshot_view *view) {
+  if (view->contexts == NULL) return;
+  for (size_t i = 0; i < view->context_count; i++) ladei_history_context_release(view->contexts[i]);
+  for (size_t i = 0; i < view->memory.block_count; i++) view->memory.blocks[i].context = NULL;
+  for (size_t i = 0; i < view->memory.segment_count; i++) view->memory.segments[i].context = NULL;
+  free(view->contexts);
+}
+
+static lade_status view_fill(lade_device_allocator *allocator, const lade_device_pool_id *only, const char *call,
+                             snapshot_view *view) {
+  ladei_device_moment moment;
+  lade_status status = ladei_device_moment_take(allocator, only, true, &moment);
   if (status != LADE_OK) return status;
+  view->memory = moment.memory;
+  status = ladei_device_history_show(&moment.history, &view->history);
+  if (status == LADE_OK) status = contexts_show(view, call);
   view->public = (lade_device_snapshot){
-      .segments = view->heap.segments,
-      .segment_count = view->heap.segment_count,
-      .blocks = view->heap.blocks,
-      .block_count = view->heap.block_count,
-      .stats = view->heap.stats,
+      .segments = view->memory.segments,
+      .segment_count = view->memory.segment_count,
+      .blocks = view->memory.blocks,
+      .block_count = view->memory.block_count,
+      .stats = view->memory.stats,
       .events = (const lade_device_event *)(const void *)view->history.copy.events,
       .event_count = view->history.copy.count,
       .lost_count = view->history.copy.lost_count,
       .device = allocator->device,
   };
-  ladei_device_report_retire_counters(allocator, &view->public.stats);
-  return LADE_OK;
+  return status;
 }
 
 static lade_status view_make(lade_device_allocator *allocator, const lade_device_pool_id *only, const char *call,
                              lade_device_snapshot **out) {
   snapshot_view *view = calloc(1, sizeof *view);
   if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory", call);
-  ladei_device_operation op;
-  bool watched = ladei_device_history_watched(allocator);
-  if (watched) ladei_device_history_begin(allocator, LADEI_DEVICE_CONTEXT_NOT_WANTED, &op);
-  lade_status status = view_fill(allocator, only, view);
-  if (watched) ladei_device_history_end(allocator, &op);
+  lade_status status = view_fill(allocator, only, call, view);
   if (status != LADE_OK) {
     lade_device_snapshot_destroy(&view->public);
     return status;
@@ -297,7 +335,8 @@ lade_status lade_device_pool_snapshot_take(lade_device_allocator *allocator, lad
 void lade_device_snapshot_destroy(lade_device_snapshot *snapshot) {
   if (snapshot == NULL) return;
   snapshot_view *view = (snapshot_view *)(void *)snapshot;
-  ladei_device_snapshot_destroy(&view->heap);
+  contexts_hide(view);
+  ladei_device_snapshot_destroy(&view->memory);
   ladei_device_history_shown_destroy(&view->history);
   free(view);
 }

@@ -64,12 +64,6 @@ static bool action_is_skipped(const ladei_device_history *history, uint32_t acti
   return (settings->options.skip_actions >> action & 1u) != 0;
 }
 
-static uint64_t event_ticks(ladei_device_history *history) {
-  uint64_t ticks = atomic_load_explicit(&history->call_ticks, memory_order_relaxed);
-  if (ticks > history->ticks) history->ticks = ticks;
-  return history->ticks;
-}
-
 /* What an event says, before it has a place. */
 typedef struct event_facts {
   lade_device_action action;
@@ -103,7 +97,7 @@ static inline __attribute__((always_inline)) void ring_append(ladei_device_histo
                                                               const event_facts *facts) {
   ladei_history_event *place = ring_place(history);
   place->order = sequence;
-  place->ticks = event_ticks(history);
+  place->ticks = ladei_device_history_ticks(history);
   place->address = facts->address;
   place->bytes = facts->bytes;
   place->stream = facts->stream;

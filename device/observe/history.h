@@ -48,6 +48,13 @@ static inline void ladei_device_history_look(lade_device_allocator *allocator) {
   if (tracked) atomic_store_explicit(&history->call_ns, now_ns, memory_order_relaxed);
 }
 
+/* The time of what happens now. Lock held. */
+static inline uint64_t ladei_device_history_ticks(ladei_device_history *history) {
+  uint64_t ticks = atomic_load_explicit(&history->call_ticks, memory_order_relaxed);
+  if (ticks > history->ticks) history->ticks = ticks;
+  return history->ticks;
+}
+
 /* Takes the allocator's lock; looks at the clock before, so that what follows has a time. */
 static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
   if (ladei_device_history_watched(allocator)) ladei_device_history_look(allocator);

@@ -85,15 +85,18 @@ typedef struct lade_device_history_options {
   void *(*capture)(void *user);
   /** Releases what one capture returned, once for each; in any thread, with no lock held. NULL: nothing to do. */
   void (*release)(void *user, void *context);
-  /** For both. Must live until history is off, calls under way in other threads have returned, and snapshots and copies
-   * of the history are destroyed. */
+  /** For these and `describe`. Must live until history is off (another history that is set meanwhile keeps what this one has
+   * captured), calls under way have returned, those that take snapshots and copies included, and copies of the history
+   * (lade_history, lade_device_history, lade_device_snapshot) are destroyed. A lade_snapshot (lade/inspect.h) has named all
+   * contexts when it is there, and needs nothing. */
   void *user;
   uint64_t max_bytes;    /**< Memory of the ring; contexts, labels and texts of notes come on top. 0: max_entries alone
                               counts. */
   uint32_t skip_actions; /**< Set of (1 << lade_device_action) that the ring leaves out; trackers hear of them. */
   uint32_t reserved;
-  /** Names the frames of what one capture returned, for reports; called with no lock held, in the thread that reports. It
-   * may be called for as long as `user` must live. lade_stacks_describe() for stacks. NULL: reports have no frames. */
+  /** Names the frames of what one capture returned, for reports; called with no lock held, in the thread that reports. It gets
+   * what the `capture` beside it returned and nothing else, also where another history has been set since, and may be called
+   * for as long as `user` must live. lade_stacks_describe() for stacks. NULL: reports have no frames. */
   lade_status (*describe)(void *user, const void *context, lade_stack_frame_visit visit, void *visitor);
 } lade_device_history_options;
 

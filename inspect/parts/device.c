@@ -3,7 +3,8 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "device/state/allocator.h"
+#include "device/api/snapshot.h"
+#include "device/state/checks.h"
 #include "inspect/contexts.h"
 #include "inspect/events.h"
 #include "inspect/part.h"
@@ -12,9 +13,9 @@
 /* One copy of an allocator on its way into a snapshot. */
 typedef struct device_copy {
   const ladei_inspect_wanted *wanted;
-  const lade_device_snapshot *from;
+  ladei_device_moment from;
   lade_snapshot *to;
-  uint64_t clock_offset_ns;
+  size_t next_note; /* of from.memory.notes */
 } device_copy;
 
 static int device_of(const void *object) { return ((const lade_device_allocator *)object)->device; }
@@ -35,23 +36,34 @@ static bool pool_is_wanted(const device_copy *copy, lade_device_pool_id pool) {
 }
 
 static lade_status stack_of(const device_copy *copy, const void *context, uint32_t *out) {
-  return ladei_inspect_context_stack(copy->wanted->contexts, copy->to, context, out);
+  return ladei_inspect_context_stack(copy->wanted->contexts, copy->to, ladei_device_snapshot_context(context), out);
 }
 
-static lade_status block_copy(const device_copy *copy, const lade_device_snapshot_block *from) {
-  uint32_t stack;
+/* Notes lie in the order of blocks. */
+static lade_status note_of(device_copy *copy, uint64_t address, uint32_t *out) {
+  const ladei_device_snapshot *memory = &copy->from.memory;
+  *out = 0;
+  while (copy->next_note < memory->note_count && memory->notes[copy->next_note].address < address) copy->next_note++;
+  if (copy->next_note == memory->note_count || memory->notes[copy->next_note].address != address) return LADE_OK;
+  return ladei_inspect_text(copy->to, memory->notes[copy->next_note].note->label, out);
+}
+
+static lade_status block_copy(device_copy *copy, const ladei_device_snapshot_block *from) {
+  uint32_t stack, note;
   LADEI_TRY(stack_of(copy, from->context, &stack));
+  LADEI_TRY(note_of(copy, from->address, &note));
   lade_snapshot_block *to = LADEI_INSPECT_ADD(&copy->to->blocks);
   if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *to = (lade_snapshot_block){.address = from->address,
                               .bytes = from->bytes,
                               .requested_bytes = from->requested_bytes,
                               .state = from->state,
-                              .stack = stack};
+                              .stack = stack,
+                              .note = note};
   return LADE_OK;
 }
 
-static lade_status segment_copy(const device_copy *copy, const lade_device_snapshot_segment *from) {
+static lade_status segment_copy(device_copy *copy, const ladei_device_snapshot_segment *from) {
   uint32_t stack;
   LADEI_TRY(stack_of(copy, from->context, &stack));
   lade_snapshot_segment *to = LADEI_INSPECT_ADD(&copy->to->segments);
@@ -67,12 +79,12 @@ static lade_status segment_copy(const device_copy *copy, const lade_device_snaps
   if (from->is_large) to->flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
   if (from->is_expandable) to->flags |= LADE_SNAPSHOT_SEGMENT_EXPANDABLE;
   for (size_t i = 0; i < from->block_count; i++)
-    LADEI_TRY(block_copy(copy, &copy->from->blocks[from->first_block + i]));
+    LADEI_TRY(block_copy(copy, &copy->from.memory.blocks[from->first_block + i]));
   return LADE_OK;
 }
 
-static lade_status memory_copy(const device_copy *copy) {
-  const lade_device_snapshot *from = copy->from;
+static lade_status memory_copy(device_copy *copy) {
+  const ladei_device_snapshot *from = &copy->from.memory;
   LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->segments, from->segment_count));
   LADEI_TRY(LADEI_INSPECT_RESERVE(&copy->to->blocks, from->block_count));
   for (size_t i = 0; i < from->segment_count; i++)
@@ -81,19 +93,18 @@ static lade_status memory_copy(const device_copy *copy) {
 }
 
 /* The history up to the snapshot's own event, which has its moment. */
-static lade_status events_copy(const device_copy *copy, lade_device_allocator *allocator) {
-  const lade_device_snapshot *from = copy->from;
-  if ((copy->wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0 || from->event_count == 0) return LADE_OK;
-  const lade_device_event *own = &from->events[from->event_count - 1];
-  const lade_device_pool_id *pool =
-      (copy->wanted->options.flags & LADE_SNAPSHOT_ONE_POOL) != 0 ? &copy->wanted->options.pool : NULL;
-  lade_history *history;
-  LADEI_TRY(lade_device_history_take(allocator, &history));
-  lade_status status = ladei_inspect_events_add(copy->to, copy->wanted->contexts, history,
-                                                ladei_inspect_is_simulated(allocator->runtime), own->sequence, pool);
-  if (status == LADE_OK) status = ladei_inspect_events_mark_blocks(copy->to);
-  lade_history_destroy(history);
-  return status;
+static lade_status events_copy(const device_copy *copy, bool simulated) {
+  const ladei_history_copy *history = &copy->from.history;
+  const lade_snapshot_options *options = &copy->wanted->options;
+  lade_snapshot_part *part = ladei_inspect_part(copy->to);
+  if (history->capacity == 0) return LADE_OK; /* it is off */
+  part->max_entries = history->capacity;
+  part->lost_count = history->lost_count;
+  if (copy->from.memory.ticks != 0)
+    part->time_ns = ladei_inspect_events_time_ns(history, simulated, copy->from.memory.ticks);
+  if ((options->flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
+  const lade_device_pool_id *pool = (options->flags & LADE_SNAPSHOT_ONE_POOL) != 0 ? &options->pool : NULL;
+  return ladei_inspect_events_add(copy->to, copy->wanted->contexts, history, simulated, pool);
 }
 
 /* What a backend without segments of lade's has. */
@@ -103,20 +114,15 @@ static lade_status counters_copy(lade_device_allocator *allocator, lade_snapshot
 
 static lade_status device_copy_memory(lade_device_allocator *allocator, const ladei_inspect_wanted *wanted,
                                       lade_snapshot *snapshot) {
-  lade_device_snapshot *from;
-  const ladei_device_history_settings *settings =
-      atomic_load_explicit(&allocator->history.settings, memory_order_acquire);
-  wanted->contexts->history = settings == NULL ? NULL : &settings->options;
-  LADEI_TRY(lade_device_snapshot_take(allocator, &from));
-  lade_snapshot_part *part = ladei_inspect_part(snapshot);
-  const device_copy copy = {wanted, from, snapshot, ladei_inspect_clock_offset_ns(allocator->runtime)};
-  /* The snapshot's own event is the last one: it has the moment. */
-  part->time_ns = ladei_inspect_now_ns(allocator->runtime);
-  if (from->event_count > 0) part->time_ns = from->events[from->event_count - 1].time_ns + copy.clock_offset_ns;
+  device_copy copy = {.wanted = wanted, .to = snapshot};
+  LADEI_TRY(ladei_device_check_call(allocator, "lade_snapshot_take"));
+  bool events = (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) == 0;
+  LADEI_TRY(ladei_device_moment_take(allocator, NULL, events, &copy.from));
   lade_status status = memory_copy(&copy);
-  if (status == LADE_OK) status = events_copy(&copy, allocator);
-  if (status == LADE_OK) status = lade_device_stats_each(&from->stats, ladei_inspect_counter_visit, snapshot);
-  lade_device_snapshot_destroy(from);
+  if (status == LADE_OK) status = events_copy(&copy, ladei_inspect_is_simulated(allocator->runtime));
+  if (status == LADE_OK)
+    status = lade_device_stats_each(&copy.from.memory.stats, ladei_inspect_counter_visit, snapshot);
+  ladei_device_moment_destroy(&copy.from);
   return status;
 }
 
@@ -130,7 +136,8 @@ static lade_status roundup_copy(const lade_device_options *settings, lade_snapsh
 }
 
 /* Under PyTorch's names; -1: no limit. */
-static lade_status settings_copy(lade_device_allocator *allocator, uint64_t max_entries, lade_snapshot *snapshot) {
+static lade_status settings_copy(lade_device_allocator *allocator, lade_snapshot *snapshot) {
+  const lade_snapshot_part *part = ladei_inspect_part(snapshot);
   lade_device_options settings;
   lade_device_options_init(&settings);
   LADEI_TRY(lade_device_settings_get(allocator, &settings));
@@ -139,8 +146,8 @@ static lade_status settings_copy(lade_device_allocator *allocator, uint64_t max_
   LADEI_TRY(ladei_inspect_real(snapshot, "garbage_collection_threshold", settings.collection_threshold));
   LADEI_TRY(ladei_inspect_bool(snapshot, "expandable_segments", settings.expandable_segments != 0));
   LADEI_TRY(roundup_copy(&settings, snapshot));
-  LADEI_TRY(ladei_inspect_integer(snapshot, "trace_alloc_max_entries", (int64_t)max_entries));
-  return ladei_inspect_bool(snapshot, "trace_alloc_overflowed", ladei_inspect_part(snapshot)->lost_count > 0);
+  LADEI_TRY(ladei_inspect_integer(snapshot, "trace_alloc_max_entries", (int64_t)part->max_entries));
+  return ladei_inspect_bool(snapshot, "trace_alloc_overflowed", part->lost_count > 0);
 }
 
 static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
@@ -151,9 +158,7 @@ static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wa
   bool counters_alone = (wanted->options.flags & LADE_SNAPSHOT_NO_BLOCKS) != 0;
   lade_status status = counters_alone ? LADE_ERR_UNSUPPORTED : device_copy_memory(allocator, wanted, snapshot);
   if (status == LADE_ERR_UNSUPPORTED) status = counters_copy(allocator, snapshot);
-  uint64_t max_entries = wanted->contexts->history == NULL ? 0 : wanted->contexts->history->max_entries;
-  ladei_inspect_part(snapshot)->max_entries = max_entries;
-  return status == LADE_OK ? settings_copy(allocator, max_entries, snapshot) : status;
+  return status == LADE_OK ? settings_copy(allocator, snapshot) : status;
 }
 
 const ladei_inspect_part_ops ladei_inspect_part_device = {.kind = "device",

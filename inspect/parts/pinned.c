@@ -155,8 +155,7 @@ static lade_snapshot_block *block_at(lade_snapshot *snapshot, uint64_t address) 
 static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_inspect_wanted *wanted,
                              lade_snapshot *snapshot) {
   uint32_t stack, note;
-  const void *context = live->context == NULL ? NULL : live->context->handle;
-  LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, context, &stack));
+  LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, live->context, &stack));
   LADEI_TRY(ladei_inspect_text(snapshot, live->note == NULL ? NULL : live->note->label, &note));
   lade_snapshot_block *block = block_at(snapshot, live->address);
   if (block == NULL || block->state == LADE_DEVICE_BLOCK_INACTIVE) return LADE_OK; /* it came or went meanwhile */
@@ -183,12 +182,14 @@ static uint64_t active_bytes(lade_snapshot *snapshot) {
 
 /* Segments of the pool are shown as they are now; what happens while they are copied is among the events. */
 static lade_status events_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
-  lade_history *history;
+  ladei_history_copy history;
+  lade_status status = LADE_OK;
   ladei_pinned_snapshot_record(pool, active_bytes(snapshot));
-  LADEI_TRY(lade_pinned_history_take(pool, &history));
-  lade_status status = ladei_inspect_events_add(snapshot, wanted->contexts, history,
-                                                ladei_inspect_is_simulated(pool->runtime), UINT64_MAX, NULL);
-  lade_history_destroy(history);
+  LADEI_TRY(ladei_pinned_history_read(pool, &history));
+  if (history.capacity > 0) /* it is on still */
+    status =
+        ladei_inspect_events_add(snapshot, wanted->contexts, &history, ladei_inspect_is_simulated(pool->runtime), NULL);
+  ladei_history_copy_destroy(&history);
   return status;
 }
 
@@ -198,12 +199,10 @@ static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wa
   part->time_ns = ladei_inspect_now_ns(pool->runtime);
   LADEI_TRY(pinned_counters(pool, ladei_inspect_counter_visit, snapshot));
   if ((wanted->options.flags & (LADE_SNAPSHOT_NO_BLOCKS | LADE_SNAPSHOT_ONE_POOL)) != 0) return LADE_OK;
-  const lade_history_options *options = ladei_pinned_history_options(ladei_pinned_pool_recording(pool));
-  wanted->contexts->history = options;
   LADEI_TRY(memory_copy(pool, snapshot));
-  if (options != NULL) LADEI_TRY(lives_copy(pool, wanted, snapshot));
-  if (options == NULL || (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0) return LADE_OK;
-  return events_copy(pool, wanted, snapshot);
+  if (ladei_pinned_pool_recording(pool) == NULL) return LADE_OK;
+  LADEI_TRY(lives_copy(pool, wanted, snapshot));
+  return (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0 ? LADE_OK : events_copy(pool, wanted, snapshot);
 }
 
 const ladei_inspect_part_ops ladei_inspect_part_pinned = {.kind = "pinned",
