@@ -8,8 +8,8 @@
  * more pinned memory, and fills and drains the ring more slowly. At hundreds of GB/s the bound of 16 MiB gives 0.93. So
  * copies of a direction are timed by the device, and blocks grow to that size, as the next ones are needed. They never
  * shrink: a measurement can only come out too slow, when the engine served something else in between, or the copy was short.
- * (Of 1 MiB an H200's events say 32 to 40 us, of which 19 are the link's: pipelines that measured their first copies alone,
- * which are short, stayed at 3.1 MiB.) So the longer copies that a measurement brings about are measured again, and one of
+ * (Pipelines on an H200 that measured their first copies alone, of 1 MiB each, stayed at 3.1 MiB. By the rule above that
+ * is what copies of 32 to 50 us lead to; the link's part of them is 1 MiB at 55 GB/s, 19 us.) So the longer copies that a measurement brings about are measured again, and one of
  * many later on. All pipelines of a runtime share what is known of a link: of two that begin at once each measures
  * its copies beside the other's, and where one had longer chunks the engine, which serves them in turn, gave it more.
  *
