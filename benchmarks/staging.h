@@ -59,7 +59,6 @@ typedef struct staging_settings {
   uint32_t depth;
   uint64_t under_way_bytes;
   uint32_t readers;
-  uint32_t streams; /* of each direction */
   uint32_t passes;
   uint32_t slow_passes; /* of (b), (c) and the loop of reads; 0: as many */
   bool verify;

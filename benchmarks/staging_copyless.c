@@ -62,7 +62,6 @@ bool staging_reads_alone_open(staging *s) {
   options.chunk_bytes = info.chunk_bytes;
   options.depth = s->settings.depth;
   options.readers = s->settings.readers;
-  options.streams_per_direction = s->settings.streams;
   options.storage = (int32_t)s->settings.storage;
   if (lade_pipeline_create(s->copyless, lade_pair_pinned_pool(s->pair), &options, &s->reads_alone) != LADE_OK) {
     staging_lade_error("the pipeline without copies");

@@ -116,7 +116,6 @@ static void print_settings(const staging *s) {
          given->chunk_bytes == 0 ? " (chosen)" : "");
   printf(", depth %u%s, readers %u%s", s->info.depth, given->depth == 0 ? " (chosen)" : "", s->info.readers,
          given->readers == 0 ? " (chosen)" : "");
-  printf(", streams %u%s", (unsigned)s->info.streams_per_direction, given->streams == 0 ? " (chosen)" : "");
   printf(", window %s, %u passes\n", size_text(s->window_bytes, text, sizeof text), given->passes);
 }
 
@@ -224,13 +223,12 @@ static json_t *bounds_json(const staging *s, int direction) {
 
 static json_t *settings_json(const staging *s) {
   const staging_settings *given = &s->settings;
-  return json_pack("{s:I, s:b, s:i, s:b, s:i, s:b, s:I, s:b, s:i, s:I, s:i, s:b, s:b, s:s}", "chunk_bytes",
+  return json_pack("{s:I, s:b, s:i, s:b, s:i, s:b, s:i, s:I, s:i, s:b, s:b, s:s}", "chunk_bytes",
                    (json_int_t)s->info.chunk_bytes, "chunk_chosen", given->chunk_bytes == 0, "depth",
                    (int)s->info.depth, "depth_chosen", given->depth == 0, "readers", (int)s->info.readers,
-                   "readers_chosen", given->readers == 0, "streams_per_direction",
-                   (json_int_t)s->info.streams_per_direction, "streams_chosen", given->streams == 0, "passes",
-                   (int)given->passes, "window_bytes", (json_int_t)s->window_bytes, "input_files", (int)s->inputs.count,
-                   "input_generated", s->inputs.generated, "direct", given->direct, "storage",
+                   "readers_chosen", given->readers == 0, "passes", (int)given->passes, "window_bytes",
+                   (json_int_t)s->window_bytes, "input_files", (int)s->inputs.count, "input_generated",
+                   s->inputs.generated, "direct", given->direct, "storage",
                    storage_name(given->direct ? s->info.storage_direct : s->info.storage_buffered));
 }
 

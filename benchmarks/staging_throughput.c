@@ -46,7 +46,6 @@ enum {
   KEY_STORAGE,
   KEY_TIMELINE,
   KEY_UNDER_WAY,
-  KEY_STREAMS,
 };
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -63,8 +62,6 @@ static const struct argp_option option_table[] = {
     {"slow-passes", KEY_SLOW_PASSES, "N", 0, "... of (b) and (c), which take most of the time (default: as many)", 0},
     {"direct", KEY_DIRECT, NULL, 0, "Files past the page cache (O_DIRECT)", 0},
     {"storage", KEY_STORAGE, "NAME", 0, "auto, uring, pread or cufile (default auto)", 0},
-    {"streams", KEY_STREAMS, "N", 0, "Streams that the copies of a direction are spread over (default: chosen by lade)",
-     0},
     {"under-way", KEY_UNDER_WAY, "BYTES", 0, "Pinned blocks in use at once, together (default: chosen by lade)", 0},
     {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
@@ -154,7 +151,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_UNDER_WAY:
     settings->under_way_bytes = number_parse("under-way", argument, 1, most_bytes, true, state);
     return 0;
-  case KEY_STREAMS: settings->streams = (uint32_t)number_parse("streams", argument, 1, 16, false, state); return 0;
   case KEY_DIRECT: settings->direct = true; return 0;
   case KEY_STORAGE: settings->storage = storage_parse(argument, state); return 0;
   case KEY_NO_VERIFY: settings->verify = false; return 0;
@@ -198,7 +194,6 @@ static bool device_open(staging *s) {
   pipeline.depth = s->settings.depth;
   pipeline.window_bytes = s->settings.under_way_bytes;
   pipeline.readers = s->settings.readers;
-  pipeline.streams_per_direction = s->settings.streams;
   pipeline.storage = (int32_t)s->settings.storage;
   pipeline.timeline_events = staging_timeline_events(&s->settings);
   lade_pair_options_init(&options);

@@ -283,11 +283,6 @@ typedef struct lade_pipeline_options {
   /** Bytes of staging blocks under way in each direction, about, where lade chooses chunk_bytes: chunks are no longer than
    * fits as many blocks as are in use. What the processor's cache holds reaches the device faster. 0: 104 MiB. */
   uint64_t window_bytes;
-  /** Streams that the copies of each direction are spread over, but for those of transfers that are short, urgent or run after
-   * a stream; as soon as copies need no longer be timed for chunk_bytes. With several, copies follow each other where a driver
-   * leaves the link idle between two copies of one stream. Short and urgent transfers then wait for as many copies. 0: chosen
-   * by lade, 1. At most 16. */
-  uint64_t streams_per_direction;
 } lade_pipeline_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -331,7 +326,6 @@ typedef struct lade_pipeline_info {
   uint64_t bytes_by_uring;        /**< ... by io_uring, ... */
   uint64_t bytes_by_cufile;       /**< ... and by cuFile. */
   uint64_t bytes_direct;          /**< Of the former two, past the page cache (O_DIRECT). */
-  uint64_t streams_per_direction; /**< For copies that need not wait. */
 } lade_pipeline_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

@@ -7,8 +7,7 @@
  * where one is set, and in the pipeline's own waits. A copy takes effect as a whole at its end: at that moment it reads
  * its source and writes its destination, so host memory that is reused too early shows as wrong bytes. Each engine of a
  * device (H2D, D2H, within the device, to peers, host functions) serves all streams, first ready, first served, and a
- * copy lasts copy_launch_ns + bytes / rate, rounded up; where one follows another of its stream on the engine,
- * stream_gap_ns lie between. Same input, same run.
+ * copy lasts copy_launch_ns + bytes / rate, rounded up. Same input, same run.
  *
  * Software devices report what hardware hides (lade_soft_report): use of freed memory, reuse that no event or stream
  * order covers, copies from unpinned memory, use of destroyed streams and events. Copies and fills over the end
@@ -50,9 +49,7 @@ typedef struct lade_soft_device {
   int32_t no_virtual_memory;     /**< 1: the virtual-memory ops give LADE_ERR_UNSUPPORTED. */
   int32_t no_driver_pools;       /**< 1: the driver-pool ops give LADE_ERR_UNSUPPORTED. */
   int32_t no_copy_batch;         /**< 1: batched copies give LADE_ERR_UNSUPPORTED. */
-  /** What an engine waits between two copies of one stream; meanwhile it serves other streams. 0 to 10^9. Default 0. "sim"
-   * only. */
-  int32_t stream_gap_ns;
+  int32_t reserved;              /**< 0. */
 } lade_soft_device;
 
 /** Virtual cost of one driver call, charged to the calling thread on "sim"; 0 (default) lets calls take no time. */

@@ -30,7 +30,7 @@
 #include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/probe.h"
 
-enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8, STREAMS_CHOSEN = 1 };
+enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
 
 /* --- checking options --------------------------------------------------------------------------------------------- */
 
@@ -47,9 +47,6 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
   if (status == LADE_OK)
     status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
-  if (status == LADE_OK)
-    status = option_most_check("options.streams_per_direction", options->streams_per_direction,
-                               LADEI_PIPE_BULK_STREAMS_MOST);
   if (status != LADE_OK) return status;
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
     return ladei_error_argument("lade_pipeline_create", "options.storage", "a lade_storage", "%d", options->storage);
@@ -110,7 +107,6 @@ static void options_complete(lade_pipeline *pipeline) {
   }
   if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
   if (options->window_bytes == 0) options->window_bytes = LADEI_PIPE_WINDOW_BYTES;
-  if (options->streams_per_direction == 0) options->streams_per_direction = STREAMS_CHOSEN;
   if (options->storage_bytes_per_s == 0) options->storage_bytes_per_s = UINT64_C(12000000000);
   /* Readers are for each direction; but where engines are threads all of them share few processors. */
   pipeline->threads = threads ? options->readers : 2 * options->readers;
@@ -159,7 +155,6 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   own.blocks = counters.blocks;
   own.blocks_peak = counters.blocks_peak;
   own.block_waits = counters.block_waits;
-  own.streams_per_direction = pipeline->options.streams_per_direction;
   ladei_pipe_storage_info(&pipeline->storage, &own);
   return ladei_stats_write("lade_pipeline_info", &own, sizeof own, info);
 }
@@ -256,8 +251,7 @@ static _Atomic(size_t) *link_of(lade_pipeline *pipeline, ladei_pipe_side *side) 
 static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
   side->probe.chunk_bytes = link_of(pipeline, side);
-  unsigned streams = ladei_pipe_copy_stream_count((unsigned)pipeline->options.streams_per_direction);
-  for (unsigned i = 0; i < streams && status == LADE_OK; i++)
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
     status = copy_stream_create(pipeline, &side->copy_streams[i]);
   return status == LADE_OK && pipeline->chunk_adapts
              ? ladei_pipe_probe_create(pipeline->runtime, &side->copy_streams[0].stream, &side->probe)
@@ -315,7 +309,7 @@ static lade_status pool_settings_read(lade_pipeline *pipeline) {
 /* Other pipelines may know the links. */
 static void links_look(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
-  for (unsigned i = 0; i < 2; i++) ladei_pipe_link_look_locked(pipeline, &pipeline->core.rings[i]);
+  for (unsigned i = 0; i < 2; i++) ladei_pipe_blocks_grow_locked(pipeline, &pipeline->core.rings[i]);
   ladei_lock_release(&pipeline->lock);
 }
 

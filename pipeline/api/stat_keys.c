@@ -33,7 +33,6 @@ static const ladei_stat_metric metrics[] = {
     PIPELINE_NARROW(requests_to_host),
     PIPELINE_SIGNED(storage_buffered),
     PIPELINE_SIGNED(storage_direct),
-    PIPELINE_COUNT(streams_per_direction),
     PIPELINE_COUNT(transfers_completed),
     PIPELINE_COUNT(transfers_failed),
     PIPELINE_COUNT(transfers_submitted),

@@ -158,29 +158,21 @@ lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_s
   return status;
 }
 
-/* Lets the caller's stream wait for what is queued on a copy stream. */
-static lade_status stream_wait_stream(lade_pipeline *pipeline, const ladei_stream *stream,
+/* Queues the wait on the caller's stream, once the last copy is queued on the copy stream. */
+static lade_status stream_wait_copies(lade_pipeline *pipeline, lade_stream stream,
                                       const ladei_pipe_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
+  ladei_stream resolved;
   ladei_event *event;
-  lade_status status = ladei_event_pool_acquire(pipeline->events, copy_stream->stream.context, &event);
+  lade_status status = ladei_runtime_check_process(runtime);
+  if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
+  if (status != LADE_OK) return status;
+  status = ladei_event_pool_acquire(pipeline->events, copy_stream->stream.context, &event);
   if (status != LADE_OK) return status;
   status = runtime->ops->event_record(runtime->self, event->handle, &copy_stream->stream);
-  if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, stream, event->handle);
+  if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
   /* A later record of the same event does not touch the wait that is queued. */
   ladei_event_pool_release(pipeline->events, event);
-  return status;
-}
-
-/* Queues the waits on the caller's stream, once the last copy is queued: for each copy stream of the side whose bit is set.
- * After a failure it may wait for some of them, which does no harm. */
-static lade_status stream_wait_copies(lade_pipeline *pipeline, lade_stream stream, const ladei_pipe_side *side,
-                                      uint32_t copy_streams) {
-  ladei_stream resolved;
-  lade_status status = ladei_runtime_check_process(pipeline->runtime);
-  if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(pipeline->runtime, stream, &resolved);
-  for (; copy_streams != 0 && status == LADE_OK; copy_streams &= copy_streams - 1)
-    status = stream_wait_stream(pipeline, &resolved, &side->copy_streams[__builtin_ctz(copy_streams)]);
   return status;
 }
 
@@ -207,8 +199,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   ladei_lock_acquire(&pipeline->lock);
   call_begin(pipeline);
   lade_status status = queued_wait(pipeline, transfer, bytes);
-  const ladei_pipe_side *side = ladei_pipe_side_of(pipeline, transfer->ring);
-  uint32_t copy_streams = transfer->copy_streams_used;
+  const ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, transfer->copy_stream);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended)
     status = ticket_outcome(ticket);
@@ -216,7 +207,7 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
     status = timeout_error(ticket);
   if (!ended && status == LADE_OK) {
     ladei_lock_release(&pipeline->lock);
-    status = stream_wait_copies(pipeline, stream, side, copy_streams);
+    status = stream_wait_copies(pipeline, stream, copy_stream);
     ladei_lock_acquire(&pipeline->lock);
   }
   call_end(pipeline);

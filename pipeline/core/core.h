@@ -22,9 +22,8 @@
  * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
  * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on copy streams: the first is for all that need not wait, the fourth for short or urgent ones among them,
- * which so wait for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c). More streams behind
- * that one may share the work of the first, chunk by chunk (Note [Streams of a direction] there). DEPENDENCY asks whether what the caller
+ * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among them,
+ * which so wait for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c). DEPENDENCY asks whether what the caller
  * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
  * stream, which then waits, and delay no others. Transfers after one stream of the caller's share a copy stream.
  *
@@ -32,7 +31,6 @@
  *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
  *   copy stream 2   | waits for the caller's stream b | T3 ...
  *   copy stream 3   T5
- *   copy stream 4   T1 T4 T1 ...
  *
  * Which transfer begins the next chunk: that of the highest priority that has any; among its fair queues (one for each
  * submitter) the one that has been served least; within a queue the first submitted. A transfer that may stall leaves room
@@ -111,19 +109,9 @@ struct ladei_pipe_batch {
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
-/* Copy streams of a ring: the first bulk stream, from 1 on those that wait for streams of the caller's, then the one of short
- * transfers, then further bulk streams; and events of each. */
-enum {
-  LADEI_PIPE_COPY_STREAM_SHORT = 3,
-  LADEI_PIPE_BULK_STREAMS_MOST = 16,
-  LADEI_PIPE_COPY_STREAMS = LADEI_PIPE_COPY_STREAM_SHORT + LADEI_PIPE_BULK_STREAMS_MOST,
-  LADEI_PIPE_BATCHES = 8
-};
-
-/* So many copy streams a ring with so many bulk streams has. */
-static inline unsigned ladei_pipe_copy_stream_count(unsigned bulk_streams) {
-  return LADEI_PIPE_COPY_STREAM_SHORT + bulk_streams;
-}
+/* Copy streams of a ring: from 1 on those that wait for streams of the caller's, then the one of short transfers; and events
+ * of each. */
+enum { LADEI_PIPE_COPY_STREAM_SHORT = 3, LADEI_PIPE_COPY_STREAMS, LADEI_PIPE_BATCHES = 8 };
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
 struct ladei_pipe_copy_stream {
@@ -132,7 +120,6 @@ struct ladei_pipe_copy_stream {
   struct ladei_slot_list copied; /* in the order they became so */
   unsigned copied_count;
   size_t copied_bytes;             /* together */
-  uint64_t under_way_bytes;        /* of slots COPYING, COPIED and COVERED here: copies whose end is not known */
   unsigned recording;              /* RECORD orders out */
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
@@ -180,9 +167,7 @@ struct ladei_pipe_core_transfer {
   bool asks;       /* in ring->asking, by fair_queue_link, */
   bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
   ladei_pipe_ring *ring;
-  ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING; the first
-                                          bulk stream stands for all */
-  uint32_t copy_streams_used;          /* bit i: it has queued copies on copy stream i */
+  ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING */
   uint64_t number;                     /* in the order of submission */
   uint64_t issued_bytes;               /* chunks begun */
   uint64_t left_bytes;                 /* chunks not begun; 0 once it has failed */
@@ -235,8 +220,7 @@ struct ladei_pipe_ring {
   unsigned calls_active; /* slots with chunks of such transfers */
   unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   ladei_pipe_copy_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
-  unsigned copy_stream_count;   /* of them, those in use; the others are as they were made */
-  uint32_t copy_streams_copied; /* bit i: copy stream i has COPIED slots */
+  unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
 
   struct ladei_slot_list empty;
   struct ladei_slot_list free;  /* the one that rested longest first */
@@ -286,7 +270,7 @@ typedef enum ladei_pipe_order_kind {
   LADEI_PIPE_ORDER_READ, /* source -> slot->block */
   LADEI_PIPE_ORDER_DEPENDENCY, /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
                               the copy stream wait for it */
-  LADEI_PIPE_ORDER_COPY,       /* queue the slot's copies on `copy_stream`; complete with `copies` set, and on failure
+  LADEI_PIPE_ORDER_COPY,       /* queue the slot's copies on its copy stream; complete with `copies` set, and on failure
                               with `partial` where some are queued */
   LADEI_PIPE_ORDER_RECORD,     /* record the event of `batch` on its copy stream */
   LADEI_PIPE_ORDER_POLL,       /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
@@ -304,7 +288,7 @@ typedef struct ladei_pipe_order {
   ladei_pipe_slot *slot;
   ladei_pipe_batch *batch;
   ladei_pipe_core_transfer *transfer;
-  ladei_pipe_copy_stream *copy_stream; /* COPY; DEPENDENCY, NULL: only ask */
+  ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY; NULL: only ask */
   void *block;
   size_t bytes;
   bool passed;
@@ -342,10 +326,6 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
-
-/* Copies that need not wait are spread over so many streams from now on: 1, or more than until now, at most
- * LADEI_PIPE_BULK_STREAMS_MOST. */
-void ladei_pipe_core_set_bulk_streams(ladei_pipe_ring *ring, unsigned streams);
 
 /* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most);

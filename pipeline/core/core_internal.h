@@ -20,12 +20,7 @@ static inline bool ladei_pipe_copy_stream_waits(const ladei_pipe_copy_stream *co
   return copy_stream->index > 0 && copy_stream->index < LADEI_PIPE_COPY_STREAM_SHORT;
 }
 
-/* One of those that share what need not wait and is not short. */
-static inline bool ladei_pipe_copy_stream_is_bulk(const ladei_pipe_copy_stream *copy_stream) {
-  return copy_stream->index == 0 || copy_stream->index > LADEI_PIPE_COPY_STREAM_SHORT;
-}
-
-/* Where the copies of a transfer go that waits for no stream; the first bulk stream for any of them. */
+/* Where the copies of a transfer go that waits for no stream. */
 ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
 
 /* Has chunks to begin, now or later. */

@@ -27,8 +27,6 @@
  *     and ordered transfers'.
  * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
  *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
- * I11 copy_stream->under_way_bytes = bytes of slots COPYING, COPIED or COVERED there. A transfer's copies are on bulk streams
- *     and on no others, or on one stream; copy_streams_used has the bit of each.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
@@ -300,14 +298,11 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
 }
 
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
-  ladei_pipe_copy_stream *copy_stream = order->copy_stream;
-  order->slot->copy_stream = copy_stream;
+  order->slot->copy_stream = order->transfer->copy_stream;
   if (order->slot->state == LADEI_PIPE_SLOT_READY)
     slot_take(&ring->ready, order->slot, LADEI_PIPE_SLOT_COPYING);
   else
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
-  copy_stream->under_way_bytes += order->slot->bytes;
-  order->transfer->copy_streams_used |= UINT32_C(1) << copy_stream->index;
 }
 
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
@@ -379,7 +374,7 @@ static void take_record(ladei_pipe_batch *batch) {
   batch->by_stream = false;
   TAILQ_CONCAT(&batch->slots, &copy_stream->copied, link);
   TAILQ_FOREACH (slot, &batch->slots, link) slot_state_set(slot, LADEI_PIPE_SLOT_COVERED);
-  copy_stream->ring->copy_streams_copied &= ~(UINT32_C(1) << copy_stream->index);
+  copy_stream->ring->copy_streams_copied &= ~(1u << copy_stream->index);
   copy_stream->copied_count = 0;
   copy_stream->copied_bytes = 0;
   copy_stream->recording++;
@@ -470,7 +465,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
 
 /* It took some time: POLL may be worth while again. */
 static void ring_poll_wake(ladei_pipe_ring *ring) {
-  for (unsigned i = 0; i < ring->copy_stream_count; i++) ring->copy_streams[i].poll_asleep = false;
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
   ring->acquire_asleep = false;
   ladei_pipe_core_transfer *transfer;
   TAILQ_FOREACH (transfer, &ring->asking, fair_queue_link) transfer->asked = false;
@@ -525,15 +520,9 @@ static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_orde
 
 static void slot_to_copied(ladei_pipe_slot *slot) {
   slot_put(&slot->copy_stream->copied, slot, LADEI_PIPE_SLOT_COPIED);
-  slot->ring->copy_streams_copied |= UINT32_C(1) << slot->copy_stream->index;
+  slot->ring->copy_streams_copied |= 1u << slot->copy_stream->index;
   slot->copy_stream->copied_count++;
   slot->copy_stream->copied_bytes += slot->bytes;
-}
-
-/* Its end is known, or never will be, or it never was queued. */
-static void copy_end(const ladei_pipe_slot *slot) {
-  assert(slot->copy_stream->under_way_bytes >= slot->bytes && "I11");
-  slot->copy_stream->under_way_bytes -= slot->bytes;
 }
 
 static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
@@ -541,7 +530,6 @@ static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *ord
   ladei_pipe_core_transfer *transfer = order->transfer;
   if (status != LADE_OK && !order->partial) {
     unsigned changed = transfer_fail_by(core, transfer, error);
-    copy_end(order->slot);
     slot_retire(order->slot);
     chunk_drop(transfer);
     return changed;
@@ -631,7 +619,6 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
   TAILQ_REMOVE(&copy_stream->pending, batch, link);
   for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
-    copy_end(slot);
     if (status == LADE_OK)
       slot_land(core, ring, slot);
     else
@@ -728,16 +715,11 @@ uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer)
 
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
 
-static bool copies_are_pending(const ladei_pipe_ring *ring) {
-  bool pending = false;
-  for (unsigned i = 0; i < ring->copy_stream_count; i++)
-    pending = pending || !TAILQ_EMPTY(&ring->copy_streams[i].pending);
-  return pending;
-}
-
 bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
-  bool polls = !TAILQ_EMPTY(&core->rings[0].asking) || copies_are_pending(&core->rings[0]) ||
-               copies_are_pending(&core->rings[1]);
+  bool polls = !TAILQ_EMPTY(&core->rings[0].asking);
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
+    polls = polls || !TAILQ_EMPTY(&core->rings[0].copy_streams[i].pending) ||
+            !TAILQ_EMPTY(&core->rings[1].copy_streams[i].pending);
   return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
 }
 
@@ -772,7 +754,6 @@ static void copy_stream_init(ladei_pipe_ring *ring, unsigned index) {
 static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, unsigned depth) {
   *ring = (ladei_pipe_ring){.direction = direction,
                             .depth = depth,
-                            .copy_stream_count = ladei_pipe_copy_stream_count(1),
                             .slot_limit = depth,
                             .block_bytes = SIZE_MAX,
                             .block_least = SIZE_MAX,
@@ -824,12 +805,6 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
   ring->window = window;
   ladei_pipe_ring_choose(ring);
-}
-
-void ladei_pipe_core_set_bulk_streams(ladei_pipe_ring *ring, unsigned streams) {
-  assert(streams > 0 && streams <= LADEI_PIPE_BULK_STREAMS_MOST);
-  unsigned count = ladei_pipe_copy_stream_count(streams);
-  if (count > ring->copy_stream_count) ring->copy_stream_count = count;
 }
 
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {

@@ -57,22 +57,6 @@ ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const l
   return &ring->copy_streams[passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0];
 }
 
-/*
- * Note [Streams of a direction]
- * A stream begins a copy when the one before it has ended, and device drivers may need a moment for that, in which the engine
- * rests. Where a ring has several bulk streams, each copy goes to the one with the fewest bytes whose end is not known, of
- * equals the first: so copies follow each other on different streams while the link is what is waited for, and lie on one
- * while it is not. Who waits for a transfer waits for all streams that it has used.
- */
-static ladei_pipe_copy_stream *bulk_stream_for(const ladei_pipe_ring *ring) {
-  const ladei_pipe_copy_stream *best = &ring->copy_streams[0];
-  for (unsigned i = LADEI_PIPE_COPY_STREAM_SHORT + 1; i < ring->copy_stream_count; i++) {
-    const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[i];
-    best = copy_stream->under_way_bytes < best->under_way_bytes ? copy_stream : best;
-  }
-  return (ladei_pipe_copy_stream *)best;
-}
-
 /* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
 static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_copy_stream *best = &ring->copy_streams[1];
@@ -98,8 +82,6 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
     return true;
   }
   order_set(order, LADEI_PIPE_ORDER_COPY, ring, slot, NULL, transfer);
-  order->copy_stream =
-      ladei_pipe_copy_stream_is_bulk(transfer->copy_stream) ? bulk_stream_for(ring) : transfer->copy_stream;
   order->copies = 1;
   return true;
 }
@@ -136,7 +118,7 @@ static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *o
     uint64_t begun = left < transfer->chunk_bytes ? left : transfer->chunk_bytes;
     uint64_t bytes = order->slot->state == LADEI_PIPE_SLOT_READY ? order->slot->bytes : begun;
     if (bytes >= EVENT_BYTES)
-      (void)copy_stream_pick_record(order->copy_stream, order); /* where there is none to record, the copy is next */
+      (void)copy_stream_pick_record(transfer->copy_stream, order); /* where there is none to record, the copy is next */
   }
   return true;
 }
@@ -199,7 +181,7 @@ static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   bool found = false;
-  for (unsigned i = 0; i < ring->copy_stream_count && !found; i++) {
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && !found; i++) {
     const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[i];
     ladei_pipe_batch *batch = TAILQ_FIRST(&copy_stream->pending);
     found = batch != NULL && batch->state == LADEI_PIPE_BATCH_PENDING && !copy_stream->poll_asleep &&

@@ -173,8 +173,9 @@ static void host_half_note(lade_pipeline *pipeline, const ladei_pipe_order *orde
   writers_note(pipeline, order);
 }
 
-static void blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
+void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
+  if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   size_t chunk = atomic_load_explicit(side->probe.chunk_bytes, memory_order_relaxed);
   size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
@@ -183,14 +184,6 @@ static void blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
     ladei_pipe_window_restart(&side->window);
     ladei_pipe_core_set_window(ring, side->window.size);
   }
-}
-
-/* A copy that is timed has its engine to itself, as far as this direction goes: until the link is known one stream has all. */
-void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
-  ladei_lock_assert_held(&pipeline->lock);
-  if (pipeline->chunk_adapts) blocks_grow_locked(pipeline, ring);
-  if (ladei_pipe_probe_rests(&ladei_pipe_side_of(pipeline, ring)->probe))
-    ladei_pipe_core_set_bulk_streams(ring, (unsigned)pipeline->options.streams_per_direction);
 }
 
 void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {
@@ -232,7 +225,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
   if (ladei_pipe_order_is_host(order))
     host_half_note(pipeline, order);
   else if (order->kind == LADEI_PIPE_ORDER_POLL)
-    ladei_pipe_link_look_locked(pipeline, order->ring);
+    ladei_pipe_blocks_grow_locked(pipeline, order->ring);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
   ladei_pipe_ring_shares_update_locked(pipeline);

@@ -38,7 +38,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
 /* Puts what the order was for in front of what went wrong; returns `status`. */
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
-/* What was found out about the link: blocks grow to what it wants; once it is known, copies are spread over the streams. */
-void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
+/* Blocks grow to what the link was found to want. */
+void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
 
 #endif /* LADE_PIPELINE_DRIVERS_EXECUTE_H */

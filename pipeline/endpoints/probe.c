@@ -92,11 +92,6 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
   state_set(probe, recorded ? PROBE_PENDING : PROBE_OFF);
 }
 
-bool ladei_pipe_probe_rests(const ladei_pipe_probe *probe) {
-  return atomic_load_explicit(&probe->state, memory_order_relaxed) == PROBE_OFF ||
-         atomic_load_explicit(&probe->let, memory_order_relaxed) > 0;
-}
-
 /* What a measurement found is kept, if it is more than what is known. */
 static void chunk_learn(ladei_pipe_probe *probe, size_t chunk) {
   size_t known = atomic_load_explicit(probe->chunk_bytes, memory_order_relaxed);

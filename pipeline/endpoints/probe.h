@@ -13,8 +13,6 @@ bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *str
                             size_t bytes);
 void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
                           bool copied);
-/* Nothing is timed, or nothing for a while: several copies in a row have told no more. Any thread. */
-bool ladei_pipe_probe_rests(const ladei_pipe_probe *probe);
 /* After copies of the direction were found finished. */
 void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
 

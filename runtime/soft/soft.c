@@ -44,8 +44,6 @@ static uint64_t default_capacity(bool virtual_time) {
   return pages > 0 && page > 0 ? (uint64_t)pages / 2 * (uint64_t)page : (uint64_t)1 << 30;
 }
 
-enum { STREAM_GAP_MOST_NS = 1000000000 };
-
 static lade_status description_check(const lade_soft_device *device, uint64_t index) {
   const char *field = NULL, *expected = NULL;
   uint64_t value = 0;
@@ -55,8 +53,8 @@ static lade_status description_check(const lade_soft_device *device, uint64_t in
     field = "vm_granularity_bytes", expected = "a power of two from 4096 on", value = device->vm_granularity_bytes;
   else if (device->numa_node < 0)
     field = "numa_node", expected = "a node + 1, or 0", value = (uint64_t)(int64_t)device->numa_node;
-  else if (device->stream_gap_ns < 0 || device->stream_gap_ns > STREAM_GAP_MOST_NS)
-    field = "stream_gap_ns", expected = "0 to 10^9", value = (uint64_t)(int64_t)device->stream_gap_ns;
+  else if (device->reserved != 0)
+    field = "reserved", expected = "0", value = (uint64_t)device->reserved;
   if (field == NULL) return LADE_OK;
   char name[64];
   snprintf(name, sizeof name, "options.soft.devices[%llu].%s", (unsigned long long)index, field);

@@ -50,9 +50,6 @@ typedef struct model {
   unsigned failure_one_in; /* 0: nothing fails */
   bool acquire_fails;
   unsigned depth;
-  uint64_t scale;   /* bytes of chunks are multiples of it: 1, and all transfers are short, or 1 MiB */
-  unsigned bulk[2]; /* bulk streams of each direction */
-  uint64_t under_way[2][LADEI_PIPE_COPY_STREAMS]; /* bytes of copies whose end is not known, by direction */
 } model;
 
 static const lade_error injected = {LADE_ERR_DRIVER, 7, "injected"};
@@ -82,34 +79,7 @@ static void *block_new(model *m) {
   return NULL;
 }
 
-static unsigned side_of(const ladei_pipe_ring *ring) { return ring->direction == LADE_TO_DEVICE ? 0 : 1; }
-
-/* The bulk stream with the fewest bytes under way, of equals the first. */
-static unsigned bulk_stream_expected(const model *m, unsigned side) {
-  unsigned best = 0;
-  for (unsigned i = LADEI_PIPE_COPY_STREAM_SHORT + 1; i < LADEI_PIPE_COPY_STREAM_SHORT + m->bulk[side]; i++)
-    best = m->under_way[side][i] < m->under_way[side][best] ? i : best;
-  return best;
-}
-
-/* Copies that wait for the caller's stream are on copy streams for that, those of short and urgent transfers on theirs, and all
- * of such a transfer on one; those of others go where least is under way. */
-static void check_copy_stream(const model *m, const ladei_pipe_order *order) {
-  model_transfer *t = model_of(order->transfer);
-  unsigned index = order->slot->copy_stream->index;
-  bool passes = t->transfer.bytes <= 1 << 20 || t->transfer.level > LADEI_PIPE_PRIORITY_NORMAL;
-  LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
-  LADE_EXPECT((t->transfer.copy_streams_used >> index & 1) != 0);
-  if (t->waits || passes) {
-    LADE_EXPECT(t->waits || index == LADEI_PIPE_COPY_STREAM_SHORT);
-    LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == order->slot->copy_stream);
-    t->copy_stream = order->slot->copy_stream;
-  } else {
-    LADE_EXPECT_EQ_UINT(index, bulk_stream_expected(m, side_of(order->ring)));
-  }
-}
-
-static void check_taken(model *m, const ladei_pipe_order *order) {
+static void check_taken(const model *m, const ladei_pipe_order *order) {
   for (unsigned i = 0; order->kind == LADEI_PIPE_ORDER_FINISH && i < m->out_count; i++) {
     /* Once it is finished its owner may take it away. */
     LADE_EXPECT_NE_PTR(m->out[i].transfer, order->transfer);
@@ -134,10 +104,14 @@ static void check_taken(model *m, const ladei_pipe_order *order) {
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
     model_transfer *t = model_of(order->transfer);
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
+    /* Copies that wait for the caller's stream are on copy streams for that, and all of a transfer's are in one. */
     LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
                 t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
-    check_copy_stream(m, order);
-    m->under_way[side_of(order->ring)][order->slot->copy_stream->index] += order->slot->bytes;
+    unsigned index = order->slot->copy_stream->index;
+    LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
+    LADE_EXPECT(t->waits || index == LADEI_PIPE_COPY_STREAM_SHORT); /* all transfers are short here */
+    LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == order->slot->copy_stream);
+    t->copy_stream = order->slot->copy_stream;
     if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host)
       LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
   }
@@ -192,24 +166,12 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
   }
 }
 
-/* A copy that was refused is not under way; those of a batch are not, once it is over or nothing can be learned of it. */
-static void note_ends(model *m, const ladei_pipe_order *order, lade_status status) {
-  uint64_t *under_way = m->under_way[side_of(order->ring)];
-  const ladei_pipe_slot *slot;
-  if (order->kind == LADEI_PIPE_ORDER_COPY && status != LADE_OK)
-    under_way[order->slot->copy_stream->index] -= order->slot->bytes;
-  if (order->kind != LADEI_PIPE_ORDER_POLL || status == LADE_NOT_READY) return;
-  if (status == LADE_OK || order->batch->by_stream)
-    TAILQ_FOREACH (slot, &order->batch->slots, link) under_way[slot->copy_stream->index] -= slot->bytes;
-}
-
 static void complete_one(model *m) {
   unsigned i = (unsigned)support_random_below(&m->random, m->out_count);
   ladei_pipe_order order = m->out[i];
   m->out[i] = m->out[--m->out_count];
   lade_status status = outcome(m, &order);
   note_effect(m, &order, status);
-  note_ends(m, &order, status);
   ladei_pipe_core_complete(&m->core, &order, status, &injected);
 }
 
@@ -245,7 +207,7 @@ static void stall_one(model *m) {
 
 static void submit_one(model *m) {
   model_transfer *t = &m->transfers[m->transfer_count++];
-  uint64_t chunk = support_random_between(&m->random, 1, 5) * m->scale;
+  uint64_t chunk = support_random_between(&m->random, 1, 5);
   t->transfer.chunk_bytes = (size_t)chunk;
   t->transfer.bytes = support_random_below(&m->random, chunk * (MAX_CHUNKS - 1));
   t->transfer.ordered = support_random_one_in(&m->random, 3);
@@ -285,23 +247,12 @@ static void check_end(model *m) {
   LADE_EXPECT_LE_UINT(m->core.counters.blocks_peak, 2 * m->depth);
 }
 
-/* More of them, as where a link has become known. */
-static void spread_one(model *m) {
-  unsigned side = (unsigned)support_random_below(&m->random, 2);
-  unsigned most = support_random_one_in(&m->random, 8) ? LADEI_PIPE_BULK_STREAMS_MOST : 3;
-  if (m->bulk[side] < most) m->bulk[side] = (unsigned)support_random_between(&m->random, m->bulk[side], most);
-  ladei_pipe_core_set_bulk_streams(&m->core.rings[side], m->bulk[side]);
-}
-
 static void step(model *m) {
   switch (support_random_below(&m->random, 10)) {
   case 0:
     if (m->transfer_count < MAX_TRANSFERS) submit_one(m);
     break;
-  case 1:
-    ladei_pipe_core_poll_wake(&m->core);
-    if (support_random_one_in(&m->random, 8)) spread_one(m);
-    break;
+  case 1: ladei_pipe_core_poll_wake(&m->core); break;
   case 8: stall_one(m); break;
   case 9: ladei_pipe_core_set_yield(&m->core, (ladei_pipe_yield)support_random_below(&m->random, 3)); break;
   case 2:
@@ -369,8 +320,6 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->failure_one_in = failure_one_in;
   m->some_hang = some_hang;
   m->acquire_fails = support_random_one_in(&m->random, 2);
-  m->scale = support_random_one_in(&m->random, 2) ? 1 : 1 << 20;
-  m->bulk[0] = m->bulk[1] = 1;
   LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);

@@ -58,36 +58,26 @@ static lade_pipeline_options pipeline_options(const storage *from) {
   return pipeline;
 }
 
-static bool schedule_open_on(schedule *s, const lade_soft_device *device, const lade_pipeline_options *pipeline,
-                             uint64_t device_bytes) {
+static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_t launch_ns, const storage *from,
+                                 uint64_t device_bytes) {
+  const lade_soft_device device = {.memory_bytes = UINT64_C(130) << 30,
+                                   .link_bytes_per_s = link_bytes_per_s,
+                                   .copy_launch_ns = launch_ns,
+                                   .addresses_only = 1};
   lade_soft_options soft;
   lade_runtime_options options;
+  lade_pipeline_options pipeline = pipeline_options(from);
   lade_soft_options_init(&soft);
-  soft.devices = device;
+  soft.devices = &device;
   soft.device_count = 1;
   lade_runtime_options_init(&options);
   options.soft = &soft;
   s->runtime = support_runtime_open_with("sim", &options);
   bool good = s->runtime != NULL && lade_pinned_pool_create(s->runtime, NULL, &s->pool) == LADE_OK &&
-              lade_pipeline_create(s->runtime, s->pool, pipeline, &s->pipeline) == LADE_OK &&
+              lade_pipeline_create(s->runtime, s->pool, &pipeline, &s->pipeline) == LADE_OK &&
               s->runtime->ops->device_alloc(s->runtime->self, 0, device_bytes, &s->device) == LADE_OK;
   LADE_EXPECT(good);
   return good;
-}
-
-/* A device of addresses. */
-static lade_soft_device device_of(uint64_t link_bytes_per_s, uint64_t launch_ns) {
-  return (lade_soft_device){.memory_bytes = UINT64_C(130) << 30,
-                            .link_bytes_per_s = link_bytes_per_s,
-                            .copy_launch_ns = launch_ns,
-                            .addresses_only = 1};
-}
-
-static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_t launch_ns, const storage *from,
-                                 uint64_t device_bytes) {
-  const lade_soft_device device = device_of(link_bytes_per_s, launch_ns);
-  const lade_pipeline_options pipeline = pipeline_options(from);
-  return schedule_open_on(s, &device, &pipeline, device_bytes);
 }
 
 static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage *from, uint64_t device_bytes) {
@@ -329,44 +319,6 @@ LADE_TEST(PipelineSchedule, PipelinesOfARuntimeShareWhatTheyLearn) {
   LADE_EXPECT_OK(lade_pipeline_destroy(later.pipeline, false));
   LADE_EXPECT_OK(lade_pipeline_destroy(other.pipeline, false));
   schedule_close(&s);
-}
-
-/* Virtual nanoseconds of 4 GiB by so many streams, once the link is known, where the engine rests between two copies of one. */
-static uint64_t streams_ns(lade_direction direction, uint64_t streams, int32_t gap_ns, uint64_t *out_chunk_bytes) {
-  lade_soft_device device = device_of(h200_link, 3000);
-  lade_pipeline_options pipeline = pipeline_options(&twelve_readers);
-  schedule s;
-  device.stream_gap_ns = gap_ns;
-  pipeline.streams_per_direction = streams;
-  if (!schedule_open_on(&s, &device, &pipeline, 4 * GIB)) return 0;
-  finish(submit(&s, direction, 0, GIB));
-  uint64_t ns = transfer_ns(&s, direction, 4 * GIB);
-  lade_pipeline_info info = info_of(&s);
-  *out_chunk_bytes = info.chunk_bytes;
-  LADE_EXPECT_EQ_UINT(info.streams_per_direction, streams == 0 ? 1 : streams);
-  schedule_close(&s);
-  return ns;
-}
-
-/*
- * A gap of 10 us between copies of one stream, each of which lasts 96: two streams fill it. What one stream learns about the link
- * before the others are used is what a pipeline of one stream learns, though copies of several take turns on the engine.
- */
-LADE_TEST(PipelineSchedule, SeveralStreamsFillTheGapsOfOne) {
-  static const lade_direction directions[] = {LADE_TO_DEVICE, LADE_TO_HOST};
-  for (int i = 0; i < 2; i++) {
-    uint64_t chunk[4], ns[4];
-    ns[0] = streams_ns(directions[i], 1, 0, &chunk[0]);
-    ns[1] = streams_ns(directions[i], 0, 10000, &chunk[1]);
-    ns[2] = streams_ns(directions[i], 2, 10000, &chunk[2]);
-    ns[3] = streams_ns(directions[i], 16, 10000, &chunk[3]);
-    printf("no gap %.2f ms; a gap of 10 us: 1 stream %.2f ms, 2 %.2f, 16 %.2f\n", (double)ns[0] * 1e-6,
-           (double)ns[1] * 1e-6, (double)ns[2] * 1e-6, (double)ns[3] * 1e-6);
-    LADE_EXPECT_GE_UINT(ns[1], ns[0] + ns[0] / 12);
-    LADE_EXPECT_LE_UINT(ns[2], ns[0] + ns[0] / 500);
-    LADE_EXPECT_LE_UINT(ns[3], ns[0] + ns[0] / 500);
-    for (int k = 1; k < 4; k++) LADE_EXPECT_EQ_UINT(chunk[k], chunk[0]);
-  }
 }
 
 /* Both directions at once take no longer than one, where the link is full duplex. */

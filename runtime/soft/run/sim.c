@@ -8,8 +8,7 @@
  * I2  Work takes effect as a whole at its end: it reads its source and writes its destination at that moment, not when
  *     it starts. So whatever disturbs the source before the copy has ended shows in the bytes.
  * I3  An engine starts work the moment it has some and is free: its k-th piece of work ends at
- *     max(end of the one before, ready) + its duration, exactly; where both are copies of one stream, stream_gap_ns
- *     after the end of the one before at the earliest.
+ *     max(end of the one before, ready) + its duration, exactly.
  * I4  Nothing happens inside an op that does not wait, except that its cost moves the clock.
  * Locks: none; one thread at a time owns the runtime.
  */
@@ -78,30 +77,16 @@ bool ladei_soft_sim_add(soft_runtime *rt, const soft_moment *moment) {
 
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
 
-/* Of a copy that belongs to a stream; else 0, which no stream has. */
-static uint64_t copy_stream_id(const soft_node *node) {
-  return node->work.kind == SOFT_WORK_COPY && node->stream != NULL ? node->stream->id : 0;
-}
-
-/* What is left of the gap before the node, whose stream's last copy the engine has served last. */
-static uint64_t gap_left_ns(const soft_runtime *rt, const soft_engine *engine, const soft_node *node) {
-  uint64_t gap_end_ns = engine->last_ns + (uint64_t)rt->devices[engine->device].description.stream_gap_ns;
-  bool follows = engine->last_stream != 0 && engine->last_stream == copy_stream_id(node);
-  return follows && gap_end_ns > rt->now_ns ? gap_end_ns - rt->now_ns : 0;
-}
-
 static void engine_kick(soft_runtime *rt, soft_engine *engine) {
   if (engine->current != NULL) return;
   soft_node *node = ladei_soft_engine_take(rt, engine);
   if (node == NULL) return;
-  uint64_t end_ns = rt->now_ns + gap_left_ns(rt, engine, node) + ladei_soft_work_duration_ns(rt, &node->work);
+  uint64_t end_ns = rt->now_ns + ladei_soft_work_duration_ns(rt, &node->work);
   heap_push(rt, (soft_moment){.at_ns = end_ns, .order = rt->next_moment++, .engine = engine});
 }
 
 static void engine_end(soft_runtime *rt, soft_engine *engine) {
   soft_work *work = &engine->current->work;
-  engine->last_stream = copy_stream_id(engine->current);
-  engine->last_ns = rt->now_ns;
   ladei_soft_work_start(rt, work);
   rt->dispatching++;
   ladei_soft_work_perform(rt, work);

@@ -226,9 +226,6 @@ typedef struct soft_engine {
   soft_node *current;
   int32_t device;
   soft_engine_kind kind;
-  /* "sim" only: the last copy that ended */
-  uint64_t last_stream; /* its stream's ID; 0: none, or a graph's */
-  uint64_t last_ns;
   /* "cpu" only */
   soft_runtime *runtime;
   pthread_t thread;

@@ -360,12 +360,6 @@ LADE_TEST(Open, RefusesBadDescriptions) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
   LADE_EXPECT_EQ_STR(lade_last_error()->text,
                      "lade_runtime_open: options.soft.devices[0].numa_node is -1; expected a node + 1, or 0");
-  static const int32_t gaps_ns[] = {-1, 1000000001};
-  for (size_t i = 0; i < 2; i++) {
-    devices[0] = (lade_soft_device){.stream_gap_ns = gaps_ns[i]};
-    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
-    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "stream_gap_ns");
-  }
   devices[0] = (lade_soft_device){.memory_bytes = 0};
   options.device_count = 65;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));

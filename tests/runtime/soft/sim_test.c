@@ -105,28 +105,6 @@ LADE_TEST(SimTime, StreamsShareAnEngineInOrderOfReadiness) {
   soft_fixture_close(&f);
 }
 
-/* Of a stream: copy, gap, copy. Of two in turn the gap of one is over when the copy of the other is. */
-LADE_TEST(SimTime, OneStreamWaitsBetweenItsCopiesAndAnotherFillsTheGap) {
-  lade_soft_device description = round_numbers();
-  description.stream_gap_ns = 700;
-  soft_fixture f = open_described(&description, 1);
-  ladei_stream a = soft_fixture_stream(&f, 0), b = soft_fixture_stream(&f, 0);
-  char *device = soft_fixture_device_memory(&f, 0, MIB), *host = soft_fixture_pinned(&f, MIB);
-  for (size_t i = 0; i < 3; i++) LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device + 8192 * i, host, 1000, &a));
-  soft_fixture_synchronize(&f, &a);
-  LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 3 * 1500 + 2 * 700);
-  LADE_EXPECT_OK(ladei_soft_advance(f.self, 100)); /* of the gap 600 are left */
-  LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device, host, 1000, &a));
-  soft_fixture_synchronize(&f, &a);
-  LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 5900 + 100 + 600 + 1500);
-  LADE_EXPECT_OK(ladei_soft_advance(f.self, 900)); /* more than the gap */
-  for (size_t i = 0; i < 4; i++)
-    LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_H2D, device + 8192 * i, host, 1000, i % 2 == 0 ? &a : &b));
-  LADE_EXPECT_OK(f.ops->device_synchronize(f.self, 0));
-  LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), 8100 + 900 + 4 * 1500);
-  soft_fixture_close(&f);
-}
-
 LADE_TEST(SimTime, BatchIsLaunchedOnce) {
   soft_fixture f = open_round();
   ladei_stream stream = soft_fixture_stream(&f, 0);
