@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/error.h"
+
 static const uint64_t page_bytes = UINT64_C(20) << 20;
 
 typedef struct map_sums {
@@ -104,8 +106,12 @@ static void free_write(ladei_output *output, const map_sums *sums) {
 static void part_write(const lade_snapshot *snapshot, const lade_snapshot_part *part, ladei_output *output) {
   map_sums all = {0, 0, 0, 0};
   char room[32];
-  ladei_output_text(output, ladei_inspect_string(snapshot, part->name));
-  ladei_output_text(output, "\n");
+  const char *name = ladei_inspect_string(snapshot, part->name);
+  for (size_t bytes; *name != '\0'; name += bytes == 0 ? 1 : bytes) {
+    bytes = ladei_text_character(name); /* 0: a terminal may obey it */
+    ladei_output_bytes(output, bytes == 0 ? "?" : name, bytes == 0 ? 1 : bytes);
+  }
+  ladei_output_byte(output, '\n');
   for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
     const lade_snapshot_segment *segment = &snapshot->segments.rows[i];
     map_sums sums = segment_sums(snapshot, segment);

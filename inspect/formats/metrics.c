@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -14,7 +15,7 @@ typedef struct metric_sample {
   const lade_snapshot_counter *counter;
   const lade_snapshot_part *part;
   bool is_counter;
-  bool is_time; /* in microseconds */
+  double per_second; /* what is counted in a second, of a time; 0: it is none */
 } metric_sample;
 
 /* What the last word of a key means. */
@@ -58,18 +59,43 @@ static void name_clean(char *name) {
     if (!isalnum((unsigned char)*name)) *name = '_';
 }
 
-/* Counters of single words; the others are gauges. */
+/* Single words that only grow; the others are gauges. */
 static bool word_is_counter(const char *key) {
-  static const char *const counters[] = {"num_", "bytes_by_", "events_", "hits", "misses"};
-  for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
-    if (strncmp(key, counters[i], strlen(counters[i])) == 0) return true;
+  static const char *const growing[] = {
+      /* pinned pools: those that host/stats.c resets */
+      "hits", "misses", "driver_allocs", "driver_frees", "driver_alloc_ns", "driver_free_ns", "events_recorded",
+      "events_queried", "limit_waits", "streams_queried", "other_node_takes", "debug_findings", "unreached_caches",
+      /* pipelines */
+      "transfers_submitted", "transfers_completed", "transfers_failed", "bytes_completed", "copies", "direct_files",
+      "direct_refused", "callbacks_stalled_sum", "block_waits", "bytes_by_pread", "bytes_by_uring", "bytes_by_cufile",
+      "bytes_direct"};
+  if (strncmp(key, "num_", 4) == 0) return true;
+  for (size_t i = 0; i < sizeof growing / sizeof *growing; i++)
+    if (strcmp(key, growing[i]) == 0) return true;
   return false;
 }
 
+/* The bytes of a name without an ending that it has; 0: it has not. */
+static int bytes_without(const char *name, int bytes, const char *ending) {
+  int without = bytes - (int)strlen(ending);
+  return without > 0 && strncmp(name + without, ending, strlen(ending)) == 0 ? without : 0;
+}
+
+/* Times are seconds, with their unit as a word. `_sum` is a suffix of histograms alone. */
 static void word_read(const char *kind, const char *key, metric_sample *out) {
+  enum { NS_PER_S = 1000000000 };
   out->is_counter = word_is_counter(key);
-  const char *name = strncmp(key, "num_", 4) == 0 ? key + 4 : key;
-  snprintf(out->family, sizeof out->family, "lade_%s_%s", kind, name);
+  const char *name = strncmp(key, "num_", 4) == 0 ? key + 4 : key, *suffix = "";
+  int bytes = (int)strnlen(name, sizeof out->family), without;
+  if ((without = bytes_without(name, bytes, "_ns")) > 0) {
+    out->per_second = NS_PER_S;
+    suffix = "_seconds";
+  } else if ((without = bytes_without(name, bytes, "_sum")) > 0) {
+    suffix = "_ever";
+  } else {
+    without = bytes;
+  }
+  snprintf(out->family, sizeof out->family, "lade_%s_%.*s%s", kind, without, name, suffix);
 }
 
 /* METRIC[.POOL].CELL, or a single word. */
@@ -84,10 +110,11 @@ static void sample_read(const lade_snapshot *snapshot, const lade_snapshot_part 
     word_read(kind, key, out);
   } else {
     const char *first = strchr(key, '.');
-    snprintf(out->family, sizeof out->family, "lade_%s_%.*s%s", kind, (int)(first - key), key, cell->suffix);
+    int bytes = (int)(first - key), without = bytes_without(key, bytes, "_ns");
+    snprintf(out->family, sizeof out->family, "lade_%s_%.*s%s", kind, without > 0 ? without : bytes, key, cell->suffix);
     if (first < last) snprintf(out->pool, sizeof out->pool, "%.*s", (int)(last - first - 1), first + 1);
     out->is_counter = cell->is_counter;
-    out->is_time = cell->is_time;
+    if (cell->is_time) out->per_second = without > 0 ? 1e9 : 1e6;
   }
   name_clean(out->family);
 }
@@ -106,13 +133,14 @@ static int sample_compare(const void *a, const void *b) {
 static void label_write(ladei_output *output, const char *name, const char *value) {
   ladei_output_text(output, name);
   ladei_output_text(output, "=\"");
-  for (; *value != '\0'; value++) {
-    if (*value == '\n') {
-      ladei_output_text(output, "\\n");
-      continue;
-    }
+  while (*value != '\0') {
+    size_t bytes = ladei_text_character(value); /* 0: a terminal may obey it */
     if (*value == '"' || *value == '\\') ladei_output_byte(output, '\\');
-    ladei_output_byte(output, *value);
+    if (*value == '\n')
+      ladei_output_text(output, "\\n");
+    else
+      ladei_output_bytes(output, bytes == 0 ? "?" : value, bytes == 0 ? 1 : bytes);
+    value += bytes == 0 ? 1 : bytes;
   }
   ladei_output_byte(output, '"');
 }
@@ -135,8 +163,8 @@ static void sample_write(const lade_snapshot *snapshot, const metric_sample *sam
     label_write(output, "pool", sample->pool);
   }
   ladei_output_text(output, "} ");
-  if (sample->is_time)
-    ladei_output_format(output, "%.6f", (double)sample->counter->value / 1e6);
+  if (sample->per_second > 0)
+    ladei_output_format(output, "%.9g", (double)sample->counter->value / sample->per_second);
   else
     ladei_output_int(output, sample->counter->value);
   ladei_output_byte(output, '\n');

@@ -7,8 +7,9 @@
  *   allocated_bytes.large_pool.allocated  device_allocated_bytes_allocated_total{...}, a counter; freed likewise
  *   host_alloc_time.total                 pinned_host_alloc_time_seconds_total, from microseconds
  *   num_ooms                              device_ooms_total
+ *   driver_alloc_max_ns                   pinned_driver_alloc_max_seconds
  *
- * Each name begins with "lade_".
+ * Each name begins with "lade_". What a terminal could obey in a name of a part is "?".
  * All samples of a metric stand together, whichever parts they are of.
  */
 #ifndef LADE_INSPECT_FORMATS_METRICS_H
