@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing snapshots: the table of formats, and files that are whole at every moment.
- *
- *   save:  create FOLDER/.NAME.lade-NUMBER, write, flush to the disk, rename to NAME
- *
- * W1  Until the rename NAME is untouched; a failure before it unlinks the temporary file, and nothing else.
- * W2  After the rename nothing is unlinked.
+ * Writing snapshots: the table of formats, and files that are whole at every moment (base/save.h).
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/save.h"
 #include "inspect/formats/chrome_trace.h"
 #include "inspect/formats/flame.h"
 #include "inspect/formats/folded.h"
@@ -103,82 +95,29 @@ lade_status lade_snapshot_write(const lade_snapshot *snapshot, uint32_t format,
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef struct saved_file {
-  const char *path; /* as the caller gave it */
-  char *temporary;
-  int fd;
+  ladei_save *save;
+  uint64_t bytes;
 } saved_file;
-
-static lade_status file_error(const saved_file *file, const char *what) {
-  int code = errno;
-  return ladei_error(LADE_ERR_IO, code, "%s: cannot %s: %s", file->path, what, strerror(code));
-}
 
 static lade_status file_write(void *user, const void *data, size_t bytes) {
   saved_file *file = user;
-  const char *at = data;
-  while (bytes > 0) {
-    ssize_t count = write(file->fd, at, bytes);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return file_error(file, "write");
-    at += count;
-    bytes -= (size_t)count;
-  }
+  LADEI_TRY(ladei_save_write(file->save, file->bytes, data, bytes));
+  file->bytes += bytes;
   return LADE_OK;
-}
-
-/* FOLDER/.NAME.lade-NUMBER that nobody has, with a name of at most NAME_MAX bytes. */
-static lade_status file_create(saved_file *file) {
-  enum { MOST_NAME = 200, TRIES = 1000 };
-  const char *slash = strrchr(file->path, '/');
-  const char *name = slash == NULL ? file->path : slash + 1;
-  size_t room = strlen(file->path) + 64;
-  if (*name == '\0')
-    return ladei_error_argument("lade_snapshot_save", "path", "the name of a file", "\"%s\"", file->path);
-  file->temporary = malloc(room);
-  if (file->temporary == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for its name", file->path);
-  for (unsigned i = 0; i < TRIES; i++) {
-    snprintf(file->temporary, room, "%.*s.%.*s.lade-%ld-%u", (int)(name - file->path), file->path, MOST_NAME, name,
-             (long)getpid(), i);
-    file->fd = open(file->temporary, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-    if (file->fd >= 0) return LADE_OK;
-    if (errno != EEXIST) break;
-  }
-  lade_status status = file_error(file, "create a file beside it");
-  free(file->temporary); /* W1: it is not ours */
-  file->temporary = NULL;
-  return status;
-}
-
-/* W1, W2 */
-static lade_status file_commit(saved_file *file) {
-  if (fsync(file->fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS) return file_error(file, "flush");
-  int fd = file->fd;
-  file->fd = -1;
-  if (close(fd) != 0) return file_error(file, "close");
-  if (rename(file->temporary, file->path) != 0) return file_error(file, "rename to it");
-  free(file->temporary);
-  file->temporary = NULL;
-  return LADE_OK;
-}
-
-static void file_abandon(saved_file *file) {
-  lade_error saved;
-  ladei_error_save(&saved);
-  if (file->fd >= 0) close(file->fd);
-  if (file->temporary != NULL) unlink(file->temporary);
-  free(file->temporary);
-  ladei_error_restore(&saved);
 }
 
 static lade_status file_save(const lade_snapshot *snapshot, const ladei_inspect_format *format,
                              const lade_snapshot_write_options *options, const char *path) {
-  saved_file file = {.path = path, .fd = -1};
-  lade_status status = file_create(&file);
-  if (status == LADE_OK) status = format_write(snapshot, format, options, file_write, &file);
-  if (status == LADE_OK) status = file_commit(&file);
-  if (status != LADE_OK) file_abandon(&file);
-  return status;
+  saved_file file = {.bytes = 0};
+  lade_error first;
+  LADEI_TRY(ladei_save_begin(path, &file.save));
+  lade_status status = format_write(snapshot, format, options, file_write, &file);
+  if (status == LADE_OK) status = ladei_save_prepare(file.save, true);
+  if (status == LADE_OK) status = ladei_save_name(file.save);
+  ladei_error_save(&first);
+  lade_status ended = ladei_save_end(file.save, true);
+  if (status != LADE_OK) ladei_error_restore(&first);
+  return status != LADE_OK ? status : ended;
 }
 
 lade_status lade_snapshot_save(const lade_snapshot *snapshot, uint32_t format,

@@ -35,9 +35,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/save.h"
 #include "loaders/checkpoint.h"
 #include "loaders/text.h"
-#include "pipeline/storage/storage_save.h"
 
 enum { NUMBER_DIGITS = 15, ID_RANDOM_DIGITS = 16, PART_DIGITS = 5, LOCK_TRIES = 100, JOURNAL_BYTES = 128 };
 
@@ -78,7 +78,7 @@ static size_t stem_length(const char *name) {
 }
 
 char *ladei_loader_generation_file_name(const ladei_loader_generation *generation, size_t number, size_t count) {
-  const char *name = ladei_pipe_file_name(generation->path);
+  const char *name = ladei_file_name(generation->path);
   size_t stem = stem_length(name);
   char *out;
   int made = asprintf(&out, "%.*s-%" PRIu64 "-%05zu-of-%05zu%s", (int)stem, name, generation->number, number + 1, count,
@@ -88,7 +88,7 @@ char *ladei_loader_generation_file_name(const ladei_loader_generation *generatio
 
 /* Of the save that gives such a name to one of its files; 0: none does. */
 static uint64_t name_number(const ladei_loader_generation *generation, const char *entry, size_t length) {
-  const char *name = ladei_pipe_file_name(generation->path);
+  const char *name = ladei_file_name(generation->path);
   size_t stem = stem_length(name), at = stem + 1, digits;
   uint64_t number, part;
   if (length <= at || strncmp(entry, name, stem) != 0 || entry[stem] != '-') return 0;
@@ -169,9 +169,9 @@ typedef struct orphan_walk {
 } orphan_walk;
 
 static void entry_visit(const ladei_loader_generation *generation, const char *entry, orphan_walk *w) {
-  size_t temporary = ladei_pipe_save_temporary_name(entry);
+  size_t temporary = ladei_save_temporary_name(entry);
   if (temporary > 0 && name_number(generation, entry + 1, temporary) > 0 && generation->locked) {
-    ladei_pipe_save_temporary_remove(generation->folder, entry);
+    ladei_save_temporary_remove(generation->folder, entry);
     return;
   }
   uint64_t number = name_number(generation, entry, strlen(entry));
@@ -290,7 +290,7 @@ static lade_status journal_write(const ladei_loader_generation *generation) {
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 static lade_status names_make(ladei_loader_generation *generation) {
-  const char *name = ladei_pipe_file_name(generation->path);
+  const char *name = ladei_file_name(generation->path);
   int made = asprintf(&generation->index_name, "%s.index.json", name);
   generation->index_name = made < 0 ? NULL : generation->index_name;
   made = asprintf(&generation->lock_name, ".%.200s.index.json.lade-lock", name);
@@ -317,7 +317,7 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
   lade_status status = index_look(generation, generation->old_id, &w.index);
   generation->pending = journal_read(generation, new_id, old_id);
   if (status == LADE_OK && generation->pending) w.dead = dead_of(generation->old_id, new_id, old_id);
-  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_pipe_folder_flush(generation->folder))
+  if (status == LADE_OK && w.dead == old_id && generation->sync && !ladei_folder_flush(generation->folder))
     status = generation_error("flushing the folder of", generation->path);
   if (status == LADE_OK) status = folder_walk(generation, &w);
   generation->pending = generation->pending && status != LADE_OK;
@@ -329,7 +329,7 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
 
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out) {
   ladei_loader_generation generation = {
-      .begun = true, .path = path, .sync = sync, .folder = ladei_pipe_folder_open(path), .lock = -1};
+      .begun = true, .path = path, .sync = sync, .folder = ladei_folder_open(path), .lock = -1};
   lade_status status = generation.folder >= 0 ? names_make(&generation) : generation_error("creating", path);
   if (status == LADE_OK) status = lock_take(&generation);
   if (status == LADE_OK) status = folder_clean(&generation);
@@ -373,19 +373,18 @@ void ladei_loader_generation_end(ladei_loader_generation *generation, bool good)
 
 lade_status ladei_loader_generation_check(const char *path, bool several) {
   ladei_loader_generation generation = {0};
-  ladei_pipe_save *save = NULL;
+  ladei_save *save = NULL;
   char *index = NULL;
-  lade_status status = ladei_pipe_save_begin(path, &save);
-  if (status == LADE_OK) status = ladei_pipe_save_end(save, false);
+  lade_status status = ladei_save_begin(path, &save);
+  if (status == LADE_OK) status = ladei_save_end(save, false);
   if (status == LADE_OK && several) {
     status = ladei_loader_generation_begin(path, true, &generation); /* it may remove files: I2 */
     ladei_loader_generation_end(&generation, false);
   }
   if (status == LADE_OK && several) {
     bool made = asprintf(&index, "%s.index.json", path) >= 0;
-    status =
-        made ? ladei_pipe_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
-    if (status == LADE_OK) status = ladei_pipe_save_end(save, false);
+    status = made ? ladei_save_begin(index, &save) : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
+    if (status == LADE_OK) status = ladei_save_end(save, false);
     free(made ? index : NULL);
   }
   return status;

@@ -37,7 +37,7 @@ typedef struct saved_shard {
   ladei_loader_entry *entries;
   size_t count;
   char *name; /* of the file, without folder */
-  ladei_pipe_save *file;
+  ladei_save *file;
   size_t ticket_end; /* its transfers are before it in save.tickets */
 } saved_shard;
 
@@ -58,7 +58,7 @@ typedef struct save {
   size_t metadata_count;
   lade_metadata *own_metadata; /* behind `metadata`, if it is not the caller's */
   int folder;                  /* the generation's, with several files; -1: not open */
-  ladei_pipe_save *index;
+  ladei_save *index;
   ladei_loader_ticket_list tickets;
 } save;
 
@@ -237,7 +237,7 @@ static lade_status shards_plan(save *s) {
     return ladei_error_argument(call, "options.max_shard_bytes", expected, "%llu, which makes %zu files",
                                 (unsigned long long)s->options.max_shard_bytes, count);
   }
-  if (count > 1 && !text_is_utf8(ladei_pipe_file_name(s->path))) { /* the index would name files that are not there */
+  if (count > 1 && !text_is_utf8(ladei_file_name(s->path))) { /* the index would name files that are not there */
     return ladei_error_argument(call, "path", "a name of UTF-8, as the index of several files is", "%s",
                                 ladei_loader_path_text(s->path));
   }
@@ -256,7 +256,7 @@ static lade_status shards_plan(save *s) {
 /* The caller frees it; NULL without memory. */
 static char *path_beside(const char *path, const char *name) {
   char *joined;
-  int made = asprintf(&joined, "%.*s%s", (int)(ladei_pipe_file_name(path) - path), path, name);
+  int made = asprintf(&joined, "%.*s%s", (int)(ladei_file_name(path) - path), path, name);
   return made < 0 ? NULL : joined;
 }
 
@@ -289,8 +289,8 @@ static lade_status target_submit(save *s, const saved_shard *in, uint32_t target
       status = ranges_submit(s, target, ranges, count);
       count = 0;
     }
-    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_pipe_save_fd(in->file), data_offset + entry->begin,
-                                                              ladei_loader_path_text(ladei_pipe_save_path(in->file))),
+    ranges[count++] = (lade_piece){.host = lade_endpoint_file(ladei_save_fd(in->file), data_offset + entry->begin,
+                                                              ladei_loader_path_text(ladei_save_path(in->file))),
                                    .device_memory = memory,
                                    .bytes = entry->end - entry->begin};
   }
@@ -317,7 +317,7 @@ static lade_status shard_begin(save *s, saved_shard *which) {
   status = path != NULL ? ladei_loader_saved_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
                         : memory_error();
   free(path);
-  if (status == LADE_OK) status = ladei_loader_saved_file_write(which->file, 0, header, header_bytes);
+  if (status == LADE_OK) status = ladei_save_write(which->file, 0, header, header_bytes);
   free(header);
   status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
   which->ticket_end = s->tickets.count;
@@ -367,7 +367,7 @@ static lade_status index_write(save *s) {
   lade_status status = list == NULL || path == NULL || text.failed
                            ? memory_error()
                            : ladei_loader_saved_file_create(s->folder, path, 0, &s->index);
-  if (status == LADE_OK) status = ladei_loader_saved_file_write(s->index, 0, text.bytes, text.length);
+  if (status == LADE_OK) status = ladei_save_write(s->index, 0, text.bytes, text.length);
   free(text.bytes);
   free(list);
   free(path);
@@ -404,11 +404,11 @@ static lade_status folder_error(const save *s, const char *doing) {
 }
 
 static lade_status one_begin(save *s) {
-  s->folder = ladei_pipe_folder_open(s->path);
+  s->folder = ladei_folder_open(s->path);
   if (s->folder < 0) return folder_error(s, "creating");
   s->metadata = s->options.metadata;
   s->metadata_count = s->options.metadata_count;
-  s->shards[0].name = strdup(ladei_pipe_file_name(s->path));
+  s->shards[0].name = strdup(ladei_file_name(s->path));
   return s->shards[0].name != NULL ? LADE_OK : memory_error();
 }
 
@@ -440,12 +440,12 @@ static lade_status transfers_wait(save *s, size_t end) {
 }
 
 /* A complete file under its name, closed. Takes it. Of one file alone that is the commit, and the folder is flushed. */
-static lade_status file_name(save *s, ladei_pipe_save **file, bool commit) {
+static lade_status file_name(save *s, ladei_save **file, bool commit) {
   bool sync = !s->options.no_sync;
-  lade_status status = ladei_pipe_save_prepare(*file, sync);
-  if (status == LADE_OK) status = ladei_pipe_save_name(*file);
+  lade_status status = ladei_save_prepare(*file, sync);
+  if (status == LADE_OK) status = ladei_save_name(*file);
   if (status == LADE_OK) {
-    status = ladei_pipe_save_end(*file, sync && commit);
+    status = ladei_save_end(*file, sync && commit);
     *file = NULL;
   }
   return status;
@@ -475,7 +475,7 @@ static lade_status shards_write(save *s) {
 
 /* The files of this save have their names for good before an index names them. */
 static lade_status index_commit(save *s) {
-  if (!s->options.no_sync && !ladei_pipe_folder_flush(s->folder)) return folder_error(s, "flushing the folder of");
+  if (!s->options.no_sync && !ladei_folder_flush(s->folder)) return folder_error(s, "flushing the folder of");
   return file_name(s, &s->index, true);
 }
 
@@ -493,12 +493,12 @@ static void save_dispose(save *s, bool good) {
   /* Where a transfer can never end ("sim"), it keeps its ticket; on "sim" it writes nothing any more either. */
   (void)ladei_loader_ticket_list_end(&s->tickets);
   for (size_t i = 0; i < s->shard_count; i++) {
-    (void)ladei_pipe_save_end(s->shards[i].file, false);
+    (void)ladei_save_end(s->shards[i].file, false);
     free(s->shards[i].tensors);
     free(s->shards[i].entries);
     free(s->shards[i].name);
   }
-  (void)ladei_pipe_save_end(s->index, false);
+  (void)ladei_save_end(s->index, false);
   if (s->generation.begun)
     ladei_loader_generation_end(&s->generation, good);
   else if (s->folder >= 0)
@@ -511,7 +511,7 @@ static void save_dispose(save *s, bool good) {
 lade_status lade_safetensors_save(const char *path, const lade_load_target *targets, uint64_t target_count,
                                   const lade_tensor *tensors, uint64_t tensor_count, const lade_save_options *options) {
   if (path == NULL) return ladei_error_null(call, "path");
-  if (*ladei_pipe_file_name(path) == '\0')
+  if (*ladei_file_name(path) == '\0')
     return ladei_error_argument(call, "path", "the path of a file", "%s", ladei_loader_path_text(path));
   if (targets == NULL && target_count > 0) return ladei_error_null(call, "targets");
   if (target_count > UINT32_MAX)

@@ -12,31 +12,20 @@
 #include "base/error.h"
 #include "loaders/text.h"
 
-static lade_status file_error(const char *doing, const ladei_pipe_save *file, int reason) {
-  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_loader_path_text(ladei_pipe_save_path(file)),
+static lade_status file_error(const char *doing, const ladei_save *file, int reason) {
+  return ladei_error(LADE_ERR_IO, reason, "%s %s: %s", doing, ladei_loader_path_text(ladei_save_path(file)),
                      strerror(reason));
 }
 
-lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out) {
-  ladei_pipe_save *file = NULL;
-  lade_status status = ladei_pipe_save_begin_in(folder, path, &file);
+lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out) {
+  ladei_save *file = NULL;
+  lade_status status = ladei_save_begin_in(folder, path, &file);
   /* A disk that is full is better found now than at the end. A file system that promises nothing is no error. */
-  if (status == LADE_OK && bytes > 0 && fallocate(ladei_pipe_save_fd(file), 0, 0, (off_t)bytes) != 0 &&
+  if (status == LADE_OK && bytes > 0 && fallocate(ladei_save_fd(file), 0, 0, (off_t)bytes) != 0 &&
       (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {
     status = file_error("making room for", file, errno);
-    (void)ladei_pipe_save_end(file, false);
+    (void)ladei_save_end(file, false);
   }
   if (status == LADE_OK) *out = file;
   return status;
-}
-
-lade_status ladei_loader_saved_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
-                                          size_t bytes) {
-  const int fd = ladei_pipe_save_fd(file);
-  for (size_t done = 0; done < bytes;) {
-    ssize_t put = pwrite(fd, (const char *)buffer + done, bytes - done, (off_t)(offset + done));
-    if (put < 0 && errno != EINTR) return file_error("writing", file, errno);
-    done += put > 0 ? (size_t)put : 0;
-  }
-  return LADE_OK;
 }

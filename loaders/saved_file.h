@@ -3,16 +3,11 @@
 #ifndef LADE_LOADERS_SAVED_FILE_H
 #define LADE_LOADERS_SAVED_FILE_H
 
-#include <stddef.h>
 #include <stdint.h>
 
-#include "lade/status.h"
-#include "pipeline/storage/storage_save.h"
+#include "base/save.h"
 
 /* Creates it in an open folder, with room for `bytes` where the file system can promise that. */
-lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_pipe_save **out);
-/* All of the buffer, at the offset. */
-lade_status ladei_loader_saved_file_write(const ladei_pipe_save *file, uint64_t offset, const void *buffer,
-                                          size_t bytes);
+lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out);
 
 #endif /* LADE_LOADERS_SAVED_FILE_H */

@@ -346,8 +346,9 @@ LADE_API lade_status lade_snapshot_write(const lade_snapshot *snapshot, uint32_t
                                          const lade_snapshot_write_options *options, lade_writer writer, void *user);
 
 /**
- * Write a snapshot into a file: under a temporary name in the same folder, which then takes the name's place. So a file of
- * that name is whole at every moment, and stays after an error.
+ * Write a snapshot into a file: under no name or a temporary one in the same folder, which then takes the name's place. So a
+ * file of that name is whole at every moment, and stays after an error. What a killed process leaves is called ".NAME.lade-N"
+ * and is removed by the next save to NAME. Devices and pipes are refused: lade_snapshot_write() is for them.
  *
  * @param path  Borrowed for the call.
  *

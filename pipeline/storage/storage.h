@@ -26,7 +26,7 @@
 #include "pipeline/storage/open_files.h"
 
 typedef struct ladei_pipe_storage ladei_pipe_storage;
-typedef struct ladei_pipe_save ladei_pipe_save;
+typedef struct ladei_save ladei_save;
 struct ladei_pipe_cufile;
 
 /* What a file is opened from. */
@@ -56,7 +56,7 @@ typedef struct ladei_pipe_storage_file {
   size_t align;                      /* of offsets and lengths with O_DIRECT, and so of a range's lead */
   size_t memory_align;               /* of addresses */
   int fixed_fd;                      /* index of direct_fd or else fd in the engine's table of files; -1: not in it */
-  ladei_pipe_save *save;             /* the file under its temporary name, or NULL */
+  ladei_save *save;                  /* the file under its temporary name, or NULL */
   void *cufile_handle;               /* of direct_fd or else fd; NULL: cuFile does not move it */
   _Atomic(bool) direct_off;          /* O_DIRECT turned out not to work */
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */

@@ -34,9 +34,9 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/save.h"
 #include "base/size.h"
 #include "pipeline/storage/storage_cufile.h"
-#include "pipeline/storage/storage_save.h"
 
 enum { PREALLOCATE_LEAST = 4 << 20 }; /* less is one write or two */
 
@@ -248,8 +248,8 @@ static bool is_pipe(int fd, const char *path) {
 
 static lade_status path_open(ladei_pipe_storage_file *file, const ladei_pipe_storage_source *source) {
   if (file->write && (source->flags & LADE_FILE_ATOMIC) != 0) {
-    lade_status status = ladei_pipe_save_begin(source->name, &file->save);
-    if (status == LADE_OK) file->fd = ladei_pipe_save_fd(file->save);
+    lade_status status = ladei_save_begin(source->name, &file->save);
+    if (status == LADE_OK) file->fd = ladei_save_fd(file->save);
     return status;
   }
   int fd = open_at_once(source->name, file->write ? O_WRONLY | O_CREAT : O_RDONLY);
@@ -404,16 +404,16 @@ lade_status ladei_pipe_storage_file_finish(ladei_pipe_storage_file *file) {
   if (file->sync && file->save == NULL) status = file_flush(file);
   int code = file_close(file);
   if (status == LADE_OK && code != 0 && file->write) status = end_error("closing", file, code);
-  return status == LADE_OK && file->save != NULL ? ladei_pipe_save_prepare(file->save, file->sync) : status;
+  return status == LADE_OK && file->save != NULL ? ladei_save_prepare(file->save, file->sync) : status;
 }
 
 lade_status ladei_pipe_storage_file_rename(ladei_pipe_storage_file *file) {
-  return file->save != NULL ? ladei_pipe_save_name(file->save) : LADE_OK;
+  return file->save != NULL ? ladei_save_name(file->save) : LADE_OK;
 }
 
 lade_status ladei_pipe_storage_file_close(ladei_pipe_storage_file *file) {
   (void)file_close(file);
-  lade_status status = ladei_pipe_save_end(file->save, file->sync);
+  lade_status status = ladei_save_end(file->save, file->sync);
   file_free(file);
   return status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/loaders/fixture.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,17 +90,4 @@ void fixture_safetensors_write(const char *path, const char *header, size_t data
   memcpy(whole + 8, header, length);
   support_file_write(path, whole, 8 + length + data_bytes);
   free(whole);
-}
-
-size_t fixture_folder_count(const char *path) {
-  size_t count = 0;
-  DIR *folder = opendir(path);
-  if (folder == NULL) {
-    LADE_FAIL("cannot open %s", path);
-    return 0;
-  }
-  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
-    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-  closedir(folder);
-  return count;
 }

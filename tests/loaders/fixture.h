@@ -34,7 +34,4 @@ void fixture_device_write(const fixture *f, unsigned device, void *memory, const
 /* A safetensors file with this header and `data_bytes` bytes of zeros after it. */
 void fixture_safetensors_write(const char *path, const char *header, size_t data_bytes);
 
-/* Files in a folder, those whose names begin with a dot included. */
-size_t fixture_folder_count(const char *path);
-
 #endif /* LADE_TESTS_LOADERS_FIXTURE_H */

@@ -12,6 +12,7 @@
 #include "tests/loaders/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
+#include "tests/support/temp_dir.h"
 
 /* The tensors of a stored checkpoint, on devices. */
 typedef struct loaded {
@@ -96,7 +97,7 @@ LADE_TEST_P(SafetensorsSave, WritesThePackagesFile, support_soft_runtimes, name)
     tensors_reverse(&l); /* the order given does not matter */
     LADE_EXPECT_OK(save(&f, &l, path, &options));
     files_expect_equal(path, golden[i]);
-    LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+    LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 1);
     loaded_close(&l);
   }
   free(path);
@@ -142,7 +143,7 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   lade_save_options options = save_options(&l);
   options.max_shard_bytes = 87; /* x and y fit exactly */
   LADE_EXPECT_OK(save(&f, &l, path, &options));
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 3);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 3);
   for (size_t i = 0; i < 2; i++) {
     char *saved = support_temp_dir_path(&dir, names[i]);
     data_expect_equal(saved, golden[i]);
@@ -153,7 +154,7 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   expect_index(index, "\"\\u00fcber\": \"sharded-1-00002-of-00002.safetensors\"", true);
   options.max_shard_bytes = 1; /* each alone */
   LADE_EXPECT_OK(save(&f, &l, path, &options));
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 3 + 1);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 3 + 1);
   expect_index(index, "sharded-2-00003-of-00003.safetensors", true);
   loaded again;
   LADE_ASSERT_OK(loaded_open(&f, index, &again));
@@ -162,7 +163,7 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   loaded_close(&again);
   options.max_shard_bytes = 149;
   LADE_EXPECT_OK(save(&f, &l, path, &options)); /* one file, under the name itself; the index keeps its files */
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 5);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 5);
   loaded_close(&l);
   free(index);
   free(path);
@@ -184,9 +185,9 @@ LADE_TEST(SafetensorsSave, RefusesNamesThatAnIndexCannotHold) {
   options.max_shard_bytes = 87;
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, save(&f, &l, path, &options));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected a name of UTF-8");
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 0);
   LADE_EXPECT_OK(save(&f, &l, path, NULL)); /* one file needs none */
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 1);
   loaded_close(&l);
   free(path);
   support_temp_dir_remove(&dir);
@@ -245,7 +246,7 @@ LADE_TEST(SafetensorsSave, NamesTheTensorThatCannotBeSaved) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, f.targets, 2, NULL, 0, &options));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "lade's own");
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save("folder/", f.targets, 2, NULL, 0, NULL));
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 0);
   free(path);
   support_temp_dir_remove(&dir);
   fixture_close(&f);
@@ -317,7 +318,7 @@ LADE_TEST_P(SafetensorsSave, IsEndedByItsProgressCallback, support_soft_runtimes
   LADE_ASSERT_EQ_SIZE(bytes, 6);
   LADE_EXPECT_EQ_MEM(kept, "before", 6);
   free(kept);
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 1);
   options.progress = count_calls;
   calls = 0;
   LADE_EXPECT_OK(save(&f, &l, path, &options));
@@ -351,7 +352,7 @@ LADE_TEST(SafetensorsSave, LeavesNoFileWhenThereIsNoRoom) {
   signal(SIGXFSZ, handler);
   LADE_EXPECT_STATUS(LADE_ERR_IO, status);
   LADE_EXPECT_CONTAINS_STR(error.text, "File too large");
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 0);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 0);
   loaded_close(&l);
   free(path);
   free(nowhere);
@@ -373,7 +374,7 @@ LADE_TEST(SafetensorsSave, LeavesNothingWhenOneOfSeveralCannotGetItsName) {
   options.max_shard_bytes = 87;
   LADE_EXPECT_STATUS(LADE_ERR_IO, save(&f, &l, path, &options));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "Is a directory");
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(dir.path), 1);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 1);
   loaded_close(&l);
   free(path);
   free(second);
@@ -409,7 +410,7 @@ LADE_TEST(SafetensorsSave, LosesNothingWhenAnyCallFails) {
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *path = support_temp_dir_path(&dir, "saved.safetensors");
   support_for_each_failure("sim", load_and_save, NULL, path);
-  LADE_EXPECT_LE_SIZE(fixture_folder_count(dir.path), 1);
+  LADE_EXPECT_LE_SIZE(support_names_count(dir.path), 1);
   free(path);
   support_temp_dir_remove(&dir);
 }

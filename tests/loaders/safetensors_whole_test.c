@@ -18,6 +18,7 @@
 #include "tests/pipeline/storage_faults.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/pattern.h"
+#include "tests/support/temp_dir.h"
 
 /* Of the calls before which a process is killed, every so many: a fork takes long with the address sanitiser. */
 #ifdef __SANITIZE_ADDRESS__
@@ -162,7 +163,7 @@ static void names_print(const scene *s) {
 static void expect_next_save(scene *s, const fixture *f) {
   good_save(s, f, LATER);
   LADE_EXPECT_EQ_UINT(seed_loaded(s, f), LATER);
-  size_t count = fixture_folder_count(s->dir.path);
+  size_t count = support_names_count(s->dir.path);
   LADE_EXPECT_EQ_SIZE(count, files_of_a_save(s));
   if (count != files_of_a_save(s)) names_print(s);
 }
@@ -176,7 +177,7 @@ static void folder_empty(scene *s) {
   if (scene_open(&again, s->k.name)) *s = again;
 }
 
-static unsigned descriptors_count(void) { return (unsigned)fixture_folder_count("/proc/self/fd"); }
+static unsigned descriptors_count(void) { return (unsigned)support_names_count("/proc/self/fd"); }
 
 /* --- every call fails --------------------------------------------------------------------------------------------- */
 
@@ -326,7 +327,7 @@ LADE_TEST(SafetensorsWhole, IsOfOneOfTwoSaversAtOnce) {
     if (!fixture_open(&f, "sim")) return;
     uint64_t found = seed_loaded(&s, &f);
     LADE_EXPECT(found == OLD || found == NEW);
-    LADE_EXPECT_EQ_SIZE(fixture_folder_count(s.dir.path), files_of_a_save(&s));
+    LADE_EXPECT_EQ_SIZE(support_names_count(s.dir.path), files_of_a_save(&s));
     fixture_close(&f);
   }
   scene_close(&s);
@@ -390,7 +391,7 @@ LADE_TEST(SafetensorsWhole, LeavesFilesOfOthersAlone) {
     LADE_EXPECT_EQ_INT(access(path, F_OK), 0);
     free(path);
   }
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(s.dir.path), 6 + files_of_a_save(&s));
+  LADE_EXPECT_EQ_SIZE(support_names_count(s.dir.path), 6 + files_of_a_save(&s));
   free(eight);
   scene_close(&s);
   fixture_close(&f);
@@ -408,7 +409,7 @@ LADE_TEST(SafetensorsWhole, IsNotSavedAboveTheHighestNumber) {
   LADE_EXPECT_STATUS(LADE_ERR_IO, seed_save(&s, &f, NEW, (storage_faults){0}));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "999999999999999");
   LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), OLD);
-  LADE_EXPECT_EQ_SIZE(fixture_folder_count(s.dir.path), 1 + files_of_a_save(&s));
+  LADE_EXPECT_EQ_SIZE(support_names_count(s.dir.path), 1 + files_of_a_save(&s));
   LADE_EXPECT_EQ_INT(unlink(last), 0);
   good_save(&s, &f, NEW);
   LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);

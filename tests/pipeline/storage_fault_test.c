@@ -5,7 +5,6 @@
  * io_uring, and on virtual time. After each, other transfers are unharmed and every block is accounted for (the runtime
  * closes only when nothing is alive).
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -71,15 +70,6 @@ static void scene_close(scene *s) {
   free(s->in);
   free(s->out);
   support_temp_dir_remove(&s->dir);
-}
-
-static unsigned names_in(const char *path) {
-  DIR *folder = opendir(path);
-  unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
-    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
-  if (folder != NULL) closedir(folder);
-  return count;
 }
 
 /* --- the disk ----------------------------------------------------------------------------------------------------- */
@@ -287,11 +277,11 @@ static const uint32_t save_flags[] = {LADE_FILE_ATOMIC, LADE_FILE_ATOMIC | LADE_
 enum { SAVE_FLAGS = sizeof save_flags / sizeof save_flags[0] };
 
 static void expect_no_save(scene *s, uint32_t flags, int code) {
-  unsigned before = names_in(s->dir.path);
+  size_t before = support_names_count(s->dir.path);
   LADE_EXPECT_STATUS(LADE_ERR_IO, fixture_move(&s->f, LADE_TO_HOST, lade_endpoint_path(s->out, 0, flags), BYTES - 5));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, code);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, s->out);
-  LADE_EXPECT_EQ_UINT(names_in(s->dir.path), before);
+  LADE_EXPECT_EQ_UINT(support_names_count(s->dir.path), before);
   LADE_EXPECT_NE_INT(access(s->out, F_OK), 0);
 }
 
@@ -329,7 +319,7 @@ static void save_on_tiny_disk(void *user) {
     s.out = support_temp_dir_path(&s.dir, "disk/out.bin");
     for (size_t i = 0; i < SAVE_FLAGS; i++) {
       expect_no_save(&s, save_flags[i], ENOSPC);
-      LADE_EXPECT_EQ_UINT(names_in(disk), 0);
+      LADE_EXPECT_EQ_UINT(support_names_count(disk), 0);
     }
     free(s.out);
     s.out = whole;
@@ -464,7 +454,7 @@ LADE_TEST(StorageFault, SaysWhichOfSeveralFilesAreNew) {
   int calls; /* nothing of what failed is left */
   lade_test_context("at the end");
   LADE_EXPECT_OK(several_save(&s, paths, LADE_FILE_ATOMIC, (storage_faults){0}, &calls));
-  LADE_EXPECT_EQ_UINT(names_in(folder), SEVERAL);
+  LADE_EXPECT_EQ_UINT(support_names_count(folder), SEVERAL);
   for (size_t i = 0; i < SEVERAL; i++) free(paths[i]);
   free(folder);
   scene_close(&s);

@@ -3,7 +3,6 @@
  * Across sources: Files from end to end: every kind of storage, through the page cache and past it, any range; files by
  * path, flushed, appearing all at once.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -74,14 +73,7 @@ static void expect_file(const char *path, uint64_t offset, size_t bytes, uint64_
   LADE_EXPECT_EQ_UINT(status.st_size, offset + bytes);
 }
 
-static unsigned names_in(const scene *s) {
-  DIR *folder = opendir(s->dir.path);
-  unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
-    count += entry->d_name[0] != '.' || strlen(entry->d_name) > 2 ? 1 : 0;
-  if (folder != NULL) closedir(folder);
-  return count;
-}
+static size_t names_in(const scene *s) { return support_names_count(s->dir.path); }
 
 static const struct {
   size_t offset;

@@ -2,6 +2,7 @@
 /* Temporary folders of tests. */
 #include "tests/support/temp_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
@@ -102,4 +103,17 @@ bool support_temp_file_write(const char *path, size_t bytes, uint64_t seed) {
   if (fclose(file) != 0) written = false;
   if (!written) LADE_FAIL("cannot write %zu bytes to %s: %s", bytes, path, strerror(errno));
   return written;
+}
+
+size_t support_names_count(const char *path) {
+  size_t count = 0;
+  DIR *folder = opendir(path);
+  if (folder == NULL) {
+    LADE_FAIL("cannot open %s", path);
+    return 0;
+  }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
+    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+  closedir(folder);
+  return count;
 }

@@ -26,6 +26,9 @@ void support_temp_dir_remove(support_temp_dir *dir);
 /* Path of a file in it. Never NULL; the caller frees it. */
 char *support_temp_dir_path(const support_temp_dir *dir, const char *name);
 
+/* How many names a folder holds; 0, with the test failed, where it cannot be read. */
+size_t support_names_count(const char *path);
+
 /* Writes a text to a file in it, making the folders on the way. */
 void support_temp_dir_write(const support_temp_dir *dir, const char *name, const char *text);
 

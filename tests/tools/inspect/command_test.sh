@@ -77,7 +77,7 @@ says "byte 0" err
 head -c 1000 "$dir/small.pickle" >"$dir/short"
 run 2 stats "$dir/short"
 run 1 snapshot "$dir/small.pickle" -o "$dir/no/folder.json"
-says "cannot create" err
+says "creating" err
 printf 'kept' >"$dir/kept.json"
 if [ "$(id -u)" != 0 ]; then
   chmod 500 "$dir"

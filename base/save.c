@@ -17,7 +17,7 @@
  *     a second descriptor is closed first. The lock needs the first one.
  * Locks: none. A save belongs to one thread at a time.
  */
-#include "pipeline/storage/storage_save.h"
+#include "base/save.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ enum { NAME_ROOM = NAME_MAX + 1, NUMBERS = 100, LOOK_AHEAD = 4, MODE = 0666 };
 
 static const char temporary_mark[] = ".lade-";
 
-struct ladei_pipe_save {
+struct ladei_save {
   int folder;
   int fd;
   bool owns_folder;
@@ -54,13 +54,13 @@ static lade_status save_error(const char *doing, const char *path) {
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
-const char *ladei_pipe_file_name(const char *path) {
+const char *ladei_file_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash != NULL ? slash + 1 : path;
 }
 
-int ladei_pipe_folder_open(const char *path) {
-  size_t length = (size_t)(ladei_pipe_file_name(path) - path);
+int ladei_folder_open(const char *path) {
+  size_t length = (size_t)(ladei_file_name(path) - path);
   char *folder = length > 0 ? strndup(path, length) : strdup(".");
   if (folder == NULL) return -1;
   int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -70,7 +70,7 @@ int ladei_pipe_folder_open(const char *path) {
   return fd;
 }
 
-bool ladei_pipe_folder_flush(int folder) { return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP; }
+bool ladei_folder_flush(int folder) { return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP; }
 
 /* Whether a name of the folder is that of the open file. */
 static bool is_under_name(int folder, const char *name, int fd) {
@@ -82,11 +82,11 @@ static bool is_under_name(int folder, const char *name, int fd) {
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 
 /* Of the file's own name, as much as fits. With the lowest number that is free. */
-static void temporary_choose(ladei_pipe_save *save, unsigned number) {
+static void temporary_choose(ladei_save *save, unsigned number) {
   snprintf(save->temporary, sizeof save->temporary, ".%.200s%s%u", save->name, temporary_mark, number);
 }
 
-size_t ladei_pipe_save_temporary_name(const char *entry) {
+size_t ladei_save_temporary_name(const char *entry) {
   if (entry[0] != '.') return 0;
   const char *mark = NULL, *next = entry;
   while ((next = strstr(next + 1, temporary_mark)) != NULL) mark = next;
@@ -96,7 +96,7 @@ size_t ladei_pipe_save_temporary_name(const char *entry) {
   return is_number ? (size_t)(mark - entry) - 1 : 0;
 }
 
-/* As ladei_pipe_save_temporary_remove(). True: the name was in use, whoever's it is now. */
+/* As ladei_save_temporary_remove(). True: the name was in use, whoever's it is now. */
 static bool temporary_remove(int folder, const char *entry) {
   int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return errno != ENOENT;
@@ -106,10 +106,10 @@ static bool temporary_remove(int folder, const char *entry) {
   return true;
 }
 
-void ladei_pipe_save_temporary_remove(int folder, const char *entry) { (void)temporary_remove(folder, entry); }
+void ladei_save_temporary_remove(int folder, const char *entry) { (void)temporary_remove(folder, entry); }
 
 /* What killed saves of this name have left. Numbers are given from the lowest on, so a few that are free end it. */
-static void temporaries_remove(ladei_pipe_save *save) {
+static void temporaries_remove(ladei_save *save) {
   for (unsigned number = 1, free_count = 0; number <= NUMBERS && free_count < LOOK_AHEAD; number++) {
     temporary_choose(save, number);
     free_count = temporary_remove(save->folder, save->temporary) ? 0 : free_count + 1;
@@ -118,14 +118,14 @@ static void temporaries_remove(ladei_pipe_save *save) {
 }
 
 /* Locks the temporary, so that other processes see that its own lives. False: one removed it before. */
-static bool file_lock(const ladei_pipe_save *save, int fd) {
+static bool file_lock(const ladei_save *save, int fd) {
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
   return is_under_name(save->folder, save->temporary, fd);
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static int file_open_named(ladei_pipe_save *save) {
+static int file_open_named(ladei_save *save) {
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
     int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
@@ -142,7 +142,7 @@ static int file_open_named(ladei_pipe_save *save) {
   return -1;
 }
 
-static int file_open(ladei_pipe_save *save) {
+static int file_open(ladei_save *save) {
   int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
   if (fd >= 0) {
     (void)flock(fd, LOCK_EX | LOCK_NB); /* before it has a name; where there are no locks, there are none */
@@ -154,7 +154,7 @@ static int file_open(ladei_pipe_save *save) {
 }
 
 /* Whether a file under the name could be replaced at the end. False with errno. */
-static bool target_check(const ladei_pipe_save *save) {
+static bool target_check(const ladei_save *save) {
   struct statx facts;
   const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_MOUNT_ROOT;
   if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) {
@@ -175,15 +175,15 @@ static bool target_check(const ladei_pipe_save *save) {
   return errno == 0;
 }
 
-static lade_status save_open(int folder, bool owns_folder, const char *path, ladei_pipe_save **out) {
+static lade_status save_open(int folder, bool owns_folder, const char *path, ladei_save **out) {
   size_t length = strlen(path);
-  ladei_pipe_save *save = calloc(1, sizeof *save + length + 1);
+  ladei_save *save = calloc(1, sizeof *save + length + 1);
   if (save == NULL) {
     if (owns_folder && folder >= 0) close(folder);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "saving %s: no memory", path);
   }
   memcpy(save->path, path, length);
-  save->name = ladei_pipe_file_name(save->path);
+  save->name = ladei_file_name(save->path);
   save->fd = -1;
   save->folder = folder;
   save->owns_folder = owns_folder;
@@ -193,24 +193,33 @@ static lade_status save_open(int folder, bool owns_folder, const char *path, lad
   }
   if (save->fd < 0) {
     lade_status status = save_error("creating", path);
-    (void)ladei_pipe_save_end(save, false);
+    (void)ladei_save_end(save, false);
     return status;
   }
   *out = save;
   return LADE_OK;
 }
 
-lade_status ladei_pipe_save_begin(const char *path, ladei_pipe_save **out) {
-  return save_open(ladei_pipe_folder_open(path), true, path, out);
+lade_status ladei_save_begin(const char *path, ladei_save **out) {
+  return save_open(ladei_folder_open(path), true, path, out);
 }
 
-lade_status ladei_pipe_save_begin_in(int folder, const char *path, ladei_pipe_save **out) {
+lade_status ladei_save_begin_in(int folder, const char *path, ladei_save **out) {
   return save_open(folder, false, path, out);
 }
 
-int ladei_pipe_save_fd(const ladei_pipe_save *save) { return save->fd; }
+int ladei_save_fd(const ladei_save *save) { return save->fd; }
 
-const char *ladei_pipe_save_path(const ladei_pipe_save *save) { return save->path; }
+const char *ladei_save_path(const ladei_save *save) { return save->path; }
+
+lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void *data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t put = pwrite(save->fd, (const char *)data + done, bytes - done, (off_t)(offset + done));
+    if (put < 0 && errno != EINTR) return save_error("writing", save->path);
+    done += put > 0 ? (size_t)put : 0;
+  }
+  return LADE_OK;
+}
 
 /* --- the steps of the end ----------------------------------------------------------------------------------------- */
 
@@ -221,7 +230,7 @@ static bool file_try_close(int fd) {
 }
 
 /* Gives the file without a name a temporary one. Without /proc it cannot be had. */
-static bool temporary_link(ladei_pipe_save *save) {
+static bool temporary_link(ladei_save *save) {
   char self[64];
   snprintf(self, sizeof self, "/proc/self/fd/%d", save->fd);
   for (unsigned number = 1; number <= NUMBERS; number++) {
@@ -233,13 +242,13 @@ static bool temporary_link(ladei_pipe_save *save) {
   return false;
 }
 
-lade_status ladei_pipe_save_prepare(ladei_pipe_save *save, bool sync) {
+lade_status ladei_save_prepare(ladei_save *save, bool sync) {
   if (sync && fsync(save->fd) != 0) return save_error("flushing", save->path);
   if (!sync && !file_try_close(save->fd)) return save_error("closing", save->path);
   return save->temporary[0] != '\0' || temporary_link(save) ? LADE_OK : save_error("naming", save->path);
 }
 
-lade_status ladei_pipe_save_name(ladei_pipe_save *save) {
+lade_status ladei_save_name(ladei_save *save) {
   if (renameat(save->folder, save->temporary, save->folder, save->name) != 0) {
     lade_status status = save_error("renaming the finished file to", save->path);
     /* A server may have renamed it, and its answer may have been lost. */
@@ -250,16 +259,16 @@ lade_status ladei_pipe_save_name(ladei_pipe_save *save) {
   return LADE_OK;
 }
 
-static void temporary_unlink(const ladei_pipe_save *save) {
+static void temporary_unlink(const ladei_save *save) {
   if (save->temporary[0] != '\0' && save->fd >= 0 && is_under_name(save->folder, save->temporary, save->fd))
     (void)unlinkat(save->folder, save->temporary, 0);
 }
 
-lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync) {
+lade_status ladei_save_end(ladei_save *save, bool sync) {
   lade_status status = LADE_OK;
   if (save == NULL) return LADE_OK;
   temporary_unlink(save);
-  if (save->named && sync && !ladei_pipe_folder_flush(save->folder))
+  if (save->named && sync && !ladei_folder_flush(save->folder))
     status = save_error("flushing the folder of", save->path);
   if (save->fd >= 0 && close(save->fd) != 0 && errno != EINTR && save->named && status == LADE_OK)
     status = save_error("closing", save->path);

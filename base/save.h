@@ -3,62 +3,66 @@
  * A file that appears under its name all at once: written under no name or a temporary one in the same folder, then
  * renamed. Given up, nothing of it is left, and what was under the name before is untouched.
  *
- *   ladei_pipe_save *save;
- *   status = ladei_pipe_save_begin(path, &save);
- *   ... write to ladei_pipe_save_fd(save) ...
- *   status = ladei_pipe_save_prepare(save, true);
- *   if (status == LADE_OK) status = ladei_pipe_save_name(save);
- *   ended = ladei_pipe_save_end(save, true); // without a name: given up
+ *   ladei_save *save;
+ *   status = ladei_save_begin(path, &save);
+ *   ... ladei_save_write(save, 0, data, bytes), or write to ladei_save_fd(save) ...
+ *   status = ladei_save_prepare(save, true);
+ *   if (status == LADE_OK) status = ladei_save_name(save);
+ *   ended = ladei_save_end(save, true); // without a name: given up
  *
  * Several files that belong together take these steps side by side: all are prepared before the first gets its name.
  */
-#ifndef LADE_PIPELINE_STORAGE_STORAGE_SAVE_H
-#define LADE_PIPELINE_STORAGE_STORAGE_SAVE_H
+#ifndef LADE_BASE_SAVE_H
+#define LADE_BASE_SAVE_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "lade/status.h"
 
-typedef struct ladei_pipe_save ladei_pipe_save;
+typedef struct ladei_save ladei_save;
 
 /*
  * `path` is copied. What would only be found at the end is found now: a folder or no regular file under the name, a file
  * there that must not be replaced, a folder without right to write. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
-lade_status ladei_pipe_save_begin(const char *path, ladei_pipe_save **out);
+lade_status ladei_save_begin(const char *path, ladei_save **out);
 /* The same in a folder that is open already, borrowed until the end: the last component of `path` is looked up there. */
-lade_status ladei_pipe_save_begin_in(int folder, const char *path, ladei_pipe_save **out);
+lade_status ladei_save_begin_in(int folder, const char *path, ladei_save **out);
 
 /* Open for reading and writing, and the save's. */
-int ladei_pipe_save_fd(const ladei_pipe_save *save);
+int ladei_save_fd(const ladei_save *save);
+/* All of the bytes, from the offset on. LADE_ERR_IO. */
+lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void *data, size_t bytes);
 /* As given. */
-const char *ladei_pipe_save_path(const ladei_pipe_save *save);
+const char *ladei_save_path(const ladei_save *save);
 
 /* All but the name: with `sync` the bytes are on the disk, without it the file system has taken them. LADE_ERR_IO. */
-lade_status ladei_pipe_save_prepare(ladei_pipe_save *save, bool sync);
+lade_status ladei_save_prepare(ladei_save *save, bool sync);
 /* Of one that is prepared: the file is under its name, in place of any other. LADE_ERR_IO: it is not, as far as can be
  * known. */
-lade_status ladei_pipe_save_name(ladei_pipe_save *save);
+lade_status ladei_save_name(ladei_save *save);
 /*
  * Takes the save; NULL does nothing. One without its name is given up. What has its name stays, whatever fails: with
  * `sync` the new entry of the folder is on the disk. LADE_ERR_IO.
  */
-lade_status ladei_pipe_save_end(ladei_pipe_save *save, bool sync);
+lade_status ladei_save_end(ladei_save *save, bool sync);
 
 /* Opens the folder of a path's last component. -1 with errno. */
-int ladei_pipe_folder_open(const char *path);
+int ladei_folder_open(const char *path);
 /* The last component. */
-const char *ladei_pipe_file_name(const char *path);
+const char *ladei_file_name(const char *path);
 /* Writes a folder's new entries to stable storage. A file system that knows no such thing is no error: false otherwise,
  * with errno. */
-bool ladei_pipe_folder_flush(int folder);
+bool ladei_folder_flush(int folder);
 
 /*
  * Length of the name NAME in ".NAME.lade-N", which a save's temporary name is; 0: it is none. Names of more than 200 bytes
  * are shortened.
  */
-size_t ladei_pipe_save_temporary_name(const char *entry);
+size_t ladei_save_temporary_name(const char *entry);
 /* Takes away what a killed process left under a temporary name. What a living one writes stays. */
-void ladei_pipe_save_temporary_remove(int folder, const char *entry);
+void ladei_save_temporary_remove(int folder, const char *entry);
 
-#endif /* LADE_PIPELINE_STORAGE_STORAGE_SAVE_H */
+#endif /* LADE_BASE_SAVE_H */

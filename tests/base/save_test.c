@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that appear under their names all at once, or not at all. */
-#include "pipeline/storage/storage_save.h"
+#include "base/save.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -34,14 +33,7 @@ static void place_remove(place *p) {
   support_temp_dir_remove(&p->dir);
 }
 
-static unsigned names_in(const place *p) {
-  DIR *folder = opendir(p->dir.path);
-  unsigned count = 0;
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
-    count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 ? 1 : 0;
-  if (folder != NULL) closedir(folder);
-  return count;
-}
+static size_t names_in(const place *p) { return support_names_count(p->dir.path); }
 
 static void text_write(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -58,20 +50,20 @@ static void expect_text(const char *path, const char *text) {
   close(fd);
 }
 
-static ladei_pipe_save *save_begun(const place *p, const char *text) {
-  ladei_pipe_save *save = NULL;
-  LADE_EXPECT_OK(ladei_pipe_save_begin(p->path, &save));
-  if (save != NULL) LADE_EXPECT_EQ_INT(write(ladei_pipe_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
+static ladei_save *save_begun(const place *p, const char *text) {
+  ladei_save *save = NULL;
+  LADE_EXPECT_OK(ladei_save_begin(p->path, &save));
+  if (save != NULL) LADE_EXPECT_EQ_INT(write(ladei_save_fd(save), text, strlen(text)), (ssize_t)strlen(text));
   return save;
 }
 
 /* All steps of one file, as the loaders take them. */
-static lade_status save_commit(ladei_pipe_save *save, bool sync) {
+static lade_status save_commit(ladei_save *save, bool sync) {
   lade_error first;
-  lade_status status = ladei_pipe_save_prepare(save, sync);
-  if (status == LADE_OK) status = ladei_pipe_save_name(save);
+  lade_status status = ladei_save_prepare(save, sync);
+  if (status == LADE_OK) status = ladei_save_name(save);
   ladei_error_save(&first);
-  lade_status ended = ladei_pipe_save_end(save, sync);
+  lade_status ended = ladei_save_end(save, sync);
   if (status != LADE_OK) ladei_error_restore(&first);
   return status != LADE_OK ? status : ended;
 }
@@ -84,13 +76,13 @@ static void kind_set(const char *kind, storage_faults faults) {
   storage_faults_set(faults);
 }
 
-LADE_TEST_P(StorageSave, AppearsWhenCommitted, kinds, kind) {
+LADE_TEST_P(Save, AppearsWhenCommitted, kinds, kind) {
   place p;
   struct stat status;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   mode_t mask = umask(027);
-  ladei_pipe_save *save = save_begun(&p, "new");
+  ladei_save *save = save_begun(&p, "new");
   umask(mask);
   LADE_EXPECT_NE_INT(access(p.path, F_OK), 0);
   LADE_EXPECT_EQ_UINT(names_in(&p), strcmp(kind, "named") == 0 ? 1 : 0);
@@ -102,12 +94,12 @@ LADE_TEST_P(StorageSave, AppearsWhenCommitted, kinds, kind) {
   place_remove(&p);
 }
 
-LADE_TEST_P(StorageSave, ReplacesWhatWasThere, kinds, kind) {
+LADE_TEST_P(Save, ReplacesWhatWasThere, kinds, kind) {
   place p;
   if (!place_create(&p)) return;
   text_write(p.path, "old and longer");
   kind_set(kind, (storage_faults){0});
-  ladei_pipe_save *save = save_begun(&p, "new");
+  ladei_save *save = save_begun(&p, "new");
   expect_text(p.path, "old and longer");
   LADE_EXPECT_OK(save_commit(save, false));
   expect_text(p.path, "new");
@@ -115,19 +107,19 @@ LADE_TEST_P(StorageSave, ReplacesWhatWasThere, kinds, kind) {
   place_remove(&p);
 }
 
-LADE_TEST_P(StorageSave, LeavesNothingWhenGivenUp, kinds, kind) {
+LADE_TEST_P(Save, LeavesNothingWhenGivenUp, kinds, kind) {
   place p;
   if (!place_create(&p)) return;
   text_write(p.path, "old");
   kind_set(kind, (storage_faults){0});
-  LADE_EXPECT_OK(ladei_pipe_save_end(save_begun(&p, "new"), true));
+  LADE_EXPECT_OK(ladei_save_end(save_begun(&p, "new"), true));
   expect_text(p.path, "old");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
-  LADE_EXPECT_OK(ladei_pipe_save_end(NULL, false));
+  LADE_EXPECT_OK(ladei_save_end(NULL, false));
   place_remove(&p);
 }
 
-LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
+LADE_TEST_P(Save, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
   const storage_faults faults[] = {{.flush = EIO}, {.rename = EACCES}, {.link = ENOSPC}};
   for (size_t i = 0; i < 3; i++) {
     place p;
@@ -138,7 +130,7 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
     }
     text_write(p.path, "old");
     kind_set(kind, faults[i]);
-    ladei_pipe_save *save = save_begun(&p, "new");
+    ladei_save *save = save_begun(&p, "new");
     LADE_EXPECT_STATUS(LADE_ERR_IO, save_commit(save, true));
     LADE_EXPECT_EQ_INT(lade_last_error()->native_code, i == 0 ? EIO : i == 1 ? EACCES : ENOSPC);
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, p.path);
@@ -148,17 +140,17 @@ LADE_TEST_P(StorageSave, LeavesNothingWhenItCannotBeFinished, kinds, kind) {
   }
 }
 
-LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
+LADE_TEST_P(Save, NamesWhatCannotBeCreated, kinds, kind) {
   place p;
-  ladei_pipe_save *save = NULL;
+  ladei_save *save = NULL;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   char *missing = support_temp_dir_path(&p.dir, "missing/model.bin");
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(missing, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(missing, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENOENT);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, missing);
   char *folder = support_temp_dir_path(&p.dir, "");
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(folder, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(folder, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_EXPECT_EQ_PTR(save, NULL);
   LADE_EXPECT_EQ_UINT(names_in(&p), 0);
@@ -170,7 +162,7 @@ LADE_TEST_P(StorageSave, NamesWhatCannotBeCreated, kinds, kind) {
 /* --- what fails after the file has its name ------------------------------------------------------------------------ */
 
 /* A file system whose folders cannot be flushed says EINVAL; what cannot be flushed otherwise is an error, and complete. */
-LADE_TEST_P(StorageSave, NeverTakesAwayWhatHasItsName, kinds, kind) {
+LADE_TEST_P(Save, NeverTakesAwayWhatHasItsName, kinds, kind) {
   static const struct {
     storage_faults faults;
     lade_status status;
@@ -191,7 +183,7 @@ LADE_TEST_P(StorageSave, NeverTakesAwayWhatHasItsName, kinds, kind) {
 }
 
 /* What only a close says, over a network, is known before the old file is replaced. */
-LADE_TEST_P(StorageSave, KeepsTheOldFileWhenClosingSaysThatThereIsNoRoom, kinds, kind) {
+LADE_TEST_P(Save, KeepsTheOldFileWhenClosingSaysThatThereIsNoRoom, kinds, kind) {
   place p;
   if (!place_create(&p)) return;
   text_write(p.path, "old");
@@ -213,11 +205,11 @@ static void expect_ended(pid_t child) {
 
 /* A process that is ended while it writes leaves its temporary file; the next save takes it away, and those of the living
  * stay. */
-LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
+LADE_TEST(Save, TakesAwayWhatKilledProcessesLeft) {
   place p;
   if (!place_create(&p)) return;
   kind_set("named", (storage_faults){0});
-  ladei_pipe_save *living = save_begun(&p, "living");
+  ladei_save *living = save_begun(&p, "living");
   for (int i = 0; i < 3; i++) {
     pid_t child = fork();
     LADE_ASSERT_GE_INT(child, 0);
@@ -238,7 +230,7 @@ LADE_TEST(StorageSave, TakesAwayWhatKilledProcessesLeft) {
 }
 
 /* Without locks it is not known which process lives: what is there stays, and saves work. */
-LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
+LADE_TEST_P(Save, WorksWhereFilesCannotBeLocked, kinds, kind) {
   place p;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){.lock = ENOLCK});
@@ -252,49 +244,49 @@ LADE_TEST_P(StorageSave, WorksWhereFilesCannotBeLocked, kinds, kind) {
   place_remove(&p);
 }
 
-LADE_TEST(StorageSave, KnowsItsTemporaryNames) {
-  LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(".model.bin.lade-1"), strlen("model.bin"));
-  LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
+LADE_TEST(Save, KnowsItsTemporaryNames) {
+  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".model.bin.lade-1"), strlen("model.bin"));
+  LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(".a.lade-1.lade-23"), strlen("a.lade-1"));
   static const char *const others[] = {
       "model.bin.lade-1", ".model.bin.lade-", ".model.bin.lade-1x", ".lade-1", "", "."};
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-    LADE_EXPECT_EQ_SIZE(ladei_pipe_save_temporary_name(others[i]), 0);
+    LADE_EXPECT_EQ_SIZE(ladei_save_temporary_name(others[i]), 0);
 }
 
 /* --- the target --------------------------------------------------------------------------------------------------- */
 
 /* What could not be replaced at the end is found at the beginning; a device is no file to be replaced. */
-LADE_TEST_P(StorageSave, RefusesWhatItCouldNotReplace, kinds, kind) {
+LADE_TEST_P(Save, RefusesWhatItCouldNotReplace, kinds, kind) {
   place p;
-  ladei_pipe_save *save = NULL;
+  ladei_save *save = NULL;
   if (!place_create(&p)) return;
   kind_set(kind, (storage_faults){0});
   LADE_ASSERT_EQ_INT(mkdir(p.path, 0755), 0);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(p.path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EISDIR);
   LADE_ASSERT_EQ_INT(rmdir(p.path), 0);
   LADE_ASSERT_EQ_INT(mkfifo(p.path, 0600), 0);
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(p.path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(p.path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EINVAL);
   LADE_EXPECT_EQ_PTR(save, NULL);
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
   LADE_ASSERT_EQ_INT(unlink(p.path), 0);
   char name[300], *path = (memset(name, 'n', 299), name[299] = '\0', support_temp_dir_path(&p.dir, name));
-  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_pipe_save_begin(path, &save));
+  LADE_EXPECT_STATUS(LADE_ERR_IO, ladei_save_begin(path, &save));
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, ENAMETOOLONG);
   free(path);
   place_remove(&p);
 }
 
 /* A path without folder: the current one. */
-LADE_TEST(StorageSave, TakesANameAlone) {
+LADE_TEST(Save, TakesANameAlone) {
   place p;
   char before[4096];
   if (!place_create(&p)) return;
   LADE_ASSERT(getcwd(before, sizeof before) != NULL);
   LADE_ASSERT_EQ_INT(chdir(p.dir.path), 0);
-  ladei_pipe_save *save = NULL;
-  LADE_EXPECT_OK(ladei_pipe_save_begin("model.bin", &save));
+  ladei_save *save = NULL;
+  LADE_EXPECT_OK(ladei_save_begin("model.bin", &save));
   /* The folder is the one it was at the beginning. */
   LADE_EXPECT_EQ_INT(chdir(before), 0);
   LADE_EXPECT_OK(save_commit(save, false));
