@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots, which the program's buffers name, and storages, the memory behind them.
+ *
+ * Both lie in chunks that never move. Free slots wait in a queue: while fewer than LADEI_TREE_SLOT_REST wait, new ones are made, so
+ * that what a stale buffer was is known for as many ends of others.
+ *
+ * Note [Generations]
+ *   A slot's generation counts from a number of its tree's: the tree's number times 2^32 / golden ratio, which puts the trees of a
+ *   process far apart. So a buffer is one of this tree's, valid or stale, where its generation is at most `uses` behind the slot's;
+ *   all others are foreign.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/core/core.h"
+
+/* ---- Rooms ------------------------------------------------------------------------------------------------------- */
+
+static void *chunk_add(void ***chunks, size_t count, size_t bytes) {
+  void **grown = realloc(*chunks, (count + 1) * sizeof *grown);
+  if (grown == NULL) return NULL;
+  *chunks = grown;
+  grown[count] = calloc(LADEI_TREE_SLOT_CHUNK, bytes);
+  return grown[count];
+}
+
+static void slot_push(ladei_tree_slots *slots, ladei_tree_slot *slot) {
+  slot->next = NULL;
+  *slots->last_free = slot;
+  slots->last_free = &slot->next;
+  slots->free_count++;
+}
+
+static bool slots_grow(ladei_tree_slots *slots) {
+  ladei_tree_slot *chunk = chunk_add((void ***)&slots->chunks, slots->chunk_count, sizeof *chunk);
+  if (chunk == NULL) return false;
+  for (uint32_t i = 0; i < LADEI_TREE_SLOT_CHUNK; i++) {
+    chunk[i].index = (uint32_t)(slots->chunk_count * LADEI_TREE_SLOT_CHUNK) + i;
+    chunk[i].generation = slots->first_generation;
+    slot_push(slots, &chunk[i]);
+  }
+  slots->chunk_count++;
+  return true;
+}
+
+static bool storages_grow(ladei_tree_storages *storages) {
+  ladei_tree_storage *chunk = chunk_add((void ***)&storages->chunks, storages->chunk_count, sizeof *chunk);
+  if (chunk == NULL) return false;
+  for (uint32_t i = 0; i < LADEI_TREE_SLOT_CHUNK; i++) {
+    chunk[i].next = storages->free;
+    storages->free = &chunk[i];
+  }
+  storages->free_count += LADEI_TREE_SLOT_CHUNK;
+  storages->chunk_count++;
+  return true;
+}
+
+bool ladei_tree_handles_reserve(ladei_tree_core *core, size_t slots, size_t storages) {
+  while (core->slots.free_count < slots + LADEI_TREE_SLOT_REST)
+    if (!slots_grow(&core->slots)) return false;
+  while (core->storages.free_count < storages)
+    if (!storages_grow(&core->storages)) return false;
+  return true;
+}
+
+/* ---- Storages ---------------------------------------------------------------------------------------------------- */
+
+ladei_tree_storage *ladei_tree_storage_make(ladei_tree_core *core) {
+  ladei_tree_storage *storage = core->storages.free;
+  assert(storage != NULL);
+  core->storages.free = storage->next;
+  core->storages.free_count--;
+  memset(storage, 0, sizeof *storage);
+  return storage;
+}
+
+void ladei_tree_storage_unreference(ladei_tree_core *core, ladei_tree_storage *storage) {
+  assert(storage->references > 0);
+  if (--storage->references > 0) return;
+  assert(!storage->has_block && !storage->in_path && storage->slots == NULL); /* G3 */
+  storage->next = core->storages.free;
+  core->storages.free = storage;
+  core->storages.free_count++;
+}
+
+void ladei_tree_storage_count(ladei_tree_core *core, ladei_tree_storage *storage, bool more) {
+  if (more) {
+    storage->counts++;
+    if (storage->counts == 1 && storage->in_path && !storage->lost) core->path.alive++;
+  } else {
+    assert(storage->counts > 0);
+    storage->counts--;
+    if (storage->counts == 0 && storage->in_path && !storage->lost) core->path.alive--;
+  }
+}
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+
+ladei_tree_slot *ladei_tree_slot_make(ladei_tree_core *core, ladei_tree_storage *storage) {
+  ladei_tree_slots *slots = &core->slots;
+  ladei_tree_slot *slot = slots->first_free;
+  assert(slot != NULL);
+  slots->first_free = slot->next;
+  if (slots->first_free == NULL) slots->last_free = &slots->first_free;
+  slots->free_count--;
+  slots->valid_count++;
+  slot->storage = storage;
+  slot->next = storage->slots;
+  storage->slots = slot;
+  storage->references++;
+  slot->counts = slot->takes = slot->lends = slot->retains = slot->releases = 0;
+  slot->serial = ++core->slots_made;
+  slot->end = LADEI_TREE_END_NONE;
+  return slot;
+}
+
+void ladei_tree_count_add(ladei_tree_core *core, ladei_tree_slot *slot, uint32_t count) {
+  slot->counts += count;
+  for (; count > 0; count--) ladei_tree_storage_count(core, slot->storage, true);
+}
+
+void ladei_tree_count_take(ladei_tree_core *core, ladei_tree_slot *slot, uint32_t count) {
+  assert(slot->counts >= count);
+  slot->counts -= count;
+  for (; count > 0; count--) ladei_tree_storage_count(core, slot->storage, false);
+}
+
+void ladei_tree_slot_end(ladei_tree_core *core, ladei_tree_slot *slot, ladei_tree_end end) {
+  ladei_tree_storage *storage = slot->storage;
+  ladei_tree_count_take(core, slot, slot->counts);
+  ladei_tree_slot **link = &storage->slots;
+  while (*link != slot) link = &(*link)->next;
+  *link = slot->next;
+  slot->storage = NULL;
+  slot->end = end;
+  slot->ended_by = core->runs;
+  slot->generation++;
+  slot->uses++;
+  core->slots.valid_count--;
+  slot_push(&core->slots, slot);
+  ladei_tree_storage_unreference(core, storage);
+}
+
+ladei_tree_found ladei_tree_slot_find(const ladei_tree_core *core, lade_graph_buffer buffer, ladei_tree_slot **out,
+                                      bool *out_known) {
+  size_t index = (size_t)buffer.slot - 1;
+  if (buffer.slot == 0 || index / LADEI_TREE_SLOT_CHUNK >= core->slots.chunk_count) return LADEI_TREE_FOREIGN;
+  ladei_tree_slot *slot = &core->slots.chunks[index / LADEI_TREE_SLOT_CHUNK][index % LADEI_TREE_SLOT_CHUNK];
+  *out = slot;
+  if (slot->generation == buffer.generation && slot->storage != NULL) return LADEI_TREE_VALID;
+  uint32_t behind = slot->generation - buffer.generation; /* Note [Generations] */
+  if (behind == 0 || behind > slot->uses) return LADEI_TREE_FOREIGN;
+  *out_known = behind == 1 && slot->storage == NULL;
+  return LADEI_TREE_STALE;
+}
+
+/* ---- The core ---------------------------------------------------------------------------------------------------- */
+
+void ladei_tree_core_init(ladei_tree_core *core, uint64_t tree) {
+  memset(core, 0, sizeof *core);
+  core->slots.last_free = &core->slots.first_free;
+  core->slots.first_generation = (uint32_t)tree * 0x9e3779b1u;
+  core->next_warmup = -1;
+}
+
+void ladei_tree_core_free(ladei_tree_core *core) {
+  for (size_t i = 0; i < core->slots.chunk_count; i++) free(core->slots.chunks[i]);
+  for (size_t i = 0; i < core->storages.chunk_count; i++) free(core->storages.chunks[i]);
+  free(core->slots.chunks);
+  free(core->storages.chunks);
+  ladei_tree_path_free(&core->path);
+  free(core->why);
+}
+
+ladei_tree_node *ladei_tree_current(const ladei_tree_core *core) {
+  return core->path.count == 0 ? NULL : core->path.entries[core->path.count - 1].node;
+}
+
+int64_t ladei_tree_current_id(const ladei_tree_core *core) {
+  return core->path.count == 0 ? LADE_GRAPH_NO_NODE : core->path.entries[core->path.count - 1].id;
+}

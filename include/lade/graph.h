@@ -1,0 +1,680 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Experimental: CUDA graphs whose memory lies in private pools of a device allocator.
+ *
+ * Single graphs: one graph, captured or adopted, with the pool that keeps its memory (at the end of this header).
+ *
+ * Graph trees: many graphs that follow one another in one pool. A graph replays on fixed addresses, so a pool of its own for each
+ * adds their memory up, and one pool shared without care lets one graph write over what another one still has to say. A tree
+ * knows which of its recordings may follow which, with which memory alive: every order that occurs has recordings of its own
+ * where it needs them, memory that died is used again, and no byte under a buffer that is valid ever changes.
+ *
+ *   static lade_status body(lade_graph_context *context, void *user) {        // of warm-ups, recordings and eager runs alike
+ *     lade_graph_value in;
+ *     void *out;
+ *     if (lade_graph_input_get(context, 0, &in) != LADE_OK) return LADE_ERR_CALLBACK;
+ *     if (lade_graph_alloc(context, in.bytes, &out) != LADE_OK) return LADE_ERR_CALLBACK;
+ *     ... launch kernels that read in.address and write out, on lade_graph_context_stream(context) ...
+ *     return lade_graph_output_memory(context, 0, out, in.bytes);
+ *   }
+ *
+ *   lade_graph_tree_create(allocator, NULL, &tree);
+ *   lade_graph_function_options options;
+ *   lade_graph_function_options_init(&options);
+ *   options.body = body; options.input_count = 1; options.output_count = 1;
+ *   lade_graph_tree_function_add(tree, &options, &function);
+ *   for (;;) {
+ *     lade_graph_tree_step(tree);                                             // outputs of the step before may go
+ *     lade_graph_tree_run(tree, function, &call, &output, 1, NULL);           // warm-up, recording, replay, replay, ...
+ *     ... work on call.stream that reads output.address ...
+ *     lade_graph_buffer_release(tree, output.buffer);
+ *   }
+ *
+ * A *path* is what has run since it began: its nodes are recordings, replayed or recorded just now, and at its end warm-ups. It
+ * ends at a step's begin, or when nothing of it is alive, as soon as the next call comes. A call looks among the recordings that
+ * were made where the path stands for one that matches it: inputs of the same sizes, at the same addresses as far as they are
+ * not copied, and everything dead that was dead when it was recorded. The first time at which there is none, it is recorded.
+ *
+ *   NONE --cold--> WARMUP --ended--> NONE --no match--> RECORDING --ended--> NONE
+ *   NONE --match--> EXECUTION --match--> EXECUTION --ended--> NONE
+ *                   EXECUTION --no match, may not end: restore--> RECORDING, cold: WARMUP
+ *   WARMUP --any--> WARMUP      RECORDING --warm--> RECORDING, --cold--> WARMUP
+ *
+ * Rules of all functions of trees: any thread may call them; a second run waits for the first one, and from within a body, or a
+ * callback of the tree, a run and what changes the tree is LADE_ERR_BUSY. No call waits for the device or for work of the host,
+ * but where it says so. Runs are ordered on the device one behind the other, whatever streams they are made on. A failed call
+ * changes nothing, but where lade_graph_tree_run() says so.
+ */
+#ifndef LADE_GRAPH_H
+#define LADE_GRAPH_H
+
+#include "lade/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Recordings that share a pool. */
+typedef struct lade_graph_tree lade_graph_tree;
+/** What is called through a tree. */
+typedef struct lade_graph_function lade_graph_function;
+/** One call of a body; valid until the body returns, in its thread. */
+typedef struct lade_graph_context lade_graph_context;
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/**
+ * A handle of memory that a run gave out. {0, 0}: none.
+ *
+ * It is counted: 1 when it is given out, more with lade_graph_buffer_retain(). It is valid until it was released as often, or
+ * until the tree ends the path that its memory belongs to. From then on every call that names it answers LADE_ERR_OVERWRITTEN,
+ * saying which output of which run it was and why it went, and nothing of it is left to be released.
+ */
+typedef struct lade_graph_buffer {
+  uint32_t slot;
+  uint32_t generation;
+} lade_graph_buffer;
+
+/** What a value is. */
+typedef enum lade_graph_value_kind {
+  LADE_GRAPH_MEMORY = 0, /**< Memory of the program's: address and bytes. */
+  LADE_GRAPH_BUFFER = 1, /**< A buffer; of an input: lent for the call. */
+  LADE_GRAPH_BUFFER_TAKEN =
+      2,                 /**< An input whose reference the call takes over: it is released as soon as the function is
+                                    done with it, so that its memory may serve the function itself. */
+  LADE_GRAPH_INTEGER = 3 /**< A number; outputs alone. */
+} lade_graph_value_kind;
+
+/** An input or an output. */
+typedef struct lade_graph_value {
+  uint32_t kind;            /**< lade_graph_value_kind. */
+  uint32_t reserved;        /**< 0 */
+  void *address;            /**< Of memory; set for outputs that are buffers, too. */
+  uint64_t bytes;           /**< From 1 on. Of an input that is a buffer: 0, or the buffer's. */
+  lade_graph_buffer buffer; /**< Of buffers. */
+  uint64_t integer;         /**< Of integers. */
+  uint64_t tag;             /**< Of outputs, and of inputs in a body: the function's tag. Ignored in calls. */
+} lade_graph_value;
+
+/* ---- Trees ------------------------------------------------------------------------------------------------------- */
+
+/** What a body is called for. */
+typedef enum lade_graph_stage {
+  LADE_GRAPH_STAGE_WARMUP = 0, /**< The work runs at once, in the tree's pool: caches are filled, libraries load. */
+  LADE_GRAPH_STAGE_RECORD = 1, /**< The work is captured. */
+  LADE_GRAPH_STAGE_EAGER = 2   /**< The work runs at once, in memory outside the pool. */
+} lade_graph_stage;
+
+/**
+ * Called before and after each body, on its thread: for libraries that keep workspaces, which must not lie in the pool.
+ * Its allocations on the tree's stream are the body's. Another status than LADE_OK fails the run as a body's does; of the one
+ * that is called afterwards, too.
+ */
+typedef lade_status (*lade_graph_hook)(void *user, lade_graph_stage stage, lade_stream stream);
+
+/** For options whose 0 is the default: none. */
+#define LADE_GRAPH_NONE UINT64_MAX
+
+/** Flags of lade_graph_tree_options. */
+typedef enum lade_graph_tree_flag {
+  LADE_GRAPH_TREE_FIXED_STATICS =
+      1 << 0 /**< A static input that has moved since the recording that would match is an error that
+                                              names it, not another recording. */
+} lade_graph_tree_flag;
+
+/** Options of lade_graph_tree_create; all zero means all defaults. */
+typedef struct lade_graph_tree_options {
+  size_t struct_size;
+  lade_device_pool_id pool; /**< {0, 0}: a pool of the tree's own. Else one that exists, in use by nothing else. */
+  lade_device_allocator
+      *outside;       /**< For memory outside the pool: of eager runs, and copies of what a path leaves behind.
+                                       Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */
+  uint64_t warmups;   /**< Of each function and key before it is recorded. 0: 1. LADE_GRAPH_NONE: none. */
+  uint64_t max_nodes; /**< Recordings kept. At the limit the one longest unused goes that none follows. 0: no limit. */
+  uint64_t
+      max_rerecords; /**< Recordings of a function and key behind one node for inputs that moved: where it is reached, such
+                               calls run eagerly. 0: 128. LADE_GRAPH_NONE: none. */
+  uint64_t
+      max_driver_bytes; /**< Device memory that the driver took for all graphs together, as measured when they were made.
+                                  Beyond it recordings go as at max_nodes. 0: no limit. */
+  lade_graph_hook before; /**< NULL: none. */
+  lade_graph_hook after;  /**< NULL: none. */
+  void *user;             /**< For the two. */
+  uint32_t flags;         /**< Set of lade_graph_tree_flag. */
+  uint32_t reserved;      /**< 0 */
+} lade_graph_tree_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_graph_tree_options_init(lade_graph_tree_options *options) {
+  const lade_graph_tree_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_graph_tree_options);
+}
+
+/**
+ * Create a tree: a stream of its own, and a pool.
+ *
+ * @param allocator  Borrowed; must outlive the tree. Of the native backend, without LADE_DEVICE_UNCACHED.
+ * @param options    Borrowed for the call; NULL for defaults.
+ * @param out        [out] Caller owns it until lade_graph_tree_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: never. Stream order: none.
+ * Errors: LADE_ERR_UNSUPPORTED where allocator or runtime have no pools or graphs; LADE_ERR_INVALID_ARGUMENT;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused the stream with.
+ * Source: docs/design.md "Graphs".
+ */
+LADE_API lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_graph_tree_options *options,
+                                            lade_graph_tree **out);
+
+/**
+ * Destroy a tree with its functions and recordings. NULL does nothing.
+ *
+ * @param tree  Taken on success.
+ * @param wait  false: LADE_ERR_BUSY, with counts, while buffers are valid; LADE_NOT_READY while its work is under way. true: wait
+ *              until other threads have released them, and for the work.
+ *
+ * Threads: excludes every other call on it, but releases of buffers that it waits for. Errors: LADE_ERR_BUSY, also from
+ * within a body; LADE_ERR_CAPTURE while a stream of its runs captures; LADE_NOT_READY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait);
+
+/* ---- Functions --------------------------------------------------------------------------------------------------- */
+
+/** Called for warm-ups, recordings and eager runs, in the thread of the run, with no lock held. It must do the same work each time
+ * for the same key. Another status than LADE_OK fails the run with LADE_ERR_CALLBACK. */
+typedef lade_status (*lade_graph_body)(lade_graph_context *context, void *user);
+
+/** How steps look at a function. */
+typedef enum lade_graph_mode {
+  LADE_GRAPH_INFERENCE = 0,
+  LADE_GRAPH_FORWARD = 1, /**< A backward call is expected, before which LADE_GRAPH_CALL_AUTO begins no new step. */
+  LADE_GRAPH_BACKWARD = 2 /**< It is that call. */
+} lade_graph_mode;
+
+/** Flags of an input. */
+typedef enum lade_graph_input_flag {
+  LADE_GRAPH_STATIC =
+      1 << 0, /**< Its memory stays where it is from call to call (weights): it is used in place. Other inputs
+                                   that are not outputs of the path are copied into the pool. */
+  LADE_GRAPH_MUTATED = 1 << 1 /**< The function writes to it. */
+} lade_graph_input_flag;
+
+/** Options of lade_graph_tree_function_add. */
+typedef struct lade_graph_function_options {
+  size_t struct_size;
+  lade_graph_body body;        /**< Not NULL. */
+  void *user;                  /**< Given to the body. Lives until the function is removed. */
+  const char *name;            /**< For messages and dumps; its first 47 bytes are copied. NULL: "". */
+  uint32_t mode;               /**< lade_graph_mode. */
+  uint32_t reserved;           /**< 0 */
+  uint64_t input_count;        /**< At most 65,535, as outputs. */
+  const uint32_t *input_flags; /**< Set of lade_graph_input_flag of each input; borrowed for the call. NULL: all 0. */
+  const uint64_t *input_tags;  /**< The program's names of them; borrowed for the call. NULL: their indices. */
+  uint64_t output_count;
+  const uint64_t *output_tags; /**< As input_tags. */
+} lade_graph_function_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_graph_function_options_init(lade_graph_function_options *options) {
+  const lade_graph_function_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_graph_function_options);
+}
+
+/**
+ * Add a function.
+ *
+ * @param out  [out] Valid until it is removed, or the tree destroyed. Untouched on error.
+ *
+ * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph_function_options *options,
+                                                  lade_graph_function **out);
+
+/**
+ * Remove a function with its recordings, and those that follow them. Buffers stay valid as they were.
+ *
+ * @param function  Taken on success.
+ *
+ * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT for one of another tree; LADE_ERR_BUSY; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade_graph_function *function);
+
+/* ---- Within a body ----------------------------------------------------------------------------------------------- */
+
+/** What the body is called for. */
+LADE_API lade_graph_stage lade_graph_context_stage(const lade_graph_context *context);
+/** The stream that the work goes to. Streams that are forked from it are joined to it again before the body returns. */
+LADE_API lade_stream lade_graph_context_stream(const lade_graph_context *context);
+/** The call's key. Borrowed until the body returns; NULL where the count is 0. */
+LADE_API const uint64_t *lade_graph_context_key(const lade_graph_context *context, size_t *out_count);
+
+/**
+ * Read an input: where the function finds its bytes now.
+ *
+ * @param out  [out] LADE_GRAPH_MEMORY with address, bytes and the function's tag. Untouched on error.
+ *
+ * Errors: LADE_ERR_INVALID_ARGUMENT for an index beyond the inputs, and an input that was dropped.
+ */
+LADE_API lade_status lade_graph_input_get(const lade_graph_context *context, size_t index, lade_graph_value *out);
+
+/**
+ * Say that the function is done with an input: what is allocated from now on may be its memory, where the tree has copied it,
+ * or the call has taken it.
+ *
+ * Errors: LADE_ERR_INVALID_ARGUMENT for an index beyond the inputs, an input that was dropped already, and one that is an output.
+ */
+LADE_API lade_status lade_graph_input_drop(lade_graph_context *context, size_t index);
+
+/**
+ * Allocate memory: of the pool, in eager runs outside of it. What is neither freed nor an output when the body returns is freed then.
+ * lade_device_alloc() on the body's stream is the same, but that what is left over of it is an error.
+ *
+ * @param bytes  From 1 on.
+ * @param out    [out] Untouched on error.
+ *
+ * Errors: those of lade_device_alloc(); LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_graph_alloc(lade_graph_context *context, size_t bytes, void **out);
+/** Free what lade_graph_alloc() gave. Errors: LADE_ERR_FOREIGN_POINTER for another address, also in memory that is an output. */
+LADE_API lade_status lade_graph_free(lade_graph_context *context, void *address);
+
+/**
+ * Name an output: memory.
+ *
+ * @param index    Below the function's output_count, in any order, each once.
+ * @param address  In memory of this call's; in an input that was not dropped; in an older output, which must be alive then
+ *                 for the recording to match later; or device memory of the program's outside of the pool.
+ * @param bytes    From 1 on, within that memory.
+ *
+ * Errors: LADE_ERR_INVALID_ARGUMENT, for host memory and freed memory, too.
+ */
+LADE_API lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, void *address, size_t bytes);
+/** Name an output: a number, the same at every replay. Errors: LADE_ERR_INVALID_ARGUMENT. */
+LADE_API lade_status lade_graph_output_integer(lade_graph_context *context, size_t index, uint64_t value);
+
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+/** Flags of a call. */
+typedef enum lade_graph_call_flag {
+  LADE_GRAPH_CALL_AUTO =
+      1 << 0 /**< The program calls its functions once per step and marks no steps: this call may end the path,
+                                     but not while a backward call is expected. */
+} lade_graph_call_flag;
+
+/** A call. */
+typedef struct lade_graph_call {
+  size_t struct_size;
+  lade_stream stream; /**< Whose work it follows, and which the outputs are ready for. */
+  const uint64_t
+      *key; /**< Numbers that change what the body does (shapes): each key has warm-ups and recordings of its own. */
+  uint64_t key_count;             /**< At most 64. */
+  const lade_graph_value *inputs; /**< As many as the function has. Memory of the device's, not in the pool. */
+  uint64_t input_count;
+  uint32_t flags;    /**< Set of lade_graph_call_flag. */
+  uint32_t reserved; /**< 0 */
+} lade_graph_call;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
+  const lade_graph_call zero = LADE_ZERO;
+  *call = zero;
+  call->struct_size = sizeof(lade_graph_call);
+}
+
+/**
+ * Call a function: replay a recording that matches, or warm up, or record and launch, or run eagerly.
+ *
+ * @param call       Borrowed for the call.
+ * @param outputs    [out] Borrowed for the call. The program owns a count of each buffer. Untouched on error.
+ * @param capacity   Of `outputs`; at least the function's output_count.
+ * @param out_count  [out] NULL: not wanted. Untouched on error.
+ *
+ * Threads: any; a second run on the tree waits. Waits: never for the device.
+ * Stream order: after the work queued on call.stream, after all runs before, and after the streams of
+ * lade_graph_buffer_record_stream(). Outputs are ready for work queued on call.stream from now on. That stream lives until the
+ * next run is over, or lade_graph_tree_stream_retire().
+ *
+ * Errors, with which the run has no outputs:
+ *   LADE_ERR_INVALID_ARGUMENT  nothing changed: counts, unknown values, memory in the pool, a buffer taken more often than it is
+ *                              held, or as often and lent too, a mutated input that is another one, too. With
+ *                              LADE_GRAPH_TREE_FIXED_STATICS: a static input has moved
+ *   LADE_ERR_FOREIGN_POINTER   nothing changed: a buffer of another tree
+ *   LADE_ERR_OVERWRITTEN       nothing changed: a buffer that is not valid any more
+ *   LADE_ERR_BUSY              nothing changed: from within a body; the tree is suspended
+ *   LADE_ERR_CALLBACK          the body failed, or left what it must not. Of a recording all is as before. Of a warm-up and an eager
+ *                              run what it has done stands: mutations, inputs dropped, and the end of a path
+ *   LADE_ERR_CAPTURE           the body of a recording did what cannot be captured; as for LADE_ERR_CALLBACK. Or call.stream
+ *                              captures: nothing changed
+ *   LADE_ERR_OUT_OF_DEVICE_MEMORY, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DRIVER: all as before, but that the end of
+ *                              a path stands where memory may have been written to
+ *   LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED
+ * Source: docs/design.md "Graphs".
+ */
+LADE_API lade_status lade_graph_tree_run(lade_graph_tree *tree, lade_graph_function *function,
+                                         const lade_graph_call *call, lade_graph_value *outputs, size_t capacity,
+                                         size_t *out_count);
+
+/** Begin a step: the next call may end the path, whatever is alive of it. Threads: any; waits for a run. Errors:
+ * LADE_ERR_BUSY, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+LADE_API lade_status lade_graph_tree_step(lade_graph_tree *tree);
+/** The backward call that LADE_GRAPH_FORWARD expects was made elsewhere, or will not be. As lade_graph_tree_step(). */
+LADE_API lade_status lade_graph_tree_backward_done(lade_graph_tree *tree);
+
+/**
+ * Forget a stream that is about to be destroyed: what was queued on it for the tree is ordered before the next run by an event.
+ *
+ * Threads: any; waits for a run. Errors, the stream still needed: LADE_ERR_CAPTURE while it captures; LADE_ERR_BUSY;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream stream);
+
+/* ---- Buffers ----------------------------------------------------------------------------------------------------- */
+
+/**
+ * Read where a buffer lies.
+ *
+ * @param out_address, out_bytes  [out] NULL: not wanted. Untouched on error.
+ *
+ * Threads: any, also beside a run. Waits: never. Errors: LADE_ERR_OVERWRITTEN, LADE_ERR_FOREIGN_POINTER for a buffer of another tree,
+ * LADE_ERR_INVALID_ARGUMENT for {0, 0}, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buffer buffer, void **out_address,
+                                           size_t *out_bytes);
+
+/** Add a count. Beside a run it takes effect behind it; a buffer whose last counts that run takes is not valid. As
+ * lade_graph_buffer_get(). */
+LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer buffer);
+
+/** Take a count back. Work queued so far on the stream of the run that made it may still use the memory, as any work noted with
+ * lade_graph_buffer_record_stream(). Beside a run, and in a body, it takes effect behind it. As lade_graph_buffer_get(). */
+LADE_API lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer);
+
+/** Note that another stream uses the buffer: the next run waits on the device for what is queued on it until then. The stream lives
+ * as long, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, and the errors of
+ * a wrong stream. */
+LADE_API lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer,
+                                                     lade_stream stream);
+
+/* ---- What happened ----------------------------------------------------------------------------------------------- */
+
+/** The state of a tree: what ran last in the path. */
+typedef enum lade_graph_state {
+  LADE_GRAPH_STATE_NONE = 0, /**< There is no path. */
+  LADE_GRAPH_STATE_WARMUP = 1,
+  LADE_GRAPH_STATE_RECORDING = 2,
+  LADE_GRAPH_STATE_EXECUTION = 3
+} lade_graph_state;
+
+/** What a run did. */
+typedef enum lade_graph_did {
+  LADE_GRAPH_DID_ERROR = 0,
+  LADE_GRAPH_DID_EAGER = 1,
+  LADE_GRAPH_DID_WARMUP = 2,
+  LADE_GRAPH_DID_RECORD = 3,
+  LADE_GRAPH_DID_REPLAY = 4
+} lade_graph_did;
+
+/** Why a recording did not match, or a call ran eagerly. */
+typedef enum lade_graph_reason {
+  LADE_GRAPH_REASON_FORM = 0,        /**< An input's size differs, or it is copied in one of both alone. */
+  LADE_GRAPH_REASON_MANAGED = 1,     /**< An input is an output of the path in one of both alone, or another one. */
+  LADE_GRAPH_REASON_STATIC = 2,      /**< A static input lies elsewhere. */
+  LADE_GRAPH_REASON_DEAD_BEFORE = 3, /**< An older output is alive that was dead before the recording. */
+  LADE_GRAPH_REASON_DEAD_AFTER = 4,  /**< An older output would stay alive that was dead after it. */
+  LADE_GRAPH_REASON_PRIOR = 5,       /**< An older output is dead that the recording gives out again. */
+  LADE_GRAPH_REASON_MUTATED = 6,     /**< Eager: a mutated input is neither static nor of the path. */
+  LADE_GRAPH_REASON_LIMIT = 7,       /**< Eager: max_nodes, max_rerecords or max_driver_bytes. */
+  LADE_GRAPH_REASON_CHECKPOINT = 8,  /**< Eager: the pool could not be brought to the state behind the path. */
+  LADE_GRAPH_REASON_COUNT = 9
+} lade_graph_reason;
+
+/** How a path ended. */
+typedef enum lade_graph_ended {
+  LADE_GRAPH_ENDED_NOT = 0,
+  LADE_GRAPH_ENDED_BOUNDARY = 1, /**< A step began. */
+  LADE_GRAPH_ENDED_DEAD = 2      /**< Nothing of it was alive. */
+} lade_graph_ended;
+
+/** What an input was. */
+typedef enum lade_graph_class {
+  LADE_GRAPH_CLASS_MANAGED = 0, /**< An output of the path. */
+  LADE_GRAPH_CLASS_STATIC = 1,
+  LADE_GRAPH_CLASS_COPIED = 2
+} lade_graph_class;
+
+/** What an output is. */
+typedef enum lade_graph_output_kind {
+  LADE_GRAPH_OUTPUT_NEW = 0,   /**< Memory of the run's. */
+  LADE_GRAPH_OUTPUT_SAME = 1,  /**< In the memory of an output before it. */
+  LADE_GRAPH_OUTPUT_PRIOR = 2, /**< In the memory of an older output of the path. */
+  LADE_GRAPH_OUTPUT_INPUT = 3, /**< An input that is used in place. */
+  LADE_GRAPH_OUTPUT_INTEGER = 4,
+  LADE_GRAPH_OUTPUT_PLAIN = 5,  /**< Memory of an eager run, outside of the pool. */
+  LADE_GRAPH_OUTPUT_OUTSIDE = 6 /**< Memory of the program's that is no input. */
+} lade_graph_output_kind;
+
+/** In place of a node's id: there is none. */
+#define LADE_GRAPH_NO_NODE INT64_MIN
+
+/** A buffer that is not valid any more, with counts that were not released. */
+typedef struct lade_graph_lost {
+  lade_graph_buffer buffer;
+  uint64_t tag; /**< Of the output. */
+  uint64_t run; /**< That made it. */
+  uint64_t step;
+  uint64_t output; /**< Its index there. */
+} lade_graph_lost;
+
+/** One run, for logs. Lists are borrowed during the callback. Fields are appended only. */
+typedef struct lade_graph_run_record {
+  size_t struct_size;
+  uint64_t run;  /**< Number of the run, from 1. */
+  uint64_t step; /**< Steps begun so far. */
+  lade_graph_function *function;
+  const char *name; /**< The function's. */
+  const uint64_t *key;
+  uint64_t key_count;
+  uint32_t status; /**< lade_status. */
+  uint32_t did;    /**< lade_graph_did. */
+  uint32_t
+      rule; /**< That decided what was done: 3 (mutated), 4 (warm-up), 5 (replay), 6 (limit), 7 (record); 0: an error before
+                         any did. Rule 2, and 5 without a match, end paths: `ended`. */
+  uint32_t ended;    /**< lade_graph_ended. */
+  uint32_t restored; /**< 1: the pool was brought to the state behind the path. */
+  uint32_t state;    /**< lade_graph_state, behind the run, as is `node`. */
+  int64_t node;      /**< Recordings 0, 1, ...; warm-ups -1, -2, ...; LADE_GRAPH_NO_NODE. */
+  int64_t evicted;   /**< The recording that went for this run; LADE_GRAPH_NO_NODE. */
+  const uint32_t
+      *why; /**< lade_graph_reason: of the candidates looked at last, oldest first, or why the run was eager. */
+  size_t why_count;
+  const uint32_t *carried; /**< Inputs that the path's end left behind, and that were copied out before. */
+  size_t carried_count;
+  const uint32_t *classes; /**< lade_graph_class of each input; none of eager runs and errors. */
+  size_t class_count;
+  const lade_graph_value *outputs;
+  const uint32_t *output_kinds; /**< lade_graph_output_kind of each. */
+  size_t output_count;
+  const lade_graph_lost *lost; /**< In order of creation. */
+  size_t lost_count;
+} lade_graph_run_record;
+
+/**
+ * Called behind each run that got as far as its function, errors included, in its thread, with no lock held; before the next one
+ * begins. It may call what does not change the tree: LADE_ERR_BUSY otherwise.
+ */
+typedef void (*lade_graph_log)(void *user, const lade_graph_run_record *record);
+
+/** Which runs are told. */
+typedef enum lade_graph_log_level {
+  LADE_GRAPH_LOG_OFF = 0,
+  LADE_GRAPH_LOG_EAGER = 1,   /**< Eager runs and errors. */
+  LADE_GRAPH_LOG_CHANGES = 2, /**< Also warm-ups and recordings. */
+  LADE_GRAPH_LOG_ALL = 3
+} lade_graph_log_level;
+
+/** Set who is told of runs. With LADE_GRAPH_LOG_ALL every candidate is looked at one by one, which costs time where there are many.
+ * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_FORKED. */
+LADE_API lade_status lade_graph_tree_log_set(lade_graph_tree *tree, lade_graph_log log, void *user,
+                                             lade_graph_log_level level);
+
+/** Where a tree stands. Fields are appended only. */
+typedef struct lade_graph_tree_state {
+  size_t struct_size;
+  uint32_t state;   /**< lade_graph_state. */
+  uint32_t pending; /**< 1: a backward call is expected. */
+  int64_t node;     /**< The last one of the path; LADE_GRAPH_NO_NODE. */
+  uint64_t depth;   /**< Nodes in the path. */
+  uint64_t runs;
+  uint64_t steps;
+  uint64_t nodes;   /**< Recordings. */
+  uint64_t buffers; /**< Valid ones. */
+  uint64_t alive;   /**< Memories of the path that valid buffers lie in. */
+  lade_device_pool_id pool;
+  lade_stream stream; /**< Of warm-ups and captures. Borrowed. */
+  uint32_t suspended; /**< 1 */
+  uint32_t reserved;  /**< 0 */
+} lade_graph_tree_state;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_graph_tree_state_init(lade_graph_tree_state *state) {
+  const lade_graph_tree_state zero = LADE_ZERO;
+  *state = zero;
+  state->struct_size = sizeof(lade_graph_tree_state);
+}
+
+/** Read where a tree stands. Threads: any; waits for a run of another thread; also from within bodies and callbacks. Errors:
+ * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+LADE_API lade_status lade_graph_tree_state_get(lade_graph_tree *tree, lade_graph_tree_state *state);
+
+/** Counters of a tree since its creation. Fields are appended only. */
+typedef struct lade_graph_tree_stats {
+  size_t struct_size;
+  uint64_t runs; /**< Those that succeeded: the sum of the four below. */
+  uint64_t eager_runs;
+  uint64_t warmups;
+  uint64_t recordings;
+  uint64_t replays;
+  uint64_t errors;
+  uint64_t ended_boundary;
+  uint64_t ended_dead;
+  uint64_t restores;
+  uint64_t evictions;
+  uint64_t carried; /**< Inputs. */
+  uint64_t carried_bytes;
+  uint64_t copied; /**< Inputs copied into the pool. */
+  uint64_t copied_bytes;
+  uint64_t overwritten;                         /**< Buffers that the end of a path took. */
+  uint64_t mismatches[LADE_GRAPH_REASON_COUNT]; /**< By lade_graph_reason, in looks in which nothing matched. */
+  uint64_t eager[LADE_GRAPH_REASON_COUNT];      /**< Eager runs, by reason. */
+  uint64_t checkpoints_failed;                  /**< Recordings that became warm-ups. */
+  uint64_t nodes;
+  uint64_t pool_reserved_bytes;
+  uint64_t pool_peak_bytes;   /**< The most that was handed out of the pool at once. */
+  uint64_t alone_bytes;       /**< What the recordings would need, each with a pool of its own. */
+  uint64_t saved_bytes;       /**< What of that sharing saves. */
+  uint64_t driver_bytes;      /**< Device memory that the driver took for the recordings. */
+  uint64_t metadata_bytes;    /**< Host memory of the recordings, checkpoints included. */
+  uint64_t checkpoint_blocks; /**< Blocks in all checkpoints. */
+} lade_graph_tree_stats;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_graph_tree_stats_init(lade_graph_tree_stats *stats) {
+  const lade_graph_tree_stats zero = LADE_ZERO;
+  *stats = zero;
+  stats->struct_size = sizeof(lade_graph_tree_stats);
+}
+
+/** Read the counters. As lade_graph_tree_state_get(). */
+LADE_API lade_status lade_graph_tree_stats_get(lade_graph_tree *tree, lade_graph_tree_stats *stats);
+
+/** An output of a node by its place in a path. */
+typedef struct lade_graph_position {
+  uint32_t depth;  /**< Of the node, from 0. */
+  uint32_t output; /**< Index. */
+} lade_graph_position;
+
+/** A recording. Lists are borrowed during the callback. Fields are appended only. */
+typedef struct lade_graph_node_info {
+  size_t struct_size;
+  int64_t id;
+  int64_t parent; /**< LADE_GRAPH_NO_NODE: it is a root. */
+  lade_graph_function *function;
+  const char *name; /**< The function's. */
+  const uint64_t *key;
+  uint64_t key_count;
+  const lade_graph_position *dead_before; /**< Dead when it was recorded, and alive when its parent was. */
+  size_t dead_before_count;
+  const lade_graph_position *dead_after; /**< That died in it. */
+  size_t dead_after_count;
+  const lade_graph_position *after; /**< Alive behind it. */
+  size_t after_count;
+  uint64_t replays;
+  uint64_t last_used;    /**< Number of the run. */
+  uint64_t alone_bytes;  /**< The most of the pool that its body held at once. */
+  uint64_t driver_bytes; /**< As measured when it was made. */
+  uint64_t input_count;
+  uint64_t output_count;
+} lade_graph_node_info;
+
+/** Called for each recording, by ascending id. Another status than LADE_OK ends the walk and is returned. */
+typedef lade_status (*lade_graph_node_visit)(void *user, const lade_graph_node_info *info);
+
+/** Show the recordings. As lade_graph_tree_state_get(); what the callback returns. In it the tree is as in a body. */
+LADE_API lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_visit visit, void *user);
+
+/** Takes a piece of a document. Another status than LADE_OK ends it and is returned. */
+typedef lade_status (*lade_graph_writer)(void *user, const void *data, size_t bytes);
+
+/** Write the tree as JSON: options, state, counters, functions, recordings with their inputs and outputs, the path with what is
+ * alive. docs/formats.md. As lade_graph_tree_nodes_each(); LADE_ERR_OUT_OF_HOST_MEMORY. */
+LADE_API lade_status lade_graph_tree_dump(lade_graph_tree *tree, lade_graph_writer writer, void *user);
+
+/** Check that the pool holds exactly what lives, and the tree's own invariants. Builds without NDEBUG do so behind each run.
+ * As lade_graph_tree_state_get(); LADE_ERR_INTERNAL names what is wrong; LADE_ERR_OUT_OF_HOST_MEMORY. */
+LADE_API lade_status lade_graph_tree_verify(lade_graph_tree *tree);
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/**
+ * Have the pool get at least so many bytes in one piece from the driver, before it grows by small ones.
+ *
+ * Threads: any; waits for a run. Errors: those of lade_device_alloc(); LADE_ERR_BUSY.
+ */
+LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes);
+
+/**
+ * Give back what no recording that is left ever used, and no valid buffer lies in.
+ *
+ * @param out_bytes  [out] NULL: not wanted. Untouched on error.
+ *
+ * Threads: any; waits for a run. Waits: for the runs' work, as lade_device_pool_trim(). Errors: those of that; LADE_ERR_BUSY.
+ */
+LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes);
+
+/* ---- For tests of programs --------------------------------------------------------------------------------------- */
+
+/** What can be let fail. */
+typedef enum lade_graph_fault {
+  LADE_GRAPH_FAULT_CALLBACK = 1 << 0, /**< At the end of the body: LADE_ERR_CALLBACK. */
+  LADE_GRAPH_FAULT_INSTANTIATE = 1 << 1,
+  LADE_GRAPH_FAULT_CHECKPOINT_GET = 1 << 2, /**< The recording becomes a warm-up. */
+  LADE_GRAPH_FAULT_CHECKPOINT_SET = 1 << 3, /**< The run becomes an eager one. */
+  LADE_GRAPH_FAULT_COPY = 1 << 4,           /**< Of inputs into the pool. */
+  LADE_GRAPH_FAULT_LAUNCH = 1 << 5          /**< The driver's: LADE_ERR_DRIVER. */
+} lade_graph_fault;
+
+/**
+ * Let the next run fail, so that a program can test what it does then. Faults of several calls add up. They are forgotten at that
+ * run's end, whether it came to them or not.
+ *
+ * Threads: any; waits for a run. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_BUSY, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t faults);
+
+/* ---- Single graphs ----------------------------------------------------------------------------------------------- */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LADE_GRAPH_H */
