@@ -382,7 +382,11 @@ typedef struct lade_publisher lade_publisher;
 
 /** Flags of lade_publish_options. */
 typedef enum lade_publish_flag {
-  LADE_PUBLISH_MANUAL = 1 /**< No thread: lade_publish_update() alone refreshes. Always so for parts on "sim". */
+  LADE_PUBLISH_MANUAL = 1, /**< No thread: lade_publish_update() alone refreshes. Always so for parts on "sim". */
+  /** Processes of the same user, and root, may take snapshots of the parts and turn their histories on and off, through a
+   * socket without a file. A thread of its own answers them; where refreshing is manual, it waits with what they ask for
+   * until lade_publish_update(). A history that a client turned on stays on until someone turns it off. */
+  LADE_PUBLISH_CONTROL = 2,
 } lade_publish_flag;
 
 /** Options of lade_publish; all zero means all defaults. */
@@ -440,6 +444,56 @@ LADE_API void lade_publisher_destroy(lade_publisher *publisher);
  * is none; LADE_ERR_TIMEOUT where it does not stand still to be copied; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 LADE_API lade_status lade_published_read(uint64_t process_id, uint32_t index, lade_snapshot **out);
+
+/**
+ * Have a process take a snapshot of the parts that it publishes with LADE_PUBLISH_CONTROL.
+ *
+ * @param process_id  Of a process of the same user, or any for root. It may be in a container: root alone reaches a process in
+ *                    another network namespace.
+ * @param index       Of its publishers, from 0 on.
+ * @param options     As of lade_snapshot_take(), without `describe`: the process names its frames. Borrowed for the call;
+ *                    NULL for defaults.
+ * @param wait_ms     How long to wait for it; at most 600,000. 0: 10,000.
+ * @param out         [out] Caller owns it until lade_snapshot_destroy(). Untouched on error.
+ *
+ * The process writes into memory of the caller's; it opens no file for that. What it wrote is checked as a file is.
+ *
+ * Threads: any. Waits: up to `wait_ms`. Errors: those of lade_published_read(); LADE_ERR_UNSUPPORTED for a publisher without
+ * control, or of another version; LADE_ERR_TIMEOUT, also where the process refreshes by hand and did not; LADE_ERR_CANCELLED
+ * where it destroys its publisher meanwhile; LADE_ERR_INVALID_ARGUMENT; those of lade_snapshot_take() there.
+ * Source: docs/inspect.md "Live"; unix(7).
+ */
+LADE_API lade_status lade_published_snapshot_take(uint64_t process_id, uint32_t index,
+                                                  const lade_snapshot_options *options, uint32_t wait_ms,
+                                                  lade_snapshot **out);
+
+/** Options of lade_published_history_set; all zero: histories off. */
+typedef struct lade_published_history_options {
+  size_t struct_size;
+  uint32_t enabled; /**< 1: record. 0: stop; rings are cleared. */
+  uint32_t level;   /**< lade_device_context_level: with more than LADE_CONTEXT_NEVER, call stacks (lade/stacks.h). */
+  uint64_t max_entries;  /**< Of each part's ring, as in lade_history_options. */
+  uint64_t max_bytes;    /**< The same. Both 0: 64 MiB. */
+  uint32_t max_frames;   /**< Of a stack; at most 64. 0: 16. */
+  uint32_t skip_actions; /**< As in lade_history_options. */
+} lade_published_history_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_published_history_options_init(lade_published_history_options *options) {
+  const lade_published_history_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_published_history_options);
+}
+
+/**
+ * Turn the histories of the parts that a process publishes with LADE_PUBLISH_CONTROL on or off, or change them: of all that
+ * have one, or of none.
+ *
+ * What the program itself had set is replaced. Else as lade_published_snapshot_take(). Errors: LADE_ERR_UNSUPPORTED also where
+ * no part has a history; those of lade_device_history_set() and lade_pinned_history_set() there.
+ */
+LADE_API lade_status lade_published_history_set(uint64_t process_id, uint32_t index,
+                                                const lade_published_history_options *options, uint32_t wait_ms);
 
 #ifdef __cplusplus
 }

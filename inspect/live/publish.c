@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +22,7 @@
 #include "base/lock.h"
 #include "base/options.h"
 #include "base/thread.h"
-#include "inspect/live/published.h"
+#include "inspect/live/control.h"
 #include "inspect/part.h"
 #include "runtime/ops.h"
 
@@ -43,6 +44,7 @@ struct lade_publisher {
   int fd;
   uint64_t process_id;
   uint32_t interval_ms;
+  ladei_control *control; /* NULL: no client is heard */
   atomic_flag refreshing;
   bool has_thread;
   pthread_t thread;
@@ -103,6 +105,7 @@ lade_status lade_publish_update(lade_publisher *publisher) {
   LADEI_TRY(process_check(publisher));
   int cancellation = ladei_cancellation_hold();
   lade_status status = values_refresh(publisher);
+  if (publisher->control != NULL) ladei_control_serve(publisher->control);
   ladei_cancellation_resume(cancellation);
   return status;
 }
@@ -158,6 +161,7 @@ static ladei_published_header header_plan(const lade_publisher *p, uint64_t text
                               .value_count = p->value_count,
                               .texts_bytes = texts_bytes};
   memcpy(h.magic, "LADEPUB\n", sizeof h.magic);
+  if (p->control != NULL) snprintf(h.control, sizeof h.control, "%s", ladei_control_name(p->control));
   h.parts_at = aligned(sizeof h);
   h.keys_at = h.parts_at + p->part_count * sizeof(ladei_published_part);
   h.texts_at = aligned(h.keys_at + p->value_count * sizeof(uint32_t));
@@ -245,6 +249,7 @@ static lade_status layout_create(lade_publisher *p) {
 /* --- create and destroy ------------------------------------------------------------------------------------------- */
 
 static void publisher_free(lade_publisher *p) {
+  ladei_control_destroy(p->control, p->process_id != (uint64_t)getpid());
   if (p->header != NULL) munmap(p->header, p->bytes);
   if (p->fd >= 0) close(p->fd);
   free(p->parts);
@@ -267,7 +272,8 @@ void lade_publisher_destroy(lade_publisher *publisher) {
   ladei_cancellation_resume(cancellation);
 }
 
-static lade_status publisher_start(lade_publisher *p, bool manual) {
+static lade_status publisher_start(lade_publisher *p, bool manual, bool control) {
+  if (control) LADEI_TRY(ladei_control_create(p->parts, p->part_count, manual, &p->control));
   LADEI_TRY(layout_create(p));
   LADEI_TRY(values_refresh(p));
   if (manual) return LADE_OK;
@@ -304,7 +310,7 @@ static lade_status publisher_create(const lade_part *parts, size_t count, const 
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_publish: no memory for %zu parts", count);
   else
     memcpy(p->parts, parts, count * sizeof *parts);
-  if (status == LADE_OK) status = publisher_start(p, manual);
+  if (status == LADE_OK) status = publisher_start(p, manual, (options->flags & LADE_PUBLISH_CONTROL) != 0);
   if (status == LADE_OK)
     *out = p;
   else
@@ -313,7 +319,7 @@ static lade_status publisher_create(const lade_part *parts, size_t count, const 
 }
 
 static lade_status options_check(const lade_publish_options *options) {
-  if ((options->flags & ~(uint32_t)LADE_PUBLISH_MANUAL) != 0)
+  if ((options->flags & ~(uint32_t)(LADE_PUBLISH_MANUAL | LADE_PUBLISH_CONTROL)) != 0)
     return ladei_error_argument("lade_publish", "options.flags", "a set of lade_publish_flag", "0x%x", options->flags);
   if (options->interval_ms == 0 || options->interval_ms >= LEAST_INTERVAL_MS) return LADE_OK;
   return ladei_error_argument("lade_publish", "options.interval_ms", "0 (1,000) or at least 10", "%u",

@@ -30,7 +30,7 @@ static bool range_fits(uint64_t at, uint64_t count, uint64_t row_bytes, uint64_t
 static lade_status header_check(const ladei_published_header *h, size_t bytes, uint64_t process_id) {
   enum { MOST_VALUES = 1 << 20 };
   if (memcmp(h->magic, "LADEPUB\n", sizeof h->magic) != 0) return refuse("the magic is not theirs");
-  if (h->version != LADEI_PUBLISHED_VERSION || h->header_bytes < sizeof *h)
+  if (h->version != LADEI_PUBLISHED_VERSION || h->header_bytes < LADEI_PUBLISHED_LEAST_BYTES)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "published counters: version %u; expected %d", h->version,
                        LADEI_PUBLISHED_VERSION);
   if (h->process_id != process_id) return LADE_NOT_READY;
@@ -132,13 +132,23 @@ static lade_status snapshot_build(const published_copy *c, lade_snapshot **out) 
   return status;
 }
 
-lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, lade_snapshot **out) {
+static ladei_published_about about_of(const ladei_published_header *h) {
+  ladei_published_about about = {
+      .process_id = h->process_id, .started_ns = h->started_ns, .interval_ms = h->interval_ms};
+  memcpy(about.control, h->control, sizeof about.control - 1);
+  return about;
+}
+
+lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, ladei_published_about *out_about,
+                                 lade_snapshot **out) {
   published_copy c = {.parts = NULL};
-  if (bytes < sizeof c.header) return refuse("shorter than a header");
-  memcpy(&c.header, data, sizeof c.header);
+  if (bytes < LADEI_PUBLISHED_LEAST_BYTES) return refuse("shorter than a header");
+  memcpy(&c.header, data, bytes < sizeof c.header ? bytes : sizeof c.header);
   LADEI_TRY(header_check(&c.header, bytes, process_id));
+  if (c.header.header_bytes < sizeof c.header) memset(c.header.control, 0, sizeof c.header.control);
   lade_status status = copy_take(data, &c);
   if (status == LADE_OK) status = snapshot_build(&c, out);
+  if (status == LADE_OK && out_about != NULL) *out_about = about_of(&c.header);
   copy_free(&c);
   return status;
 }
@@ -155,7 +165,7 @@ static bool link_is_published(int folder, const char *name) {
 }
 
 /* Memory that could shrink would kill its reader, so it must be sealed (L3). */
-static lade_status descriptor_read(int fd, uint64_t process_id, lade_snapshot **out) {
+static lade_status descriptor_read(int fd, uint64_t own_id, ladei_published_about *out_about, lade_snapshot **out) {
   struct stat stat;
   int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &stat) != 0 || stat.st_size <= 0)
@@ -164,19 +174,20 @@ static lade_status descriptor_read(int fd, uint64_t process_id, lade_snapshot **
   void *data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, errno, "published counters: cannot map %zu bytes", bytes);
-  lade_status status = ladei_published_copy(data, bytes, process_id, out);
+  lade_status status = ladei_published_copy(data, bytes, own_id, out_about, out);
   munmap(data, bytes);
   return status;
 }
 
 /* The publisher number *index, which counts down; LADE_NOT_READY where there is none. */
-static lade_status folder_search(DIR *folder, uint64_t process_id, uint32_t index, lade_snapshot **out) {
+static lade_status folder_search(DIR *folder, uint64_t own_id, uint32_t index, ladei_published_about *out_about,
+                                 lade_snapshot **out) {
   for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
     if (!link_is_published(dirfd(folder), entry->d_name)) continue;
     int fd = openat(dirfd(folder), entry->d_name, O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue; /* it has gone */
     lade_snapshot *found = NULL;
-    lade_status status = descriptor_read(fd, process_id, &found);
+    lade_status status = descriptor_read(fd, own_id, out_about, &found);
     close(fd);
     if (status == LADE_NOT_READY) continue; /* inherited by a fork */
     if (index-- > 0) {
@@ -189,7 +200,35 @@ static lade_status folder_search(DIR *folder, uint64_t process_id, uint32_t inde
   return LADE_NOT_READY;
 }
 
-static lade_status process_read(uint64_t process_id, uint32_t index, lade_snapshot **out) {
+uint64_t ladei_published_own_id(const char *status_text, uint64_t otherwise) {
+  const char *line = strstr(status_text, "\nNSpid:");
+  if (line == NULL) return otherwise;
+  uint64_t last = otherwise;
+  for (const char *at = line + sizeof "\nNSpid:" - 1; *at != '\n' && *at != '\0';) {
+    char *end;
+    unsigned long long number = strtoull(at, &end, 10);
+    if (end == at) break;
+    last = number;
+    at = end;
+    at += strspn(at, " \t");
+  }
+  return last;
+}
+
+/* A process in a container has other ids inside than outside, and publishes the one that it knows. */
+static uint64_t own_id_read(uint64_t process_id) {
+  char path[64], text[4096];
+  snprintf(path, sizeof path, "/proc/%llu/status", (unsigned long long)process_id);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return process_id;
+  ssize_t bytes = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[bytes < 0 ? 0 : bytes] = '\0';
+  return ladei_published_own_id(text, process_id);
+}
+
+static lade_status process_read(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
+                                lade_snapshot **out) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%llu/fd", (unsigned long long)process_id);
   DIR *folder = opendir(path);
@@ -197,15 +236,21 @@ static lade_status process_read(uint64_t process_id, uint32_t index, lade_snapsh
     int code = errno;
     return ladei_error(LADE_ERR_IO, code, "process %llu: %s: %s", (unsigned long long)process_id, path, strerror(code));
   }
-  lade_status status = folder_search(folder, process_id, index, out);
+  lade_status status = folder_search(folder, own_id_read(process_id), index, out_about, out);
   closedir(folder);
+  if (status == LADE_OK) (*out)->process_id = process_id;
+  return status;
+}
+
+lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
+                                 lade_snapshot **out) {
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = process_read(process_id, index, out_about, out);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
 lade_status lade_published_read(uint64_t process_id, uint32_t index, lade_snapshot **out) {
   if (out == NULL) return ladei_error_null("lade_published_read", "out");
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = process_read(process_id, index, out);
-  ladei_cancellation_resume(cancellation);
-  return status;
+  return ladei_published_find(process_id, index, NULL, out);
 }

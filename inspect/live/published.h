@@ -18,7 +18,10 @@
 #include "inspect/snapshot.h"
 
 #define LADEI_PUBLISHED_NAME "lade-published" /* as /proc/PID/fd shows it: "/memfd:lade-published (deleted)" */
-enum { LADEI_PUBLISHED_VERSION = 1 };
+enum {
+  LADEI_PUBLISHED_VERSION = 1,
+  LADEI_PUBLISHED_CONTROL_BYTES = 64, /* of the name of a socket, with its NUL */
+};
 
 typedef struct ladei_published_header {
   char magic[8]; /* "LADEPUB\n" */
@@ -33,7 +36,12 @@ typedef struct ladei_published_header {
   uint64_t parts_at, keys_at, texts_at, texts_bytes, values_at; /* from the header's begin */
   _Atomic(uint64_t) sequence;
   _Atomic(uint64_t) refreshed_ns; /* wall clock */
+  /* What earlier versions do not have; `header_bytes` tells. */
+  char control[LADEI_PUBLISHED_CONTROL_BYTES]; /* name of the abstract socket, without its first 0; "": none */
 } ladei_published_header;
+
+/* The header of the first release: what is behind it may be missing. */
+enum { LADEI_PUBLISHED_LEAST_BYTES = offsetof(ladei_published_header, control) };
 
 typedef struct ladei_published_part {
   uint32_t kind; /* lade_part_kind */
@@ -43,10 +51,27 @@ typedef struct ladei_published_part {
   uint64_t first_value, value_count;
 } ladei_published_part;
 
+/* What a reader may want to know beside the counters. */
+typedef struct ladei_published_about {
+  uint64_t process_id; /* as the process itself knows it: in a container, that of its namespace */
+  uint64_t started_ns;
+  uint32_t interval_ms; /* 0: by hand */
+  char control[LADEI_PUBLISHED_CONTROL_BYTES];
+} ladei_published_about;
+
 /*
  * Makes a snapshot of what is published in [data, data + bytes), which may change meanwhile and may be anything.
  * `process_id` is whose it is: another one in the header is LADE_NOT_READY, since a fork inherits what its parent publishes.
  */
-lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, lade_snapshot **out);
+lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t process_id, ladei_published_about *out_about,
+                                 lade_snapshot **out);
+
+/* lade_published_read() with the rest. `out_about` may be NULL. */
+lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
+                                 lade_snapshot **out);
+
+/* The last number of the line "NSpid:" in the text of /proc/PID/status: the process's id as it knows it. `otherwise`: there is
+ * no such line. */
+uint64_t ladei_published_own_id(const char *status_text, uint64_t otherwise);
 
 #endif /* LADE_INSPECT_LIVE_PUBLISHED_H */

@@ -161,8 +161,21 @@ static lade_status device_copy_part(void *object, const ladei_inspect_wanted *wa
   return status == LADE_OK ? settings_copy(allocator, snapshot) : status;
 }
 
+static lade_status device_history_set(void *object, const lade_history_options *options) {
+  return lade_device_history_set(object, options);
+}
+
+static const lade_history_options *device_history_options(const void *object) {
+  const lade_device_allocator *allocator = object;
+  const ladei_device_history_settings *settings =
+      atomic_load_explicit(&allocator->history.settings, memory_order_acquire);
+  return settings == NULL ? NULL : &settings->options;
+}
+
 const ladei_inspect_part_ops ladei_inspect_part_device = {.kind = "device",
                                                           .device = device_of,
                                                           .runtime = runtime_of,
                                                           .copy = device_copy_part,
-                                                          .counters = device_counters};
+                                                          .counters = device_counters,
+                                                          .history_set = device_history_set,
+                                                          .history_options = device_history_options};

@@ -205,8 +205,18 @@ static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wa
   return (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0 ? LADE_OK : events_copy(pool, wanted, snapshot);
 }
 
+static lade_status pinned_history_set(void *object, const lade_history_options *options) {
+  return lade_pinned_history_set(object, options);
+}
+
+static const lade_history_options *pinned_history_options(const void *object) {
+  return ladei_pinned_history_options(ladei_pinned_pool_recording(object));
+}
+
 const ladei_inspect_part_ops ladei_inspect_part_pinned = {.kind = "pinned",
                                                           .device = device_of,
                                                           .runtime = runtime_of,
                                                           .copy = pinned_copy_part,
-                                                          .counters = pinned_counters};
+                                                          .counters = pinned_counters,
+                                                          .history_set = pinned_history_set,
+                                                          .history_options = pinned_history_options};

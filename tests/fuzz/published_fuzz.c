@@ -61,8 +61,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (exact == NULL) return 0;
   memcpy(exact, &whole, bytes);
   lade_snapshot *snapshot = NULL;
-  lade_status status = ladei_published_copy(exact, bytes, PROCESS, &snapshot);
+  ladei_published_about about;
+  lade_status status = ladei_published_copy(exact, bytes, PROCESS, &about, &snapshot);
   FUZZ_CHECK((status == LADE_OK) == (snapshot != NULL));
+  if (snapshot != NULL) FUZZ_CHECK(memchr(about.control, '\0', sizeof about.control) != NULL);
   if (snapshot != NULL) FUZZ_CHECK(snapshot->counters.count <= whole.header.value_count * snapshot->parts.count);
   lade_snapshot_destroy(snapshot);
   free(exact);

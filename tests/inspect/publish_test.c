@@ -170,7 +170,7 @@ static void *published_bytes(size_t *out_bytes) {
 
 static lade_status copy_status(const void *data, size_t bytes) {
   lade_snapshot *snapshot = NULL;
-  lade_status status = ladei_published_copy(data, bytes, (uint64_t)getpid(), &snapshot);
+  lade_status status = ladei_published_copy(data, bytes, (uint64_t)getpid(), NULL, &snapshot);
   lade_snapshot_destroy(snapshot);
   return status;
 }
