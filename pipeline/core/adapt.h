@@ -62,6 +62,9 @@ typedef struct ladei_pipe_window {
 
 void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most);
 
+/* Chunks to files through the page cache; Note [Writers]. */
+enum { LADEI_PIPE_CHUNK_TO_FILE = 512 << 10 };
+
 /* Of WRITE orders of one transfer to so many files through the page cache: Note [Writers]. `most` is not 0. */
 void ladei_pipe_writers_init(ladei_pipe_window *window, size_t files, unsigned most);
 

@@ -190,10 +190,18 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return found;
 }
 
-/* Of the ring's, where no other transfer uses them: what has landed would only wait there. */
+/* No transfer of the ring writes elsewhere. */
+static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_core_transfer *other = TAILQ_FIRST(&ring->queue);
+  while (other != NULL && (other == transfer || (other->sink != 0 && other->sink == transfer->sink)))
+    other = TAILQ_NEXT(other, link);
+  return other == NULL;
+}
+
+/* Of the ring's, where none but this sink uses them: what has landed would only wait there. */
 static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  bool alone = TAILQ_FIRST(&ring->queue) == transfer && TAILQ_NEXT(transfer, link) == NULL;
-  return alone && transfer->writers != 0 && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
+  bool alone = transfer->writers != 0 && sink_is_only_one(ring, transfer);
+  return alone && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
 }
 
 /* What is stalled in others comes on top of what the transfer may have. */

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "pipeline/endpoints/files.h"
 
 /* Files of the transfer so far, each at a place that follows from what it was opened as. */
@@ -158,7 +159,7 @@ static uint64_t sink_number(const ladei_pipe_storage_file *file) {
   return (((uint64_t)facts.st_dev << 40) ^ (uint64_t)facts.st_ino) | UINT64_C(1) << 63;
 }
 
-/* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used. */
+/* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used, and chunks are as it says. */
 static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
   size_t files = 0;
   if (ticket->to_device || ticket->cufile || !pipeline->readers_chosen || !pipeline->driver->threads) return;
@@ -168,6 +169,8 @@ static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
     files++;
   }
   if (files == 0) return;
+  if (pipeline->chunk_adapts)
+    ticket->transfer.chunk_bytes = ladei_size_min(ticket->transfer.chunk_bytes, LADEI_PIPE_CHUNK_TO_FILE);
   ladei_pipe_writers_init(&ticket->writers, files, pipeline->options.readers);
   ticket->transfer.writers = ticket->writers.size;
   ticket->transfer.sink = files == 1 ? sink_number(ticket->files) : 0;

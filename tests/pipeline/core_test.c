@@ -476,6 +476,30 @@ LADE_TEST(PipelineCore, TransfersToOneSinkShareItsWriters) {
   }
 }
 
+/* Of several transfers to one file, queued behind each other, each had as many blocks as there are threads. */
+LADE_TEST(PipelineCore, TransfersToOneSinkNeedNoMoreBlocksThanOne) {
+  enum { DEPTH = 16, WINDOW = 12, AHEAD = 3 };
+  for (uint64_t same = 0; same < 2; same++) {
+    ladei_pipe_core core;
+    ladei_pipe_order writes[DEPTH];
+    ladei_pipe_core_transfer first = {.bytes = 100, .chunk_bytes = 1, .writers = 2, .sink = 7};
+    ladei_pipe_core_transfer second = {.bytes = 100, .chunk_bytes = 1, .writers = 2, .sink = same ? 7 : 8};
+    LADE_ASSERT_OK(ladei_pipe_core_init(&core, DEPTH));
+    ladei_pipe_core_set_window(&core.rings[1], WINDOW);
+    core.rings[1].ahead = AHEAD;
+    ladei_pipe_core_submit(&core, &first, LADE_TO_HOST);
+    ladei_pipe_core_submit(&core, &second, LADE_TO_HOST);
+    unsigned out = writes_gather(&core, writes, 0);
+    LADE_EXPECT_EQ_UINT(core.counters.blocks_peak, same ? 2 + AHEAD : WINDOW + AHEAD);
+    while (out > 0) {
+      (void)ladei_pipe_core_complete(&core, &writes[--out], LADE_OK, NULL);
+      out = writes_gather(&core, writes, out);
+    }
+    LADE_EXPECT(first.finished && second.finished);
+    ladei_pipe_core_destroy(&core);
+  }
+}
+
 /* A ring grows only when its slots are all busy: with each copy done at once, one block serves a whole transfer. */
 LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_pipe_core core;

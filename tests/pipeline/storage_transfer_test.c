@@ -321,8 +321,39 @@ static unsigned writers_of(scene *s, lade_endpoint host) {
   return writers;
 }
 
+/* The bug: 20 blocks of 4.9 MiB left the processor's cache before they were written. Of an engine that is a device, chunks to the
+ * page cache are short; to memory, and where the program says how long they are, they are as long as ever. */
+LADE_TEST(StorageTransfer, ChunksToAFileAreShort) {
+  enum { BYTES = 8 << 20, CHUNK_GIVEN = 2 << 20, TO_FILE = 512 << 10 };
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "out.bin");
+  char *memory = malloc(BYTES);
+  for (int given = 0; given < 2; given++) {
+    lade_pipeline_options options;
+    fixture f;
+    lade_pipeline_options_init(&options);
+    options.chunk_bytes = given ? CHUNK_GIVEN : 0;
+    if (!fixture_open(&f, "cpu", BYTES, &options)) return;
+    f.pipeline->chunk_adapts = !given; /* as where engines are no threads */
+    for (int to_file = 0; to_file < 2; to_file++) {
+      lade_endpoint host = to_file ? lade_endpoint_path(path, 0, 0) : lade_endpoint_memory(memory);
+      lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, host, BYTES);
+      lade_ticket *ticket;
+      LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+      LADE_EXPECT_EQ_UINT(ticket->transfer.chunk_bytes, given ? CHUNK_GIVEN : to_file ? TO_FILE : BYTES / 8);
+      LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+      lade_ticket_release(ticket);
+    }
+    fixture_close(&f);
+  }
+  free(memory);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
 /* The bug: 12 threads waited for the lock of one file, at 2.1 core-seconds per GiB. */
-LADE_TEST(StorageTransfer, TwoThreadsWriteAFileAtFirst) {
+LADE_TEST(StorageTransfer, OneThreadWritesAFileAtFirst) {
   scene s;
   char *memory = malloc(DEVICE_BYTES);
   if (!scene_open(&s, "pread")) return;
@@ -330,12 +361,12 @@ LADE_TEST(StorageTransfer, TwoThreadsWriteAFileAtFirst) {
   LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, 0)), 0); /* threads that were asked for */
   s.f.pipeline->readers_chosen = true;
   s.f.pipeline->options.readers = 12;
-  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, 0)), 2);
-  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC)), 2);
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, 0)), 1);
+  LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_path(s.out, 0, LADE_FILE_ATOMIC)), 1);
   LADE_EXPECT_EQ_UINT(writers_of(&s, lade_endpoint_memory(memory)), 0);
   uint64_t refused = fixture_info(&s.f).direct_refused;
   unsigned past_cache = writers_of(&s, lade_endpoint_path(s.out, 0, LADE_FILE_DIRECT));
-  LADE_EXPECT_EQ_UINT(past_cache, fixture_info(&s.f).direct_refused > refused ? 2 : 0);
+  LADE_EXPECT_EQ_UINT(past_cache, fixture_info(&s.f).direct_refused > refused ? 1 : 0);
   s.f.pipeline->options.readers = readers;
   free(memory);
   scene_close(&s);
