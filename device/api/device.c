@@ -28,6 +28,7 @@
 #include "device/share/shared.h"
 #include "device/state/checks.h"
 #include "device/state/latency.h"
+#include "device/state/tally.h"
 #include "device/state/thread_caches.h"
 #include "runtime/last_stream.h"
 
@@ -60,6 +61,28 @@ static lade_status free_operation(lade_device_allocator *allocator, void *pointe
   LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
 }
 
+typedef lade_status (*attended_function)(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                         void **out);
+
+/* With the latencies and tallies there are. */
+static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out,
+                                  attended_function function) {
+  ladei_device_tally_entry *entry = NULL;
+  void *pointer = NULL;
+  lade_status status = LADE_OK;
+  if (ladei_device_tally_any(allocator)) status = ladei_device_tally_prepare("lade_device_alloc", &entry);
+  if (status != LADE_OK) return status;
+  ladei_latency_mark mark = ladei_latency_begin(allocator);
+  status = function(allocator, bytes, stream, &pointer);
+  ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
+  if (status == LADE_OK && entry != NULL)
+    status = ladei_device_tally_allocated(allocator, entry, pointer, stream);
+  else
+    ladei_device_tally_discard(entry);
+  if (status == LADE_OK) *out = pointer;
+  return status;
+}
+
 static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *allocator, size_t bytes,
                                                        lade_stream stream, void **out) {
   lade_status status = alloc_check(allocator, bytes, out, "lade_device_alloc");
@@ -68,10 +91,7 @@ static __attribute__((noinline)) lade_status alloc_any(lade_device_allocator *al
     *out = NULL;
     return LADE_OK;
   }
-  ladei_latency_mark mark = ladei_latency_begin(allocator);
-  status = alloc_operation(allocator, bytes, stream, out);
-  ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
-  return status;
+  return alloc_attended(allocator, bytes, stream, out, alloc_operation);
 }
 
 lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
@@ -88,10 +108,7 @@ lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, 
     *out = NULL;
     return LADE_OK;
   }
-  ladei_latency_mark mark = ladei_latency_begin(allocator);
-  status = raw_alloc_operation(allocator, bytes, stream, out);
-  ladei_latency_end(allocator, mark, LADEI_LATENCY_ALLOC);
-  return status;
+  return alloc_attended(allocator, bytes, stream, out, raw_alloc_operation);
 }
 
 lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
@@ -105,9 +122,16 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
+  ladei_device_tally_entry *entry = NULL;
+  if (ladei_device_tally_any(allocator)) status = ladei_device_tally_take(allocator, pointer, &entry);
+  if (status != LADE_OK) return status;
   ladei_latency_mark mark = ladei_latency_begin(allocator);
   status = free_operation(allocator, pointer);
   ladei_latency_end(allocator, mark, LADEI_LATENCY_FREE);
+  if (status != LADE_OK)
+    ladei_device_tally_put_back(allocator, entry);
+  else
+    ladei_device_tally_discard(entry);
   return status;
 }
 
@@ -384,6 +408,12 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   if (allocator->scope_count > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: %llu scopes of pools are open",
                        allocator->device, (unsigned long long)allocator->scope_count);
+  }
+  uint64_t users = atomic_load_explicit(&allocator->users, memory_order_acquire);
+  if (users > 0 && blocks == 0 && captures == 0) {
+    return ladei_error(LADE_ERR_BUSY, 0,
+                       "lade_device_allocator_destroy: device %d: graphs, and pools that they keep, name it %llu times",
+                       allocator->device, (unsigned long long)users);
   }
   if (blocks == 0 && captures == 0 && !open) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0,

@@ -70,6 +70,7 @@ typedef struct ladei_device_ipc_mapping ladei_device_ipc_mapping;       /* ipc.c
 typedef struct ladei_device_shared_mapping ladei_device_shared_mapping; /* shared.c */
 typedef struct ladei_device_thread_caches ladei_device_thread_caches;   /* thread_caches.c */
 typedef struct ladei_device_provider_call ladei_device_provider_call;   /* provider.c */
+typedef struct ladei_device_tally ladei_device_tally;                   /* tally.c */
 
 struct lade_device_allocator {
   /* Constant. */
@@ -120,7 +121,7 @@ struct lade_device_allocator {
   ladei_device_history history;
   atomic_bool watched;                      /* heap.listener is set; written under the lock, as the two below */
   atomic_bool timed;                        /* latencies are counted */
-  atomic_bool attended;                     /* either: hot calls look at this alone */
+  atomic_bool attended;                     /* either, or there are tallies: hot calls look at this alone */
   struct ladei_device_latencies *latencies; /* latency.h */
 
   /* For the recounts of builds without NDEBUG (device.c). */
@@ -150,6 +151,11 @@ struct lade_device_allocator {
   ladei_device_provider_call *provider_calls; /* under way */
 
   ladei_device_thread_caches *thread_caches; /* NULL: none. Constant from open to close */
+
+  ladei_device_tally *tallies; /* of captures whose code runs, the newest first */
+  atomic_size_t tally_count;   /* their number; written under the lock */
+  /* Graphs, and pools that graphs keep, which name the allocator: it lives as long. Given back as the last access. */
+  _Atomic(uint64_t) users;
 };
 
 /* One allocation on its way through the slow path. */
@@ -170,11 +176,19 @@ static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
 }
 
-/* After a change of `watched` or `timed`. Lock held. */
+/* After a change of `watched`, `timed` or `tallies`. Lock held. */
 static inline void ladei_device_attended_update(lade_device_allocator *allocator) {
   bool attended = atomic_load_explicit(&allocator->watched, memory_order_relaxed) ||
-                  atomic_load_explicit(&allocator->timed, memory_order_relaxed);
+                  atomic_load_explicit(&allocator->timed, memory_order_relaxed) || allocator->tallies != NULL;
   atomic_store_explicit(&allocator->attended, attended, memory_order_relaxed);
+}
+
+/* Another object names the allocator, or does so no more: the last access that it makes, at any time, from any thread. */
+static inline void ladei_device_allocator_acquire(lade_device_allocator *allocator) {
+  atomic_fetch_add_explicit(&allocator->users, 1, memory_order_relaxed);
+}
+static inline void ladei_device_allocator_release(lade_device_allocator *allocator) {
+  atomic_fetch_sub_explicit(&allocator->users, 1, memory_order_release);
 }
 
 /* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one, too. Lock
