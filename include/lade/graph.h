@@ -672,7 +672,236 @@ typedef enum lade_graph_fault {
  */
 LADE_API lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t faults);
 
-/* ---- Single graphs ----------------------------------------------------------------------------------------------- */
+/* ---- Single graphs -----------------------------------------------------------------------------------------------
+ *
+ * One graph around code that queues work on streams: captured, launched as often as wanted, captured anew when its addresses
+ * or shapes change. Its memory comes from a pool that stays as long as anything may launch the graph.
+ *
+ *   static lade_status decode(lade_stream stream, void *user) { ... copies, fills, kernels on stream ... }
+ *
+ *   lade_graph *graph;
+ *   lade_graph_options options;
+ *   lade_graph_options_init(&options);
+ *   options.stream = stream;
+ *   lade_graph_capture(allocator, &options, decode, &model, &graph);
+ *   for (...) lade_graph_launch(graph, stream);
+ *   lade_graph_update(graph, decode, &other_model, &in_place);
+ *   lade_graph_destroy(graph, true);
+ *
+ * *Memory.* While the code of a capture runs, allocations on its streams come from the graph's pool; what is allocated and freed
+ * there serves the graph at each launch, and no one else. What is not freed is the program's: outputs, say, which a launch
+ * writes anew, until lade_device_free(). The pool has one use for the graph, which the driver gives back when the native graph, all
+ * executable graphs made of it and their launches are gone, whoever destroys them.
+ *
+ * *The code of a capture* may allocate on the capture's streams alone, and free what it allocated alone; in its own thread another
+ * call of lade_device_alloc() or lade_device_free() is refused with LADE_ERR_CAPTURE, and so is the capture in the end. Streams
+ * that it forks are joined to the capture's again before it ends. It waits for no stream of the capture. Whatever it does wrong, the
+ * call that ends the capture names it, and nothing is left: no capture, no route, no use of the pool, no block.
+ *
+ * *Sharing a pool.* Graphs of one pool use the same memory for what they allocate and free, as far as they were captured on the same
+ * stream: blocks belong to streams. So the program does not let two of them run at once, and reads what one wrote to memory that
+ * it had freed before another one runs. Outputs that were not freed are no other graph's.
+ *
+ * *Launches* of one graph run one behind the other, on whatever streams, also across updates. Blocks that a launch on another stream
+ * than the capture's uses are not noted for it: lade_device_record_stream().
+ *
+ * Pinned blocks of lade_pinned_alloc() that a capture uses stay in use until the graph is gone, or updated by a capture that does
+ * not use them (lade_pinned_record_event()).
+ */
+
+/** A captured or adopted graph, ready to be launched. */
+typedef struct lade_graph lade_graph;
+/** A capture under way. */
+typedef struct lade_graph_capture_state lade_graph_capture_state;
+
+/** The code of a capture: queues work on the stream. Called once for each capture, in the caller's thread, with no lock held. Another
+ * status than LADE_OK fails the capture. */
+typedef lade_status (*lade_graph_work)(lade_stream stream, void *user);
+
+/** Which calls of the program a capture forbids, as the driver's capture modes say it. */
+typedef enum lade_graph_strictness {
+  LADE_GRAPH_THREAD_LOCAL = 0, /**< Unsafe ones of the thread that began it. */
+  LADE_GRAPH_GLOBAL = 1,       /**< Those of other threads, too: they break the capture. */
+  LADE_GRAPH_RELAXED = 2       /**< None; another thread may end the capture. */
+} lade_graph_strictness;
+
+/** Flags of lade_graph_options. */
+typedef enum lade_graph_flag {
+  LADE_GRAPH_BORROW_NATIVE =
+      1 << 0 /**< lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after
+                               the call. The pool stays until it does. */
+} lade_graph_flag;
+
+/** Options of a graph; all zero means all defaults. */
+typedef struct lade_graph_options {
+  size_t struct_size;
+  lade_device_pool_id
+      pool; /**< Where the memory of captures comes from. {0, 0}: a pool of the graph's own. An id that no pool has: one
+                                 is made. Of adopted graphs: see there. */
+  lade_stream
+      stream; /**< Of captures: the one that begins them. Of the allocator's device, not the legacy default stream. It
+                                 lives as long as the graph is updated; memory belongs to it, so retire it before it is destroyed
+                                 (lade_device_stream_retire()). NULL: adopted graphs alone. */
+  const lade_stream
+      *streams; /**< Further streams that captures fork to, whose allocations come from the pool, too. Copied. */
+  uint64_t stream_count; /**< At most 63. */
+  uint32_t strictness;   /**< lade_graph_strictness. */
+  uint32_t flags;        /**< Set of lade_graph_flag. */
+} lade_graph_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_graph_options_init(lade_graph_options *options) {
+  const lade_graph_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_graph_options);
+}
+
+/**
+ * Capture what a function queues, and make it ready for launches.
+ *
+ * @param allocator  Borrowed; outlives the graph: its destruction is LADE_ERR_BUSY as long as graphs, or what the driver keeps of
+ *                   them, name it. Of the native backend, without LADE_DEVICE_UNCACHED.
+ * @param options    Borrowed for the call.
+ * @param work       The code of the capture.
+ * @param user       Given to it.
+ * @param out        [out] Caller owns it until lade_graph_destroy(). Untouched on error.
+ *
+ * Threads: any. Waits: for other threads that give memory back. Stream order: nothing runs.
+ * Errors, with nothing left behind: LADE_ERR_CALLBACK where the function failed, its status and words in the text; LADE_ERR_CAPTURE where
+ * it left the capture invalid, forked a stream and did not join it, or made a call that was refused, where the stream captures
+ * already, and where the pool is captured into; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_UNSUPPORTED where allocator or runtime
+ * have no pools or graphs; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_OUT_OF_DEVICE_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED;
+ * LADE_ERR_DRIVER with what the driver refused.
+ * Source: docs/graphs.md "Single graphs"; CUDA Driver API, Stream Management, cuStreamBeginCapture.
+ */
+LADE_API lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_graph_options *options,
+                                        lade_graph_work work, void *user, lade_graph **out);
+
+/**
+ * The same for code without a callback: what is queued from here to lade_graph_capture_end() is captured. The calling thread is that
+ * of the capture's code.
+ *
+ * @param out  [out] Caller ends or aborts it. Untouched on error.
+ *
+ * As lade_graph_capture(), for what goes wrong so far.
+ */
+LADE_API lade_status lade_graph_capture_begin(lade_device_allocator *allocator, const lade_graph_options *options,
+                                              lade_graph_capture_state **out);
+
+/**
+ * End a capture, and make it ready for launches.
+ *
+ * @param state  Taken, also on error, but for errors of another thread and LADE_ERR_INVALID_ARGUMENT.
+ * @param out    [out] As lade_graph_capture().
+ *
+ * Threads: the one that began it; any with LADE_GRAPH_RELAXED. Another one: LADE_ERR_CAPTURE, the capture goes on.
+ * Errors: those of lade_graph_capture(); LADE_ERR_INVALID_ARGUMENT for a capture of lade_graph_update_begin().
+ */
+LADE_API lade_status lade_graph_capture_end(lade_graph_capture_state *state, lade_graph **out);
+
+/** End a capture, also of an update, and drop what it captured: nothing is left of it. NULL does nothing. State, threads and their error
+ * as lade_graph_capture_end(). */
+LADE_API lade_status lade_graph_capture_abort(lade_graph_capture_state *state);
+
+/**
+ * Make a graph that the program built ready for launches: with nodes that no capture makes, say (conditional ones, memory, graphs
+ * within graphs).
+ *
+ * @param pool           That the memory is from which the graph uses; in use. It gets another use, which the native graph keeps until it,
+ *                       all executable graphs made of it from now on and their launches are gone. {0, 0}: none; the program
+ *                       keeps the memory itself.
+ * @param native_graph   A CUgraph, complete. Taken on success, unless LADE_GRAPH_BORROW_NATIVE.
+ * @param options        Borrowed for the call; NULL for defaults. options.pool is not looked at.
+ * @param out            [out] As lade_graph_capture().
+ *
+ * Threads: any, none using the native graph. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY; what the driver
+ * refuses the graph with; the rest as lade_graph_capture().
+ */
+LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_id pool, void *native_graph,
+                                      const lade_graph_options *options, lade_graph **out);
+
+/**
+ * Capture again, and let launches from now on do what was captured. Where the new graph has the same nodes but for their
+ * parameters, the executable graph is updated in place; else, or where the driver cannot, another one takes its place.
+ *
+ * The graph stays as it was, and may be launched by other threads, until the new one is complete. Memory that the former capture
+ * allocated and freed serves the new one; what it left allocated is the program's as before.
+ *
+ * @param out_in_place  [out] Whether it was updated in place. NULL: not wanted. Untouched on error.
+ *
+ * Threads: any; a launch waits for the end of an update, not for its code. Waits: for the device, where the graph is replaced and the
+ * stream of its last launch is destroyed.
+ * Stream order: launches queued before are as they were; later ones come behind them.
+ * Errors, with the graph as it was: those of lade_graph_capture(); LADE_ERR_CAPTURE also while another update captures, and where the
+ * graph is to be replaced while the stream of its last launch captures; LADE_ERR_INVALID_ARGUMENT for a graph without options.stream.
+ */
+LADE_API lade_status lade_graph_update(lade_graph *graph, lade_graph_work work, void *user, bool *out_in_place);
+
+/** The same for code without a callback, as lade_graph_capture_begin(). The graph is not destroyed before the end. */
+LADE_API lade_status lade_graph_update_begin(lade_graph *graph, lade_graph_capture_state **out);
+/** End the capture of an update. As lade_graph_update() and lade_graph_capture_end(). */
+LADE_API lade_status lade_graph_update_end(lade_graph_capture_state *state, bool *out_in_place);
+
+/** The same with a graph that the program built, and the pool of its memory, as in lade_graph_adopt(): taken on success if the
+ * graph's native graphs are. */
+LADE_API lade_status lade_graph_update_native(lade_graph *graph, lade_device_pool_id pool, void *native_graph,
+                                              bool *out_in_place);
+
+/**
+ * Queue a launch.
+ *
+ * @param stream  Of the allocator's device. It need not be the capture's.
+ *
+ * Threads: any; launches of one graph come one after the other. Waits: for another thread's launch or update. Stream order: after the
+ * work queued on `stream` so far, and after earlier launches of the graph on whatever stream.
+ * Errors, nothing queued: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; on a capturing stream, and else,
+ * what the driver refused.
+ */
+LADE_API lade_status lade_graph_launch(lade_graph *graph, lade_stream stream);
+
+/**
+ * The driver's handles: for tools, and for what lade does not do. Valid until the next update, or destruction. The program may make
+ * executable graphs of the native graph, and launch all of them: the pool stays for them.
+ *
+ * @param out_graph, out_exec  [out] A CUgraph, NULL where it is the program's; a CUgraphExec. NULL: not wanted.
+ *
+ * Threads: any. Waits: for another thread's launch or update. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ */
+LADE_API lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec);
+
+/** What a graph is, and what happened to it. Fields are appended only. */
+typedef struct lade_graph_info {
+  size_t struct_size;
+  lade_device_pool_id pool; /**< {0, 0}: none. */
+  uint64_t launches;        /**< Queued so far. */
+  uint64_t updates;         /**< In place. */
+  uint64_t replacements;    /**< Updates in which the executable graph was replaced. */
+  uint32_t adopted;         /**< 1 */
+  uint32_t reserved;        /**< 0 */
+} lade_graph_info;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_graph_info_init(lade_graph_info *info) {
+  const lade_graph_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_graph_info);
+}
+
+/** Read them. As lade_graph_native(). */
+LADE_API lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info);
+
+/**
+ * Destroy a graph. NULL does nothing. Blocks that its captures left allocated stay the program's.
+ *
+ * @param graph  Taken on success.
+ * @param wait   false: launches under way end by themselves, and the pool's use with them. true: return when the work queued so far on the
+ *               stream of the last launch has ended, and the pool's use is given back, unless handles were lent (lade_graph_native()) or
+ *               the native graph is the program's.
+ *
+ * Threads: excludes every other call on it. Errors, with the graph still to be destroyed: LADE_ERR_CAPTURE while the stream
+ * of the last launch captures, and wait; LADE_ERR_BUSY while an update of it is open; LADE_ERR_FORKED; what the driver refused.
+ */
+LADE_API lade_status lade_graph_destroy(lade_graph *graph, bool wait);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Holds: a pool stays as long as anything may run a graph captured into it, whoever destroys the graph.
+ *
+ *   lade_graph --maker--> hold <--user object-- native graph, executable graphs, launches in flight
+ *                          | one use of the pool, and the allocator
+ *                          '-- given back by whoever comes first: the user object's end, or the maker who knows better
+ *
+ * The driver ends a user object on a thread of its own, some time after the last reference went. A maker that has waited for the
+ * launches and destroyed all that was made cancels the hold, so that the pool is free when its call returns.
+ *
+ * I1  The use is given back exactly once: by whoever finds `armed` and clears it.
+ * I2  A hold has two owners, the maker and the user object; the last one frees it.
+ * I3  The end of a user object makes no driver call (lade_device_pool_release() makes none) and waits for nothing but the allocator's
+ *     lock. The allocator lives until its last access, which is ladei_device_allocator_release().
+ * Locks: none.
+ */
+#include "graph/single/hold.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+struct ladei_graph_hold {
+  lade_device_allocator *allocator;
+  lade_device_pool_id pool;
+  atomic_bool armed;
+  atomic_int owners;
+};
+
+static void hold_release(ladei_graph_hold *hold) {
+  if (atomic_fetch_sub_explicit(&hold->owners, 1, memory_order_acq_rel) == 1) free(hold);
+}
+
+/* I1 */
+static void hold_give_back(ladei_graph_hold *hold) {
+  if (!atomic_exchange(&hold->armed, false)) return;
+  (void)lade_device_pool_release(hold->allocator, hold->pool);
+  ladei_device_allocator_release(hold->allocator);
+}
+
+/* Destructor of the user object: on a thread of the driver. */
+static void hold_end(void *user) {
+  ladei_graph_hold *hold = user;
+  hold_give_back(hold);
+  hold_release(hold);
+}
+
+static ladei_graph_hold *hold_make(lade_device_allocator *allocator, lade_device_pool_id pool) {
+  ladei_graph_hold *hold = calloc(1, sizeof *hold);
+  if (hold == NULL) return NULL;
+  hold->allocator = allocator;
+  hold->pool = pool;
+  atomic_init(&hold->armed, false);
+  atomic_init(&hold->owners, 2);
+  return hold;
+}
+
+lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_pool_id pool, ladei_graph graph,
+                                 ladei_graph_hold **out) {
+  ladei_lock_assert_none_held();
+  const lade_runtime *runtime = allocator->runtime;
+  ladei_user_object object;
+  ladei_graph_hold *hold = hold_make(allocator, pool);
+  if (hold == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph: no memory for %zu bytes", sizeof *hold);
+  lade_status status = runtime->ops->user_object_create(runtime->self, hold_end, hold, &object);
+  if (status != LADE_OK) {
+    free(hold);
+    return status;
+  }
+  status = runtime->ops->graph_retain_user_object(runtime->self, graph, object);
+  if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)runtime->ops->user_object_release(runtime->self, object); /* hold_end follows, and finds it not armed */
+    ladei_error_restore(&first);
+    hold_release(hold);
+    return status;
+  }
+  ladei_device_allocator_acquire(allocator);
+  atomic_store(&hold->armed, true);
+  *out = hold;
+  return LADE_OK;
+}
+
+void ladei_graph_hold_cancel(ladei_graph_hold *hold) {
+  if (hold == NULL) return;
+  hold_give_back(hold);
+  hold_release(hold);
+}
+
+void ladei_graph_hold_drop(ladei_graph_hold *hold) {
+  if (hold != NULL) hold_release(hold);
+}
+
+bool ladei_graph_hold_over(const ladei_graph_hold *hold) { return !atomic_load(&hold->armed); }

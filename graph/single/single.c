@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Single graphs: the public calls.
+ *
+ *   capture   session: open -> work -> close --> native graph --tie--> hold --instantiate--> version
+ *   adopt     the program's native graph ------------'
+ *   update    session or the program's graph --> native graph --tie--> hold --exec update, or instantiate--> the current version,
+ *                                                                          the former one is spent
+ *
+ * A version is a native graph, the executable graph that launches use, and the hold of its pool. In an update in place the executable
+ * graph goes from the former version to the new one, and the driver has it keep the new native graph's user objects in place of the
+ * former one's, once launches under way have ended.
+ *
+ * I1  Everything up to the commit of an update makes things that nobody else sees; the commit changes pointers alone. So a failure at
+ *     any step leaves the graph as it was.
+ * I2  An executable graph is in one driver call at a time: the driver does not serialise them. Who makes one has the turn.
+ * I3  Launches come one behind the other on the device. The driver sees to it for one executable graph; behind a replacement the
+ *     first launch on another stream waits for `fence`, recorded behind the last launch of the former one.
+ * I4  What the driver refused to take back is spent, and offered again by each update and by the destruction.
+ * I5  The allocator lives longer than the graph (ladei_device_allocator_acquire()) and its holds.
+ * Locks: the graph's lock (a leaf) guards the turn alone; everything else is of who has the turn, or of the destruction. No driver
+ * call is made under it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/thread.h"
+#include "device/native/capture_mode.h"
+#include "device/state/checks.h"
+#include "graph/single/session.h"
+#include "lade/graph.h"
+
+typedef struct graph_version {
+  struct graph_version *next; /* of the spent ones */
+  ladei_graph native;         /* NULL: the program's, or gone */
+  ladei_graph_exec exec;      /* NULL: of a later version, or gone */
+  ladei_graph_hold *hold;     /* NULL: of no pool, or over */
+  lade_device_pool_id pool;
+  bool lent; /* the program may have launches of its own under way */
+} graph_version;
+
+struct lade_graph {
+  lade_device_allocator *allocator;
+  lade_graph_options options; /* `streams` is its own */
+  lade_device_pool_id pool;   /* of captures */
+  bool adopted;
+  atomic_int open_updates;
+
+  ladei_lock lock;
+  ladei_condition turned;
+  bool turn; /* some thread has it */
+
+  graph_version *current;
+  graph_version *spent;
+  bool launched;
+  ladei_stream last; /* of the last launch */
+  uint64_t last_thread;
+  lade_event fence; /* NULL: none yet */
+  uint64_t fence_context;
+  bool fence_due;
+  lade_graph_info counts;
+};
+
+struct lade_graph_capture_state {
+  ladei_graph_session session;
+  lade_graph *graph; /* the one to update, or in the making */
+  bool is_update;
+  uint64_t thread;
+};
+
+static const lade_runtime_ops *ops_of(const lade_graph *graph) {
+  ladei_lock_assert_none_held();
+  return graph->allocator->runtime->ops;
+}
+static void *self_of(const lade_graph *graph) { return graph->allocator->runtime->self; }
+
+static lade_status no_memory(const char *call, size_t bytes) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, bytes);
+}
+
+/* ---- Turns ------------------------------------------------------------------------------------------------------- */
+
+static void turn_take(lade_graph *graph) {
+  ladei_lock_acquire(&graph->lock);
+  while (graph->turn) ladei_condition_wait(&graph->turned, &graph->lock);
+  graph->turn = true;
+  ladei_lock_release(&graph->lock);
+}
+
+static void turn_give(lade_graph *graph) {
+  ladei_lock_acquire(&graph->lock);
+  graph->turn = false;
+  ladei_lock_release(&graph->lock);
+  ladei_condition_signal(&graph->turned);
+}
+
+/* ---- The end of versions ----------------------------------------------------------------------------------------- */
+
+/* Gives back to the driver what is left of it: NULL fields are gone. The first refusal. */
+static lade_status version_destroy(const lade_graph *graph, graph_version *version) {
+  lade_status status = LADE_OK;
+  if (version->exec != NULL) {
+    ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+    status = ops_of(graph)->graph_exec_destroy(self_of(graph), version->exec);
+    ladei_device_capture_mode_restore(graph->allocator, mode);
+    if (status == LADE_OK) version->exec = NULL;
+  }
+  if (version->native != NULL) {
+    lade_status native = ops_of(graph)->graph_destroy(self_of(graph), version->native);
+    if (native == LADE_OK) version->native = NULL;
+    if (status == LADE_OK) status = native;
+  }
+  return status;
+}
+
+static bool version_is_gone(const graph_version *version) { return version->exec == NULL && version->native == NULL; }
+
+/* I4. `finished`: nothing of them runs any more, so their holds end here. The first refusal. */
+static lade_status spent_destroy(lade_graph *graph, bool finished) {
+  lade_status result = LADE_OK;
+  for (graph_version **link = &graph->spent, *version; (version = *link) != NULL;) {
+    lade_status status = version_destroy(graph, version);
+    if (result == LADE_OK) result = status;
+    if (version_is_gone(version) && version->hold != NULL && finished && !version->lent) {
+      ladei_graph_hold_cancel(version->hold);
+      version->hold = NULL;
+    }
+    bool over = version->hold == NULL || ladei_graph_hold_over(version->hold);
+    if (!version_is_gone(version) || !over) {
+      link = &version->next;
+      continue;
+    }
+    *link = version->next;
+    ladei_graph_hold_drop(version->hold);
+    free(version);
+  }
+  return result;
+}
+
+/* Those that are gone to the driver and wait for the last launches: their holds end by themselves from here on. */
+static void spent_forget(lade_graph *graph) {
+  for (graph_version *version; (version = graph->spent) != NULL;) {
+    graph->spent = version->next;
+    ladei_graph_hold_drop(version->hold);
+    free(version);
+  }
+}
+
+/* ---- Versions in the making -------------------------------------------------------------------------------------- */
+
+/* A native graph on its way to be a version. */
+typedef struct graph_candidate {
+  graph_version *version;
+  ladei_graph native; /* also where it is the program's */
+  bool owned;
+  bool has_use; /* of version->pool, not tied yet */
+} graph_candidate;
+
+/* Takes the graph, if owned, and the use of the pool, also on failure. */
+static lade_status candidate_make(lade_device_allocator *allocator, const char *call, ladei_graph native, bool owned,
+                                  lade_device_pool_id pool, graph_candidate *out) {
+  bool has_pool = pool.first != 0 || pool.second != 0;
+  *out = (graph_candidate){
+      .version = calloc(1, sizeof(graph_version)), .native = native, .owned = owned, .has_use = has_pool};
+  if (out->version == NULL) return no_memory(call, sizeof(graph_version));
+  out->version->native = owned ? native : NULL;
+  out->version->pool = pool;
+  if (!has_pool) return LADE_OK;
+  lade_status status = ladei_graph_hold_tie(allocator, pool, native, &out->version->hold);
+  if (status == LADE_OK) out->has_use = false;
+  return status;
+}
+
+static lade_status candidate_instantiate(lade_device_allocator *allocator, graph_candidate *candidate) {
+  const lade_runtime *runtime = allocator->runtime;
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  lade_status status = runtime->ops->graph_instantiate(runtime->self, candidate->native, &candidate->version->exec);
+  ladei_device_capture_mode_restore(allocator, mode);
+  return status;
+}
+
+/* Nothing of it was ever launched. The program's graph stays, without a hold on the pool. Leaves the error record alone. Whether its use
+ * of the pool is still the caller's. */
+static bool candidate_discard(lade_device_allocator *allocator, graph_candidate *candidate) {
+  const lade_runtime *runtime = allocator->runtime;
+  lade_error first;
+  ladei_error_save(&first);
+  graph_version *version = candidate->version;
+  if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
+  if (candidate->owned) (void)runtime->ops->graph_destroy(runtime->self, candidate->native);
+  if (version != NULL) ladei_graph_hold_cancel(version->hold);
+  free(version);
+  ladei_error_restore(&first);
+  return candidate->has_use;
+}
+
+/* ---- Graphs ------------------------------------------------------------------------------------------------------ */
+
+static lade_status options_check(const char *call, const lade_graph_options *options, bool adopts) {
+  const uint32_t flags = adopts ? LADE_GRAPH_BORROW_NATIVE : 0;
+  if ((options->flags & ~flags) != 0)
+    return ladei_error_argument(call, "options.flags", adopts ? "0 or LADE_GRAPH_BORROW_NATIVE" : "0", "0x%x",
+                                (unsigned)options->flags);
+  if (options->strictness > LADE_GRAPH_RELAXED)
+    return ladei_error_argument(call, "options.strictness", "a lade_graph_strictness", "%u",
+                                (unsigned)options->strictness);
+  if (options->stream == NULL && !adopts) return ladei_error_null(call, "options.stream");
+  if (options->stream_count > 0 && options->streams == NULL) return ladei_error_null(call, "options.streams");
+  if (options->stream_count > 63)
+    return ladei_error_argument(call, "options.stream_count", "at most 63", "%llu",
+                                (unsigned long long)options->stream_count);
+  return LADE_OK;
+}
+
+static lade_status allocator_check(const lade_device_allocator *allocator, const char *call) {
+  lade_status status = ladei_device_check_call(allocator, call);
+  if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
+  if (status != LADE_OK) return status;
+  if ((allocator->options.flags & LADE_DEVICE_UNCACHED) != 0)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: the allocator has LADE_DEVICE_UNCACHED; expected one that caches",
+                       call);
+  if (allocator->runtime->ops->capture_begin == NULL)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime \"%s\" has no graphs", call,
+                       allocator->runtime->ops->name);
+  return LADE_OK;
+}
+
+static void graph_free(lade_graph *graph) {
+  ladei_device_allocator_release(graph->allocator);
+  ladei_lock_destroy(&graph->lock);
+  ladei_condition_destroy(&graph->turned);
+  free((void *)(uintptr_t)graph->options.streams);
+  free(graph);
+}
+
+/* Without a version yet. */
+static lade_status graph_make(lade_device_allocator *allocator, const char *call, const lade_graph_options *options,
+                              bool adopts, lade_graph **out) {
+  lade_graph_options own;
+  lade_status status = allocator_check(allocator, call);
+  if (status == LADE_OK) status = ladei_options_read("lade_graph_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = options_check(call, &own, adopts);
+  if (status != LADE_OK) return status;
+  lade_graph *graph = calloc(1, sizeof *graph);
+  lade_stream *streams = calloc((size_t)own.stream_count + 1, sizeof *streams);
+  if (graph == NULL || streams == NULL) {
+    free(graph);
+    free(streams);
+    return no_memory(call, sizeof *graph);
+  }
+  for (size_t i = 0; i < own.stream_count; i++) streams[i] = own.streams[i];
+  own.streams = streams;
+  graph->allocator = allocator;
+  graph->options = own;
+  graph->pool = own.pool;
+  graph->adopted = adopts;
+  ladei_lock_init(&graph->lock, LADEI_RANK_LEAF);
+  ladei_condition_init(&graph->turned);
+  ladei_device_allocator_acquire(allocator);
+  *out = graph;
+  return LADE_OK;
+}
+
+static lade_status graph_check(const lade_graph *graph, const char *call) {
+  return graph == NULL ? ladei_error_null(call, "graph") : ladei_runtime_check_process(graph->allocator->runtime);
+}
+
+/* A destruction that the driver refused can only be repeated. */
+static lade_status destruction_began(const char *call) {
+  return ladei_error_argument(call, "graph", "one that lives", "one whose destruction has begun");
+}
+
+/* ---- The last launch --------------------------------------------------------------------------------------------- */
+
+/* Whether the stream of the last launch may be named in this thread. */
+static bool last_lives(const lade_graph *graph) {
+  ladei_stream now;
+  const ladei_stream *last = &graph->last;
+  if (last->kind == LADEI_STREAM_PER_THREAD) return graph->last_thread == ladei_thread_number();
+  if (last->kind != LADEI_STREAM_ORDINARY) return true;
+  return ops_of(graph)->stream_resolve(self_of(graph), last->handle, &now) == LADE_OK && now.context == last->context &&
+         now.id == last->id;
+}
+
+static lade_status device_finish(const lade_graph *graph) {
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  lade_status status = ops_of(graph)->device_synchronize(self_of(graph), graph->allocator->device);
+  ladei_device_capture_mode_restore(graph->allocator, mode);
+  return status;
+}
+
+static lade_status last_finish(const lade_graph *graph) {
+  if (!graph->launched) return LADE_OK;
+  lade_status status =
+      last_lives(graph) ? ladei_stream_wait(graph->allocator->runtime, &graph->last) : device_finish(graph);
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
+}
+
+static lade_status fence_drop(lade_graph *graph) {
+  lade_status status = graph->fence == NULL ? LADE_OK : ops_of(graph)->event_destroy(self_of(graph), graph->fence);
+  if (status == LADE_OK) graph->fence = NULL;
+  return status;
+}
+
+/* The event that is recorded behind launches on the stream of the last one. */
+static lade_status fence_need(lade_graph *graph) {
+  lade_event event;
+  if (graph->fence != NULL && graph->fence_context == graph->last.context) return LADE_OK;
+  LADEI_TRY(ops_of(graph)->event_create(self_of(graph), graph->last.context, 0, &event));
+  lade_status status = fence_drop(graph);
+  if (status != LADE_OK) {
+    (void)ops_of(graph)->event_destroy(self_of(graph), event);
+    return status;
+  }
+  graph->fence = event;
+  graph->fence_context = graph->last.context;
+  return LADE_OK;
+}
+
+/* I3: before a replacement. An event that is due may be recorded anew: behind the same launch, or later. */
+static lade_status fence_place(lade_graph *graph, bool *out_due) {
+  const lade_runtime *runtime = graph->allocator->runtime;
+  *out_due = false;
+  if (!graph->launched) return LADE_OK;
+  if (!last_lives(graph)) return device_finish(graph);
+  LADEI_TRY(ladei_stream_uncaptured(runtime, &graph->last, "event_record"));
+  LADEI_TRY(fence_need(graph));
+  LADEI_TRY(ops_of(graph)->event_record(self_of(graph), graph->fence, &graph->last));
+  *out_due = true;
+  return ladei_stream_uncaptured(runtime, &graph->last, "event_record");
+}
+
+/* ---- Capturing --------------------------------------------------------------------------------------------------- */
+
+static lade_status capture_open(lade_graph *graph, const char *call, lade_graph_capture_state *state) {
+  const ladei_graph_session_plan plan = {
+      .call = call,
+      .pool = graph->pool,
+      .stream = graph->options.stream,
+      .streams = graph->options.streams,
+      .stream_count = (size_t)graph->options.stream_count,
+      .mode = graph->options.strictness == LADE_GRAPH_GLOBAL    ? LADEI_CAPTURE_GLOBAL
+              : graph->options.strictness == LADE_GRAPH_RELAXED ? LADEI_CAPTURE_RELAXED
+                                                                : LADEI_CAPTURE_THREAD_LOCAL,
+  };
+  state->graph = graph;
+  state->thread = ladei_thread_number();
+  return ladei_graph_session_open(&state->session, graph->allocator, &plan);
+}
+
+/* From the end of the code to a candidate. On failure nothing is left of the session. */
+static lade_status capture_close(lade_graph_capture_state *state, const char *call, graph_candidate *out) {
+  ladei_graph_session *session = &state->session;
+  ladei_graph native = NULL;
+  lade_status status = ladei_graph_session_close(session, call, &native);
+  if (status == LADE_OK) {
+    status = candidate_make(session->allocator, call, native, true, session->pool, out);
+    if (status != LADE_OK) session->use_gone = !candidate_discard(session->allocator, out);
+  }
+  if (status != LADE_OK) ladei_graph_session_discard(session);
+  return status;
+}
+
+/* What is wrong with a candidate whose use of the pool is tied: the session has none to give back. */
+static void capture_undo(lade_graph_capture_state *state, graph_candidate *candidate) {
+  state->session.use_gone = !candidate_discard(state->session.allocator, candidate);
+  ladei_graph_session_discard(&state->session);
+}
+
+/* The code's status, as the capture's: with the words that it left behind. */
+static lade_status work_judge(const char *call, lade_status status, const lade_error *before) {
+  if (status == LADE_OK) return LADE_OK;
+  lade_error words;
+  ladei_error_save(&words);
+  bool told = words.status == status && memcmp(before->text, words.text, sizeof words.text) != 0;
+  return ladei_error(LADE_ERR_CALLBACK, 0, "%s: the code of the capture returned %s; expected LADE_OK%s%.300s", call,
+                     lade_status_name(status), told ? ": " : "", told ? words.text : "");
+}
+
+/* Runs the code in an open session. On failure the session is discarded. */
+static lade_status work_run(lade_graph_capture_state *state, const char *call, lade_graph_work work, void *user) {
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_lock_assert_none_held();
+  lade_status status = work_judge(call, work(state->graph->options.stream, user), &before);
+  if (status != LADE_OK) ladei_graph_session_discard(&state->session);
+  return status;
+}
+
+/* The first version. */
+static lade_status first_finish(lade_graph_capture_state *state, const char *call) {
+  graph_candidate made;
+  lade_graph *graph = state->graph;
+  LADEI_TRY(capture_close(state, call, &made));
+  lade_status status = candidate_instantiate(graph->allocator, &made);
+  if (status != LADE_OK) {
+    capture_undo(state, &made);
+    return ladei_error_prefix(status, "%s: ", call);
+  }
+  ladei_graph_session_keep(&state->session);
+  graph->pool = state->session.pool;
+  graph->current = made.version;
+  return LADE_OK;
+}
+
+static lade_status capture_now(lade_device_allocator *allocator, const char *call, const lade_graph_options *options,
+                               lade_graph_work work, void *user, lade_graph **out) {
+  lade_graph_capture_state state = {.is_update = false};
+  lade_graph *graph = NULL;
+  LADEI_TRY(graph_make(allocator, call, options, false, &graph));
+  lade_status status = capture_open(graph, call, &state);
+  if (status == LADE_OK) status = work_run(&state, call, work, user);
+  if (status == LADE_OK) status = first_finish(&state, call);
+  if (status == LADE_OK)
+    *out = graph;
+  else
+    graph_free(graph);
+  return status;
+}
+
+lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_graph_options *options,
+                               lade_graph_work work, void *user, lade_graph **out) {
+  if (work == NULL || out == NULL) return ladei_error_null(__func__, work == NULL ? "work" : "out");
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = capture_now(allocator, __func__, options, work, user, out);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+static lade_status begin_now(lade_graph *graph, const char *call, bool is_update, lade_graph_capture_state **out) {
+  lade_graph_capture_state *state = calloc(1, sizeof *state);
+  if (state == NULL) return no_memory(call, sizeof *state);
+  state->is_update = is_update;
+  lade_status status = capture_open(graph, call, state);
+  if (status == LADE_OK)
+    *out = state;
+  else
+    free(state);
+  return status;
+}
+
+lade_status lade_graph_capture_begin(lade_device_allocator *allocator, const lade_graph_options *options,
+                                     lade_graph_capture_state **out) {
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  int cancellation = ladei_cancellation_hold();
+  lade_graph *graph = NULL;
+  lade_status status = graph_make(allocator, __func__, options, false, &graph);
+  if (status == LADE_OK) {
+    status = begin_now(graph, __func__, false, out);
+    if (status != LADE_OK) graph_free(graph);
+  }
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+/* Whether the calling thread may end the capture. */
+static lade_status state_check(const lade_graph_capture_state *state, const char *call) {
+  if (state == NULL) return ladei_error_null(call, "state");
+  LADEI_TRY(ladei_runtime_check_process(state->graph->allocator->runtime));
+  if (state->graph->options.strictness == LADE_GRAPH_RELAXED || state->thread == ladei_thread_number()) return LADE_OK;
+  return ladei_error(LADE_ERR_CAPTURE, 0,
+                     "%s: thread %llu calls; expected the one that began the capture, %llu, or LADE_GRAPH_RELAXED",
+                     call, (unsigned long long)ladei_thread_number(), (unsigned long long)state->thread);
+}
+
+lade_status lade_graph_capture_end(lade_graph_capture_state *state, lade_graph **out) {
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  LADEI_TRY(state_check(state, __func__));
+  if (state->is_update)
+    return ladei_error_argument(__func__, "state", "one of lade_graph_capture_begin()",
+                                "one of lade_graph_update_begin()");
+  int cancellation = ladei_cancellation_hold();
+  lade_graph *graph = state->graph;
+  lade_status status = first_finish(state, __func__);
+  if (status == LADE_OK)
+    *out = graph;
+  else
+    graph_free(graph);
+  free(state);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+lade_status lade_graph_capture_abort(lade_graph_capture_state *state) {
+  if (state == NULL) return LADE_OK;
+  LADEI_TRY(state_check(state, __func__));
+  int cancellation = ladei_cancellation_hold();
+  ladei_graph_session_discard(&state->session);
+  if (state->is_update)
+    atomic_fetch_sub(&state->graph->open_updates, 1);
+  else
+    graph_free(state->graph);
+  free(state);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return LADE_OK;
+}
+
+/* ---- Adopting ---------------------------------------------------------------------------------------------------- */
+
+/* A candidate of the program's native graph; the use of the pool is new. On failure nothing is left. */
+static lade_status native_take(lade_graph *graph, const char *call, lade_device_pool_id pool, void *native_graph,
+                               graph_candidate *out) {
+  if (native_graph == NULL) return ladei_error_null(call, "native_graph");
+  bool has_pool = pool.first != 0 || pool.second != 0;
+  if (has_pool) LADEI_TRY(lade_device_pool_retain(graph->allocator, pool));
+  lade_status status = candidate_make(graph->allocator, call, (ladei_graph)native_graph, false, pool, out);
+  if (status == LADE_OK) return LADE_OK;
+  if (candidate_discard(graph->allocator, out)) {
+    lade_error first;
+    ladei_error_save(&first);
+    (void)lade_device_pool_release(graph->allocator, pool);
+    ladei_error_restore(&first);
+  }
+  return status;
+}
+
+/* From the success on the native graph is the graph's, if it is not borrowed. */
+static void native_own(const lade_graph *graph, graph_candidate *candidate) {
+  if ((graph->options.flags & LADE_GRAPH_BORROW_NATIVE) == 0) candidate->version->native = candidate->native;
+}
+
+static lade_status adopt_now(lade_device_allocator *allocator, const char *call, lade_device_pool_id pool,
+                             void *native_graph, const lade_graph_options *options, lade_graph **out) {
+  lade_graph *graph = NULL;
+  graph_candidate made;
+  LADEI_TRY(graph_make(allocator, call, options, true, &graph));
+  graph->pool = pool;
+  lade_status status = native_take(graph, call, pool, native_graph, &made);
+  if (status == LADE_OK) {
+    status = candidate_instantiate(allocator, &made);
+    if (status != LADE_OK) (void)candidate_discard(allocator, &made);
+  }
+  if (status != LADE_OK) {
+    graph_free(graph);
+    return status;
+  }
+  native_own(graph, &made);
+  graph->current = made.version;
+  *out = graph;
+  return LADE_OK;
+}
+
+lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_id pool, void *native_graph,
+                             const lade_graph_options *options, lade_graph **out) {
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = adopt_now(allocator, __func__, pool, native_graph, options, out);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+/* ---- Updating ---------------------------------------------------------------------------------------------------- */
+
+/* With the turn. Whether the executable graph now does what the candidate's native graph does. */
+static lade_status exec_update(lade_graph *graph, const graph_candidate *candidate, bool *out_updated) {
+  (void)graph;
+  (void)candidate;
+  *out_updated = false;
+  return LADE_OK;
+}
+
+/* With the turn: another executable graph, and what its first launch waits for. */
+static lade_status exec_replace(lade_graph *graph, graph_candidate *candidate) {
+  bool due;
+  LADEI_TRY(fence_place(graph, &due));
+  LADEI_TRY(candidate_instantiate(graph->allocator, candidate));
+  graph->fence_due = due;
+  return LADE_OK;
+}
+
+/* I1: the last step. */
+static void version_commit(lade_graph *graph, graph_version *version) {
+  graph_version *former = graph->current;
+  if (version->exec == NULL) { /* updated in place */
+    version->exec = former->exec;
+    version->lent = former->lent;
+    former->exec = NULL;
+    graph->counts.updates++;
+  } else {
+    graph->counts.replacements++;
+  }
+  former->next = graph->spent;
+  graph->spent = former;
+  graph->current = version;
+}
+
+/* On failure the candidate is as it was. */
+static lade_status candidate_commit(lade_graph *graph, graph_candidate *candidate, bool *out_in_place) {
+  bool in_place = false;
+  if (graph->current == NULL) return destruction_began("lade_graph_update");
+  turn_take(graph);
+  lade_status status = exec_update(graph, candidate, &in_place);
+  if (status == LADE_OK && !in_place) status = exec_replace(graph, candidate);
+  if (status == LADE_OK) {
+    version_commit(graph, candidate->version);
+    lade_error before;
+    ladei_error_save(&before);
+    (void)spent_destroy(graph, false); /* I4 */
+    ladei_error_restore(&before);
+  }
+  turn_give(graph);
+  if (status == LADE_OK && out_in_place != NULL) *out_in_place = in_place;
+  return status;
+}
+
+static lade_status update_finish(lade_graph_capture_state *state, const char *call, bool *out_in_place) {
+  graph_candidate made;
+  LADEI_TRY(capture_close(state, call, &made));
+  lade_status status = candidate_commit(state->graph, &made, out_in_place);
+  if (status != LADE_OK) {
+    capture_undo(state, &made);
+    return ladei_error_prefix(status, "%s: ", call);
+  }
+  ladei_graph_session_keep(&state->session);
+  return LADE_OK;
+}
+
+static lade_status update_check(const lade_graph *graph, const char *call) {
+  LADEI_TRY(graph_check(graph, call));
+  if (graph->options.stream != NULL) return LADE_OK;
+  return ladei_error_argument(call, "graph", "one with options.stream, to capture on", "one that was adopted without");
+}
+
+lade_status lade_graph_update(lade_graph *graph, lade_graph_work work, void *user, bool *out_in_place) {
+  LADEI_TRY(update_check(graph, __func__));
+  if (work == NULL) return ladei_error_null(__func__, "work");
+  lade_graph_capture_state state = {.is_update = true};
+  int cancellation = ladei_cancellation_hold();
+  atomic_fetch_add(&graph->open_updates, 1);
+  lade_status status = capture_open(graph, __func__, &state);
+  if (status == LADE_OK) status = work_run(&state, __func__, work, user);
+  if (status == LADE_OK) status = update_finish(&state, __func__, out_in_place);
+  atomic_fetch_sub(&graph->open_updates, 1);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+lade_status lade_graph_update_begin(lade_graph *graph, lade_graph_capture_state **out) {
+  LADEI_TRY(update_check(graph, __func__));
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  int cancellation = ladei_cancellation_hold();
+  atomic_fetch_add(&graph->open_updates, 1);
+  lade_status status = begin_now(graph, __func__, true, out);
+  if (status != LADE_OK) atomic_fetch_sub(&graph->open_updates, 1);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+lade_status lade_graph_update_end(lade_graph_capture_state *state, bool *out_in_place) {
+  LADEI_TRY(state_check(state, __func__));
+  if (!state->is_update)
+    return ladei_error_argument(__func__, "state", "one of lade_graph_update_begin()",
+                                "one of lade_graph_capture_begin()");
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = update_finish(state, __func__, out_in_place);
+  atomic_fetch_sub(&state->graph->open_updates, 1);
+  free(state);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+static lade_status update_native_now(lade_graph *graph, const char *call, lade_device_pool_id pool, void *native_graph,
+                                     bool *out_in_place) {
+  graph_candidate made;
+  LADEI_TRY(native_take(graph, call, pool, native_graph, &made));
+  native_own(graph, &made);
+  lade_status status = candidate_commit(graph, &made, out_in_place);
+  if (status == LADE_OK) return LADE_OK;
+  made.version->native = NULL;
+  (void)candidate_discard(graph->allocator, &made);
+  return status;
+}
+
+lade_status lade_graph_update_native(lade_graph *graph, lade_device_pool_id pool, void *native_graph,
+                                     bool *out_in_place) {
+  LADEI_TRY(graph_check(graph, __func__));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = update_native_now(graph, __func__, pool, native_graph, out_in_place);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
+
+/* ---- Launching --------------------------------------------------------------------------------------------------- */
+
+static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
+  return a->context == b->context && a->id == b->id;
+}
+
+/* With the turn. */
+static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
+  if (graph->current == NULL) return destruction_began("lade_graph_launch");
+  if (graph->fence_due && !streams_equal(stream, &graph->last)) /* I3 */
+    LADEI_TRY(ops_of(graph)->stream_wait_event(self_of(graph), stream, graph->fence));
+  LADEI_TRY(ops_of(graph)->graph_launch(self_of(graph), graph->current->exec, stream));
+  graph->fence_due = false;
+  graph->launched = true;
+  graph->last = *stream;
+  graph->last_thread = ladei_thread_number();
+  graph->counts.launches++;
+  return LADE_OK;
+}
+
+lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
+  ladei_stream resolved;
+  LADEI_TRY(graph_check(graph, __func__));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
+  if (status == LADE_OK) {
+    turn_take(graph);
+    status = launch_now(graph, &resolved);
+    turn_give(graph);
+  }
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+/* ---- Questions --------------------------------------------------------------------------------------------------- */
+
+lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec) {
+  LADEI_TRY(graph_check(graph, __func__));
+  if (graph->current == NULL) return destruction_began(__func__);
+  turn_take(graph);
+  graph_version *current = graph->current;
+  current->lent = current->lent || out_graph != NULL || out_exec != NULL;
+  if (out_graph != NULL) *out_graph = (void *)current->native;
+  if (out_exec != NULL) *out_exec = (void *)current->exec;
+  turn_give(graph);
+  return LADE_OK;
+}
+
+lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
+  LADEI_TRY(graph_check(graph, __func__));
+  if (info == NULL) return ladei_error_null(__func__, "info");
+  if (graph->current == NULL) return destruction_began(__func__);
+  turn_take(graph);
+  lade_graph_info own = graph->counts;
+  own.pool = graph->current->pool;
+  turn_give(graph);
+  own.struct_size = sizeof own;
+  own.adopted = graph->adopted;
+  return ladei_stats_write("lade_graph_info", &own, sizeof own, info);
+}
+
+/* ---- Destroying -------------------------------------------------------------------------------------------------- */
+
+static lade_status destroy_now(lade_graph *graph, bool wait) {
+  if (wait) LADEI_TRY(last_finish(graph));
+  bool borrowed = (graph->options.flags & LADE_GRAPH_BORROW_NATIVE) != 0;
+  if (graph->current != NULL) { /* one more that is spent */
+    graph->current->lent = graph->current->lent || borrowed;
+    graph->current->next = graph->spent;
+    graph->spent = graph->current;
+    graph->current = NULL;
+  }
+  LADEI_TRY(spent_destroy(graph, wait));
+  LADEI_TRY(fence_drop(graph));
+  spent_forget(graph);
+  graph_free(graph);
+  return LADE_OK;
+}
+
+lade_status lade_graph_destroy(lade_graph *graph, bool wait) {
+  if (graph == NULL) return LADE_OK;
+  LADEI_TRY(graph_check(graph, __func__));
+  int open = atomic_load(&graph->open_updates);
+  if (open > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: %d updates of the graph are open", __func__, open);
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = destroy_now(graph, wait);
+  ladei_cancellation_resume(cancellation);
+  ladei_log_flush();
+  return status;
+}
