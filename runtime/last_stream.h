@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stream that a thread resolved last, for programs that promise to retire streams before their handles may be
- * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). Who a stream is costs three driver calls on "cuda"; a thread that names the
+ * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). Who a stream is costs two driver calls on "cuda"; a thread that names the
  * same one again is answered from here.
  *
  *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one;

@@ -38,10 +38,12 @@
 /*
  * Note [Bytes under way]
  * A chunk that is still in the processor's cache when the copy engine fetches it leaves the memory's bandwidth to the readers.
- * Measured on an H200 with 300 MiB of cache and 16 processors (benchmarks/results/h200, and a loop written by hand there, 12
- * threads): 2 blocks of 4 MiB for each thread, 96 MiB in all, reach 53 GB/s of 55; 4 of them 46 to 52, and 4 of 8 MiB 44. So
- * all blocks together are about 100 MiB at most (so that 16 of 6.4 MiB are not shortened), also where a cache is smaller
- * than that: below 50 us a copy costs more for its start than memory does.
+ * Measured on an H200 with 300 MiB of cache and 16 processors (staging_throughput and a loop written by hand, 12 threads,
+ * interleaved; 8 GiB, then 512 MiB): lade with 104 MiB under way, which shortens its chunks, 0.99 and 0.91 of the loop, with 128
+ * MiB 1.00 and 1.02, with 144 MiB 1.01 and 1.03, with 160 MiB 1.01 and 1.01; 64 MiB 0.96. The loop with 4 blocks of 8 MiB for
+ * each thread, 384 MiB, has 0.83 of its best. So all blocks together are 144 MiB at most: 20 of the 6.4 MiB that the link
+ * wants are not shortened. That holds also where a cache is smaller: below 50 us a copy costs more for its start than memory
+ * does.
  *
  * Note [Even chunks]
  * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to

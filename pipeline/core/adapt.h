@@ -17,7 +17,7 @@ enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
 /* Bytes of blocks under way in a direction; see Note [Bytes under way]. */
-#define LADEI_PIPE_WINDOW_BYTES (UINT64_C(104) << 20)
+#define LADEI_PIPE_WINDOW_BYTES (UINT64_C(144) << 20)
 
 /* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below half of it, about. */
 size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes);

@@ -8,7 +8,7 @@
  * it need not ask:
  *
  *   stream                           id                                              asked of the driver
- *   ordinary, not capturing          the driver's, or the stand-in it got before     does it capture, context, id
+ *   ordinary, not capturing          the driver's, or the stand-in it got before     does it capture, id; context: once
  *   ordinary, capturing              the one it had when it was last resolved        does it capture
  *   the same, never resolved before  a stand-in, which stays its id                  does it capture, context
  *   legacy                           one for all; the context tells them apart       the thread's context
@@ -22,6 +22,8 @@
  *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
  *     new stream between its creation and its capture: nothing that the driver says about a capturing stream could show
  *     the difference.
+ * I5  The driver gives no id to a second stream of the process. So the context of a stream whose id is the entry's is the
+ *     entry's.
  * Locks: the table's, taken by writers.
  */
 #include <stdlib.h>
@@ -100,20 +102,16 @@ static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
   return out->id != 0 && out->id == atomic_load_explicit(&entry->id, memory_order_acquire);
 }
 
-/* The stream does not capture: the driver gave its id and context. */
-static CUresult identity_known(cuda_streams *streams, CUstream handle, const known_stream *answer, uint64_t *out_id) {
+/* The stream does not capture, and the driver gave its id, which the entry does not have. */
+static CUresult identity_learn(cuda_streams *streams, CUstream handle, uint64_t driver_id, CUcontext context,
+                               uint64_t *out_id) {
   known_stream known;
-  cuda_stream_entry *entry = entry_find(streams, handle);
-  if (entry_read(entry, &known) && known.driver_id == answer->driver_id) {
-    *out_id = known.id;
-    return CUDA_SUCCESS;
-  }
   ladei_lock_acquire(&streams->lock);
-  entry = entry_make(streams, handle);
+  cuda_stream_entry *entry = entry_make(streams, handle);
   if (entry != NULL) {
-    bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == answer->driver_id);
-    *out_id = same ? known.id : answer->driver_id;
-    entry_set(entry, *out_id, answer->driver_id, answer->context);
+    bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == driver_id);
+    *out_id = same ? known.id : driver_id;
+    entry_set(entry, *out_id, driver_id, context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -133,24 +131,37 @@ static CUresult identity_stand_in(cuda_streams *streams, CUstream handle, CUcont
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcontext *out_context, uint64_t *out_id) {
-  const cuda_api *api = &runtime->api;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  unsigned long long driver_id = 0;
+static CUresult capturing_identity(cuda_runtime *runtime, CUstream handle, CUcontext *out_context, uint64_t *out_id) {
   known_stream known;
-  CUresult code = api->stream_is_capturing(handle, &status);
-  bool captures = status != CU_STREAM_CAPTURE_STATUS_NONE;
-  if (code == CUDA_SUCCESS && captures && entry_read(entry_find(&runtime->streams, handle), &known)) {
+  if (entry_read(entry_find(&runtime->streams, handle), &known)) {
     *out_context = known.context;
     *out_id = known.id;
     return CUDA_SUCCESS;
   }
-  if (code == CUDA_SUCCESS) code = api->stream_get_ctx(handle, out_context);
-  if (code != CUDA_SUCCESS || captures)
-    return code != CUDA_SUCCESS ? code : identity_stand_in(&runtime->streams, handle, *out_context, out_id);
-  code = api->stream_get_id(handle, &driver_id);
-  const known_stream answer = {.driver_id = driver_id, .context = *out_context};
-  return code == CUDA_SUCCESS ? identity_known(&runtime->streams, handle, &answer, out_id) : code;
+  CUresult code = runtime->api.stream_get_ctx(handle, out_context);
+  return code == CUDA_SUCCESS ? identity_stand_in(&runtime->streams, handle, *out_context, out_id) : code;
+}
+
+static CUresult idle_identity(cuda_runtime *runtime, CUstream handle, CUcontext *out_context, uint64_t *out_id) {
+  unsigned long long driver_id = 0;
+  known_stream known;
+  CUresult code = runtime->api.stream_get_id(handle, &driver_id);
+  if (code != CUDA_SUCCESS) return code;
+  if (entry_read(entry_find(&runtime->streams, handle), &known) && known.driver_id == driver_id) {
+    *out_context = known.context; /* I5 */
+    *out_id = known.id;
+    return CUDA_SUCCESS;
+  }
+  code = runtime->api.stream_get_ctx(handle, out_context);
+  return code == CUDA_SUCCESS ? identity_learn(&runtime->streams, handle, driver_id, *out_context, out_id) : code;
+}
+
+static CUresult ordinary_identity(cuda_runtime *runtime, CUstream handle, CUcontext *out_context, uint64_t *out_id) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult code = runtime->api.stream_is_capturing(handle, &status);
+  if (code != CUDA_SUCCESS) return code;
+  return status == CU_STREAM_CAPTURE_STATUS_NONE ? idle_identity(runtime, handle, out_context, out_id)
+                                                 : capturing_identity(runtime, handle, out_context, out_id);
 }
 
 CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
