@@ -40,6 +40,8 @@ typedef struct loopback_hooks {
   void (*fail_clear)(void);
   /* Pinned memory of fewer bytes begins 512 bytes into a page from now on, as where a driver packs small requests. */
   void (*misalign)(size_t below_bytes);
+  /* From now on `handle`, of a stream that was destroyed, names the stream `made`: as where a driver uses handles again. */
+  void (*recycle)(CUstream handle, CUstream made);
   /* Runs `function` inside the next call of the symbol, before that does anything: what another thread might do then.
    */
   void (*interrupt)(const char *symbol, void (*function)(void *user), void *user);
@@ -76,6 +78,7 @@ typedef struct loopback_hooks {
   X(fail_clear)                                                                                                        \
   X(interrupt)                                                                                                         \
   X(misalign)                                                                                                          \
+  X(recycle)                                                                                                           \
   X(reset_device)                                                                                                      \
   X(calls)                                                                                                             \
   X(asked_version)                                                                                                     \

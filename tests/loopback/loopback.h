@@ -222,6 +222,9 @@ bool loop_context_usable(const loop_context *context);
 /* Pinned allocations of fewer bytes do not begin on a page. */
 size_t loop_misaligned_below(void);
 
+/* The handle of the stream that `handle` names: another one where it was used again. */
+CUstream loop_recycled(CUstream handle);
+
 /* What cuGetProcAddress knows: hidden symbols, versions asked. */
 bool loop_symbol_hidden(const char *symbol);
 void loop_symbol_asked(const char *symbol, int version);

@@ -50,6 +50,7 @@ static struct {
     void *user;
   } interruption;
   _Atomic(size_t) misaligned_below;
+  CUstream recycled, recycled_as; /* written while one thread is at work */
   char violations[1024];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -311,6 +312,7 @@ lade_status lade_loopback_reset(void) {
   state.asked_count = 0;
   state.violations[0] = '\0';
   atomic_store(&state.misaligned_below, 0);
+  state.recycled = NULL;
   state.interruption.symbol[0] = '\0';
   memset(state.contexts, 0, sizeof state.contexts);
   memset(state.faults, 0, sizeof state.faults);
@@ -353,6 +355,15 @@ void lade_loopback_fail_clear(void) {
 
 void lade_loopback_misalign(size_t below_bytes) { atomic_store(&state.misaligned_below, below_bytes); }
 size_t loop_misaligned_below(void) { return atomic_load(&state.misaligned_below); }
+
+void lade_loopback_recycle(CUstream handle, CUstream made) {
+  state.recycled = handle;
+  state.recycled_as = made;
+}
+
+CUstream loop_recycled(CUstream handle) {
+  return handle != NULL && handle == state.recycled ? state.recycled_as : handle;
+}
 
 void lade_loopback_interrupt(const char *symbol, void (*function)(void *user), void *user) {
   pthread_mutex_lock(&state.lock);

@@ -20,7 +20,7 @@ CUresult loop_stream_any(CUstream handle, ladei_stream *out) {
     lade_status status = loop_ops()->current_device_set(loop_self(), current->device);
     if (status != LADE_OK) return loop_code(status);
   }
-  return loop_code(loop_ops()->stream_resolve(loop_self(), handle, out));
+  return loop_code(loop_ops()->stream_resolve(loop_self(), loop_recycled(handle), out));
 }
 
 CUresult loop_stream(CUstream handle, ladei_stream *out) {

@@ -166,6 +166,39 @@ LADE_TEST(CudaContexts, AStreamOfAForeignContextIsResolvedUnderIt) {
   cuda_fixture_close(&f);
 }
 
+/* The program destroyed its stream, and the driver gave the handle to a stream of another context. */
+LADE_TEST(CudaContexts, AHandleThatIsUsedAgainIsAnotherStream) {
+  cuda_fixture f;
+  CUcontext contexts[2] = {NULL, NULL};
+  CUcontext popped = NULL;
+  CUstream handles[2] = {NULL, NULL};
+  ladei_stream first, second;
+  if (!cuda_fixture_open(&f)) return;
+  for (int i = 0; i < 2; i++) {
+    LADE_EXPECT_EQ_INT(ENTRY(&f, cuDevicePrimaryCtxRetain, 7000)(&contexts[i], i), CUDA_SUCCESS);
+    ENTRY(&f, cuCtxPushCurrent, 4000)(contexts[i]);
+    LADE_EXPECT_EQ_INT(ENTRY(&f, cuStreamCreateWithPriority, 5050)(&handles[i], CU_STREAM_NON_BLOCKING, 0),
+                       CUDA_SUCCESS);
+    ENTRY(&f, cuCtxPopCurrent, 4000)(&popped);
+  }
+  LADE_EXPECT_OK(f.ops->stream_resolve(f.self, handles[0], &first));
+  ENTRY(&f, cuCtxPushCurrent, 4000)(contexts[0]);
+  LADE_EXPECT_EQ_INT(ENTRY(&f, cuStreamDestroy, 4000)(handles[0]), CUDA_SUCCESS);
+  ENTRY(&f, cuCtxPopCurrent, 4000)(&popped);
+  f.hooks->recycle(handles[0], handles[1]);
+  uint64_t asked = f.hooks->calls("cuStreamGetCtx");
+  for (int i = 0; i < 2; i++) {
+    LADE_EXPECT_OK(f.ops->stream_resolve(f.self, handles[0], &second));
+    LADE_EXPECT_EQ_INT(second.device, 1);
+    LADE_EXPECT_EQ_UINT(second.context, (uintptr_t)contexts[1]);
+    LADE_EXPECT(second.id != first.id);
+  }
+  LADE_EXPECT_EQ_UINT(f.hooks->calls("cuStreamGetCtx"), asked + 1); /* the first time */
+  LADE_EXPECT_OK(f.ops->stream_destroy(f.self, handles[1]));
+  for (int i = 0; i < 2; i++) ENTRY(&f, cuDevicePrimaryCtxRelease, 11000)(i);
+  cuda_fixture_close(&f);
+}
+
 LADE_TEST(CudaContexts, SpecialStreamsAreThoseOfTheCurrentContext) {
   cuda_fixture f;
   ladei_stream null_stream;
