@@ -718,3 +718,115 @@ LADE_TEST_P(SingleGraph, PinnedBlocksOfItsCodeComeBackWithItsEnd, SUPPORT_RUNTIM
   device_fixture_free(&f, p.target);
   device_fixture_close(&f);
 }
+
+/* ---- Order across replacements ------------------------------------------------------------------------------------ */
+
+/* The former executable graph still writes when the one in its place is launched on another stream. */
+LADE_TEST_P(SingleGraph, LaunchesComeBehindThoseOfTheGraphReplaced, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  support_stream_hold hold;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  bool in_place = true;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+  if (!support_stream_hold_begin(&hold, f.runtime, f.streams[1])) return;
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  w.value = 2;
+  w.extra = 1;
+  LADE_EXPECT_OK(lade_graph_update(graph, work_run, &w, &in_place));
+  LADE_EXPECT(!in_place);
+  w.extra = 2;
+  LADE_EXPECT_OK(lade_graph_update(graph, work_run, &w, &in_place)); /* once more, before it is launched */
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[2]));
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[3]));
+  support_let_run(f.runtime);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_stream_query(f.runtime, f.streams[2]));
+  support_stream_hold_end(&hold);
+  device_fixture_expect_bytes(&f, w.target, 2, BYTES, 3);
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+#ifndef LADE_TEST_ON_CUDA
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(f.runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.unordered_reuse, 0);
+  LADE_EXPECT_EQ_UINT(report.freed_memory_used, 0);
+#endif
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
+LADE_TEST_P(SingleGraph, TheStreamOfTheLastLaunchMayBeGone, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  for (int i = 0; i < 2; i++) { /* then an update, and the destruction */
+    lade_stream gone = NULL;
+    LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &gone));
+    LADE_EXPECT_OK(lade_graph_launch(graph, gone));
+    LADE_EXPECT_OK(lade_stream_destroy(f.runtime, gone));
+    if (i > 0) break;
+    w.value = 2;
+    w.extra = 1;
+    LADE_EXPECT_OK(lade_graph_update(graph, work_run, &w, NULL));
+    LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[2]));
+    device_fixture_expect_bytes(&f, w.target, 2, BYTES, 2);
+  }
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  device_fixture_expect_bytes(&f, w.target, 2, BYTES, 0); /* nothing was under way any more */
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
+/* Neither waiting for it nor recording an event on it would leave that capture as it is. */
+LADE_TEST_P(SingleGraph, TheStreamOfTheLastLaunchMayCapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+  ladei_stream on = device_fixture_resolve(&f, 1);
+  ladei_graph other = NULL;
+  LADE_EXPECT_OK(f.runtime->ops->capture_begin(f.runtime->self, &on, LADEI_CAPTURE_RELAXED));
+  w.extra = 1;
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_graph_update(graph, work_run, &w, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_graph_destroy(graph, true));
+  LADE_EXPECT_OK(f.runtime->ops->capture_end(f.runtime->self, &on, &other)); /* not harmed */
+  LADE_EXPECT_OK(f.runtime->ops->graph_destroy(f.runtime->self, other));
+  LADE_EXPECT_OK(lade_graph_update(graph, work_run, &w, NULL));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
+#ifndef LADE_TEST_ON_CUDA
+
+LADE_TEST_P(SingleGraph, GoesWithALostDevice, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL, *second = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+  LADE_EXPECT_OK(lade_soft_device_lose(f.runtime, 0, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_graph_update(graph, work_run, &w, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_graph_capture(f.allocator, &options, work_run, &w, &second));
+  LADE_EXPECT_EQ_PTR(second, NULL);
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_EQ_UINT(users(&f), 0);
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Across sources: every driver call and every allocation of host memory that single graphs make fails once, at each of its
+ * places. What failed leaves nothing, what was there works on with its bytes, and the second attempt succeeds.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/state/tally.h"
+#include "lade/graph.h"
+#include "lade/soft.h"
+#include "runtime/ops.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/interposer.h"
+#include "tests/support/runtimes.h"
+
+enum { BYTES = 4096 };
+
+static size_t allocations, fails_at; /* the number of the one of host memory that fails; 0: none */
+static bool looks;                   /* the test looks at the outcome: nothing fails */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+
+static bool fails(void) { return !looks && ++allocations == fails_at; }
+void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
+void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
+
+typedef struct program {
+  lade_runtime *runtime;
+  lade_device_allocator *allocator;
+  lade_stream streams[2];
+  char *target;
+  unsigned char value;
+  int extra;
+  uint64_t blocks; /* handed out outside of captures */
+} program;
+
+static lade_status work_run(lade_stream stream, void *user) {
+  program *p = user;
+  void *block = NULL, *left = NULL;
+  lade_status status = lade_device_alloc(p->allocator, BYTES, stream, &block);
+  if (status == LADE_OK) status = lade_device_alloc(p->allocator, BYTES, stream, &left);
+  if (status == LADE_OK) status = lade_fill_async(p->runtime, block, p->value, BYTES, stream);
+  for (int i = 0; i <= p->extra && status == LADE_OK; i++)
+    status = lade_copy_async(p->runtime, p->target, block, BYTES, stream);
+  if (status != LADE_OK) return status; /* with two blocks left */
+  (void)lade_device_free(p->allocator, left);
+  (void)lade_device_free(p->allocator, block);
+  return LADE_OK;
+}
+
+static void expect_nothing_left(program *p) {
+  looks = true;
+  ladei_stream stream;
+  ladei_capture_info info = {.status = LADEI_CAPTURE_ACTIVE};
+  lade_runtime *inner = support_inner(p->runtime);
+  LADE_EXPECT_OK(inner->ops->stream_resolve(inner->self, p->streams[0], &stream));
+  LADE_EXPECT_OK(inner->ops->stream_capture_info(inner->self, &stream, &info));
+  LADE_EXPECT_EQ_INT(info.status, LADEI_CAPTURE_NONE);
+  LADE_EXPECT_EQ_PTR(p->allocator->routes, NULL);
+  LADE_EXPECT_EQ_PTR(p->allocator->tallies, NULL);
+  LADE_EXPECT_EQ_UINT(ladei_device_gauges_current(&p->allocator->heap.counters.active), p->blocks);
+  looks = false;
+}
+
+/* What the target holds, as the device has it. */
+static void expect_value(program *p, unsigned char value) {
+  looks = true;
+  unsigned char host[BYTES], wanted[BYTES];
+  lade_runtime *inner = support_inner(p->runtime);
+  memset(wanted, value, sizeof wanted);
+  LADE_EXPECT_OK(inner->ops->device_synchronize(inner->self, 0));
+  LADE_EXPECT_OK(inner->ops->copy_sync(inner->self, 0, LADEI_COPY_D2H, host, p->target, sizeof host));
+  LADE_EXPECT_EQ_MEM(host, wanted, sizeof host);
+  looks = false;
+}
+
+static void clear(program *p) {
+  looks = true;
+  unsigned char host[BYTES] = {0};
+  lade_runtime *inner = support_inner(p->runtime);
+  LADE_EXPECT_OK(inner->ops->device_synchronize(inner->self, 0));
+  LADE_EXPECT_OK(inner->ops->copy_sync(inner->self, 0, LADEI_COPY_H2D, p->target, host, sizeof host));
+  looks = false;
+}
+
+/* Launches the graph on a stream, if need be twice; and it does what it should. */
+static void launch(program *p, lade_status *first, lade_graph *graph, int stream, unsigned char value) {
+  clear(p);
+  SUPPORT_TWICE(first, lade_graph_launch(graph, p->streams[stream]));
+  expect_value(p, value);
+}
+
+static void update(program *p, lade_status *first, lade_graph *graph, unsigned char former, unsigned char value) {
+  bool in_place;
+  p->value = value;
+  lade_status status = lade_graph_update(graph, work_run, p, &in_place);
+  support_note(first, status);
+  expect_nothing_left(p);
+  if (status == LADE_OK) return;
+  launch(p, first, graph, 0, former); /* as it was */
+  LADE_EXPECT_OK(lade_graph_update(graph, work_run, p, &in_place));
+  expect_nothing_left(p);
+}
+
+static void graph_live(program *p, lade_status *first) {
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  lade_graph_options_init(&options);
+  options.stream = p->streams[0];
+  options.strictness =
+      LADE_GRAPH_RELAXED; /* else a mode that cannot be exchanged fails the next call, in whose words it is told */
+  p->value = 1;
+  lade_status status = lade_graph_capture(p->allocator, &options, work_run, p, &graph);
+  support_note(first, status);
+  expect_nothing_left(p);
+  if (status != LADE_OK) {
+    LADE_EXPECT_EQ_PTR(graph, NULL);
+    LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
+    LADE_ASSERT_OK(lade_graph_capture(p->allocator, &options, work_run, p, &graph));
+  }
+  launch(p, first, graph, 0, 1);
+  update(p, first, graph, 1, 2);
+  launch(p, first, graph, 1, 2);
+  p->extra = 1; /* another node: it is replaced */
+  update(p, first, graph, 2, 3);
+  launch(p, first, graph, 0, 3);
+  p->extra = 0;
+  update(p, first, graph, 3, 4); /* nobody launches it */
+  SUPPORT_TWICE(first, lade_graph_destroy(graph, true));
+  LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
+  expect_nothing_left(p);
+}
+
+static lade_status native_make(program *p, ladei_graph *out) {
+  looks = true;
+  ladei_stream stream;
+  lade_runtime *inner = support_inner(p->runtime);
+  LADE_EXPECT_OK(inner->ops->stream_resolve(inner->self, p->streams[0], &stream));
+  LADE_EXPECT_OK(inner->ops->capture_begin(inner->self, &stream, LADEI_CAPTURE_THREAD_LOCAL));
+  LADE_EXPECT_OK(inner->ops->fill(inner->self, p->target, p->value, BYTES, &stream));
+  lade_status status = inner->ops->capture_end(inner->self, &stream, out);
+  looks = false;
+  return status;
+}
+
+static void borrowed_live(program *p, lade_status *first) {
+  lade_graph *graph = NULL;
+  lade_device_pool_id pool;
+  ladei_graph native = NULL;
+  lade_runtime *inner = support_inner(p->runtime);
+  lade_graph_options options;
+  lade_graph_options_init(&options);
+  options.flags = LADE_GRAPH_BORROW_NATIVE;
+  p->value = 5;
+  SUPPORT_TWICE(first, lade_device_pool_create(p->allocator, NULL, &pool));
+  LADE_ASSERT_OK(native_make(p, &native));
+  SUPPORT_TWICE(first, lade_graph_adopt(p->allocator, pool, native, &options, &graph));
+  launch(p, first, graph, 1, 5);
+  SUPPORT_TWICE(first, lade_graph_destroy(graph, false));
+  LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 1); /* of the native graph, however often it was adopted */
+  LADE_EXPECT_OK(inner->ops->graph_destroy(inner->self, native));
+  while (inner->ops->step(inner->self) == LADE_OK) continue; /* the end of its user object */
+  LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
+  SUPPORT_TWICE(first, lade_device_pool_release(p->allocator, pool));
+}
+
+static lade_status graphs_use(lade_runtime *runtime, void *user) {
+  program p = {.runtime = runtime};
+  void *target = NULL;
+  lade_status first = LADE_OK;
+  (void)user;
+  SUPPORT_TWICE(&first, lade_device_allocator_create(runtime, 0, NULL, &p.allocator));
+  for (int i = 0; i < 2; i++) SUPPORT_TWICE(&first, lade_stream_create(runtime, 0, &p.streams[i]));
+  SUPPORT_TWICE(&first, lade_device_alloc(p.allocator, BYTES, p.streams[0], &target));
+  p.target = target;
+  p.blocks = 1;
+  graph_live(&p, &first);
+  borrowed_live(&p, &first);
+  SUPPORT_TWICE(&first, lade_device_free(p.allocator, target));
+  SUPPORT_TWICE(&first, lade_device_allocator_destroy(p.allocator, true));
+  for (int i = 0; i < 2; i++) SUPPORT_TWICE(&first, lade_stream_destroy(runtime, p.streams[i]));
+  return first;
+}
+
+LADE_TEST(SingleGraph, LosesNothingWhenAnyDriverCallFails) {
+  support_failure_options options = {.releases_too = true};
+  support_for_each_failure("sim", graphs_use, &options, NULL);
+}
+
+LADE_TEST(SingleGraph, LosesNothingWithoutHostMemory) {
+  size_t count = 1;
+  for (fails_at = 0; fails_at <= count && !lade_test_has_failed(); fails_at++) {
+    looks = true;
+    lade_runtime *runtime = support_interposer_open("sim", NULL);
+    LADE_ASSERT(runtime != NULL);
+    looks = false;
+    allocations = 0;
+    lade_status status = graphs_use(runtime, NULL);
+    looks = true;
+    if (fails_at == 0) count = allocations;
+    lade_test_context("allocation %zu of %zu fails", fails_at, count);
+    bool told = status == LADE_OK || status == LADE_ERR_CALLBACK || status == LADE_ERR_OUT_OF_HOST_MEMORY;
+    LADE_EXPECT(told || status == LADE_ERR_CAPTURE); /* what the software device says of joins it cannot look at */
+    support_expect_nothing_live(runtime);
+    support_runtime_close(runtime);
+  }
+  lade_test_context("%s", "");
+  LADE_EXPECT_GT_UINT(count, 50);
+}
