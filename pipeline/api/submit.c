@@ -257,6 +257,8 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   ladei_lock_acquire(&pipeline->lock);
   pipeline->submitting--;
   pipeline->references++;
+  if (ticket->write_place.files != 0)
+    ticket->transfer.writers = ladei_pipe_writers_begin(&pipeline->writers, &ticket->write_place);
   ladei_pipe_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
   ladei_lock_release(&pipeline->lock);
   pipeline->driver->kick(pipeline);

@@ -28,8 +28,10 @@
  *   2 writers, 8 blocks of 512 KiB            6.00, 0.417  1 writer, 8 blocks of 512 KiB    6.84, 0.227
  *
  * So chunks are 512 KiB, and a transfer begins with one writer for each file, and doubles them while that brings 5 %, as where
- * a file system copies in parallel, or writes have latency. Each transfer finds out anew: another file may lie elsewhere. Transfers to one file count their writes
- * together; such as write side by side learn nothing.
+ * a file system copies in parallel, or writes have latency. What is found out is kept for the place, a file system and a number
+ * of files: so it is measured across many short transfers, and a long one does not find out what is known. One transfer of
+ * many tries anew, since what else happens there may be over. Transfers to one file count their writes together; such as write
+ * side by side learn nothing.
  *
  * Locks: none; the caller's.
  */
@@ -84,6 +86,9 @@ enum { ROUNDS = 4, WRITER_ROUNDS = 32 };
 /* The part of the new rate that a doubling must bring: a writer more costs a processor. */
 enum { GAIN_PART = 48, WRITER_GAIN_PART = 20 };
 
+/* Transfers to a place until one tries anew. */
+enum { WRITERS_KEPT = 64 };
+
 static uint64_t bytes_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t bytes_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -132,16 +137,17 @@ void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned 
   ladei_pipe_window_restart(window);
 }
 
-void ladei_pipe_writers_init(ladei_pipe_window *window, size_t files, unsigned most) {
-  ladei_pipe_window_init(window, files < most ? (unsigned)files : most, most);
-  window->rounds = WRITER_ROUNDS;
-  window->gain_part = WRITER_GAIN_PART;
-}
-
 static void measure_again(ladei_pipe_window *window) {
   window->skip = window->size;
   window->measured = 0;
   window->bytes = 0;
+  window->begun_ns = window->last_ns = window->spent_ns = 0;
+}
+
+void ladei_pipe_window_pause(ladei_pipe_window *window) {
+  window->spent_ns += window->last_ns - window->begun_ns;
+  window->begun_ns = window->last_ns = 0;
+  window->skip = window->size;
 }
 
 void ladei_pipe_window_restart(ladei_pipe_window *window) {
@@ -171,21 +177,76 @@ static bool window_judge(ladei_pipe_window *window, uint64_t rate) {
   return window->size != before;
 }
 
+/* So many ends in a row told nothing about the doubling that is tried. */
+static bool window_is_unused(const ladei_pipe_window *window) {
+  return window->trying && window->short_of >= window->rounds * window->size;
+}
+
 bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out, uint64_t now_ns) {
   bool used = window->trying ? out > window->size / 2 : out >= window->size;
   if (window->settled) return false;
-  window->short_of = used ? 0 : window->short_of + 1;
+  window->short_of = used && !(window->gathers && window->skip > 0) ? 0 : window->short_of + 1;
   if (!used) {
-    measure_again(window);
-    return window->trying && window->short_of >= window->rounds * window->size && window_judge(window, 0);
+    if (window->gathers)
+      ladei_pipe_window_pause(window);
+    else
+      measure_again(window);
+    return window_is_unused(window) && window_judge(window, 0);
   }
   if (window->skip > 0) {
     window->skip--;
-    window->begun_ns = now_ns;
-    return false;
+    window->begun_ns = window->last_ns = now_ns;
+    return window_is_unused(window) && window_judge(window, 0);
   }
   window->bytes += bytes;
   window->measured++;
-  if (window->measured < window->rounds * window->size || now_ns <= window->begun_ns) return false;
-  return window_judge(window, window->bytes * UINT64_C(1000000) / (now_ns - window->begun_ns) * 1000);
+  window->last_ns = now_ns;
+  uint64_t ns = now_ns - window->begun_ns + window->spent_ns;
+  if (window->measured < window->rounds * window->size || ns == 0) return false;
+  return window_judge(window, window->bytes * UINT64_C(1000000) / ns * 1000);
+}
+
+/* ---- Writers ----------------------------------------------------------------------------------------------------- */
+
+static void writers_forget(ladei_pipe_writers *writers, const ladei_pipe_write_place *place) {
+  *writers = (ladei_pipe_writers){.number = place->number};
+  ladei_pipe_window_init(&writers->window, place->files < place->most ? place->files : place->most, place->most);
+  writers->window.rounds = WRITER_ROUNDS;
+  writers->window.gain_part = WRITER_GAIN_PART;
+  writers->window.gathers = true;
+}
+
+/* Those of the place; new ones instead of the ones that were not asked for the longest. */
+static ladei_pipe_writers *writers_of(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place) {
+  ladei_pipe_writers *oldest = &table->places[0];
+  ladei_pipe_writers *found = NULL;
+  for (ladei_pipe_writers *at = table->places; at < table->places + LADEI_PIPE_WRITE_PLACES && found == NULL; at++) {
+    oldest = at->used < oldest->used ? at : oldest;
+    found = at->used != 0 && at->number == place->number ? at : NULL;
+  }
+  if (found == NULL) {
+    found = oldest;
+    writers_forget(found, place);
+  }
+  found->used = ++table->uses;
+  return found;
+}
+
+unsigned ladei_pipe_writers_begin(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place) {
+  ladei_pipe_writers *writers = writers_of(table, place);
+  if (writers->window.settled && ++writers->begun > WRITERS_KEPT) {
+    writers_forget(writers, place);
+    writers->used = table->uses;
+  }
+  return writers->window.size;
+}
+
+unsigned ladei_pipe_writers_end(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place, uint64_t owner,
+                                size_t bytes, unsigned out, uint64_t now_ns) {
+  ladei_pipe_writers *writers = writers_of(table, place);
+  if (writers->window.settled) return writers->window.size;
+  if (writers->owner != owner) ladei_pipe_window_pause(&writers->window);
+  writers->owner = owner;
+  (void)ladei_pipe_window_end(&writers->window, bytes, out, now_ns);
+  return writers->window.size;
 }

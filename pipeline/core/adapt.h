@@ -50,14 +50,17 @@ typedef struct ladei_pipe_window {
   unsigned most;
   bool settled;
   bool trying;        /* size was doubled: keep it only if it is faster */
-  unsigned short_of;  /* ends in a row that found too few out */
+  unsigned short_of;  /* ends in a row that found too few out; where it gathers, that were not measured */
   unsigned skip;      /* ends to let pass before measuring: requests from before the last change */
   unsigned measured;  /* ends measured so far */
-  uint64_t begun_ns;  /* when measuring began */
-  uint64_t bytes;     /* ended since */
+  uint64_t begun_ns;  /* when measuring began, or went on */
+  uint64_t last_ns;   /* the last end that was measured since */
+  uint64_t spent_ns;  /* measured before that */
+  uint64_t bytes;     /* ended in all of that time */
   uint64_t rate;      /* bytes per second before the doubling that is tried */
   unsigned rounds;    /* ends that a measurement takes, for each request of the window */
   unsigned gain_part; /* of the new rate, that a doubling must bring */
+  bool gathers;       /* an end that finds too few out only pauses a measurement; else it ends it */
 } ladei_pipe_window;
 
 void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned most);
@@ -65,8 +68,8 @@ void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned 
 /* Chunks to files through the page cache; Note [Writers]. */
 enum { LADEI_PIPE_CHUNK_TO_FILE = 512 << 10 };
 
-/* Of WRITE orders of one transfer to so many files through the page cache: Note [Writers]. `most` is not 0. */
-void ladei_pipe_writers_init(ladei_pipe_window *window, size_t files, unsigned most);
+/* What was measured stays, and time until the window is full again does not count. */
+void ladei_pipe_window_pause(ladei_pipe_window *window);
 
 /*
  * A request ended; `out` were under way until then. Where those are fewer than the window allows, or no more than before
@@ -78,5 +81,35 @@ bool ladei_pipe_window_end(ladei_pipe_window *window, size_t bytes, unsigned out
 /* Requests are of another length from now on: what was measured is void, and a doubling that was being tried is taken
  * back. */
 void ladei_pipe_window_restart(ladei_pipe_window *window);
+
+/* Where a transfer writes through the page cache. */
+typedef struct ladei_pipe_write_place {
+  uint64_t number; /* of its file system, and of how many files it writes */
+  unsigned files;  /* not 0 */
+  unsigned most;   /* writers; not 0 */
+} ladei_pipe_write_place;
+
+/* WRITE orders of a transfer at once, as far as is known of a place: Note [Writers]. */
+typedef struct ladei_pipe_writers {
+  uint64_t number; /* the place's */
+  uint64_t used;   /* table's `uses` when it was asked last; 0: no place */
+  uint64_t owner;  /* transfer of the last end */
+  unsigned begun;  /* transfers since the window settled */
+  ladei_pipe_window window;
+} ladei_pipe_writers;
+
+enum { LADEI_PIPE_WRITE_PLACES = 8 };
+
+/* Those of a pipeline. Of more places the one that was not asked for the longest is forgotten. All zero: nothing is known. */
+typedef struct ladei_pipe_writers_table {
+  ladei_pipe_writers places[LADEI_PIPE_WRITE_PLACES];
+  uint64_t uses;
+} ladei_pipe_writers_table;
+
+/* A transfer to the place begins: WRITE orders of it at once. */
+unsigned ladei_pipe_writers_begin(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place);
+/* One of `out` WRITE orders of the transfer `owner` to that place has ended: so many at once from now on. */
+unsigned ladei_pipe_writers_end(ladei_pipe_writers_table *table, const ladei_pipe_write_place *place, uint64_t owner,
+                                size_t bytes, unsigned out, uint64_t now_ns);
 
 #endif /* LADE_PIPELINE_CORE_ADAPT_H */

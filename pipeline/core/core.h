@@ -350,6 +350,9 @@ bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
 unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                   const lade_error *error);
 
+/* WRITE orders that are out to the transfer's sink, by whichever transfer. */
+unsigned ladei_pipe_core_writes_out(const ladei_pipe_core_transfer *transfer);
+
 /* READ orders that could be taken at once, of files and memory: at most one for each `bytes` that are left to read. */
 uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t bytes);
 

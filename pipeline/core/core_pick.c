@@ -151,18 +151,18 @@ static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
 }
 
-/* Writes that are out to the transfer's sink, by whichever transfer. */
-static unsigned sink_out(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+unsigned ladei_pipe_core_writes_out(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_core_transfer *other;
   unsigned out = 0;
   if (transfer->sink == 0) return transfer->host_out;
-  TAILQ_FOREACH (other, &ring->queue, link) out += other->sink == transfer->sink ? other->host_out : 0;
+  TAILQ_FOREACH (other, &transfer->ring->queue, link) out += other->sink == transfer->sink ? other->host_out : 0;
   return out;
 }
 
 /* Whether one more WRITE may be out beside those of its sink, in whatever order. */
 static bool write_has_room(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  return ring->host_out < ring->window && (transfer->writers == 0 || sink_out(ring, transfer) < transfer->writers);
+  return ring->host_out < ring->window &&
+         (transfer->writers == 0 || ladei_pipe_core_writes_out(transfer) < transfer->writers);
 }
 
 static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {

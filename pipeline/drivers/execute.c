@@ -148,11 +148,11 @@ lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order)
 static void writers_note(lade_pipeline *pipeline, const ladei_pipe_order *order) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_core_transfer *transfer = order->transfer;
-  ladei_pipe_window *writers = &ladei_pipe_ticket_of(transfer)->writers;
-  if (transfer->writers != 0 && !writers->settled && !order->slot->shortened &&
-      ladei_pipe_window_end(writers, order->slot->bytes, transfer->host_out,
-                            pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
-    transfer->writers = writers->size;
+  if (transfer->writers != 0 && !order->slot->shortened) {
+    transfer->writers = ladei_pipe_writers_end(
+        &pipeline->writers, &ladei_pipe_ticket_of(transfer)->write_place, transfer->number, order->slot->bytes,
+        ladei_pipe_core_writes_out(transfer), pipeline->runtime->ops->now_ns(pipeline->runtime->self));
+  }
 }
 
 /* Takes note of how fast the host half of a chunk went. Not where each takes a thread: more

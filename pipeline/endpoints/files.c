@@ -152,16 +152,19 @@ static void files_preallocate(const lade_ticket *ticket) {
     ladei_pipe_storage_file_preallocate(file, file->end);
 }
 
-/* The same for all descriptors of one file; for two files that it is the same for, fewer write. 0: not known. */
-static uint64_t sink_number(const ladei_pipe_storage_file *file) {
-  struct stat facts;
-  if (file->fd < 0 || fstat(file->fd, &facts) != 0) return 0;
-  return (((uint64_t)facts.st_dev << 40) ^ (uint64_t)facts.st_ino) | UINT64_C(1) << 63;
+/* Of the file: the same for all of its descriptors. 0: not known; as for two files of one number, fewer write then. */
+static uint64_t sink_number(const struct stat *facts) {
+  return (((uint64_t)facts->st_dev << 40) ^ (uint64_t)facts->st_ino) | UINT64_C(1) << 63;
+}
+
+static bool file_stat(const ladei_pipe_storage_file *file, struct stat *out) {
+  return file->fd >= 0 && fstat(file->fd, out) == 0;
 }
 
 /* Note [Writers] in pipeline/core/adapt.c. Threads that the program asked for are all used, and chunks are as it says. */
-static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
-  size_t files = 0;
+static void write_place_find(const lade_pipeline *pipeline, lade_ticket *ticket) {
+  struct stat facts = {.st_dev = 0};
+  unsigned files = 0;
   if (ticket->to_device || ticket->cufile || !pipeline->readers_chosen || !pipeline->driver->threads) return;
   for (const ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next) {
     bool buffered = file->direct_fd < 0 || file->direct_off;
@@ -169,11 +172,12 @@ static void writers_choose(const lade_pipeline *pipeline, lade_ticket *ticket) {
     files++;
   }
   if (files == 0) return;
+  bool known = file_stat(ticket->files, &facts);
   if (pipeline->chunk_adapts)
     ticket->transfer.chunk_bytes = ladei_size_min(ticket->transfer.chunk_bytes, LADEI_PIPE_CHUNK_TO_FILE);
-  ladei_pipe_writers_init(&ticket->writers, files, pipeline->options.readers);
-  ticket->transfer.writers = ticket->writers.size;
-  ticket->transfer.sink = files == 1 ? sink_number(ticket->files) : 0;
+  ticket->write_place = (ladei_pipe_write_place){
+      .number = ((uint64_t)facts.st_dev << 20) ^ files, .files = files, .most = pipeline->options.readers};
+  ticket->transfer.sink = known && files == 1 ? sink_number(&facts) : 0;
 }
 
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
@@ -193,7 +197,7 @@ lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, 
   }
   chunks_suit(ticket);
   if (cufile_suits(ticket, request)) cufile_use(ticket);
-  writers_choose(pipeline, ticket);
+  write_place_find(pipeline, ticket);
   files_preallocate(ticket);
   return LADE_OK;
 }

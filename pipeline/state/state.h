@@ -84,6 +84,7 @@ struct lade_pipeline {
   ladei_lock lock;         /* guards all below */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
   ladei_pipe_core core;
+  ladei_pipe_writers_table writers;
   ladei_pipe_timeline *timeline;  /* NULL: not wanted; the pointer is constant */
   unsigned submitting;            /* calls of submit that have their place among max_transfers, but no transfer yet */
   unsigned prefix_waiters;        /* calls that wait for the first bytes of a transfer */
@@ -109,10 +110,10 @@ struct lade_ticket {
   uint64_t *checksums; /* the caller's */
   lade_completion on_complete;
   void *on_complete_user;
-  ladei_pipe_pieces pieces;       /* constant */
-  ladei_pipe_storage_file *files; /* of the pieces, each once; constant until FINISH */
-  ladei_pipe_window writers;      /* where transfer.writers is not 0; guarded by the pipeline's lock */
-  bool cufile;                    /* the host half moves bytes to and from the device: no copies */
+  ladei_pipe_pieces pieces;           /* constant */
+  ladei_pipe_storage_file *files;     /* of the pieces, each once; constant until FINISH */
+  ladei_pipe_write_place write_place; /* through the page cache; files 0: it writes no files there. Constant */
+  bool cufile;                        /* the host half moves bytes to and from the device: no copies */
 };
 
 static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transfer) {

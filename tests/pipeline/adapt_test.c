@@ -183,36 +183,130 @@ LADE_TEST(Window, RestartTakesBackADoublingThatWasBeingTried) {
   }
 }
 
+/* ---- Writers ----------------------------------------------------------------------------------------------------- */
+
+/* Transfers to one place, one after the other with a rest in between, and the storage there. */
+typedef struct writing {
+  ladei_pipe_writers_table table;
+  ladei_pipe_write_place place;
+  uint64_t latency_ns; /* of a write */
+  uint64_t mb_per_s;   /* of all together */
+  uint64_t now_ns;
+  uint64_t transfers; /* so far */
+  unsigned beyond;    /* ends of more than one write at once */
+} writing;
+
+static writing writing_of(uint64_t latency_ns, uint64_t mb_per_s) {
+  return (writing){.place = {.number = 7, .files = 1, .most = 12}, .latency_ns = latency_ns, .mb_per_s = mb_per_s};
+}
+
+static bool writing_is_settled(const writing *w) {
+  for (int i = 0; i < LADEI_PIPE_WRITE_PLACES; i++)
+    if (w->table.places[i].used != 0 && w->table.places[i].number == w->place.number)
+      return w->table.places[i].window.settled;
+  return false;
+}
+
+/* Chunks of 1 MiB; returns the writers at its end. */
+static unsigned transfer_write(writing *w, unsigned chunks) {
+  unsigned size = ladei_pipe_writers_begin(&w->table, &w->place);
+  uint64_t owner = ++w->transfers;
+  w->now_ns += 1000000000;
+  for (unsigned left = chunks; left > 0; left--) {
+    unsigned out = size < left ? size : left;
+    uint64_t alone_ns = w->latency_ns / out, bound_ns = (uint64_t)MIB * 1000 / w->mb_per_s;
+    w->now_ns += alone_ns > bound_ns ? alone_ns : bound_ns;
+    w->beyond += out > 1 ? 1 : 0;
+    size = ladei_pipe_writers_end(&w->table, &w->place, owner, MIB, out, w->now_ns);
+  }
+  return size;
+}
+
 LADE_TEST(Writers, BeginWithOneForEachFile) {
   static const struct {
-    size_t files;
-    unsigned most, first;
+    unsigned files, most, first;
   } cases[] = {{1, 12, 1}, {3, 12, 3}, {11, 12, 11}, {12, 12, 12}, {1000, 12, 12}, {1, 1, 1}, {1, 2, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    ladei_pipe_window writers;
-    ladei_pipe_writers_init(&writers, cases[i].files, cases[i].most);
-    LADE_EXPECT_EQ_UINT(writers.size, cases[i].first);
-    LADE_EXPECT_EQ_INT(writers.settled, cases[i].first == cases[i].most);
+    ladei_pipe_writers_table table = {.uses = 0};
+    const ladei_pipe_write_place place = {.number = 3, .files = cases[i].files, .most = cases[i].most};
+    LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&table, &place), cases[i].first);
+    LADE_EXPECT_EQ_INT(table.places[0].window.settled, cases[i].first == cases[i].most);
   }
 }
 
 /* One lock for each file; a little faster is not worth twice the processors. */
 LADE_TEST(Writers, StayAtOneWhereTheyWaitForEachOther) {
-  ladei_pipe_window writers;
+  writing w = writing_of(0, 6000);
+  LADE_EXPECT_EQ_UINT(transfer_write(&w, 1000), 1);
+  LADE_EXPECT(writing_is_settled(&w));
+  LADE_EXPECT_LE_UINT(w.beyond, 70);
+  ladei_pipe_writers_table table = {.uses = 0};
+  unsigned size = ladei_pipe_writers_begin(&table, &w.place);
   uint64_t now_ns = 0;
-  ladei_pipe_writers_init(&writers, 1, 12);
-  LADE_EXPECT_EQ_UINT(settle(&writers, 0, 6000), 1);
-  ladei_pipe_writers_init(&writers, 1, 12);
-  for (int i = 0; i < 1000 && !writers.settled; i++)
-    (void)ladei_pipe_window_end(&writers, MIB, writers.size, now_ns += writers.size == 1 ? 1000 : 960);
-  LADE_EXPECT(writers.settled);
-  LADE_EXPECT_EQ_UINT(writers.size, 1);
+  for (int i = 0; i < 1000 && !table.places[0].window.settled; i++)
+    size = ladei_pipe_writers_end(&table, &w.place, 1, MIB, size, now_ns += size == 1 ? 1000 : 960);
+  LADE_EXPECT(table.places[0].window.settled);
+  LADE_EXPECT_EQ_UINT(size, 1);
 }
 
 LADE_TEST(Writers, GrowWhereThatIsFaster) {
-  ladei_pipe_window writers;
-  ladei_pipe_writers_init(&writers, 1, 12);
-  LADE_EXPECT_EQ_UINT(settle(&writers, 2000000, 7000), 8); /* writes have latency: as many as a doubling gets to */
-  ladei_pipe_writers_init(&writers, 1, 12);
-  LADE_EXPECT_EQ_UINT(settle(&writers, 700000, 6000), 4); /* 175 us each: four are enough */
+  writing far = writing_of(2000000, 7000);
+  LADE_EXPECT_EQ_UINT(transfer_write(&far, 3000), 8); /* writes have latency: as many as a doubling gets to */
+  writing near = writing_of(700000, 6000);
+  LADE_EXPECT_EQ_UINT(transfer_write(&near, 3000), 4); /* 175 us each: four are enough */
+}
+
+/* What is too short for a measurement adds to that of the next; the rest between them does not count. */
+LADE_TEST(Writers, LearnFromShortTransfersWhatALongOneTeaches) {
+  static const unsigned chunks[] = {8, 5, 3};
+  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+    writing lock = writing_of(0, 6000);
+    for (int k = 0; k < 300 && !writing_is_settled(&lock); k++) (void)transfer_write(&lock, chunks[i]);
+    LADE_EXPECT(writing_is_settled(&lock));
+    LADE_EXPECT_EQ_UINT(transfer_write(&lock, chunks[i]), 1);
+    writing two = writing_of(300000, 6000);
+    for (int k = 0; k < 2000 && !writing_is_settled(&two); k++) (void)transfer_write(&two, chunks[i]);
+    LADE_EXPECT(writing_is_settled(&two));
+    LADE_EXPECT_EQ_UINT(transfer_write(&two, chunks[i]), chunks[i] > 4 ? 2 : 1); /* of three no two pairs follow */
+  }
+}
+
+/* Transfers of one write each make no use of two writers. */
+LADE_TEST(Writers, TakeBackWhatIsNotMadeUseOf) {
+  writing w = writing_of(2000000, 7000);
+  for (int k = 0; k < 300 && !writing_is_settled(&w); k++) (void)transfer_write(&w, k < 12 ? 4 : 1);
+  LADE_EXPECT(writing_is_settled(&w));
+  LADE_EXPECT(w.beyond > 0);
+  LADE_EXPECT_EQ_UINT(transfer_write(&w, 1), 1);
+}
+
+/* Of two transfers that write at once, each alone is not what is measured. */
+LADE_TEST(Writers, LearnNothingWhileTransfersAlternate) {
+  writing w = writing_of(0, 6000);
+  unsigned size = ladei_pipe_writers_begin(&w.table, &w.place);
+  for (uint64_t i = 0; i < 1000; i++) size = ladei_pipe_writers_end(&w.table, &w.place, i % 2, MIB, size, i * 1000);
+  LADE_EXPECT_EQ_UINT(size, 1);
+  LADE_EXPECT(!writing_is_settled(&w));
+}
+
+/* A place is known until another transfer of many finds out anew, or others take its room. */
+LADE_TEST(Writers, AreKnownOfTheirPlace) {
+  writing w = writing_of(2000000, 7000);
+  LADE_EXPECT_EQ_UINT(transfer_write(&w, 3000), 8);
+  ladei_pipe_write_place other = {.number = 9, .files = 1, .most = 12};
+  LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &other), 1);
+  for (int i = 0; i < 64; i++) LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &w.place), 8);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &w.place), 1);
+  LADE_EXPECT(!writing_is_settled(&w));
+  LADE_EXPECT_EQ_UINT(transfer_write(&w, 3000), 8);
+  for (unsigned i = 0; i < LADEI_PIPE_WRITE_PLACES - 1; i++) {
+    other.number = 100 + i;
+    LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &other), 1);
+  }
+  LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &w.place), 8); /* the last one but for those */
+  for (unsigned i = 0; i < LADEI_PIPE_WRITE_PLACES; i++) {
+    other.number = 200 + i;
+    LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &other), 1);
+  }
+  LADE_EXPECT_EQ_UINT(ladei_pipe_writers_begin(&w.table, &w.place), 1);
 }
