@@ -200,6 +200,12 @@ static lade_status folder_search(DIR *folder, uint64_t own_id, uint32_t index, l
   return LADE_NOT_READY;
 }
 
+bool ladei_published_is_stale(uint32_t interval_ms, uint64_t refreshed_ns, uint64_t now_ns) {
+  const uint64_t second_ns = 1000000000, intervals_ns = 3 * (uint64_t)interval_ms * 1000000;
+  if (interval_ms == 0 || now_ns <= refreshed_ns) return false;
+  return now_ns - refreshed_ns > (intervals_ns < second_ns ? second_ns : intervals_ns);
+}
+
 uint64_t ladei_published_own_id(const char *status_text, uint64_t otherwise) {
   const char *line = strstr(status_text, "\nNSpid:");
   if (line == NULL) return otherwise;

@@ -70,6 +70,10 @@ lade_status ladei_published_copy(const void *data, size_t bytes, uint64_t proces
 lade_status ladei_published_find(uint64_t process_id, uint32_t index, ladei_published_about *out_about,
                                  lade_snapshot **out);
 
+/* Counters last refreshed at `refreshed_ns` should have been again by now: for three intervals, and at least a second, they were
+ * not. Never of counters that are refreshed by hand. */
+bool ladei_published_is_stale(uint32_t interval_ms, uint64_t refreshed_ns, uint64_t now_ns);
+
 /* The last number of the line "NSpid:" in the text of /proc/PID/status: the process's id as it knows it. `otherwise`: there is
  * no such line. */
 uint64_t ladei_published_own_id(const char *status_text, uint64_t otherwise);

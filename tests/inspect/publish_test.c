@@ -205,6 +205,53 @@ LADE_TEST(Published, TrustsNothing) {
   scene_close(&s);
 }
 
+/* Three intervals, whatever they are; a second at least, since a machine may be busy; never where nobody promised any. */
+LADE_TEST(Published, IsStaleAfterThreeIntervals) {
+  const uint64_t second = 1000000000, then = 100 * second;
+  LADE_EXPECT(!ladei_published_is_stale(1000, then, then + 3 * second));
+  LADE_EXPECT(ladei_published_is_stale(1000, then, then + 3 * second + 1));
+  LADE_EXPECT(!ladei_published_is_stale(60000, then, then + 180 * second));
+  LADE_EXPECT(ladei_published_is_stale(60000, then, then + 180 * second + 1));
+  LADE_EXPECT(!ladei_published_is_stale(10, then, then + second));
+  LADE_EXPECT(ladei_published_is_stale(10, then, then + second + 1));
+  LADE_EXPECT(!ladei_published_is_stale(UINT32_MAX, then, UINT64_C(3) * UINT32_MAX * 1000000 + then));
+  LADE_EXPECT(!ladei_published_is_stale(0, then, then + 1000000 * second));
+  LADE_EXPECT(!ladei_published_is_stale(1000, then, then - 5 * second)); /* the clock was set back */
+}
+
+/* What is read beside the counters: how often they are refreshed, and whether control is there. */
+LADE_TEST(Published, TellsHowItIsRefreshed) {
+  scene s;
+  if (!scene_open(&s)) return;
+  ladei_published_about about;
+  lade_snapshot *snapshot = NULL;
+  LADE_ASSERT_OK(ladei_published_find((uint64_t)getpid(), 0, &about, &snapshot));
+  LADE_EXPECT_EQ_UINT(about.interval_ms, 0); /* on "sim", by hand */
+  LADE_EXPECT_EQ_UINT(about.process_id, (uint64_t)getpid());
+  LADE_EXPECT_EQ_STR(about.control, "");
+  lade_snapshot_destroy(snapshot);
+  scene_close(&s);
+}
+
+/* A page of the first release ends before the name of the socket: it is read as one without control. */
+LADE_TEST(Published, ReadsPagesOfTheFirstRelease) {
+  scene s;
+  if (!scene_open(&s)) return;
+  size_t bytes;
+  ladei_published_header *header = published_bytes(&bytes);
+  ladei_published_about about;
+  lade_snapshot *snapshot = NULL;
+  header->header_bytes = LADEI_PUBLISHED_LEAST_BYTES;
+  memset(header->control, 'x', sizeof header->control); /* that is something else there */
+  LADE_ASSERT_OK(ladei_published_copy(header, bytes, (uint64_t)getpid(), &about, &snapshot));
+  LADE_EXPECT_EQ_STR(about.control, "");
+  lade_snapshot_destroy(snapshot);
+  header->header_bytes = LADEI_PUBLISHED_LEAST_BYTES - 1;
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, copy_status(header, bytes));
+  free(header);
+  scene_close(&s);
+}
+
 LADE_TEST(Published, SaysWhatIsWrong) {
   scene s;
   if (!scene_open(&s)) return;

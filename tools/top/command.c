@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "inspect/snapshot.h"
+#include "inspect/live/published.h"
 #include "tools/common/options.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/subcommand.h"
@@ -26,7 +26,9 @@ static const char documentation[] =
     "Shows the memory of all processes that publish their counters (lade_publish) and may be read by this user, or of "
     "one, "
     "every second."
-    "\vA row with * was not refreshed for three intervals: its process is stopped, or its device is lost.\n\n"
+    "\vA row with * was not refreshed for three intervals of its publisher, and at least a second: its process is "
+    "stopped, "
+    "or its device is lost. Counters that the program refreshes by hand have no *.\n\n"
     "Exit status: 0; 1 if PID publishes nothing or cannot be read, or output failed; 2 for the command line.";
 
 static const struct argp_option option_table[] = {
@@ -73,6 +75,8 @@ typedef struct top_row {
   int64_t work;                        /* blocks handed out, or bytes moved, since the start */
   double rate;                         /* of work, a second; below 0: not known yet */
   uint64_t refreshed_ns;
+  uint32_t interval_ms; /* 0: by hand */
+  bool stale;
 } top_row;
 
 typedef struct top_rows {
@@ -127,14 +131,23 @@ static bool row_add(top_rows *rows, const top_row *row) {
   return true;
 }
 
-static bool snapshot_rows(const lade_snapshot *snapshot, uint32_t publisher, top_rows *rows) {
-  bool added = true;
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static bool snapshot_rows(const lade_snapshot *snapshot, const ladei_published_about *about, uint32_t publisher,
+                          top_rows *rows) {
+  bool added = true, stale = ladei_published_is_stale(about->interval_ms, snapshot->time_ns, now_ns());
   for (uint32_t part = 0; part < snapshot->parts.count && added; part++) {
     top_row row = {.process_id = snapshot->process_id,
                    .publisher = publisher,
                    .part = part,
                    .rate = -1,
-                   .refreshed_ns = snapshot->time_ns};
+                   .refreshed_ns = snapshot->time_ns,
+                   .interval_ms = about->interval_ms,
+                   .stale = stale};
     command_read(snapshot->process_id, row.command);
     snprintf(row.name, sizeof row.name, "%s", ladei_inspect_string(snapshot, snapshot->parts.rows[part].name));
     row_read(snapshot, part, &row);
@@ -148,10 +161,11 @@ static lade_status process_rows(uint64_t process_id, top_rows *rows) {
   enum { MOST_PUBLISHERS = 1000 };
   for (uint32_t i = 0; i < MOST_PUBLISHERS; i++) {
     lade_snapshot *snapshot = NULL;
-    lade_status status = lade_published_read(process_id, i, &snapshot);
+    ladei_published_about about;
+    lade_status status = ladei_published_find(process_id, i, &about, &snapshot);
     if (status == LADE_NOT_READY || status == LADE_ERR_IO) return status;
     if (status != LADE_OK) continue; /* another version's, or one that is being written */
-    bool added = snapshot_rows(snapshot, i, rows);
+    bool added = snapshot_rows(snapshot, &about, i, rows);
     lade_snapshot_destroy(snapshot);
     if (!added) return LADE_ERR_OUT_OF_HOST_MEMORY;
   }
@@ -197,12 +211,6 @@ static const char *size_text(int64_t bytes, char room[24]) {
   return room;
 }
 
-static bool row_is_stale(const top_row *row) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)row->refreshed_ns / 1e9 > 3.0;
-}
-
 static void text_print(const top_rows *rows, bool clear) {
   if (clear) fputs("\x1b[H\x1b[J", stdout);
   printf("%8s %-16s %-8s %-20s %12s %12s %12s %14s\n", "PID", "COMMAND", "KIND", "PART", "REQUESTED", "ACTIVE",
@@ -213,7 +221,7 @@ static void text_print(const top_rows *rows, bool clear) {
     char command[17], name[21];
     snprintf(command, sizeof command, "%.16s", row->command);
     snprintf(name, sizeof name, "%.20s", row->name);
-    printf("%8" PRIu64 "%c", row->process_id, row_is_stale(row) ? '*' : ' ');
+    printf("%8" PRIu64 "%c", row->process_id, row->stale ? '*' : ' ');
     name_print(stdout, command);
     printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
     name_print(stdout, name);
@@ -230,11 +238,12 @@ static bool json_print(const top_rows *rows) {
   json_t *array = json_array();
   for (size_t i = 0; i < rows->count; i++) {
     const top_row *row = &rows->rows[i];
-    json_t *entry = json_pack("{sI si si ss ss ss sI sI sI sI sI}", "pid", (json_int_t)row->process_id, "publisher",
-                              (int)row->publisher, "part", (int)row->part, "command", row->command, "kind", row->kind,
-                              "name", row->name, "requested_bytes", (json_int_t)row->requested, "active_bytes",
-                              (json_int_t)row->active, "reserved_bytes", (json_int_t)row->reserved, "work",
-                              (json_int_t)row->work, "refreshed_ns", (json_int_t)row->refreshed_ns);
+    json_t *entry =
+        json_pack("{sI si si ss ss ss sI sI sI sI sI sI sb}", "pid", (json_int_t)row->process_id, "publisher",
+                  (int)row->publisher, "part", (int)row->part, "command", row->command, "kind", row->kind, "name",
+                  row->name, "requested_bytes", (json_int_t)row->requested, "active_bytes", (json_int_t)row->active,
+                  "reserved_bytes", (json_int_t)row->reserved, "work", (json_int_t)row->work, "refreshed_ns",
+                  (json_int_t)row->refreshed_ns, "interval_ms", (json_int_t)row->interval_ms, "stale", (int)row->stale);
     json_array_append_new(array, entry);
   }
   bool made = json_array_size(array) == rows->count;
