@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A program whose memory can be watched from outside: `lade top`, `lade stats PID` and `lade stats PID --prometheus` read the
- * counters that it publishes. It allocates and frees until its time is over.
+ * counters that it publishes, and `lade snapshot PID -o memory.html` has it take a snapshot. It allocates and frees until its time is over.
  *
  * usage: live_counters RUNTIME [SECONDS]
  */
@@ -48,7 +48,10 @@ int main(int argc, char **argv) {
                        lade_part_pinned(lade_pair_pinned_pool(pair)), lade_part_pipeline(lade_pair_pipeline(pair))};
   parts[0].name = "activations";
   parts[1].name = "batches";
-  LADE(lade_publish(parts, 3, NULL, &publisher));
+  lade_publish_options options;
+  lade_publish_options_init(&options);
+  options.flags = LADE_PUBLISH_CONTROL; /* `lade snapshot PID` is answered, of this user and of root */
+  LADE(lade_publish(parts, 3, &options, &publisher));
   printf("watch it: lade top %ld\n", (long)getpid());
   fflush(stdout);
 

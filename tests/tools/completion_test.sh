@@ -54,6 +54,10 @@ completes "cpu cuda" load --runtime = c
 completes "cpu cuda sim" load --runtime =
 completes "pread" load --storage p
 completes "" load --repeat ''
+completes "off on" snapshot 7 --history ''
+completes "on" snapshot 7 --history = on
+completes "" snapshot 7 --entries ''
+has --history snapshot 7 --h
 touch "$folder/one.safetensors" "$folder/two"
 completes "$folder/one.safetensors" load "$folder/o"
 completes "$folder/one.safetensors $folder/two" load --verify "$folder/"

@@ -30,8 +30,9 @@ _lade() {
   case $before in
   --runtime) mapfile -t COMPREPLY < <(compgen -W "cuda cpu sim" -- "$word") ;;
   --storage) mapfile -t COMPREPLY < <(compgen -W "auto pread uring cufile" -- "$word") ;;
+  --history) mapfile -t COMPREPLY < <(compgen -W "on off" -- "$word") ;;
   --to | --on) mapfile -t COMPREPLY < <(compgen -W "0 all" -- "$word") ;;
-  --conf | --compare | --max-shard-size | --repeat) ;;
+  --conf | --compare | --max-shard-size | --repeat | --entries | --publisher | --wait) ;;
   *)
     case $word in
     -*) mapfile -t COMPREPLY < <(compgen -W "$(_lade_options "$lade" "$command")" -- "$word") ;;

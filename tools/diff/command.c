@@ -16,7 +16,8 @@ enum { KEY_JSON = 256 };
 
 static const char documentation[] =
     "Compares two snapshots: by which call stacks memory in use grew, and which segments are in one of them alone."
-    "\vExit status: 0; 1 if a file cannot be read, output or memory failed; 2 for the command line or a file that is "
+    "\vInstead of a file, a PID has that process take a snapshot (LADE_PUBLISH_CONTROL).\n\nExit status: 0; 1 if a "
+    "file cannot be read, output or memory failed; 2 for the command line or a file that is "
     "no "
     "snapshot.";
 
@@ -184,9 +185,10 @@ static int command_diff(int argc, char **argv) {
   diff_options options = {.most = 20};
   options_read(&argp, name, argc, argv, &options);
   int status;
-  lade_snapshot *before = snapshot_source_open(name, options.sources[0], &status);
+  const snapshot_wish wish = {.publisher = 0};
+  lade_snapshot *before = snapshot_source_take(name, options.sources[0], &wish, &status);
   if (before == NULL) return status;
-  lade_snapshot *after = snapshot_source_open(name, options.sources[1], &status);
+  lade_snapshot *after = snapshot_source_take(name, options.sources[1], &wish, &status);
   if (after != NULL) status = snapshots_compare(name, before, after, &options);
   lade_snapshot_destroy(after);
   lade_snapshot_destroy(before);

@@ -13,17 +13,33 @@
 #include "tools/common/stack_sums.h"
 #include "tools/common/subcommand.h"
 
-enum { KEY_MAP = 256, KEY_TRACE, KEY_TOP, KEY_FORMAT, KEY_BEFORE, KEY_TITLE, KEY_JSON };
+enum {
+  KEY_MAP = 256,
+  KEY_TRACE,
+  KEY_TOP,
+  KEY_FORMAT,
+  KEY_BEFORE,
+  KEY_TITLE,
+  KEY_JSON,
+  KEY_HISTORY,
+  KEY_STACKS,
+  KEY_ENTRIES,
+  KEY_PUBLISHER,
+  KEY_WAIT
+};
 
-static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's) "
-                                    "and writes it in another format, or shows "
-                                    "it."
+static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's), "
+                                    "or has the process PID take one, and "
+                                    "writes it in another format, or shows it."
                                     "\vFormats, by the ending of OUT or by --format: pickle, json, html, svg, folded, "
-                                    "pb.gz (pprof), trace.json (Chrome), prom, "
-                                    "openmetrics, txt (map), segments.svg, segments.folded.\n\n"
-                                    "Exit status: 0; 1 if a file cannot be read or written or memory is short; 2 for "
-                                    "the command line or a file that is no "
-                                    "snapshot.";
+                                    "pb.gz (pprof), trace.json (Chrome), "
+                                    "prom, openmetrics, txt (map), segments.svg, segments.folded.\n\n"
+                                    "A process takes snapshots for its own user and for root if it publishes with "
+                                    "LADE_PUBLISH_CONTROL. --history is set "
+                                    "before the snapshot is taken, and may stand alone.\n\n"
+                                    "Exit status: 0; 1 if a file cannot be read or written, a process refuses or does "
+                                    "not answer, or memory is short; 2 for "
+                                    "the command line or a file that is no snapshot.";
 
 static const struct argp_option option_table[] = {
     {"output", 'o', "OUT", 0, "Write to this file; - is standard output", 0},
@@ -34,13 +50,73 @@ static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Write lade's JSON to standard output: --output=- --format=json", 0},
     {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html, svg and folded text", 0},
     {"title", KEY_TITLE, "TEXT", 0, "Title of html and svg", 0},
+    {"history", KEY_HISTORY, "on|off", 0, "Turn the histories of the process on or off", 0},
+    {"stacks", KEY_STACKS, "FRAMES", OPTION_ARG_OPTIONAL, "With --history=on: call stacks of so many frames (16)", 0},
+    {"entries", KEY_ENTRIES, "N", 0, "With --history=on: events that are kept (as many as 64 MiB hold)", 0},
+    {"publisher", KEY_PUBLISHER, "N", 0, "Which publisher of the process, from 0 on (0)", 0},
+    {"wait", KEY_WAIT, "SECONDS", 0, "How long to wait for the process (10)", 0},
     {0}};
 
 typedef struct snapshot_options {
   const char *source, *output, *format, *before, *title;
   bool map, trace;
   size_t top; /* 0: not asked for */
+  bool sets_history, of_process;
+  uint64_t process_id;
+  lade_published_history_options history;
+  snapshot_wish wish;
 } snapshot_options;
+
+/* A whole number from `least` to `most`; another argument ends the program. */
+static uint64_t number_read(const char *option, const char *argument, uint64_t least, uint64_t most,
+                            const struct argp_state *state) {
+  char *end;
+  errno = 0;
+  unsigned long long number = strtoull(argument, &end, 10);
+  if (*end != '\0' || end == argument || errno != 0 || *argument == '-' || number < least || number > most)
+    argp_error(state, "%s: '%s' is not from %" PRIu64 " to %" PRIu64, option, argument, least, most);
+  return number;
+}
+
+static void history_read(const char *argument, snapshot_options *options, const struct argp_state *state) {
+  options->sets_history = true;
+  options->history.enabled = strcmp(argument, "on") == 0;
+  if (!options->history.enabled && strcmp(argument, "off") != 0)
+    argp_error(state, "--history: '%s' is not on or off", argument);
+}
+
+static void process_option_read(int key, const char *argument, snapshot_options *options,
+                                const struct argp_state *state) {
+  options->of_process = true;
+  switch (key) {
+  case KEY_HISTORY: history_read(argument, options, state); break;
+  case KEY_STACKS:
+    options->history.level = LADE_CONTEXT_ALL;
+    if (argument != NULL) options->history.max_frames = (uint32_t)number_read("--stacks", argument, 1, 64, state);
+    break;
+  case KEY_ENTRIES:
+    options->history.max_entries = number_read("--entries", argument, 1, UINT64_C(1) << 32, state);
+    break;
+  case KEY_PUBLISHER: options->wish.publisher = (uint32_t)number_read("--publisher", argument, 0, 999, state); break;
+  default: options->wish.wait_ms = (uint32_t)(1000 * number_read("--wait", argument, 1, 600, state)); break;
+  }
+}
+
+static bool makes_output(const snapshot_options *options) {
+  return options->output != NULL || options->map || options->trace || options->top > 0;
+}
+
+static void options_check(snapshot_options *options, const struct argp_state *state) {
+  if (options->source == NULL) argp_error(state, "FILE or PID is missing");
+  if (!makes_output(options) && !options->sets_history)
+    argp_error(state, "nothing to do: one of --output, --map, --trace, --top, --json, --history");
+  bool is_process = snapshot_source_is_process(options->source, &options->process_id);
+  if (options->of_process && !is_process)
+    argp_error(state, "--history, --stacks, --entries, --publisher and --wait are for a PID, not for '%s'",
+               options->source);
+  bool has_history_options = options->history.level != 0 || options->history.max_entries != 0;
+  if (has_history_options && !options->history.enabled) argp_error(state, "--stacks and --entries need --history=on");
+}
 
 static size_t count_read(const char *argument, const struct argp_state *state) {
   char *end;
@@ -66,15 +142,16 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     return 0;
   case KEY_BEFORE: options->before = argument; return 0;
   case KEY_TITLE: options->title = argument; return 0;
+  case KEY_HISTORY:
+  case KEY_STACKS:
+  case KEY_ENTRIES:
+  case KEY_PUBLISHER:
+  case KEY_WAIT: process_option_read(key, argument, options, state); return 0;
   case ARGP_KEY_ARG:
-    if (options->source != NULL) argp_error(state, "one FILE, not '%s' too", argument);
+    if (options->source != NULL) argp_error(state, "one FILE or PID, not '%s' too", argument);
     options->source = argument;
     return 0;
-  case ARGP_KEY_END:
-    if (options->source == NULL) argp_error(state, "FILE is missing");
-    if (options->output == NULL && !options->map && !options->trace && options->top == 0)
-      argp_error(state, "nothing to do: one of --output, --map, --trace, --top, --json");
-    return 0;
+  case ARGP_KEY_END: options_check(options, state); return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
 }
@@ -163,11 +240,15 @@ static int output_write(const char *name, const lade_snapshot *snapshot, const s
 
 static int command_snapshot(int argc, char **argv) {
   static char name[] = "lade snapshot";
-  const struct argp argp = {option_table, option_parse, "FILE", documentation, NULL, NULL, NULL};
+  const struct argp argp = {option_table, option_parse, "FILE|PID", documentation, NULL, NULL, NULL};
   snapshot_options options = {.source = NULL};
+  int status = EXIT_FINE;
+  lade_published_history_options_init(&options.history);
   options_read(&argp, name, argc, argv, &options);
-  int status;
-  lade_snapshot *snapshot = snapshot_source_open(name, options.source, &status);
+  if (options.sets_history)
+    status = snapshot_source_history_set(name, options.process_id, &options.wish, &options.history);
+  if (status != EXIT_FINE || !makes_output(&options)) return status;
+  lade_snapshot *snapshot = snapshot_source_take(name, options.source, &options.wish, &status);
   if (snapshot == NULL) return status;
   if (options.map) status = snapshot_source_write(name, snapshot, LADE_SNAPSHOT_MAP, NULL, NULL);
   if (options.trace) trace_print(snapshot);

@@ -88,5 +88,47 @@ if [ "$(id -u)" != 0 ]; then
 fi
 [ "$(cat "$dir/kept.json")" = kept ] || fail "a file was changed by a write that failed"
 "$lade" snapshot "$dir/long.pickle" --json 2>/dev/null | head -c 10 >/dev/null || fail "a pipe that closes"
+
+# What is no file is written as it is, and not replaced: a name for standard output, a pipe, a device. A reader that goes away
+# ends the writing, and no name is touched.
+"$lade" snapshot "$dir/small.pickle" -o /dev/stdout --format=folded 2>/dev/null | cmp -s - "$dir/out.folded" || fail "/dev/stdout"
+"$lade" snapshot "$dir/long.pickle" -o /dev/stdout --format=json 2>/dev/null | head -1 >/dev/null || fail "/dev/stdout that closes"
+[ -L /dev/stdout ] || fail "/dev/stdout was replaced"
+"$lade" snapshot "$dir/small.pickle" -o /dev/stdout --format=folded >"$dir/redirected" 2>/dev/null
+cmp -s "$dir/redirected" "$dir/out.folded" || fail "/dev/stdout that is a file"
+mkfifo "$dir/pipe.json"
+cat "$dir/pipe.json" >"$dir/through" &
+run 0 snapshot "$dir/small.pickle" -o "$dir/pipe.json"
+wait $!
+[ -p "$dir/pipe.json" ] || fail "a pipe was replaced"
+cmp -s "$dir/out.json" "$dir/through" || fail "a pipe got something else"
+head -c 1 "$dir/pipe.json" >/dev/null &
+(
+  trap '' PIPE # then a pipe without a reader is an error that is told
+  run 1 snapshot "$dir/long.pickle" -o "$dir/pipe.json"
+  says "Broken pipe" err
+  exit $failures
+) || fail "a pipe that closes: see above"
+wait $!
+if [ -c /dev/full ]; then
+  run 1 snapshot "$dir/small.pickle" -o /dev/full --format=json
+  says "/dev/full: cannot write: No space left on device" err
+  [ -c /dev/full ] || fail "a device was replaced"
+  "$lade" snapshot "$dir/small.pickle" --json >/dev/full 2>"$dir/err" && fail "a full disk is no error"
+  says "No space left on device" err
+fi
+run 0 snapshot "$dir/small.pickle" -o /dev/null --format=json
+[ -c /dev/null ] || fail "/dev/null was replaced"
+
+# A disk that is full: the old file stays, and nothing else is left. (A limit on a file's size is as good as one.)
+printf 'kept' >"$dir/kept.json"
+(
+  ulimit -f 8
+  trap '' XFSZ
+  run 1 snapshot "$dir/long.pickle" -o "$dir/kept.json"
+  says "kept.json" err
+  exit $failures
+) || fail "a disk that is full: see above"
+[ "$(cat "$dir/kept.json")" = kept ] || fail "a full disk cost the old file"
 [ -z "$(find "$dir" -name '.*lade-*')" ] || fail "temporary files are left"
 finish

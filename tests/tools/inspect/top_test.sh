@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# `lade top` and `lade stats PID` on a process that publishes its counters, until it is killed.
+# `lade top`, `lade stats PID` and `lade snapshot PID` on a process that publishes with control, until it is killed.
 # usage: top_test.sh LADE LIVE_COUNTERS
 set -u
 . tests/tools/command.sh
@@ -21,6 +21,7 @@ rows = json.load(open(sys.argv[1]))["rows"]
 assert [row["pid"] for row in rows] == [int(sys.argv[2])] * 3, rows
 assert {row["name"] for row in rows} == {"activations", "batches", "pipeline 2"}, rows
 assert all(row["reserved_bytes"] >= row["requested_bytes"] for row in rows)
+assert all(row["interval_ms"] == 1000 for row in rows)
 PYTHON
 run 0 top --once --json
 grep -q "\"pid\":$pid," "$dir/out" || fail "it is not among all processes: $(cat "$dir/out")"
@@ -29,6 +30,77 @@ says "activations" out
 run 0 stats "$pid" --prometheus
 says 'lade_pinned_in_use_bytes{part="1",name="batches"}' out
 
+# It takes snapshots, and its histories go on and off from here. A view of each kind works as it does for a file.
+run 0 snapshot "$pid" --json
+python3 - "$dir/out" "$pid" <<'PYTHON' || fail "the snapshot is not what it should be"
+import json, sys
+snapshot = json.load(open(sys.argv[1]))
+assert snapshot["process_id"] == int(sys.argv[2])
+assert {part["name"] for part in snapshot["parts"]} == {"activations", "batches", "pipeline 2"}
+assert all(part["counters"] and not part["history"] for part in snapshot["parts"])
+PYTHON
+events_are() {
+  run 0 snapshot "$pid" --trace
+  found=$(grep -c ' us  ' "$dir/out")
+  [ "$found" "$1" "$2" ] || fail "$found events, not $1 $2"
+}
+events_are -eq 0
+run 0 snapshot "$pid" --history=on --stacks=8 --entries=500
+[ ! -s "$dir/out" ] || fail "--history alone prints: $(cat "$dir/out")"
+sleep 0.3 # it allocates ten times a second
+events_are -gt 10
+run 0 snapshot "$pid" --history on -o "$dir/live.json"
+run 0 snapshot "$dir/live.json" --top=3
+run 0 snapshot "$pid" --map --top=3 -o "$dir/live.html" --before "$dir/live.json"
+grep -q '<html' "$dir/live.html" || fail "no page of a process"
+run 0 diff "$dir/live.json" "$pid"
+says "memory in use:" out
+run 0 snapshot "$pid" --history=off --trace
+grep -q ' us  ' "$dir/out" && fail "events after the history was turned off"
+
+run 1 snapshot "$pid" --publisher=1 --map
+says "publishes nothing there" err
+run 2 snapshot "$pid" --history=maybe
+says "is not on or off" err
+run 2 snapshot "$pid" --stacks=8 --map
+says "need --history=on" err
+run 2 snapshot "$pid" --history=on --stacks=65
+run 2 snapshot "$pid" --wait=0 --map
+run 2 snapshot "$dir/live.json" --history=on
+says "are for a PID" err
+
+# A process that stands still answers nobody, and shows as stale; it goes on as if nothing had been.
+kill -STOP "$pid"
+run 1 snapshot "$pid" --map --wait=1
+says "no answer in time" err
+tries=0
+until run 0 top "$pid" --once --json && grep -q '"stale":true' "$dir/out"; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 100 ] || break
+  sleep 0.1
+done
+[ "$tries" -lt 100 ] || fail "a stopped process is not stale"
+run 0 top "$pid" --once
+grep -q "$pid\*" "$dir/out" || fail "no * in: $(cat "$dir/out")"
+kill -CONT "$pid"
+run 0 snapshot "$pid" --map
+
+# One that refreshes by hand is never stale; it takes a snapshot when it gets to it.
+mkfifo "$dir/pipe2" || exit 1
+"$2" sim 600 >"$dir/pipe2" &
+by_hand=$!
+trap 'kill -9 "$pid" "$by_hand" 2>/dev/null; rm -rf "$dir"' EXIT
+read -r line <"$dir/pipe2"
+run 0 snapshot "$by_hand" --map
+kill -STOP "$by_hand"
+run 0 top "$by_hand" --once --json
+python3 - "$dir/out" <<'PYTHON' || fail "what is refreshed by hand: $(cat "$dir/out")"
+import json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+assert len(rows) == 3 and all(row["interval_ms"] == 0 and not row["stale"] for row in rows), rows
+PYTHON
+kill -9 "$by_hand"
+
 # Others publish nothing; nor does it, once it is gone.
 run 1 top $$ --once
 says "publishes nothing" err
@@ -36,6 +108,7 @@ kill -9 "$pid"
 wait "$pid" 2>/dev/null
 run 1 top "$pid" --once
 run 1 stats "$pid"
+run 1 snapshot "$pid" --map
 run 2 top nobody
 run 2 top --interval=0
 finish
