@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "tools/replay/lines.h"
+#include "tools/common/lines.h"
 #include "tools/replay/number_map.h"
 
 /* What a field of an operation is. */
@@ -73,9 +73,7 @@ struct trace_reader {
   line_source lines;
   char *name;
   uint64_t line_number;
-  char **fields; /* of the line; they point into it */
-  size_t field_count;
-  size_t field_room;
+  line_fields fields;
   uint64_t *stream_list; /* of a pool_begin */
   size_t stream_room;
   number_map streams; /* declared */
@@ -110,7 +108,7 @@ void trace_reader_destroy(trace_reader *reader) {
   number_map_destroy(&reader->streams);
   free(reader->name);
   line_source_destroy(&reader->lines);
-  free(reader->fields);
+  line_fields_destroy(&reader->fields);
   free(reader->stream_list);
   free(reader->error);
   free(reader);
@@ -147,34 +145,6 @@ trace_result trace_fail(trace_reader *reader, uint64_t line, const char *format,
 
 /* ---- Lines and fields -------------------------------------------------------------------------------------------- */
 
-static bool fields_add(trace_reader *reader, char *field) {
-  if (reader->field_count == reader->field_room) {
-    size_t room = reader->field_room == 0 ? 8 : 2 * reader->field_room;
-    char **larger = realloc(reader->fields, room * sizeof *larger);
-    if (larger == NULL) return false;
-    reader->fields = larger;
-    reader->field_room = room;
-  }
-  reader->fields[reader->field_count++] = field;
-  return true;
-}
-
-/* Splits the line at blanks; a comment ends it. */
-static bool line_split(trace_reader *reader, char *at) {
-  reader->field_count = 0;
-  for (;;) {
-    while (*at == ' ' || *at == '\t') at++;
-    if (*at == '\0' || *at == '#') return true;
-    if (!fields_add(reader, at)) return false;
-    while (*at != '\0' && *at != ' ' && *at != '\t' && *at != '#') at++;
-    if (*at == '#') {
-      *at = '\0';
-      return true;
-    }
-    if (*at != '\0') *at++ = '\0';
-  }
-}
-
 /* The next line; TRACE_END after the last. */
 static trace_result line_next(trace_reader *reader, char **out, size_t *out_length) {
   line_result result = line_source_next(&reader->lines, out, out_length);
@@ -186,20 +156,7 @@ static trace_result line_next(trace_reader *reader, char **out, size_t *out_leng
 /* Splits a line into the reader's fields. */
 static trace_result line_cut(trace_reader *reader, char *line, size_t length) {
   if (strlen(line) != length) return REFUSE(reader, "malformed line: it holds a zero byte");
-  return line_split(reader, line) ? TRACE_OP : FAIL(reader, "no memory for the fields of the line");
-}
-
-/* Decimal digits only, at most 64 bits. */
-static bool number_parse(const char *text, uint64_t *out) {
-  uint64_t value = 0;
-  if (*text == '\0') return false;
-  for (; *text != '\0'; text++) {
-    if (*text < '0' || *text > '9') return false;
-    if (__builtin_mul_overflow(value, (uint64_t)10, &value)) return false;
-    if (__builtin_add_overflow(value, (uint64_t)(*text - '0'), &value)) return false;
-  }
-  *out = value;
-  return true;
+  return line_fields_cut(&reader->fields, line) ? TRACE_OP : FAIL(reader, "no memory for the fields of the line");
 }
 
 /* Digits, optionally a point and digits. */
@@ -266,7 +223,7 @@ static bool number_in_range(field_kind kind, uint64_t value) {
 }
 
 static trace_result number_read(trace_reader *reader, field_kind kind, const char *text, uint64_t *out) {
-  if (!number_parse(text, out)) return REFUSE(reader, "malformed number \"%s\"", text);
+  if (!line_number_parse(text, out)) return REFUSE(reader, "malformed number \"%s\"", text);
   if (kind == FIELD_ADDRESS && !number_in_range(kind, *out)) {
     return REFUSE(reader, "value out of range: %s; an address is a multiple of %llu and not 0", text,
                   (unsigned long long)TRACE_ADDRESS_ALIGN);
@@ -276,7 +233,7 @@ static trace_result number_read(trace_reader *reader, field_kind kind, const cha
 }
 
 static trace_result streams_read(trace_reader *reader, size_t first, trace_op *op) {
-  size_t count = reader->field_count - first;
+  size_t count = reader->fields.count - first;
   if (count > reader->stream_room) {
     uint64_t *larger = realloc(reader->stream_list, count * sizeof *larger);
     if (larger == NULL) return FAIL(reader, "no memory for %zu streams", count);
@@ -284,7 +241,7 @@ static trace_result streams_read(trace_reader *reader, size_t first, trace_op *o
     reader->stream_room = count;
   }
   for (size_t i = 0; i < count; i++) {
-    trace_result result = number_read(reader, FIELD_STREAM, reader->fields[first + i], &reader->stream_list[i]);
+    trace_result result = number_read(reader, FIELD_STREAM, reader->fields.list[first + i], &reader->stream_list[i]);
     if (result != TRACE_OP) return result;
   }
   op->streams = reader->stream_list;
@@ -293,7 +250,7 @@ static trace_result streams_read(trace_reader *reader, size_t first, trace_op *o
 }
 
 static trace_result field_read(trace_reader *reader, field_kind kind, size_t index, trace_op *op) {
-  const char *text = reader->fields[index + 1];
+  const char *text = reader->fields.list[index + 1];
   switch (kind) {
   case FIELD_STREAMS: return streams_read(reader, index + 1, op);
   case FIELD_LABEL:
@@ -312,7 +269,7 @@ static trace_result fields_read(trace_reader *reader, trace_op *op) {
   const field_kind *kinds = operations[op->kind].fields;
   size_t expected = 0;
   while (expected < FIELDS_MAX && kinds[expected] != FIELD_NONE) expected++;
-  size_t given = reader->field_count - 1;
+  size_t given = reader->fields.count - 1;
   bool list = expected > 0 && kinds[expected - 1] == FIELD_STREAMS;
   if (list ? given < expected : given != expected) {
     return REFUSE(reader, "wrong number of fields: \"%s\" takes %zu%s, here are %zu", operations[op->kind].name,
@@ -420,15 +377,16 @@ static trace_result header_read(trace_reader *reader) {
   trace_result result = line_next(reader, &line, &length);
   if (result == TRACE_OP) result = line_cut(reader, line, length);
   if (result == TRACE_BAD || result == TRACE_FAILED) return result;
-  bool right = result == TRACE_OP && reader->field_count == 2 && strcmp(reader->fields[0], "lade-trace") == 0 &&
-               strcmp(reader->fields[1], "1") == 0;
+  bool right = result == TRACE_OP && reader->fields.count == 2 && strcmp(reader->fields.list[0], "lade-trace") == 0 &&
+               strcmp(reader->fields.list[1], "1") == 0;
   return right ? TRACE_OP : REFUSE(reader, "the first line is not \"lade-trace 1\"");
 }
 
 /* Any line that has fields. */
 static trace_result fields_interpret(trace_reader *reader, trace_op *out) {
   *out = (trace_op){.line = reader->line_number};
-  if (!kind_find(reader->fields[0], &out->kind)) return REFUSE(reader, "unknown operation \"%s\"", reader->fields[0]);
+  if (!kind_find(reader->fields.list[0], &out->kind))
+    return REFUSE(reader, "unknown operation \"%s\"", reader->fields.list[0]);
   trace_result result = fields_read(reader, out);
   return result == TRACE_OP ? declaration_check(reader, out) : result;
 }
@@ -442,7 +400,7 @@ static trace_result line_interpret(trace_reader *reader, trace_op *out) {
     if (result != TRACE_OP || plain_read(reader, line, length, out)) return result;
     result = line_cut(reader, line, length);
     if (result != TRACE_OP) return result;
-    if (reader->field_count > 0) return fields_interpret(reader, out);
+    if (reader->fields.count > 0) return fields_interpret(reader, out);
   }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines; model in lines.h. */
-#include "tools/replay/lines.h"
+#include "tools/common/lines.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -64,4 +64,45 @@ line_result line_source_next(line_source *source, char **out_line, size_t *out_l
   *out_length = (size_t)(end - source->begin);
   source->begin = newline != NULL ? end + 1 : end;
   return LINE_READ;
+}
+
+void line_fields_destroy(line_fields *fields) { free(fields->list); }
+
+static bool field_add(line_fields *fields, char *field) {
+  if (fields->count == fields->room) {
+    size_t room = fields->room == 0 ? 8 : 2 * fields->room;
+    char **larger = realloc(fields->list, room * sizeof *larger);
+    if (larger == NULL) return false;
+    fields->list = larger;
+    fields->room = room;
+  }
+  fields->list[fields->count++] = field;
+  return true;
+}
+
+bool line_fields_cut(line_fields *fields, char *at) {
+  fields->count = 0;
+  for (;;) {
+    while (*at == ' ' || *at == '\t') at++;
+    if (*at == '\0' || *at == '#') return true;
+    if (!field_add(fields, at)) return false;
+    while (*at != '\0' && *at != ' ' && *at != '\t' && *at != '#') at++;
+    if (*at == '#') {
+      *at = '\0';
+      return true;
+    }
+    if (*at != '\0') *at++ = '\0';
+  }
+}
+
+bool line_number_parse(const char *text, uint64_t *out) {
+  uint64_t value = 0;
+  if (*text == '\0') return false;
+  for (; *text != '\0'; text++) {
+    if (*text < '0' || *text > '9') return false;
+    if (__builtin_mul_overflow(value, (uint64_t)10, &value)) return false;
+    if (__builtin_add_overflow(value, (uint64_t)(*text - '0'), &value)) return false;
+  }
+  *out = value;
+  return true;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * What the text formats of `lade` share: lines, their fields, numbers.
+ *
  * Lines of a file of any length, read in blocks and given out where they lie.
  *
  *   buffer   | given out ...  | begin: "alloc 7 512 0\nfree 3\nal" end |   free   | PADDING |
@@ -9,11 +11,12 @@
  *
  * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
  */
-#ifndef LADE_TOOLS_REPLAY_LINES_H
-#define LADE_TOOLS_REPLAY_LINES_H
+#ifndef LADE_TOOLS_COMMON_LINES_H
+#define LADE_TOOLS_COMMON_LINES_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum { LINES_PADDING = 16 };
@@ -35,4 +38,19 @@ line_result line_source_next(line_source *source, char **out_line, size_t *out_l
 
 void line_source_destroy(line_source *source);
 
-#endif /* LADE_TOOLS_REPLAY_LINES_H */
+/* Fields of one line. */
+typedef struct line_fields {
+  char **list; /* they point into the line */
+  size_t count;
+  size_t room;
+} line_fields;
+
+/* Cuts a line into the fields between blanks and tabs; '#' begins a comment. Writes into the line. False: no memory. */
+bool line_fields_cut(line_fields *fields, char *line);
+
+void line_fields_destroy(line_fields *fields);
+
+/* Decimal digits only, at most 64 bits. */
+bool line_number_parse(const char *text, uint64_t *out);
+
+#endif /* LADE_TOOLS_COMMON_LINES_H */
