@@ -49,14 +49,15 @@ static lade_history_event event_show(const ladei_history_copy *copy, const ladei
       .wall_ns = ladei_history_wall_ns(&copy->scale, event->ticks),
       .address = event->address,
       .bytes = event->bytes,
+      .block_bytes = ladei_history_what_block_bytes(event->what),
       .stream = event->stream,
       .pool = event->pool,
       .context = ladei_history_event_context(event),
       .text = ladei_history_event_text(event),
       .label = event->tags == NULL ? NULL : event->tags->label,
       .scopes = event->tags == NULL ? NULL : event->tags->scopes,
-      .device = event->device,
-      .action = event->action,
+      .device = copy->device,
+      .action = ladei_history_what_action(event->what),
   };
 }
 

@@ -18,6 +18,7 @@ typedef struct ladei_history_copy {
   uint64_t lost_count;         /* events since history was turned on that the ring no longer held */
   uint64_t lost_context_count; /* contexts and tags for which there was no memory */
   uint64_t capacity;           /* events that the ring holds; 0: history is off */
+  int32_t device;              /* -1: a pinned pool's */
   ladei_history_scale scale;   /* for ladei_history_time_ns and _wall_ns of an event's ticks */
 } ladei_history_copy;
 

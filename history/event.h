@@ -2,8 +2,9 @@
 /*
  * One event of either cache, as it lies in a ring and in a copy of one.
  *
- * Rings hold `ticks`, a record of a context and the tags of a thread, each counted. What a program gets of an event is converted
- * from that when it is asked for. lade_device_event has the same size, so that a copy becomes one in place.
+ * Rings hold `ticks`, a record of a context and the tags of a thread, each counted; the device is that of the ring. What a
+ * program gets of an event is converted from that when it is asked for. lade_device_event has the same size, so that a copy
+ * becomes one in place.
  */
 #ifndef LADE_HISTORY_EVENT_H
 #define LADE_HISTORY_EVENT_H
@@ -22,13 +23,28 @@ typedef union ladei_history_event {
     lade_device_pool_id pool;
     ladei_history_context *context; /* or the text of a note; counted. NULL: none */
     ladei_history_tags *tags;       /* counted; NULL: none */
-    int32_t device;
-    uint32_t action; /* lade_device_action */
+    uint64_t what;                  /* action, pool of its segment, size of its block: the functions below */
   };
   lade_device_event shown;
 } ladei_history_event;
 
 _Static_assert(sizeof(ladei_history_event) == sizeof(lade_device_event), "an event is shown in place");
+
+/*
+ *   what:  | block_bytes 63..8 | SMALL 7 | LARGE 6 | lade_device_action 5..0 |
+ *
+ * block_bytes: rounding included; 0: no block. SMALL, LARGE: pool of a segment.
+ */
+enum { LADEI_HISTORY_ACTION_MASK = 63, LADEI_HISTORY_LARGE = 64, LADEI_HISTORY_SMALL = 128 };
+
+static inline uint64_t ladei_history_what_block(lade_device_action action, uint64_t block_bytes) {
+  return (uint64_t)action | block_bytes << 8;
+}
+static inline uint64_t ladei_history_what_segment(lade_device_action action, bool is_large) {
+  return (uint64_t)action | (is_large ? LADEI_HISTORY_LARGE : LADEI_HISTORY_SMALL);
+}
+static inline uint32_t ladei_history_what_action(uint64_t what) { return (uint32_t)what & LADEI_HISTORY_ACTION_MASK; }
+static inline uint64_t ladei_history_what_block_bytes(uint64_t what) { return what >> 8; }
 
 /* The text of a note; NULL: it is none. */
 static inline const char *ladei_history_event_text(const ladei_history_event *event) {

@@ -128,7 +128,7 @@ static uint64_t ticks_before_lock(const ladei_pinned_history *history) {
 static inline __attribute__((always_inline)) void
 event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, const ladei_history_event *event) {
   const lade_history_options *options = ladei_pinned_history_options(history);
-  if (options != NULL && (options->skip_actions >> event->action & 1u) != 0) return;
+  if (options != NULL && (options->skip_actions >> ladei_history_what_action(event->what) & 1u) != 0) return;
   ladei_pinned_history_chunk *chunk = shard->open;
   if (chunk == NULL || chunk->count == CHUNK) chunk = chunk_renew(history, shard);
   shard->count++;
@@ -145,8 +145,7 @@ event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, c
   place->pool.first = place->pool.second = 0;
   place->context = event->context;
   place->tags = ladei_history_tags_take(&history->lost_contexts);
-  place->device = -1;
-  place->action = event->action;
+  place->what = event->what;
   ladei_history_context_retain(event->context);
 }
 
@@ -257,8 +256,10 @@ void ladei_pinned_history_end(ladei_pinned_history_call *call) {
   if (call->held) ladei_cancellation_resume(call->cancellation);
 }
 
-static inline ladei_history_event event_make(lade_device_action action, uint64_t address, uint64_t bytes) {
-  return (ladei_history_event){{.address = address, .bytes = bytes, .device = -1, .action = (uint32_t)action}};
+static inline ladei_history_event event_make(lade_device_action action, uint64_t address, uint64_t bytes,
+                                             uint64_t block_bytes) {
+  uint64_t what = ladei_history_what_block(action, block_bytes);
+  return (ladei_history_event){{.address = address, .bytes = bytes, .what = what}};
 }
 
 /* The block has the call's context and no note. There may be those of its last user: of a free that began while history was
@@ -270,11 +271,12 @@ static void live_begin(ladei_pinned_history_live *live, ladei_pinned_history_cal
   *live = (ladei_pinned_history_live){.address = live->address, .context = call->context};
 }
 
-void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes) {
+void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+                                uint64_t block_bytes) {
   ladei_pinned_history *history = call->history;
   if (history == NULL) return;
   ladei_pinned_history_shard *shard = shard_of(history, address);
-  ladei_history_event event = event_make(LADE_DEVICE_ALLOC, address, bytes);
+  ladei_history_event event = event_make(LADE_DEVICE_ALLOC, address, bytes, block_bytes);
   ladei_lock_acquire(&shard->lock);
   if (shard->on) {
     event_stamp(history, shard, call->ticks, &event);
@@ -303,16 +305,16 @@ static void live_forget(ladei_pinned_history_shard *shard, ladei_pinned_history_
 }
 
 static void free_record(ladei_pinned_history_call *call, ladei_pinned_history_shard *shard, uintptr_t address,
-                        uint64_t bytes, bool complete) {
+                        uint64_t bytes, uint64_t block_bytes, bool complete) {
   ladei_pinned_history *history = call->history;
   ladei_pinned_history_live *live = live_find(shard, address);
-  ladei_history_event event = event_make(LADE_DEVICE_FREE_REQUESTED, address, bytes);
+  ladei_history_event event = event_make(LADE_DEVICE_FREE_REQUESTED, address, bytes, block_bytes);
   event_stamp(history, shard, call->ticks, &event);
   ladei_history_context *context = call->context != NULL ? call->context : live != NULL ? live->context : NULL;
   if (contexts_in_events(history)) event.context = context;
   event_append(history, shard, &event);
   if (complete) {
-    event.action = LADE_DEVICE_FREE_COMPLETED;
+    event.what = ladei_history_what_block(LADE_DEVICE_FREE_COMPLETED, block_bytes);
     event.order = ++event.ticks;
     if (history->clock != LADEI_HISTORY_CLOCK_TSC) event_stamp(history, shard, call->ticks, &event);
     atomic_store_explicit(&shard->last_order, event.order, memory_order_relaxed);
@@ -324,10 +326,10 @@ static void free_record(ladei_pinned_history_call *call, ladei_pinned_history_sh
   }
 }
 
-void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes, bool freed,
-                                     bool complete) {
+void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+                                     uint64_t block_bytes, bool freed, bool complete) {
   if (call->history == NULL) return;
-  if (freed && call->shard->on) free_record(call, call->shard, address, bytes, complete);
+  if (freed && call->shard->on) free_record(call, call->shard, address, bytes, block_bytes, complete);
   ladei_lock_release(&call->shard->lock);
 }
 
@@ -346,11 +348,11 @@ static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead
   ladei_lock_release(&history->lock);
 }
 
-void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes) {
+void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes, uint64_t block_bytes) {
   if (ladei_pinned_history_options(history) == NULL) return;
   ladei_pinned_history_shard *shard = shard_of(history, address);
   ladei_history_context *dead = NULL;
-  ladei_history_event event = event_make(LADE_DEVICE_FREE_COMPLETED, address, bytes);
+  ladei_history_event event = event_make(LADE_DEVICE_FREE_COMPLETED, address, bytes, block_bytes);
   uint64_t ticks = ticks_before_lock(history);
   ladei_lock_acquire(&shard->lock);
   if (shard->on) {
@@ -370,7 +372,9 @@ void ladei_pinned_history_event(ladei_pinned_history *history, lade_device_actio
                                 uint64_t bytes) {
   if (ladei_pinned_history_options(history) == NULL) return;
   ladei_pinned_history_shard *shard = shard_of(history, address);
-  ladei_history_event event = event_make(action, address, bytes);
+  ladei_history_event event = event_make(action, address, bytes, 0);
+  bool of_segment = action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_FREE;
+  if (of_segment) event.what = ladei_history_what_segment(action, true); /* as snapshots show them */
   uint64_t ticks = ticks_before_lock(history);
   if (action != LADE_DEVICE_SNAPSHOT && contexts_in_events(history))
     event.context = ladei_history_call_context(history);
@@ -382,12 +386,12 @@ void ladei_pinned_history_event(ladei_pinned_history *history, lade_device_actio
   ladei_lock_release(&shard->lock);
 }
 
-bool ladei_pinned_history_note(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+bool ladei_pinned_history_note(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes, uint64_t block_bytes,
                                ladei_history_context *note, bool (*still_live)(const void *state), const void *state) {
   ladei_pinned_history *history = call->history;
   ladei_pinned_history_shard *shard = shard_of(history, address);
   lade_device_action action = address == 0 ? LADE_DEVICE_USER_DEFINED : LADE_DEVICE_ANNOTATE;
-  ladei_history_event event = event_make(action, address, bytes);
+  ladei_history_event event = event_make(action, address, bytes, block_bytes);
   ladei_lock_acquire(&shard->lock);
   bool live = address == 0 || still_live(state);
   if (live && shard->on) {
@@ -729,7 +733,7 @@ static void copied_gather(ladei_pinned_history *history, copied *c) {
 }
 
 lade_status ladei_pinned_history_copy(ladei_pinned_history *history, ladei_history_copy *out) {
-  ladei_history_copy copy = {.events = NULL};
+  ladei_history_copy copy = {.device = -1};
   copied c = {.events = NULL};
   bool on = ladei_pinned_history_options(history) != NULL;
   if (on && !copied_reserve(history, &c))

@@ -106,6 +106,8 @@ static inline const lade_history_options *ladei_pinned_history_options(const lad
 
 /* ---- Calls of the program ---------------------------------------------------------------------------------------- */
 
+/* `bytes` are those asked for, `block_bytes` the size of the block. */
+
 typedef struct ladei_pinned_history_call {
   ladei_pinned_history *history; /* NULL: it is off */
   ladei_history_context *context;
@@ -124,24 +126,25 @@ void ladei_pinned_history_begin(ladei_pinned_history *history, unsigned level, l
 void ladei_pinned_history_end(ladei_pinned_history_call *call);
 
 /* The block is the caller's, and nobody else's yet. */
-void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes);
+void ladei_pinned_history_alloc(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+                                uint64_t block_bytes);
 
 /* Y5: around the change that makes a block free. `freed`: it was made, and the free is `complete`, or the block pending. */
 void ladei_pinned_history_free_enter(ladei_pinned_history_call *call, uintptr_t address);
-void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes, bool freed,
-                                     bool complete);
+void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+                                     uint64_t block_bytes, bool freed, bool complete);
 
 /* ---- What calls cause; any lock may be held but those here, and no call need be known ------------------------------ */
 
 /* The streams of a pending block are done; before it can be taken. `bytes`: where the history does not know better. */
-void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes);
+void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes, uint64_t block_bytes);
 
 /* Everything else: segments before they can be used, or given to anybody else; snapshots; failures. */
 void ladei_pinned_history_event(ladei_pinned_history *history, lade_device_action action, uint64_t address,
                                 uint64_t bytes);
 /* Takes the reference to the note. address 0: a note on nothing. `still_live` says under the shard's lock whether the block is
  * still in use: false returned, and nothing written, where it is not. */
-bool ladei_pinned_history_note(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes,
+bool ladei_pinned_history_note(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes, uint64_t block_bytes,
                                ladei_history_context *note, bool (*still_live)(const void *state), const void *state);
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */

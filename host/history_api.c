@@ -80,6 +80,7 @@ lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *out_enable
 typedef struct noted_block {
   ladei_pinned_block *block;
   uint64_t word;
+  size_t bytes;
 } noted_block;
 
 static bool block_is_same(const void *state) {
@@ -100,7 +101,8 @@ static lade_status note_write(ladei_pinned_history *history, uintptr_t address, 
   ladei_pinned_history_begin(history, LADE_CONTEXT_ALL + 1, &own);
   bool live = true;
   if (own.history != NULL)
-    live = ladei_pinned_history_note(&own, address, bytes, note, block_is_same, noted);
+    live =
+        ladei_pinned_history_note(&own, address, bytes, noted == NULL ? 0 : noted->bytes, note, block_is_same, noted);
   else
     ladei_history_context_release(note);
   ladei_pinned_history_end(&own);
@@ -133,7 +135,8 @@ lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *point
   }
   if (found.block == NULL || ladei_pinned_word_state(found.word) != LADEI_PINNED_BLOCK_IN_USE)
     return not_in_use(pointer, __func__);
-  const noted_block noted = {found.block, found.word};
+  const noted_block noted = {found.block, found.word,
+                             ladei_pinned_segment_block_bytes(found.segment, found.block, found.word)};
   uint64_t bytes = ladei_pinned_block_requested(found.block);
   int cancellation = ladei_cancellation_hold();
   status = note_write(history, found.address, bytes, &noted, text, __func__);

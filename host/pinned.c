@@ -95,7 +95,8 @@ static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
 }
 
 /* Note [Fast path] */
-static inline __attribute__((always_inline)) void *alloc_fast(lade_pinned_pool *pool, uint64_t id, size_t bytes) {
+static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade_pinned_pool *pool, uint64_t id,
+                                                                            size_t bytes) {
   const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(id);
   int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) return NULL;
@@ -109,7 +110,7 @@ static inline __attribute__((always_inline)) void *alloc_fast(lade_pinned_pool *
   if (block == NULL) return NULL;
   ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
                                   large ? ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
-  return (void *)ladei_pinned_block_address(block);
+  return block;
 }
 
 /* Blocks to take at once for a thread whose magazine is empty: few where they are large. */
@@ -181,7 +182,7 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
 }
 
 static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
-                               void **out) {
+                               ladei_pinned_block **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
                        bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
@@ -204,7 +205,7 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinne
     ladei_pinned_block_hand_out(block, bytes);
   }
   alloc_count(pool, request.cache, block, bytes);
-  *out = (void *)ladei_pinned_block_address(block);
+  *out = block;
   rest_put(pool, request.cache, rest);
   return LADE_OK;
 }
@@ -221,12 +222,13 @@ static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *histo
 
 static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
                                                             size_t bytes, ladei_pinned_node *node, const char *call,
-                                                            void **out) {
+                                                            ladei_pinned_block **out) {
   ladei_pinned_history_call own;
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
   lade_status status = block_alloc(pool, bytes, node, call, out);
   if (status == LADE_OK)
-    ladei_pinned_history_alloc(&own, (uintptr_t)*out, bytes);
+    ladei_pinned_history_alloc(&own, ladei_pinned_block_address(*out), bytes,
+                               pool->policy->block_bytes(pool, *out, ladei_pinned_block_word(*out)));
   else if (bytes <= LADEI_PINNED_MAX_BYTES && (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY))
     oom_record(pool, history, bytes);
   ladei_pinned_history_end(&own);
@@ -236,20 +238,24 @@ static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
                               void **out) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
-  return history == NULL ? block_alloc(pool, bytes, node, call, out)
-                         : alloc_recorded(history, pool, bytes, node, call, out);
+  ladei_pinned_block *block;
+  lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, &block)
+                                       : alloc_recorded(history, pool, bytes, node, call, &block);
+  if (status == LADE_OK) *out = (void *)ladei_pinned_block_address(block);
+  return status;
 }
 
 /* Note [Fast path], with history on: the block is taken as ever, and recorded before anybody knows of it. */
 static __attribute__((noinline)) void *alloc_fast_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
                                                            size_t bytes) {
   ladei_pinned_history_call own;
-  void *block = alloc_fast(pool, pool->cache_id, bytes);
+  ladei_pinned_block *block = alloc_fast(pool, pool->cache_id, bytes);
   if (block == NULL) return NULL;
+  uintptr_t address = ladei_pinned_block_address(block);
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
-  ladei_pinned_history_alloc(&own, (uintptr_t)block, bytes);
+  ladei_pinned_history_alloc(&own, address, bytes, ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)));
   ladei_pinned_history_end(&own);
-  return block;
+  return (void *)address;
 }
 
 static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, const char *call, void **out) {
@@ -275,9 +281,10 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
 
 lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
   bool given = pool != NULL && out != NULL;
-  void *block = given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
+  const ladei_pinned_block *block =
+      given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
   if (block == NULL) return alloc_any(pool, bytes, out);
-  *out = block;
+  *out = (void *)ladei_pinned_block_address(block);
   return LADE_OK;
 }
 
@@ -354,7 +361,7 @@ static inline __attribute__((always_inline)) bool free_fast(lade_pinned_pool *po
   ladei_pinned_block_state freed = noted ? LADEI_PINNED_BLOCK_PENDING : LADEI_PINNED_BLOCK_CACHED;
   if (history != NULL) ladei_pinned_history_free_enter(history, (uintptr_t)pointer);
   bool won = ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed));
-  if (history != NULL) ladei_pinned_history_free_leave(history, (uintptr_t)pointer, requested, won, !noted);
+  if (history != NULL) ladei_pinned_history_free_leave(history, (uintptr_t)pointer, requested, bytes, won, !noted);
   if (!won) return false;
   ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
   if (noted) {
@@ -392,7 +399,7 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     if (pool->debug != NULL) ladei_pinned_debug_take_back(pool->debug, pointer, out->requested_bytes, out->block_bytes);
     ladei_pinned_history_free_enter(history, found.address);
     bool won = ladei_pinned_block_word_swap(found.block, found.word, out->word);
-    ladei_pinned_history_free_leave(history, found.address, out->requested_bytes, won, !noted);
+    ladei_pinned_history_free_leave(history, found.address, out->requested_bytes, out->block_bytes, won, !noted);
     if (won) return LADE_OK;
     /* Taken out of its slot, or freed by another thread, meanwhile: the next look shows which. */
   }

@@ -101,7 +101,7 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
                                         : ladei_retire_buffer_add(pool->retire, &cache->retire_buffer, &block->ticket);
   if (!pending) {
     ladei_pinned_history_done(ladei_pinned_pool_recording(pool), ladei_pinned_block_address(block),
-                              ladei_pinned_block_requested(block));
+                              ladei_pinned_block_requested(block), bytes);
     ladei_pinned_pending_sub(pool, node, class_index, (ladei_pinned_amount){1, bytes});
     block_unretire(pool, cache, block);
     ladei_pinned_call_answer(pool, cache);
@@ -126,9 +126,10 @@ static void blocks_retired(void *user, ladei_retire_ticket *list) {
     node = ladei_pinned_word_node(word);
     class_index = ladei_pinned_word_class(word);
     amount.blocks++;
-    amount.bytes += ladei_pinned_block_bytes(block, word);
+    size_t bytes = ladei_pinned_block_bytes(block, word);
+    amount.bytes += bytes;
     if (history != NULL)
-      ladei_pinned_history_done(history, ladei_pinned_block_address(block), ladei_pinned_block_requested(block));
+      ladei_pinned_history_done(history, ladei_pinned_block_address(block), ladei_pinned_block_requested(block), bytes);
     ladei_pinned_block_next_set(block, blocks);
     blocks = block;
   }

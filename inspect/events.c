@@ -21,6 +21,11 @@ uint64_t ladei_inspect_events_time_ns(const ladei_history_copy *history, bool si
   return simulated ? ladei_history_time_ns(&history->scale, ticks) : ladei_history_wall_ns(&history->scale, ticks);
 }
 
+static uint32_t flags_of(uint64_t what) {
+  if ((what & LADEI_HISTORY_LARGE) != 0) return LADE_SNAPSHOT_SEGMENT_LARGE;
+  return (what & LADEI_HISTORY_SMALL) != 0 ? LADE_SNAPSHOT_SEGMENT_SMALL : 0;
+}
+
 static lade_status event_add(lade_snapshot *snapshot, ladei_inspect_contexts *contexts, const ladei_history_event *from,
                              uint64_t time_ns, tag_texts *texts) {
   uint32_t stack;
@@ -34,12 +39,14 @@ static lade_status event_add(lade_snapshot *snapshot, ladei_inspect_contexts *co
   *to = (lade_snapshot_event){.time_ns = time_ns,
                               .address = from->address,
                               .bytes = from->bytes,
+                              .block_bytes = ladei_history_what_block_bytes(from->what),
                               .stream = (uint64_t)(uintptr_t)from->stream,
                               .pool = from->pool,
                               .stack = stack,
                               .label = label,
                               .scopes = texts->scopes,
-                              .action = from->action};
+                              .action = ladei_history_what_action(from->what),
+                              .flags = flags_of(from->what)};
   return LADE_OK;
 }
 

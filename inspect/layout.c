@@ -59,6 +59,7 @@ static void block_clear(layout_block *block) {
   block->row.requested_bytes = 0;
   block->row.stack = LADE_SNAPSHOT_NONE;
   block->row.note = 0;
+  block->recalled = false;
 }
 
 /* L2: makes the inactive block one with its inactive neighbours in its segment. */
@@ -79,14 +80,27 @@ static void block_coalesce(ladei_inspect_layout *layout, layout_block *block) {
   }
 }
 
+/* Makes the inactive block one with those behind it, as far as `end`. */
+static void block_extend(ladei_inspect_layout *layout, layout_block *block, uint64_t end) {
+  const layout_segment *segment = segment_around(layout, block->row.address, block->row.bytes);
+  assert(segment != NULL); /* L1 */
+  layout_block *next;
+  while (block_end(block) < end && block_end(block) < segment_end(segment) &&
+         (next = block_of(block->node.next)) != NULL && block_is_inactive(next)) {
+    block->row.bytes += next->row.bytes;
+    block_remove(layout, next);
+  }
+}
+
 /*
- * Cuts [address, address + bytes), or what of it is there, out of the inactive block around it, which leaves up to two
+ * Cuts [address, address + bytes), or what of it is there, out of the inactive blocks around it, which leaves up to two
  * others. *out is NULL, and nothing changed, where the range begins in no inactive block.
  */
 static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, uint64_t bytes, layout_block **out) {
   layout_block *around = block_of(ladei_ordered_set_at_most(&layout->blocks, key_of(address)));
   *out = NULL;
   if (around == NULL || !block_is_inactive(around) || address >= block_end(around) || bytes == 0) return LADE_OK;
+  if (bytes <= UINT64_MAX - address) block_extend(layout, around, address + bytes);
   uint64_t end = bytes < block_end(around) - address ? address + bytes : block_end(around);
   layout_block *before = address > around->row.address ? calloc(1, sizeof *before) : NULL;
   layout_block *after = end < block_end(around) ? calloc(1, sizeof *after) : NULL;
@@ -129,6 +143,8 @@ static void block_take_event(layout_block *block, const lade_snapshot_event *eve
   block->row.state = state;
   block->row.requested_bytes = event->bytes;
   block->row.stack = event->stack;
+  block->row.note = 0;
+  block->recalled = true;
 }
 
 static lade_status free_requested_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
@@ -138,7 +154,7 @@ static lade_status free_requested_undo(ladei_inspect_layout *layout, const lade_
   return LADE_OK;
 }
 
-/* The size that an allocator gives to a request, where the event does not tell. */
+/* The size that an allocator gives to a request, where the event does not tell, as in files of others. */
 static uint64_t block_bytes_of(const lade_snapshot_event *event) {
   enum { QUANTUM = 512 };
   if (event->block_bytes > 0) return event->block_bytes;
@@ -152,6 +168,15 @@ static lade_status free_completed_undo(ladei_inspect_layout *layout, const lade_
   *fits = block != NULL;
   if (*fits) block_take_event(block, event, LADE_DEVICE_BLOCK_PENDING_FREE);
   return status;
+}
+
+static lade_status annotate_undo(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
+  layout_block *block = block_at(layout, event->address);
+  *fits = block != NULL && !block_is_inactive(block);
+  if (!*fits) return LADE_OK;
+  block->row.note = 0;
+  block->recalled = true;
+  return LADE_OK;
 }
 
 /* Whether all of the range is inactive and of one segment. */
@@ -224,8 +249,8 @@ static bool range_is_free(const ladei_inspect_layout *layout, uint64_t address, 
 static bool segments_are_one(const layout_segment *low, const layout_segment *high) {
   return low != NULL && high != NULL && segment_end(low) == high->row.address &&
          (low->row.flags & high->row.flags & LADE_SNAPSHOT_SEGMENT_EXPANDABLE) != 0 &&
-         low->row.stream == high->row.stream && low->row.pool.first == high->row.pool.first &&
-         low->row.pool.second == high->row.pool.second;
+         low->row.stream == high->row.stream && low->row.flags == high->row.flags &&
+         low->row.pool.first == high->row.pool.first && low->row.pool.second == high->row.pool.second;
 }
 
 /* Mapped memory is shown in runs that are as long as they can be. */
@@ -239,7 +264,7 @@ static layout_segment *segment_join(ladei_inspect_layout *layout, layout_segment
 
 /* The range went with the event. */
 static lade_status range_add(ladei_inspect_layout *layout, const lade_snapshot_event *event, bool *fits) {
-  enum { LARGEST_SMALL_SEGMENT = 2 << 20 };
+  enum { LARGEST_SMALL_SEGMENT = 2 << 20 }; /* where the event does not tell */
   *fits = range_is_free(layout, event->address, event->bytes);
   if (!*fits) return LADE_OK;
   layout_segment *segment = calloc(1, sizeof *segment);
@@ -257,7 +282,9 @@ static lade_status range_add(ladei_inspect_layout *layout, const lade_snapshot_e
                                          .stack = event->stack,
                                          .numa_node = -1};
   if (event->action == LADE_DEVICE_SEGMENT_UNMAP) segment->row.flags |= LADE_SNAPSHOT_SEGMENT_EXPANDABLE;
-  if (event->bytes > LARGEST_SMALL_SEGMENT) segment->row.flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
+  bool is_large =
+      event->flags == 0 ? event->bytes > LARGEST_SMALL_SEGMENT : (event->flags & LADE_SNAPSHOT_SEGMENT_LARGE) != 0;
+  if (is_large) segment->row.flags |= LADE_SNAPSHOT_SEGMENT_LARGE;
   block->row = (lade_snapshot_block){.address = event->address, .bytes = event->bytes};
   block_clear(block);
   segment_insert(layout, segment);
@@ -280,6 +307,7 @@ lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_s
   case LADE_DEVICE_SEGMENT_MAP: status = range_remove(layout, event, &fits); break;
   case LADE_DEVICE_SEGMENT_FREE:
   case LADE_DEVICE_SEGMENT_UNMAP: status = range_add(layout, event, &fits); break;
+  case LADE_DEVICE_ANNOTATE: status = annotate_undo(layout, event, &fits); break;
   default: break; /* changes no memory */
   }
   if (status == LADE_OK && !fits) layout->unfit++;

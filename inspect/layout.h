@@ -9,6 +9,10 @@
  *   free completed       pending                         inactive, one with its neighbours
  *   segment alloc, map   the range is not there          inactive
  *   segment free, unmap  inactive                        not there
+ *   annotate             the note before, if any         with the note
+ *
+ * What an event does not tell is what the block had before: its stack, where a free has one of its own, and its note. The block is
+ * then marked as `recalled`, for who has the events before.
  *
  * An event that does not fit what is there, as in a file that somebody else wrote or after events were lost, is counted
  * and changes nothing.
@@ -31,6 +35,7 @@ typedef struct ladei_inspect_layout_segment {
 typedef struct ladei_inspect_layout_block {
   ladei_order_node node; /* by address */
   lade_snapshot_block row;
+  bool recalled;
 } ladei_inspect_layout_block;
 
 typedef struct ladei_inspect_layout {

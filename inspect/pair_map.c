@@ -29,9 +29,14 @@ static bool map_grow(ladei_pair_map *map) {
   return true;
 }
 
-uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t second) {
+uint32_t *ladei_pair_map_find(const ladei_pair_map *map, uint64_t first, uint64_t second) {
   ladei_pair_map_entry *known = map->room == 0 ? NULL : &map->entries[place_of(map, first, second)];
-  if (known != NULL && known->used) return &known->value;
+  return known != NULL && known->used ? &known->value : NULL;
+}
+
+uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t second) {
+  uint32_t *known = ladei_pair_map_find(map, first, second);
+  if (known != NULL) return known;
   if (map->count * 2 >= map->room && !map_grow(map)) return NULL;
   ladei_pair_map_entry *entry = &map->entries[place_of(map, first, second)];
   *entry = (ladei_pair_map_entry){first, second, LADE_SNAPSHOT_NONE, 1};

@@ -25,6 +25,8 @@ typedef struct ladei_pair_map {
 /* Where the value of a pair is; one that was not there is made, with LADE_SNAPSHOT_NONE. Valid until the next call. NULL:
  * LADE_ERR_OUT_OF_HOST_MEMORY, recorded; never for one that is there. */
 uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t second);
+/* The same of a pair that is there; NULL: it is not. */
+uint32_t *ladei_pair_map_find(const ladei_pair_map *map, uint64_t first, uint64_t second);
 /* Forgets all pairs, and frees. */
 void ladei_pair_map_clear(ladei_pair_map *map);
 

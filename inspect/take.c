@@ -19,12 +19,14 @@
 #include "base/options.h"
 #include "inspect/contexts.h"
 #include "inspect/layout.h"
+#include "inspect/pair_map.h"
 #include "inspect/part.h"
 
 enum { MOST_PARTS = 1000 };
 
-/* Puts what the layout holds in place of the part's segments and blocks, which are the last rows of their tables. */
-static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapshot *snapshot) {
+/* Puts what the layout holds in place of the part's segments and blocks, which are the last rows of their tables. Blocks that are
+ * recalled go into the map, by address. */
+static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapshot *snapshot, ladei_pair_map *recalled) {
   const lade_snapshot_part *part = ladei_inspect_part(snapshot);
   snapshot->segments.count = part->first_segment;
   snapshot->blocks.count = part->first_block;
@@ -42,6 +44,10 @@ static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapsho
       if (to == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
       *to = block->row;
       row->block_count++;
+      if (!block->recalled) continue;
+      uint32_t *value = ladei_pair_map_value(recalled, to->address, 0);
+      if (value == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+      *value = (uint32_t)(snapshot->blocks.count - 1);
     }
   }
   return LADE_OK;
@@ -52,6 +58,34 @@ static size_t event_after(const lade_snapshot *snapshot, const lade_snapshot_par
   size_t first = snapshot->events.count;
   while (first > part->first_event && snapshot->events.rows[first - 1].time_ns > time_ns) first--;
   return first;
+}
+
+/* What the events of the part that are left say of the blocks in the map: their last note, and the stack of their alloc. */
+static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalled) {
+  size_t first = ladei_inspect_part(snapshot)->first_event, left = recalled->count;
+  for (size_t i = snapshot->events.count; i > first && left > 0; i--) {
+    const lade_snapshot_event *event = &snapshot->events.rows[i - 1];
+    if (event->action != LADE_DEVICE_ALLOC && event->action != LADE_DEVICE_ANNOTATE) continue;
+    uint32_t *value = ladei_pair_map_find(recalled, event->address, 0);
+    if (value == NULL || *value == LADE_SNAPSHOT_NONE) continue;
+    lade_snapshot_block *block = &snapshot->blocks.rows[*value];
+    if (event->action == LADE_DEVICE_ANNOTATE) {
+      if (block->note == 0) block->note = event->label;
+      continue;
+    }
+    if (event->stack != LADE_SNAPSHOT_NONE) block->stack = event->stack;
+    *value = LADE_SNAPSHOT_NONE; /* what is before belongs to other blocks */
+    left--;
+  }
+}
+
+static lade_status layout_take_over(const ladei_inspect_layout *layout, lade_snapshot *snapshot, size_t events) {
+  ladei_pair_map recalled = {.room = 0};
+  lade_status status = layout_store(layout, snapshot, &recalled);
+  snapshot->events.count = events;
+  if (status == LADE_OK) blocks_recall(snapshot, &recalled);
+  ladei_pair_map_clear(&recalled);
+  return status;
 }
 
 /* The last part as it was at `time_ns`. */
@@ -67,8 +101,7 @@ static lade_status part_roll_back(lade_snapshot *snapshot, uint64_t time_ns) {
   for (size_t i = snapshot->events.count; status == LADE_OK && i > first; i--)
     status = ladei_inspect_layout_undo(&layout, &snapshot->events.rows[i - 1]);
   if (status == LADE_OK && layout.unfit == 0) {
-    status = layout_store(&layout, snapshot);
-    snapshot->events.count = first;
+    status = layout_take_over(&layout, snapshot, first);
     ladei_inspect_part(snapshot)->time_ns = time_ns;
   }
   ladei_inspect_layout_destroy(&layout);

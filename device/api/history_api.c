@@ -293,7 +293,7 @@ lade_status ladei_device_history_read(lade_device_allocator *allocator, uint64_t
   const lade_runtime *runtime = allocator->runtime;
   uint64_t next, started;
   ladei_history_mark first;
-  ladei_history_copy copy = {.events = NULL};
+  ladei_history_copy copy = {.device = allocator->device};
   size_t room = copy_begin(allocator, &next, &end, &started, &first, &copy);
   uint64_t oldest = next;
   copy.events = ladei_history_memory(room + 1, sizeof *copy.events);
@@ -322,9 +322,12 @@ lade_status ladei_device_history_show(ladei_history_copy *copy, ladei_device_his
   }
   for (size_t i = 0; i < copy->count; i++) {
     ladei_history_event *event = &copy->events[i];
+    uint32_t action = ladei_history_what_action(event->what);
     kept[i] = (ladei_device_history_kept){event->context, event->tags};
     event->shown.time_ns = ladei_history_time_ns(&copy->scale, event->ticks);
     event->shown.label = NULL;
+    event->shown.device = copy->device;
+    event->shown.action = action;
     ladei_device_event_show(&event->shown);
   }
   *out = (ladei_device_history_shown){.copy = *copy, .kept = kept};

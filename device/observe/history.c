@@ -66,7 +66,7 @@ static bool action_is_skipped(const ladei_device_history *history, uint32_t acti
 
 /* What an event says, before it has a place. */
 typedef struct event_facts {
-  lade_device_action action;
+  uint64_t what; /* history/event.h */
   uint64_t address, bytes;
   lade_stream stream;
   lade_device_pool_id pool;
@@ -105,8 +105,7 @@ static inline __attribute__((always_inline)) void ring_append(ladei_device_histo
   place->pool.second = facts->pool.second;
   place->context = facts->context;
   place->tags = ladei_history_tags_take(&history->lost_contexts);
-  place->device = history->device;
-  place->action = (uint32_t)facts->action;
+  place->what = facts->what;
   ladei_history_context_retain(facts->context);
 }
 
@@ -124,7 +123,7 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
                              .pool = facts->pool,
                              .context = facts->context,
                              .device = history->device,
-                             .action = (uint32_t)facts->action};
+                             .action = ladei_history_what_action(facts->what)};
   lade_device_event_totals totals = {.struct_size = sizeof totals,
                                      .block_bytes = block_bytes,
                                      .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
@@ -137,7 +136,7 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
 static inline __attribute__((always_inline)) void event_add(ladei_device_heap *heap, event_facts facts,
                                                             uint64_t block_bytes) {
   ladei_device_history *history = heap->listener_state;
-  bool kept = history->enabled && !action_is_skipped(history, (uint32_t)facts.action);
+  bool kept = history->enabled && !action_is_skipped(history, ladei_history_what_action(facts.what));
   bool tracked = atomic_load_explicit(&history->tracked, memory_order_relaxed);
   if (!kept && !tracked) return;
   uint64_t sequence = history->sequence++;
@@ -161,7 +160,8 @@ static lade_device_pool_id pool_of(const ladei_device_heap_segment *segment) {
 static inline __attribute__((always_inline)) event_facts
 block_event(const ladei_device_block *block, lade_device_action action, ladei_history_context *context) {
   const ladei_device_heap_segment *segment = block->segment;
-  return (event_facts){action, block->address, block->requested, segment->stream.handle, pool_of(segment), context};
+  uint64_t what = ladei_history_what_block(action, block->size);
+  return (event_facts){what, block->address, block->requested, segment->stream.handle, pool_of(segment), context};
 }
 
 static void block_alloc_record(ladei_device_heap *heap, ladei_device_block *block) {
@@ -208,10 +208,9 @@ static void segment_change_record(ladei_device_heap *heap, ladei_device_heap_seg
     segment->context = context;
   }
   if (context == NULL && !comes) context = segment->context;
-  event_add(
-      heap,
-      (event_facts){action, address, bytes, segment->stream.handle, pool_of(segment), event_context(history, context)},
-      bytes);
+  uint64_t what = ladei_history_what_segment(action, !segment->pool->is_small);
+  context = event_context(history, context);
+  event_add(heap, (event_facts){what, address, bytes, segment->stream.handle, pool_of(segment), context}, bytes);
 }
 
 static void segment_gone_record(ladei_device_heap *heap, ladei_device_heap_segment *segment) {
@@ -263,7 +262,7 @@ void ladei_device_history_note(ladei_device_heap *heap, ladei_device_block *bloc
   ladei_device_heap_assert_locked(heap);
   ladei_device_history *history = heap->listener_state;
   if (block == NULL) {
-    event_add(heap, (event_facts){.action = LADE_DEVICE_USER_DEFINED, .context = event_context(history, note)}, 0);
+    event_add(heap, (event_facts){.what = LADE_DEVICE_USER_DEFINED, .context = event_context(history, note)}, 0);
   } else {
     event_add(heap, block_event(block, LADE_DEVICE_ANNOTATE, note), block->size);
     ladei_device_history_note_drop(history, block);

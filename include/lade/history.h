@@ -118,7 +118,8 @@ typedef struct lade_history_event {
                           virtual time since then. */
   uint64_t address;
   uint64_t bytes;
-  lade_stream stream;       /**< Of the block or segment, or of the request; NULL: none, and for pinned memory. */
+  uint64_t block_bytes; /**< Size of the block, rounding and what was not worth splitting off included; 0: no block. */
+  lade_stream stream;   /**< Of the block or segment, or of the request; NULL: none, and for pinned memory. */
   lade_device_pool_id pool; /**< Its private pool; {0, 0}: the default pools, or none. */
   const void *context;      /**< As captured; NULL: none. */
   const char *text;         /**< Of a note; else NULL. */

@@ -98,6 +98,7 @@ typedef struct lade_snapshot_part {
 typedef enum lade_snapshot_segment_flag {
   LADE_SNAPSHOT_SEGMENT_LARGE = 1,      /**< Of the large pool of a device allocator. */
   LADE_SNAPSHOT_SEGMENT_EXPANDABLE = 2, /**< A mapped part of an expandable segment. */
+  LADE_SNAPSHOT_SEGMENT_SMALL = 4,      /**< Of an event alone: of the small pool. */
 } lade_snapshot_segment_flag;
 
 /** A contiguous run of device or pinned memory. */
@@ -140,7 +141,7 @@ typedef struct lade_snapshot_event {
   uint32_t scopes;          /**< Text: the thread's scopes, outermost first, divided by "/" (`compile_context`). */
   uint32_t part;            /**< Index. */
   uint32_t action;          /**< lade_device_action; of pinned memory too. */
-  uint32_t reserved;
+  uint32_t flags;           /**< Of a segment: LADE_SNAPSHOT_SEGMENT_LARGE or _SMALL; 0: unknown, or no segment. */
 } lade_snapshot_event;
 
 /** A call stack: its frames, innermost first. */

@@ -31,11 +31,13 @@ const ladei_json_column ladei_json_event_columns[] = {
     {"elapsed_ns", FIELD(lade_snapshot_event, time_ns), LADEI_JSON_ELAPSED, true, 0},
     {"address", FIELD(lade_snapshot_event, address), LADEI_JSON_HEX, false, 0},
     {"bytes", FIELD(lade_snapshot_event, bytes), LADEI_JSON_UINT, false, 0},
+    {"block_bytes", FIELD(lade_snapshot_event, block_bytes), LADEI_JSON_UINT, false, 0},
     {"stream", FIELD(lade_snapshot_event, stream), LADEI_JSON_STREAM, false, 0},
     {"pool", FIELD(lade_snapshot_event, pool), LADEI_JSON_POOL, false, 0},
     {"stack", FIELD(lade_snapshot_event, stack), LADEI_JSON_INDEX, false, LADE_SNAPSHOT_NONE},
     {"label", FIELD(lade_snapshot_event, label), LADEI_JSON_TEXT, false, 0},
     {"scopes", FIELD(lade_snapshot_event, scopes), LADEI_JSON_TEXT, false, 0},
+    {"flags", FIELD(lade_snapshot_event, flags), LADEI_JSON_UINT, false, 0},
     {NULL, 0, 0, 0, false, 0},
 };
 

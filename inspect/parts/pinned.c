@@ -161,6 +161,8 @@ static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_
   if (block == NULL || block->state == LADE_DEVICE_BLOCK_INACTIVE) return LADE_OK; /* it came or went meanwhile */
   block->stack = stack;
   block->note = note;
+  if (block->state == LADE_DEVICE_BLOCK_PENDING_FREE)
+    block->requested_bytes = live->bytes; /* its record does not know */
   return LADE_OK;
 }
 

@@ -566,7 +566,7 @@ LADE_TEST(PinnedHistory, AllocOfABlockWhoseFreeIsNotRecordedLosesNoContext) {
   for (int i = 0; i < 2; i++) {
     ladei_pinned_history_call call;
     ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &call);
-    ladei_pinned_history_alloc(&call, 4096, 100);
+    ladei_pinned_history_alloc(&call, 4096, 100, 4096);
     ladei_pinned_history_end(&call);
   }
   LADE_EXPECT_EQ_INT(own.captured, 2);

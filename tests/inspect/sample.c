@@ -326,6 +326,8 @@ static bool event_differs(const comparison *pair, size_t row) {
   return differs(pair, "event", row, "time", a->time_ns / pair->unit, b->time_ns / pair->unit) ||
          differs(pair, "event", row, "address", a->address, b->address) ||
          differs(pair, "event", row, "bytes", a->bytes, b->bytes) ||
+         differs(pair, "event", row, "block_bytes", a->block_bytes, b->block_bytes) ||
+         differs(pair, "event", row, "flags", a->flags, b->flags) ||
          differs(pair, "event", row, "stream", a->stream, b->stream) ||
          pool_differs(pair, "event", row, a->pool, b->pool) || stack_differs(pair, "event", row, a->stack, b->stack) ||
          text_differs(pair, "event", row, "label", a->label, b->label) ||
@@ -423,3 +425,22 @@ char *sample_write(const lade_snapshot *snapshot, sample_format format, size_t *
   *out_bytes = file.bytes;
   return file.data;
 }
+
+const char *sample_round_trip(const lade_snapshot *before, sample_format format, sample_reader reader,
+                              uint64_t time_unit_ns, char room[256]) {
+  lade_snapshot *after = NULL;
+  size_t bytes = 0;
+  char *data = sample_write(before, format, &bytes);
+  lade_status status = data == NULL ? lade_last_error()->status : reader(data, bytes, "round trip", &after);
+  snprintf(room, 256, "%.255s", lade_last_error()->text);
+  const char *difference = status == LADE_OK ? sample_difference(before, after, time_unit_ns, room) : room;
+  lade_snapshot_destroy(after);
+  free(data);
+  return difference;
+}
+
+static const sample_shape few = {.seed = 9, .segments = 1, .blocks = 1, .events = 0, .devices = 1};
+static const sample_shape pinned = {
+    .seed = 4, .segments = 6, .blocks = 50, .events = 300, .stacks = 20, .frames = 70, .pools = 3};
+static const sample_shape nothing = {.seed = 5};
+const sample_shape *const sample_shapes[] = {&sample_small, &sample_long, &few, &pinned, &nothing, NULL};

@@ -36,4 +36,12 @@ const char *sample_difference(const lade_snapshot *a, const lade_snapshot *b, ui
 typedef lade_status (*sample_format)(const lade_snapshot *, const lade_snapshot_write_options *, ladei_output *);
 char *sample_write(const lade_snapshot *snapshot, sample_format format, size_t *out_bytes);
 
+/* Writes it in a format and reads that: what is not as before, as sample_difference() tells, or why it cannot be done. */
+typedef lade_status (*sample_reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
+const char *sample_round_trip(const lade_snapshot *before, sample_format format, sample_reader reader,
+                              uint64_t time_unit_ns, char room[256]);
+
+/* Shapes of all kinds, NULL behind the last: for round trips. */
+extern const sample_shape *const sample_shapes[];
+
 #endif /* LADE_TESTS_INSPECT_SAMPLE_H */
