@@ -11,19 +11,22 @@ typedef struct ladei_inspect_totals {
   int64_t reserved_bytes;
 } ladei_inspect_totals;
 
+/* Sums of what a file claims may exceed 2^63: they wrap, and are wrong, and no more than that. */
+static inline void ladei_inspect_totals_sum(int64_t *sum, uint64_t bytes) { *sum = (int64_t)((uint64_t)*sum + bytes); }
+
 /* What an event does to them. True: something. */
 static inline bool ladei_inspect_totals_add(ladei_inspect_totals *totals, const lade_snapshot_event *event) {
   switch ((lade_device_action)event->action) {
   case LADE_DEVICE_ALLOC:
-    totals->allocated_bytes += (int64_t)event->bytes;
-    totals->active_bytes += (int64_t)event->bytes;
+    ladei_inspect_totals_sum(&totals->allocated_bytes, event->bytes);
+    ladei_inspect_totals_sum(&totals->active_bytes, event->bytes);
     return true;
-  case LADE_DEVICE_FREE_REQUESTED: totals->allocated_bytes -= (int64_t)event->bytes; return true;
-  case LADE_DEVICE_FREE_COMPLETED: totals->active_bytes -= (int64_t)event->bytes; return true;
+  case LADE_DEVICE_FREE_REQUESTED: ladei_inspect_totals_sum(&totals->allocated_bytes, -event->bytes); return true;
+  case LADE_DEVICE_FREE_COMPLETED: ladei_inspect_totals_sum(&totals->active_bytes, -event->bytes); return true;
   case LADE_DEVICE_SEGMENT_ALLOC:
-  case LADE_DEVICE_SEGMENT_MAP: totals->reserved_bytes += (int64_t)event->bytes; return true;
+  case LADE_DEVICE_SEGMENT_MAP: ladei_inspect_totals_sum(&totals->reserved_bytes, event->bytes); return true;
   case LADE_DEVICE_SEGMENT_FREE:
-  case LADE_DEVICE_SEGMENT_UNMAP: totals->reserved_bytes -= (int64_t)event->bytes; return true;
+  case LADE_DEVICE_SEGMENT_UNMAP: ladei_inspect_totals_sum(&totals->reserved_bytes, -event->bytes); return true;
   default: return false;
   }
 }
@@ -33,11 +36,13 @@ static inline ladei_inspect_totals ladei_inspect_totals_after(const lade_snapsho
                                                               const lade_snapshot_part *part) {
   ladei_inspect_totals totals = {0, 0, 0};
   for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++)
-    totals.reserved_bytes += (int64_t)snapshot->segments.rows[i].total_bytes;
+    ladei_inspect_totals_sum(&totals.reserved_bytes, snapshot->segments.rows[i].total_bytes);
   for (uint64_t i = part->first_block; i < part->first_block + part->block_count; i++) {
     const lade_snapshot_block *block = &snapshot->blocks.rows[i];
-    if (block->state == LADE_DEVICE_BLOCK_ALLOCATED) totals.allocated_bytes += (int64_t)block->requested_bytes;
-    if (block->state != LADE_DEVICE_BLOCK_INACTIVE) totals.active_bytes += (int64_t)block->requested_bytes;
+    if (block->state == LADE_DEVICE_BLOCK_ALLOCATED)
+      ladei_inspect_totals_sum(&totals.allocated_bytes, block->requested_bytes);
+    if (block->state != LADE_DEVICE_BLOCK_INACTIVE)
+      ladei_inspect_totals_sum(&totals.active_bytes, block->requested_bytes);
   }
   return totals;
 }
@@ -48,9 +53,9 @@ static inline ladei_inspect_totals ladei_inspect_totals_before(const lade_snapsh
   ladei_inspect_totals totals = ladei_inspect_totals_after(snapshot, part), change = {0, 0, 0};
   for (uint64_t i = part->first_event; i < part->first_event + part->event_count; i++)
     ladei_inspect_totals_add(&change, &snapshot->events.rows[i]);
-  totals.allocated_bytes -= change.allocated_bytes;
-  totals.active_bytes -= change.active_bytes;
-  totals.reserved_bytes -= change.reserved_bytes;
+  ladei_inspect_totals_sum(&totals.allocated_bytes, -(uint64_t)change.allocated_bytes);
+  ladei_inspect_totals_sum(&totals.active_bytes, -(uint64_t)change.active_bytes);
+  ladei_inspect_totals_sum(&totals.reserved_bytes, -(uint64_t)change.reserved_bytes);
   return totals;
 }
 

@@ -60,23 +60,25 @@ static void block_pass(ladei_output *output, uint64_t *page_start, map_page *pag
   }
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* A file may claim segments of any size: what is shown of one ends at MOST_PAGES. */
 static void pages_write(const lade_snapshot *snapshot, const lade_snapshot_segment *segment, ladei_output *output) {
+  enum { MOST_PAGES = 20000 };
   map_page page = {.count = 0};
-  uint64_t page_start = 0, offset = 0, number = 0;
+  uint64_t page_start = 0, offset = 0, number = 0, end = smaller(segment->total_bytes, MOST_PAGES * page_bytes);
   ladei_output_byte(output, '[');
-  for (uint64_t i = 0; i < segment->block_count; i++) {
+  for (uint64_t i = 0; i < segment->block_count && offset < end; i++) {
     const lade_snapshot_block *block = &snapshot->blocks.rows[segment->first_block + i];
     if (block->state == LADE_DEVICE_BLOCK_ALLOCATED) {
-      uint64_t used = block->requested_bytes < block->bytes ? block->requested_bytes : block->bytes;
-      block_pass(output, &page_start, &page, offset, used, number++, segment->total_bytes);
+      uint64_t used = smaller(smaller(block->requested_bytes, block->bytes), end - offset);
+      block_pass(output, &page_start, &page, offset, used, number++, end);
     }
     offset += block->bytes;
   }
-  if (page_start < segment->total_bytes) { /* the page that was begun, and those behind it */
-    uint64_t pages = (segment->total_bytes + page_bytes - 1) / page_bytes * page_bytes;
-    pages_pass(output, &page_start, &page, pages, segment->total_bytes);
-  }
-  ladei_output_byte(output, ']');
+  if (page_start < end) /* the page that was begun, and those behind it */
+    pages_pass(output, &page_start, &page, (end + page_bytes - 1) / page_bytes * page_bytes, end);
+  ladei_output_text(output, end < segment->total_bytes ? "...]" : "]");
 }
 
 static map_sums segment_sums(const lade_snapshot *snapshot, const lade_snapshot_segment *segment) {

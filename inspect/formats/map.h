@@ -7,6 +7,7 @@
  *
  *   [aaab7 ] 100.0 MiB reserved, 21.5 MiB free (2.3% inside blocks) stream 7
  *
+ * "..." ends a segment of more than 20,000 characters.
  * Free bytes inside blocks are what sizes were rounded up by. For each segment, and in the sums:
  * free inside + free outside of blocks + requested = reserved.
  */

@@ -8,6 +8,7 @@
 #include "inspect/formats/json_read.h"
 #include "inspect/formats/pickle.h"
 #include "inspect/formats/pickle_read.h"
+#include "inspect/layout.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/inspect/sample.h"
 
@@ -52,6 +53,42 @@ static void again_check(const lade_snapshot *snapshot, sample_format format, sna
   free(data);
 }
 
+static lade_status bytes_count(void *user, const void *data, size_t bytes) {
+  (void)data;
+  *(uint64_t *)user += bytes;
+  return LADE_OK;
+}
+
+/* Every format can be written, of a comparison too, and is in proportion to what was read. */
+static void formats_check(const lade_snapshot *snapshot, size_t read_bytes) {
+  enum { PAGE_BYTES = 1 << 20, MOST_GROWTH = 4000 };
+  lade_snapshot_write_options options;
+  lade_snapshot_write_options_init(&options);
+  for (uint32_t format = LADE_SNAPSHOT_PICKLE; format <= LADE_SNAPSHOT_MAP; format++) {
+    for (int i = 0; i < 2; i++) {
+      uint64_t written = 0;
+      options.before = i == 0 ? NULL : snapshot;
+      lade_status status = lade_snapshot_write(snapshot, format, &options, bytes_count, &written);
+      if (status != LADE_OK && status != LADE_ERR_UNSUPPORTED)
+        fuzz_fail("format %u cannot be written: %s", format, lade_last_error()->text);
+      if (written > PAGE_BYTES + MOST_GROWTH * (uint64_t)read_bytes)
+        fuzz_fail("format %u: %llu bytes of %zu", format, (unsigned long long)written, read_bytes);
+    }
+  }
+}
+
+/* The state before the history, for a roll-back and a replay. */
+static void layout_check(const lade_snapshot *snapshot) {
+  for (uint32_t i = 0; i < snapshot->parts.count; i++) {
+    const lade_snapshot_part *part = &snapshot->parts.rows[i];
+    ladei_inspect_layout layout;
+    FUZZ_CHECK(ladei_inspect_layout_create(snapshot, i, &layout) == LADE_OK);
+    for (uint64_t k = part->first_event + part->event_count; k > part->first_event; k--)
+      FUZZ_CHECK(ladei_inspect_layout_undo(&layout, &snapshot->events.rows[k - 1]) == LADE_OK);
+    ladei_inspect_layout_destroy(&layout);
+  }
+}
+
 void snapshot_fuzz_file(snapshot_fuzz_reader reader, const void *data, size_t bytes) {
   lade_snapshot *snapshot = NULL;
   char *copy = malloc(bytes + 1); /* so that a sanitiser sees a read behind it */
@@ -66,5 +103,7 @@ void snapshot_fuzz_file(snapshot_fuzz_reader reader, const void *data, size_t by
   tables_check(snapshot);
   again_check(snapshot, ladei_inspect_write_json, ladei_inspect_read_json, true);
   again_check(snapshot, ladei_inspect_write_pickle, ladei_inspect_read_pickle, false);
+  formats_check(snapshot, bytes);
+  layout_check(snapshot);
   lade_snapshot_destroy(snapshot);
 }
