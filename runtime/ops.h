@@ -199,6 +199,49 @@ typedef struct ladei_ipc_handle {
   unsigned char bytes[64];
 } ladei_ipc_handle;
 
+/* Flags of graph_instantiate_with. */
+enum {
+  LADEI_GRAPH_AUTO_FREE = 1u << 0, /* a launch first frees what the graph's earlier one allocated and left */
+  LADEI_GRAPH_UPLOAD = 1u << 1,    /* and graph_upload on the stream named */
+  /* May be launched by kernels, too, after an upload. Not with AUTO_FREE, nor for empty graphs or those with host
+   * functions, written values, memory nodes or work of several devices. */
+  LADEI_GRAPH_DEVICE_LAUNCH = 1u << 2,
+};
+
+/* What graph_exec_update did. All but the first: nothing. */
+typedef enum ladei_graph_update {
+  LADEI_GRAPH_UPDATED = 0,
+  LADEI_GRAPH_TOPOLOGY_CHANGED = 1,   /* other nodes, or other edges, or in another order */
+  LADEI_GRAPH_KIND_CHANGED = 2,       /* of a node */
+  LADEI_GRAPH_PARAMETERS_CHANGED = 3, /* of a node, in a way that an exec cannot take over */
+  LADEI_GRAPH_NOT_UPDATABLE = 4,      /* for another reason of the driver's */
+} ladei_graph_update;
+
+typedef enum ladei_node_kind {
+  LADEI_NODE_KERNEL = 0,
+  LADEI_NODE_COPY = 1,
+  LADEI_NODE_FILL = 2,
+  LADEI_NODE_HOST = 3,
+  LADEI_NODE_WRITE = 4,       /* stream_write_value and its like */
+  LADEI_NODE_ALLOCATION = 5,  /* memory that the graph allocates */
+  LADEI_NODE_FREE = 6,        /* memory that the graph frees */
+  LADEI_NODE_CHILD = 7,       /* a graph; its own nodes are not counted */
+  LADEI_NODE_CONDITIONAL = 8, /* graphs, likewise */
+  LADEI_NODE_OTHER = 9,
+  LADEI_NODE_KINDS
+} ladei_node_kind;
+
+typedef struct ladei_graph_counts {
+  size_t nodes, edges;
+  size_t of_kind[LADEI_NODE_KINDS]; /* sum: nodes */
+} ladei_graph_counts;
+
+/* Of the driver's allocator for memory that graphs allocate; a high is the largest value so far. */
+typedef struct ladei_graph_memory {
+  uint64_t used_bytes, used_high_bytes;         /* by execs */
+  uint64_t reserved_bytes, reserved_high_bytes; /* held for them */
+} ladei_graph_memory;
+
 typedef void (*ladei_host_function)(void *user);
 
 struct lade_soft_range; /* lade/soft.h */
@@ -280,7 +323,8 @@ typedef struct lade_runtime_ops {
   /* Gives back free memory beyond `keep_bytes`. */
   lade_status (*pool_trim)(void *self, ladei_driver_pool pool, size_t keep_bytes);
   /* Memory usable by work on `stream` queued from now on. LADE_ERR_OUT_OF_DEVICE_MEMORY (host pools:
-   * LADE_ERR_OUT_OF_PINNED_MEMORY) when there is not enough or the pool's max_bytes is reached. */
+   * LADE_ERR_OUT_OF_PINNED_MEMORY) when there is not enough or the pool's max_bytes is reached. On a capturing stream it and
+   * pool_free become nodes of the graph; soft gives LADE_ERR_UNSUPPORTED there. */
   lade_status (*pool_alloc)(void *self, ladei_driver_pool pool, size_t bytes, const ladei_stream *stream, void **out);
   /* Free in stream order: after the work queued on `stream` so far. */
   lade_status (*pool_free)(void *self, void *pointer, const ladei_stream *stream);
@@ -378,8 +422,8 @@ typedef struct lade_runtime_ops {
    * back: the capture is over then too, and its user objects go. */
   lade_status (*capture_end)(void *self, const ladei_stream *stream, ladei_graph *out_graph);
   lade_status (*graph_instantiate)(void *self, ladei_graph graph, ladei_graph_exec *out_exec);
-  /* In stream order, and after earlier launches of the same exec on whatever stream. On a capturing stream soft gives
-   * LADE_ERR_UNSUPPORTED, as for pool_alloc and pool_free there. */
+  /* In stream order, and after earlier launches of the same exec on whatever stream. Not on a capturing stream:
+   * LADE_ERR_CAPTURE, and the capture is invalid (as with the driver of CUDA 13.0 on an H200). */
   lade_status (*graph_launch)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
   lade_status (*graph_destroy)(void *self, ladei_graph graph);
   /* A launch in flight finishes first; user objects go after that. */
@@ -427,6 +471,30 @@ typedef struct lade_runtime_ops {
    * ranges are copied; the function may make no runtime call. Captured like other work. */
   lade_status (*kernel)(void *self, const ladei_stream *stream, void (*function)(const void *arguments),
                         const void *arguments, size_t bytes, const struct lade_soft_range *ranges, size_t count);
+
+  /* ---- more on graphs (of the optional group of captures and graphs) -------------------------------------------- */
+
+  /* As graph_instantiate, with flags. `upload`: stream of the upload with LADEI_GRAPH_UPLOAD, else NULL. Unknown flags, and
+   * flags that the graph does not allow: LADE_ERR_INVALID_ARGUMENT (or LADE_ERR_UNSUPPORTED, as the driver says). */
+  lade_status (*graph_instantiate_with)(void *self, ladei_graph graph, unsigned flags, const ladei_stream *upload,
+                                        ladei_graph_exec *out_exec);
+  /*
+   * Gives the exec the parameters and the user objects of another graph, of the same nodes, edges and kinds in the same order
+   * of capture. LADE_OK with LADEI_GRAPH_UPDATED, or with the reason why it cannot be, which leaves the exec as it was.
+   * Launches that were queued before keep what they were queued with. The driver of "cuda" adds restrictions of its own
+   * (CUDA Driver API, Graph Management, cuGraphExecUpdate): whoever updates must be able to instantiate instead. On soft a copy
+   * keeps its direction and all nodes their device.
+   */
+  lade_status (*graph_exec_update)(void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out);
+  /* Brings the exec to the device ahead of its first launch, which does it otherwise; in stream order, and after earlier
+   * launches of the exec. Not on a capturing stream: LADE_ERR_CAPTURE, and the capture is invalid. */
+  lade_status (*graph_upload)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
+  /* Also of a graph under construction. */
+  lade_status (*graph_counts)(void *self, ladei_graph graph, ladei_graph_counts *out);
+  /* All 0 on soft, where no graph allocates. */
+  lade_status (*graph_memory_get)(void *self, int device, ladei_graph_memory *out);
+  /* Gives what is reserved and not used back to the device. */
+  lade_status (*graph_memory_trim)(void *self, int device);
 } lade_runtime_ops;
 
 /*

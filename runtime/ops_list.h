@@ -86,7 +86,13 @@
   X(native_error_text, REQUIRED) \
   X(timer_add, VIRTUAL_TIME) \
   X(step, VIRTUAL_TIME) \
-  X(kernel, KERNELS)
+  X(kernel, KERNELS) \
+  X(graph_instantiate_with, GRAPHS) \
+  X(graph_exec_update, GRAPHS) \
+  X(graph_upload, GRAPHS) \
+  X(graph_counts, GRAPHS) \
+  X(graph_memory_get, GRAPHS) \
+  X(graph_memory_trim, GRAPHS)
 /* clang-format on */
 
 #endif /* LADE_RUNTIME_OPS_LIST_H */

@@ -72,11 +72,13 @@ typedef struct lade_soft_options {
   uint64_t device_count;           /**< 0 with NULL. At most 64. */
   lade_soft_costs costs;
   uint64_t pinned_limit_bytes; /**< host_alloc and host_register beyond it are refused; 0: no limit. */
+  uint64_t graph_node_bytes;   /**< Device memory that each node of an executable graph takes, from instantiation until
+                                    exec and launches are gone; 0: none. */
 } lade_soft_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_soft_options_init(lade_soft_options *options) {
-  const lade_soft_options defaults = {sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0};
+  const lade_soft_options defaults = {sizeof(lade_soft_options), NULL, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, 0};
   *options = defaults;
 }
 

@@ -109,6 +109,14 @@
   X(REQUIRED, memset_d8_async, cuMemsetD8Async, 3020) \
   X(REQUIRED, launch_host_func, cuLaunchHostFunc, 10000) \
   X(REQUIRED, graph_instantiate, cuGraphInstantiateWithFlags, 11040) \
+  X(REQUIRED, graph_instantiate_with, cuGraphInstantiateWithParams, 12000) \
+  X(REQUIRED, graph_exec_update, cuGraphExecUpdate, 12000) \
+  X(REQUIRED, graph_upload, cuGraphUpload, 11010) \
+  X(REQUIRED, graph_get_nodes, cuGraphGetNodes, 10000) \
+  X(REQUIRED, graph_get_edges, cuGraphGetEdges, 10000) \
+  X(REQUIRED, graph_node_get_type, cuGraphNodeGetType, 10000) \
+  X(REQUIRED, device_get_graph_mem, cuDeviceGetGraphMemAttribute, 11040) \
+  X(REQUIRED, device_graph_mem_trim, cuDeviceGraphMemTrim, 11040) \
   X(REQUIRED, graph_launch, cuGraphLaunch, 10000) \
   X(REQUIRED, graph_destroy, cuGraphDestroy, 10000) \
   X(REQUIRED, graph_exec_destroy, cuGraphExecDestroy, 10000) \

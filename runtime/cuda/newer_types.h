@@ -23,6 +23,9 @@ enum {
   CUDA_ATTRIBUTE_HOST_POOLS_SUPPORTED = 144,      /* 13.0 */
 };
 
+/* CUgraphNodeType values, 12.3. */
+enum { CUDA_NODE_CONDITIONAL = 13 };
+
 /* CUmemLocationType values, 12.2. */
 enum { CUDA_LOCATION_HOST = 2, CUDA_LOCATION_HOST_NUMA = 3 };
 

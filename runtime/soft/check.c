@@ -74,11 +74,8 @@ static uint64_t all_references(const soft_runtime *rt) {
     const soft_node *node = ladei_soft_stream_by_index(rt, i)->head;
     for (; node != NULL; node = node->next) count += work_references(&node->work);
   }
-  for (uint32_t i = 0; i < atomic_load(&rt->exec_table.count); i++) {
-    const soft_exec *exec = ladei_soft_table_at(&rt->exec_table, i);
-    for (uint32_t j = 0; exec->nodes != NULL && j < exec->count; j++)
-      count += work_references(&exec->nodes[j].node.work);
-  }
+  for (const soft_body *body = rt->bodies; body != NULL; body = body->next)
+    for (uint32_t i = 0; i < body->count; i++) count += work_references(&body->nodes[i].node.work);
   return count;
 }
 
@@ -124,6 +121,14 @@ static void handles_sum(const soft_runtime *rt, range_sums *sums) {
   }
 }
 
+static void bodies_sum(const soft_runtime *rt, range_sums *sums) {
+  for (const soft_body *body = rt->bodies; body != NULL; body = body->next) {
+    sums->charged[body->device] += body->charged;
+    if (*body->place != body) sums->wrong = "replay: a body is not in its place";
+    if (body->retired && body->launches == 0) sums->wrong = "replay I4: a body outlives its last launch";
+  }
+}
+
 static verdict mapping_check(const soft_runtime *rt, const soft_tree_node *node) {
   if (node == NULL) return NULL;
   const soft_mapping *mapping = (const soft_mapping *)node;
@@ -141,6 +146,7 @@ static verdict memory_check(const soft_runtime *rt) {
   range_sum(rt->ranges.root, &sums);
   pools_sum(rt, &sums);
   handles_sum(rt, &sums);
+  bodies_sum(rt, &sums);
   if (sums.wrong != NULL) return sums.wrong;
   if (sums.references != all_references(rt)) return "I5: inflight is not the number of references of bound work";
   if (sums.pinned_bytes != rt->pinned_bytes) return "pinned bytes are not the sum of pinned ranges and host pools";

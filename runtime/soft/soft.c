@@ -204,6 +204,7 @@ static lade_status runtime_new(bool virtual_time, const lade_soft_options *optio
   rt->clock = virtual_time ? &ladei_soft_sim_clock : &ladei_soft_cpu_clock;
   rt->costs = options->costs;
   rt->pinned_limit_bytes = options->pinned_limit_bytes;
+  rt->graph_node_bytes = options->graph_node_bytes;
   locks_open(rt);
   tables_open(rt);
   ladei_soft_addresses_open(rt);

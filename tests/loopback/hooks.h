@@ -42,6 +42,9 @@ typedef struct loopback_hooks {
   void (*misalign)(size_t below_bytes);
   /* From now on `handle`, of a stream that was destroyed, names the stream `made`: as where a driver uses handles again. */
   void (*recycle)(CUstream handle, CUstream made);
+  /* What the driver says of memory that graphs allocate: by attribute, used, its high, reserved, its high. A trim lets
+   * what is reserved fall to what is used. */
+  void (*set_graph_memory)(const uint64_t *values);
   /* Runs `function` inside the next call of the symbol, before that does anything: what another thread might do then.
    */
   void (*interrupt)(const char *symbol, void (*function)(void *user), void *user);
@@ -79,6 +82,7 @@ typedef struct loopback_hooks {
   X(interrupt)                                                                                                         \
   X(misalign)                                                                                                          \
   X(recycle)                                                                                                           \
+  X(set_graph_memory)                                                                                                  \
   X(reset_device)                                                                                                      \
   X(calls)                                                                                                             \
   X(asked_version)                                                                                                     \

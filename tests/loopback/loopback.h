@@ -126,6 +126,14 @@ enum {
   X(cuMemsetD8Async, 3020, LOOP_CALL) \
   X(cuLaunchHostFunc, 10000, LOOP_CALL) \
   X(cuGraphInstantiateWithFlags, 11040, LOOP_CALL) \
+  X(cuGraphInstantiateWithParams, 12000, LOOP_CALL) \
+  X(cuGraphExecUpdate, 12000, LOOP_CALL) \
+  X(cuGraphUpload, 11010, LOOP_CALL) \
+  X(cuGraphGetNodes, 10000, LOOP_CALL) \
+  X(cuGraphGetEdges, 10000, LOOP_CALL) \
+  X(cuGraphNodeGetType, 10000, LOOP_CALL) \
+  X(cuDeviceGetGraphMemAttribute, 11040, LOOP_INIT) \
+  X(cuDeviceGraphMemTrim, 11040, LOOP_INIT) \
   X(cuGraphLaunch, 10000, LOOP_CALL) \
   X(cuGraphDestroy, 10000, LOOP_CALL) \
   X(cuGraphExecDestroy, 10000, LOOP_CALL) \
@@ -156,6 +164,8 @@ enum {
   X(cuIpcOpenMemHandle, 4010) \
   X(cuMemHostRegister, 4000) \
   X(cuEventElapsedTime, 12080) \
+  X(cuGraphExecUpdate, 10020) \
+  X(cuGraphGetEdges, 12030) \
   X(cuCtxGetDevice, 13000) \
   X(cuCtxSynchronize, 13000)
 /* clang-format on */
@@ -224,6 +234,9 @@ size_t loop_misaligned_below(void);
 
 /* The handle of the stream that `handle` names: another one where it was used again. */
 CUstream loop_recycled(CUstream handle);
+/* What the driver says of memory that graphs allocate, by CUgraphMem_attribute; on all devices the same. */
+uint64_t loop_graph_memory(int attribute);
+void loop_graph_memory_trim(void);
 
 /* What cuGetProcAddress knows: hidden symbols, versions asked. */
 bool loop_symbol_hidden(const char *symbol);

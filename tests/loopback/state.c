@@ -51,6 +51,7 @@ static struct {
   } interruption;
   _Atomic(size_t) misaligned_below;
   CUstream recycled, recycled_as; /* written while one thread is at work */
+  _Atomic(uint64_t) graph_memory[4];
   char violations[1024];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -313,6 +314,7 @@ lade_status lade_loopback_reset(void) {
   state.violations[0] = '\0';
   atomic_store(&state.misaligned_below, 0);
   state.recycled = NULL;
+  for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], 0);
   state.interruption.symbol[0] = '\0';
   memset(state.contexts, 0, sizeof state.contexts);
   memset(state.faults, 0, sizeof state.faults);
@@ -363,6 +365,15 @@ void lade_loopback_recycle(CUstream handle, CUstream made) {
 
 CUstream loop_recycled(CUstream handle) {
   return handle != NULL && handle == state.recycled ? state.recycled_as : handle;
+}
+
+void lade_loopback_set_graph_memory(const uint64_t *values) {
+  for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], values[i]);
+}
+uint64_t loop_graph_memory(int attribute) { return atomic_load(&state.graph_memory[attribute]); }
+void loop_graph_memory_trim(void) {
+  atomic_store(&state.graph_memory[CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT],
+               atomic_load(&state.graph_memory[CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT]));
 }
 
 void lade_loopback_interrupt(const char *symbol, void (*function)(void *user), void *user) {

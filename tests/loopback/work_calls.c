@@ -151,6 +151,107 @@ CUresult loop_cuGraphInstantiateWithFlags_v11040(CUgraphExec *out, CUgraph graph
   return code;
 }
 
+/* The driver's flags have the numbers of the ops'. */
+_Static_assert((int)CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH == (int)LADEI_GRAPH_AUTO_FREE, "flags");
+_Static_assert((int)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD == (int)LADEI_GRAPH_UPLOAD, "flags");
+_Static_assert((int)CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH == (int)LADEI_GRAPH_DEVICE_LAUNCH, "flags");
+
+CUresult loop_cuGraphInstantiateWithParams_v12000(CUgraphExec *out, CUgraph graph,
+                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+  LOOP_ENTER(cuGraphInstantiateWithParams, 12000);
+  ladei_graph_exec exec = NULL;
+  ladei_stream stream;
+  bool upload = (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+  if (parameters->flags > UINT32_MAX) return CUDA_ERROR_INVALID_VALUE;
+  CUresult code = upload ? loop_stream(parameters->hUploadStream, &stream) : CUDA_SUCCESS;
+  if (code == CUDA_SUCCESS) {
+    code = loop_code(loop_ops()->graph_instantiate_with(loop_self(), (ladei_graph)(void *)graph,
+                                                        (unsigned)parameters->flags, upload ? &stream : NULL, &exec));
+  }
+  parameters->result_out = code == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  parameters->hErrNode_out = NULL;
+  *out = (CUgraphExec)(void *)exec;
+  return code;
+}
+
+CUresult loop_cuGraphExecUpdate_v12000(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+  LOOP_ENTER(cuGraphExecUpdate, 12000);
+  static const CUgraphExecUpdateResult results[] = {
+      [LADEI_GRAPH_UPDATED] = CU_GRAPH_EXEC_UPDATE_SUCCESS,
+      [LADEI_GRAPH_TOPOLOGY_CHANGED] = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+      [LADEI_GRAPH_KIND_CHANGED] = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED,
+      [LADEI_GRAPH_PARAMETERS_CHANGED] = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED,
+      [LADEI_GRAPH_NOT_UPDATABLE] = CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED};
+  ladei_graph_update result = LADEI_GRAPH_UPDATED;
+  *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+  lade_status status =
+      loop_ops()->graph_exec_update(loop_self(), (ladei_graph_exec)(void *)exec, (ladei_graph)(void *)graph, &result);
+  if (status != LADE_OK) return loop_code(status);
+  info->result = results[result];
+  return result == LADEI_GRAPH_UPDATED ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
+CUresult loop_cuGraphUpload_v11010(CUgraphExec exec, CUstream handle) {
+  LOOP_ENTER(cuGraphUpload, 11010);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  return code == CUDA_SUCCESS
+             ? loop_code(loop_ops()->graph_upload(loop_self(), (ladei_graph_exec)(void *)exec, &stream))
+             : code;
+}
+
+static CUresult counts_get(CUgraph graph, ladei_graph_counts *out) {
+  return loop_code(loop_ops()->graph_counts(loop_self(), (ladei_graph)(void *)graph, out));
+}
+
+/* A node of this driver is its type + 1: programs here ask nodes for nothing else. */
+CUresult loop_cuGraphGetNodes_v10000(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+  LOOP_ENTER(cuGraphGetNodes, 10000);
+  static const CUgraphNodeType types[LADEI_NODE_KINDS] = {[LADEI_NODE_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+                                                          [LADEI_NODE_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY,
+                                                          [LADEI_NODE_FILL] = CU_GRAPH_NODE_TYPE_MEMSET,
+                                                          [LADEI_NODE_HOST] = CU_GRAPH_NODE_TYPE_HOST,
+                                                          [LADEI_NODE_WRITE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+  ladei_graph_counts counts;
+  CUresult code = counts_get(graph, &counts);
+  if (code != CUDA_SUCCESS) return code;
+  size_t written = 0;
+  for (int kind = 0; kind < LADEI_NODE_KINDS && nodes != NULL; kind++)
+    for (size_t i = 0; i < counts.of_kind[kind] && written < *count; i++)
+      nodes[written++] = (CUgraphNode)(uintptr_t)(types[kind] + 1);
+  *count = nodes != NULL ? written : counts.nodes;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuGraphNodeGetType_v10000(CUgraphNode node, CUgraphNodeType *type) {
+  LOOP_ENTER(cuGraphNodeGetType, 10000);
+  *type = (CUgraphNodeType)((uintptr_t)node - 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuGraphGetEdges_v10000(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count) {
+  LOOP_ENTER(cuGraphGetEdges, 10000);
+  ladei_graph_counts counts;
+  if (from != NULL || to != NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  CUresult code = counts_get(graph, &counts);
+  if (code == CUDA_SUCCESS) *count = counts.edges;
+  return code;
+}
+
+CUresult loop_cuDeviceGetGraphMemAttribute_v11040(CUdevice device, CUgraphMem_attribute attribute, void *value) {
+  LOOP_ENTER(cuDeviceGetGraphMemAttribute, 11040);
+  if (device < 0 || device >= loop_device_count()) return CUDA_ERROR_INVALID_DEVICE;
+  *(cuuint64_t *)value = loop_graph_memory((int)attribute);
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuDeviceGraphMemTrim_v11040(CUdevice device) {
+  LOOP_ENTER(cuDeviceGraphMemTrim, 11040);
+  if (device < 0 || device >= loop_device_count()) return CUDA_ERROR_INVALID_DEVICE;
+  loop_graph_memory_trim();
+  return CUDA_SUCCESS;
+}
+
 CUresult loop_cuGraphLaunch_v10000(CUgraphExec exec, CUstream handle) {
   LOOP_ENTER(cuGraphLaunch, 10000);
   ladei_stream stream;

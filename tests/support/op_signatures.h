@@ -142,7 +142,16 @@
   X(kernel,                                                                                                            \
     (void *self, const ladei_stream *stream, void (*function)(const void *arguments), const void *arguments,           \
      size_t bytes, const struct lade_soft_range *ranges, size_t count),                                                \
-    (SELF, stream, function, arguments, bytes, ranges, count), NONE, 0)
+    (SELF, stream, function, arguments, bytes, ranges, count), NONE, 0)                                                \
+  X(graph_instantiate_with,                                                                                            \
+    (void *self, ladei_graph graph, unsigned flags, const ladei_stream *upload, ladei_graph_exec *out_exec),           \
+    (SELF, graph, flags, upload, out_exec), GRAPH_EXECS, +1)                                                           \
+  X(graph_exec_update, (void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out),                \
+    (SELF, exec, graph, out), NONE, 0)                                                                                 \
+  X(graph_upload, (void *self, ladei_graph_exec exec, const ladei_stream *stream), (SELF, exec, stream), NONE, 0)      \
+  X(graph_counts, (void *self, ladei_graph graph, ladei_graph_counts *out), (SELF, graph, out), NONE, 0)               \
+  X(graph_memory_get, (void *self, int device, ladei_graph_memory *out), (SELF, device, out), NONE, 0)                 \
+  X(graph_memory_trim, (void *self, int device), (SELF, device), NONE, 0)
 /* clang-format on */
 
 #endif /* LADE_TESTS_SUPPORT_OP_SIGNATURES_H */

@@ -56,6 +56,7 @@ void ladei_soft_enter_open(soft_runtime *rt) {
       {SOFT_OP_device_free, costs->device_free_ns},    {SOFT_OP_host_alloc, costs->host_pin_ns},
       {SOFT_OP_host_register, costs->host_pin_ns},     {SOFT_OP_host_free, costs->host_unpin_ns},
       {SOFT_OP_host_unregister, costs->host_unpin_ns}, {SOFT_OP_kernel, costs->submit_ns},
+      {SOFT_OP_graph_upload, costs->submit_ns},
   };
   for (size_t i = 0; rt->virtual_time && i < sizeof table / sizeof table[0]; i++) {
     rt->cost_ns[table[i].op] = table[i].ns;

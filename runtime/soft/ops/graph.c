@@ -98,6 +98,60 @@ static lade_status graph_destroy(void *self, ladei_graph handle) {
   return status;
 }
 
+/* Nodes whose kind is no work of a software device are none of its graphs'. */
+static ladei_node_kind node_kind(soft_work_kind kind) {
+  switch (kind) {
+  case SOFT_WORK_COPY: return LADEI_NODE_COPY;
+  case SOFT_WORK_FILL: return LADEI_NODE_FILL;
+  case SOFT_WORK_WRITE: return LADEI_NODE_WRITE;
+  case SOFT_WORK_HOST: return LADEI_NODE_HOST;
+  case SOFT_WORK_KERNEL: return LADEI_NODE_KERNEL;
+  case SOFT_WORK_EMPTY:
+  case SOFT_WORK_STAMP:
+  case SOFT_WORK_WAIT:
+  case SOFT_WORK_CALLER:
+  case SOFT_WORK_LAUNCH: break;
+  }
+  return LADEI_NODE_OTHER;
+}
+
+static lade_status graph_counts(void *self, ladei_graph handle, ladei_graph_counts *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_counts);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_graph *graph = ladei_soft_table_find(&rt->graph_table, (uint64_t)(uintptr_t)handle);
+  if (graph == NULL) {
+    status = stale_handle(rt, SOFT_OP_graph_counts, "graph", handle);
+  } else {
+    *out = (ladei_graph_counts){.nodes = graph->count};
+    for (uint32_t i = 0; i < graph->count; i++) {
+      out->edges += graph->nodes[i].dependency_count;
+      out->of_kind[node_kind(graph->nodes[i].work.kind)]++;
+    }
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+/* ---- memory of graphs -------------------------------------------------------------------------------------------- */
+
+/* No graph of a software device allocates: pool_alloc is refused in captures. */
+static lade_status graph_memory_get(void *self, int device, ladei_graph_memory *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_memory_get);
+  if (status != LADE_OK || ladei_soft_device_use(rt, SOFT_OP_graph_memory_get, device, &status) == NULL) return status;
+  *out = (ladei_graph_memory){0};
+  return LADE_OK;
+}
+
+static lade_status graph_memory_trim(void *self, int device) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_graph_memory_trim);
+  if (status == LADE_OK) ladei_soft_device_use(rt, SOFT_OP_graph_memory_trim, device, &status);
+  return status;
+}
+
 /* ---- captures ---------------------------------------------------------------------------------------------------- */
 
 static lade_status capture_begin(void *self, const ladei_stream *resolved, ladei_capture_mode mode) {
@@ -128,6 +182,9 @@ void ladei_soft_graph_ops(lade_runtime_ops *ops) {
   ops->capture_begin = capture_begin;
   ops->capture_end = capture_end;
   ops->graph_destroy = graph_destroy;
+  ops->graph_counts = graph_counts;
+  ops->graph_memory_get = graph_memory_get;
+  ops->graph_memory_trim = graph_memory_trim;
   ops->user_object_create = user_object_create;
   ops->user_object_release = user_object_release;
   ops->graph_retain_user_object = graph_retain_user_object;

@@ -66,7 +66,7 @@ void ladei_soft_stream_make_ready(soft_runtime *rt, soft_stream *stream) {
 
 void ladei_soft_stream_push(soft_runtime *rt, soft_stream *stream, soft_node *node) {
   uint64_t number = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
-  assert(!node->started && node->exec == NULL && (stream->tail == NULL || stream->tail->number + 1 == number));
+  assert(!node->started && node->body == NULL && (stream->tail == NULL || stream->tail->number + 1 == number));
   assert(stream->capture == NULL); /* a capturing stream queues nothing */
   node->stream = stream;
   node->number = number;

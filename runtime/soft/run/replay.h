@@ -8,13 +8,15 @@
 #include "runtime/soft/state/model.h"
 
 /* The launch at the head of its stream may begin. */
-void ladei_soft_exec_begin(soft_runtime *rt, soft_node *launch);
+void ladei_soft_body_begin(soft_runtime *rt, soft_node *launch);
 
 /* A node of the running launch has ended. */
-void ladei_soft_exec_node_done(soft_runtime *rt, soft_exec *exec, soft_node *node);
+void ladei_soft_body_node_done(soft_runtime *rt, soft_body *body, soft_node *node);
 
-/* Frees what the exec owns, and lets its user objects go; with `free` its record too. */
-void ladei_soft_exec_clear(soft_runtime *rt, soft_exec *exec);
-void ladei_soft_exec_free(soft_runtime *rt, soft_exec *exec);
+/* Frees a body that no launch holds, and lets its user objects go. */
+void ladei_soft_body_free(soft_runtime *rt, soft_body *body);
+
+/* No exec names the body any more: it goes with its last launch. */
+void ladei_soft_body_retire(soft_runtime *rt, soft_body *body);
 
 #endif /* LADE_RUNTIME_SOFT_RUN_REPLAY_H */

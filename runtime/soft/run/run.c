@@ -4,7 +4,7 @@
  *
  *   head of a ready stream -> wait, stamp, empty       done on the spot
  *                             copy, fill, write, host, kernel  engine queue -> taken -> engine_finish
- *                             launch                   exec_begin -> its nodes to engines
+ *                             launch                   body_begin -> its nodes to engines
  *                             caller                   the thread that submitted it
  *
  * Locks: rt->lock.
@@ -53,7 +53,7 @@ static bool head_start(soft_runtime *rt, soft_stream *stream, soft_node *node) {
     return false;
   case SOFT_WORK_LAUNCH:
     ladei_soft_node_started_set(node, true);
-    ladei_soft_exec_begin(rt, node);
+    ladei_soft_body_begin(rt, node);
     return false;
   case SOFT_WORK_COPY:
   case SOFT_WORK_FILL:
@@ -99,9 +99,9 @@ void ladei_soft_engine_finish(soft_runtime *rt, soft_engine *engine) {
   bool tells = ladei_soft_work_tells(&node->work);
   engine->current = NULL;
   ladei_soft_work_unbind(rt, &node->work);
-  if (node->exec != NULL) {
-    host_learns(node->exec->running->stream, node->exec->running->number, tells);
-    ladei_soft_exec_node_done(rt, node->exec, node);
+  if (node->body != NULL) {
+    host_learns(node->body->running->stream, node->body->running->number, tells);
+    ladei_soft_body_node_done(rt, node->body, node);
   } else if (node->stream != NULL) {
     soft_stream *stream = node->stream;
     uint64_t number = node->number;

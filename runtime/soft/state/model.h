@@ -57,6 +57,7 @@ typedef struct soft_stream soft_stream;
 typedef struct soft_event soft_event;
 typedef struct soft_node soft_node;
 typedef struct soft_exec soft_exec;
+typedef struct soft_body soft_body;
 typedef struct soft_capture soft_capture;
 typedef struct soft_pool soft_pool;
 typedef struct soft_vm soft_vm;
@@ -150,7 +151,7 @@ typedef enum soft_work_kind {
   SOFT_WORK_STAMP,  /* event: note the time */
   SOFT_WORK_WAIT,   /* point */
   SOFT_WORK_CALLER, /* done by the thread that submitted it: caller */
-  SOFT_WORK_LAUNCH, /* exec */
+  SOFT_WORK_LAUNCH, /* body */
 } soft_work_kind;
 
 typedef enum soft_engine_kind {
@@ -207,14 +208,14 @@ typedef struct soft_work {
     };
     soft_point point;
     soft_caller *caller;
-    soft_exec *exec;
+    soft_body *body;
   };
 } soft_work;
 
 struct soft_node {
   soft_work work;
   soft_stream *stream;    /* NULL: in a graph, or detached */
-  soft_exec *exec;        /* graph that it is a part of */
+  soft_body *body;        /* of the executable graph that it is a part of */
   uint64_t number;        /* in its stream */
   bool started;           /* ready or running: off its stream's hands */
   soft_node *next;        /* behind it in the stream; in the free list */
@@ -342,17 +343,27 @@ typedef struct soft_exec_node {
   uint32_t first_dependent, dependent_count; /* in the exec's dependents */
 } soft_exec_node;
 
-struct soft_exec {
-  soft_slot slot;
+/* What an executable graph runs. An update gives it another one; launches keep the one they were queued with. */
+struct soft_body {
   soft_exec_node *nodes;
   uint32_t *dependents;
   uint32_t count;
   uint32_t remaining; /* of the running launch */
   uint32_t launches;  /* queued or running */
-  bool destroyed;     /* by the program */
-  soft_point last;    /* the latest launch; stream NULL: none */
+  bool retired;       /* its exec was destroyed or updated: freed after its last launch */
   soft_node *running; /* the launch under way, a node of a stream */
   soft_object_list objects;
+  int32_t device;    /* that it is charged to */
+  uint64_t charged;  /* device memory */
+  soft_body **place; /* what points to it in the list rt->bodies */
+  soft_body *next;
+};
+
+struct soft_exec {
+  soft_slot slot;
+  soft_body *body;
+  unsigned flags;  /* of its instantiation */
+  soft_point last; /* the latest launch; stream NULL: none */
 };
 
 /* ---- devices, threads, runtime ----------------------------------------------------------------------------------- */
@@ -441,6 +452,7 @@ struct soft_runtime {
   uint64_t arena_begin, arena_next; /* addresses of memory with bytes */
   uint64_t count_next;              /* addresses without */
   uint64_t pinned_bytes, pinned_limit_bytes, pinned_ranges;
+  uint64_t graph_node_bytes;
   uint64_t ipc_opens;  /* of all ranges */
   soft_range *garbage; /* to unmap when the lock is let go */
 
@@ -465,6 +477,7 @@ struct soft_runtime {
   bool stopping;            /* close is under way: threads end, timers are dropped */
 
   /* Captures */
+  soft_body *bodies; /* of executable graphs, those that only launches hold too */
   soft_capture *captures;
   uint64_t next_capture_id;
 

@@ -15,9 +15,9 @@ static void piece_accesses(soft_runtime *rt, soft_stream *stream, uint64_t numbe
 }
 
 /* The accesses of all nodes, as work `number` of `stream`. The nodes may run: what they are bound to stays. */
-static void exec_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_exec *exec) {
-  for (uint32_t i = 0; i < exec->count; i++) {
-    soft_work *work = &exec->nodes[i].node.work;
+static void body_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_body *body) {
+  for (uint32_t i = 0; i < body->count; i++) {
+    soft_work *work = &body->nodes[i].node.work;
     const soft_piece *pieces = ladei_soft_work_pieces(work);
     for (uint32_t j = 0; j < work->piece_count; j++) {
       soft_piece piece = pieces[j];
@@ -29,6 +29,6 @@ static void exec_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number
 
 void ladei_soft_hazard_work(soft_runtime *rt, soft_stream *stream, uint64_t number, soft_work *work) {
   const soft_piece *pieces = ladei_soft_work_pieces(work);
-  if (work->kind == SOFT_WORK_LAUNCH) exec_accesses(rt, stream, number, work->exec);
+  if (work->kind == SOFT_WORK_LAUNCH) body_accesses(rt, stream, number, work->body);
   for (uint32_t i = 0; i < work->piece_count; i++) piece_accesses(rt, stream, number, &pieces[i]);
 }

@@ -437,6 +437,51 @@ static bool prepare_exec(cuda_fixture *f) {
   return f->owned[f->owned_count - 1].kind == CUDA_OWN_EXEC;
 }
 
+static lade_status run_graph_instantiate_with(cuda_fixture *f) {
+  ladei_graph_exec exec = NULL;
+  lade_status status =
+      OPS(f)->graph_instantiate_with(SELF(f), (ladei_graph)f->made, LADEI_GRAPH_AUTO_FREE, NULL, &exec);
+  return owning(f, status, CUDA_OWN_EXEC, (uintptr_t)exec);
+}
+
+static lade_status run_graph_instantiate_and_upload(cuda_fixture *f) {
+  ladei_graph_exec exec = NULL;
+  lade_status status =
+      OPS(f)->graph_instantiate_with(SELF(f), (ladei_graph)f->made, LADEI_GRAPH_UPLOAD, &f->stream, &exec);
+  return owning(f, status, CUDA_OWN_EXEC, (uintptr_t)exec);
+}
+
+static bool prepare_exec_and_graph(cuda_fixture *f) {
+  if (!prepare_exec(f)) return false;
+  f->made_too = f->made;
+  return prepare_graph(f);
+}
+
+static lade_status run_graph_exec_update(cuda_fixture *f) {
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  lade_status status = OPS(f)->graph_exec_update(SELF(f), (ladei_graph_exec)f->made_too, (ladei_graph)f->made, &result);
+  LADE_EXPECT_EQ_INT(result, status == LADE_OK ? LADEI_GRAPH_UPDATED : LADEI_GRAPH_NOT_UPDATABLE);
+  return status;
+}
+
+static lade_status run_graph_upload(cuda_fixture *f) {
+  return OPS(f)->graph_upload(SELF(f), (ladei_graph_exec)f->made, &f->stream);
+}
+
+static lade_status run_graph_counts(cuda_fixture *f) {
+  ladei_graph_counts counts = {.nodes = 99};
+  lade_status status = OPS(f)->graph_counts(SELF(f), (ladei_graph)f->made, &counts);
+  LADE_EXPECT_EQ_SIZE(counts.nodes, status == LADE_OK ? 1 : 99);
+  return status;
+}
+
+static lade_status run_graph_memory_get(cuda_fixture *f) {
+  ladei_graph_memory memory;
+  return OPS(f)->graph_memory_get(SELF(f), 0, &memory);
+}
+
+static lade_status run_graph_memory_trim(cuda_fixture *f) { return OPS(f)->graph_memory_trim(SELF(f), 0); }
+
 static lade_status run_graph_launch(cuda_fixture *f) {
   return OPS(f)->graph_launch(SELF(f), (ladei_graph_exec)f->made, &f->stream);
 }
@@ -591,6 +636,16 @@ static const cuda_case cases[] = {
     {.op = "capture_begin", .variant = "", .run = run_capture_begin},
     {.op = "capture_end", .variant = "", .prepare = prepare_capture, .run = run_capture_end},
     {.op = "graph_instantiate", .variant = "", .prepare = prepare_graph, .run = run_graph_instantiate},
+    {.op = "graph_instantiate_with", .variant = "", .prepare = prepare_graph, .run = run_graph_instantiate_with},
+    {.op = "graph_instantiate_with",
+     .variant = "upload",
+     .prepare = prepare_graph,
+     .run = run_graph_instantiate_and_upload},
+    {.op = "graph_exec_update", .variant = "", .prepare = prepare_exec_and_graph, .run = run_graph_exec_update},
+    {.op = "graph_upload", .variant = "", .prepare = prepare_exec, .run = run_graph_upload},
+    {.op = "graph_counts", .variant = "", .prepare = prepare_graph, .run = run_graph_counts},
+    {.op = "graph_memory_get", .variant = "", .run = run_graph_memory_get},
+    {.op = "graph_memory_trim", .variant = "", .run = run_graph_memory_trim},
     {.op = "graph_launch", .variant = "", .prepare = prepare_exec, .run = run_graph_launch},
     {.op = "graph_destroy", .variant = "", .prepare = prepare_graph, .run = run_graph_destroy, .releases = true},
     {.op = "graph_exec_destroy",

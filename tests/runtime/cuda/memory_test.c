@@ -159,3 +159,23 @@ LADE_TEST(CudaMemory, ARefusedRegistrationLeavesNothingBehind) {
   LADE_EXPECT_OK(f.ops->event_query(f.self, f.event));
   cuda_fixture_close(&f);
 }
+
+/* ---- Memory that graphs allocate --------------------------------------------------------------------------------- */
+
+LADE_TEST(CudaMemory, GraphMemoryIsReadByAttribute) {
+  static const uint64_t told[4] = {11, 22, 33, 44}; /* used, high, reserved, high */
+  cuda_fixture f;
+  if (!cuda_fixture_open(&f)) return;
+  f.hooks->set_graph_memory(told);
+  ladei_graph_memory memory;
+  LADE_EXPECT_OK(f.ops->graph_memory_get(f.self, 1, &memory));
+  LADE_EXPECT_EQ_UINT(memory.used_bytes, 11);
+  LADE_EXPECT_EQ_UINT(memory.used_high_bytes, 22);
+  LADE_EXPECT_EQ_UINT(memory.reserved_bytes, 33);
+  LADE_EXPECT_EQ_UINT(memory.reserved_high_bytes, 44);
+  LADE_EXPECT_OK(f.ops->graph_memory_trim(f.self, 1));
+  LADE_EXPECT_OK(f.ops->graph_memory_get(f.self, 1, &memory));
+  LADE_EXPECT_EQ_UINT(memory.reserved_bytes, 11);
+  LADE_EXPECT_EQ_UINT(memory.reserved_high_bytes, 44);
+  cuda_fixture_close(&f);
+}

@@ -152,7 +152,13 @@ static const size_t batch_bytes[1] = {BYTES};
   X(ipc_close, s->device)                                                                                              \
   X(timer_add, 0, nothing, NULL)                                                                                       \
   X(step)                                                                                                              \
-  X(kernel, &s->stream, no_kernel, NULL, 0, &KERNEL_RANGE(s), 1)
+  X(kernel, &s->stream, no_kernel, NULL, 0, &KERNEL_RANGE(s), 1)                                                       \
+  X(graph_instantiate_with, s->graph, LADEI_GRAPH_UPLOAD, &s->stream, out)                                             \
+  X(graph_exec_update, s->exec, s->graph, out)                                                                         \
+  X(graph_upload, s->exec, &s->stream)                                                                                 \
+  X(graph_counts, s->graph, out)                                                                                       \
+  X(graph_memory_get, 0, out)                                                                                          \
+  X(graph_memory_trim, 0)
 
 #define CALL_FUNCTION(op, ...)                                                                                         \
   static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }

@@ -179,3 +179,111 @@ LADE_TEST_P(Captures, EndWithTheirOriginStream, soft_fixture_clocks, clock) {
   LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, r.f.ops->stream_wait_event(r.f.self, &r.side, r.forked));
   replay_close(&r);
 }
+
+/* ---- device memory of execs -------------------------------------------------------------------------------------- */
+
+static uint64_t device_bytes(const soft_fixture *f) { return soft_fixture_report(f).device_bytes; }
+
+static ladei_graph fills_capture(soft_fixture *f, const ladei_stream *stream, void *memory, int count) {
+  ladei_graph graph = NULL;
+  LADE_EXPECT_OK(f->ops->capture_begin(f->self, stream, LADEI_CAPTURE_GLOBAL));
+  for (int i = 0; i < count; i++) LADE_EXPECT_OK(f->ops->fill(f->self, memory, 1, 64, stream));
+  LADE_EXPECT_OK(f->ops->capture_end(f->self, stream, &graph));
+  return graph;
+}
+
+/* From instantiation until exec and launches are gone; an update that is refused or fails gives back what it took. */
+LADE_TEST_P(Exec, TakesDeviceMemoryByNode, soft_fixture_clocks, clock) {
+  static const lade_soft_device description = {.memory_bytes = 100000};
+  lade_soft_options options;
+  lade_soft_options_init(&options);
+  options.devices = &description;
+  options.device_count = 1;
+  options.graph_node_bytes = 10000;
+  soft_fixture f = soft_fixture_open(clock, &options);
+  ladei_stream stream = soft_fixture_stream(&f, 0);
+  void *memory = soft_fixture_device_memory(&f, 0, 64);
+  ladei_graph three = fills_capture(&f, &stream, memory, 3), four = fills_capture(&f, &stream, memory, 4),
+              ten = fills_capture(&f, &stream, memory, 10);
+  uint64_t before = device_bytes(&f);
+  ladei_graph_exec exec = NULL, none = NULL;
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  LADE_EXPECT_OK(f.ops->graph_instantiate(f.self, three, &exec));
+  LADE_EXPECT_EQ_UINT(device_bytes(&f), before + 30000);
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, f.ops->graph_instantiate(f.self, ten, &none));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, f.ops->graph_exec_update(f.self, exec, ten, &result));
+  LADE_EXPECT_OK(f.ops->graph_exec_update(f.self, exec, four, &result));
+  LADE_EXPECT_EQ_INT(result, LADEI_GRAPH_TOPOLOGY_CHANGED);
+  LADE_EXPECT_EQ_UINT(device_bytes(&f), before + 30000);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, true));
+  LADE_EXPECT_OK(f.ops->graph_launch(f.self, exec, &stream));
+  LADE_EXPECT_OK(f.ops->graph_exec_update(f.self, exec, three, &result));
+  LADE_EXPECT_EQ_INT(result, LADEI_GRAPH_UPDATED);
+  LADE_EXPECT_OK(f.ops->graph_launch(f.self, exec, &stream));
+  LADE_EXPECT_EQ_UINT(device_bytes(&f), before + 60000);
+  LADE_EXPECT_OK(f.ops->graph_exec_destroy(f.self, exec));
+  LADE_EXPECT_EQ_UINT(device_bytes(&f), before + 60000);
+  LADE_EXPECT_OK(ladei_soft_check(f.self));
+  LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, false));
+  soft_fixture_synchronize(&f, &stream);
+  LADE_EXPECT_EQ_UINT(device_bytes(&f), before);
+  LADE_EXPECT_OK(ladei_soft_check(f.self));
+  LADE_EXPECT_OK(f.ops->graph_destroy(f.self, three));
+  LADE_EXPECT_OK(f.ops->graph_destroy(f.self, four));
+  LADE_EXPECT_OK(f.ops->graph_destroy(f.self, ten));
+  soft_fixture_close(&f);
+}
+
+/* ---- updates ----------------------------------------------------------------------------------------------------- */
+
+/* Two chains of two fills, side by side; `crossed`: the second chain's end is captured before the first one's. */
+static ladei_graph chains_capture(replay *r, bool crossed) {
+  const lade_runtime_ops *ops = r->f.ops;
+  void *self = r->f.self;
+  ladei_graph graph = NULL;
+  const ladei_stream *order[4] = {&r->origin, &r->side, crossed ? &r->side : &r->origin,
+                                  crossed ? &r->origin : &r->side};
+  LADE_EXPECT_OK(ops->capture_begin(self, &r->origin, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_OK(ops->event_record(self, r->forked, &r->origin));
+  LADE_EXPECT_OK(ops->stream_wait_event(self, &r->side, r->forked));
+  for (size_t i = 0; i < 4; i++) LADE_EXPECT_OK(ops->fill(self, r->device + i * 64, 1, 64, order[i]));
+  LADE_EXPECT_OK(ops->event_record(self, r->joined, &r->side));
+  LADE_EXPECT_OK(ops->stream_wait_event(self, &r->origin, r->joined));
+  LADE_EXPECT_OK(ops->capture_end(self, &r->origin, &graph));
+  return graph;
+}
+
+LADE_TEST(Exec, IsUpdatedFromAGraphOfTheSameEdgesOnly) {
+  replay r = replay_open("sim");
+  ladei_graph straight = chains_capture(&r, false), crossed = chains_capture(&r, true);
+  ladei_graph_exec exec = NULL;
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  LADE_EXPECT_OK(r.f.ops->graph_instantiate(r.f.self, straight, &exec));
+  LADE_EXPECT_OK(r.f.ops->graph_exec_update(r.f.self, exec, crossed, &result));
+  LADE_EXPECT_EQ_INT(result, LADEI_GRAPH_TOPOLOGY_CHANGED);
+  LADE_EXPECT_OK(r.f.ops->graph_exec_update(r.f.self, exec, straight, &result));
+  LADE_EXPECT_EQ_INT(result, LADEI_GRAPH_UPDATED);
+  LADE_EXPECT_OK(r.f.ops->graph_exec_destroy(r.f.self, exec));
+  LADE_EXPECT_OK(r.f.ops->graph_destroy(r.f.self, straight));
+  LADE_EXPECT_OK(r.f.ops->graph_destroy(r.f.self, crossed));
+  replay_close(&r);
+}
+
+/* A new exec with the handle of one that is gone has launched nothing yet. */
+LADE_TEST(Exec, WaitsForNoLaunchOfAnotherWithItsHandle) {
+  replay r = replay_open("sim");
+  ladei_graph_exec first = r.exec;
+  LADE_EXPECT_OK(ladei_soft_stream_hold(r.f.self, r.origin.handle, true));
+  LADE_EXPECT_OK(r.f.ops->graph_launch(r.f.self, r.exec, &r.origin));
+  LADE_EXPECT_OK(r.f.ops->graph_exec_destroy(r.f.self, r.exec));
+  LADE_EXPECT_OK(r.f.ops->graph_instantiate(r.f.self, r.graph, &r.exec));
+  LADE_EXPECT_EQ_PTR(r.exec, first);
+  LADE_EXPECT_OK(r.f.ops->graph_launch(r.f.self, r.exec, &r.side));
+  LADE_EXPECT_OK(ladei_soft_advance(r.f.self, 10000000));
+  LADE_EXPECT_OK(r.f.ops->stream_query(r.f.self, &r.side));
+  LADE_EXPECT_EQ_INT(atomic_load(&host_calls), 1);
+  LADE_EXPECT_OK(ladei_soft_stream_hold(r.f.self, r.origin.handle, false));
+  soft_fixture_synchronize(&r.f, &r.origin);
+  LADE_EXPECT_EQ_INT(atomic_load(&host_calls), 2);
+  replay_close(&r);
+}

@@ -206,6 +206,23 @@ LADE_TEST_P(Kernel, LaunchesInFlightAreJudgedAndEnd, soft_fixture_clocks, clock)
   soft_fixture_close(&s.f);
 }
 
+/* An update brings the arguments and ranges of the other graph, a copy of its own. */
+LADE_TEST_P(Kernel, OfAnUpdatedExecHasTheNewArguments, soft_fixture_clocks, clock) {
+  scene s = scene_open(clock);
+  ladei_graph graph = affine_capture(&s, 3), other = affine_capture(&s, 10);
+  ladei_graph_exec exec = instantiate(&s, graph);
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  LADE_EXPECT_OK(s.f.ops->graph_exec_update(s.f.self, exec, other, &result));
+  LADE_EXPECT_EQ_INT(result, LADEI_GRAPH_UPDATED);
+  LADE_EXPECT_OK(s.f.ops->graph_destroy(s.f.self, graph));
+  LADE_EXPECT_OK(s.f.ops->graph_destroy(s.f.self, other));
+  LADE_EXPECT_OK(s.f.ops->graph_launch(s.f.self, exec, &s.a));
+  soft_fixture_synchronize(&s.f, &s.a);
+  expect_bytes(s.device, BYTES, 11);
+  LADE_EXPECT_OK(s.f.ops->graph_exec_destroy(s.f.self, exec));
+  soft_fixture_close(&s.f);
+}
+
 LADE_TEST_P(Kernel, RefusedInACaptureLeavesTheCaptureAsItWas, soft_fixture_clocks, clock) {
   scene s = scene_open(clock);
   ladei_graph graph = NULL;
