@@ -69,6 +69,7 @@ typedef struct staging_settings {
   const char *plot_path;
   const char *report_path; /* to draw, in place of a run */
   const char *timeline_path;
+  bool timeline_first; /* of the first pass, not of one more */
 } staging_settings;
 
 typedef struct staging_file {
@@ -103,7 +104,9 @@ typedef struct staging {
   int sink_direct_fd;   /* --direct: the same with O_DIRECT; else -1 */
   struct crew *crew;    /* threads of (e), of staging_by_hand.c */
   staging_by_hand by_hand[STAGING_DIRECTIONS];
-  lade_pipeline_info info; /* chosen settings */
+  lade_pipeline_info info;                                   /* chosen settings */
+  struct staging_recorded *first_passes[STAGING_DIRECTIONS]; /* of staging_timeline.c; NULL: none kept */
+  double first_gbps[STAGING_DIRECTIONS];                     /* of the process's first pass */
   bool verified;
   bench_samples samples[STAGING_DIRECTIONS][STAGING_VARIANTS]; /* GB/s */
   bench_samples cpu[STAGING_DIRECTIONS][STAGING_VARIANTS];     /* core-seconds of a pass */

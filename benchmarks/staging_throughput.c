@@ -45,6 +45,7 @@ enum {
   KEY_DIRECT,
   KEY_STORAGE,
   KEY_TIMELINE,
+  KEY_TIMELINE_FIRST,
   KEY_UNDER_WAY,
 };
 
@@ -70,6 +71,7 @@ static const struct argp_option option_table[] = {
     {"draw", KEY_DRAW, "FILE.json", 0, "Measure nothing: have --plot draw what --json wrote before", 0},
     {"timeline", KEY_TIMELINE, "FILE.svg|FILE.json", 0,
      "Also show one more pass as a picture, or as a Chrome trace: what each thread and the link do when", 0},
+    {"timeline-first", KEY_TIMELINE_FIRST, NULL, 0, "... of the first pass, while blocks are pinned", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
@@ -157,6 +159,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_JSON: settings->json_path = argument; return 0;
   case KEY_PLOT: settings->plot_path = argument; return 0;
   case KEY_DRAW: settings->report_path = argument; return 0;
+  case KEY_TIMELINE_FIRST: settings->timeline_first = true; return 0;
   case KEY_TIMELINE:
     if (!staging_timeline_name_is_good(argument))
       argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
@@ -165,6 +168,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
   case ARGP_KEY_END:
     if (settings->report_path != NULL && settings->plot_path == NULL) argp_error(state, "--draw needs --plot");
+    if (settings->timeline_first && settings->timeline_path == NULL)
+      argp_error(state, "--timeline-first needs --timeline");
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -280,6 +285,7 @@ static bool all_close(staging *s) {
       good = lade_device_stream_retire(lade_pair_device_allocator(s->pair), s->stream) == LADE_OK && good;
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
+  staging_timeline_drop(s);
   good = staging_by_hand_close(s) && good;
   good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every thread of the pipeline and the link do in one pass.
+ * What every thread of the pipeline and the link do in one pass: one more, or the process's first (--timeline-first).
  *
  *   h2d link     ====== ======= ===       chunks whose copies are queued and not yet found finished, overlapping
  *   thread 1     rrrrrrrcrrrrrrrrrc..     one row each, a colour for each kind of work
@@ -53,13 +53,15 @@ static const char *const kind_colours[KINDS] = {
 };
 
 /* A pass and its events, which lie in the order of their ends. */
-typedef struct recorded {
+typedef struct staging_recorded {
   int direction;
   uint64_t begin_ns, end_ns;
   lade_timeline_event *events;
   size_t count;
   uint32_t threads;
-} recorded;
+} staging_recorded;
+
+typedef staging_recorded recorded;
 
 static const char *direction_name(int direction) { return direction == STAGING_H2D ? "h2d" : "d2h"; }
 
@@ -90,21 +92,45 @@ static void events_clip(recorded *pass) {
   pass->count = kept;
 }
 
-static bool pass_record(staging *s, int direction, recorded *pass) {
-  *pass = (recorded){.direction = direction, .events = malloc(EVENTS * sizeof *pass->events)};
+/* The events of the pass that ended last. */
+static bool pass_read(staging *s, recorded *pass) {
+  pass->events = malloc(EVENTS * sizeof *pass->events);
   if (pass->events == NULL) {
     staging_error("no memory for a timeline");
     return false;
   }
-  pass->begin_ns = now_ns(s);
-  if (!staging_pass(s, direction)) return false;
-  pass->end_ns = now_ns(s);
   if (lade_pipeline_timeline_read(lade_pair_pipeline(s->pair), pass->events, EVENTS, &pass->count, NULL) != LADE_OK) {
     staging_lade_error("timeline");
     return false;
   }
   events_clip(pass);
   return true;
+}
+
+static bool pass_record(staging *s, int direction, recorded *pass) {
+  *pass = (recorded){.direction = direction, .begin_ns = now_ns(s)};
+  if (!staging_pass(s, direction)) return false;
+  pass->end_ns = now_ns(s);
+  return pass_read(s, pass);
+}
+
+bool staging_timeline_keep(staging *s, int direction, uint64_t begin_ns, uint64_t end_ns) {
+  recorded *pass = calloc(1, sizeof *pass);
+  if (pass == NULL) {
+    staging_error("no memory for a timeline");
+    return false;
+  }
+  *pass = (recorded){.direction = direction, .begin_ns = begin_ns, .end_ns = end_ns};
+  s->first_passes[direction] = pass;
+  return pass_read(s, pass);
+}
+
+void staging_timeline_drop(staging *s) {
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+    if (s->first_passes[direction] != NULL) free(s->first_passes[direction]->events);
+    free(s->first_passes[direction]);
+    s->first_passes[direction] = NULL;
+  }
 }
 
 /* --- in numbers --------------------------------------------------------------------------------------------------- */
@@ -266,13 +292,18 @@ bool staging_timeline_write(staging *s) {
   bool good = true;
   for (int direction = 0; good && direction < STAGING_DIRECTIONS; direction++) {
     if (!s->settings.directions[direction]) continue;
-    good = pass_record(s, direction, &passes[count++]);
+    passes[count] = (recorded){.direction = direction};
+    if (s->settings.timeline_first)
+      passes[count] = *s->first_passes[direction]; /* which keeps the events */
+    else
+      good = pass_record(s, direction, &passes[count]);
+    count++;
     if (good) {
       qsort(passes[count - 1].events, passes[count - 1].count, sizeof(lade_timeline_event), by_begin);
       summary_print(&passes[count - 1]);
     }
   }
   good = good && file_write(s->settings.timeline_path, passes, count);
-  for (size_t i = 0; i < count; i++) free(passes[i].events);
+  for (size_t i = 0; i < count && !s->settings.timeline_first; i++) free(passes[i].events);
   return good;
 }
