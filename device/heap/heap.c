@@ -122,11 +122,6 @@ ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *h
   if (segment == NULL) return NULL;
   memset((char *)segment + sizeof segment->head, 0, sizeof *segment - sizeof segment->head);
   segment->size = size;
-  size_t granules = size / LADEI_DEVICE_BLOCK_QUANTUM;
-  if (granules <= LADEI_DEVICE_START_GRANULES_MAX && !ladei_device_start_bits_create(&segment->starts, granules)) {
-    ladei_slab_free(&heap->segments, segment);
-    return NULL;
-  }
   return segment;
 }
 
@@ -279,14 +274,31 @@ ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *hea
   return ladei_device_block_map_get(&heap->starts, segment->address);
 }
 
+/*
+ * Note [Start bits on demand]
+ * A segment gets its bits with the first question for an address inside one of its blocks, which programs seldom ask: each
+ * split and each coalescing would pay for them with a line of cache of their own, and 20 MiB with 5 KiB. The blocks are walked
+ * for that question anyway. False: too large, or no memory; then they are walked the next time, too.
+ */
+static bool start_bits_need(const ladei_device_heap *heap, ladei_device_heap_segment *segment) {
+  if (segment->starts.words != NULL) return true;
+  size_t granules = segment->size / LADEI_DEVICE_BLOCK_QUANTUM;
+  if (granules > LADEI_DEVICE_START_GRANULES_MAX || !ladei_device_start_bits_create(&segment->starts, granules))
+    return false;
+  const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment);
+  for (; block != NULL; block = block->next)
+    ladei_device_start_bits_set(&segment->starts, start_granule(segment, block->address));
+  return true;
+}
+
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address) {
   ladei_device_recent_settle(heap);
   ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
   if (block != NULL) return block;
   ladei_order_key key = {{address, 0, 0}};
-  const ladei_device_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
+  ladei_device_heap_segment *segment = segment_of(ladei_ordered_set_at_most(&heap->by_address, key));
   if (segment == NULL || address - segment->address >= segment->size) return NULL;
-  if (segment->starts.words == NULL) {
+  if (!start_bits_need(heap, segment)) {
     block = ladei_device_heap_segment_block(heap, segment);
     while (address - block->address >= block->size) block = block->next;
     return block;

@@ -30,7 +30,7 @@
  * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
  *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
- * I5  `starts` and the segment's start bits name exactly the starts of all blocks, except of segments that are hidden while
+ * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
  * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
@@ -120,7 +120,7 @@ typedef struct ladei_device_heap_segment {
   uint64_t stream_key;
   ladei_device_block_pool *pool;
   _Atomic(struct ladei_device_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
-  ladei_device_start_bits starts;                 /* starts.words NULL: none, the segment is too large */
+  ladei_device_start_bits starts;                 /* starts.words NULL: none yet, or the segment is too large */
   ladei_device_granule_table *granules;           /* expandable; else NULL */
   bool oversize_counted;                          /* it is in the oversize_segments gauge */
   bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
@@ -279,7 +279,7 @@ static inline bool ladei_device_heap_segment_expandable(const ladei_device_heap_
   return segment->granules != NULL;
 }
 
-/* A record, and start bits for `size`; in no set. NULL when there is no memory. The caller fills in the rest. */
+/* A record; in no set. NULL when there is no memory. The caller fills in the rest. */
 ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *heap, size_t size);
 /* The opposite, for a segment in no set. */
 void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_heap_segment *segment);
@@ -336,7 +336,8 @@ static inline bool ladei_device_block_is_split(const ladei_device_block *block) 
   return block->previous != NULL || block->next != NULL;
 }
 
-/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe. */
+/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe; the first other address of a
+ * segment a walk over its blocks. */
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address);
 /* Without the lock: the block that is handed out and starts at the address; NULL if that is uncertain. */
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);

@@ -2,7 +2,7 @@
 /*
  * Start bits: one bit per 512-byte granule of a segment, set where a block starts. Answers which block an address
  * inside a segment lies in, in constant time (one step per level), without a second tree that every split and
- * coalescing would have to keep.
+ * coalescing would have to keep. The heap makes them on demand (heap.c, Note [Start bits on demand]).
  *
  *   level 2   word 0: which words of level 1 are not zero
  *   level 1   word i: which words of level 0 are not zero

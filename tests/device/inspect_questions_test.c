@@ -399,6 +399,29 @@ LADE_TEST(DeviceFind, DescribesBlocksOfEveryState) {
   device_fixture_close(&f);
 }
 
+/* Inside blocks that were split and coalesced before the first such question of their segment, and after it. */
+LADE_TEST(DeviceFind, KnowsInnerAddressesOfBlocksThatChange) {
+  enum { BLOCKS = 40, BYTES = 4096, ROUNDS = 5 };
+  device_fixture f;
+  char *blocks[BLOCKS];
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  for (int i = 0; i < BLOCKS; i++) blocks[i] = device_fixture_alloc(&f, BYTES, 0);
+  for (int round = 0; round < ROUNDS; round++) {
+    for (int i = round % 3; i < BLOCKS; i += 3)
+      device_fixture_free(&f, blocks[i]); /* and neighbours in the rounds below */
+    for (int i = round % 3; i < BLOCKS; i += 3) blocks[i] = device_fixture_alloc(&f, BYTES / (size_t)(round + 1), 0);
+    device_fixture_check(&f);
+    for (int i = 0; i < BLOCKS && round > 0; i++) { /* in round 0 none is asked */
+      lade_device_block_info info = info_of(&f, blocks[i] + 511);
+      LADE_EXPECT_EQ_UINT(info.address, (uint64_t)(uintptr_t)blocks[i]);
+      LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_device_free(f.allocator, blocks[i] + 1));
+    }
+  }
+  for (int i = 0; i < BLOCKS; i++) device_fixture_free(&f, blocks[i]);
+  device_fixture_check(&f);
+  device_fixture_close(&f);
+}
+
 /* An address of an expandable segment without memory behind it belongs to nobody. */
 LADE_TEST(DeviceFind, KnowsPoolsAndHoles) {
   lade_device_options options;
