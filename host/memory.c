@@ -35,6 +35,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/static_probe.h"
 #include "host/nodes.h"
 #include "host/stats.h"
 #include "host/thread_caches.h"
@@ -164,6 +165,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %zu bytes at %p, NUMA node %d, source %d",
                   (unsigned long long)pool->id, bytes, memory.base, request->node->os_index, (int)memory.source);
   (void)ladei_pinned_gauge_add_below(&pool->counters.segments, 1, UINT64_MAX);
+  LADEI_PROBE3(pinned_segment_alloc, memory.base, bytes, request->node->os_index);
   ladei_pinned_history_event(ladei_pinned_pool_recording(pool), LADE_DEVICE_SEGMENT_ALLOC, (uintptr_t)memory.base,
                              bytes);
   *out = segment;
@@ -208,6 +210,7 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
     return status;
   }
   uint64_t reserved_bytes = ladei_pinned_segment_bytes(segment);
+  LADEI_PROBE3(pinned_segment_free, memory.base, reserved_bytes, node->os_index);
   ladei_log_later(LADE_LOG_INFO, "pinned pool %llu: segment of %llu bytes at %p given back",
                   (unsigned long long)pool->id, (unsigned long long)reserved_bytes, memory.base);
   metadata_release(pool, segment);

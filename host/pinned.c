@@ -28,6 +28,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/static_probe.h"
 #include "host/memory.h"
 #include "host/nodes.h"
 #include "host/pointer_lookup.h"
@@ -241,7 +242,12 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   ladei_pinned_block *block;
   lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, &block)
                                        : alloc_recorded(history, pool, bytes, node, call, &block);
-  if (status == LADE_OK) *out = (void *)ladei_pinned_block_address(block);
+  if (status == LADE_OK) {
+    *out = (void *)ladei_pinned_block_address(block);
+    LADEI_PROBE2(pinned_alloc, *out, bytes);
+  } else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
+    LADEI_PROBE1(pinned_oom, bytes);
+  }
   return status;
 }
 
@@ -252,6 +258,7 @@ static __attribute__((noinline)) void *alloc_fast_recorded(ladei_pinned_history 
   ladei_pinned_block *block = alloc_fast(pool, pool->cache_id, bytes);
   if (block == NULL) return NULL;
   uintptr_t address = ladei_pinned_block_address(block);
+  LADEI_PROBE2(pinned_alloc, address, bytes);
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
   ladei_pinned_history_alloc(&own, address, bytes, ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)));
   ladei_pinned_history_end(&own);
@@ -284,7 +291,9 @@ lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) 
   const ladei_pinned_block *block =
       given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
   if (block == NULL) return alloc_any(pool, bytes, out);
-  *out = (void *)ladei_pinned_block_address(block);
+  uintptr_t address = ladei_pinned_block_address(block);
+  LADEI_PROBE2(pinned_alloc, address, bytes);
+  *out = (void *)address;
   return LADE_OK;
 }
 
@@ -363,6 +372,7 @@ static inline __attribute__((always_inline)) bool free_fast(lade_pinned_pool *po
   bool won = ladei_pinned_block_word_swap(block, word, ladei_pinned_word_with_state(word, freed));
   if (history != NULL) ladei_pinned_history_free_leave(history, (uintptr_t)pointer, requested, bytes, won, !noted);
   if (!won) return false;
+  LADEI_PROBE1(pinned_free, pointer);
   ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
   if (noted) {
     ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
@@ -400,7 +410,10 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
     ladei_pinned_history_free_enter(history, found.address);
     bool won = ladei_pinned_block_word_swap(found.block, found.word, out->word);
     ladei_pinned_history_free_leave(history, found.address, out->requested_bytes, out->block_bytes, won, !noted);
-    if (won) return LADE_OK;
+    if (won) {
+      LADEI_PROBE1(pinned_free, pointer);
+      return LADE_OK;
+    }
     /* Taken out of its slot, or freed by another thread, meanwhile: the next look shows which. */
   }
 }

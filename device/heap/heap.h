@@ -52,6 +52,7 @@
 #include "base/lock.h"
 #include "base/ordered_set.h"
 #include "base/slab.h"
+#include "base/static_probe.h"
 #include "device/heap/block_map.h"
 #include "device/heap/free_set.h"
 #include "device/heap/gauges.h"
@@ -296,10 +297,14 @@ void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block 
 void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
 void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block);
 
-/* Reports a change of a segment, if somebody listens. */
+/* Reports a change of a segment: to a tracer, and if somebody listens. */
 static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                                     lade_device_action action, uint64_t address, uint64_t bytes) {
   ladei_device_heap_assert_locked(heap);
+  if (action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP)
+    LADEI_PROBE3(device_segment_alloc, address, bytes, segment->stream.id);
+  else
+    LADEI_PROBE3(device_segment_free, address, bytes, segment->stream.id);
   if (heap->listener != NULL) heap->listener->segment_change(heap, segment, action, address, bytes);
 }
 

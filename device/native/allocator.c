@@ -11,18 +11,17 @@
  * A1  A block is handed out, and taken back, under one hold of the lock; so its state is that of the pointer.
  * A2  A block that is handed out changes neither its record nor its address, so a call finds it without the lock
  *     (ladei_device_heap_peek). Where that fails, the search under the lock says why.
- * A3  Static probes for tracers, each a no-op without a tracer: lade:device_alloc (address, device, bytes asked for,
- *     stream id) and lade:device_free (address), in the order of the changes.
+ * A3  The static probes device_alloc and device_free (docs/inspect.md) are passed in the order of the changes.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/native.h"
 
 #include <stdlib.h>
-#include <sys/sdt.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/static_probe.h"
 #include "device/heap/recent.h"
 #include "device/native/caching.h"
 #include "device/native/driver.h"
@@ -432,7 +431,7 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = request_serve(allocator, &request, out);
-  if (status == LADE_OK) DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, request.stream.id);
+  if (status == LADE_OK) LADEI_PROBE4(device_alloc, *out, allocator->device, bytes, request.stream.id);
   ladei_lock_release(&allocator->lock);
   return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
@@ -477,7 +476,7 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
     status =
         ladei_device_block_lookup(allocator, pointer, true, "lade_device_free", &block); /* what is wrong with it */
   if (status == LADE_OK) {
-    DTRACE_PROBE1(lade, device_free, pointer);
+    LADEI_PROBE1(device_free, pointer);
     block = block_free(allocator, block);
   }
   if (__builtin_expect(ladei_device_uncached_any(allocator), false)) uncached_leave(allocator);
@@ -491,7 +490,7 @@ lade_status ladei_device_native_free(lade_device_allocator *allocator, void *poi
 
 void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_acquire(&allocator->lock);
-  DTRACE_PROBE1(lade, device_free, (void *)(uintptr_t)block->address);
+  LADEI_PROBE1(device_free, (void *)(uintptr_t)block->address);
   block = block_free(allocator, block);
   if (__builtin_expect(ladei_device_uncached_any(allocator), false)) uncached_leave(allocator);
   ladei_lock_release(&allocator->lock);

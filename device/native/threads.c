@@ -6,9 +6,8 @@
  * A3 of allocator.c holds but for the order: a probe of a call that a cache serves is in the order of its thread's calls.
  * Locks: as allocator.c; none on the way through a cache.
  */
-#include <sys/sdt.h>
-
 #include "base/error.h"
+#include "base/static_probe.h"
 #include "device/native/native.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
@@ -23,7 +22,7 @@ lade_status ladei_device_threads_alloc(lade_device_allocator *allocator, size_t 
     block = ladei_device_thread_cache_take(allocator, cache, ladei_device_stream_key(&resolved), bytes);
   if (block == NULL) return ladei_device_native_alloc(allocator, bytes, stream, out);
   *out = (void *)(uintptr_t)block->address;
-  DTRACE_PROBE4(lade, device_alloc, *out, allocator->device, bytes, resolved.id);
+  LADEI_PROBE4(device_alloc, *out, allocator->device, bytes, resolved.id);
   return LADE_OK;
 }
 
@@ -61,7 +60,7 @@ lade_status ladei_device_threads_free(lade_device_allocator *allocator, void *po
     ladei_device_native_free_claimed(allocator, block);
     return LADE_OK;
   }
-  DTRACE_PROBE1(lade, device_free, pointer);
+  LADEI_PROBE1(device_free, pointer);
   return LADE_OK;
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/static_probe.h"
 #include "device/heap/recent.h"
 #include "device/observe/callbacks.h"
 #include "device/observe/history.h"
@@ -93,6 +94,7 @@ static void private_bytes_sum(const ladei_device_heap *heap, oom_facts *facts) {
 static lade_device_stats facts_copy(lade_device_allocator *allocator, const ladei_device_request *request,
                                     oom_facts *facts) {
   ladei_device_heap *heap = &allocator->heap;
+  LADEI_PROBE3(device_oom, allocator->device, request->requested, facts->free_bytes);
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats stats = ladei_device_heap_stats(heap);
   private_bytes_sum(heap, facts);

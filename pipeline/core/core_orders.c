@@ -35,6 +35,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/static_probe.h"
 #include "pipeline/core/adapt.h"
 #include "pipeline/core/core_internal.h"
 
@@ -619,6 +620,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
   TAILQ_REMOVE(&copy_stream->pending, batch, link);
   for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
+    LADEI_PROBE3(copy_end, slot, slot->bytes, status);
     if (status == LADE_OK)
       slot_land(core, ring, slot);
     else

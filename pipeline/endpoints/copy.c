@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "base/static_probe.h"
 #include "pipeline/endpoints/probe.h"
 
 static ladei_copy_direction copies_direction(const ladei_pipe_copies *copies) {
@@ -138,6 +139,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.count = 0;
   order->copies = 0;
   bool timed = ladei_pipe_probe_begin(runtime, copies.stream, &side->probe, order->slot->bytes);
+  LADEI_PROBE4(copy_begin, order->slot, order->slot->bytes, copies.to_device, copies.stream->id);
   lade_status status = chunk_copy(&copies);
   if (timed) ladei_pipe_probe_end(runtime, copies.stream, &side->probe, status == LADE_OK);
   return status;
