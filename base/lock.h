@@ -32,6 +32,7 @@ typedef enum ladei_lock_rank {
   LADEI_RANK_LOADER = 5,           /* loaders: slots of one loader */
   LADEI_RANK_MEMBERS = 15,         /* host/ring_share: pipelines of one pinned pool, while they are woken */
   LADEI_RANK_PIPELINE = 20,        /* pipeline/: state machine of one pipeline */
+  LADEI_RANK_TREE = 22,            /* graph/: one tree */
   LADEI_RANK_THREADS = 25,         /* host/: list of the threads of one pinned pool, while it is read or changed */
   LADEI_RANK_POOL = 30,            /* host/: settings, list of nodes, growth of one pinned pool */
   LADEI_RANK_NODE = 40,            /* host/: segments and free blocks of one NUMA node */

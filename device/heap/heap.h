@@ -173,6 +173,7 @@ typedef struct ladei_device_private_pool {
   uint32_t capture;                  /* number of the last capture into it */
   atomic_bool capturing;             /* a capture into it is under way; written under the lock */
   uint64_t scope_count;              /* open scopes that lead to it */
+  uint64_t served;                   /* requests that routes have led here, each search of one counted */
   uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */
   lade_device_plugin provider;       /* of its segments, if alloc is not NULL */
   ladei_device_block_pool small_pool;

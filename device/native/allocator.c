@@ -45,7 +45,10 @@ static inline ladei_device_block_pool *pool_choose(lade_device_allocator *alloca
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
   if (allocator->routed > 0) chosen = ladei_device_route_choose(allocator, stream_key);
-  if (chosen != NULL) return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
+  if (chosen != NULL) {
+    chosen->served++;
+    return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
+  }
   return ladei_device_is_small(rounded) ? &heap->small_pool : &heap->large_pool;
 }
 

@@ -52,6 +52,7 @@ struct ladei_tree_storage {
   bool has_block; /* handed out now, and to be freed with its last count */
   bool in_path;
   bool lost;
+  bool is_garbage; /* its block is about to be freed */
 };
 
 static inline bool ladei_tree_alive(const ladei_tree_storage *storage) {
@@ -85,7 +86,8 @@ struct ladei_tree_slot {
   uint32_t takes, lends;      /* by the call that is looked at */
   uint32_t retains, releases; /* that wait for the end of the run */
   uint32_t end;               /* ladei_tree_end */
-  uint64_t ended_by;          /* run */
+  bool queued;
+  uint64_t ended_by; /* run */
 };
 
 enum { LADEI_TREE_SLOT_CHUNK = 256, LADEI_TREE_SLOT_REST = 256 };
@@ -118,6 +120,7 @@ struct lade_graph_function {
   uint32_t input_count, output_count;
   uint32_t *input_flags;
   uint64_t *input_tags, *output_tags;
+  bool mutates; /* some input */
   bool removed; /* freed with its last node */
   size_t nodes; /* that are there, listed or not; and entries of paths */
   char name[48];
@@ -173,6 +176,7 @@ struct ladei_tree_node {
   uint32_t input_count, output_count;
   bool listed;
   bool in_path; /* the path, or one that is ending, has it */
+  bool doomed;  /* its function was removed, or one's before it */
   ladei_tree_node_input *inputs;
   ladei_tree_node_output *outputs;
   ladei_tree_positions dead_before, dead_after, after;
@@ -318,7 +322,7 @@ static inline ladei_tree_storage *ladei_tree_path_at(const ladei_tree_path *path
 /* Takes the path out of the core, as one that is ending, and back. The core's is empty in between. */
 void ladei_tree_path_leave(ladei_tree_core *core, ladei_tree_path *ending);
 void ladei_tree_path_return(ladei_tree_core *core, ladei_tree_path *ending);
-/* Drops the rows and entries of a path that has left. */
+/* Drops the rows and entries of a path that has left. The functions of the entries still count them. */
 void ladei_tree_path_clear(ladei_tree_core *core, ladei_tree_path *path);
 void ladei_tree_path_free(ladei_tree_path *path);
 /* Positions that are alive. `list` has room for path->row_count; NULL: counts alone. */

@@ -84,10 +84,8 @@ void ladei_tree_path_return(ladei_tree_core *core, ladei_tree_path *ending) {
 void ladei_tree_path_clear(ladei_tree_core *core, ladei_tree_path *path) {
   for (size_t i = 0; i < path->row_count; i++)
     if (path->rows[i] != NULL) ladei_tree_storage_unreference(core, path->rows[i]);
-  for (size_t i = 0; i < path->count; i++) {
-    path->entries[i].function->nodes--;
+  for (size_t i = 0; i < path->count; i++)
     if (path->entries[i].node != NULL) path->entries[i].node->in_path = false;
-  }
   path->count = path->row_count = path->alive = 0;
 }
 

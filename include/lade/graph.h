@@ -570,7 +570,7 @@ typedef struct lade_graph_tree_stats {
   uint64_t checkpoints_failed;                  /**< Recordings that became warm-ups. */
   uint64_t nodes;
   uint64_t pool_reserved_bytes;
-  uint64_t pool_peak_bytes;   /**< The most that was handed out of the pool at once. */
+  uint64_t pool_peak_bytes;   /**< The most that the pool held from the driver at once. */
   uint64_t alone_bytes;       /**< What the recordings would need, each with a pool of its own. */
   uint64_t saved_bytes;       /**< What of that sharing saves. */
   uint64_t driver_bytes;      /**< Device memory that the driver took for the recordings. */

@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A body's context: what it asks, allocates and names, and what becomes of all that when it returns.
+ *
+ *   locals   what it allocated: freed, or an output, or freed behind it
+ *   inputs   where it finds them: in place, or of a recording in blocks of the pool
+ *   outputs  named by address; the memory that the address lies in says what they are
+ *
+ * B1  Each block of the pool is known: a local, an input's copy, or a storage's. What is not is left over of lade_device_alloc().
+ * B2  Until the commit outputs hold counts of their storages (`counted`), so that a storage which an input gives up stays alive where
+ *     an output is in it.
+ * B3  Takes that are given up can come back until the commit: their slots end there.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "graph/tree/tree.h"
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run *run, lade_graph_stage stage,
+                                    lade_stream stream) {
+  *context = (lade_graph_context){.run = run, .stage = stage, .stream = stream};
+  context->inputs = calloc(run->call.count + 1, sizeof *context->inputs);
+  if (context->inputs == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a body of %zu inputs",
+                       run->call.count);
+  for (size_t i = 0; i < run->call.count; i++) context->inputs[i].address = run->call.inputs[i].address;
+  memset(run->tree->outs, 0, run->function->output_count * sizeof *run->tree->outs);
+  return LADE_OK;
+}
+
+void ladei_tree_context_close(lade_graph_context *context) {
+  free(context->locals);
+  free(context->table);
+  free(context->inputs);
+  free(context->ranges);
+}
+
+/* ---- Locals ------------------------------------------------------------------------------------------------------ */
+
+static size_t table_place(const lade_graph_context *context, uint64_t address) {
+  return (size_t)((address >> 4) * 0x9e3779b97f4a7c15u >> 32) & (context->table_count - 1);
+}
+
+static void table_put(lade_graph_context *context, uint32_t local) {
+  size_t place = table_place(context, context->locals[local].address);
+  while (context->table[place] != 0) place = (place + 1) & (context->table_count - 1);
+  context->table[place] = local + 1;
+}
+
+/* The local not freed that begins at the address. Addresses come back: all of the chain is looked at. */
+static ladei_tree_local *local_find(const lade_graph_context *context, uint64_t address) {
+  if (context->table_count == 0) return NULL;
+  for (size_t place = table_place(context, address); context->table[place] != 0;
+       place = (place + 1) & (context->table_count - 1)) {
+    ladei_tree_local *local = &context->locals[context->table[place] - 1];
+    if (local->address == address && !local->freed) return local;
+  }
+  return NULL;
+}
+
+static bool locals_reserve(lade_graph_context *context) {
+  if (context->local_count < context->local_capacity) return true;
+  size_t capacity = context->local_capacity * 2 + 32;
+  ladei_tree_local *locals = realloc(context->locals, capacity * sizeof *locals);
+  if (locals == NULL) return false;
+  context->locals = locals;
+  size_t table_count = 64;
+  while (table_count < capacity * 2) table_count *= 2;
+  uint32_t *table = calloc(table_count, sizeof *table);
+  if (table == NULL) return false;
+  free(context->table);
+  context->table = table;
+  context->table_count = table_count;
+  context->local_capacity = capacity;
+  for (uint32_t i = 0; i < context->local_count; i++) table_put(context, i);
+  return true;
+}
+
+static bool ranges_reserve(lade_graph_context *context, size_t more) {
+  if (context->range_count + more <= context->range_capacity) return true;
+  size_t capacity = (context->range_count + more) * 2;
+  lade_device_range *ranges = realloc(context->ranges, capacity * sizeof *ranges);
+  if (ranges == NULL) return false;
+  context->ranges = ranges;
+  context->range_capacity = capacity;
+  return true;
+}
+
+static uint64_t block_bytes(uint64_t bytes) { return (bytes + 511) & ~(uint64_t)511; }
+
+static void alone_add(lade_graph_context *context, uint64_t address, uint64_t bytes) {
+  if (context->stage == LADE_GRAPH_STAGE_EAGER) return;
+  context->ranges[context->range_count++] = (lade_device_range){(void *)(uintptr_t)address, block_bytes(bytes)};
+  context->alone_bytes += block_bytes(bytes);
+  if (context->alone_bytes > context->alone_peak) context->alone_peak = context->alone_bytes;
+}
+
+static lade_device_allocator *memory_of(const lade_graph_context *context) {
+  const lade_graph_tree *tree = context->run->tree;
+  return context->stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
+}
+
+static void local_add(lade_graph_context *context, uint64_t address, uint64_t bytes, bool adopted) {
+  uint32_t index = (uint32_t)context->local_count++;
+  context->locals[index] = (ladei_tree_local){.address = address, .bytes = bytes, .adopted = adopted};
+  table_put(context, index);
+  alone_add(context, address, bytes);
+}
+
+static void local_free(lade_graph_context *context, ladei_tree_local *local) {
+  (void)lade_device_free(memory_of(context), (void *)(uintptr_t)local->address);
+  local->freed = true;
+  context->alone_bytes -= context->stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
+}
+
+void ladei_tree_context_free_locals(lade_graph_context *context) {
+  for (size_t i = 0; i < context->local_count; i++)
+    if (!context->locals[i].freed) local_free(context, &context->locals[i]);
+  for (size_t i = 0; i < context->run->call.count; i++) {
+    ladei_tree_body_input *input = &context->inputs[i];
+    if (input->block != 0) ladei_tree_block_free(context->run->tree, input->block);
+    input->block = 0;
+  }
+}
+
+static lade_status no_memory(const char *call) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for one more block", call);
+}
+
+lade_status lade_graph_alloc(lade_graph_context *context, size_t bytes, void **out) {
+  if (context == NULL) return ladei_error_null(__func__, "context");
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
+  if (!locals_reserve(context) || !ranges_reserve(context, 1)) return no_memory(__func__);
+  void *address = NULL;
+  lade_status status = lade_device_alloc(memory_of(context), bytes, context->stream, &address);
+  if (status != LADE_OK) return status;
+  local_add(context, (uint64_t)(uintptr_t)address, bytes, false);
+  *out = address;
+  return LADE_OK;
+}
+
+lade_status lade_graph_free(lade_graph_context *context, void *address) {
+  if (context == NULL) return ladei_error_null(__func__, "context");
+  ladei_tree_local *local = local_find(context, (uint64_t)(uintptr_t)address);
+  if (local == NULL || local->is_output || local->adopted)
+    return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: %p %s", __func__, address,
+                       local != NULL && local->is_output ? "is an output"
+                                                         : "is not of lade_graph_alloc() in this body");
+  local_free(context, local);
+  return LADE_OK;
+}
+
+/* ---- Questions --------------------------------------------------------------------------------------------------- */
+
+lade_graph_stage lade_graph_context_stage(const lade_graph_context *context) { return context->stage; }
+
+lade_stream lade_graph_context_stream(const lade_graph_context *context) { return context->stream; }
+
+const uint64_t *lade_graph_context_key(const lade_graph_context *context, size_t *out_count) {
+  const ladei_tree_instance *instance = context->run->call.instance;
+  if (out_count != NULL) *out_count = instance->key_count;
+  return instance->key_count == 0 ? NULL : instance->key;
+}
+
+/* ---- Inputs ------------------------------------------------------------------------------------------------------ */
+
+lade_status ladei_tree_context_inputs(lade_graph_context *context) {
+  const ladei_tree_run *run = context->run;
+  if (!ranges_reserve(context, run->call.count)) return no_memory("lade_graph_tree_run");
+  for (size_t i = 0; i < run->call.count; i++) {
+    void *block = NULL;
+    if (run->call.inputs[i].class != LADE_GRAPH_CLASS_COPIED) continue;
+    lade_status status = lade_device_alloc(run->tree->allocator, run->call.inputs[i].bytes, context->stream, &block);
+    if (status != LADE_OK) return ladei_error_prefix(status, "lade_graph_tree_run: memory for input %zu: ", i);
+    context->inputs[i].address = context->inputs[i].block = (uint64_t)(uintptr_t)block;
+    alone_add(context, context->inputs[i].block, run->call.inputs[i].bytes);
+  }
+  return LADE_OK;
+}
+
+static lade_status input_check(const lade_graph_context *context, const char *call, size_t index) {
+  if (context == NULL) return ladei_error_null(call, "context");
+  if (index >= context->run->call.count)
+    return ladei_error_argument(call, "index", "one of an input", "%zu of %zu", index, context->run->call.count);
+  if (!context->inputs[index].dropped) return LADE_OK;
+  return ladei_error_argument(call, "index", "an input that was not dropped", "%zu", index);
+}
+
+lade_status lade_graph_input_get(const lade_graph_context *context, size_t index, lade_graph_value *out) {
+  lade_status status = input_check(context, __func__, index);
+  if (status != LADE_OK) return status;
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  *out = (lade_graph_value){.kind = LADE_GRAPH_MEMORY,
+                            .address = (void *)(uintptr_t)context->inputs[index].address,
+                            .bytes = context->run->call.inputs[index].bytes,
+                            .tag = context->run->function->input_tags[index]};
+  return LADE_OK;
+}
+
+void ladei_tree_give_up(ladei_tree_run *run, size_t index, bool free_block) {
+  lade_graph_tree *tree = run->tree;
+  ladei_tree_input *input = &run->call.inputs[index];
+  ladei_tree_storage *storage = input->storage;
+  ladei_lock_acquire(&tree->lock);
+  ladei_tree_count_take(&tree->core, input->slot, 1);
+  input->slot->takes--;
+  ladei_lock_release(&tree->lock);
+  if (!free_block || storage->counts > 0 || !storage->has_block || storage->outside) return;
+  ladei_tree_block_free(tree, storage->address);
+  storage->has_block = false;
+}
+
+static void input_give_up(lade_graph_context *context, size_t index) {
+  ladei_tree_body_input *own = &context->inputs[index];
+  if (!context->run->call.inputs[index].taken || own->given_up) return;
+  own->given_up = true;
+  ladei_tree_give_up(context->run, index, true);
+}
+
+void ladei_tree_context_takes_return(lade_graph_context *context) {
+  ladei_tree_run *run = context->run;
+  for (size_t i = 0; i < run->call.count; i++) {
+    if (!context->inputs[i].given_up) continue;
+    context->inputs[i].given_up = false;
+    ladei_lock_acquire(&run->tree->lock);
+    ladei_tree_count_add(&run->tree->core, run->call.inputs[i].slot, 1);
+    run->call.inputs[i].slot->takes++;
+    ladei_lock_release(&run->tree->lock);
+  }
+}
+
+static void input_block_free(lade_graph_context *context, size_t index) {
+  ladei_tree_body_input *own = &context->inputs[index];
+  if (own->block == 0) return;
+  ladei_tree_block_free(context->run->tree, own->block);
+  own->block = 0;
+  context->alone_bytes -= block_bytes(context->run->call.inputs[index].bytes);
+}
+
+lade_status lade_graph_input_drop(lade_graph_context *context, size_t index) {
+  lade_status status = input_check(context, __func__, index);
+  if (status != LADE_OK) return status;
+  if (context->inputs[index].is_output)
+    return ladei_error_argument(__func__, "index", "an input that is no output", "%zu", index);
+  context->inputs[index].dropped = true;
+  input_block_free(context, index);
+  bool managed = context->run->call.inputs[index].class == LADE_GRAPH_CLASS_MANAGED;
+  if (managed || context->stage != LADE_GRAPH_STAGE_RECORD) input_give_up(context, index);
+  return LADE_OK;
+}
+
+/* ---- Outputs ----------------------------------------------------------------------------------------------------- */
+
+static bool range_has(uint64_t begin, uint64_t length, uint64_t address, uint64_t bytes) {
+  return address >= begin && address - begin < length && length - (address - begin) >= bytes;
+}
+
+static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
+  for (uint32_t i = 0; i < context->run->call.count; i++) {
+    if (context->inputs[i].dropped) continue;
+    if (!range_has(context->inputs[i].address, context->run->call.inputs[i].bytes, out->address, out->bytes)) continue;
+    context->inputs[i].is_output = true;
+    out->named = LADEI_TREE_NAMED_INPUT;
+    out->index = i;
+    return true;
+  }
+  return false;
+}
+
+static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
+  ladei_tree_local *found = local_find(context, out->address);
+  for (size_t i = 0; found == NULL && i < context->local_count; i++) {
+    ladei_tree_local *local = &context->locals[i];
+    if (!local->freed && range_has(local->address, local->bytes, out->address, out->bytes)) found = local;
+  }
+  if (found == NULL || !range_has(found->address, found->bytes, out->address, out->bytes)) return false;
+  found->is_output = true;
+  out->named = LADEI_TREE_NAMED_LOCAL;
+  out->index = (uint32_t)(found - context->locals);
+  return true;
+}
+
+static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
+  const ladei_tree_path *path = &context->run->tree->core.path;
+  for (uint32_t depth = 0; depth < path->count; depth++) {
+    for (uint32_t i = 0; i < path->entries[depth].output_count; i++) {
+      lade_graph_position position = {depth, i};
+      ladei_tree_storage *storage = ladei_tree_path_at(path, position);
+      if (!ladei_tree_alive(storage) || !range_has(storage->address, storage->bytes, out->address, out->bytes))
+        continue;
+      out->named = LADEI_TREE_NAMED_OLDER;
+      out->position = position;
+      out->storage = storage;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* What lade_device_alloc() gave on the body's stream. */
+static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out, bool *out_named) {
+  lade_device_range block;
+  *out_named = false;
+  if (context->stage == LADE_GRAPH_STAGE_EAGER) return LADE_OK;
+  if (!ladei_tree_pool_block(context->run->tree, out->address, &block)) return LADE_OK;
+  uint64_t begin = (uint64_t)(uintptr_t)block.address;
+  for (size_t i = 0; i < context->run->call.count; i++)
+    if (context->inputs[i].block == begin) return LADE_OK; /* beyond the input's end */
+  if (local_find(context, begin) != NULL || !range_has(begin, block.bytes, out->address, out->bytes)) return LADE_OK;
+  if (!locals_reserve(context) || !ranges_reserve(context, 1)) return no_memory("lade_graph_output_memory");
+  local_add(context, begin, block.bytes, true);
+  *out_named = name_local(context, out);
+  return LADE_OK;
+}
+
+static lade_status name_outside(lade_graph_context *context, ladei_tree_out *out) {
+  const lade_graph_tree *tree = context->run->tree;
+  ladei_pointer_attributes attributes;
+  void *address = (void *)(uintptr_t)out->address;
+  lade_status status = ladei_tree_ops(tree)->pointer_attributes(tree->runtime->self, address, &attributes);
+  if (status != LADE_OK) return status;
+  bool device = attributes.kind == LADEI_MEMORY_DEVICE || attributes.kind == LADEI_MEMORY_MANAGED;
+  ladei_tree_blocks blocks = {0};
+  if (device) status = ladei_tree_pool_read((lade_graph_tree *)(uintptr_t)tree, &blocks); /* it may have grown */
+  free(blocks.list);
+  if (status != LADE_OK) return status;
+  if (device && !ladei_tree_pool_has(tree, out->address, out->bytes) &&
+      range_has(attributes.base, attributes.bytes, out->address, out->bytes)) {
+    out->named = LADEI_TREE_NAMED_OUTSIDE;
+    return LADE_OK;
+  }
+  return ladei_error_argument(
+      "lade_graph_output_memory", "address",
+      "memory of this body, of an input, of an older output that is alive, or device memory outside "
+      "of the pool, all of the bytes",
+      "%p, %llu bytes, %s", address, (unsigned long long)out->bytes,
+      device ? "free or not all of it" : "host memory or none");
+}
+
+static lade_status output_check(const lade_graph_context *context, const char *call, size_t index) {
+  if (context == NULL) return ladei_error_null(call, "context");
+  if (index >= context->run->function->output_count)
+    return ladei_error_argument(call, "index", "one of an output", "%zu of %u", index,
+                                context->run->function->output_count);
+  if (context->run->tree->outs[index].named == LADEI_TREE_NAMED_NOT) return LADE_OK;
+  return ladei_error_argument(call, "index", "an output that was not named yet", "%zu", index);
+}
+
+lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, void *address, size_t bytes) {
+  lade_status status = output_check(context, __func__, index);
+  if (status != LADE_OK) return status;
+  if (address == NULL || bytes == 0 || bytes >= LADEI_SIZE_LIMIT)
+    return ladei_error_argument(__func__, address == NULL ? "address" : "bytes", "memory of 1 byte to 2^60 - 1",
+                                "%zu bytes at %p", bytes, address);
+  ladei_tree_out out = {.address = (uint64_t)(uintptr_t)address, .bytes = bytes};
+  bool named = name_input(context, &out) || name_local(context, &out) || name_older(context, &out);
+  if (!named) status = name_adopted(context, &out, &named);
+  if (status == LADE_OK && !named) status = name_outside(context, &out);
+  if (status == LADE_OK) context->run->tree->outs[index] = out;
+  return status;
+}
+
+lade_status lade_graph_output_integer(lade_graph_context *context, size_t index, uint64_t value) {
+  lade_status status = output_check(context, __func__, index);
+  if (status != LADE_OK) return status;
+  context->run->tree->outs[index] = (ladei_tree_out){.named = LADEI_TREE_NAMED_INTEGER, .address = value};
+  return LADE_OK;
+}
+
+/* ---- The call ---------------------------------------------------------------------------------------------------- */
+
+static lade_status callback_failed(const lade_graph_context *context, const char *which, lade_status status) {
+  lade_error inner;
+  ladei_error_save(&inner);
+  return ladei_error(LADE_ERR_CALLBACK, 0,
+                     "lade_graph_tree_run: %s of function %s returned %s; the last failure of the "
+                     "thread: %.200s",
+                     which, context->run->function->name, lade_status_name(status), inner.text);
+}
+
+static lade_status outputs_check(const lade_graph_context *context) {
+  const lade_graph_function *function = context->run->function;
+  for (uint32_t i = 0; i < function->output_count; i++)
+    if (context->run->tree->outs[i].named == LADEI_TREE_NAMED_NOT)
+      return ladei_error(LADE_ERR_CALLBACK, 0, "lade_graph_tree_run: the body of function %s did not name output %u",
+                         function->name, i);
+  return LADE_OK;
+}
+
+lade_status ladei_tree_context_call(lade_graph_context *context) {
+  lade_graph_tree *tree = context->run->tree;
+  const lade_graph_function *function = context->run->function;
+  lade_status status = tree->before == NULL ? LADE_OK : tree->before(tree->hook_user, context->stage, context->stream);
+  if (status != LADE_OK) return callback_failed(context, "the callback before the body", status);
+  status = function->body(context, function->user);
+  if (status != LADE_OK) status = callback_failed(context, "the body", status);
+  if (tree->after != NULL) {
+    lade_status after = tree->after(tree->hook_user, context->stage, context->stream);
+    if (status == LADE_OK && after != LADE_OK) status = callback_failed(context, "the callback behind the body", after);
+  }
+  if (status == LADE_OK) status = outputs_check(context);
+  if (status == LADE_OK && (context->run->faults & LADE_GRAPH_FAULT_CALLBACK) != 0)
+    status = ladei_error(LADE_ERR_CALLBACK, 0, "lade_graph_tree_run: let fail: callback");
+  return status;
+}
+
+/* ---- Leftovers --------------------------------------------------------------------------------------------------- */
+
+static int address_compare(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a;
+  uint64_t y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Starts of the blocks that are known (B1), ascending. */
+static size_t known_list(const lade_graph_context *context, uint64_t *list) {
+  const ladei_tree_path *path = &context->run->tree->core.path;
+  size_t count = 0;
+  for (size_t i = 0; i < context->local_count; i++)
+    if (!context->locals[i].freed) list[count++] = context->locals[i].address;
+  for (size_t i = 0; i < context->run->call.count; i++)
+    if (context->inputs[i].block != 0) list[count++] = context->inputs[i].block;
+  for (size_t i = 0; i < path->row_count; i++)
+    if (path->rows[i] != NULL && path->rows[i]->has_block && !path->rows[i]->outside)
+      list[count++] = path->rows[i]->address;
+  if (count > 0) qsort(list, count, sizeof *list, address_compare);
+  return count;
+}
+
+typedef struct leftovers {
+  char text[256];
+  size_t length, count;
+} leftovers;
+
+static void leftover_free(lade_graph_context *context, const lade_device_range *block, leftovers *l) {
+  if (l->length < sizeof l->text - 48)
+    l->length += (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "%s%p (%zu bytes)",
+                                  l->count == 0 ? "" : ", ", block->address, block->bytes);
+  l->count++;
+  ladei_tree_block_free(context->run->tree, (uint64_t)(uintptr_t)block->address);
+}
+
+/* A local that is not handed out any more: the body freed it by itself. */
+static lade_status local_gone(lade_graph_context *context, uint64_t address) {
+  ladei_tree_local *local = local_find(context, address);
+  if (local != NULL && !local->is_output) {
+    local->freed = true;
+    context->alone_bytes -= block_bytes(local->bytes);
+    return LADE_OK;
+  }
+  if (local != NULL) local->freed = true;
+  for (size_t i = 0; i < context->run->call.count; i++)
+    if (context->inputs[i].block == address) context->inputs[i].block = 0;
+  ladei_tree_path *path = &context->run->tree->core.path;
+  for (size_t i = 0; i < path->row_count; i++)
+    if (path->rows[i] != NULL && path->rows[i]->address == address && !path->rows[i]->outside)
+      path->rows[i]->has_block = false;
+  return ladei_error(LADE_ERR_CALLBACK, 0,
+                     "lade_graph_tree_run: the body of function %s freed %p, which is not its own or an output",
+                     context->run->function->name, (void *)(uintptr_t)address);
+}
+
+lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
+  lade_graph_tree *tree = context->run->tree;
+  uint64_t foreign = tree->foreign_segments;
+  ladei_tree_blocks blocks = {0};
+  leftovers left = {.length = 0};
+  uint64_t *known =
+      calloc(context->local_count + context->run->call.count + tree->core.path.row_count + 1, sizeof *known);
+  lade_status status = known == NULL ? no_memory("lade_graph_tree_run") : ladei_tree_pool_read(tree, &blocks);
+  if (status != LADE_OK) {
+    free(known);
+    return status;
+  }
+  size_t count = known_list(context, known), i = 0, j = 0;
+  while (i < count || j < blocks.count) {
+    uint64_t block = j < blocks.count ? (uint64_t)(uintptr_t)blocks.list[j].address : UINT64_MAX;
+    if (i > 0 && i < count && known[i] == known[i - 1]) {
+      i++; /* several rows may have a storage */
+    } else if (i < count && known[i] == block) {
+      i++;
+      j++;
+    } else if (i < count && known[i] < block) {
+      lade_status gone = local_gone(context, known[i++]);
+      if (status == LADE_OK) status = gone;
+    } else {
+      leftover_free(context, &blocks.list[j++], &left);
+    }
+  }
+  free(known);
+  free(blocks.list);
+  if (left.count > 0)
+    return ladei_error(LADE_ERR_CALLBACK, 0,
+                       "lade_graph_tree_run: the body of function %s left %zu blocks in the pool: %s",
+                       context->run->function->name, left.count, left.text);
+  if (status == LADE_OK && tree->foreign_segments > foreign)
+    status = ladei_error(LADE_ERR_CALLBACK, 0,
+                         "lade_graph_tree_run: the body of function %s allocated on another stream than its own",
+                         context->run->function->name);
+  return status;
+}
+
+/* ---- Settling ---------------------------------------------------------------------------------------------------- */
+
+static void out_count(ladei_tree_run *run, ladei_tree_out *out, ladei_tree_storage *storage) {
+  out->storage = storage;
+  out->counted = true;
+  storage->references++;
+  ladei_lock_acquire(&run->tree->lock);
+  ladei_tree_storage_count(&run->tree->core, storage, true);
+  ladei_lock_release(&run->tree->lock);
+}
+
+void ladei_tree_outs_drop(ladei_tree_run *run) {
+  lade_graph_tree *tree = run->tree;
+  for (uint32_t i = 0; i < run->function->output_count; i++) {
+    ladei_tree_out *out = &tree->outs[i];
+    if (!out->counted) continue;
+    out->counted = false;
+    ladei_lock_acquire(&tree->lock);
+    ladei_tree_storage_count(&tree->core, out->storage, false);
+    bool fresh = out->storage->references == 1; /* its block was freed with the locals */
+    if (fresh) out->storage->has_block = false;
+    ladei_tree_storage_unreference(&tree->core, out->storage);
+    ladei_lock_release(&tree->lock);
+  }
+}
+
+/* An output in a block that is the run's. */
+static void out_own(ladei_tree_run *run, uint32_t index, ladei_tree_storage **storage, uint64_t address, uint64_t bytes,
+                    bool outside, uint32_t kind) {
+  ladei_tree_out *out = &run->tree->outs[index];
+  out->kind = kind;
+  out->block = address;
+  out->block_bytes = bytes;
+  if (*storage == NULL) {
+    ladei_lock_acquire(&run->tree->lock);
+    *storage = ladei_tree_storage_make(&run->tree->core);
+    ladei_lock_release(&run->tree->lock);
+    (*storage)->address = address;
+    (*storage)->bytes = bytes;
+    (*storage)->outside = outside;
+    (*storage)->stream_id = run->stream.id;
+    (*storage)->has_block = true;
+  } else if (kind == LADE_GRAPH_OUTPUT_NEW) {
+    out->kind = LADE_GRAPH_OUTPUT_SAME;
+    for (uint32_t i = 0; i < index; i++)
+      if (run->tree->outs[i].storage == *storage) out->source = i;
+  }
+  out_count(run, out, *storage);
+}
+
+static void out_input(lade_graph_context *context, uint32_t index) {
+  ladei_tree_run *run = context->run;
+  ladei_tree_out *out = &run->tree->outs[index];
+  const ladei_tree_input *input = &run->call.inputs[out->index];
+  ladei_tree_body_input *own = &context->inputs[out->index];
+  out->source = out->index;
+  if (context->stage == LADE_GRAPH_STAGE_RECORD && input->class == LADE_GRAPH_CLASS_COPIED) {
+    out_own(run, index, &own->storage, own->block, input->bytes, false, LADE_GRAPH_OUTPUT_NEW);
+  } else if (input->carried) {
+    out_own(run, index, &own->storage, own->address, input->bytes, true, LADE_GRAPH_OUTPUT_INPUT);
+    run->tree->carried_blocks[out->index] = NULL; /* it is the storage's */
+  } else {
+    bool managed = input->class == LADE_GRAPH_CLASS_MANAGED && context->stage != LADE_GRAPH_STAGE_EAGER;
+    out->kind = managed ? LADE_GRAPH_OUTPUT_PRIOR : LADE_GRAPH_OUTPUT_INPUT;
+    if (input->storage != NULL) out_count(run, out, input->storage);
+  }
+}
+
+static void out_settle(lade_graph_context *context, uint32_t index) {
+  ladei_tree_run *run = context->run;
+  ladei_tree_out *out = &run->tree->outs[index];
+  bool eager = context->stage == LADE_GRAPH_STAGE_EAGER;
+  out->source = LADEI_TREE_BY_POSITION;
+  switch ((ladei_tree_named)out->named) {
+  case LADEI_TREE_NAMED_LOCAL: {
+    ladei_tree_local *local = &context->locals[out->index];
+    out_own(run, index, &local->storage, local->address, local->bytes, eager,
+            eager ? LADE_GRAPH_OUTPUT_PLAIN : LADE_GRAPH_OUTPUT_NEW);
+    break;
+  }
+  case LADEI_TREE_NAMED_INPUT: out_input(context, index); break;
+  case LADEI_TREE_NAMED_OLDER:
+    out->kind = eager ? LADE_GRAPH_OUTPUT_INPUT : LADE_GRAPH_OUTPUT_PRIOR;
+    out_count(run, out, out->storage);
+    break;
+  case LADEI_TREE_NAMED_INTEGER: out->kind = LADE_GRAPH_OUTPUT_INTEGER; break;
+  default: out->kind = LADE_GRAPH_OUTPUT_OUTSIDE; break;
+  }
+}
+
+void ladei_tree_context_settle(lade_graph_context *context) {
+  ladei_tree_run *run = context->run;
+  for (uint32_t i = 0; i < run->function->output_count; i++) out_settle(context, i);
+  for (size_t i = 0; i < run->call.count; i++) {
+    if (context->inputs[i].dropped) continue;
+    if (!context->inputs[i].is_output) input_block_free(context, i);
+    if (run->call.inputs[i].class == LADE_GRAPH_CLASS_MANAGED) input_give_up(context, i);
+  }
+  for (size_t i = 0; i < context->local_count; i++)
+    if (!context->locals[i].freed && !context->locals[i].is_output) local_free(context, &context->locals[i]);
+  for (size_t i = 0; i < run->call.count; i++) input_give_up(context, i);
+}

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tree's life, and who has it to himself.
+ *
+ *   free --enter--> owned --leave: what is queued takes effect, memory without counts is freed--> free
+ *
+ * A tree whose buffers are still valid is not destroyed: their memory is the pool's. A function is freed with its last node, which
+ * the path may have longer than a list.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/thread.h"
+#include "device/state/backend.h"
+#include "graph/tree/tree.h"
+
+enum { MOST_VALUES = 65535 };
+
+static _Atomic(uint64_t) trees_made;
+
+/* ---- Owners ------------------------------------------------------------------------------------------------------ */
+
+static lade_status tree_check(const lade_graph_tree *tree, const char *call) {
+  return tree == NULL ? ladei_error_null(call, "tree") : ladei_runtime_check_process(tree->runtime);
+}
+
+static lade_status busy_inside(const char *call) {
+  return ladei_error(LADE_ERR_BUSY, 0, "%s: called from within a body or callback of the tree", call);
+}
+
+lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
+  lade_status status = tree_check(tree, call);
+  if (status != LADE_OK) return status;
+  uint64_t self = ladei_thread_number();
+  ladei_lock_acquire(&tree->lock);
+  bool inside = tree->owned && tree->owner == self;
+  while (tree->owned && !inside) ladei_condition_wait(&tree->left, &tree->lock);
+  if (!inside) {
+    tree->owned = true;
+    tree->owner = self;
+  }
+  ladei_lock_release(&tree->lock);
+  return inside ? busy_inside(call) : LADE_OK;
+}
+
+lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside) {
+  lade_status status = tree_check(tree, call);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&tree->lock);
+  *out_inside = tree->owned && tree->owner == ladei_thread_number();
+  ladei_lock_release(&tree->lock);
+  return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
+}
+
+/* Retains and releases of other threads, in the order of their first one. With the lock. */
+static void queue_apply(lade_graph_tree *tree) {
+  while (tree->queue != NULL) {
+    ladei_tree_slot *slot = tree->queue;
+    tree->queue = slot->queue_next;
+    slot->queue_next = NULL;
+    slot->queued = false;
+    ladei_tree_storage *storage = slot->storage;
+    uint32_t retains = slot->retains, releases = slot->releases;
+    slot->retains = slot->releases = 0;
+    if (storage == NULL) continue; /* the run took it, or its path has ended */
+    ladei_tree_count_add(&tree->core, slot, retains);
+    ladei_tree_count_take(&tree->core, slot, releases < slot->counts ? releases : slot->counts);
+    if (slot->counts > 0) continue;
+    if (storage->counts == 0) ladei_tree_garbage_add(tree, storage);
+    ladei_tree_slot_end(&tree->core, slot, LADEI_TREE_END_RELEASED);
+  }
+}
+
+void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) {
+  if (!storage->has_block || storage->is_garbage) return;
+  storage->is_garbage = true;
+  storage->references++;
+  storage->next = tree->garbage;
+  tree->garbage = storage;
+}
+
+/* Without the lock, but as the owner. */
+static void garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+  for (ladei_tree_storage *storage = garbage; storage != NULL; storage = storage->next)
+    (void)lade_device_free(storage->outside ? tree->outside : tree->allocator, (void *)(uintptr_t)storage->address);
+}
+
+static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+  for (ladei_tree_storage *storage = garbage, *next = NULL; storage != NULL; storage = next) {
+    next = storage->next;
+    storage->has_block = storage->is_garbage = false;
+    ladei_tree_storage_unreference(&tree->core, storage);
+  }
+}
+
+void ladei_tree_leave_locked(lade_graph_tree *tree) {
+  queue_apply(tree);
+  while (tree->garbage != NULL) {
+    ladei_tree_storage *garbage = tree->garbage;
+    tree->garbage = NULL;
+    ladei_lock_release(&tree->lock);
+    garbage_free(tree, garbage);
+    ladei_lock_acquire(&tree->lock);
+    garbage_forget(tree, garbage);
+    queue_apply(tree);
+  }
+  tree->owned = false;
+  ladei_lock_release(&tree->lock);
+  ladei_condition_broadcast(&tree->left);
+}
+
+void ladei_tree_leave(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->lock);
+  ladei_tree_leave_locked(tree);
+}
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+
+void ladei_tree_function_forget(lade_graph_function *function) {
+  if (!function->removed || function->nodes > 0) return;
+  while (function->instances != NULL) {
+    ladei_tree_instance *instance = function->instances;
+    function->instances = instance->next;
+    free(instance);
+  }
+  free(function->input_flags);
+  free(function->input_tags);
+  free(function->output_tags);
+  free(function);
+}
+
+static void node_destroy(lade_graph_tree *tree, ladei_tree_node *node) {
+  lade_graph_function *function = node->instance->function;
+  if (node->exec != NULL) (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, node->exec);
+  lade_device_checkpoint_destroy(node->checkpoint);
+  ladei_tree_node_free(node);
+  ladei_tree_function_forget(function);
+}
+
+void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node) {
+  while (node != NULL && !node->listed && !node->in_path && node->children == 0) {
+    ladei_tree_node *parent = node->parent;
+    node_destroy(tree, node);
+    node = parent;
+  }
+}
+
+void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node) {
+  tree->metadata_bytes -= node->metadata_bytes;
+  tree->alone_bytes -= node->alone_bytes;
+  tree->checkpoint_blocks -= node->checkpoint_blocks;
+  ladei_tree_node_unlist(&tree->core, node);
+  ladei_tree_node_forget(tree, node);
+}
+
+/* Recordings of a function that is removed, and those behind them. */
+static void doomed_evict(lade_graph_tree *tree) {
+  ladei_tree_core *core = &tree->core;
+  for (ladei_tree_node *node = core->first_node; node != NULL; node = node->list_next) /* parents come first */
+    node->doomed = node->doomed || node->instance->function->removed || (node->parent != NULL && node->parent->doomed);
+  for (ladei_tree_node *node = core->last_node, *before = NULL; node != NULL; node = before) {
+    before = node->list_before;
+    if (node->doomed) ladei_tree_node_evict(tree, node);
+  }
+}
+
+void ladei_tree_ending_clear(lade_graph_tree *tree) {
+  ladei_tree_path *path = &tree->ending;
+  size_t count = path->count;
+  bool doomed = false;
+  for (size_t i = 0; i < count; i++) {
+    ladei_tree_node *node = path->entries[i].node;
+    if (node != NULL && node->doomed && node->children > 0) doomed = true;
+  }
+  if (doomed) doomed_evict(tree);
+  ladei_lock_acquire(&tree->lock);
+  ladei_tree_path_clear(&tree->core, path);
+  ladei_lock_release(&tree->lock);
+  for (size_t i = count; i > 0; i--) { /* the cleared entries are still there; a node's parent is the entry before it */
+    ladei_tree_entry entry = path->entries[i - 1];
+    if (entry.node != NULL && !entry.node->listed && entry.node->children == 0) node_destroy(tree, entry.node);
+    entry.function->nodes--;
+    ladei_tree_function_forget(entry.function);
+  }
+}
+
+/* ---- Functions --------------------------------------------------------------------------------------------------- */
+
+static lade_status function_check(const lade_graph_function_options *options) {
+  static const char call[] = "lade_graph_tree_function_add";
+  if (options->body == NULL) return ladei_error_null(call, "options.body");
+  if (options->mode > LADE_GRAPH_BACKWARD)
+    return ladei_error_argument(call, "options.mode", "a lade_graph_mode", "%u", options->mode);
+  if (options->input_count > MOST_VALUES || options->output_count > MOST_VALUES)
+    return ladei_error_argument(
+        call, options->input_count > MOST_VALUES ? "options.input_count" : "options.output_count", "at most 65,535",
+        "%llu",
+        (unsigned long long)(options->input_count > MOST_VALUES ? options->input_count : options->output_count));
+  for (uint64_t i = 0; options->input_flags != NULL && i < options->input_count; i++)
+    if ((options->input_flags[i] & ~(uint32_t)(LADE_GRAPH_STATIC | LADE_GRAPH_MUTATED)) != 0)
+      return ladei_error_argument(call, "options.input_flags", "LADE_GRAPH_STATIC and LADE_GRAPH_MUTATED only", "0x%x",
+                                  options->input_flags[i]);
+  return LADE_OK;
+}
+
+static uint64_t *tags_copy(const uint64_t *tags, size_t count) {
+  uint64_t *own = calloc(count + 1, sizeof *own);
+  for (size_t i = 0; own != NULL && i < count; i++) own[i] = tags != NULL ? tags[i] : i;
+  return own;
+}
+
+static lade_graph_function *function_make(lade_graph_tree *tree, const lade_graph_function_options *options) {
+  lade_graph_function *function = calloc(1, sizeof *function);
+  if (function == NULL) return NULL;
+  function->tree = tree;
+  function->body = options->body;
+  function->user = options->user;
+  function->mode = options->mode;
+  function->input_count = (uint32_t)options->input_count;
+  function->output_count = (uint32_t)options->output_count;
+  function->input_flags = calloc(options->input_count + 1, sizeof *function->input_flags);
+  function->input_tags = tags_copy(options->input_tags, options->input_count);
+  function->output_tags = tags_copy(options->output_tags, options->output_count);
+  if (options->name != NULL) (void)strncpy(function->name, options->name, sizeof function->name - 1);
+  if (function->input_flags == NULL || function->input_tags == NULL || function->output_tags == NULL) {
+    function->removed = true;
+    ladei_tree_function_forget(function);
+    return NULL;
+  }
+  for (size_t i = 0; options->input_flags != NULL && i < options->input_count; i++) {
+    function->input_flags[i] = options->input_flags[i];
+    function->mutates = function->mutates || (options->input_flags[i] & LADE_GRAPH_MUTATED) != 0;
+  }
+  return function;
+}
+
+#define GROW(array, count) grow((void **)&(array), (count), sizeof *(array))
+static bool grow(void **array, size_t count, size_t bytes) {
+  void *grown = realloc(*array, count * bytes);
+  if (grown != NULL) *array = grown;
+  return grown != NULL;
+}
+
+/* Room for a call of any function so far. */
+static bool room_make(lade_graph_tree *tree, size_t inputs, size_t outputs) {
+  if (inputs > tree->input_room) {
+    if (!GROW(tree->inputs, inputs) || !GROW(tree->destinations, inputs) || !GROW(tree->sources, inputs) ||
+        !GROW(tree->sizes, inputs) || !GROW(tree->classes, inputs) || !GROW(tree->carried, inputs) ||
+        !GROW(tree->carried_blocks, inputs))
+      return false;
+    tree->input_room = inputs;
+  }
+  if (outputs > tree->output_room) {
+    if (!GROW(tree->outs, outputs) || !GROW(tree->values, outputs) || !GROW(tree->kinds, outputs)) return false;
+    tree->output_room = outputs;
+  }
+  return true;
+}
+
+lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph_function_options *options,
+                                         lade_graph_function **out) {
+  lade_graph_function_options own;
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  if (options == NULL) return ladei_error_null(__func__, "options");
+  lade_status status = ladei_options_read("lade_graph_function_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = function_check(&own);
+  if (status == LADE_OK) status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  lade_graph_function *function = function_make(tree, &own);
+  if (function == NULL || !room_make(tree, own.input_count + 1, own.output_count + 1)) {
+    if (function != NULL) function->removed = true;
+    if (function != NULL) ladei_tree_function_forget(function);
+    status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a function", __func__);
+  } else {
+    function->next = tree->functions;
+    tree->functions = function;
+    *out = function;
+  }
+  ladei_tree_leave(tree);
+  return status;
+}
+
+static bool function_take_out(lade_graph_tree *tree, const lade_graph_function *function) {
+  for (lade_graph_function **link = &tree->functions; *link != NULL; link = &(*link)->next) {
+    if (*link != function) continue;
+    *link = function->next;
+    return true;
+  }
+  return false;
+}
+
+static void groups_drop(ladei_tree_group **groups, const lade_graph_function *function) {
+  for (ladei_tree_group **link = groups; *link != NULL;) {
+    ladei_tree_group *group = *link;
+    if (group->instance->function != function || group->count > 0) {
+      link = &group->next;
+      continue;
+    }
+    *link = group->next;
+    free(group->buckets);
+    free(group);
+  }
+}
+
+static void function_remove(lade_graph_tree *tree, lade_graph_function *function) {
+  ladei_tree_core *core = &tree->core;
+  function->removed = true;
+  function->nodes++;                              /* until all of it is looked at */
+  for (size_t i = 0; i < core->path.count; i++) { /* those in no list, too */
+    ladei_tree_node *node = core->path.entries[i].node;
+    bool own = core->path.entries[i].function == function;
+    if (node != NULL && (own || (node->parent != NULL && node->parent->doomed))) node->doomed = true;
+  }
+  doomed_evict(tree);
+  groups_drop(&core->roots, function);
+  for (ladei_tree_node *node = core->first_node; node != NULL; node = node->list_next)
+    groups_drop(&node->groups, function);
+  for (size_t i = 0; i < core->path.count; i++)
+    if (core->path.entries[i].node != NULL) groups_drop(&core->path.entries[i].node->groups, function);
+  function->nodes--;
+  ladei_tree_function_forget(function);
+}
+
+lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade_graph_function *function) {
+  if (function == NULL) return ladei_error_null(__func__, "function");
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  if (function_take_out(tree, function))
+    function_remove(tree, function);
+  else
+    status = ladei_error_argument(__func__, "function", "one of the tree", "%p", (void *)function);
+  ladei_tree_leave(tree);
+  return status;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+
+lade_status lade_graph_tree_step(lade_graph_tree *tree) {
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  tree->core.marks++;
+  ladei_tree_leave(tree);
+  return LADE_OK;
+}
+
+lade_status lade_graph_tree_backward_done(lade_graph_tree *tree) {
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  tree->core.pending = false;
+  ladei_tree_leave(tree);
+  return LADE_OK;
+}
+
+lade_status lade_graph_tree_fail_next(lade_graph_tree *tree, uint32_t faults) {
+  if ((faults & ~(uint32_t)(2 * LADE_GRAPH_FAULT_LAUNCH - 1)) != 0)
+    return ladei_error_argument(__func__, "faults", "LADE_GRAPH_FAULT_... flags only", "0x%x", faults);
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  tree->faults |= faults;
+  ladei_tree_leave(tree);
+  return LADE_OK;
+}
+
+lade_status lade_graph_tree_log_set(lade_graph_tree *tree, lade_graph_log log, void *user, lade_graph_log_level level) {
+  if ((unsigned)level > LADE_GRAPH_LOG_ALL)
+    return ladei_error_argument(__func__, "level", "a lade_graph_log_level", "%d", (int)level);
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  tree->log = log;
+  tree->log_user = user;
+  tree->log_level = log == NULL ? LADE_GRAPH_LOG_OFF : level;
+  tree->core.every_candidate = tree->log_level == LADE_GRAPH_LOG_ALL;
+  ladei_tree_leave(tree);
+  return LADE_OK;
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+static lade_status options_check(const lade_device_allocator *allocator, const lade_graph_tree_options *options) {
+  static const char call[] = "lade_graph_tree_create";
+  if ((options->flags & ~(uint32_t)LADE_GRAPH_TREE_FIXED_STATICS) != 0)
+    return ladei_error_argument(call, "options.flags", "LADE_GRAPH_TREE_... flags only", "0x%x", options->flags);
+  if (options->outside != NULL &&
+      (options->outside->runtime != allocator->runtime || options->outside->device != allocator->device))
+    return ladei_error_argument(call, "options.outside", "an allocator of the same runtime and device", "of device %d",
+                                options->outside->device);
+  if (allocator->backend->pool_begin == NULL || allocator->backend->checkpoint_get == NULL)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: backend %s has no private pools", call, allocator->backend->name);
+  if (allocator->runtime->ops->capture_begin == NULL)
+    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime %s has no graphs", call, allocator->runtime->ops->name);
+  return LADE_OK;
+}
+
+static void settings_take(lade_graph_tree *tree, const lade_graph_tree_options *options) {
+  enum { DEFAULT_RERECORDS = 128 };
+  ladei_tree_settings *settings = &tree->core.settings;
+  settings->warmups = options->warmups == 0 ? 1 : options->warmups == LADE_GRAPH_NONE ? 0 : options->warmups;
+  settings->max_nodes = options->max_nodes;
+  settings->max_rerecords = options->max_rerecords == 0                 ? DEFAULT_RERECORDS
+                            : options->max_rerecords == LADE_GRAPH_NONE ? 0
+                                                                        : options->max_rerecords;
+  settings->max_driver_bytes = options->max_driver_bytes;
+  settings->fixed_statics = (options->flags & LADE_GRAPH_TREE_FIXED_STATICS) != 0;
+  tree->before = options->before;
+  tree->after = options->after;
+  tree->hook_user = options->user;
+}
+
+static lade_status pool_take(lade_graph_tree *tree, lade_device_pool_id id) {
+  if (id.first == 0 && id.second == 0) return lade_device_pool_create(tree->allocator, NULL, &tree->pool);
+  tree->pool = id;
+  return lade_device_pool_retain(tree->allocator, id);
+}
+
+static lade_status stream_make(lade_graph_tree *tree) {
+  lade_stream stream = NULL;
+  lade_status status = lade_stream_create(tree->runtime, tree->device, &stream);
+  if (status != LADE_OK) return status;
+  status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &tree->stream);
+  if (status != LADE_OK) (void)lade_stream_destroy(tree->runtime, stream);
+  return status;
+}
+
+static void tree_free(lade_graph_tree *tree) {
+  ladei_tree_core_free(&tree->core);
+  ladei_tree_path_free(&tree->ending);
+  void *const rooms[] = {tree->inputs,  tree->destinations, (void *)tree->sources, tree->sizes, tree->classes,
+                         tree->carried, tree->kinds,        tree->carried_blocks,  tree->outs,  tree->values,
+                         tree->lost,    tree->lost_list,    tree->segments.list,   tree->noted};
+  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]);
+  ladei_condition_destroy(&tree->left);
+  ladei_lock_destroy(&tree->lock);
+  free(tree);
+}
+
+static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_options *options) {
+  lade_status status = ladei_runtime_acquire(tree->runtime);
+  if (status != LADE_OK) return status;
+  status = ladei_event_pool_create(tree->runtime, &tree->events);
+  if (status != LADE_OK) goto fail_runtime;
+  status = stream_make(tree);
+  if (status != LADE_OK) goto fail_events;
+  status = pool_take(tree, options->pool);
+  if (status != LADE_OK) goto fail_stream;
+  ladei_tree_blocks blocks = {0};
+  status = ladei_tree_pool_read(tree, &blocks);
+  free(blocks.list);
+  if (status != LADE_OK) goto fail_pool;
+  return LADE_OK;
+fail_pool:
+  (void)lade_device_pool_release(tree->allocator, tree->pool);
+fail_stream:
+  (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
+fail_events:
+  (void)ladei_event_pool_destroy(tree->events);
+fail_runtime:
+  ladei_runtime_release(tree->runtime);
+  return status;
+}
+
+lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_graph_tree_options *options,
+                                   lade_graph_tree **out) {
+  lade_graph_tree_options own;
+  if (allocator == NULL) return ladei_error_null(__func__, "allocator");
+  if (out == NULL) return ladei_error_null(__func__, "out");
+  lade_status status = ladei_runtime_check_process(allocator->runtime);
+  if (status == LADE_OK) status = ladei_options_read("lade_graph_tree_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = options_check(allocator, &own);
+  if (status != LADE_OK) return status;
+  lade_graph_tree *tree = calloc(1, sizeof *tree);
+  if (tree == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a tree", __func__);
+  tree->allocator = allocator;
+  tree->outside = own.outside != NULL ? own.outside : allocator;
+  tree->runtime = allocator->runtime;
+  tree->device = allocator->device;
+  ladei_lock_init(&tree->lock, LADEI_RANK_TREE);
+  ladei_condition_init(&tree->left);
+  ladei_tree_core_init(&tree->core, atomic_fetch_add_explicit(&trees_made, 1, memory_order_relaxed));
+  settings_take(tree, &own);
+  int cancellation = ladei_cancellation_hold();
+  status = tree_open(tree, &own);
+  ladei_cancellation_resume(cancellation);
+  if (status != LADE_OK) {
+    tree_free(tree);
+    return status;
+  }
+  *out = tree;
+  return LADE_OK;
+}
+
+/* ---- Destruction ------------------------------------------------------------------------------------------------- */
+
+/* With the lock, as the owner. Until no buffer is valid; false: there are some. */
+static bool buffers_await(lade_graph_tree *tree, bool wait) {
+  while (tree->core.slots.valid_count > 0 && wait) {
+    ladei_tree_leave_locked(tree);
+    ladei_lock_acquire(&tree->lock);
+    while (tree->owned || tree->core.slots.valid_count > 0) {
+      if (!tree->owned && tree->core.slots.valid_count == 0) break;
+      ladei_condition_wait(&tree->left, &tree->lock);
+    }
+    tree->owned = true;
+    tree->owner = ladei_thread_number();
+  }
+  return tree->core.slots.valid_count == 0;
+}
+
+/* The tree's stream is behind all runs then; of a lost device nothing is waited for. */
+static lade_status work_await(lade_graph_tree *tree, bool wait) {
+  lade_status status = ladei_tree_order_before(tree, &tree->stream);
+  if (status == LADE_OK) ladei_tree_order_commit(tree, &tree->stream);
+  if (status == LADE_OK)
+    status = wait ? ladei_stream_wait(tree->runtime, &tree->stream) : ladei_stream_ask(tree->runtime, &tree->stream);
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status;
+}
+
+static void functions_remove(lade_graph_tree *tree) {
+  while (tree->functions != NULL) {
+    lade_graph_function *function = tree->functions;
+    tree->functions = function->next;
+    function_remove(tree, function);
+  }
+}
+
+static lade_status tree_close(lade_graph_tree *tree) {
+  ladei_tree_path_leave(&tree->core, &tree->ending);
+  ladei_tree_ending_clear(tree);
+  tree->core.state = LADE_GRAPH_STATE_NONE;
+  functions_remove(tree);
+  (void)lade_device_stream_retire(tree->allocator, tree->stream.handle); /* where the device is lost, it does nothing */
+  (void)lade_device_pool_release(tree->allocator, tree->pool);
+  ladei_tree_order_forget(tree);
+  (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
+  (void)ladei_event_pool_destroy(tree->events);
+  ladei_runtime_release(tree->runtime);
+  return LADE_OK;
+}
+
+lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
+  if (tree == NULL) return LADE_OK;
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  ladei_lock_acquire(&tree->lock);
+  if (!buffers_await(tree, wait))
+    status =
+        ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
+  ladei_lock_release(&tree->lock);
+  if (status == LADE_OK) status = work_await(tree, wait);
+  if (status != LADE_OK) {
+    ladei_tree_leave(tree);
+  } else {
+    (void)tree_close(tree);
+    tree_free(tree);
+  }
+  ladei_cancellation_resume(cancellation);
+  return status;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool's memory: to have it in one piece, and to give back what no recording needs.
+ *
+ * A recording's work touches what its body was given, at every replay, also where that was freed again: node->used_ranges. What is
+ * alive in the path lies in ranges of recordings of the path, but for those that were evicted and for warm-ups: their storages are
+ * kept besides.
+ */
+#include <stdlib.h>
+
+#include "base/cancellation.h"
+#include "base/error.h"
+#include "graph/tree/tree.h"
+
+static lade_status segments_read(lade_graph_tree *tree) {
+  ladei_tree_blocks blocks = {0};
+  lade_status status = ladei_tree_pool_read(tree, &blocks);
+  free(blocks.list);
+  return status;
+}
+
+lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
+  if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
+  ladei_tree_routes routes;
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  status = ladei_tree_routes_begin(tree, false, &routes);
+  if (status == LADE_OK) {
+    void *block = NULL;
+    status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
+    ladei_tree_routes_end(tree, &routes);
+    if (status == LADE_OK) (void)lade_device_free(tree->allocator, block);
+  }
+  if (status == LADE_OK) status = segments_read(tree);
+  ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+/* ---- Trim -------------------------------------------------------------------------------------------------------- */
+
+static size_t node_ranges(const ladei_tree_node *node, lade_device_range *out) {
+  for (size_t i = 0; out != NULL && i < node->used_range_count; i++) out[i] = node->used_ranges[i];
+  return node->used_range_count;
+}
+
+/* `out` NULL: counts alone. */
+static size_t kept_ranges(const lade_graph_tree *tree, lade_device_range *out) {
+  const ladei_tree_path *path = &tree->core.path;
+  size_t count = 0;
+  for (const ladei_tree_node *node = tree->core.first_node; node != NULL; node = node->list_next)
+    count += node_ranges(node, out == NULL ? NULL : out + count);
+  for (size_t i = 0; i < path->count; i++)
+    if (path->entries[i].node != NULL && !path->entries[i].node->listed)
+      count += node_ranges(path->entries[i].node, out == NULL ? NULL : out + count);
+  for (size_t i = 0; i < path->row_count; i++) {
+    const ladei_tree_storage *storage = path->rows[i];
+    if (!ladei_tree_alive(storage) || storage->outside) continue;
+    if (out != NULL) out[count] = (lade_device_range){(void *)(uintptr_t)storage->address, storage->bytes};
+    count++;
+  }
+  return count;
+}
+
+static lade_status pool_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
+  lade_device_range *keep = calloc(kept_ranges(tree, NULL) + 1, sizeof *keep);
+  if (keep == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_graph_tree_trim: no memory for a list of ranges");
+  size_t count = kept_ranges(tree, keep);
+  /* The allocator asks the tree's stream about free memory: so it has to be behind all runs. */
+  lade_status status = ladei_tree_order_before(tree, &tree->stream);
+  if (status == LADE_OK) {
+    ladei_tree_order_commit(tree, &tree->stream);
+    status = lade_device_pool_trim(tree->allocator, tree->pool, keep, count, out_bytes);
+  }
+  free(keep);
+  return status;
+}
+
+lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  status = pool_trim(tree, out_bytes);
+  lade_status read = segments_read(tree);
+  if (status == LADE_OK) status = read;
+  ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The order of a tree's work on streams.
+ *
+ *   run 1 on s1    run 2 on s1    run 3 on s2: waits for s1, and for the streams noted since
+ *   warm-up on s2: s2 --event--> tree's stream: body --event--> s2
+ *
+ * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
+ * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
+ *     beside a run is behind `noted_waited`, and for the next one.
+ * O3  No call waits on the host.
+ * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/tree/tree.h"
+
+static bool same_stream(const ladei_stream *a, const ladei_stream *b) {
+  return a->context == b->context && a->id == b->id;
+}
+
+static lade_status event_on(lade_graph_tree *tree, const ladei_stream *stream, ladei_event **out) {
+  lade_status status = ladei_event_pool_acquire(tree->events, stream->context, out);
+  if (status != LADE_OK) return status;
+  status = ladei_tree_ops(tree)->event_record(tree->runtime->self, (*out)->handle, stream);
+  if (status != LADE_OK) ladei_event_pool_discard(tree->events, *out);
+  return status;
+}
+
+static lade_status event_wait(lade_graph_tree *tree, const ladei_stream *stream, const ladei_event *event) {
+  return ladei_tree_ops(tree)->stream_wait_event(tree->runtime->self, stream, event->handle);
+}
+
+lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to) {
+  ladei_event *event = NULL;
+  if (same_stream(from, to)) return LADE_OK;
+  lade_status status = event_on(tree, from, &event);
+  if (status != LADE_OK) return status;
+  status = event_wait(tree, to, event);
+  ladei_event_pool_release(tree->events, event);
+  return status;
+}
+
+/* What the next run waits for; notes that come later are for the one after it. */
+static size_t waited_take(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->lock);
+  ladei_event **end = &tree->gates_waited;
+  while (*end != NULL) end = &(*end)->next;
+  *end = tree->gates;
+  tree->gates = NULL;
+  size_t count = tree->noted_waited = tree->noted_count;
+  ladei_lock_release(&tree->lock);
+  return count;
+}
+
+static ladei_stream noted_at(lade_graph_tree *tree, size_t index) {
+  ladei_lock_acquire(&tree->lock);
+  ladei_stream noted = tree->noted[index];
+  ladei_lock_release(&tree->lock);
+  return noted;
+}
+
+lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  size_t noted_count = waited_take(tree);
+  for (ladei_event *gate = tree->gates_waited; gate != NULL && status == LADE_OK; gate = gate->next)
+    status = event_wait(tree, stream, gate);
+  if (status == LADE_OK && tree->last_event != NULL)
+    status = event_wait(tree, stream, tree->last_event);
+  else if (status == LADE_OK && tree->last.context != 0)
+    status = ladei_tree_order_between(tree, &tree->last, stream);
+  for (size_t i = 0; i < noted_count && status == LADE_OK; i++) {
+    ladei_stream noted = noted_at(tree, i);
+    status = ladei_tree_order_between(tree, &noted, stream);
+  }
+  return status == LADE_OK ? status : ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
+}
+
+void ladei_tree_order_forget(lade_graph_tree *tree) {
+  for (ladei_event *gate = tree->gates_waited, *next = NULL; gate != NULL; gate = next) {
+    next = gate->next;
+    ladei_event_pool_release(tree->events, gate);
+  }
+  tree->gates_waited = NULL;
+  if (tree->last_event != NULL) ladei_event_pool_release(tree->events, tree->last_event);
+  tree->last_event = NULL;
+}
+
+static void waited_forget(lade_graph_tree *tree) {
+  ladei_tree_order_forget(tree);
+  ladei_lock_acquire(&tree->lock);
+  tree->noted_count -= tree->noted_waited;
+  memmove(tree->noted, tree->noted + tree->noted_waited, tree->noted_count * sizeof *tree->noted);
+  tree->noted_waited = 0;
+  ladei_lock_release(&tree->lock);
+}
+
+void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream) {
+  if (tree->gates_waited != NULL || tree->last_event != NULL || tree->noted_waited > 0) waited_forget(tree);
+  tree->last = *stream;
+  if (stream->kind == LADEI_STREAM_PER_THREAD && event_on(tree, stream, &tree->last_event) != LADE_OK)
+    tree->last_event = NULL; /* then the stream itself is asked */
+}
+
+/* With the lock. */
+static bool note_room(lade_graph_tree *tree) {
+  if (tree->noted_count < tree->noted_capacity) return true;
+  size_t capacity = tree->noted_capacity * 2 + 8;
+  ladei_stream *grown = realloc(tree->noted, capacity * sizeof *grown);
+  if (grown == NULL) return false;
+  tree->noted = grown;
+  tree->noted_capacity = capacity;
+  return true;
+}
+
+lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *stream) {
+  lade_status status = LADE_OK;
+  ladei_event *gate = NULL;
+  bool own = stream->kind == LADEI_STREAM_PER_THREAD; /* no other thread may name it */
+  if (own) status = event_on(tree, stream, &gate);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&tree->lock);
+  if (own) {
+    gate->next = tree->gates;
+    tree->gates = gate;
+  } else {
+    size_t i = tree->noted_waited;
+    while (i < tree->noted_count && !same_stream(&tree->noted[i], stream)) i++;
+    if (i == tree->noted_count && note_room(tree))
+      tree->noted[tree->noted_count++] = *stream;
+    else if (i == tree->noted_count)
+      status = LADE_ERR_OUT_OF_HOST_MEMORY;
+  }
+  ladei_lock_release(&tree->lock);
+  if (status == LADE_OK) return status;
+  return ladei_error(status, 0, "graph tree: no memory for one more stream");
+}
+
+/* ---- Public ------------------------------------------------------------------------------------------------------ */
+
+/* The event covers what was queued on it. */
+static void stream_forget(lade_graph_tree *tree, const ladei_stream *stream, ladei_event *gate) {
+  if (same_stream(&tree->last, stream)) {
+    tree->last = (ladei_stream){0};
+    if (tree->last_event != NULL) ladei_event_pool_release(tree->events, tree->last_event);
+    tree->last_event = NULL;
+  }
+  ladei_lock_acquire(&tree->lock);
+  gate->next = tree->gates;
+  tree->gates = gate;
+  size_t kept = 0;
+  for (size_t i = 0; i < tree->noted_count; i++)
+    if (!same_stream(&tree->noted[i], stream)) tree->noted[kept++] = tree->noted[i];
+  tree->noted_count = kept;
+  if (tree->noted_waited > kept) tree->noted_waited = kept;
+  ladei_lock_release(&tree->lock);
+}
+
+lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream stream) {
+  ladei_stream resolved;
+  ladei_event *gate = NULL;
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
+  bool known = status == LADE_OK && tree->last.context != 0 && same_stream(&tree->last, &resolved);
+  ladei_lock_acquire(&tree->lock);
+  for (size_t i = 0; status == LADE_OK && i < tree->noted_count; i++)
+    known = known || same_stream(&tree->noted[i], &resolved);
+  ladei_lock_release(&tree->lock);
+  if (known) status = ladei_stream_uncaptured(tree->runtime, &resolved, __func__);
+  if (known && status == LADE_OK) status = event_on(tree, &resolved, &gate);
+  if (known && status == LADE_OK) stream_forget(tree, &resolved, gate);
+  ladei_tree_leave(tree);
+  return status;
+}

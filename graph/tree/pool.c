@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tree's pool: how allocations get there, what is in it, and how it is brought to the state behind a path.
+ *
+ * The thread that calls a body is routed to the pool whatever stream it names, so that a block for another stream, which no later
+ * recording could use again, is found (`foreign_segments`).
+ * Locks: the allocator's for a look at its heap. None of the tree's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/native/private_pool.h"
+#include "graph/tree/tree.h"
+
+/* ---- Routes ------------------------------------------------------------------------------------------------------ */
+
+lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out) {
+  *out = (ladei_tree_routes){0};
+  lade_status status = LADE_OK;
+  if (capture) {
+    status = lade_device_pool_begin(tree->allocator, tree->pool, &tree->stream.handle, 1);
+    out->capture = status == LADE_OK;
+  } else {
+    status = lade_device_scope_begin_streams(tree->allocator, tree->pool, &tree->stream.handle, 1, &out->scopes[0]);
+    out->scope_count = status == LADE_OK;
+  }
+  if (status == LADE_OK) {
+    status = lade_device_scope_begin_thread(tree->allocator, tree->pool, &out->scopes[out->scope_count]);
+    out->scope_count += status == LADE_OK;
+  }
+  if (status != LADE_OK) ladei_tree_routes_end(tree, out);
+  return status;
+}
+
+void ladei_tree_routes_end(lade_graph_tree *tree, ladei_tree_routes *routes) {
+  while (routes->scope_count > 0) (void)lade_device_scope_end(tree->allocator, routes->scopes[--routes->scope_count]);
+  if (!routes->capture) return;
+  (void)lade_device_pool_end(tree->allocator, tree->pool);
+  (void)lade_device_pool_release(tree->allocator, tree->pool); /* the tree's own use keeps it */
+  routes->capture = false;
+}
+
+/* ---- What is in it ----------------------------------------------------------------------------------------------- */
+
+typedef struct reading {
+  size_t segment_count, block_count;
+  size_t foreign;
+} reading;
+
+/* Both lists have room for what was counted before; NULL: to count. */
+static reading pool_walk(const lade_graph_tree *tree, lade_device_range *segments, lade_device_range *blocks) {
+  const ladei_device_heap *heap = &tree->allocator->heap;
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, tree->pool);
+  uint64_t key = ladei_device_stream_key(&tree->stream);
+  reading r = {0};
+  for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment)) {
+    if (pool == NULL || segment->pool->private_pool != pool) continue;
+    if (segments != NULL)
+      segments[r.segment_count] = (lade_device_range){(void *)(uintptr_t)segment->address, segment->size};
+    r.segment_count++;
+    r.foreign += segment->stream_key != key;
+    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
+         block = block->next) {
+      if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) continue;
+      if (blocks != NULL) blocks[r.block_count] = (lade_device_range){(void *)(uintptr_t)block->address, block->size};
+      r.block_count++;
+    }
+  }
+  return r;
+}
+
+lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out) {
+  ladei_lock *lock = &tree->allocator->lock;
+  ladei_lock_acquire(lock);
+  reading r = pool_walk(tree, NULL, NULL);
+  ladei_lock_release(lock);
+  /* Only the owner hands out blocks of the pool, and takes them back. */
+  lade_device_range *segments = calloc(r.segment_count + 1, sizeof *segments);
+  lade_device_range *blocks = calloc(r.block_count + 1, sizeof *blocks);
+  if (segments == NULL || blocks == NULL) {
+    free(segments);
+    free(blocks);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a list of %zu blocks", r.block_count);
+  }
+  ladei_lock_acquire(lock);
+  reading again = pool_walk(tree, NULL, NULL);
+  bool same = again.segment_count == r.segment_count && again.block_count == r.block_count;
+  if (same) (void)pool_walk(tree, segments, blocks);
+  ladei_lock_release(lock);
+  if (!same) {
+    free(segments);
+    free(blocks);
+    return ladei_error(LADE_ERR_BUSY, 0, "graph tree: another thread allocates from the tree's pool");
+  }
+  free(tree->segments.list);
+  tree->segments = (ladei_tree_segments){segments, r.segment_count};
+  tree->foreign_segments = r.foreign;
+  *out = (ladei_tree_blocks){blocks, r.block_count};
+  return LADE_OK;
+}
+
+bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes) {
+  const lade_device_range *list = tree->segments.list;
+  size_t low = 0, high = tree->segments.count; /* those from here on begin behind the range */
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if ((uint64_t)(uintptr_t)list[middle].address < address + bytes)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low > 0 && (uint64_t)(uintptr_t)list[low - 1].address + list[low - 1].bytes > address;
+}
+
+uint64_t ladei_tree_pool_peak(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->allocator->lock);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&tree->allocator->heap, tree->pool);
+  uint64_t peak = pool == NULL ? 0 : pool->reserved_bytes.peak;
+  ladei_lock_release(&tree->allocator->lock);
+  return peak;
+}
+
+uint64_t ladei_tree_pool_served(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->allocator->lock);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&tree->allocator->heap, tree->pool);
+  uint64_t served = pool == NULL ? 0 : pool->served;
+  ladei_lock_release(&tree->allocator->lock);
+  return served;
+}
+
+bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_device_range *out) {
+  ladei_device_heap *heap = &tree->allocator->heap;
+  bool found = false;
+  ladei_lock_acquire(&tree->allocator->lock);
+  const ladei_device_block *block = ladei_device_heap_find(heap, address);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, tree->pool);
+  if (block != NULL && pool != NULL && block->segment->pool->private_pool == pool &&
+      block->state == LADEI_DEVICE_HEAP_ALLOCATED) {
+    *out = (lade_device_range){(void *)(uintptr_t)block->address, block->size};
+    found = true;
+  }
+  ladei_lock_release(&tree->allocator->lock);
+  return found;
+}
+
+/* ---- Blocks of the path ------------------------------------------------------------------------------------------ */
+
+void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address) {
+  (void)lade_device_free(tree->allocator, (void *)(uintptr_t)address);
+}
+
+void ladei_tree_path_free_blocks(lade_graph_tree *tree, ladei_tree_path *path) {
+  for (size_t i = 0; i < path->row_count; i++) {
+    ladei_tree_storage *storage = path->rows[i];
+    if (storage == NULL || storage->outside || !storage->has_block) continue;
+    ladei_tree_block_free(tree, storage->address);
+    storage->has_block = false;
+  }
+}
+
+static int storage_compare(const void *a, const void *b) {
+  uint64_t x = (*(ladei_tree_storage *const *)a)->address;
+  uint64_t y = (*(ladei_tree_storage *const *)b)->address;
+  return (x > y) - (x < y);
+}
+
+/* Those alive, by address; one that several places have is there as often. */
+static size_t alive_storages(const ladei_tree_path *path, ladei_tree_storage **list) {
+  size_t count = 0;
+  for (size_t i = 0; i < path->row_count; i++)
+    if (ladei_tree_alive(path->rows[i])) list[count++] = path->rows[i];
+  if (count > 0) qsort(list, count, sizeof(ladei_tree_storage *), storage_compare);
+  return count;
+}
+
+lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_checkpoint *checkpoint) {
+  ladei_tree_path *path = &tree->core.path;
+  lade_device_restored *restored = NULL;
+  ladei_tree_storage **alive = calloc(path->row_count + 1, sizeof(ladei_tree_storage *));
+  if (alive == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a restore");
+  lade_status status = lade_device_checkpoint_set(tree->allocator, checkpoint, &restored);
+  if (status != LADE_OK) {
+    free(alive);
+    return status;
+  }
+  for (size_t i = 0; i < path->row_count; i++)
+    if (path->rows[i] != NULL && !path->rows[i]->outside) path->rows[i]->has_block = false;
+  size_t count = alive_storages(path, alive), next = 0;
+  for (size_t i = 0; i < restored->created_count; i++) {
+    uint64_t address = (uint64_t)(uintptr_t)restored->created[i];
+    while (next < count && alive[next]->address < address) next++;
+    if (next < count && alive[next]->address == address)
+      alive[next]->has_block = true;
+    else
+      ladei_tree_block_free(tree, address);
+  }
+  lade_device_restored_destroy(restored);
+  free(alive);
+  return LADE_OK;
+}
+
+/* ---- Checks ------------------------------------------------------------------------------------------------------ */
+
+static lade_status wrong(const char *what, uint64_t value, uint64_t expected) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "graph tree: %s is %llu; expected %llu", what, (unsigned long long)value,
+                     (unsigned long long)expected);
+}
+
+/* G1, G2 */
+static lade_status core_check(const ladei_tree_core *core) {
+  size_t valid = 0;
+  for (size_t chunk = 0; chunk < core->slots.chunk_count; chunk++) {
+    for (size_t i = 0; i < LADEI_TREE_SLOT_CHUNK; i++) {
+      const ladei_tree_slot *slot = &core->slots.chunks[chunk][i];
+      if (slot->storage == NULL) continue;
+      valid++;
+      uint64_t sum = 0;
+      for (const ladei_tree_slot *one = slot->storage->slots; one != NULL; one = one->next) sum += one->counts;
+      if (sum != slot->storage->counts) return wrong("the count of a storage", slot->storage->counts, sum);
+      if (slot->counts == 0) return wrong("the count of a valid buffer", 0, 1);
+    }
+  }
+  if (valid != core->slots.valid_count) return wrong("the number of valid buffers", core->slots.valid_count, valid);
+  if ((core->path.count == 0) != (core->state == LADE_GRAPH_STATE_NONE)) /* G5 */
+    return wrong("the state of a path", core->state, core->path.count);
+  return LADE_OK;
+}
+
+static lade_status blocks_check(const lade_graph_tree *tree, const ladei_tree_blocks *blocks) {
+  const ladei_tree_core *core = &tree->core;
+  ladei_tree_storage **alive = calloc(core->path.row_count + 1, sizeof(ladei_tree_storage *));
+  if (alive == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a check");
+  size_t places = alive_storages(&core->path, alive), count = 0;
+  for (size_t i = 0; i < places; i++)
+    if (i == 0 || alive[i] != alive[count - 1]) alive[count++] = alive[i];
+  lade_status status = LADE_OK;
+  bool owned = core->state == LADE_GRAPH_STATE_WARMUP || core->state == LADE_GRAPH_STATE_RECORDING;
+  if (count != core->path.alive) status = wrong("the number of memories alive in the path", core->path.alive, count);
+  if (status == LADE_OK && blocks->count != (owned ? count : 0)) /* T2 */
+    status = wrong("the number of blocks handed out of the pool", blocks->count, owned ? count : 0);
+  for (size_t i = 0; i < count && status == LADE_OK; i++) {
+    if (alive[i]->has_block != owned) status = wrong("whether a memory of the path has a block", !owned, owned);
+    if (owned && (uint64_t)(uintptr_t)blocks->list[i].address != alive[i]->address)
+      status =
+          wrong("the address of a block of the pool", (uint64_t)(uintptr_t)blocks->list[i].address, alive[i]->address);
+  }
+  free(alive);
+  return status;
+}
+
+lade_status ladei_tree_check(lade_graph_tree *tree) {
+  ladei_tree_blocks blocks = {0};
+  lade_status status = core_check(&tree->core);
+  if (status == LADE_OK) status = ladei_tree_pool_read(tree, &blocks);
+  if (status == LADE_OK) status = blocks_check(tree, &blocks);
+  free(blocks.list);
+  return status;
+}

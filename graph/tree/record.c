@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recordings.
+ *
+ *   [checkpoint of the pool, for the way back] --> path leaves --> [eviction] --> [restore]
+ *     --> inputs' blocks, capture of the body --> graph --> outputs settled, everything else freed --> checkpoint
+ *     --> inputs copied, launch --> commit
+ *
+ * Capturing runs nothing. So until inputs are copied no byte that is valid has changed, and all can be as before: counts come back,
+ * a path that has left returns, and the pool is set to what it was. Where that cannot be done, for lack of memory, the path goes
+ * on as if it had been replayed, whose memory needs no blocks; a path that ended in warm-ups stays ended.
+ *
+ * C1  A node is listed, and its group counts, when nothing can fail any more.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/tree/tree.h"
+
+static const char call_name[] = "lade_graph_tree_run";
+
+/* ---- Way back ---------------------------------------------------------------------------------------------------- */
+
+/* Blocks of the pool as before the run. */
+static void pool_return(ladei_tree_run *run) {
+  lade_graph_tree *tree = run->tree;
+  ladei_tree_core *core = &tree->core;
+  bool owned = core->state == LADE_GRAPH_STATE_RECORDING || core->state == LADE_GRAPH_STATE_WARMUP;
+  if (owned && ladei_tree_pool_restore(tree, run->before) == LADE_OK) return;
+  ladei_tree_path_free_blocks(tree, &core->path);
+  if (!owned) return;
+  assert(core->state == LADE_GRAPH_STATE_RECORDING ||
+         run->plan.ended != LADE_GRAPH_ENDED_NOT); /* no recording follows a warm-up */
+  if (core->state == LADE_GRAPH_STATE_RECORDING) {
+    core->state = LADE_GRAPH_STATE_EXECUTION;
+    return;
+  }
+  ladei_lock_acquire(&tree->lock);
+  ladei_tree_path_leave(core, &tree->ending);
+  ladei_lock_release(&tree->lock);
+  core->state = LADE_GRAPH_STATE_NONE;
+  run->end_open = true;
+  ladei_tree_end_commit(run);
+}
+
+static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool end_stands) {
+  lade_graph_tree *tree = run->tree;
+  lade_error error;
+  ladei_error_save(&error);
+  ladei_tree_context_free_locals(context);
+  ladei_tree_outs_drop(run);
+  ladei_tree_context_takes_return(context);
+  if (run->end_open && end_stands) {
+    ladei_tree_end_commit(run);
+  } else if (run->end_open) {
+    ladei_lock_acquire(&tree->lock);
+    ladei_tree_path_return(&tree->core, &tree->ending);
+    ladei_lock_release(&tree->lock);
+    run->end_open = false;
+    tree->core.state = run->was;
+    tree->core.pending = run->was_pending;
+    pool_return(run);
+    if (tree->core.path.count > 0) run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  } else {
+    pool_return(run);
+  }
+  ladei_error_restore(&error);
+}
+
+/* ---- Capture ----------------------------------------------------------------------------------------------------- */
+
+static lade_status capture(ladei_tree_run *run, lade_graph_context *context, ladei_graph *out) {
+  lade_graph_tree *tree = run->tree;
+  const lade_runtime_ops *ops = ladei_tree_ops(tree);
+  lade_status status = ladei_tree_context_inputs(context);
+  if (status == LADE_OK) status = ops->capture_begin(tree->runtime->self, &tree->stream, LADEI_CAPTURE_THREAD_LOCAL);
+  if (status != LADE_OK) return status;
+  status = ladei_tree_context_call(context);
+  lade_error error;
+  ladei_error_save(&error);
+  ladei_graph graph = NULL;
+  lade_status ended = ops->capture_end(tree->runtime->self, &tree->stream, &graph);
+  if (status == LADE_OK && ended != LADE_OK)
+    return ladei_error_prefix(ended, "%s: the body of function %s: ", call_name, run->function->name);
+  if (status != LADE_OK && ended == LADE_OK) (void)ops->graph_destroy(tree->runtime->self, graph);
+  if (status != LADE_OK) ladei_error_restore(&error);
+  *out = graph;
+  return status;
+}
+
+static lade_status record_body(ladei_tree_run *run, lade_graph_context *context, ladei_graph *out) {
+  ladei_tree_routes routes;
+  lade_status status = ladei_tree_routes_begin(run->tree, true, &routes);
+  if (status != LADE_OK) return status;
+  status = capture(run, context, out);
+  ladei_tree_routes_end(run->tree, &routes);
+  lade_error error;
+  ladei_error_save(&error);
+  lade_status left = ladei_tree_context_leftovers(context);
+  if (status == LADE_OK && left != LADE_OK) {
+    ladei_error_save(&error);
+    (void)ladei_tree_ops(run->tree)->graph_destroy(run->tree->runtime->self, *out);
+  }
+  if (status != LADE_OK || left != LADE_OK) ladei_error_restore(&error);
+  return status != LADE_OK ? status : left;
+}
+
+/* The graph is gone then; *driver_bytes: what of the device's memory the driver took for it. */
+static lade_status instantiate(ladei_tree_run *run, ladei_graph graph, ladei_graph_exec *out, uint64_t *driver_bytes) {
+  lade_graph_tree *tree = run->tree;
+  const lade_runtime_ops *ops = ladei_tree_ops(tree);
+  size_t before = 0, after = 0, total = 0;
+  lade_status status = LADE_OK;
+  if ((run->faults & LADE_GRAPH_FAULT_INSTANTIATE) != 0)
+    status = ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: instantiate", call_name);
+  bool measured = ops->memory_info(tree->runtime->self, tree->device, &before, &total) == LADE_OK;
+  if (status == LADE_OK) status = ops->graph_instantiate(tree->runtime->self, graph, out);
+  measured = measured && ops->memory_info(tree->runtime->self, tree->device, &after, &total) == LADE_OK;
+  *driver_bytes = measured && before > after ? before - after : 0;
+  lade_error error;
+  ladei_error_save(&error);
+  (void)ops->graph_destroy(tree->runtime->self, graph);
+  ladei_error_restore(&error);
+  return status;
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------------------ */
+
+/* What was alive before the body, and what of that is dead now. */
+typedef struct liveness {
+  lade_graph_position *before;
+  uint32_t before_count;
+} liveness;
+
+static bool liveness_take(const lade_graph_tree *tree, liveness *out) {
+  out->before = calloc(tree->core.path.row_count + 1, sizeof *out->before);
+  if (out->before == NULL) return false;
+  out->before_count = ladei_tree_path_alive_list(&tree->core.path, out->before);
+  return true;
+}
+
+/* Positions of a list that are dead; `to` NULL: counts alone. */
+static uint32_t dead_list(const ladei_tree_path *path, const lade_graph_position *list, uint32_t count,
+                          lade_graph_position *to) {
+  uint32_t dead = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    if (ladei_tree_alive(ladei_tree_path_at(path, list[i]))) continue;
+    if (to != NULL) to[dead] = list[i];
+    dead++;
+  }
+  return dead;
+}
+
+static bool out_in_row(const ladei_tree_out *out) {
+  return out->kind == LADE_GRAPH_OUTPUT_NEW || out->kind == LADE_GRAPH_OUTPUT_SAME ||
+         out->kind == LADE_GRAPH_OUTPUT_PRIOR;
+}
+
+static void node_inputs_fill(const ladei_tree_run *run, const lade_graph_context *context, ladei_tree_node *node) {
+  for (uint32_t i = 0; i < node->input_count; i++) {
+    const ladei_tree_input *input = &run->call.inputs[i];
+    bool copied = input->class == LADE_GRAPH_CLASS_COPIED;
+    node->inputs[i] = (ladei_tree_node_input){
+        .address = copied ? context->inputs[i].address : input->address, .bytes = input->bytes, .class = input->class};
+  }
+}
+
+static void node_outputs_fill(const ladei_tree_run *run, ladei_tree_node *node) {
+  for (uint32_t i = 0; i < node->output_count; i++) {
+    const ladei_tree_out *out = &run->tree->outs[i];
+    node->outputs[i] = (ladei_tree_node_output){out->address, out->bytes,  out->block,   out->block_bytes,
+                                                out->kind,    out->source, out->position};
+  }
+}
+
+/* `dead_before`: of the parent's `after`, which were dead before the body. */
+static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context *context, const liveness *live,
+                                  const ladei_tree_positions *dead_before) {
+  const ladei_tree_path *path = &run->tree->core.path;
+  uint32_t outputs = run->function->output_count, own = 0;
+  for (uint32_t i = 0; i < outputs; i++) own += out_in_row(&run->tree->outs[i]);
+  uint32_t dead_after = dead_list(path, live->before, live->before_count, NULL);
+  uint32_t after = ladei_tree_path_alive_list(path, NULL) + own;
+  ladei_tree_node *node = ladei_tree_node_make(run->call.instance, (uint32_t)run->call.count, outputs,
+                                               dead_before->count, dead_after, after);
+  if (node == NULL) return NULL;
+  node->parent = ladei_tree_current(&run->tree->core);
+  node->depth = (uint32_t)path->count;
+  if (dead_before->count > 0)
+    memcpy(node->dead_before.list, dead_before->list, dead_before->count * sizeof *dead_before->list);
+  (void)dead_list(path, live->before, live->before_count, node->dead_after.list);
+  uint32_t count = ladei_tree_path_alive_list(path, node->after.list);
+  for (uint32_t i = 0; i < outputs; i++)
+    if (out_in_row(&run->tree->outs[i])) node->after.list[count++] = (lade_graph_position){node->depth, i};
+  node_inputs_fill(run, context, node);
+  node_outputs_fill(run, node);
+  node->hash = ladei_tree_hash(&run->tree->core, &run->call);
+  node->alone_bytes = context->alone_peak;
+  return node;
+}
+
+/* Those that the parent's recording left alive and that are dead now. */
+static bool dead_before_take(const lade_graph_tree *tree, ladei_tree_positions *out) {
+  const ladei_tree_node *parent = ladei_tree_current(&tree->core);
+  *out = (ladei_tree_positions){NULL, 0};
+  if (parent == NULL) return true;
+  out->list = calloc((size_t)parent->after.count + 1, sizeof *out->list);
+  if (out->list == NULL) return false;
+  out->count = dead_list(&tree->core.path, parent->after.list, parent->after.count, out->list);
+  return true;
+}
+
+static int range_compare(const void *a, const void *b) {
+  uint64_t x = (uint64_t)(uintptr_t)((const lade_device_range *)a)->address;
+  uint64_t y = (uint64_t)(uintptr_t)((const lade_device_range *)b)->address;
+  return (x > y) - (x < y);
+}
+
+static size_t ranges_merge(lade_device_range *ranges, size_t count) {
+  size_t kept = 0;
+  if (count > 0) qsort(ranges, count, sizeof *ranges, range_compare);
+  for (size_t i = 0; i < count; i++) {
+    const char *begin = ranges[i].address;
+    if (kept > 0 && begin <= (const char *)ranges[kept - 1].address + ranges[kept - 1].bytes) {
+      size_t end = (size_t)(begin - (const char *)ranges[kept - 1].address) + ranges[i].bytes;
+      if (end > ranges[kept - 1].bytes) ranges[kept - 1].bytes = end;
+    } else {
+      ranges[kept++] = ranges[i];
+    }
+  }
+  return kept;
+}
+
+/* What the graph's work may touch: what the body was given, or where it allocated by itself, too, all of the pool. */
+static bool node_ranges_take(ladei_tree_run *run, lade_graph_context *context, ladei_tree_node *node, bool exact) {
+  const ladei_tree_segments *segments = &run->tree->segments;
+  const lade_device_range *from = exact ? context->ranges : segments->list;
+  size_t count = exact ? ranges_merge(context->ranges, context->range_count) : segments->count;
+  node->used_ranges = calloc(count + 1, sizeof *node->used_ranges);
+  if (node->used_ranges == NULL) return false;
+  if (count > 0) memcpy(node->used_ranges, from, count * sizeof *from);
+  node->used_range_count = count;
+  node->metadata_bytes += (count + 1) * sizeof *node->used_ranges;
+  return true;
+}
+
+/* ---- Recording --------------------------------------------------------------------------------------------------- */
+
+static void node_discard(lade_graph_tree *tree, ladei_tree_node *node) {
+  lade_error error;
+  ladei_error_save(&error);
+  ladei_tree_node_forget(tree, node);
+  ladei_error_restore(&error);
+}
+
+static lade_status no_memory(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a recording", call_name);
+}
+
+/* Of what was captured. */
+static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_graph graph, uint64_t served,
+                              ladei_tree_node **out) {
+  lade_graph_tree *tree = run->tree;
+  ladei_graph_exec exec = NULL;
+  uint64_t driver_bytes = 0;
+  ladei_tree_positions dead_before;
+  liveness live = {NULL, 0};
+  lade_status status = instantiate(run, graph, &exec, &driver_bytes);
+  if (status != LADE_OK)
+    return ladei_error_prefix(status, "%s: the graph of function %s: ", call_name, run->function->name);
+  bool room = dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
+  ladei_tree_node *node = NULL;
+  if (room) {
+    ladei_tree_context_settle(context);
+    node = node_make(run, context, &live, &dead_before);
+  }
+  free(dead_before.list);
+  free(live.before);
+  if (node == NULL || !node_ranges_take(run, context, node, context->range_count == served)) {
+    if (node != NULL) ladei_tree_node_free(node);
+    (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, exec);
+    return no_memory();
+  }
+  node->exec = exec;
+  node->driver_bytes = driver_bytes;
+  *out = node;
+  return LADE_OK;
+}
+
+/* The pool as it is behind the recording. False: it cannot be had, and the recording is a warm-up. */
+static bool checkpoint_take(ladei_tree_run *run, ladei_tree_node *node) {
+  lade_graph_tree *tree = run->tree;
+  bool failed = (run->faults & LADE_GRAPH_FAULT_CHECKPOINT_GET) != 0 ||
+                lade_device_checkpoint_get(tree->allocator, tree->pool, &node->checkpoint) != LADE_OK;
+  if (failed) tree->stats.checkpoints_failed++;
+  return !failed;
+}
+
+static void driver_limit_keep(lade_graph_tree *tree) {
+  uint64_t most = tree->core.settings.max_driver_bytes;
+  while (most > 0 && tree->core.driver_bytes > most) {
+    ladei_tree_node *leaf = ladei_tree_leaf(&tree->core, true);
+    if (leaf == NULL) return;
+    ladei_tree_node_evict(tree, leaf);
+    tree->stats.evictions++;
+  }
+}
+
+static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree_group *group, bool listed) {
+  lade_graph_tree *tree = run->tree;
+  if (run->end_open) ladei_tree_end_commit(run);
+  tree->stats.recordings++;
+  if (!listed) { /* its launch is under way; the exec goes behind it */
+    node_discard(tree, node);
+    ladei_tree_commit(run, NULL, LADE_GRAPH_STATE_WARMUP);
+    return;
+  }
+  node->id = tree->core.next_node++;
+  node->used = tree->core.runs;
+  ladei_tree_node_list(&tree->core, node, group);
+  tree->metadata_bytes += node->metadata_bytes;
+  tree->alone_bytes += node->alone_bytes;
+  tree->checkpoint_blocks += node->checkpoint_blocks;
+  ladei_tree_commit(run, node, LADE_GRAPH_STATE_RECORDING);
+  driver_limit_keep(tree);
+}
+
+static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
+  lade_graph_tree *tree = run->tree;
+  lade_graph_context context;
+  ladei_graph graph = NULL;
+  ladei_tree_node *node = NULL;
+  bool end_stands = false;
+  lade_status status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_RECORD, tree->stream.handle);
+  if (status == LADE_OK) {
+    uint64_t served = ladei_tree_pool_served(tree);
+    status = record_body(run, &context, &graph);
+    served = ladei_tree_pool_served(tree) - served;
+    if (status == LADE_OK) status = node_build(run, &context, graph, served, &node);
+  }
+  bool listed = status == LADE_OK && checkpoint_take(run, node);
+  if (status == LADE_OK) {
+    end_stands = run->may_have_queued = true;
+    status = ladei_tree_copy_inputs(run, node);
+    if (status == LADE_OK) status = ladei_tree_launch(run, node);
+  }
+  if (status == LADE_OK) {
+    record_commit(run, node, group, listed);
+  } else {
+    if (node != NULL) node_discard(tree, node);
+    record_undo(run, &context, end_stands);
+  }
+  ladei_tree_context_close(&context);
+  return status;
+}
+
+/* What must not fail later: the group with room for one more, and the way back. */
+static lade_status record_prepare(ladei_tree_run *run, ladei_tree_group **out) {
+  lade_graph_tree *tree = run->tree;
+  ladei_tree_node *behind = run->plan.ended != LADE_GRAPH_ENDED_NOT ? NULL : ladei_tree_current(&tree->core);
+  *out = ladei_tree_group_make(&tree->core, behind, run->call.instance);
+  if (*out == NULL || !ladei_tree_group_reserve(&tree->core, *out)) return no_memory();
+  return LADE_OK;
+}
+
+lade_status ladei_tree_record(ladei_tree_run *run) {
+  lade_graph_tree *tree = run->tree;
+  ladei_tree_group *group = NULL;
+  lade_graph_ended ended = run->plan.ended;
+  bool owned = run->was == LADE_GRAPH_STATE_RECORDING || run->was == LADE_GRAPH_STATE_WARMUP;
+  run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  if (owned && lade_device_checkpoint_get(tree->allocator, tree->pool, &run->before) != LADE_OK) {
+    run->plan.ended = ended;
+    return ladei_tree_eager(run, LADE_GRAPH_REASON_CHECKPOINT); /* without a way back nothing is recorded */
+  }
+  run->plan.ended = ended;
+  lade_status status = record_prepare(run, &group);
+  if (status != LADE_OK) run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  if (status == LADE_OK && ended != LADE_GRAPH_ENDED_NOT) {
+    status = ladei_tree_path_end(run);
+    if (status != LADE_OK) run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  }
+  if (status == LADE_OK && run->plan.evict != NULL) {
+    run->evicted = run->plan.evict->id;
+    tree->stats.evictions++;
+    ladei_tree_node_evict(tree, run->plan.evict);
+  }
+  if (status == LADE_OK && run->plan.counts) group->rerecords++;
+  if (status == LADE_OK && run->plan.restore && ladei_tree_restore(run) != LADE_OK)
+    status = ladei_tree_eager(run, LADE_GRAPH_REASON_CHECKPOINT);
+  else if (status == LADE_OK)
+    status = record_run(run, group);
+  lade_device_checkpoint_destroy(run->before);
+  run->before = NULL;
+  return status;
+}

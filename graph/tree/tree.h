@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A graph tree as the files of graph/tree see it, and one run on its way.
+ *
+ *   life.c     creation, destruction, functions, steps; who has the tree to himself
+ *   buffers.c  buffers: any thread
+ *   call.c     checks of a call
+ *   run.c      a run: decides (core/), ends a path, acts, commits
+ *   body.c     a body's context, and what became of its memory
+ *   record.c   recordings: capture, checkpoint, roll-back
+ *   order.c    streams: what a run waits for, forks and joins
+ *   pool.c     the private pool: routes, restores, what is in it
+ *   report.c   state, counters, dumps, checks
+ *   memory.c   reserve, trim
+ *
+ * Who may do what. A thread that runs a function, or changes the tree otherwise, is its *owner*: `owned` is set, others wait. Only
+ * the owner calls driver, allocator and bodies, with no lock held, and changes the core. What other threads read meanwhile (slots,
+ * and whether their storages are lost) it changes under the lock. A release or retain by another thread is noted in its slot, and
+ * the owner applies it when it leaves; without an owner the thread itself becomes one for that.
+ *
+ * T1  Without an owner no slot has anything queued, and no takes.
+ * T2  In NONE and EXECUTION no block of the pool is handed out; else exactly those of the storages of the path that are alive.
+ * T3  State, path, lists and handles change when nothing can fail any more. What is done before can be undone (record.c), or is said to
+ *     stand where a run fails (lade_graph_tree_run).
+ * T4  What runs on a stream is ordered behind everything that ran before (order.c).
+ * Locks: tree->lock (LADEI_RANK_TREE) guards what is said above. No driver call, no call of the allocator and no callback under it.
+ */
+#ifndef LADE_GRAPH_TREE_TREE_H
+#define LADE_GRAPH_TREE_TREE_H
+
+#include "base/lock.h"
+#include "graph/core/core.h"
+#include "runtime/event_pool.h"
+#include "runtime/ops.h"
+
+/* What is known of the pool's segments; by address. */
+typedef struct ladei_tree_segments {
+  lade_device_range *list;
+  size_t count;
+} ladei_tree_segments;
+
+/* An output on its way. */
+typedef struct ladei_tree_out {
+  uint32_t kind;    /* lade_graph_output_kind */
+  uint32_t source;  /* as in ladei_tree_node_output */
+  uint64_t address; /* or the number */
+  uint64_t bytes;
+  uint64_t block;
+  uint64_t block_bytes;
+  lade_graph_position position;
+  ladei_tree_storage *storage; /* NULL: none */
+  bool counted;                /* a count and a reference of the storage are this output's */
+  /* As the body named it. */
+  uint32_t named; /* ladei_tree_named */
+  uint32_t index; /* of the local or the input */
+} ladei_tree_out;
+
+typedef enum ladei_tree_named {
+  LADEI_TREE_NAMED_NOT,
+  LADEI_TREE_NAMED_LOCAL,
+  LADEI_TREE_NAMED_INPUT,
+  LADEI_TREE_NAMED_OLDER,
+  LADEI_TREE_NAMED_OUTSIDE,
+  LADEI_TREE_NAMED_INTEGER,
+} ladei_tree_named;
+
+typedef struct ladei_tree_lost_slot {
+  ladei_tree_slot *slot;
+  lade_graph_lost lost;
+  uint64_t serial;
+} ladei_tree_lost_slot;
+
+struct lade_graph_tree {
+  /* Constant. */
+  lade_runtime *runtime;
+  lade_device_allocator *allocator, *outside;
+  int device;
+  lade_device_pool_id pool;
+  ladei_stream stream;
+  ladei_event_pool *events;
+  lade_graph_hook before, after;
+  void *hook_user;
+
+  ladei_lock lock;
+  ladei_condition left; /* the owner has left, or a buffer is gone */
+  bool owned;
+  bool suspended;
+  uint64_t owner; /* thread */
+  ladei_tree_slot *queue;
+
+  /* The owner's. */
+  ladei_tree_core core;
+  ladei_tree_path ending; /* a path that has left the core, and whose end may be taken back */
+  lade_graph_function *functions;
+  ladei_tree_segments segments;
+  uint64_t foreign_segments;   /* of the pool, for other streams than the tree's */
+  ladei_tree_storage *garbage; /* without counts, whose block is to be freed */
+  uint32_t faults;             /* of the next run */
+  bool no_copy_batch;
+  lade_graph_log log;
+  void *log_user;
+  lade_graph_log_level log_level;
+  lade_graph_tree_stats stats;
+  uint64_t metadata_bytes, alone_bytes, checkpoint_blocks; /* of listed recordings */
+
+  /* order.c */
+  ladei_stream last;         /* of the last run; context 0: none */
+  ladei_event *last_event;   /* covers it, where the stream cannot be asked later */
+  ladei_event *gates;        /* of streams that cannot be asked later. Guard: lock, as of those of `noted` */
+  ladei_event *gates_waited; /* that the run under way waits for; the owner's */
+  ladei_stream *noted;
+  size_t noted_count, noted_capacity;
+  size_t noted_waited; /* the first so many: for the run under way */
+
+  /* Room for a call of any function. */
+  size_t input_room, output_room;
+  ladei_tree_input *inputs;
+  void **destinations;
+  const void **sources;
+  size_t *sizes;
+  uint32_t *classes, *carried, *kinds;
+  void **carried_blocks;
+  ladei_tree_out *outs;
+  lade_graph_value *values;
+  ladei_tree_lost_slot *lost;
+  size_t lost_count, lost_room;
+  lade_graph_lost *lost_list;
+};
+
+/* One run. */
+typedef struct ladei_tree_run {
+  lade_graph_tree *tree;
+  lade_graph_function *function;
+  ladei_tree_call call;
+  ladei_tree_plan plan;
+  ladei_stream stream;  /* the caller's */
+  bool may_have_queued; /* work was queued, or nearly */
+  bool has_carried;     /* tree->carried_blocks are the run's */
+  bool end_open;        /* the path has left, and its end can be taken back */
+  lade_graph_state was; /* before the run */
+  bool was_pending;
+  bool did_restore;
+  lade_device_checkpoint *before; /* of the pool, for a roll-back */
+  int64_t evicted;
+  uint32_t reason; /* of an eager run */
+  uint32_t faults;
+  lade_graph_value *outputs;
+  size_t out_count;
+} ladei_tree_run;
+
+/* ---- life.c ------------------------------------------------------------------------------------------------------ */
+
+/* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree. */
+lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
+/* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
+lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
+/* Applies what is queued, frees what has no counts. */
+void ladei_tree_leave(lade_graph_tree *tree);
+void ladei_tree_leave_locked(lade_graph_tree *tree); /* with the lock, which is released */
+/* The block of a storage without counts, if it has one, is freed when the owner leaves. With the lock. */
+void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage);
+/* Destroys a recording that is in no list and no path, and is followed by none; and those before it for which that is so then. */
+void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node);
+void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node);
+void ladei_tree_function_forget(lade_graph_function *function);
+/* Drops a path that has left the core. */
+void ladei_tree_ending_clear(lade_graph_tree *tree);
+static inline const lade_runtime_ops *ladei_tree_ops(const lade_graph_tree *tree) { return tree->runtime->ops; }
+
+/* ---- call.c ------------------------------------------------------------------------------------------------------ */
+
+/* Reads the inputs into tree->inputs and counts takes; on failure nothing is left. `instance` comes later. */
+lade_status ladei_tree_call_read(lade_graph_tree *tree, lade_graph_function *function, const lade_graph_call *call,
+                                 ladei_tree_call *out);
+void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call);
+/* LADE_ERR_OVERWRITTEN or LADE_ERR_FOREIGN_POINTER in words. */
+lade_status ladei_tree_buffer_error(const lade_graph_tree *tree, const char *call, lade_graph_buffer buffer,
+                                    ladei_tree_found found, const ladei_tree_slot *slot, bool known);
+/* The instance of a key, made where there is none. */
+lade_status ladei_tree_instance_get(lade_graph_function *function, const lade_graph_call *call,
+                                    ladei_tree_instance **out);
+
+/* ---- body.c ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ladei_tree_local {
+  uint64_t address, bytes;
+  ladei_tree_storage *storage; /* of the output that has it */
+  bool freed;
+  bool is_output;
+  bool adopted; /* of lade_device_alloc() */
+} ladei_tree_local;
+
+typedef struct ladei_tree_body_input {
+  uint64_t address;            /* where the body finds it */
+  uint64_t block;              /* recordings: of the pool, of a copied one; 0: none, or freed */
+  ladei_tree_storage *storage; /* of an output that has the copy */
+  bool dropped, is_output;
+  bool given_up; /* its take is done */
+} ladei_tree_body_input;
+
+struct lade_graph_context {
+  ladei_tree_run *run;
+  lade_graph_stage stage;
+  lade_stream stream;
+  ladei_tree_local *locals;
+  size_t local_count, local_capacity;
+  uint32_t *table; /* by address: index + 1 */
+  size_t table_count;
+  ladei_tree_body_input *inputs;
+  uint64_t alone_bytes, alone_peak;
+  lade_device_range *ranges; /* of the pool, that were handed out so far */
+  size_t range_count, range_capacity;
+};
+
+lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run *run, lade_graph_stage stage,
+                                    lade_stream stream);
+void ladei_tree_context_close(lade_graph_context *context);
+/* Recordings: memory of the pool for the copied inputs. */
+lade_status ladei_tree_context_inputs(lade_graph_context *context);
+/* Hooks and body; LADE_ERR_CALLBACK also for outputs that were not named. */
+lade_status ladei_tree_context_call(lade_graph_context *context);
+/* What is left in the pool that nobody knows; LADE_ERR_CALLBACK lists it, and it is freed. */
+lade_status ladei_tree_context_leftovers(lade_graph_context *context);
+/* Outputs get their kinds and counts, everything else is freed and given up. Cannot fail. */
+void ladei_tree_context_settle(lade_graph_context *context);
+/* Frees what the body has allocated and not freed. */
+void ladei_tree_context_free_locals(lade_graph_context *context);
+/* The counts of outputs go. */
+void ladei_tree_outs_drop(ladei_tree_run *run);
+/* Takes that were given up come back. */
+void ladei_tree_context_takes_return(lade_graph_context *context);
+void ladei_tree_give_up(ladei_tree_run *run, size_t input, bool free_block);
+
+/* ---- run.c, record.c --------------------------------------------------------------------------------------------- */
+
+/* A path that has left is lost. */
+void ladei_tree_end_commit(ladei_tree_run *run);
+/* Outputs become handles, and a node the current one. Cannot fail. */
+void ladei_tree_commit(ladei_tree_run *run, ladei_tree_node *node, lade_graph_state state);
+/* Copies inputs to where the node has them. */
+lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *node);
+lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node);
+/* Out of a path that ends: carries, frees its blocks, takes it out of the core. On failure all is as before. */
+lade_status ladei_tree_path_end(ladei_tree_run *run);
+/* The pool as it is behind the current node. On failure nothing has changed. */
+lade_status ladei_tree_restore(ladei_tree_run *run);
+lade_status ladei_tree_record(ladei_tree_run *run);
+lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason);
+
+/* ---- order.c ----------------------------------------------------------------------------------------------------- */
+
+/* The stream waits for all that ran before. */
+lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *stream);
+/* ... which is forgotten then: the stream has it. */
+void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream);
+/* `to` waits for what is queued on `from`. */
+lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to);
+/* The next run waits for what is queued on the stream by then. Any thread. */
+lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *stream);
+void ladei_tree_order_forget(lade_graph_tree *tree);
+
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ladei_tree_routes {
+  uint64_t scopes[2];
+  size_t scope_count;
+  bool capture;
+} ladei_tree_routes;
+
+/* The tree's stream and the thread allocate from the pool. */
+lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out);
+void ladei_tree_routes_end(lade_graph_tree *tree, ladei_tree_routes *routes);
+
+/* The pool as it is: blocks handed out by ascending address. */
+typedef struct ladei_tree_blocks {
+  lade_device_range *list;
+  size_t count;
+} ladei_tree_blocks;
+/* ... and the tree's list of segments. Caller frees out->list. */
+lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out);
+/* The most that the pool held from the driver. */
+uint64_t ladei_tree_pool_peak(lade_graph_tree *tree);
+/* Requests so far that were led to the pool. */
+uint64_t ladei_tree_pool_served(lade_graph_tree *tree);
+/* Whether a byte of the range lies in the pool. */
+bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes);
+/* The block handed out of the pool that the address lies in; false: none. */
+bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_device_range *out);
+/* Brings the pool to a checkpoint: storages of the path that are alive get their blocks, others are freed. */
+lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_checkpoint *checkpoint);
+/* Frees the blocks of the path's storages, by position. */
+void ladei_tree_path_free_blocks(lade_graph_tree *tree, ladei_tree_path *path);
+void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address);
+/* T2, and the core's invariants. */
+lade_status ladei_tree_check(lade_graph_tree *tree);
+
+#endif /* LADE_GRAPH_TREE_TREE_H */

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules of graph trees, one by one: the acceptance checks of the behaviour by number, and each criterion of a match. */
+#include "tests/graph/fixture.h"
+#include "tests/shim/lade_test.h"
+
+/* An output of 1 MiB with byte `value`. */
+#define MAKER(value)                                                                                                   \
+  { {{GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, (value)}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0 }
+/* An output that is a copy of the input. */
+#define COPIER                                                                                                         \
+  { {{GRAPH_ALLOC, 0, MIB}, {GRAPH_COPY, 0, 0}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0 }
+
+static lade_status run_again(graph_fixture *f, lade_graph_function *function, lade_graph_value *out) {
+  graph_fixture_step(f);
+  return graph_fixture_call(f, function, NULL, 0, out);
+}
+
+LADE_TEST(GraphRules, FirstWarmupThenRecordingThenReplay) { /* check 1 */
+  graph_fixture f;
+  graph_script script = MAKER(7);
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 1);
+  static const lade_graph_did dids[] = {LADE_GRAPH_DID_WARMUP, LADE_GRAPH_DID_RECORD, LADE_GRAPH_DID_REPLAY,
+                                        LADE_GRAPH_DID_REPLAY};
+  static const lade_graph_state states[] = {LADE_GRAPH_STATE_WARMUP, LADE_GRAPH_STATE_RECORDING,
+                                            LADE_GRAPH_STATE_EXECUTION, LADE_GRAPH_STATE_EXECUTION};
+  for (size_t i = 0; i < 4; i++) {
+    LADE_EXPECT_OK(run_again(&f, function, &out));
+    LADE_EXPECT_EQ_UINT(f.last.record.did, (unsigned)dids[i]);
+    LADE_EXPECT_EQ_UINT(graph_fixture_state(&f), (unsigned)states[i]);
+    graph_fixture_expect(&f, &out, 7);
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 1);
+  LADE_EXPECT_EQ_SIZE(script.calls, 2);
+  graph_fixture_close(&f);
+}
+
+/* Warms a function up and leaves nothing behind. */
+static void warm(graph_fixture *f, lade_graph_function *function, const lade_graph_value *inputs, size_t count) {
+  lade_graph_value outs[4];
+  graph_fixture_step(f);
+  LADE_EXPECT_OK(graph_fixture_call(f, function, inputs, count, outs));
+  LADE_EXPECT_EQ_UINT(f->last.record.did, LADE_GRAPH_DID_WARMUP);
+  for (size_t i = 0; i < f->last.record.output_count; i++)
+    if (outs[i].kind == LADE_GRAPH_BUFFER) graph_fixture_release(f, outs[i]);
+}
+
+LADE_TEST(GraphRules, BranchesShareTheTrunk) { /* check 2 */
+  graph_fixture f;
+  graph_script a = {{{GRAPH_ALLOC, 0, 30 * MIB}, {GRAPH_FILL, 0, 1}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  graph_script b = {{{GRAPH_ALLOC, 0, 40 * MIB}, {GRAPH_FILL, 0, 2}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  graph_script c = {{{GRAPH_ALLOC, 0, 40 * MIB}, {GRAPH_FILL, 0, 3}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *functions[3] = {graph_fixture_function(&f, &a, 0, NULL, 1),
+                                       graph_fixture_function(&f, &b, 0, NULL, 1),
+                                       graph_fixture_function(&f, &c, 0, NULL, 1)};
+  for (size_t i = 0; i < 3; i++) warm(&f, functions[i], NULL, 0);
+  lade_graph_value trunk, branch;
+  for (size_t round = 0; round < 6; round++) {
+    lade_graph_did did = round == 0 ? LADE_GRAPH_DID_RECORD : LADE_GRAPH_DID_REPLAY;
+    graph_fixture_step(&f);
+    graph_fixture_run(&f, functions[0], NULL, 0, &trunk, did);
+    graph_fixture_run(&f, functions[1 + round % 2], NULL, 0, &branch,
+                      round < 2 ? LADE_GRAPH_DID_RECORD : LADE_GRAPH_DID_REPLAY);
+    LADE_EXPECT_EQ_INT(f.last.record.restored, round == 1);
+    graph_fixture_expect(&f, &trunk, 1);
+    graph_fixture_expect(&f, &branch, (unsigned char)(2 + round % 2));
+    graph_fixture_release(&f, trunk);
+    graph_fixture_release(&f, branch);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 3);
+  LADE_EXPECT_LE_UINT(graph_fixture_stats(&f).pool_peak_bytes, 70 * MIB);
+  LADE_EXPECT_GE_UINT(graph_fixture_stats(&f).saved_bytes, 40 * MIB);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, EarlyDeathReplaysLateDeathIsASibling) { /* check 3 */
+  graph_fixture f;
+  graph_script a = MAKER(1), b = MAKER(2);
+  lade_graph_value out, second;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fb = graph_fixture_function(&f, &b, 0, NULL, 1);
+  warm(&f, fa, NULL, 0);
+  warm(&f, fb, NULL, 0);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, fa, NULL, 0, &out, LADE_GRAPH_DID_RECORD);
+  graph_fixture_release(&f, out);
+  graph_fixture_run(&f, fb, NULL, 0, &second, LADE_GRAPH_DID_RECORD); /* a root: nothing of the path was alive */
+  LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_DEAD);
+  graph_fixture_release(&f, second);
+  lade_graph_value other;
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, fa, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_run(&f, fa, NULL, 0, &other, LADE_GRAPH_DID_RECORD); /* keeps the path alive */
+  graph_fixture_run(&f, fb, NULL, 0, &second, LADE_GRAPH_DID_RECORD);
+  graph_fixture_expect(&f, &second, 2);
+  graph_fixture_expect(&f, &other, 1);
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_release(&f, other);
+  graph_fixture_release(&f, second);
+  /* Recorded with `out` alive: dead now is as good. */
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, fa, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_run(&f, fa, NULL, 0, &other, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_release(&f, out);
+  graph_fixture_run(&f, fb, NULL, 0, &second, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_expect(&f, &other, 1);
+  graph_fixture_release(&f, other);
+  graph_fixture_release(&f, second);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, AliveThatWasDeadIsASibling) { /* check 3, the other way */
+  graph_fixture f;
+  graph_script a = MAKER(1), b = MAKER(2);
+  lade_graph_value first, keep, out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fb = graph_fixture_function(&f, &b, 0, NULL, 1);
+  warm(&f, fa, NULL, 0);
+  warm(&f, fb, NULL, 0);
+  for (int round = 0; round < 3; round++) {
+    graph_fixture_step(&f);
+    lade_graph_did did = round == 0 ? LADE_GRAPH_DID_RECORD : LADE_GRAPH_DID_REPLAY;
+    graph_fixture_run(&f, fa, NULL, 0, &first, did);
+    graph_fixture_run(&f, fa, NULL, 0, &keep, did);
+    if (round == 0) graph_fixture_release(&f, first);
+    graph_fixture_run(&f, fb, NULL, 0, &out, round < 2 ? LADE_GRAPH_DID_RECORD : LADE_GRAPH_DID_REPLAY);
+    LADE_EXPECT_EQ_SIZE(f.last.record.why_count, round > 0);
+    if (round > 0) {
+      LADE_EXPECT_EQ_UINT(f.last.why[0], LADE_GRAPH_REASON_DEAD_BEFORE);
+      graph_fixture_expect(&f, &first, 1);
+      graph_fixture_release(&f, first);
+    }
+    graph_fixture_expect(&f, &keep, 1);
+    graph_fixture_expect(&f, &out, 2);
+    graph_fixture_release(&f, keep);
+    graph_fixture_release(&f, out);
+  }
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, ManagedInputsAreNotCopiedForeignOnesAre) { /* check 5 */
+  graph_fixture f;
+  graph_script a = MAKER(1), b = COPIER;
+  lade_graph_value out, copy;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fb = graph_fixture_function(&f, &b, 1, NULL, 1);
+  lade_graph_value memory = graph_fixture_memory(&f, MIB, 9);
+  warm(&f, fa, NULL, 0);
+  warm(&f, fb, &memory, 1);
+  for (int round = 0; round < 3; round++) {
+    lade_graph_did did = round == 0 ? LADE_GRAPH_DID_RECORD : LADE_GRAPH_DID_REPLAY;
+    graph_fixture_step(&f);
+    graph_fixture_run(&f, fb, &memory, 1, &copy, did);
+    LADE_EXPECT_EQ_UINT(f.last.classes[0], LADE_GRAPH_CLASS_COPIED);
+    graph_fixture_expect(&f, &copy, 9);
+    graph_fixture_run(&f, fa, NULL, 0, &out, did);
+    graph_fixture_release(&f, copy);
+    graph_fixture_run(&f, fb, &out, 1, &copy, did);
+    LADE_EXPECT_EQ_UINT(f.last.classes[0], LADE_GRAPH_CLASS_MANAGED);
+    graph_fixture_expect(&f, &copy, 1);
+    graph_fixture_release(&f, copy);
+    graph_fixture_release(&f, out);
+    LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).copied, (unsigned)(round + 1));
+  }
+  graph_fixture_memory_free(&f, memory);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, TheLastStepsOutputsAreInputsOfThisOne) {
+  graph_fixture f;
+  graph_script b = COPIER;
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fb = graph_fixture_function(&f, &b, 1, NULL, 1);
+  lade_graph_value memory = graph_fixture_memory(&f, MIB, 9);
+  lade_graph_value in = memory;
+  for (int round = 0; round < 6; round++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fb, &in, 1, &out));
+    LADE_EXPECT_EQ_SIZE(f.last.record.carried_count, round > 0);
+    LADE_EXPECT_EQ_SIZE(f.last.record.lost_count, 0);
+    if (round > 1) LADE_EXPECT_EQ_UINT(f.last.record.did, LADE_GRAPH_DID_REPLAY);
+    if (round > 0) LADE_EXPECT(!graph_fixture_valid(&f, in));
+    graph_fixture_expect(&f, &out, 9);
+    in = graph_taken(out);
+  }
+  graph_fixture_release(&f, out);
+  graph_fixture_memory_free(&f, memory);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, StepsTakeBuffersInEveryState) { /* check 8; HZ1, HZ2 */
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_graph_value out, before = {0};
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  for (int round = 0; round < 4; round++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+    if (round > 0) {
+      LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_BOUNDARY);
+      LADE_EXPECT_EQ_SIZE(f.last.record.lost_count, 1);
+      LADE_EXPECT_STATUS(LADE_ERR_OVERWRITTEN, lade_graph_buffer_get(f.tree, before.buffer, NULL, NULL));
+      LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "step's begin");
+      LADE_EXPECT_STATUS(LADE_ERR_OVERWRITTEN, lade_graph_buffer_release(f.tree, before.buffer));
+      LADE_EXPECT_STATUS(LADE_ERR_OVERWRITTEN, lade_graph_buffer_retain(f.tree, before.buffer));
+      LADE_EXPECT_STATUS(LADE_ERR_OVERWRITTEN, lade_graph_buffer_record_stream(f.tree, before.buffer, f.streams[1]));
+    }
+    before = out;
+  }
+  graph_fixture_release(&f, out);
+  LADE_EXPECT_STATUS(LADE_ERR_OVERWRITTEN, lade_graph_buffer_release(f.tree, out.buffer));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "was released");
+  graph_fixture_close(&f);
+}
