@@ -78,8 +78,11 @@ static void segments_read(const struct dl_phdr_info *info, ladei_module *out) {
   }
 }
 
-/* The loader knows the program itself by no name. */
+/* The loader knows the program itself by no name, and what was opened by a relative path by that: which a chdir() makes untrue. */
 static char *path_of(const struct dl_phdr_info *info, bool is_first) {
+  bool is_relative = info->dlpi_name[0] != '/' && strchr(info->dlpi_name, '/') != NULL;
+  char *absolute = is_relative ? realpath(info->dlpi_name, NULL) : NULL;
+  if (absolute != NULL) return absolute;
   if (!is_first || info->dlpi_name[0] != '\0') return strdup(info->dlpi_name);
   char *path = realpath("/proc/self/exe", NULL);
   return path != NULL ? path : strdup("");
@@ -159,9 +162,7 @@ bool ladei_modules_look(ladei_modules *modules, uint64_t *out_generation) {
 ladei_module *ladei_modules_find(ladei_modules *modules, uint64_t address, uint64_t generation) {
   ladei_lock_acquire(&modules->lock);
   ladei_module *module = modules->first;
-  while (module != NULL && !(address >= module->low && address < module->high && module->since <= generation &&
-                             generation < atomic_load(&module->until)))
-    module = module->next;
+  while (module != NULL && !ladei_module_has(module, address, generation)) module = module->next;
   ladei_lock_release(&modules->lock);
   return module;
 }

@@ -11,6 +11,10 @@
 #ifndef LADE_HISTORY_MODULES_H
 #define LADE_HISTORY_MODULES_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/lock.h"
 
 typedef struct ladei_module {
@@ -37,6 +41,11 @@ void ladei_modules_destroy(ladei_modules *modules);
 
 /* Looks again if something was loaded or unloaded since; the generation now. False: there is no memory for it. No lock held. */
 bool ladei_modules_look(ladei_modules *modules, uint64_t *out_generation);
+/* Whether the module had the address at a generation. */
+static inline bool ladei_module_has(const ladei_module *module, uint64_t address, uint64_t generation) {
+  return address >= module->low && address < module->high && module->since <= generation &&
+         generation < atomic_load(&module->until);
+}
 /* The module that had the address at a generation; NULL: none. It stays as long as the set. */
 ladei_module *ladei_modules_find(ladei_modules *modules, uint64_t address, uint64_t generation);
 

@@ -303,17 +303,35 @@ size_t lade_stacks_addresses(const void *stack_pointer, const uint64_t **out_add
   return own->count;
 }
 
+lade_status ladei_stacks_each(const void *stack_pointer, ladei_stacks_visit visit, void *user) {
+  const stack_entry *own = stack_pointer;
+  ladei_module *module = NULL;
+  for (size_t i = 0; i < own->count; i++) {
+    uint64_t address = addresses_of(own)[i];
+    if (module == NULL || !ladei_module_has(module, address - 1, own->generation)) /* mostly that of the frame before */
+      module = ladei_modules_find(&own->set->modules, address - 1, own->generation);
+    LADEI_TRY(visit(user, address, module));
+  }
+  return LADE_OK;
+}
+
+typedef struct describer {
+  lade_stack_frame_visit visit;
+  void *visitor;
+} describer;
+
+static lade_status address_describe(void *user, uint64_t address, ladei_module *module) {
+  const describer *d = user;
+  return ladei_symbols_describe(module, address, d->visit, d->visitor);
+}
+
 lade_status lade_stacks_describe(void *stacks, const void *stack_pointer, lade_stack_frame_visit visit, void *visitor) {
   const stack_entry *own = stack_pointer;
   if (stacks == NULL || own == NULL || visit == NULL)
     return ladei_error_null(__func__, stacks == NULL ? "stacks" : own == NULL ? "stack" : "visit");
-  ladei_modules *modules = &((lade_stacks *)stacks)->modules;
-  lade_status status = LADE_OK;
   uint64_t generation;
-  (void)ladei_modules_look(modules, &generation); /* what was unloaded is not asked of the loader */
-  for (size_t i = 0; i < own->count && status == LADE_OK; i++) {
-    uint64_t address = addresses_of(own)[i];
-    status = ladei_symbols_describe(ladei_modules_find(modules, address - 1, own->generation), address, visit, visitor);
-  }
-  return status;
+  describer d = {visit, visitor};
+  (void)ladei_modules_look(&((lade_stacks *)stacks)->modules,
+                           &generation); /* what was unloaded is not asked of the loader */
+  return ladei_stacks_each(own, address_describe, &d);
 }

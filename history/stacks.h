@@ -17,10 +17,16 @@
 #define LADE_HISTORY_STACKS_H
 
 #include "history/contexts.h"
+#include "history/modules.h"
 #include "lade/stacks.h"
 
 /* lade_stacks_capture() for histories: the record of the stack, with one reference; frames up to the call that returns to `from` are
  * left out. NULL: there is no room, and *lost is counted up. No lock held. */
 ladei_history_context *ladei_stacks_take(lade_stacks *stacks, const void *from, atomic_ullong *lost);
+
+/* Shows the addresses of a stack, innermost first, each with the module that it lies in (NULL: none is known), and names nothing.
+ * Modules live as long as the set. Another status than LADE_OK ends it and is returned. */
+typedef lade_status (*ladei_stacks_visit)(void *user, uint64_t address, ladei_module *module);
+lade_status ladei_stacks_each(const void *stack, ladei_stacks_visit visit, void *user);
 
 #endif /* LADE_HISTORY_STACKS_H */

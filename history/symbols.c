@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- libdw ------------------------------------------------------------------------------------------------------- */
 
@@ -117,6 +118,8 @@ static bool build_id_matches(const libdw *dw, void *module, const char *expected
 
 static symbols *symbols_open(const libdw *dw, const ladei_module *module) {
   uint64_t bias;
+  struct stat file;
+  if (stat(module->path, &file) != 0 || !S_ISREG(file.st_mode)) return NULL; /* others may make the thread wait */
   symbols *own = calloc(1, sizeof *own);
   if (own == NULL) return NULL;
   own->session = dw->dwfl_begin(&dw->callbacks);

@@ -10,6 +10,7 @@ enum { MOST_FRAMES = 256 };
 
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
   free(contexts->named);
+  free(contexts->modules.rows);
   *contexts = (ladei_inspect_contexts){.options = contexts->options};
 }
 
@@ -25,8 +26,8 @@ static ladei_inspect_named *place_of(const ladei_inspect_contexts *contexts, con
 }
 
 static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
-  ladei_inspect_contexts grown = {
-      .options = contexts->options, .room = contexts->room == 0 ? 256 : contexts->room * 2, .used = contexts->used};
+  ladei_inspect_contexts grown = *contexts;
+  grown.room = contexts->room == 0 ? 256 : contexts->room * 2;
   grown.named = calloc(grown.room, sizeof *grown.named);
   if (grown.named == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu contexts", grown.room);
@@ -57,56 +58,93 @@ static lade_status described_stack(const lade_snapshot_options *options, lade_sn
   return ladei_inspect_stack(snapshot, frames, count, out);
 }
 
-/* Frames as the history's function visits them. */
+/* Frames as they are visited. */
 typedef struct frame_list {
+  ladei_inspect_contexts *contexts;
   lade_snapshot *snapshot;
-  bool no_symbols;
   lade_snapshot_frame frames[MOST_FRAMES];
   size_t count;
 } frame_list;
 
 /* Modules are few: the last ones found come first. */
-static lade_status module_find(lade_snapshot *snapshot, const lade_stack_frame *frame, uint32_t *out) {
+static lade_status module_find(lade_snapshot *snapshot, const char *module_path, uint64_t base, const char *id,
+                               uint64_t bytes, uint32_t *out) {
   uint32_t path, build_id;
-  *out = LADE_SNAPSHOT_NONE;
-  if (frame->module == NULL) return LADE_OK;
-  LADEI_TRY(ladei_inspect_text(snapshot, frame->module, &path));
-  LADEI_TRY(ladei_inspect_text(snapshot, frame->build_id, &build_id));
+  LADEI_TRY(ladei_inspect_text(snapshot, module_path, &path));
+  LADEI_TRY(ladei_inspect_text(snapshot, id, &build_id));
   for (size_t i = snapshot->modules.count; i > 0; i--) {
-    const lade_snapshot_module *known = &snapshot->modules.rows[i - 1];
-    if (known->path != path || known->base != frame->base || known->build_id != build_id) continue;
+    lade_snapshot_module *known = &snapshot->modules.rows[i - 1];
+    if (known->path != path || known->base != base || known->build_id != build_id) continue;
+    if (known->bytes < bytes) known->bytes = bytes;
     *out = (uint32_t)(i - 1);
     return LADE_OK;
   }
   lade_snapshot_module *module = LADEI_INSPECT_ADD(&snapshot->modules);
   if (module == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
-  *module = (lade_snapshot_module){.base = frame->base, .path = path, .build_id = build_id};
+  *module = (lade_snapshot_module){.base = base, .bytes = bytes, .path = path, .build_id = build_id};
   *out = (uint32_t)(snapshot->modules.count - 1);
   return LADE_OK;
 }
 
+/* The next frame of the list, without names. NULL: it is full. */
+static lade_snapshot_frame *frame_next(frame_list *list, uint64_t address, uint32_t module) {
+  if (list->count == MOST_FRAMES) return NULL;
+  lade_snapshot_frame *frame = &list->frames[list->count++];
+  memset(frame, 0, sizeof *frame); /* stacks are compared by bytes */
+  frame->address = address;
+  frame->module = module;
+  return frame;
+}
+
+/* What the program's own function shows. */
 static lade_status frame_visit(void *user, const lade_stack_frame *from) {
   frame_list *list = user;
-  if (list->count == MOST_FRAMES) return LADE_OK;
-  lade_snapshot_frame *to = &list->frames[list->count];
-  memset(to, 0, sizeof *to);
-  to->address = from->address;
-  LADEI_TRY(module_find(list->snapshot, from, &to->module));
-  list->count++;
-  if (list->no_symbols) return LADE_OK;
+  uint32_t module = LADE_SNAPSHOT_NONE;
+  if (from->module != NULL)
+    LADEI_TRY(module_find(list->snapshot, from->module, from->base, from->build_id, 0, &module));
+  lade_snapshot_frame *to = frame_next(list, from->address, module);
+  if (to == NULL) return LADE_OK;
   to->line = from->line;
   LADEI_TRY(ladei_inspect_text(list->snapshot, from->function, &to->function));
   return ladei_inspect_text(list->snapshot, from->file, &to->file);
 }
 
-static lade_status context_describe(const ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+/* C3 */
+static lade_status known_module_find(frame_list *list, const ladei_module *module, uint32_t *out) {
+  ladei_inspect_contexts *contexts = list->contexts;
+  *out = LADE_SNAPSHOT_NONE;
+  if (module == NULL) return LADE_OK;
+  for (size_t i = contexts->modules.count; i > 0; i--) {
+    if (contexts->modules.rows[i - 1].module != module) continue;
+    *out = contexts->modules.rows[i - 1].index;
+    return LADE_OK;
+  }
+  LADEI_TRY(
+      module_find(list->snapshot, module->path, module->base, module->build_id, module->high - module->base, out));
+  ladei_inspect_known_module *known = LADEI_INSPECT_ADD(&contexts->modules);
+  if (known == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  *known = (ladei_inspect_known_module){module, *out};
+  return LADE_OK;
+}
+
+static lade_status address_visit(void *user, uint64_t address, ladei_module *module) {
+  frame_list *list = user;
+  uint32_t index;
+  LADEI_TRY(known_module_find(list, module, &index));
+  (void)frame_next(list, address, index);
+  return LADE_OK;
+}
+
+static lade_status context_describe(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
                                     const ladei_history_context *context, uint32_t *out) {
   const lade_snapshot_options *options = contexts->options;
   *out = LADE_SNAPSHOT_NONE;
   if (options->describe != NULL) return described_stack(options, snapshot, context->handle, out);
   if (context->describe == NULL) return LADE_OK;
-  frame_list list = {.snapshot = snapshot, .no_symbols = (options->flags & LADE_SNAPSHOT_NO_SYMBOLS) != 0};
-  LADEI_TRY(context->describe(context->user, context->handle, frame_visit, &list));
+  frame_list list = {.contexts = contexts, .snapshot = snapshot};
+  LADEI_TRY(context->describe == lade_stacks_describe
+                ? ladei_stacks_each(context->handle, address_visit, &list)
+                : context->describe(context->user, context->handle, frame_visit, &list));
   return ladei_inspect_stack(snapshot, list.frames, list.count, out);
 }
 

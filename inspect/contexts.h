@@ -7,12 +7,14 @@
  * C1  A context is named by its own record, while the copy of the part that it is from counts it. So it does not matter which
  *     history is set meanwhile, and whether there is one.
  * C2  Two records with one handle, function and user are one context: handles of those that live at one time differ.
+ * C3  lade's stacks (lade/stacks.h) become addresses and modules: they are named when the snapshot is written (symbols.h), and
+ *     nothing refers to their set any more.
  * Threads: one.
  */
 #ifndef LADE_INSPECT_CONTEXTS_H
 #define LADE_INSPECT_CONTEXTS_H
 
-#include "history/contexts.h"
+#include "history/stacks.h"
 #include "inspect/part.h"
 
 /* C2; `handle` NULL: a free place. */
@@ -22,11 +24,18 @@ typedef struct ladei_inspect_named {
   uint32_t stack;
 } ladei_inspect_named;
 
+/* C3 */
+typedef struct ladei_inspect_known_module {
+  const ladei_module *module;
+  uint32_t index; /* in the snapshot */
+} ladei_inspect_known_module;
+
 typedef struct ladei_inspect_contexts {
   const lade_snapshot_options *options;
   ladei_inspect_named *named; /* open addressing */
   size_t room;                /* power of two, or 0 */
   size_t used;
+  LADEI_INSPECT_TABLE(ladei_inspect_known_module) modules; /* of stacks that were seen */
 } ladei_inspect_contexts;
 
 /* Forgets what it knows, for another part, whose contexts may have the handles of those of the part before. */

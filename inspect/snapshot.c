@@ -178,6 +178,16 @@ lade_status ladei_inspect_create(lade_snapshot **out) {
   return LADE_OK;
 }
 
+void ladei_inspect_named_destroy(lade_snapshot *named) {
+  if (named == NULL) return;
+  free(named->stacks.rows);
+  free(named->frames.rows);
+  free(named->characters.rows);
+  free(named->text_offsets.rows);
+  free(named->text_index.places);
+  free(named);
+}
+
 void lade_snapshot_destroy(lade_snapshot *snapshot) {
   if (snapshot == NULL) return;
   free(snapshot->parts.rows);
@@ -193,6 +203,7 @@ void lade_snapshot_destroy(lade_snapshot *snapshot) {
   free(snapshot->text_offsets.rows);
   free(snapshot->text_index.places);
   free(snapshot->stack_index.places);
+  ladei_inspect_named_destroy(atomic_load(&snapshot->named));
   free(snapshot);
 }
 

@@ -11,10 +11,13 @@
  * S3  Every index is below the count of its table, or LADE_SNAPSHOT_NONE where the field may have none.
  * S4  Text 0 is "". Texts and stacks are interned: equal ones have one number. Texts are UTF-8 without NUL.
  * S5  Sums of a segment are those of its blocks.
- * Threads: one while it is filled; then any, since nothing changes.
+ * Threads: one while it is filled; then any, since nothing changes but `named`.
  */
 #ifndef LADE_INSPECT_SNAPSHOT_H
 #define LADE_INSPECT_SNAPSHOT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "lade/inspect.h"
 
@@ -48,10 +51,16 @@ struct lade_snapshot {
   ladei_inspect_index stack_index;
   uint64_t time_ns;
   uint64_t process_id;
+  bool is_own;                         /* taken here: its modules are files of this machine */
+  bool keeps_addresses;                /* and yet it is written without names */
+  struct lade_snapshot *_Atomic named; /* symbols.h; NULL: not needed yet */
 };
 
 /* An empty snapshot. LADE_ERR_OUT_OF_HOST_MEMORY. lade_snapshot_destroy() frees it, filled or not. */
 lade_status ladei_inspect_create(lade_snapshot **out);
+
+/* What symbols.h makes: a snapshot that has texts, stacks and frames of its own, and all else of another one. NULL is allowed. */
+void ladei_inspect_named_destroy(lade_snapshot *named);
 
 /* A new row, zero; NULL, with the error recorded (LADE_ERR_OUT_OF_HOST_MEMORY, or LADE_ERR_LIMIT beyond 2^32 - 2 rows). Valid
  * until the next row of the table. */

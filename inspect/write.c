@@ -19,6 +19,7 @@
 #include "inspect/formats/metrics.h"
 #include "inspect/formats/pickle.h"
 #include "inspect/formats/pprof.h"
+#include "inspect/symbols.h"
 
 static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_PICKLE, "pickle", ".pickle", ladei_inspect_write_pickle},
@@ -70,7 +71,10 @@ static lade_status format_find(const char *call, uint32_t format, const ladei_in
 }
 
 static lade_status format_write(const lade_snapshot *snapshot, const ladei_inspect_format *format,
-                                const lade_snapshot_write_options *options, lade_writer writer, void *user) {
+                                const lade_snapshot_write_options *given, lade_writer writer, void *user) {
+  lade_snapshot_write_options own = *given, *options = &own;
+  LADEI_TRY(ladei_inspect_named_for_writing(&snapshot));
+  LADEI_TRY(ladei_inspect_named_for_writing(&own.before));
   ladei_output *output = malloc(sizeof *output);
   if (output == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu bytes", sizeof *output);

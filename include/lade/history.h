@@ -86,9 +86,10 @@ typedef struct lade_device_history_options {
   /** Releases what one capture returned, once for each; in any thread, with no lock held. NULL: nothing to do. */
   void (*release)(void *user, void *context);
   /** For these and `describe`. Must live until history is off (another history that is set meanwhile keeps what this one has
-   * captured), calls under way have returned, those that take snapshots and copies included, and copies of the history
-   * (lade_history, lade_device_history, lade_device_snapshot) are destroyed. A lade_snapshot (lade/inspect.h) has named all
-   * contexts when it is there, and needs nothing. */
+   * captured), calls under way have returned, those that take snapshots and copies included (a publisher with
+   * LADE_PUBLISH_CONTROL takes snapshots in a thread of its own), and copies of the history (lade_history,
+   * lade_device_history, lade_device_snapshot) are destroyed. A lade_snapshot (lade/inspect.h) has named all contexts when it
+   * is there, and needs nothing. */
   void *user;
   uint64_t max_bytes;    /**< Memory of the ring; contexts, labels and texts of notes come on top. 0: max_entries alone
                               counts. */

@@ -150,7 +150,8 @@ typedef struct lade_snapshot_stack {
   uint64_t frame_count;
 } lade_snapshot_stack;
 
-/** A frame. Without function and file it is not symbolised: module and address name it. */
+/** A frame. Without function and file it is not symbolised: module and address name it. lade's stacks are taken so, and named when the
+ * snapshot is written, or by lade_snapshot_symbolise(). */
 typedef struct lade_snapshot_frame {
   uint64_t address;  /**< Of the call; 0: none. */
   uint32_t function; /**< Text. */
@@ -243,7 +244,7 @@ typedef enum lade_snapshot_flag {
   LADE_SNAPSHOT_NO_STACKS = 4,    /**< Without stacks. */
   LADE_SNAPSHOT_ONE_DEVICE = 8,   /**< Of parts that have a device, only those of `device`. */
   LADE_SNAPSHOT_ONE_POOL = 16,    /**< Of device allocators, only the segments, blocks and events of `pool`. */
-  LADE_SNAPSHOT_NO_SYMBOLS = 32,  /**< Frames of lade's stacks keep addresses and modules: symbolised elsewhere. */
+  LADE_SNAPSHOT_NO_SYMBOLS = 32,  /**< Written without names of lade's stacks: lade_snapshot_symbolise() elsewhere. */
   LADE_SNAPSHOT_NO_ROLL_BACK = 64 /**< Each part as it was when it was copied. */
 } lade_snapshot_flag;
 
@@ -292,6 +293,21 @@ LADE_INLINE void lade_snapshot_options_init(lade_snapshot_options *options) {
  */
 LADE_API lade_status lade_snapshot_take(const lade_part *parts, size_t count, const lade_snapshot_options *options,
                                         lade_snapshot **out);
+
+/**
+ * Name the frames of a snapshot that are addresses alone, in its tables: function, file and line, and what was inlined as
+ * frames of its own. The one call that changes a snapshot.
+ *
+ * lade_snapshot_write() does the same for what it writes of a snapshot that was taken in this process. So this call is for
+ * programs that look into the tables, and for snapshots that were read from files: the programs and libraries that these name
+ * are opened, and asked where their build id is the snapshot's. Debug information is that of this machine; nothing is
+ * downloaded. Frames that cannot be named stay as they are.
+ *
+ * Threads: excludes every other call on the snapshot. Reads files; milliseconds for each library. Errors, nothing changed:
+ * LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Source: docs/inspect.md "Snapshots".
+ */
+LADE_API lade_status lade_snapshot_symbolise(lade_snapshot *snapshot);
 
 /** Free a snapshot. NULL does nothing. Threads: any; independent of the parts' lives. */
 LADE_API void lade_snapshot_destroy(lade_snapshot *snapshot);

@@ -145,6 +145,30 @@ LADE_TEST(SnapshotWithoutMemory, IsNotWritten) {
   scene_close(&s);
 }
 
+static lade_status symbolised(scene *s) {
+  static lade_snapshot *snapshot;
+  if (snapshot == NULL) {
+    size_t at = fails_at;
+    fails_at = 0;
+    LADE_EXPECT_OK(lade_snapshot_take(s->parts, 2, NULL, &snapshot));
+    fails_at = at;
+    allocations = 0;
+  }
+  lade_status status = lade_snapshot_symbolise(snapshot); /* an error changed nothing: the next one begins anew */
+  if (status == LADE_OK) {
+    lade_snapshot_destroy(snapshot);
+    snapshot = NULL;
+  }
+  return status;
+}
+
+LADE_TEST(SnapshotWithoutMemory, IsNotSymbolised) {
+  scene s;
+  if (!scene_open(&s)) return;
+  each_failure(symbolised, &s);
+  scene_close(&s);
+}
+
 /* ---- Within an observer, after a loss, after the parts ------------------------------------------------------------ */
 
 static void observed(void *user, const lade_device_oom *oom) {

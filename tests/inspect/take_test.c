@@ -237,6 +237,7 @@ LADE_TEST(SnapshotTake, HasLabelsScopesNotesAndStacks) {
   LADE_EXPECT_OK(lade_pinned_block_annotate(pool, block, "labels of batch 7"));
   const lade_part part = lade_part_pinned(pool);
   lade_snapshot *snapshot = take(&part, 1, NULL);
+  LADE_EXPECT_OK(lade_snapshot_symbolise(snapshot));
   lade_snapshot_tables tables = tables_of(snapshot);
   const lade_snapshot_event *alloc = event_find(&tables, LADE_DEVICE_ALLOC);
   LADE_ASSERT(alloc != NULL);

@@ -25,7 +25,8 @@ enum {
   KEY_STACKS,
   KEY_ENTRIES,
   KEY_PUBLISHER,
-  KEY_WAIT
+  KEY_WAIT,
+  KEY_SYMBOLS
 };
 
 static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's), "
@@ -50,6 +51,8 @@ static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Write lade's JSON to standard output: --output=- --format=json", 0},
     {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html, svg and folded text", 0},
     {"title", KEY_TITLE, "TEXT", 0, "Title of html and svg", 0},
+    {"symbols", KEY_SYMBOLS, NULL, 0, "Name frames that are addresses alone, from the programs and libraries of FILE",
+     0},
     {"history", KEY_HISTORY, "on|off", 0, "Turn the histories of the process on or off", 0},
     {"stacks", KEY_STACKS, "FRAMES", OPTION_ARG_OPTIONAL, "With --history=on: call stacks of so many frames (16)", 0},
     {"entries", KEY_ENTRIES, "N", 0, "With --history=on: events that are kept (as many as 64 MiB hold)", 0},
@@ -59,7 +62,7 @@ static const struct argp_option option_table[] = {
 
 typedef struct snapshot_options {
   const char *source, *output, *format, *before, *title;
-  bool map, trace;
+  bool map, trace, symbols;
   size_t top; /* 0: not asked for */
   bool sets_history, of_process;
   uint64_t process_id;
@@ -142,6 +145,7 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
     return 0;
   case KEY_BEFORE: options->before = argument; return 0;
   case KEY_TITLE: options->title = argument; return 0;
+  case KEY_SYMBOLS: options->symbols = true; return 0;
   case KEY_HISTORY:
   case KEY_STACKS:
   case KEY_ENTRIES:
@@ -250,8 +254,12 @@ static int command_snapshot(int argc, char **argv) {
   if (status != EXIT_FINE || !makes_output(&options)) return status;
   lade_snapshot *snapshot = snapshot_source_take(name, options.source, &options.wish, &status);
   if (snapshot == NULL) return status;
-  if (options.map) status = snapshot_source_write(name, snapshot, LADE_SNAPSHOT_MAP, NULL, NULL);
-  if (options.trace) trace_print(snapshot);
+  if (options.symbols && lade_snapshot_symbolise(snapshot) != LADE_OK) {
+    message_print(name, options.source, "%s", lade_last_error()->text);
+    status = EXIT_FAILED;
+  }
+  if (status == EXIT_FINE && options.map) status = snapshot_source_write(name, snapshot, LADE_SNAPSHOT_MAP, NULL, NULL);
+  if (status == EXIT_FINE && options.trace) trace_print(snapshot);
   if (status == EXIT_FINE && options.top > 0) status = top_print(name, snapshot, options.top);
   if (status == EXIT_FINE) status = output_write(name, snapshot, &options);
   lade_snapshot_destroy(snapshot);

@@ -32,6 +32,32 @@ run 0 snapshot "$dir/small.pickle" --top=1000000
 found=$(awk '/ B in .* blocks$/ { sum += $1 } END { printf "%d", sum }' "$dir/out")
 [ "$folded_sum" = "$found" ] || fail "--top adds up to $found bytes, the folded text to $folded_sum"
 
+# Frames that are addresses alone, here one of lade itself, are named on request.
+main=$(nm "$lade" 2>/dev/null | awk '$3 == "main" { print $1 }')
+id=$(readelf -n "$lade" 2>/dev/null | awk '/Build ID:/ { print $3 }')
+if [ -n "$main" ] && [ -n "$id" ] && ldconfig -p | grep -q 'libdw\.so\.1 '; then
+  python3 - "$(realpath "$lade")" "$id" "$main" >"$dir/raw.json" <<'EOF_JSON'
+import json, sys
+path, build_id, main = sys.argv[1:]
+print(json.dumps({
+    "format": "lade-snapshot", "version": 1, "texts": ["", path, build_id],
+    "modules": {"path": [1], "build_id": [2], "base": ["0x0"], "bytes": [1 << 30]},
+    "frames": {"function": [0], "address": [hex(int(main, 16) + 5)], "module": [0]},
+    "stacks": {"frame_count": [1]},
+    "parts": [{"kind": "device", "device": 0, "name": "d",
+               "segments": {"address": ["0x1000"], "bytes": [512], "block_count": [1]},
+               "blocks": {"bytes": [512], "requested_bytes": [500], "state": [1], "stack": [0]}}]}))
+EOF_JSON
+  run 0 snapshot "$dir/raw.json" --top
+  says "+0x" out
+  run 0 snapshot "$dir/raw.json" --top --symbols
+  says "main" out
+  run 0 snapshot "$dir/raw.json" --symbols -o "$dir/named.folded"
+  grep -q "main" "$dir/named.folded" || fail "the file has no names"
+else
+  echo "names are not tested: nm, readelf, libdw.so.1 or the symbols of lade are missing" >&2
+fi
+
 # Counters.
 run 0 stats "$dir/small.pickle" 'allocated_bytes.all.*'
 [ "$(awk '{ print $(NF - 1) }' "$dir/out" | sort -u | grep -cv '^allocated_bytes\.all\.')" = 0 ] || fail "keys that were not asked for"
