@@ -47,6 +47,22 @@ lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_
   LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, pool_trim, allocator, id, keep, keep_count, out_bytes);
 }
 
+lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
+                                     const lade_device_suspend_options *options, uint64_t *out_bytes) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status != LADE_OK) return status;
+  lade_device_suspend_options own;
+  status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_suspend, allocator, id, &own, out_bytes);
+  return ladei_device_recounted(allocator, status);
+}
+
+lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_resume, allocator, id);
+  return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
+}
+
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
 lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,

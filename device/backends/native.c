@@ -20,6 +20,7 @@
   .frees_resume = ladei_device_native_frees_resume, .provider_set = ladei_device_native_provider_set,                  \
   .pool_create = ladei_device_native_pool_create, .pool_retain = ladei_device_native_pool_retain,                      \
   .pool_info_get = ladei_device_native_pool_info_get, .pool_trim = ladei_device_native_pool_trim,                      \
+  .pool_suspend = ladei_device_native_pool_suspend, .pool_resume = ladei_device_native_pool_resume,                    \
   .scope_begin_thread = ladei_device_native_scope_begin_thread,                                                        \
   .scope_begin_streams = ladei_device_native_scope_begin_streams, .scope_end = ladei_device_native_scope_end,          \
   .checkpoint_get = ladei_device_native_checkpoint_get, .checkpoint_set = ladei_device_native_checkpoint_set

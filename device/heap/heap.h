@@ -14,6 +14,7 @@
  *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *   THREAD    freed, and in the hands of a thread that may hand it out again (state/thread_caches.h); counts as ALLOCATED here
+ *   SUSPENDED its pool's memory is away (native/suspend.c): handed out where `requested` is not 0, else cached, in no set
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
@@ -21,6 +22,7 @@
  *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
  *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
+ *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was
  *
  * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
  *
@@ -33,11 +35,11 @@
  * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
- * I6  Only HOLE and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
+ * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
  *     met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
- * I8  allocation gauges sum ALLOCATED and THREAD, active gauges those, PENDING and DEFERRED blocks; requested bytes sum what
- *     was asked for in active ones.
+ * I8  allocation gauges sum ALLOCATED and THREAD blocks, and SUSPENDED ones that are handed out; active gauges those, PENDING
+ *     and DEFERRED blocks; requested bytes sum what was asked for in active ones.
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
  * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in I7.
@@ -71,10 +73,12 @@ typedef enum ladei_device_block_state {
   LADEI_DEVICE_HEAP_BUSY,
   LADEI_DEVICE_HEAP_RECENT,
   LADEI_DEVICE_HEAP_THREAD,
+  LADEI_DEVICE_HEAP_SUSPENDED,
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
-struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
+struct ladei_device_suspension; /* suspend.c */
+struct ladei_history_context;   /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
   ladei_device_free_set free; /* by (stream, size, address) */
@@ -168,14 +172,15 @@ typedef struct ladei_device_private_pool {
   uint64_t
       use_count; /* of creation, captures, scopes and retains, less releases; at 0 its memory goes at the next flush */
   uint64_t segment_count;
-  ladei_device_gauge reserved_bytes; /* of its segments */
-  uint64_t visitors;                 /* threads that hold the pool while the lock is dropped */
-  uint32_t capture;                  /* number of the last capture into it */
-  atomic_bool capturing;             /* a capture into it is under way; written under the lock */
-  uint64_t scope_count;              /* open scopes that lead to it */
-  uint64_t served;                   /* requests that routes have led here, each search of one counted */
-  uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */
-  lade_device_plugin provider;       /* of its segments, if alloc is not NULL */
+  ladei_device_gauge reserved_bytes;          /* of its segments */
+  uint64_t visitors;                          /* threads that hold the pool while the lock is dropped */
+  uint32_t capture;                           /* number of the last capture into it */
+  atomic_bool capturing;                      /* a capture into it is under way; written under the lock */
+  uint64_t scope_count;                       /* open scopes that lead to it */
+  uint64_t served;                            /* requests that routes have led here, each search of one counted */
+  uint32_t flags;                             /* lade_device_pool_flag; constant, as the next one */
+  lade_device_plugin provider;                /* of its segments, if alloc is not NULL */
+  struct ladei_device_suspension *suspension; /* its memory is away, or on its way; NULL: it is there */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
 } ladei_device_private_pool;
@@ -240,6 +245,7 @@ static inline bool ladei_device_block_state_follows(ladei_device_block_state fro
   case LADEI_DEVICE_HEAP_ALLOCATED:
   case LADEI_DEVICE_HEAP_THREAD:
   case LADEI_DEVICE_HEAP_RECENT:
+  case LADEI_DEVICE_HEAP_SUSPENDED:
   case LADEI_DEVICE_HEAP_PENDING: return to == LADEI_DEVICE_HEAP_BUSY;
   case LADEI_DEVICE_HEAP_DEFERRED: return to == LADEI_DEVICE_HEAP_PENDING;
   case LADEI_DEVICE_HEAP_BUSY: return to != LADEI_DEVICE_HEAP_BUSY && to != LADEI_DEVICE_HEAP_THREAD;
@@ -250,7 +256,9 @@ static inline bool ladei_device_block_state_follows(ladei_device_block_state fro
 /* The only way from one state to another. */
 static inline void ladei_device_block_state_set(ladei_device_block *block, ladei_device_block_state state) {
   assert(ladei_device_block_state_follows((ladei_device_block_state)block->state, state));
-  assert(state == LADEI_DEVICE_HEAP_BUSY || block->mapped == (state != LADEI_DEVICE_HEAP_HOLE)); /* I6 */
+  bool unmapped = state == LADEI_DEVICE_HEAP_HOLE || state == LADEI_DEVICE_HEAP_SUSPENDED;
+  assert(state == LADEI_DEVICE_HEAP_BUSY || block->mapped != unmapped); /* I6 */
+  (void)unmapped;
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
 

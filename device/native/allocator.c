@@ -32,6 +32,7 @@
 #include "device/native/provider.h"
 #include "device/native/routes.h"
 #include "device/native/slow_path.h"
+#include "device/native/suspend.h"
 #include "device/native/uses.h"
 #include "device/observe/callbacks.h"
 #include "device/observe/oom.h"
@@ -72,6 +73,7 @@ static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_
   ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0) continue;
+    ladei_device_suspension_abandon(allocator, pool);
     holes_mark(heap, pool);
     ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
     ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
@@ -134,10 +136,19 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
 
 /* ---- Slow path --------------------------------------------------------------------------------------------------- */
 
+/* Memory of a suspended pool neither serves nor grows: LADE_ERR_BUSY. */
+static lade_status request_suspended(const lade_device_allocator *allocator, const ladei_device_request *request) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_private_pool *pool = request->pool->private_pool;
+  return pool == NULL ? LADE_OK : ladei_device_suspended_refuse(allocator, "lade_device_alloc", pool);
+}
+
 static lade_status request_grow_once(lade_device_allocator *allocator, const ladei_device_request *request,
                                      ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_settings *settings = &allocator->heap.settings;
+  lade_status status = request_suspended(allocator, request);
+  if (status != LADE_OK) return status;
   bool pool_may = request->pool->private_pool == NULL || settings->expandable_private_pools;
   bool plain = request->pool->no_split || ladei_device_provider_of(allocator, request->pool) != NULL;
   if (settings->expandable_segments && pool_may && !plain)
@@ -328,6 +339,7 @@ static lade_status request_miss(lade_device_allocator *allocator, ladei_device_r
                                 ladei_device_block **out) {
   ladei_device_private_pool *visited = request->pool->private_pool;
   lade_status status = ladei_device_provider_refuse(allocator, "lade_device_alloc");
+  if (status == LADE_OK) status = request_suspended(allocator, request);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   bool uncached = visited == &allocator->uncached;
@@ -549,6 +561,7 @@ lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   if (allowed) status = cache_flush_slow_path(allocator);
   ladei_lock_release(&allocator->lock);
   if (!allowed) return capture_refusal(allocator, "lade_device_empty_cache");
+  ladei_device_suspensions_drop(allocator);
   if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
   return status;
 }
@@ -648,5 +661,6 @@ lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wai
   status = memory_release(allocator);
   ladei_lock_release(&allocator->lock);
   ladei_device_last_events_drop(allocator);
+  ladei_device_suspensions_drop(allocator);
   return status == LADE_OK ? ladei_retire_destroy(allocator->retire, wait) : status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and R2
- * (routes.c), P2, P5 and P6 (private_pool.c). Slow and simple
+ * (routes.c), P2, P5 and P6 (private_pool.c), Z1 and Z2 (suspend.c). Slow and simple
  * on purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
@@ -13,6 +13,7 @@
 #include "device/native/expandable.h"
 #include "device/native/native.h"
 #include "device/native/provider.h"
+#include "device/native/suspend.h"
 #include "device/observe/history.h"
 
 typedef struct heap_recount {
@@ -115,20 +116,31 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
 
 static void block_recount_active(heap_recount *r, const ladei_device_block *block) {
   bool small = block->segment->pool->is_small;
-  expect(r, block->mapped, "I6 active blocks are mapped");
+  expect(r, block->mapped == (block->state != LADEI_DEVICE_HEAP_SUSPENDED), "I6 active blocks are mapped");
   gauges_add(&r->sums.active, small, 1);
   gauges_add(&r->sums.active_bytes, small, block->size);
   gauges_add(&r->sums.requested_bytes, small, block->requested);
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
   uint8_t state = block->state; /* ALLOCATED and THREAD change without the lock */
   if (state == LADEI_DEVICE_HEAP_DEFERRED) r->deferred++;
-  if (state != LADEI_DEVICE_HEAP_ALLOCATED && state != LADEI_DEVICE_HEAP_THREAD) {
+  bool handed_out =
+      state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD || state == LADEI_DEVICE_HEAP_SUSPENDED;
+  if (!handed_out) {
     r->waiting++;
     return;
   }
   gauges_add(&r->sums.allocation, small, 1);
   gauges_add(&r->sums.allocated_bytes, small, block->size);
   r->sums.oversize_allocations.current += block->oversize_counted;
+}
+
+static void block_recount_suspended(heap_recount *r, const ladei_device_block *block) {
+  const ladei_device_private_pool *pool = block->segment->pool->private_pool;
+  expect(r, pool != NULL && pool->suspension != NULL, "Z1 suspended blocks are those of suspended pools");
+  if (block->requested > 0)
+    block_recount_active(r, block);
+  else
+    expect(r, !block->mapped && block->context == NULL && block->note == NULL, "H3, I6 a suspended block that is free");
 }
 
 static void block_recount(heap_recount *r, const ladei_device_block *block) {
@@ -154,6 +166,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
   case LADEI_DEVICE_HEAP_RECENT: block_recount_recent(r, block); break;
+  case LADEI_DEVICE_HEAP_SUSPENDED: block_recount_suspended(r, block); break;
   case LADEI_DEVICE_HEAP_BUSY: break; /* counted as mapped or not, no more */
   }
 }
@@ -212,6 +225,7 @@ static void private_pool_recount(heap_recount *r, const ladei_device_private_poo
     segments += segment->pool->private_pool == pool;
     reserved += segment->pool->private_pool == pool ? segment_reserved(r, segment) : 0;
   }
+  if (pool->suspension != NULL) r->held_bytes += ladei_device_suspension_held(pool->suspension); /* Z2 */
   expect(r, segments == pool->segment_count, "I11 segments of a private pool");
   expect(r, reserved == pool->reserved_bytes.current, "I11 reserved bytes of a private pool");
 }
@@ -327,10 +341,10 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     expect(&r, r.recent == r.heap->recent_count, "K2 number of recent blocks");
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
     expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
+    pools_recount(&r, allocator);
     /* Beside calls that grow or give back, holes of theirs are left out. */
     expect(&r, allocator->slow_path_threads > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
-           "E2 held granules");
-    pools_recount(&r, allocator);
+           "E2, Z2 held granules");
     routes_recount(&r, allocator);
     history_recount(&r, allocator);
     stats_compare(&r);

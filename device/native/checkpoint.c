@@ -30,6 +30,7 @@
 #include "device/heap/recent.h"
 #include "device/native/native.h"
 #include "device/native/private_pool.h"
+#include "device/native/suspend.h"
 #include "device/native/uses.h"
 #include "device/state/checks.h"
 
@@ -72,7 +73,7 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
   if (pool->use_count == 0 && !released_too)
     return ladei_device_pool_refused(call, id, "which is released", "a pool in use");
   *out = pool;
-  return LADE_OK;
+  return ladei_device_suspended_refuse(allocator, call, pool);
 }
 
 /* ---- Get --------------------------------------------------------------------------------------------------------- */

@@ -260,6 +260,37 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   return LADE_OK;
 }
 
+/* ---- Suspended pools --------------------------------------------------------------------------------------------- */
+
+lade_status ladei_device_expandable_leave(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
+                                          size_t first, size_t count) {
+  lade_status status = LADE_OK;
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  for (size_t i = first; i < first + count; i++) {
+    lade_status refusal = granule_unmap(allocator, segment, i);
+    if (status == LADE_OK) status = refusal;
+  }
+  ladei_device_capture_mode_restore(allocator, mode);
+  return status;
+}
+
+lade_status ladei_device_expandable_return(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
+                                           size_t first, size_t count) {
+  return granules_map(allocator, segment, first, count, false);
+}
+
+size_t ladei_device_expandable_remaining(const ladei_device_heap_segment *segment, size_t first, size_t count) {
+  return granules_held(segment, first, count);
+}
+
+bool ladei_device_expandable_exportable(const ladei_device_heap_segment *segment, size_t first, size_t count) {
+  for (size_t i = first; i < first + count; i++) {
+    const ladei_device_granule *granule = ladei_device_granule_at(segment->granules, i);
+    if (granule->handle != 0 && granule->exportable) return true;
+  }
+  return false;
+}
+
 /* ---- Reserving --------------------------------------------------------------------------------------------------- */
 
 static size_t granule_bytes_for(const ladei_device_heap *heap, const ladei_device_block_pool *pool) {

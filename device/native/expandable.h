@@ -19,6 +19,18 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
 
 /* Offers what the driver refused once more (E2). Lock as above; no thread gives a peer access. The first refusal. */
 lade_status ladei_device_expandable_retry(lade_device_allocator *allocator);
+/* Takes the memory out from under granules [first, first + count); what the driver refuses stays (E2). The first refusal. No lock held;
+ * no grant is under way. */
+lade_status ladei_device_expandable_leave(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
+                                          size_t first, size_t count);
+/* Puts memory under them again, also where they have some: all of them or none. Likewise. */
+lade_status ladei_device_expandable_return(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
+                                           size_t first, size_t count);
+/* How many of them have memory. */
+size_t ladei_device_expandable_remaining(const ladei_device_heap_segment *segment, size_t first, size_t count);
+/* Whether memory of them may be open in other processes. */
+bool ladei_device_expandable_exportable(const ladei_device_heap_segment *segment, size_t first, size_t count);
+
 /* The bytes of a HOLE, or BUSY hole of the caller's, that the driver has not taken back. */
 uint64_t ladei_device_expandable_held(const ladei_device_block *block);
 

@@ -98,8 +98,7 @@ void ladei_device_last_events_drop(lade_device_allocator *allocator) {
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* All work on the device. */
-static lade_status device_finish(lade_device_allocator *allocator) {
+lade_status ladei_device_finish(lade_device_allocator *allocator) {
   if (atomic_load(&allocator->capture_count) > 0) {
     return ladei_error(LADE_ERR_CAPTURE, 0,
                        "device allocator of device %d: waiting for the device would break the capture under way",
@@ -121,7 +120,7 @@ static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *s
 
 static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
   void *self = allocator->runtime->self;
-  if (!stream_lives(allocator, stream)) return device_finish(allocator);
+  if (!stream_lives(allocator, stream)) return ladei_device_finish(allocator);
   if (wait) return ladei_stream_wait(allocator->runtime, stream);
   lade_status status = ladei_stream_ask(allocator->runtime, stream);
   return status == LADE_NOT_READY ? ops_of(allocator)->stream_synchronize(self, stream) : status;
@@ -143,7 +142,7 @@ static lade_status work_finish(lade_device_allocator *allocator, const ladei_dev
   const ladei_device_last_event *last = segment->last;
   if (last != NULL) return event_finish(allocator, last->event);
   if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream, wait);
-  if (segment->legacy.context != segment->stream.context) return device_finish(allocator);
+  if (segment->legacy.context != segment->stream.context) return ladei_device_finish(allocator);
   return legacy_finish(allocator, &segment->legacy);
 }
 
@@ -152,7 +151,7 @@ lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const 
   ladei_lock_assert_none_held();
   lade_status status = work_finish(allocator, segment, wait);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST)
-    status = device_finish(allocator);
+    status = ladei_device_finish(allocator);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 

@@ -27,6 +27,9 @@ lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, 
                                               lade_device_pool_info *info);
 lade_status ladei_device_native_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
                                           const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes);
+lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
+                                             const lade_device_suspend_options *options, uint64_t *out_bytes);
+lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id);
 lade_status ladei_device_native_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
                                                    uint64_t *out_scope);
 lade_status ladei_device_native_scope_begin_streams(lade_device_allocator *allocator, lade_device_pool_id id,

@@ -34,6 +34,7 @@
 #include "device/native/native.h"
 #include "device/native/provider.h"
 #include "device/native/routes.h"
+#include "device/native/suspend.h"
 #include "device/state/checks.h"
 
 ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_heap *heap, lade_device_pool_id id) {
@@ -60,7 +61,7 @@ void ladei_device_private_pools_forget(lade_device_allocator *allocator) {
   while (*link != NULL) {
     ladei_device_private_pool *pool = *link;
     /* One that was released in its capture stays until the end of that: the capture names it. */
-    bool named = atomic_load(&pool->capturing) || pool->visitors > 0;
+    bool named = atomic_load(&pool->capturing) || pool->visitors > 0 || pool->suspension != NULL;
     if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
       *link = pool->next;
       allocator->lending_pools -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
@@ -172,6 +173,10 @@ lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, 
     info->segment_count = pool->segment_count;
     info->flags = pool->flags;
     info->capturing = atomic_load(&pool->capturing);
+    if (pool->suspension != NULL) {
+      info->suspended = 1;
+      info->suspended_bytes = ladei_device_suspension_bytes(pool->suspension);
+    }
     for (const ladei_device_heap_segment *segment = ladei_device_heap_counted_first(heap); segment != NULL;
          segment = ladei_device_heap_counted_next(heap, segment))
       if (segment->pool->private_pool == pool) segment_sum(heap, segment, info);
@@ -207,6 +212,8 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
     if ((pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0)
       return ladei_device_pool_refused("lade_device_pool_begin", id, "with LADE_DEVICE_POOL_USE_ON_OOM",
                                        "a pool that lends nothing: graphs keep its memory");
+    lade_status status = ladei_device_suspended_refuse(allocator, "lade_device_pool_begin", pool);
+    if (status != LADE_OK) return status;
     pool->use_count++;
   } else {
     pool = pool_create(id, 0);
@@ -316,10 +323,13 @@ lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocato
   ladei_lock_acquire(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   bool equal = pool != NULL && pool_live_equals(&allocator->heap, pool, addresses, unique);
+  lade_status status =
+      pool == NULL ? LADE_OK : ladei_device_suspended_refuse(allocator, "lade_device_pool_live_equals", pool);
   ladei_lock_release(&allocator->lock);
   free(addresses);
   if (pool == NULL)
     return ladei_device_pool_refused("lade_device_pool_live_equals", id, "which is unknown", "a pool that was begun");
+  if (status != LADE_OK) return status;
   *out_equal = equal;
   return LADE_OK;
 }

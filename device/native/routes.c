@@ -27,6 +27,7 @@
 #include "base/thread.h"
 #include "device/native/native.h"
 #include "device/native/private_pool.h"
+#include "device/native/suspend.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 
@@ -123,6 +124,7 @@ static lade_status scope_begin(lade_device_allocator *allocator, const char *cal
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &route->pool);
+  if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, route->pool);
   if (status == LADE_OK) {
     route->scope = *out_scope = ++allocator->scopes;
     ladei_device_route_add(allocator, route);

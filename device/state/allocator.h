@@ -152,6 +152,9 @@ struct lade_device_allocator {
 
   ladei_device_thread_caches *thread_caches; /* NULL: none. Constant from open to close */
 
+  struct ladei_device_suspension *spent_suspensions; /* whose pinned memory is to be given back (suspend.c) */
+  atomic_size_t suspended_count;                     /* pools whose memory is away; written under the lock */
+
   ladei_device_tally *tallies; /* of captures whose code runs, the newest first */
   atomic_size_t tally_count;   /* their number; written under the lock */
   /* Graphs, and pools that graphs keep, which name the allocator: it lives as long. Given back as the last access. */

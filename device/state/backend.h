@@ -72,6 +72,10 @@ typedef struct ladei_device_backend {
   lade_status (*pool_info_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_pool_info *info);
   lade_status (*pool_trim)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_device_range *keep,
                            size_t keep_count, uint64_t *out_bytes);
+  /* Options are checked for their size alone; out_bytes may be NULL. */
+  lade_status (*pool_suspend)(lade_device_allocator *allocator, lade_device_pool_id id,
+                              const lade_device_suspend_options *options, uint64_t *out_bytes);
+  lade_status (*pool_resume)(lade_device_allocator *allocator, lade_device_pool_id id);
   lade_status (*scope_begin_thread)(lade_device_allocator *allocator, lade_device_pool_id id, uint64_t *out_scope);
   lade_status (*scope_begin_streams)(lade_device_allocator *allocator, lade_device_pool_id id,
                                      const lade_stream *streams, size_t stream_count, uint64_t *out_scope);

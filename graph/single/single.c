@@ -30,6 +30,7 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/native/capture_mode.h"
+#include "device/native/suspend.h"
 #include "device/state/checks.h"
 #include "graph/single/session.h"
 #include "lade/graph.h"
@@ -702,6 +703,7 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
 /* With the turn. */
 static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
   if (graph->current == NULL) return destruction_began("lade_graph_launch");
+  LADEI_TRY(ladei_device_suspended_check(graph->allocator, "lade_graph_launch", graph->current->pool));
   if (graph->fence_due && !streams_equal(stream, &graph->last)) /* I3 */
     LADEI_TRY(ops_of(graph)->stream_wait_event(self_of(graph), stream, graph->fence));
   LADEI_TRY(ops_of(graph)->graph_launch(self_of(graph), graph->current->exec, stream));

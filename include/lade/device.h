@@ -997,6 +997,9 @@ typedef struct lade_device_pool_info {
   uint64_t active_bytes;    /**< Of those and pending ones. */
   uint32_t flags;           /**< Set of lade_device_pool_flag. */
   uint32_t capturing;       /**< 1: a capture into it is under way. */
+  uint64_t suspended_bytes; /**< That were reserved when it was suspended. */
+  uint32_t suspended;       /**< 1: its memory is away, or on its way. */
+  uint32_t reserved;        /**< 0 */
 } lade_device_pool_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
@@ -1042,6 +1045,66 @@ typedef struct lade_device_range {
  */
 LADE_API lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
                                            const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes);
+
+/** Flags of lade_device_suspend_options. */
+typedef enum lade_device_suspend_flag {
+  LADE_DEVICE_SUSPEND_DISCARD = 1 << 0 /**< The bytes are given up: after the resume they are anything. */
+} lade_device_suspend_flag;
+
+/** Options of lade_device_pool_suspend; all zero means all defaults. */
+typedef struct lade_device_suspend_options {
+  size_t struct_size;
+  uint32_t flags;    /**< Set of lade_device_suspend_flag. */
+  uint32_t reserved; /**< 0 */
+  void *
+      memory; /**< Where the bytes wait: of lade_pinned_alloc(), say. Borrowed until the resume, or the pool is gone. NULL: pinned memory
+                     of lade's own, in pieces of up to 64 MiB. */
+  uint64_t memory_bytes; /**< At least lade_device_pool_info.reserved_bytes. */
+} lade_device_suspend_options;
+
+/** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
+LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *options) {
+  const lade_device_suspend_options zero = LADE_ZERO;
+  *options = zero;
+  options->struct_size = sizeof(lade_device_suspend_options);
+}
+
+/**
+ * Give the physical memory of a pool back while its addresses stay: for programs that are idle, and keep their graphs. All that is
+ * mapped goes, with free blocks, whose bytes graphs may still want; it waits in pinned memory until
+ * lade_device_pool_resume(). Limits and statistics count it as not reserved meanwhile, other pools may have it.
+ *
+ * Until then every call that needs the pool's memory, allocations that are routed to it, frees and records of its blocks, captures and
+ * scopes, checkpoints, trims, is LADE_ERR_BUSY, and changes nothing. Uses may be added and taken back. A snapshot leaves the memory
+ * out. A pool that is released meanwhile, with nothing handed out, goes as ever, and the bytes with it.
+ *
+ * The program launches no graph of the pool, and queues no other work on its memory, from this call on until the resume has returned.
+ * (lade_graph_launch() is LADE_ERR_BUSY.)
+ *
+ * @param options    Borrowed for the call; NULL for defaults.
+ * @param out_bytes  [out] What went back: less than was reserved where the driver refused some, which stays the pool's. Untouched on error;
+ *                   NULL: not wanted.
+ *
+ * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: behind all of it.
+ * Errors, with the pool as it was: LADE_ERR_UNSUPPORTED where the pool has plain segments (wanted: expandable_segments and
+ * LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS), or memory that other processes may have open; LADE_ERR_CAPTURE during a capture that the
+ * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, where it is suspended, and while frees are held;
+ * LADE_ERR_INVALID_ARGUMENT for an unknown pool, one with LADE_DEVICE_POOL_USE_ON_OOM, and too little memory;
+ * LADE_ERR_OUT_OF_PINNED_MEMORY; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused.
+ * Source: docs/graphs.md "Suspending a pool"; CUDA Driver API, Virtual Memory Management.
+ */
+LADE_API lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_device_pool_id id,
+                                              const lade_device_suspend_options *options, uint64_t *out_bytes);
+
+/**
+ * Put memory under a suspended pool again, at the same addresses, with its bytes. Nothing is captured again.
+ *
+ * Threads: any; beside captures, too. Waits: for the copy. Stream order: before all work that is queued after it returns.
+ * Errors, with the pool suspended and its bytes where they were: LADE_ERR_OUT_OF_DEVICE_MEMORY and LADE_ERR_LIMIT, after everything
+ * cached went back; LADE_ERR_INVALID_ARGUMENT for a pool that is unknown or not suspended; LADE_ERR_BUSY while another thread suspends or
+ * resumes it; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused.
+ */
+LADE_API lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id);
 
 /* ---- Private pools: memory of captures --------------------------------------------------------------------------- */
 

@@ -854,7 +854,7 @@ LADE_API lade_status lade_graph_update_native(lade_graph *graph, lade_device_poo
  *
  * Threads: any; launches of one graph come one after the other. Waits: for another thread's launch or update. Stream order: after the
  * work queued on `stream` so far, and after earlier launches of the graph on whatever stream.
- * Errors, nothing queued: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; on a capturing stream, and else,
+ * Errors, nothing queued: LADE_ERR_BUSY while the graph's pool is suspended; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; on a capturing stream, and else,
  * what the driver refused.
  */
 LADE_API lade_status lade_graph_launch(lade_graph *graph, lade_stream stream);

@@ -830,3 +830,35 @@ LADE_TEST_P(SingleGraph, GoesWithALostDevice, SUPPORT_RUNTIMES, name) {
 }
 
 #endif
+
+/* ---- Suspended pools ---------------------------------------------------------------------------------------------- */
+
+/* Memory that it freed is the graph's, and comes back with what its launch left there. */
+LADE_TEST_P(SingleGraph, LaunchesAgainAfterItsPoolWasSuspended, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  lade_device_options device;
+  lade_device_options_init(&device);
+  device.expandable_segments = 1;
+  device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open_bytes(&f, name, &device)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 7};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  lade_device_pool_id pool = graph_info(graph).pool;
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  LADE_ASSERT_OK(lade_device_pool_suspend(f.allocator, pool, NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_update(graph, work_run, &w, NULL));
+  device_fixture_fill(&f, w.target, 1, BYTES, 1);
+  LADE_ASSERT_OK(lade_device_pool_resume(f.allocator, pool));
+  device_fixture_expect_bytes(&f, w.kept, 7, BYTES, 1); /* freed in the capture, written by the launch */
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  device_fixture_expect_bytes(&f, w.target, 7, BYTES, 1);
+  LADE_ASSERT_OK(lade_device_pool_suspend(f.allocator, pool, NULL, NULL));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true)); /* the pool's last use */
+  device_fixture_free(&f, w.target);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  device_fixture_close(&f);
+}

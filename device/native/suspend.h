@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private pools whose memory is away for a while; model in suspend.c. */
+#ifndef LADE_DEVICE_NATIVE_SUSPEND_H
+#define LADE_DEVICE_NATIVE_SUSPEND_H
+
+#include "device/state/allocator.h"
+
+typedef struct ladei_device_suspension ladei_device_suspension;
+
+/* LADE_ERR_BUSY for a call that needs the pool's memory while it is away. Lock held. */
+lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator, const char *call,
+                                          const ladei_device_private_pool *pool);
+/* The same by the pool's id, without the lock; of another pool, or none, LADE_OK. */
+lade_status ladei_device_suspended_check(lade_device_allocator *allocator, const char *call, lade_device_pool_id id);
+
+/* What the driver has not taken back of the pool's memory, and what of it is away. Lock held. */
+uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension);
+uint64_t ladei_device_suspension_bytes(const ladei_device_suspension *suspension);
+
+/* Gives up the contents of a released pool in which nothing is handed out, so that a flush finds what is left of it. Lock held. */
+void ladei_device_suspension_abandon(lade_device_allocator *allocator, ladei_device_private_pool *pool);
+/* Gives back the pinned memory of those that are over. No lock held. */
+void ladei_device_suspensions_drop(lade_device_allocator *allocator);
+
+#endif /* LADE_DEVICE_NATIVE_SUSPEND_H */

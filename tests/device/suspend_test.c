@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Suspended pools on every runtime: their memory goes back and comes again with its bytes, and is nobody's in between.
+ */
+#include <string.h>
+
+#include "lade/pinned.h"
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+enum { BLOCKS = 6 };
+
+static const size_t sizes[BLOCKS] = {1000, 3 * MIB, 600, 30 * MIB, 12 * MIB, 512};
+
+/* A pool with blocks of known bytes, every other one freed. */
+typedef struct scene {
+  device_fixture f;
+  lade_device_pool_id pool;
+  uint64_t scope;
+  char *blocks[BLOCKS];
+} scene;
+
+static bool block_is_live(int i) { return i % 2 == 0 || i == 3; }
+
+/* The bytes at both ends of a block are known. */
+enum { EDGE = 4096 };
+
+static size_t edge_bytes(int i) { return sizes[i] < EDGE ? sizes[i] : EDGE; }
+static char *edge_at(const scene *s, int i, int end) {
+  return s->blocks[i] + (end == 0 ? 0 : sizes[i] - edge_bytes(i));
+}
+static uint64_t edge_seed(int i, int end) {
+  return sizes[i] < 2 * EDGE ? (uint64_t)i + 1 : (uint64_t)(2 * i + end + 20);
+}
+
+static void block_write(scene *s, int i) {
+  char host[EDGE];
+  for (int end = 0; end < 2; end++) {
+    support_pattern_fill(host, edge_bytes(i), edge_seed(i, end), 0);
+    LADE_EXPECT_OK(
+        s->f.runtime->ops->copy_sync(s->f.runtime->self, 0, LADEI_COPY_H2D, edge_at(s, i, end), host, edge_bytes(i)));
+  }
+}
+
+/* Also of what was freed: nothing else had it meanwhile. */
+static void expect_bytes(scene *s) {
+  char host[EDGE];
+  for (int i = 0; i < BLOCKS; i++) {
+    for (int end = 0; end < 2; end++) {
+      LADE_EXPECT_OK(
+          s->f.runtime->ops->copy_sync(s->f.runtime->self, 0, LADEI_COPY_D2H, host, edge_at(s, i, end), edge_bytes(i)));
+      LADE_EXPECT_PATTERN(host, edge_bytes(i), edge_seed(i, end), 0);
+    }
+  }
+}
+
+static void scene_begin(scene *s) {
+  LADE_EXPECT_OK(lade_device_scope_begin_streams(s->f.allocator, s->pool, &s->f.streams[0], 1, &s->scope));
+}
+
+static void scene_end(scene *s) { LADE_EXPECT_OK(lade_device_scope_end(s->f.allocator, s->scope)); }
+
+static bool scene_open_flags(scene *s, const char *name, uint64_t max_bytes, uint32_t flags) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.event_batch = 1;
+  options.max_bytes = max_bytes;
+  options.flags = flags;
+  if (!device_fixture_open_bytes(&s->f, name, &options)) return false;
+  LADE_EXPECT_OK(lade_device_pool_create(s->f.allocator, NULL, &s->pool));
+  scene_begin(s);
+  for (int i = 0; i < BLOCKS; i++) {
+    s->blocks[i] = device_fixture_alloc(&s->f, sizes[i], 0);
+    block_write(s, i);
+  }
+  for (int i = 0; i < BLOCKS; i++)
+    if (!block_is_live(i)) device_fixture_free(&s->f, s->blocks[i]);
+  scene_end(s);
+  return true;
+}
+
+static bool scene_open(scene *s, const char *name, uint64_t max_bytes) {
+  return scene_open_flags(s, name, max_bytes, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS);
+}
+
+static void scene_close(scene *s) {
+  for (int i = 0; i < BLOCKS; i++)
+    if (block_is_live(i)) device_fixture_free(&s->f, s->blocks[i]);
+  LADE_EXPECT_OK(lade_device_pool_release(s->f.allocator, s->pool));
+  device_fixture_close(&s->f);
+}
+
+static lade_device_pool_info pool_info(scene *s) {
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_OK(lade_device_pool_info_get(s->f.allocator, s->pool, &info));
+  return info;
+}
+
+static uint64_t reserved(scene *s) { return device_fixture_stats(&s->f).reserved_bytes.all.current; }
+
+static lade_status suspend(scene *s, uint64_t *out_bytes) {
+  lade_status status = lade_device_pool_suspend(s->f.allocator, s->pool, NULL, out_bytes);
+  device_fixture_check(&s->f);
+  return status;
+}
+
+static lade_status resume(scene *s) {
+  lade_status status = lade_device_pool_resume(s->f.allocator, s->pool);
+  device_fixture_check(&s->f);
+  return status;
+}
+
+#ifndef LADE_TEST_ON_CUDA
+static uint64_t physical(scene *s) {
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(s->f.runtime, &report));
+  return report.device_bytes;
+}
+#endif
+
+LADE_TEST_P(SuspendedPool, ComesBackAtItsAddressesWithItsBytes, SUPPORT_RUNTIMES, name) {
+  scene s;
+  uint64_t bytes = 0;
+  if (!scene_open(&s, name, 0)) return;
+  lade_device_pool_info before = pool_info(&s);
+  uint64_t live = device_fixture_stats(&s.f).allocated_bytes.all.current;
+  for (int round = 0; round < 2; round++) {
+    LADE_ASSERT_OK(suspend(&s, &bytes));
+    LADE_EXPECT_EQ_UINT(bytes, before.reserved_bytes);
+    LADE_EXPECT_EQ_UINT(reserved(&s), 0);
+    lade_device_pool_info away = pool_info(&s);
+    LADE_EXPECT_EQ_UINT(away.suspended, 1);
+    LADE_EXPECT_EQ_UINT(away.suspended_bytes, before.reserved_bytes);
+    LADE_EXPECT_EQ_UINT(away.reserved_bytes, 0);
+    LADE_EXPECT_EQ_UINT(device_fixture_stats(&s.f).allocated_bytes.all.current, live);
+#ifndef LADE_TEST_ON_CUDA
+    LADE_EXPECT_EQ_UINT(physical(&s), 0);
+#endif
+    LADE_ASSERT_OK(resume(&s));
+    LADE_EXPECT_EQ_UINT(reserved(&s), before.reserved_bytes);
+    LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 0);
+    expect_bytes(&s);
+  }
+  scene_begin(&s); /* what is free serves again */
+  char *again = device_fixture_alloc(&s.f, sizes[1], 0);
+  LADE_EXPECT_EQ_PTR(again, s.blocks[1]);
+  LADE_EXPECT_EQ_UINT(reserved(&s), before.reserved_bytes);
+  device_fixture_free(&s.f, again);
+  scene_end(&s);
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
+  scene s;
+  void *block = NULL;
+  uint64_t scope = 0;
+  bool equal = true;
+  lade_device_checkpoint *before = NULL, *checkpoint = NULL;
+  lade_device_restored *restored = NULL;
+  if (!scene_open(&s, name, 0)) return;
+  lade_device_allocator *a = s.f.allocator;
+  LADE_EXPECT_OK(lade_device_checkpoint_get(a, s.pool, &before));
+  scene_begin(&s);
+  LADE_ASSERT_OK(suspend(&s, NULL)); /* with a scope open */
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_alloc(a, 1000, s.f.streams[0], &block));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "it is suspended");
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_alloc(a, 100 * MIB, s.f.streams[0], &block));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_free(a, s.blocks[0]));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_record_stream(a, s.blocks[0], s.f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_get(a, s.pool, &checkpoint));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(a, before, &restored));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_begin(a, s.pool, &s.f.streams[0], 1));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_scope_begin_thread(a, s.pool, &scope));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_trim(a, s.pool, NULL, 0, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_live_equals(a, s.pool, NULL, 0, &equal));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, suspend(&s, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(a, false));
+  LADE_EXPECT_OK(lade_device_pool_retain(a, s.pool));
+  LADE_EXPECT_OK(lade_device_pool_release(a, s.pool));
+  device_fixture_empty_cache(&s.f);
+  device_fixture_free(&s.f, device_fixture_alloc(&s.f, 1000, 1)); /* others go on */
+  LADE_ASSERT_OK(resume(&s));
+  expect_bytes(&s);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, resume(&s));
+  scene_end(&s);
+  LADE_EXPECT_OK(lade_device_checkpoint_set(a, before, &restored));
+  LADE_EXPECT_EQ_UINT(restored->created_count, restored->freed_count);
+  lade_device_restored_destroy(restored);
+  lade_device_checkpoint_destroy(before);
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, ItsMemoryServesOthersMeanwhile, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 100 * MIB)) return;
+  void *other = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_device_alloc(s.f.allocator, 80 * MIB, s.f.streams[1], &other));
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  other = device_fixture_alloc(&s.f, 80 * MIB, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, resume(&s)); /* it stays suspended */
+  LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 1);
+  device_fixture_free(&s.f, other);
+  LADE_ASSERT_OK(resume(&s)); /* what is cached goes for it */
+  expect_bytes(&s);
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, ItsBytesMayWaitInTheProgramsMemoryOrNowhere, SUPPORT_RUNTIMES, name) {
+  scene s;
+  lade_pinned_pool *pinned = NULL;
+  lade_device_suspend_options options;
+  uint64_t bytes = 0;
+  if (!scene_open(&s, name, 0)) return;
+  lade_device_suspend_options_init(&options);
+  LADE_ASSERT_OK(lade_pinned_pool_create(s.f.runtime, NULL, &pinned));
+  options.memory_bytes = pool_info(&s).reserved_bytes;
+  LADE_ASSERT_OK(lade_pinned_alloc(pinned, options.memory_bytes, &options.memory));
+  void *memory = options.memory;
+  options.memory_bytes--;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.memory_bytes");
+  LADE_EXPECT_EQ_UINT(bytes, 0);
+  options.memory_bytes++;
+  LADE_EXPECT_OK(lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, options.memory_bytes);
+  LADE_ASSERT_OK(resume(&s));
+  expect_bytes(&s);
+  options.flags = LADE_DEVICE_SUSPEND_DISCARD;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  options.flags = 2;
+  options.memory = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_suspend(s.f.allocator, s.pool, &options, &bytes));
+  options.flags = LADE_DEVICE_SUSPEND_DISCARD;
+  LADE_ASSERT_OK(lade_device_pool_suspend(s.f.allocator, s.pool, &options, NULL));
+  LADE_ASSERT_OK(resume(&s));
+  for (int i = 0; i < BLOCKS; i++) block_write(&s, i); /* there is memory */
+  expect_bytes(&s);
+  LADE_EXPECT_OK(lade_pinned_free(pinned, memory));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pinned, true));
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, GoesWithItsLastUse, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  for (int i = 0; i < BLOCKS; i++)
+    if (block_is_live(i)) device_fixture_free(&s.f, s.blocks[i]);
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  device_fixture_empty_cache(&s.f);
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_info_get(s.f.allocator, s.pool, &info));
+  LADE_EXPECT_EQ_UINT(reserved(&s), 0);
+  device_fixture_close(&s.f); /* nothing is alive, pinned memory neither */
+}
+
+LADE_TEST_P(SuspendedPool, GoesWithTheAllocator, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  for (int i = 0; i < BLOCKS; i++)
+    if (block_is_live(i)) device_fixture_free(&s.f, s.blocks[i]);
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  device_fixture_close(&s.f);
+}
+
+LADE_TEST_P(SuspendedPool, IsWholeWhereNothingWasReserved, SUPPORT_RUNTIMES, name) {
+  scene s;
+  uint64_t bytes = 1;
+  if (!scene_open(&s, name, 0)) return;
+  lade_device_pool_id whole = s.pool;
+  LADE_EXPECT_OK(lade_device_pool_create(s.f.allocator, NULL, &s.pool));
+  LADE_EXPECT_OK(suspend(&s, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 0);
+  LADE_EXPECT_OK(resume(&s));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  s.pool = whole;
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, PlainSegmentsAreRefused, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open_flags(&s, name, 0, 0)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, suspend(&s, NULL));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS");
+  expect_bytes(&s);
+  scene_close(&s);
+}
+
+LADE_TEST_P(SuspendedPool, CapturesAndUsesByGraphsAreRefused, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  LADE_EXPECT_OK(lade_device_pool_begin(s.f.allocator, s.pool, &s.f.streams[0], 1));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, suspend(&s, NULL));
+  LADE_EXPECT_OK(lade_device_pool_end(s.f.allocator, s.pool));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  lade_device_pool_id other = {77, 1}; /* the device cannot be waited for meanwhile */
+  LADE_EXPECT_OK(lade_device_pool_begin(s.f.allocator, other, &s.f.streams[2], 1));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, suspend(&s, NULL));
+  LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 0);
+  LADE_EXPECT_OK(lade_device_pool_end(s.f.allocator, other));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, other));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_device_pool_suspend(s.f.allocator, (lade_device_pool_id){78, 1}, NULL, NULL));
+  /* A freed block that another stream uses is waited for, one that a graph uses is not. */
+  scene_begin(&s);
+  char *used = device_fixture_alloc(&s.f, 1000, 0);
+  scene_end(&s);
+  device_fixture_fill(&s.f, used, 1, 1000, 1);
+  device_fixture_record(&s.f, used, 1);
+  device_fixture_free(&s.f, used);
+  LADE_EXPECT_OK(suspend(&s, NULL));
+  LADE_EXPECT_OK(resume(&s));
+  ladei_stream on = device_fixture_resolve(&s.f, 1);
+  ladei_graph graph = NULL;
+  scene_begin(&s);
+  used = device_fixture_alloc(&s.f, 1000, 0);
+  scene_end(&s);
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_begin(s.f.runtime->self, &on, LADEI_CAPTURE_RELAXED));
+  device_fixture_fill(&s.f, used, 1, 1000, 1);
+  device_fixture_record(&s.f, used, 1);
+  LADE_EXPECT_OK(s.f.runtime->ops->capture_end(s.f.runtime->self, &on, &graph));
+  device_fixture_free(&s.f, used);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, suspend(&s, NULL));
+  LADE_EXPECT_OK(s.f.runtime->ops->graph_destroy(s.f.runtime->self, graph));
+  scene_close(&s);
+}
+
+/* A peer that is added while the memory is away has access to what comes back. */
+LADE_TEST_P(SuspendedPool, PeersAddedMeanwhileHaveAccess, SUPPORT_RUNTIMES, name) {
+  scene s;
+  int devices = 0;
+  bool can = false;
+  if (!scene_open(&s, name, 0)) return;
+  LADE_EXPECT_OK(lade_runtime_device_count(s.f.runtime, &devices));
+  if (devices > 1) LADE_EXPECT_OK(s.f.runtime->ops->peer_can_access(s.f.runtime->self, 1, 0, &can));
+  if (can) {
+    LADE_ASSERT_OK(suspend(&s, NULL));
+    LADE_EXPECT_OK(lade_device_peer_add(s.f.allocator, 1));
+    LADE_ASSERT_OK(resume(&s));
+    lade_stream there = NULL;
+    LADE_ASSERT_OK(lade_stream_create(s.f.runtime, 1, &there));
+    LADE_EXPECT_OK(lade_fill_async(s.f.runtime, s.blocks[0], 0, sizes[0], there));
+    LADE_EXPECT_OK(lade_stream_synchronize(s.f.runtime, there));
+    LADE_EXPECT_OK(lade_stream_destroy(s.f.runtime, there));
+    block_write(&s, 0);
+    expect_bytes(&s);
+  }
+  scene_close(&s);
+  if (!can) LADE_SKIP("there is no other device that may access this one's memory");
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Across sources: a pool is suspended and resumed while other threads allocate from it, from the default pools, look for memory and read
+ * what there is. For the thread sanitiser.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tests/device/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+enum { THREADS = 3, ROUNDS = 12 };
+
+typedef struct shared {
+  device_fixture f;
+  lade_device_pool_id pool;
+  atomic_bool stop;
+} shared;
+
+typedef struct worker {
+  pthread_t thread;
+  shared *s;
+  int stream;
+} worker;
+
+/* On stream 1 from the pool, which may be away; on the others from the default pools. */
+static void *allocate(void *user) {
+  worker *w = user;
+  lade_device_allocator *allocator = w->s->f.allocator;
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  for (int i = 0; !atomic_load(&w->s->stop); i++) {
+    void *block = NULL;
+    lade_status status = lade_device_alloc(allocator, i % 8 == 0 ? 3 * MIB : 1000, w->s->f.streams[w->stream], &block);
+    LADE_EXPECT(status == LADE_OK || (w->stream == 1 && status == LADE_ERR_BUSY));
+    while (block != NULL) {
+      status = lade_device_free(allocator, block);
+      LADE_EXPECT(status == LADE_OK || (w->stream == 1 && status == LADE_ERR_BUSY));
+      if (status == LADE_OK) break;
+    }
+    LADE_EXPECT_OK(lade_device_pool_info_get(allocator, w->s->pool, &info));
+    if (i % 16 == 15) LADE_EXPECT_OK(lade_device_empty_cache(allocator));
+  }
+  return NULL;
+}
+
+LADE_TEST_P(SuspendedPoolThreads, GoOnBesideIt, SUPPORT_THREADED_RUNTIMES, name) {
+  shared s;
+  worker workers[THREADS];
+  uint64_t scope = 0;
+  lade_device_options options;
+  memset(&s, 0, sizeof s);
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open_bytes(&s.f, name, &options)) return;
+  LADE_ASSERT_OK(lade_device_pool_create(s.f.allocator, NULL, &s.pool));
+  LADE_ASSERT_OK(lade_device_scope_begin_streams(s.f.allocator, s.pool, &s.f.streams[1], 1, &scope));
+  char *kept = device_fixture_alloc(&s.f, 5000, 1);
+  device_fixture_fill(&s.f, kept, 77, 5000, 1);
+  for (int i = 0; i < THREADS; i++) {
+    workers[i] = (worker){.s = &s, .stream = i};
+    LADE_ASSERT(pthread_create(&workers[i].thread, NULL, allocate, &workers[i]) == 0);
+  }
+  for (int i = 0; i < ROUNDS; i++) {
+    LADE_EXPECT_OK(lade_device_pool_suspend(s.f.allocator, s.pool, NULL, NULL));
+    LADE_EXPECT_OK(lade_device_pool_resume(s.f.allocator, s.pool));
+  }
+  atomic_store(&s.stop, true);
+  for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
+  device_fixture_expect_bytes(&s.f, kept, 77, 5000, 1);
+  LADE_EXPECT_OK(lade_device_scope_end(s.f.allocator, scope));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  device_fixture_free(&s.f, kept);
+  device_fixture_close(&s.f);
+}
