@@ -25,12 +25,13 @@
 lade_status ladei_tree_context_open(lade_graph_context *context, ladei_tree_run *run, lade_graph_stage stage,
                                     lade_stream stream) {
   *context = (lade_graph_context){.run = run, .stage = stage, .stream = stream};
+  memset(run->tree->outs, 0, run->function->output_count * sizeof *run->tree->outs);
   context->inputs = calloc(run->call.count + 1, sizeof *context->inputs);
+  context->input_count = context->inputs == NULL ? 0 : run->call.count;
   if (context->inputs == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a body of %zu inputs",
                        run->call.count);
   for (size_t i = 0; i < run->call.count; i++) context->inputs[i].address = run->call.inputs[i].address;
-  memset(run->tree->outs, 0, run->function->output_count * sizeof *run->tree->outs);
   return LADE_OK;
 }
 
@@ -122,7 +123,7 @@ static void local_free(lade_graph_context *context, ladei_tree_local *local) {
 void ladei_tree_context_free_locals(lade_graph_context *context) {
   for (size_t i = 0; i < context->local_count; i++)
     if (!context->locals[i].freed) local_free(context, &context->locals[i]);
-  for (size_t i = 0; i < context->run->call.count; i++) {
+  for (size_t i = 0; i < context->input_count; i++) {
     ladei_tree_body_input *input = &context->inputs[i];
     if (input->block != 0) ladei_tree_block_free(context->run->tree, input->block);
     input->block = 0;
@@ -226,7 +227,7 @@ static void input_give_up(lade_graph_context *context, size_t index) {
 
 void ladei_tree_context_takes_return(lade_graph_context *context) {
   ladei_tree_run *run = context->run;
-  for (size_t i = 0; i < run->call.count; i++) {
+  for (size_t i = 0; i < context->input_count; i++) {
     if (!context->inputs[i].given_up) continue;
     context->inputs[i].given_up = false;
     ladei_lock_acquire(&run->tree->lock);

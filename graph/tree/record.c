@@ -71,6 +71,20 @@ static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool e
 
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
+/* An end that failed may leave the stream capturing. */
+static void capture_abandon(lade_graph_tree *tree) {
+  enum { ATTEMPTS = 3 };
+  const lade_runtime_ops *ops = ladei_tree_ops(tree);
+  for (int i = 0; i < ATTEMPTS; i++) {
+    ladei_capture_info info;
+    ladei_graph graph = NULL;
+    bool known = ops->stream_capture_info(tree->runtime->self, &tree->stream, &info) == LADE_OK;
+    if (known && info.status == LADEI_CAPTURE_NONE) return;
+    if (ops->capture_end(tree->runtime->self, &tree->stream, &graph) == LADE_OK)
+      (void)ops->graph_destroy(tree->runtime->self, graph);
+  }
+}
+
 static lade_status capture(ladei_tree_run *run, lade_graph_context *context, ladei_graph *out) {
   lade_graph_tree *tree = run->tree;
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
@@ -82,8 +96,11 @@ static lade_status capture(ladei_tree_run *run, lade_graph_context *context, lad
   ladei_error_save(&error);
   ladei_graph graph = NULL;
   lade_status ended = ops->capture_end(tree->runtime->self, &tree->stream, &graph);
-  if (status == LADE_OK && ended != LADE_OK)
-    return ladei_error_prefix(ended, "%s: the body of function %s: ", call_name, run->function->name);
+  if (status == LADE_OK && ended != LADE_OK) {
+    status = ladei_error_prefix(ended, "%s: the body of function %s: ", call_name, run->function->name);
+    ladei_error_save(&error);
+  }
+  if (ended != LADE_OK) capture_abandon(tree);
   if (status != LADE_OK && ended == LADE_OK) (void)ops->graph_destroy(tree->runtime->self, graph);
   if (status != LADE_OK) ladei_error_restore(&error);
   *out = graph;

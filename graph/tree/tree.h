@@ -207,6 +207,7 @@ struct lade_graph_context {
   uint32_t *table; /* by address: index + 1 */
   size_t table_count;
   ladei_tree_body_input *inputs;
+  size_t input_count; /* 0 where there was no memory for them */
   uint64_t alone_bytes, alone_peak;
   lade_device_range *ranges; /* of the pool, that were handed out so far */
   size_t range_count, range_capacity;
