@@ -12,6 +12,7 @@
 #include "host/ring_alloc.h"
 
 #include "base/error.h"
+#include "host/nodes.h"
 #include "host/pool_state.h"
 #include "host/usage.h"
 
@@ -36,6 +37,18 @@ static bool will_end(const outlook *before, const outlook *after, bool smallest)
   bool gave = before->rings.gives != after->rings.gives;
   bool spare = before->rings.spare || after->rings.spare || before->pending || after->pending || gave;
   return spare || (smallest && (before->rings.others > 0 || after->rings.others > 0));
+}
+
+int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topology **out) {
+  ladei_pinned_node *cache;
+  lade_error before;
+  int nearest = -1;
+  ladei_error_save(&before);
+  bool known = ladei_pinned_pool_node_of_device(pool, device, "pipeline", &cache) == LADE_OK &&
+               ladei_pinned_pool_nearest_node(pool, device, &nearest) == LADE_OK && nearest >= 0;
+  *out = known ? ladei_pinned_pool_topology(pool) : NULL;
+  ladei_error_restore(&before);
+  return *out != NULL ? nearest : -1;
 }
 
 lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share, size_t bytes, int device,

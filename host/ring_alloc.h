@@ -4,10 +4,18 @@
 #define LADE_HOST_RING_ALLOC_H
 
 #include "host/ring_share.h"
+#include "host/topology.h"
 #include "lade/pinned.h"
 
 /* The pool's. */
 ladei_pinned_ring_shares *ladei_pinned_ring_shares_of(lade_pinned_pool *pool);
+
+/*
+ * Where threads that fill blocks near `device` shall run: the OS index of its NUMA node, with the topology in *out, which is
+ * the pool's and lives as long; -1 and NULL: anywhere. What the pool has to know of the machine before its first segment,
+ * which takes it milliseconds, it knows then. No lock held; touches no error record.
+ */
+int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topology **out);
 
 /*
  * A block for a ring, near `device`. `only`: the ring has no other, and waits for one: LADE_NOT_READY while it does, ask

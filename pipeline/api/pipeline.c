@@ -258,27 +258,6 @@ static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
              : status;
 }
 
-/* Where the readers shall run. Placement is an optimisation: whatever fails here leaves them unbound. */
-static void placement_find(lade_pipeline *pipeline) {
-  lade_error before;
-  lade_device_info info;
-  lade_device_info_init(&info);
-  ladei_error_save(&before);
-  pipeline->numa_node = -1;
-  if (pipeline->runtime->ops->step == NULL &&
-      lade_runtime_device_info(pipeline->runtime, pipeline->options.device, &info) == LADE_OK &&
-      ladei_topology_load(LADEI_TOPOLOGY_SYSTEM, NULL, !info.software, &pipeline->topology) == LADE_OK) {
-    int node = info.numa_node;
-    if (node < 0 && !info.software) node = ladei_topology_node_of_pci(pipeline->topology, info.pci_bus_id);
-    pipeline->numa_node = node;
-    if (node < 0) {
-      ladei_topology_destroy(pipeline->topology);
-      pipeline->topology = NULL;
-    }
-  }
-  ladei_error_restore(&before);
-}
-
 /* Gives up all that a drained or half-made pipeline holds but its memory. After a failure it may be called again;
  * `force` goes on instead, for lack of anyone who could. */
 static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
@@ -290,8 +269,6 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */
   (void)ladei_event_pool_destroy(pipeline->events);
   pipeline->events = NULL;
-  ladei_topology_destroy(pipeline->topology);
-  pipeline->topology = NULL;
   ladei_pipe_core_destroy(&pipeline->core);
   ladei_runtime_release(pipeline->runtime);
   return LADE_OK;
@@ -330,7 +307,9 @@ static lade_status pipeline_build(lade_pipeline *pipeline) {
     ladei_pipe_storage_open(
         &pipeline->storage, pipeline->driver->threads ? (lade_storage)pipeline->options.storage : LADE_STORAGE_PREAD,
         pipeline->runtime->software_device != NULL, 2 * pipeline->options.depth, 2 * pipeline->options.depth);
-    placement_find(pipeline);
+    pipeline->numa_node = -1;
+    if (pipeline->driver->threads)
+      pipeline->numa_node = ladei_pinned_ring_place(pipeline->pool, pipeline->options.device, &pipeline->topology);
     status = pipeline->driver->start(pipeline);
   }
   return status;

@@ -66,20 +66,20 @@ struct lade_pipeline {
   ladei_living living;                   /* base/living: its own */
   ladei_event_pool *events;
   const ladei_pipe_driver *driver;
-  void *driver_state;            /* the driver's own */
-  lade_pipeline_options options; /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
-  uint64_t register_chunk_bytes; /* of the pool; 0: its blocks lie in one registration each */
-  bool chunk_chosen;             /* by lade: small transfers get smaller chunks, ... */
-  bool chunk_adapts;             /* ... and the first and last chunks are short; blocks grow to what the link wants */
-  bool depth_chosen;             /* by lade: blocks stay in step with the window */
-  bool readers_chosen;           /* by lade: fewer write a file where more are not faster */
-  unsigned threads;              /* for drivers that have any */
-  int devices;                   /* of the runtime */
-  ladei_topology *topology;      /* NULL: threads are not bound */
-  int numa_node;                 /* of the device; -1: unknown */
-  ladei_pipe_side sides[2];      /* to the device, to the host */
-  ladei_pipe_storage storage;    /* of files; has its own locks */
-  atomic_bool no_batch;          /* the driver has no batched copies: do not ask again */
+  void *driver_state;             /* the driver's own */
+  lade_pipeline_options options;  /* with all choices made; max_transfers, readers, depth, chunk_bytes not 0 */
+  uint64_t register_chunk_bytes;  /* of the pool; 0: its blocks lie in one registration each */
+  bool chunk_chosen;              /* by lade: small transfers get smaller chunks, ... */
+  bool chunk_adapts;              /* ... and the first and last chunks are short; blocks grow to what the link wants */
+  bool depth_chosen;              /* by lade: blocks stay in step with the window */
+  bool readers_chosen;            /* by lade: fewer write a file where more are not faster */
+  unsigned threads;               /* for drivers that have any */
+  int devices;                    /* of the runtime */
+  const ladei_topology *topology; /* the pool's; NULL: threads are not bound */
+  int numa_node;                  /* of the device; -1: unknown */
+  ladei_pipe_side sides[2];       /* to the device, to the host */
+  ladei_pipe_storage storage;     /* of files; has its own locks */
+  atomic_bool no_batch;           /* the driver has no batched copies: do not ask again */
 
   ladei_lock lock;         /* guards all below */
   ladei_condition changed; /* a transfer advanced; for callers that wait */
