@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: NUMA nodes that are full, and systems that refuse to bind. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <hwloc.h>
 #include <linux/mempolicy.h>
@@ -12,6 +13,7 @@
 #include "base/size.h"
 #include "host/nodes.h"
 #include "host/pool.h"
+#include "host/ring_alloc.h"
 #include "host/topology.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -36,6 +38,15 @@ int hwloc_topology_set_io_types_filter(hwloc_topology_t topology, enum hwloc_typ
   (void)topology, (void)filter;
   device_loads++;
   return 0;
+}
+
+/* All loads. */
+static int loads;
+
+int hwloc_topology_load(hwloc_topology_t topology) {
+  int (*next)(hwloc_topology_t) = (int (*)(hwloc_topology_t))(uintptr_t)dlsym(RTLD_NEXT, "hwloc_topology_load");
+  loads++;
+  return next(topology);
 }
 
 /* ---- The node of a device ---------------------------------------------------------------------------------------- */
@@ -66,6 +77,23 @@ LADE_TEST(PinnedNodes, NodeThatTheDriverNamesTakesNoLookAtPciDevices) {
   LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).numa_node, 1);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   LADE_EXPECT_EQ_INT(device_loads, 0);
+  gpu_pool_close(&own);
+}
+
+/* The bug: a pipeline loaded a topology of its own, and its first transfer waited for the pool's. */
+LADE_TEST(PinnedNodes, PlaceOfARingLeavesNothingToLoadForItsFirstBlock) {
+  pinned_fixture own;
+  const ladei_topology *topology;
+  void *block = NULL;
+  if (!gpu_pool_open(&own, &pinned_fixture_two_nodes, true)) return;
+  loads = 0;
+  LADE_EXPECT_EQ_INT(ladei_pinned_ring_place(own.pool, 1, &topology), 1);
+  LADE_EXPECT(topology != NULL);
+  LADE_EXPECT_EQ_INT(loads, 1);
+  LADE_EXPECT_OK(lade_pinned_alloc_near(own.pool, LADEI_MIB, 1, &block));
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).numa_node, 1);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_EQ_INT(loads, 1);
   gpu_pool_close(&own);
 }
 
