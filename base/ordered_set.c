@@ -220,10 +220,10 @@ void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node,
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, ladei_order_key key) {
+ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const ladei_order_key *key) {
   ladei_order_node *best = NULL;
   for (ladei_order_node *node = set->root; node != NULL;) {
-    if (ladei_order_less(&node->key, &key)) {
+    if (ladei_order_less(&node->key, key)) {
       node = node->child[RIGHT];
     } else {
       best = node;

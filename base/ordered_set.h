@@ -104,15 +104,16 @@ static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_no
   }
 }
 
-/* As ladei_ordered_set_at_least, by the tree alone. */
-ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, ladei_order_key key);
+/* As ladei_ordered_set_at_least, by the tree alone. The key by address: a copy of 16 bytes made of
+ * words that were just written would wait until they are in the cache. */
+ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const ladei_order_key *key);
 
 /* Smallest node whose key is at least `key`; NULL if there is none. */
 static inline ladei_order_node *ladei_ordered_set_at_least(const ladei_ordered_set *set, ladei_order_key key) {
   ladei_order_node *finger = set->finger;
   bool there = finger != NULL && !ladei_order_less(&finger->key, &key) &&
                (finger->previous == NULL || ladei_order_less(&finger->previous->key, &key));
-  return there ? finger : ladei_ordered_set_descend(set, key);
+  return there ? finger : ladei_ordered_set_descend(set, &key);
 }
 /* Largest node whose key is at most `key`; NULL if there is none. */
 ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key);

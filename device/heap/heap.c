@@ -321,19 +321,16 @@ static inline void record_prefetch(const ladei_device_block *block) {
     __builtin_prefetch((const void *)line, 1);
 }
 
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead what) {
-  if (what == LADEI_DEVICE_HEAP_START) {
-    ladei_device_block_map_prefetch(&heap->starts, address);
-    return;
-  }
+const ladei_device_block *ladei_device_heap_prefetch_block(const ladei_device_heap *heap, uint64_t address) {
   const ladei_device_block *block = ladei_device_block_map_get(&heap->starts, address);
-  if (block == NULL) return;
-  if (what == LADEI_DEVICE_HEAP_BLOCK) {
-    record_prefetch(block);
-  } else {
-    record_prefetch(block->previous);
-    record_prefetch(block->next);
-  }
+  if (block != NULL) record_prefetch(block);
+  return block;
+}
+
+void ladei_device_heap_prefetch_beside(const ladei_device_heap *heap, const ladei_device_block *block) {
+  record_prefetch(block->previous);
+  record_prefetch(block->next);
+  ladei_device_block_map_prefetch(&heap->starts, block->address + block->size);
 }
 
 /* ---- Granules ---------------------------------------------------------------------------------------------------- */
@@ -449,6 +446,8 @@ static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei
   assert(block->state == LADEI_DEVICE_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
   ladei_device_heap_segment *segment = block->segment;
   uint64_t address = block->address;
+  ladei_device_block_map_prefetch(&heap->starts, address + low_bytes); /* written last */
+  ladei_device_block_map_prefetch(&heap->starts, address);
   ladei_device_block *lower = block_create(heap, segment, address, low_bytes, true);
   ladei_device_block_map_replace(&heap->starts, address, lower);
   lower->previous = block->previous;
@@ -457,8 +456,8 @@ static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei
   block->previous = lower;
   block->size -= low_bytes;
   address_set(block, address + low_bytes);
-  start_add(heap, segment, address + low_bytes, block);
   block_move_in_set(block);
+  start_add(heap, segment, address + low_bytes, block);
   return lower;
 }
 

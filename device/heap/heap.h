@@ -356,14 +356,17 @@ ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64
 /* Without the lock: the block that is handed out and starts at the address; NULL if that is uncertain. */
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
-/* What a free of the block at an address will look at, in the order in which one leads to the next. */
-typedef enum ladei_device_heap_lookahead {
-  LADEI_DEVICE_HEAP_START,  /* its place among the starts */
-  LADEI_DEVICE_HEAP_BLOCK,  /* its record */
-  LADEI_DEVICE_HEAP_BESIDE, /* the records of its neighbours */
-} ladei_device_heap_lookahead;
-/* Brings it into the processor's cache, for a caller that knows its frees in advance. Changes nothing; any address will do. */
-void ladei_device_heap_prefetch(const ladei_device_heap *heap, uint64_t address, ladei_device_heap_lookahead what);
+/*
+ * What the free of a block will look at, brought into the processor's cache in three steps, each of which looks at what the one
+ * before has brought: for a caller that knows its frees in advance. They change nothing, and any address will do.
+ */
+static inline void ladei_device_heap_prefetch_start(const ladei_device_heap *heap, uint64_t address) {
+  ladei_device_block_map_prefetch(&heap->starts, address);
+}
+/* The record of the block there, which is returned; NULL: none. */
+const ladei_device_block *ladei_device_heap_prefetch_block(const ladei_device_heap *heap, uint64_t address);
+/* The records of its neighbours, and where the one above it is among the starts. It may be another block's record by now. */
+void ladei_device_heap_prefetch_beside(const ladei_device_heap *heap, const ladei_device_block *block);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_device_block_remove(ladei_device_block *block);

@@ -18,7 +18,7 @@ static void fill(ahead *queue) {
     if (queue->end != TRACE_OP) return;
     queue->held = op->text != NULL || op->streams != NULL;
     queue->read++;
-    if (op->kind == TRACE_FREE) queue->frees[queue->frees_read++ % AHEAD_ROOM] = op->number[0];
+    if (op->kind == TRACE_FREE) queue->frees[queue->frees_read++ % AHEAD_ROOM] = (ahead_target){.id = op->number[0]};
   }
 }
 

@@ -4,7 +4,7 @@
  * the cache meanwhile. Frees are what looks at old blocks, so they are counted apart.
  *
  *   alloc   free 7   alloc   free 9   free 4   alloc ...     not read yet ...
- *           taken             +1       +2                    ahead_free(queue, 1) is 9
+ *           taken             +1       +2                    ahead_free(queue, 1)->id is 9
  *
  * Texts and lists of streams are valid until the next read only, so nothing is read behind an operation that has one
  * before it was taken. An error of the trace is returned in its place.
@@ -18,6 +18,13 @@
 
 enum { AHEAD_ROOM = 16 };
 
+/* A free to come, and what was found out about it; the caller's but for the ID. */
+typedef struct ahead_target {
+  uint64_t id;
+  uint64_t address;  /* of its block; 0: not known */
+  const void *block; /* NULL: not known */
+} ahead_target;
+
 typedef struct ahead {
   trace_reader *reader;
   trace_op ops[AHEAD_ROOM];
@@ -26,7 +33,7 @@ typedef struct ahead {
   trace_result end; /* what the reader said after the last of them; TRACE_OP: nothing yet */
   bool held;        /* the last one read has a text or a list */
 
-  uint64_t frees[AHEAD_ROOM]; /* the IDs of those among them, in the same way */
+  ahead_target frees[AHEAD_ROOM]; /* those among them, in the same way */
   uint64_t frees_read;
   uint64_t frees_taken;
 } ahead;
@@ -37,8 +44,11 @@ void ahead_init(ahead *queue, trace_reader *reader);
 /* The next operation, valid until the following call; results as trace_read. */
 trace_result ahead_next(ahead *queue, const trace_op **out);
 
-/* The free that comes `distance` frees after the latest one: its ID, or NULL if it is not read yet. */
-static inline const uint64_t *ahead_free(const ahead *queue, uint64_t distance) {
+/* The operation that was read last; there is one. */
+static inline const trace_op *ahead_newest(const ahead *queue) { return &queue->ops[(queue->read - 1) % AHEAD_ROOM]; }
+
+/* The free that comes `distance` frees after the latest one; NULL if it is not read yet. */
+static inline ahead_target *ahead_free(ahead *queue, uint64_t distance) {
   uint64_t number = queue->frees_taken - 1 + distance;
   return number < queue->frees_read ? &queue->frees[number % AHEAD_ROOM] : NULL;
 }

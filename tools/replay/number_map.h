@@ -50,13 +50,6 @@ void number_map_remove(number_map *map, uint64_t key);
  */
 bool number_map_next(const number_map *map, size_t *place, number_map_entry *out);
 
-/* The value that next meets at a place to come; 0 where it meets none, or the table ends before. */
-static inline uint64_t number_map_value_at(const number_map *map, size_t place) {
-  if (place == 0 || place > map->capacity) return 0;
-  const number_map_entry *entry = &map->entries[place - 1];
-  return entry->key != 0 ? entry->value : 0;
-}
-
 /* Fibonacci hashing: 2^64 divided by the golden ratio spreads the low bits of consecutive numbers. */
 static inline size_t number_map_home(const number_map *map, uint64_t key) {
   return (size_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (map->capacity - 1);

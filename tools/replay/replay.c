@@ -136,21 +136,12 @@ static void state_destroy(stored_state *state) {
   free(state);
 }
 
-/* Frees all device blocks, in no order: so what lies ahead in the table is brought into the cache (look_ahead). */
+/* Frees all device blocks, in no order. */
 static void blocks_free(replay *r) {
-  static const struct {
-    size_t distance; /* in the table, which is half full */
-    ladei_device_heap_lookahead part;
-  } steps[] = {{24, LADEI_DEVICE_HEAP_START}, {16, LADEI_DEVICE_HEAP_BLOCK}, {8, LADEI_DEVICE_HEAP_BESIDE}};
   size_t place = 0;
   number_map_entry entry;
-  while (number_map_next(&r->ids, &place, &entry)) {
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-      uint64_t address = number_map_value_at(&r->ids, place + steps[i].distance);
-      if (address > FAILED) ladei_device_heap_prefetch(&r->allocator->heap, address, steps[i].part);
-    }
+  while (number_map_next(&r->ids, &place, &entry))
     if (entry.value > FAILED) (void)lade_device_free(r->allocator, (void *)(uintptr_t)entry.value);
-  }
 }
 
 /* Frees what the trace left, so that the runtime closes. */
@@ -603,22 +594,25 @@ trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
 /* Fewer blocks stay in the cache anyway. */
 enum { LOOK_AHEAD_FROM = 2048 };
 
-/* What the free after so many others will look at in the heap. */
-static void free_prefetch(const replay *r, const ahead *queue, uint64_t distance, ladei_device_heap_lookahead part) {
-  const uint64_t *id = ahead_free(queue, distance);
-  const uint64_t *address = id != NULL ? number_map_get(&r->ids, *id) : NULL;
-  if (address != NULL && *address > FAILED) ladei_device_heap_prefetch(&r->allocator->heap, *address, part);
-}
-
 /* Before a free: what the next ones look at is brought into the cache by steps, each of which looks at what the one
  * before has brought. */
-static void look_ahead(const replay *r, const ahead *queue) {
-  if (r->ids.count < LOOK_AHEAD_FROM) return;
-  const uint64_t *id = ahead_free(queue, 7);
-  if (id != NULL) number_map_prefetch(&r->ids, *id);
-  free_prefetch(r, queue, 5, LADEI_DEVICE_HEAP_START);
-  free_prefetch(r, queue, 3, LADEI_DEVICE_HEAP_BLOCK);
-  free_prefetch(r, queue, 1, LADEI_DEVICE_HEAP_BESIDE);
+static void look_ahead(const replay *r, ahead *queue) {
+  const ladei_device_heap *heap = &r->allocator->heap;
+  ahead_target *target = ahead_free(queue, 5);
+  const uint64_t *address = target != NULL ? number_map_get(&r->ids, target->id) : NULL;
+  if (address != NULL && *address > FAILED) {
+    target->address = *address;
+    ladei_device_heap_prefetch_start(heap, *address);
+  }
+  target = ahead_free(queue, 3);
+  if (target != NULL && target->address != 0) target->block = ladei_device_heap_prefetch_block(heap, target->address);
+  target = ahead_free(queue, 1);
+  if (target != NULL && target->block != NULL) ladei_device_heap_prefetch_beside(heap, target->block);
+}
+
+/* Where the ID of an operation that was just read lies, or will lie. */
+static void id_prefetch(const replay *r, const trace_op *op) {
+  if (op->kind == TRACE_ALLOC || op->kind == TRACE_FREE) number_map_prefetch(&r->ids, op->number[0]);
 }
 
 trace_result replay_run(replay *r, trace_reader *reader) {
@@ -628,7 +622,10 @@ trace_result replay_run(replay *r, trace_reader *reader) {
     const trace_op *op;
     trace_result result = ahead_next(&queue, &op);
     if (result != TRACE_OP) return result;
-    if (op->kind == TRACE_FREE) look_ahead(r, &queue);
+    if (r->ids.count >= LOOK_AHEAD_FROM) {
+      id_prefetch(r, ahead_newest(&queue));
+      if (op->kind == TRACE_FREE) look_ahead(r, &queue);
+    }
     result = replay_step(r, reader, op);
     if (result != TRACE_OP) return result;
   }
