@@ -2,8 +2,8 @@
 /*
  * What does a history cost?
  *
- * device_pair    a block of 512 bytes allocated and freed again from the cache, 16 calls below main: without history; events; a stack
- *                of 16 frames at allocs, by lade's ways and by backtrace() of the program's own; stacks at frees, too
+ * device_pair    a block of 512 bytes allocated and freed again from the cache, 16 calls below main: without history; events; events
+ *                with the thread's label and two scopes; a stack of 16 frames at allocs, by lade's ways and by backtrace() of the program's own; stacks at frees, too
  * pinned_pair    a block of 4 KiB, the same
  * pinned_threads the same, a thread alone against two with a block each, by pair of all of them
  * pinned_copy    the copy of 100,000 events of a pool; against that of a device, which has one ring
@@ -36,6 +36,7 @@ typedef struct rig {
   lade_stacks *stacks;
   size_t pairs;
   unsigned threads;
+  bool labelled; /* pairs have the thread's label and two scopes */
 } rig;
 
 static bool failed(const char *what) {
@@ -128,22 +129,32 @@ static __attribute__((noinline)) double pairs_run(const rig *r, int depth) { // 
   return (bench_seconds() - begin) * 1e9 / (double)r->pairs;
 }
 
-static double pair_run(void *user) { return pairs_run(user, DEPTH); }
+static double pair_run(void *user) {
+  const rig *r = user;
+  if (r->labelled && (lade_history_label_set("reader") != LADE_OK || lade_history_scope_push("epoch 3") != LADE_OK ||
+                      lade_history_scope_push("step 70") != LADE_OK))
+    return NAN;
+  double ns = pairs_run(r, DEPTH);
+  if (!r->labelled) return ns;
+  bool fine = lade_history_scope_pop() == LADE_OK && lade_history_scope_pop() == LADE_OK;
+  return fine && lade_history_label_set(NULL) == LADE_OK ? ns : NAN;
+}
 
 typedef struct setting {
   const char *name;
   lade_device_context_level level;
   capture how;
-  bool on;
+  bool on, labelled;
 } setting;
 
 static bool pair_case(bench *b, const bench_case *self, bool pinned) {
-  static const setting settings[] = {{"off", LADE_CONTEXT_NEVER, NONE, false},
-                                     {"events", LADE_CONTEXT_NEVER, NONE, true},
-                                     {"stacks", LADE_CONTEXT_ALLOC, LADE, true},
-                                     {"stacks of frees too", LADE_CONTEXT_ALL, LADE, true},
-                                     {"frame pointers", LADE_CONTEXT_ALLOC, LADE_POINTERS, true},
-                                     {"backtrace", LADE_CONTEXT_ALLOC, BACKTRACE, true}};
+  static const setting settings[] = {{"off", LADE_CONTEXT_NEVER, NONE, false, false},
+                                     {"events", LADE_CONTEXT_NEVER, NONE, true, false},
+                                     {"events with label and scopes", LADE_CONTEXT_NEVER, NONE, true, true},
+                                     {"stacks", LADE_CONTEXT_ALLOC, LADE, true, false},
+                                     {"stacks of frees too", LADE_CONTEXT_ALL, LADE, true, false},
+                                     {"frame pointers", LADE_CONTEXT_ALLOC, LADE_POINTERS, true, false},
+                                     {"backtrace", LADE_CONTEXT_ALLOC, BACKTRACE, true, false}};
   enum { RIGS = sizeof settings / sizeof settings[0] };
   rig rigs[RIGS] = {{.pairs = 0}};
   bench_variant variants[RIGS];
@@ -151,6 +162,7 @@ static bool pair_case(bench *b, const bench_case *self, bool pinned) {
   for (int i = 0; i < RIGS && fine; i++) {
     rigs[i].pairs =
         (bench_is_quick(b) ? (size_t)PAIRS_QUICK : (size_t)PAIRS) / (settings[i].how == BACKTRACE ? 10u : 1u);
+    rigs[i].labelled = settings[i].labelled;
     fine = rig_open(&rigs[i], pinned) && (!settings[i].on || history_set(&rigs[i], settings[i].level, settings[i].how));
     variants[i] = (bench_variant){settings[i].name, pair_run, &rigs[i]};
   }
@@ -218,17 +230,23 @@ static bool pinned_threads_case(bench *b, const bench_case *self) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static double copy_run(void *user) {
-  const rig *r = user;
+/* Milliseconds of one copy, and how many events it has. */
+static double copy_time(const rig *r, size_t *out_events) {
   lade_history *history;
   double begin = bench_seconds();
   lade_status status =
       r->pool != NULL ? lade_pinned_history_take(r->pool, &history) : lade_device_history_take(r->allocator, &history);
   if (status != LADE_OK) return NAN;
   double seconds = bench_seconds() - begin;
-  bool whole = history->event_count > EVENTS / 2; /* what is overwritten meanwhile is lost */
+  *out_events = history->event_count;
   lade_history_destroy(history);
-  return whole ? seconds * 1e3 : NAN;
+  return seconds * 1e3;
+}
+
+static double copy_run(void *user) {
+  size_t events;
+  double value = copy_time(user, &events);
+  return events > EVENTS / 2 ? value : NAN;
 }
 
 /* 64 blocks in turn, so that events lie in all shards. */
@@ -278,7 +296,8 @@ static double wait_run(const rig *r, bool copies) {
   double value = 0.0;
   if (pthread_create(&thread, NULL, watcher_run, &w) != 0) return NAN;
   double begin = bench_seconds();
-  if (copies) value = copy_run((void *)(uintptr_t)r);
+  size_t events; /* those that the watcher overwrites meanwhile are lost */
+  if (copies) value = copy_time(r, &events);
   while (!copies && bench_seconds() - begin < 0.01) continue; /* about as long as a copy takes */
   atomic_store(&w.over, true);
   pthread_join(thread, NULL);

@@ -170,6 +170,11 @@ class Page(unittest.TestCase):
         self.assertEqual(int(self.value("shown")), everything)
         field.send_keys(Keys.ESCAPE)
 
+    def test_stacks_are_named_by_who_called_lade(self):
+        rows = [row.text for row in self.driver.find_elements(By.CSS_SELECTOR, "#top tbody tr")]
+        self.assertGreater(len(rows), 0)
+        self.assertEqual([row for row in rows if "ladei_" in row], [])
+
     def test_names_are_text(self):
         """A name with a tag in it is shown, and makes no element (HZ11)."""
         self.assertEqual(self.driver.find_elements(By.CSS_SELECTOR, "main script, main img, main b"), [])
