@@ -8,6 +8,11 @@
  *          second row has 100,000 and 50,000.
  * summary  the table as text; against one pass over the 122 names with values, as snprintf prints them.
  * latency  a pair of alloc and free with latencies counted; against one without.
+ * publish  one refresh of what two device allocators with 100,000 blocks handed out, a pinned pool with as many, and another one publish:
+ *          processor time of the thread that does it. The second row is the publisher's own thread, every 10 ms, waking
+ *          included. Against the text for Prometheus, as a program would make it that is asked by a monitor. 1,000 us once a second
+ *          are 0.1 % of a processor.
+ * published_pair  a pair of alloc and free while a thread publishes four such parts every second; against one without.
  *
  * Warm-up: each case runs once uncounted (frame.h). Statistic: median over repeats of the mean of one call.
  */
@@ -15,10 +20,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "benchmarks/frame.h"
 #include "benchmarks/messages.h"
 #include "lade/device.h"
+#include "lade/inspect.h"
+#include "lade/pinned.h"
 #include "lade/soft.h"
 
 enum { NAMES = 122, FEW_BLOCKS = 1500, MANY_BLOCKS = 150000, BLOCK_BYTES = 2048 };
@@ -33,6 +41,7 @@ typedef struct rig {
   char names[NAMES][64]; /* in random order: not those of the table */
   size_t name_count;
   size_t calls;
+  const char *runtime_name; /* NULL: "sim" */
 } rig;
 
 static bool failed(const char *what) {
@@ -83,7 +92,8 @@ static bool rig_open(rig *r, size_t blocks, size_t calls) {
   lade_runtime_options_init(&options);
   options.soft = &soft;
   r->calls = calls;
-  if (lade_runtime_open("sim", &options, &r->runtime) != LADE_OK) return failed("open");
+  if (lade_runtime_open(r->runtime_name == NULL ? "sim" : r->runtime_name, &options, &r->runtime) != LADE_OK)
+    return failed("open");
   if (lade_stream_create(r->runtime, 0, &r->stream) != LADE_OK) return failed("stream");
   if (lade_device_allocator_create(r->runtime, 0, NULL, &r->allocator) != LADE_OK) return failed("create");
   lade_device_stats_init(&r->stats);
@@ -219,12 +229,137 @@ static bool latency_case(bench *b, const bench_case *self) {
   return rig_close(&off) && rig_close(&on) && fine;
 }
 
+/* ---- Publishing -------------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 4, PUBLISHED_BLOCKS = MANY_BLOCKS, PINNED_BLOCKS = 100000, FAST_INTERVAL_MS = 10 };
+
+/* Two device allocators and two pinned pools, of the runtime of the first one. */
+typedef struct show {
+  rig device[2];
+  lade_pinned_pool *pool[2];
+  void **pinned;
+  size_t pinned_count;
+  lade_part parts[PARTS];
+  lade_publisher *publisher;
+  size_t calls;
+  size_t text_bytes;
+} show;
+
+static bool pinned_make(show *s) {
+  s->pinned = calloc(PINNED_BLOCKS, sizeof *s->pinned);
+  if (s->pinned == NULL) return failed("no memory");
+  for (; s->pinned_count < PINNED_BLOCKS; s->pinned_count++)
+    if (lade_pinned_alloc(s->pool[0], 512, &s->pinned[s->pinned_count]) != LADE_OK) return failed("pinned alloc");
+  return true;
+}
+
+static bool show_open(show *s, const char *runtime, uint32_t interval_ms) {
+  *s = (show){.calls = 0};
+  for (int i = 0; i < 2; i++) {
+    s->device[i].runtime_name = runtime;
+    if (!rig_open(&s->device[i], PUBLISHED_BLOCKS, 0)) return false;
+    if (lade_pinned_pool_create(s->device[i].runtime, NULL, &s->pool[i]) != LADE_OK) return failed("pool");
+    s->parts[i] = lade_part_device(s->device[i].allocator);
+    s->parts[2 + i] = lade_part_pinned(s->pool[i]);
+  }
+  lade_publish_options options;
+  lade_publish_options_init(&options);
+  options.interval_ms = interval_ms;
+  if (interval_ms == 0) options.flags = LADE_PUBLISH_MANUAL;
+  if (!pinned_make(s)) return false;
+  return lade_publish(s->parts, PARTS, &options, &s->publisher) == LADE_OK || failed("publish");
+}
+
+static bool show_close(show *s) {
+  lade_publisher_destroy(s->publisher);
+  for (size_t i = 0; i < s->pinned_count; i++) (void)lade_pinned_free(s->pool[0], s->pinned[i]);
+  free(s->pinned);
+  bool fine = true;
+  for (int i = 0; i < 2; i++) {
+    fine = lade_pinned_pool_destroy(s->pool[i], false) == LADE_OK && fine;
+    fine = rig_close(&s->device[i]) && fine;
+  }
+  return fine || failed("close");
+}
+
+static double clock_read(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static double update_run(void *user) {
+  show *s = user;
+  double begin = clock_read(CLOCK_THREAD_CPUTIME_ID);
+  for (size_t i = 0; i < s->calls; i++)
+    if (lade_publish_update(s->publisher) != LADE_OK) return NAN;
+  return (clock_read(CLOCK_THREAD_CPUTIME_ID) - begin) * 1e6 / (double)s->calls;
+}
+
+static lade_status text_count(void *user, const void *data, size_t bytes) {
+  (void)data;
+  ((show *)user)->text_bytes += bytes;
+  return LADE_OK;
+}
+
+static double text_run(void *user) {
+  show *s = user;
+  lade_snapshot_options options;
+  lade_snapshot_options_init(&options);
+  options.flags = LADE_SNAPSHOT_NO_BLOCKS;
+  double begin = clock_read(CLOCK_THREAD_CPUTIME_ID);
+  for (size_t i = 0; i < s->calls; i++) {
+    lade_snapshot *snapshot;
+    if (lade_snapshot_take(s->parts, PARTS, &options, &snapshot) != LADE_OK) return NAN;
+    lade_status status = lade_snapshot_write(snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, text_count, s);
+    lade_snapshot_destroy(snapshot);
+    if (status != LADE_OK) return NAN;
+  }
+  return (clock_read(CLOCK_THREAD_CPUTIME_ID) - begin) * 1e6 / (double)s->calls;
+}
+
+/* The process sleeps, but for the publisher's thread. */
+static double thread_run(void *user) {
+  const show *s = user;
+  struct timespec pause = {.tv_sec = (time_t)(s->calls * FAST_INTERVAL_MS / 1000),
+                           .tv_nsec = (long)(s->calls * FAST_INTERVAL_MS % 1000 * 1000000)};
+  double begin = clock_read(CLOCK_PROCESS_CPUTIME_ID), wall = bench_seconds();
+  nanosleep(&pause, NULL);
+  double refreshes = (bench_seconds() - wall) * 1000 / FAST_INTERVAL_MS;
+  return (clock_read(CLOCK_PROCESS_CPUTIME_ID) - begin) * 1e6 / refreshes;
+}
+
+static bool publish_case(bench *b, const bench_case *self) {
+  show s;
+  bool fine = show_open(&s, "sim", 0);
+  s.calls = calls_of(b, 2000);
+  bench_variant by_hand[] = {{"lade", update_run, &s}, {"prometheus", text_run, &s}};
+  fine = fine && bench_measure(b, self->name, json_pack("{s:s}", "refreshed", "by hand"), "us", by_hand, 2);
+  fine = show_close(&s) && fine && show_open(&s, "cpu", FAST_INTERVAL_MS);
+  s.calls = calls_of(b, 100);
+  bench_variant by_thread[] = {{"lade", thread_run, &s}};
+  fine = fine && bench_measure(b, self->name, json_pack("{s:s}", "refreshed", "by its thread"), "us", by_thread, 1);
+  return show_close(&s) && fine;
+}
+
+static bool published_pair_case(bench *b, const bench_case *self) {
+  show s, other;
+  bool fine = show_open(&s, "cpu", 1000) && show_open(&other, "cpu", 0);
+  s.device[0].calls = other.device[0].calls = calls_of(b, 5000000);
+  bench_variant variants[] = {{"lade", pair_run, &s.device[0]}, {"unpublished", pair_run, &other.device[0]}};
+  fine = fine && bench_measure(b, self->name, NULL, "ns", variants, 2);
+  fine = show_close(&s) && fine;
+  return show_close(&other) && fine;
+}
+
 int main(int argc, char **argv) {
   static const bench_case cases[] = {
       {"find", "one counter by its name", find_case, NULL},
       {"usage", "the figures of one moment", usage_case, NULL},
       {"summary", "the table as text", summary_case, NULL},
       {"latency", "a pair with latencies counted", latency_case, NULL},
+      {"publish", "one refresh of four parts that are published", publish_case, NULL},
+      {"published_pair", "a pair while four parts are published", published_pair_case, NULL},
   };
   return bench_main(argc, argv, "What does it cost to look at the counters?", cases, sizeof cases / sizeof cases[0]);
 }
