@@ -122,7 +122,7 @@ struct lade_device_allocator {
   atomic_bool watched;                      /* heap.listener is set; written under the lock, as the two below */
   atomic_bool timed;                        /* latencies are counted */
   atomic_bool attended;                     /* either, or there are tallies: hot calls look at this alone */
-  struct ladei_device_latencies *latencies; /* latency.h */
+  struct ladei_latencies *latencies; /* latency.h */
 
   /* For the recounts of builds without NDEBUG (device.c). */
   atomic_size_t calls_since_recount;

@@ -12,24 +12,8 @@
 #ifndef LADE_DEVICE_STATE_LATENCY_H
 #define LADE_DEVICE_STATE_LATENCY_H
 
-#include "base/size.h"
+#include "base/latency.h"
 #include "device/state/allocator.h"
-
-typedef enum ladei_latency_kind {
-  LADEI_LATENCY_ALLOC,
-  LADEI_LATENCY_FREE,
-  LADEI_LATENCY_DRIVER,
-  LADEI_LATENCY_KINDS
-} ladei_latency_kind;
-
-typedef struct ladei_latency {
-  _Atomic(uint64_t) count, total_ns, min_ns, max_ns; /* min_ns: UINT64_MAX before the first */
-  _Atomic(uint64_t) buckets[LADE_DEVICE_LATENCY_BUCKETS];
-} ladei_latency;
-
-struct ladei_device_latencies {
-  ladei_latency kinds[LADEI_LATENCY_KINDS];
-};
 
 /* A call that may be counted. */
 typedef struct ladei_latency_mark {
@@ -42,12 +26,11 @@ static inline ladei_latency_mark ladei_latency_begin(const lade_device_allocator
   return (ladei_latency_mark){true, allocator->runtime->ops->now_ns(allocator->runtime->self)};
 }
 
-void ladei_latency_add(lade_device_allocator *allocator, ladei_latency_kind kind, uint64_t ns);
-
 static inline void ladei_latency_end(lade_device_allocator *allocator, ladei_latency_mark mark,
                                      ladei_latency_kind kind) {
   if (mark.counted)
-    ladei_latency_add(allocator, kind, allocator->runtime->ops->now_ns(allocator->runtime->self) - mark.begin_ns);
+    ladei_latency_add(&allocator->latencies->kinds[kind],
+                      allocator->runtime->ops->now_ns(allocator->runtime->self) - mark.begin_ns);
 }
 
 #endif /* LADE_DEVICE_STATE_LATENCY_H */

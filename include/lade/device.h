@@ -1186,19 +1186,6 @@ LADE_API lade_status lade_device_pool_stats_find(lade_device_allocator *allocato
 
 /* ---- Latencies --------------------------------------------------------------------------------------------------- */
 
-/** Buckets of a histogram: bucket i counts calls of 2^i ns and more, below 2^(i + 1); the first one also those of 0 ns, the last
- * one also longer ones. */
-#define LADE_DEVICE_LATENCY_BUCKETS 48
-
-/** How long calls of one kind took, on the runtime's clock. */
-typedef struct lade_device_latency {
-  uint64_t count;
-  uint64_t total_ns;
-  uint64_t min_ns; /**< 0 before the first. */
-  uint64_t max_ns;
-  uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
-} lade_device_latency;
-
 /** Latencies of an allocator since they were turned on. Fields are appended only. */
 typedef struct lade_device_latencies {
   size_t struct_size;

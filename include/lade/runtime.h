@@ -51,6 +51,19 @@ typedef struct lade_runtime lade_runtime;
  */
 typedef lade_status (*lade_stat_visit)(const char *key, int64_t value, void *user);
 
+/** Buckets of a histogram: bucket i counts calls of 2^i ns and more, below 2^(i + 1); the first one also those of 0 ns, the last
+ * one also longer ones. */
+#define LADE_DEVICE_LATENCY_BUCKETS 48
+
+/** How long calls of one kind took, on the runtime's clock. */
+typedef struct lade_device_latency {
+  uint64_t count;
+  uint64_t total_ns;
+  uint64_t min_ns; /**< 0 before the first. */
+  uint64_t max_ns;
+  uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
+} lade_device_latency;
+
 /** Flags of lade_device_summary_write() and its like. */
 typedef enum lade_summary_flag {
   LADE_SUMMARY_ABBREVIATED = 1 << 0, /**< Fewer rows. */
