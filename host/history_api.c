@@ -36,13 +36,13 @@ static lade_status history_change(lade_pinned_pool *pool, ladei_pinned_history *
                                   const lade_history_options *options) {
   ladei_pinned_history_change_begin(history);
   if (!options->enabled) {
-    atomic_store_explicit(&pool->fast_id, pool->cache_id, memory_order_relaxed);
+    ladei_pinned_pool_attend(pool, LADEI_PINNED_ATTENDED_HISTORY, false);
     atomic_store_explicit(&pool->recording, NULL, memory_order_release);
   }
   lade_status status = ladei_pinned_history_set(history, options);
   if (status == LADE_OK && options->enabled) {
     atomic_store_explicit(&pool->recording, history, memory_order_release);
-    atomic_store_explicit(&pool->fast_id, UINT64_MAX, memory_order_relaxed);
+    ladei_pinned_pool_attend(pool, LADEI_PINNED_ATTENDED_HISTORY, true);
   }
   ladei_pinned_history_change_end(history);
   return status;

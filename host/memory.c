@@ -36,6 +36,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/static_probe.h"
+#include "host/latency.h"
 #include "host/nodes.h"
 #include "host/stats.h"
 #include "host/thread_caches.h"
@@ -92,20 +93,27 @@ static const ladei_topology *topology_for(lade_pinned_pool *pool, int os_node) {
 }
 
 /* From `region`, or where that is NULL by itself. */
+/* Those of one segment are one latency. */
+static void cost_count(lade_pinned_pool *pool, ladei_pinned_timer *timer, const ladei_pinned_source_cost *cost) {
+  ladei_pinned_timer_add(timer, cost->calls, cost->ns);
+  if (cost->calls > 0 && ladei_pinned_timed(pool))
+    ladei_latency_add(&pool->latencies->kinds[LADEI_LATENCY_DRIVER], cost->ns);
+}
+
 static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_region *region,
                               ladei_pinned_memory *out) {
   ladei_pinned_source_cost cost = {0, 0};
   lade_status status = region != NULL ? ladei_pinned_region_acquire(&pool->source, region, bytes, out, &cost)
                                       : ladei_pinned_memory_acquire(&pool->source, topology_for(pool, os_node), os_node,
                                                                     bytes, out, &cost);
-  ladei_pinned_timer_add(&pool->counters.driver_allocs, cost.calls, cost.ns);
+  cost_count(pool, &pool->counters.driver_allocs, &cost);
   return status;
 }
 
 static lade_status memory_unpin(lade_pinned_pool *pool, ladei_pinned_memory *memory) {
   ladei_pinned_source_cost cost = {0, 0};
   lade_status status = ladei_pinned_memory_release(&pool->source, memory, &cost);
-  ladei_pinned_timer_add(&pool->counters.driver_frees, cost.calls, cost.ns);
+  cost_count(pool, &pool->counters.driver_frees, &cost);
   return status;
 }
 

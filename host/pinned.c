@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/static_probe.h"
+#include "host/latency.h"
 #include "host/memory.h"
 #include "host/nodes.h"
 #include "host/pointer_lookup.h"
@@ -239,6 +240,7 @@ static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
                               void **out) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
+  ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
   ladei_pinned_block *block;
   lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, &block)
                                        : alloc_recorded(history, pool, bytes, node, call, &block);
@@ -248,20 +250,25 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
   } else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
     LADEI_PROBE1(pinned_oom, bytes);
   }
+  ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_ALLOC);
   return status;
 }
 
-/* Note [Fast path], with history on: the block is taken as ever, and recorded before anybody knows of it. */
-static __attribute__((noinline)) void *alloc_fast_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
+/* Note [Fast path], with history or latencies on: the block is taken as ever, and recorded before anybody knows of it. */
+static __attribute__((noinline)) void *alloc_fast_attended(ladei_pinned_history *history, lade_pinned_pool *pool,
                                                            size_t bytes) {
   ladei_pinned_history_call own;
+  ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
   ladei_pinned_block *block = alloc_fast(pool, pool->cache_id, bytes);
   if (block == NULL) return NULL;
   uintptr_t address = ladei_pinned_block_address(block);
   LADEI_PROBE2(pinned_alloc, address, bytes);
-  ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
-  ladei_pinned_history_alloc(&own, address, bytes, ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)));
-  ladei_pinned_history_end(&own);
+  if (history != NULL) {
+    ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
+    ladei_pinned_history_alloc(&own, address, bytes, ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)));
+    ladei_pinned_history_end(&own);
+  }
+  ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_ALLOC);
   return (void *)address;
 }
 
@@ -280,7 +287,8 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
   lade_status status = enter_alloc(pool, bytes, out, "lade_pinned_alloc");
   if (status != LADE_OK) return status;
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
-  void *block = history == NULL ? NULL : alloc_fast_recorded(history, pool, bytes);
+  bool attended = history != NULL || ladei_pinned_timed(pool);
+  void *block = attended ? alloc_fast_attended(history, pool, bytes) : NULL;
   if (block == NULL) return alloc_near(pool, bytes, pool->device, "lade_pinned_alloc", out);
   *out = block;
   return LADE_OK;
@@ -456,11 +464,13 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   lade_status status = LADE_OK;
   if (pointer == NULL) return LADE_OK;
-  if (history == NULL) return block_take_back(pool, pointer, quiet, call, &own);
-  ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
-  if (quiet || !free_fast(pool, pool->cache_id, pointer, &own))
+  ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
+  bool attended = history != NULL || mark.counted;
+  if (history != NULL) ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
+  if (quiet || !attended || !free_fast(pool, pool->cache_id, pointer, history == NULL ? NULL : &own))
     status = block_take_back(pool, pointer, quiet, call, &own);
-  ladei_pinned_history_end(&own);
+  if (history != NULL) ladei_pinned_history_end(&own);
+  ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_FREE);
   return status;
 }
 

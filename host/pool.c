@@ -153,6 +153,8 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
   ladei_pinned_cap_wait_destroy(&pool->cap_wait);
   ladei_condition_destroy(&pool->grown);
+  free(pool->latencies);
+  ladei_lock_destroy(&pool->fast_lock);
   ladei_lock_destroy(&pool->topology_lock);
   ladei_lock_destroy(&pool->lock);
   ladei_lock_destroy(&pool->threads_lock);
@@ -239,6 +241,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   ladei_lock_init(&pool->threads_lock, LADEI_RANK_THREADS);
   ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
   ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
+  ladei_lock_init(&pool->fast_lock, LADEI_RANK_LEAF);
   ladei_condition_init(&pool->grown);
   ladei_pinned_cap_wait_init(&pool->cap_wait);
   ladei_pinned_background_init(&pool->background);

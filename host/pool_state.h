@@ -109,7 +109,11 @@ struct lade_pinned_pool {
   /* History, once it was turned on; and the same while it is on, NULL while it is off. Both change in changes of the history. */
   _Atomic(ladei_pinned_history *) history, recording;
   _Atomic(uint64_t)
-      fast_id; /* cache_id; while history is on one that no thread-local names: no call is on the fast path */
+      fast_id; /* cache_id; while calls are attended one that no thread-local names: no call is on the fast path */
+  ladei_lock fast_lock; /* a leaf: fast_id, `attended`, and turning latencies on and off */
+  unsigned attended;    /* ladei_pinned_attended */
+  _Atomic(bool) timed;  /* latency.h */
+  struct ladei_latencies *latencies;
 
   ladei_living living;           /* base/living: its own */
   lade_status background_status; /* the background thread's own: its last failure, LADE_OK: none since */
@@ -138,6 +142,13 @@ static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, 
 static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);
 }
+
+/* Why calls are kept off the fast path: bits. */
+typedef enum ladei_pinned_attended {
+  LADEI_PINNED_ATTENDED_HISTORY = 1,
+  LADEI_PINNED_ATTENDED_LATENCY = 2
+} ladei_pinned_attended;
+void ladei_pinned_pool_attend(lade_pinned_pool *pool, unsigned reason, bool on);
 
 /* What the pool records to; NULL: its history is off. */
 static inline ladei_pinned_history *ladei_pinned_pool_recording(const lade_pinned_pool *pool) {

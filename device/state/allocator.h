@@ -119,9 +119,9 @@ struct lade_device_allocator {
   ladei_device_callbacks trackers;
 
   ladei_device_history history;
-  atomic_bool watched;                      /* heap.listener is set; written under the lock, as the two below */
-  atomic_bool timed;                        /* latencies are counted */
-  atomic_bool attended;                     /* either, or there are tallies: hot calls look at this alone */
+  atomic_bool watched;               /* heap.listener is set; written under the lock, as the two below */
+  atomic_bool timed;                 /* latencies are counted */
+  atomic_bool attended;              /* either, or there are tallies: hot calls look at this alone */
   struct ladei_latencies *latencies; /* latency.h */
 
   /* For the recounts of builds without NDEBUG (device.c). */
