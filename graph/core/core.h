@@ -66,6 +66,7 @@ typedef enum ladei_tree_end {
   LADEI_TREE_END_TAKEN,
   LADEI_TREE_END_BOUNDARY,
   LADEI_TREE_END_DEAD,
+  LADEI_TREE_END_FREED, /* a body freed its memory */
 } ladei_tree_end;
 
 struct ladei_tree_slot {

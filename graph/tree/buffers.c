@@ -29,6 +29,9 @@ static void end_text(const ladei_tree_slot *slot, char *text, size_t bytes) {
     (void)snprintf(how, sizeof how, "belonged to a path that ended at a step's begin, in run %llu",
                    (unsigned long long)slot->ended_by);
     break;
+  case LADEI_TREE_END_FREED:
+    (void)snprintf(how, sizeof how, "was freed by the body of run %llu", (unsigned long long)slot->ended_by);
+    break;
   case LADEI_TREE_END_DEAD:
     (void)snprintf(how, sizeof how, "belonged to a path that ended in run %llu, as nothing of it was alive",
                    (unsigned long long)slot->ended_by);

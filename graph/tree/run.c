@@ -98,21 +98,23 @@ static bool lost_reserve(lade_graph_tree *tree) {
   return true;
 }
 
-/* All slots of a storage, with their counts, are to go when the run is over. */
-static void storage_lose(lade_graph_tree *tree, ladei_tree_storage *storage) {
+/* All slots of a storage, with their counts, are to go when the run is over. With the lock. */
+static void storage_lose(lade_graph_tree *tree, ladei_tree_storage *storage, ladei_tree_end how) {
   if (storage == NULL || storage->lost) return;
+  if (storage->in_path && storage->counts > 0) tree->core.path.alive--;
   storage->lost = true;
   for (ladei_tree_slot *slot = storage->slots; slot != NULL; slot = slot->next)
-    tree->lost[tree->lost_count++].slot = slot;
+    tree->lost[tree->lost_count++] = (ladei_tree_lost_slot){.slot = slot, .how = how};
 }
 
 void ladei_tree_end_commit(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   assert(run->end_open);
   run->end_open = false;
+  ladei_tree_end how = run->plan.ended == LADE_GRAPH_ENDED_BOUNDARY ? LADEI_TREE_END_BOUNDARY : LADEI_TREE_END_DEAD;
   ladei_lock_acquire(&tree->lock);
   for (size_t i = 0; i < tree->ending.row_count; i++)
-    if (ladei_tree_alive(tree->ending.rows[i])) storage_lose(tree, tree->ending.rows[i]);
+    if (ladei_tree_alive(tree->ending.rows[i])) storage_lose(tree, tree->ending.rows[i], how);
   ladei_lock_release(&tree->lock);
   if (run->plan.ended == LADE_GRAPH_ENDED_BOUNDARY)
     tree->stats.ended_boundary++;
@@ -139,13 +141,13 @@ static int lost_compare(const void *a, const void *b) {
 /* R2. Leaves in tree->lost_list those that still had counts. */
 static void lost_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
-  ladei_tree_end how = run->plan.ended == LADE_GRAPH_ENDED_BOUNDARY ? LADEI_TREE_END_BOUNDARY : LADEI_TREE_END_DEAD;
   size_t kept = 0;
   for (size_t i = 0; i < tree->lost_count; i++) {
     ladei_tree_slot *slot = tree->lost[i].slot;
+    ladei_tree_end how = tree->lost[i].how;
     if (slot->counts > 0) {
       lade_graph_lost lost = {ladei_tree_slot_name(slot), slot->tag, slot->run, slot->step, slot->output};
-      tree->lost[kept++] = (ladei_tree_lost_slot){slot, lost, slot->serial};
+      tree->lost[kept++] = (ladei_tree_lost_slot){slot, how, lost, slot->serial};
       ladei_tree_slot_end(&tree->core, slot, how);
     } else {
       ladei_tree_slot_end(&tree->core, slot, LADEI_TREE_END_TAKEN);
@@ -363,11 +365,17 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
   return status != LADE_OK ? status : joined;
 }
 
-/* Nothing of it is kept but what the body has done. */
+/* Nothing of it is kept but what the body has done. Memory of the path that it freed by itself is lost. */
 static void warmup_fail(ladei_tree_run *run, lade_graph_context *context) {
+  lade_graph_tree *tree = run->tree;
+  ladei_tree_path *path = &tree->core.path;
   ladei_tree_context_free_locals(context);
-  if (!run->did_restore) return;
-  ladei_tree_path_free_blocks(run->tree, &run->tree->core.path);
+  ladei_lock_acquire(&tree->lock);
+  for (size_t i = 0; i < path->row_count; i++)
+    if (ladei_tree_alive(path->rows[i]) && !path->rows[i]->has_block)
+      storage_lose(tree, path->rows[i], LADEI_TREE_END_FREED);
+  ladei_lock_release(&tree->lock);
+  if (run->did_restore) ladei_tree_path_free_blocks(tree, path);
 }
 
 static lade_status warmup(ladei_tree_run *run) {
@@ -433,8 +441,9 @@ static lade_status room_make(ladei_tree_run *run) {
   size_t outputs = run->function->output_count;
   ladei_tree_path *path = run->plan.ended != LADE_GRAPH_ENDED_NOT ? &tree->ending : &tree->core.path;
   ladei_lock_acquire(&tree->lock);
+  bool may_lose = run->plan.ended != LADE_GRAPH_ENDED_NOT || run->plan.did == LADE_GRAPH_DID_WARMUP;
   bool made = ladei_tree_handles_reserve(&tree->core, outputs, outputs) && ladei_tree_path_reserve(path, outputs) &&
-              (run->plan.ended == LADE_GRAPH_ENDED_NOT || lost_reserve(tree));
+              (!may_lose || lost_reserve(tree));
   ladei_lock_release(&tree->lock);
   return made ? LADE_OK
               : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu outputs", call_name, outputs);

@@ -66,6 +66,7 @@ typedef enum ladei_tree_named {
 
 typedef struct ladei_tree_lost_slot {
   ladei_tree_slot *slot;
+  ladei_tree_end how;
   lade_graph_lost lost;
   uint64_t serial;
 } ladei_tree_lost_slot;
