@@ -278,23 +278,15 @@ static lade_status no_memory(void) {
 
 /* Of what was captured. */
 static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_graph graph, uint64_t served,
-                              ladei_tree_node **out) {
+                              const liveness *live, const ladei_tree_positions *dead_before, ladei_tree_node **out) {
   lade_graph_tree *tree = run->tree;
   ladei_graph_exec exec = NULL;
   uint64_t driver_bytes = 0;
-  ladei_tree_positions dead_before;
-  liveness live = {NULL, 0};
   lade_status status = instantiate(run, graph, &exec, &driver_bytes);
   if (status != LADE_OK)
     return ladei_error_prefix(status, "%s: the graph of function %s: ", call_name, run->function->name);
-  bool room = dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
-  ladei_tree_node *node = NULL;
-  if (room) {
-    ladei_tree_context_settle(context);
-    node = node_make(run, context, &live, &dead_before);
-  }
-  free(dead_before.list);
-  free(live.before);
+  ladei_tree_context_settle(context);
+  ladei_tree_node *node = node_make(run, context, live, dead_before);
   if (node == NULL || !node_ranges_take(run, context, node, context->range_count == served)) {
     if (node != NULL) ladei_tree_node_free(node);
     (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, exec);
@@ -350,13 +342,19 @@ static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   ladei_graph graph = NULL;
   ladei_tree_node *node = NULL;
   bool end_stands = false;
+  ladei_tree_positions dead_before = {NULL, 0}; /* both before the body, which may drop what is alive */
+  liveness live = {NULL, 0};
+  bool room = dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
   lade_status status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_RECORD, tree->stream.handle);
+  if (status == LADE_OK && !room) status = no_memory();
   if (status == LADE_OK) {
     uint64_t served = ladei_tree_pool_served(tree);
     status = record_body(run, &context, &graph);
     served = ladei_tree_pool_served(tree) - served;
-    if (status == LADE_OK) status = node_build(run, &context, graph, served, &node);
+    if (status == LADE_OK) status = node_build(run, &context, graph, served, &live, &dead_before, &node);
   }
+  free(dead_before.list);
+  free(live.before);
   bool listed = status == LADE_OK && checkpoint_take(run, node);
   if (status == LADE_OK) {
     end_stands = run->may_have_queued = true;
