@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Entries of a report; names in them are those of a trace, which need no quoting. */
+#include "tools/trees/report.h"
+
+#include <inttypes.h>
+
+static const char *const dids[] = {"error", "eager", "warmup", "record", "replay"};
+static const char *const reasons[LADE_GRAPH_REASON_COUNT] = {"form",  "managed", "static", "dead_before", "dead_after",
+                                                             "prior", "mutated", "limit",  "checkpoint"};
+static const char *const classes[] = {"managed", "static", "copied"};
+static const char *const kinds[] = {"new", "same", "prior", "input", "integer", "plain", "outside"};
+static const char *const states[] = {"NONE", "WARMUP", "RECORDING", "EXECUTION"};
+static const char *const ends[] = {"null", "\"boundary\"", "\"dead\""};
+
+void trees_report_begin(trees_report *report, FILE *out, bool json) {
+  *report = (trees_report){.out = out, .json = json, .first = true};
+  if (json) fputs("{\"version\":1,\"entries\":[", out);
+}
+
+void trees_report_end(trees_report *report) {
+  if (!report->json && !report->first) putc('\n', report->out);
+  if (report->json) fputs("]}\n", report->out);
+}
+
+static void entry_begin(trees_report *report, uint64_t line) {
+  if (!report->first) fputs(report->json ? "," : "\n", report->out);
+  report->first = false;
+  if (report->json)
+    fprintf(report->out, "\n{\"line\":%" PRIu64, line);
+  else
+    fprintf(report->out, "%" PRIu64 ": ", line);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+static void place_write(FILE *out, const trees_place *at) {
+  if (at->inside)
+    fprintf(out, "[%" PRIu64 ",%" PRIu64 "]", at->segment, at->offset);
+  else
+    fputs("null", out);
+}
+
+static void names_write(FILE *out, const char *key, const uint32_t *list, size_t count, const char *const *names) {
+  fprintf(out, ",\"%s\":[", key);
+  for (size_t i = 0; i < count; i++) fprintf(out, "%s\"%s\"", i > 0 ? "," : "", names[list[i]]);
+  putc(']', out);
+}
+
+static void node_write(FILE *out, int64_t node) {
+  if (node == LADE_GRAPH_NO_NODE)
+    fputs("null", out);
+  else
+    fprintf(out, "%" PRId64, node);
+}
+
+static void run_json(FILE *out, const trees_report_run *run) {
+  fprintf(out, ",\"run\":\"%s\",\"did\":\"%s\",\"status\":\"%s\"", run->name, dids[run->did],
+          lade_status_name(run->status));
+  names_write(out, "why", run->why, run->why_count, reasons);
+  fprintf(out, ",\"ended\":%s,\"restored\":%s,\"carried\":[", ends[run->ended], run->restored ? "true" : "false");
+  for (size_t i = 0; i < run->carried_count; i++) fprintf(out, "%s%" PRIu32, i > 0 ? "," : "", run->carried[i]);
+  putc(']', out);
+  names_write(out, "classes", run->classes, run->class_count, classes);
+  fputs(",\"node\":", out);
+  node_write(out, run->node);
+  fprintf(out, ",\"state\":\"%s\",\"outputs\":[", states[run->state]);
+  for (size_t i = 0; i < run->output_count; i++) {
+    fprintf(out, "%s{\"kind\":\"%s\",\"at\":", i > 0 ? "," : "", kinds[run->outputs[i].kind]);
+    place_write(out, &run->outputs[i].at);
+    putc('}', out);
+  }
+  fputs("],\"lost\":[", out);
+  for (size_t i = 0; i < run->lost_count; i++) fprintf(out, "%s\"%s\"", i > 0 ? "," : "", run->lost[i]);
+  fputs("],\"live\":[", out);
+  for (size_t i = 0; i < run->live_count; i++)
+    fprintf(out, "%s[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", i > 0 ? "," : "", run->live[i].at.segment,
+            run->live[i].at.offset, run->live[i].bytes);
+  fputs("]}", out);
+}
+
+static void positions_write(FILE *out, const char *key, const lade_graph_position *list, size_t count) {
+  fprintf(out, ",\"%s\":[", key);
+  for (size_t i = 0; i < count; i++)
+    fprintf(out, "%s[%" PRIu32 ",%" PRIu32 "]", i > 0 ? "," : "", list[i].depth, list[i].output);
+  putc(']', out);
+}
+
+typedef struct node_writer {
+  FILE *out;
+  bool first;
+} node_writer;
+
+static lade_status node_json(void *user, const lade_graph_node_info *info) {
+  node_writer *w = user;
+  fprintf(w->out, "%s{\"id\":%" PRId64 ",\"function\":\"%s\",\"key\":%" PRIu64 ",\"parent\":", w->first ? "" : ",",
+          info->id, info->name, info->key_count > 0 ? info->key[0] : 0);
+  w->first = false;
+  node_write(w->out, info->parent);
+  positions_write(w->out, "dead_before", info->dead_before, info->dead_before_count);
+  positions_write(w->out, "dead_after", info->dead_after, info->dead_after_count);
+  positions_write(w->out, "after", info->after, info->after_count);
+  putc('}', w->out);
+  return LADE_OK;
+}
+
+static lade_status snapshot_json(FILE *out, const trees_report_snapshot *snapshot) {
+  fprintf(out, ",\"label\":\"%s\",\"nodes\":[", snapshot->label);
+  node_writer writer = {out, true};
+  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_json, &writer);
+  fputs("],\"segments\":[", out);
+  for (size_t i = 0; i < snapshot->segment_count; i++)
+    fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", snapshot->segments[i]);
+  fputs("]}", out);
+  return status;
+}
+
+/* ---- Summary ----------------------------------------------------------------------------------------------------- */
+
+static void reasons_summary(FILE *out, const trees_report_run *run) {
+  for (size_t i = 0; i < run->why_count; i++) fprintf(out, "%s%s", i > 0 ? " " : " (", reasons[run->why[i]]);
+  if (run->why_count > 0) putc(')', out);
+}
+
+static void run_summary(FILE *out, const trees_report_run *run) {
+  static const char *const words[] = {"", ", a step ended the path", ", the dead path ended"};
+  fprintf(out, "%s: %s(%" PRIu64 ") ", run->name, run->function, run->key);
+  if (run->did == LADE_GRAPH_DID_ERROR)
+    fputs(lade_status_name(run->status), out);
+  else
+    fputs(dids[run->did], out);
+  if (run->did > LADE_GRAPH_DID_EAGER && run->node != LADE_GRAPH_NO_NODE) fprintf(out, " %" PRId64, run->node);
+  reasons_summary(out, run);
+  fputs(words[run->ended], out);
+  if (run->restored) fputs(", restored", out);
+  if (run->carried_count > 0) fprintf(out, ", %zu carried", run->carried_count);
+  if (run->lost_count > 0) fprintf(out, ", %zu lost", run->lost_count);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < run->live_count; i++) bytes += run->live[i].bytes;
+  fprintf(out, "; %s", states[run->state]);
+  if (bytes > 0) fprintf(out, ", %" PRIu64 " bytes handed out", bytes);
+}
+
+static lade_status node_count(void *user, const lade_graph_node_info *info) {
+  (void)info;
+  ++*(size_t *)user;
+  return LADE_OK;
+}
+
+static lade_status snapshot_summary(FILE *out, const trees_report_snapshot *snapshot) {
+  size_t nodes = 0;
+  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_count, &nodes);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < snapshot->segment_count; i++) bytes += snapshot->segments[i];
+  fprintf(out, "%s: %zu recordings; %zu segments, %" PRIu64 " bytes", snapshot->label, nodes, snapshot->segment_count,
+          bytes);
+  return status;
+}
+
+/* ---- Entries ----------------------------------------------------------------------------------------------------- */
+
+void trees_report_run_write(trees_report *report, const trees_report_run *run) {
+  entry_begin(report, run->line);
+  (report->json ? run_json : run_summary)(report->out, run);
+}
+
+void trees_report_read_write(trees_report *report, const trees_report_read *read) {
+  entry_begin(report, read->line);
+  if (report->json && read->lost)
+    fprintf(report->out, ",\"read\":\"%s\",\"state\":\"lost\",\"value\":null}", read->name);
+  else if (report->json)
+    fprintf(report->out, ",\"read\":\"%s\",\"state\":\"alive\",\"value\":\"%016" PRIx64 "\"}", read->name, read->value);
+  else if (read->lost)
+    fprintf(report->out, "%s: lost", read->name);
+  else
+    fprintf(report->out, "%s: %016" PRIx64, read->name, read->value);
+}
+
+lade_status trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot) {
+  entry_begin(report, snapshot->line);
+  return (report->json ? snapshot_json : snapshot_summary)(report->out, snapshot);
+}

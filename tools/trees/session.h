@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A graph-tree trace at work: one tree on one software device with a virtual clock, memories and handles by the trace's names.
+ *
+ *   session_create(&session, reader, "decode.trees", &report);
+ *   while ((result = trees_read(reader, &item)) == TREES_ITEM && session_item(session, &item) == TREES_ITEM) {}
+ *   session_end(session);                                   // gives all back; session->wrong: something was not as it must be
+ *
+ * Beside the tree the session keeps what each handle must hold: the calls one after another, on numbers alone. After each run it
+ * compares all bytes that are alive, asks the tree to verify itself, and the device for findings. What is not as it must be is a
+ * message on standard error with file and line.
+ */
+#ifndef LADE_TOOLS_TREES_SESSION_H
+#define LADE_TOOLS_TREES_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tools/trees/report.h"
+#include "tools/trees/trace.h"
+
+typedef struct session session;
+
+/* Borrows all. Messages begin with `name`; NULL: none are printed. NULL, with a message printed, where there is no memory. */
+session *session_create(trees_reader *reader, const char *name, trees_report *report);
+
+/* The next item of the trace. TREES_BAD, TREES_FAILED: see trees_error(). */
+trees_result session_item(session *s, const trees_item *item);
+
+/* What an output of a run is: of runs that failed, and beyond a run's outputs, nothing. */
+typedef struct session_seen {
+  bool handle, memory;
+  bool lost;
+  uint64_t count; /* of a handle */
+} session_seen;
+session_seen session_look(const session *s, size_t run, size_t output);
+
+/* Writes the tree as it is as JSON; of a trace without lines too. */
+lade_status session_dump(session *s, FILE *out);
+
+/* Something was not as it must be, and a message was printed. */
+bool session_wrong(const session *s);
+
+/* Gives back what the trace left, and the tree. What cannot go is a message, too. True: nothing was ever wrong. */
+bool session_end(session *s);
+
+#endif /* LADE_TOOLS_TREES_SESSION_H */
