@@ -41,6 +41,7 @@ typedef struct graph_version {
   ladei_graph_exec exec;      /* NULL: of a later version, or gone */
   ladei_graph_hold *hold;     /* NULL: of no pool, or over */
   lade_device_pool_id pool;
+  ladei_graph_counts counts;
   bool lent; /* the program may have launches of its own under way */
 } graph_version;
 
@@ -170,17 +171,22 @@ static lade_status candidate_make(lade_device_allocator *allocator, const char *
   if (out->version == NULL) return no_memory(call, sizeof(graph_version));
   out->version->native = owned ? native : NULL;
   out->version->pool = pool;
-  if (!has_pool) return LADE_OK;
-  lade_status status = ladei_graph_hold_tie(allocator, pool, native, &out->version->hold);
+  lade_status status = allocator->runtime->ops->graph_counts(allocator->runtime->self, native, &out->version->counts);
+  if (status != LADE_OK || !has_pool) return status;
+  status = ladei_graph_hold_tie(allocator, pool, native, &out->version->hold);
   if (status == LADE_OK) out->has_use = false;
   return status;
 }
 
-static lade_status candidate_instantiate(lade_device_allocator *allocator, graph_candidate *candidate) {
-  const lade_runtime *runtime = allocator->runtime;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
-  lade_status status = runtime->ops->graph_instantiate(runtime->self, candidate->native, &candidate->version->exec);
-  ladei_device_capture_mode_restore(allocator, mode);
+/* As the options say. The driver brings it to the device with the first launch, or an upload. */
+static lade_status candidate_instantiate(const lade_graph *graph, graph_candidate *candidate) {
+  unsigned flags = 0;
+  if ((graph->options.flags & LADE_GRAPH_DEVICE_LAUNCH) != 0) flags |= LADEI_GRAPH_DEVICE_LAUNCH;
+  if ((graph->options.flags & LADE_GRAPH_AUTO_FREE) != 0) flags |= LADEI_GRAPH_AUTO_FREE;
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  lade_status status =
+      ops_of(graph)->graph_instantiate_with(self_of(graph), candidate->native, flags, NULL, &candidate->version->exec);
+  ladei_device_capture_mode_restore(graph->allocator, mode);
   return status;
 }
 
@@ -202,9 +208,10 @@ static bool candidate_discard(lade_device_allocator *allocator, graph_candidate 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
 static lade_status options_check(const char *call, const lade_graph_options *options, bool adopts) {
-  const uint32_t flags = adopts ? LADE_GRAPH_BORROW_NATIVE : 0;
-  if ((options->flags & ~flags) != 0)
-    return ladei_error_argument(call, "options.flags", adopts ? "0 or LADE_GRAPH_BORROW_NATIVE" : "0", "0x%x",
+  const uint32_t both = LADE_GRAPH_DEVICE_LAUNCH | LADE_GRAPH_AUTO_FREE;
+  if ((options->flags & ~(both | (adopts ? LADE_GRAPH_BORROW_NATIVE : 0u))) != 0)
+    return ladei_error_argument(call, "options.flags",
+                                "a set of lade_graph_flag, LADE_GRAPH_BORROW_NATIVE to adopt alone", "0x%x",
                                 (unsigned)options->flags);
   if (options->strictness > LADE_GRAPH_RELAXED)
     return ladei_error_argument(call, "options.strictness", "a lade_graph_strictness", "%u",
@@ -397,7 +404,7 @@ static lade_status first_finish(lade_graph_capture_state *state, const char *cal
   graph_candidate made;
   lade_graph *graph = state->graph;
   LADEI_TRY(capture_close(state, call, &made));
-  lade_status status = candidate_instantiate(graph->allocator, &made);
+  lade_status status = candidate_instantiate(graph, &made);
   if (status != LADE_OK) {
     capture_undo(state, &made);
     return ladei_error_prefix(status, "%s: ", call);
@@ -536,7 +543,7 @@ static lade_status adopt_now(lade_device_allocator *allocator, const char *call,
   graph->pool = pool;
   lade_status status = native_take(graph, call, pool, native_graph, &made);
   if (status == LADE_OK) {
-    status = candidate_instantiate(allocator, &made);
+    status = candidate_instantiate(graph, &made);
     if (status != LADE_OK) (void)candidate_discard(allocator, &made);
   }
   if (status != LADE_OK) {
@@ -561,11 +568,12 @@ lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_
 
 /* ---- Updating ---------------------------------------------------------------------------------------------------- */
 
-/* With the turn. Whether the executable graph now does what the candidate's native graph does. */
+/* With the turn. Whether the executable graph now does what the candidate's native graph does: the driver says so, or leaves it. */
 static lade_status exec_update(lade_graph *graph, const graph_candidate *candidate, bool *out_updated) {
-  (void)graph;
-  (void)candidate;
+  ladei_graph_update outcome = LADEI_GRAPH_NOT_UPDATABLE;
   *out_updated = false;
+  LADEI_TRY(ops_of(graph)->graph_exec_update(self_of(graph), graph->current->exec, candidate->native, &outcome));
+  *out_updated = outcome == LADEI_GRAPH_UPDATED;
   return LADE_OK;
 }
 
@@ -573,7 +581,7 @@ static lade_status exec_update(lade_graph *graph, const graph_candidate *candida
 static lade_status exec_replace(lade_graph *graph, graph_candidate *candidate) {
   bool due;
   LADEI_TRY(fence_place(graph, &due));
-  LADEI_TRY(candidate_instantiate(graph->allocator, candidate));
+  LADEI_TRY(candidate_instantiate(graph, candidate));
   graph->fence_due = due;
   return LADE_OK;
 }
@@ -729,6 +737,21 @@ lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
   return status;
 }
 
+lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
+  ladei_stream resolved;
+  LADEI_TRY(graph_check(graph, __func__));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
+  if (status == LADE_OK) {
+    turn_take(graph);
+    status = graph->current == NULL ? destruction_began(__func__)
+                                    : ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, &resolved);
+    turn_give(graph);
+  }
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 /* ---- Questions --------------------------------------------------------------------------------------------------- */
 
 lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec) {
@@ -750,6 +773,8 @@ lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
   turn_take(graph);
   lade_graph_info own = graph->counts;
   own.pool = graph->current->pool;
+  own.node_count = graph->current->counts.nodes;
+  own.edge_count = graph->current->counts.edges;
   turn_give(graph);
   own.struct_size = sizeof own;
   own.adopted = graph->adopted;

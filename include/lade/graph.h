@@ -728,8 +728,13 @@ typedef enum lade_graph_strictness {
 /** Flags of lade_graph_options. */
 typedef enum lade_graph_flag {
   LADE_GRAPH_BORROW_NATIVE =
-      1 << 0 /**< lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after
+      1
+      << 0, /**< lade_graph_adopt() alone: the native graph stays the program's, which may destroy it at any time after
                                the call. The pool stays until it does. */
+  LADE_GRAPH_DEVICE_LAUNCH =
+      1 << 1, /**< Kernels may launch it, too, after lade_graph_upload(), and after one behind each update. */
+  LADE_GRAPH_AUTO_FREE =
+      1 << 2 /**< A launch first frees what the graph's own memory nodes allocated at the launch before, and left. */
 } lade_graph_flag;
 
 /** Options of a graph; all zero means all defaults. */
@@ -860,6 +865,14 @@ LADE_API lade_status lade_graph_update_native(lade_graph *graph, lade_device_poo
 LADE_API lade_status lade_graph_launch(lade_graph *graph, lade_stream stream);
 
 /**
+ * Bring the graph to the device ahead of its next launch, which does it else, and for launches by kernels.
+ *
+ * Threads, stream order: as a launch. Waits: for another thread's launch or update. Errors: as lade_graph_launch(), but that on a
+ * capturing stream LADE_ERR_CAPTURE makes the capture invalid.
+ */
+LADE_API lade_status lade_graph_upload(lade_graph *graph, lade_stream stream);
+
+/**
  * The driver's handles: for tools, and for what lade does not do. Valid until the next update, or destruction. The program may make
  * executable graphs of the native graph, and launch all of them: the pool stays for them.
  *
@@ -876,8 +889,10 @@ typedef struct lade_graph_info {
   uint64_t launches;        /**< Queued so far. */
   uint64_t updates;         /**< In place. */
   uint64_t replacements;    /**< Updates in which the executable graph was replaced. */
-  uint32_t adopted;         /**< 1 */
-  uint32_t reserved;        /**< 0 */
+  uint64_t node_count;      /**< Of the native graph; graphs within it count as one. */
+  uint64_t edge_count;
+  uint32_t adopted;  /**< 1 */
+  uint32_t reserved; /**< 0 */
 } lade_graph_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

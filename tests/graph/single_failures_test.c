@@ -126,6 +126,7 @@ static void graph_live(program *p, lade_status *first) {
     LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
     LADE_ASSERT_OK(lade_graph_capture(p->allocator, &options, work_run, p, &graph));
   }
+  SUPPORT_TWICE(first, lade_graph_upload(graph, p->streams[1]));
   launch(p, first, graph, 0, 1);
   update(p, first, graph, 1, 2);
   launch(p, first, graph, 1, 2);
