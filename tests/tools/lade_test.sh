@@ -40,7 +40,7 @@ says "usage: lade2 COMMAND" out
 run 0 load --help
 says "lade2 load" out
 run 2 snapshot
-says "lade2 snapshot: FILE is missing" err
+says "lade2 snapshot: FILE or PID is missing" err
 run 2 nonsense
 says "lade2: unknown command" err
 finish
