@@ -578,6 +578,19 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
   return block;
 }
 
+ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, ladei_device_block *block, size_t size) {
+  ladei_device_heap_assert_locked(heap);
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY && block->mapped && block->size >= size);
+  const ladei_device_heap_segment *segment = block->segment;
+  bool was_split = ladei_device_block_is_split(block);
+  size_t remaining = block->size - size;
+  ladei_device_block *rest = remaining == 0 ? NULL : ladei_device_block_split(heap, block, size);
+  if (!ladei_device_heap_segment_expandable(segment))
+    ladei_device_split_gauges_on_take(&heap->counters, segment->pool->is_small, was_split, size, remaining);
+  ladei_device_block_hand_out_whole(heap, block, size);
+  return rest;
+}
+
 /* ---- Taking back ------------------------------------------------------------------------------------------------- */
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
@@ -611,15 +624,52 @@ static void gauges_move(ladei_device_gauges *gauges, bool small, uint64_t plus, 
   if (minus > plus) ladei_device_gauges_lower(gauges, small, minus - plus);
 }
 
+/* The gauges of a free that made one free block of `freed` bytes and of its free neighbours. */
+static void free_gauges(ladei_device_heap *heap, const ladei_device_block *result, coalesced neighbours, size_t freed,
+                        size_t requested) {
+  const ladei_device_heap_segment *segment = result->segment;
+  ladei_device_counters *counters = &heap->counters;
+  bool small = segment->pool->is_small;
+  if (!ladei_device_heap_segment_expandable(segment)) {
+    bool is_split = ladei_device_block_is_split(result);
+    gauges_move(&counters->inactive_split, small, is_split ? 1 : 0, neighbours.count);
+    gauges_move(&counters->inactive_split_bytes, small, is_split ? result->size : 0, neighbours.bytes);
+  }
+  ladei_device_gauges_lower(&counters->active, small, 1);
+  ladei_device_gauges_lower(&counters->active_bytes, small, freed);
+  ladei_device_gauges_lower(&counters->requested_bytes, small, requested);
+}
+
+ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,
+                                                          ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
+  assert(block->state == LADEI_DEVICE_HEAP_BUSY && (run == NULL || run == block->previous));
+  assert(run != NULL || !block_coalescible(block, block->previous)); /* else I3 would not hold for the result */
+  if (heap->listener != NULL) heap->listener->block_done(heap, block);
+  size_t size = block->size;
+  size_t requested = block->requested;
+  block->requested = 0;
+  ladei_device_block *next = block_coalescible(block, block->next) ? block->next : NULL;
+  coalesced neighbours = neighbours_count(run, next);
+  if (next != NULL) {
+    ladei_device_block_remove(next);
+    block_coalesce_above(heap, block);
+  }
+  if (run != NULL) {
+    block_coalesce_above(heap, run);
+    block = run;
+  }
+  free_gauges(heap, block, neighbours, size, requested);
+  return block;
+}
+
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
   if (heap->listener != NULL) heap->listener->block_done(heap, block);
   const ladei_device_heap_segment *segment = block->segment;
-  ladei_device_counters *counters = &heap->counters;
-  bool small = segment->pool->is_small;
   size_t size = block->size;
   size_t requested = block->requested;
-  ladei_device_recent_forget(heap, segment->stream_key, small);
+  ladei_device_recent_forget(heap, segment->stream_key, segment->pool->is_small);
   block->requested = 0;
   if (block->state != LADEI_DEVICE_HEAP_BUSY) {
     waiting_add(heap, 0, 1);
@@ -627,12 +677,5 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
   }
   coalesced neighbours;
   block = block_settle(heap, block, &neighbours);
-  if (!ladei_device_heap_segment_expandable(segment)) {
-    bool is_split = ladei_device_block_is_split(block);
-    gauges_move(&counters->inactive_split, small, is_split ? 1 : 0, neighbours.count);
-    gauges_move(&counters->inactive_split_bytes, small, is_split ? block->size : 0, neighbours.bytes);
-  }
-  ladei_device_gauges_lower(&counters->active, small, 1);
-  ladei_device_gauges_lower(&counters->active_bytes, small, size);
-  ladei_device_gauges_lower(&counters->requested_bytes, small, requested);
+  free_gauges(heap, block, neighbours, size, requested);
 }

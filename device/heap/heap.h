@@ -385,12 +385,19 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
                                                 size_t requested, bool split);
 /* Its second step, for a BUSY block that is handed out whole: the gauges, except inactive_split. */
 void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
+/* The same of the low `size` bytes of a BUSY block, for whoever hands out all of it bit by bit: the rest stays BUSY and is
+ * returned; NULL: there is none. Room for one block was reserved. */
+ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, ladei_device_block *block, size_t size);
 /* First half of a free: the client's gauges. */
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
 /* In between, where other streams still use it: it becomes PENDING or DEFERRED. */
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
 /* Second half: nothing uses the block any more. It becomes FREE and coalesces. */
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
+/* The same for whoever frees a whole segment upwards: the block coalesces with `run`, which lies below it, is BUSY and counts as
+ * FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next run. */
+ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,
+                                                          ladei_device_block *block);
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 

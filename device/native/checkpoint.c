@@ -21,6 +21,9 @@
  * C1  A set either finds every saved segment INTACT, HOLED with memory under all that was used, or GONE, nothing in them
  *     pending and nothing with foreign uses, and then cannot fail; or changes nothing. Notes come without the lock: one that
  *     comes after the look changes nothing either.
+ * C2  A set counts, and tells listeners, what freeing block by block and handing out block by block would; but a segment's free
+ *     blocks pass through the free set only where they stay there. (A segment that is handed out again at once is BUSY in
+ *     between.)
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
 #include <assert.h>
@@ -177,7 +180,9 @@ typedef enum saved_state { INTACT, HOLED, GONE } saved_state;
 typedef struct restore {
   const lade_device_checkpoint *checkpoint;
   const ladei_device_private_pool *pool;
-  bool holed; /* a saved run is */
+  uint8_t *states; /* saved_state by saved segment: frees and the restore leave it as it is */
+  size_t next;     /* of the saved segments: the first one that begins at the segment that is freed, or above it */
+  bool holed;      /* a saved run is */
   lade_device_restored *restored;
 } restore;
 
@@ -215,6 +220,7 @@ static saved_state saved_state_of(const lade_device_allocator *allocator, const 
   const ladei_device_block *block = saved_begin(allocator, pool, saved);
   uint64_t end = saved->address + saved->size; /* within the segment, for runs as for whole segments */
   if (block == NULL) return GONE;
+  if (!saved->expandable) return INTACT;
   if (block->address != saved->address || !run_begins(block)) return HOLED;
   for (; block != NULL && block->address < end; block = block->next)
     if (!block->mapped) return HOLED;
@@ -252,9 +258,11 @@ static bool run_has_used(const ladei_device_heap *heap, const lade_device_checkp
 }
 
 /* C1, for one saved segment. */
-static lade_status segment_ready(const lade_device_allocator *allocator, const saved_segment *saved, restore *r) {
+static lade_status segment_ready(const lade_device_allocator *allocator, size_t index, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
+  const saved_segment *saved = &r->checkpoint->segments[index];
   saved_state state = saved_state_of(allocator, r->pool, saved);
+  r->states[index] = (uint8_t)state;
   if (state != INTACT && allocator->heap.settings.reference) return saved_gone(saved);
   if (state == GONE) return saved->used ? saved_gone(saved) : LADE_OK;
   if (state == HOLED && !run_has_used(&allocator->heap, r->checkpoint, saved)) return saved_gone(saved);
@@ -307,21 +315,68 @@ static void block_free(lade_device_allocator *allocator, const restore *r, ladei
   ladei_device_block_free_complete(&allocator->heap, block);
 }
 
+/* Puts what a segment's frees have made so far, or what is left of a run that was handed out, into the cache. */
+static void run_keep(ladei_device_heap *heap, ladei_device_block *run) {
+  if (run != NULL) (void)ladei_device_block_insert(heap, run);
+}
+
+/* Out of the cache, a free block that a free above will join; NULL: this one stays. */
+static ladei_device_block *run_take(ladei_device_block *block) {
+  bool joined = block->state == LADEI_DEVICE_HEAP_FREE && block->next != NULL &&
+                block->next->state == LADEI_DEVICE_HEAP_ALLOCATED;
+  if (!joined) return NULL;
+  ladei_device_block_remove(block);
+  return block;
+}
+
+/* Whether a block, all of its segment, is handed out again at once: it stays BUSY until then. */
+static bool restored_whole(restore *r, const ladei_device_block *block) {
+  const lade_device_checkpoint *checkpoint = r->checkpoint;
+  if (ladei_device_block_is_split(block)) return false;
+  while (r->next < checkpoint->segment_count && checkpoint->segments[r->next].address < block->address) r->next++;
+  if (r->next == checkpoint->segment_count || checkpoint->segments[r->next].address != block->address) return false;
+  return r->states[r->next] == INTACT;
+}
+
+/*
+ * Frees everything handed out from a segment, upwards. What is free already joins `run`, which enters the free set once, at
+ * its end: neither counters nor listeners can tell that from a free of each block.
+ */
+static void segment_free_all(lade_device_allocator *allocator, restore *r, ladei_device_block *block,
+                             size_t *freed_count) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  ladei_device_block *run = NULL;
+  ladei_device_recent_forget(heap, block->segment->stream_key, block->segment->pool->is_small);
+  for (; block != NULL; block = block->next) {
+    uint64_t address = block->address;
+    bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+    if (allocated) r->restored->freed[(*freed_count)++] = (void *)(uintptr_t)address;
+    if (allocated && !ladei_retire_ticket_noted(&block->ticket)) {
+      ladei_device_block_free_begin(heap, block);
+      run = block = ladei_device_block_free_complete_into(heap, run, block);
+      continue;
+    }
+    run_keep(heap, run);
+    if (allocated) {
+      block_free(allocator, r, block);
+      block = ladei_device_heap_find(heap, address); /* itself, or the free block that it is a part of */
+    }
+    run = run_take(block);
+  }
+  if (run == NULL || !restored_whole(r, run)) run_keep(heap, run);
+}
+
 /* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
-static void pool_free_all(lade_device_allocator *allocator, const restore *r) {
+static void pool_free_all(lade_device_allocator *allocator, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
-  void **freed = r->restored->freed;
   size_t count = 0;
   for (const ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
-       segment = ladei_device_heap_segment_next(segment)) {
-    if (segment->pool->private_pool != r->pool) continue;
-    for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
-         block = block->next)
-      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED) freed[count++] = (void *)(uintptr_t)block->address;
-  }
-  for (size_t i = 0; i < count; i++)
-    block_free(allocator, r, ladei_device_block_map_get(&heap->starts, (uint64_t)(uintptr_t)freed[i]));
+       segment = ladei_device_heap_segment_next(segment))
+    if (segment->pool->private_pool == r->pool)
+      segment_free_all(allocator, r, ladei_device_heap_segment_block(heap, segment), &count);
+  assert(count == r->restored->freed_count);
 }
 
 static void created_add(restore *r, uint64_t address) {
@@ -333,17 +388,26 @@ static void segment_restore(lade_device_allocator *allocator, const saved_segmen
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   const saved_block *blocks = &r->checkpoint->blocks[saved->first_block];
-  ladei_device_block *block = ladei_device_block_map_get(&heap->starts, saved->address);
-  for (size_t i = 0; i < saved->block_count; i++, block = block->next) {
-    block = ladei_device_block_hand_out(heap, block, blocks[i].size, blocks[i].size, block->size > blocks[i].size);
-    assert(block->size == blocks[i].size);
+  ladei_device_block *first = ladei_device_block_map_get(&heap->starts, saved->address);
+  ladei_device_recent_forget(heap, first->segment->stream_key, first->segment->pool->is_small);
+  if (first->state == LADEI_DEVICE_HEAP_FREE) ladei_device_block_remove(first);
+  ladei_device_block *rest = first;
+  for (size_t i = 0; i < saved->block_count; i++) {
+    assert(rest != NULL && rest->size >= blocks[i].size);
+    rest = ladei_device_block_hand_out_low(heap, rest, blocks[i].size);
   }
-  uint64_t address = saved->address;
-  for (size_t i = 0; i < saved->block_count; address += blocks[i].size, i++)
+  run_keep(heap, rest);
+  ladei_device_block *block = first;
+  for (size_t i = 0; i < saved->block_count; i++) {
+    ladei_device_block *next = block->next;
+    assert(block->size == blocks[i].size);
+    assert(i == 0 || blocks[i].allocated || blocks[i - 1].allocated); /* I3 of heap.h: no free changes `next` */
     if (blocks[i].allocated)
-      created_add(r, address);
+      created_add(r, block->address);
     else
-      block_free(allocator, r, ladei_device_block_map_get(&heap->starts, address));
+      block_free(allocator, r, block);
+    block = next;
+  }
 }
 
 /* Hands out a part of the free block around it. */
@@ -403,10 +467,20 @@ static void pool_restore(lade_device_allocator *allocator, restore *r) {
   pool_free_all(allocator, r);
   for (size_t i = 0; i < r->checkpoint->segment_count; i++) {
     const saved_segment *saved = &r->checkpoint->segments[i];
-    saved_state state = saved_state_of(allocator, r->pool, saved);
-    if (state == INTACT) segment_restore(allocator, saved, r);
-    if (state == HOLED) run_restore(allocator, saved, r);
+    assert(r->states[i] == saved_state_of(allocator, r->pool, saved));
+    if (r->states[i] == INTACT) segment_restore(allocator, saved, r);
+    if (r->states[i] == HOLED) run_restore(allocator, saved, r);
   }
+}
+
+/* For all that a set makes. False: no memory. */
+static bool room_make(lade_device_allocator *allocator, restore *r) {
+  ladei_lock_assert_held(&allocator->lock);
+  const lade_device_checkpoint *checkpoint = r->checkpoint;
+  /* A block that is cut out leaves a part below and one above. */
+  size_t records = r->holed ? 2 * checkpoint->block_count : checkpoint->block_count;
+  r->restored = restored_create(pool_live_count(&allocator->heap, r->pool), saved_live_count(checkpoint));
+  return r->restored != NULL && ladei_device_heap_reserve(&allocator->heap, records);
 }
 
 /* With the lock. */
@@ -416,13 +490,9 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, restore *r) 
   const lade_device_checkpoint *checkpoint = r->checkpoint;
   ladei_device_recent_settle(&allocator->heap);
   lade_status status = pool_ready(allocator, call, checkpoint->id, false, &r->pool);
-  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++)
-    status = segment_ready(allocator, &checkpoint->segments[i], r);
+  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) status = segment_ready(allocator, i, r);
   if (status != LADE_OK) return status;
-  /* A block that is cut out leaves a part below and one above. */
-  size_t records = r->holed ? 2 * checkpoint->block_count : checkpoint->block_count;
-  r->restored = restored_create(pool_live_count(&allocator->heap, r->pool), saved_live_count(checkpoint));
-  if (r->restored == NULL || !ladei_device_heap_reserve(&allocator->heap, records)) {
+  if (!room_make(allocator, r)) {
     lade_device_restored_destroy(r->restored);
     return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, call, checkpoint->id, "no memory");
   }
@@ -432,10 +502,15 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, restore *r) 
 
 lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
                                                const lade_device_checkpoint *checkpoint, lade_device_restored **out) {
-  restore r = {.checkpoint = checkpoint};
+  restore r = {.checkpoint = checkpoint, .states = malloc(checkpoint->segment_count + 1)};
+  if (r.states == NULL) {
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_checkpoint_set", checkpoint->id,
+                                   "no memory");
+  }
   ladei_lock_acquire(&allocator->lock);
   lade_status status = checkpoint_set(allocator, &r);
   ladei_lock_release(&allocator->lock);
+  free(r.states);
   if (status == LADE_OK) *out = r.restored;
   return status;
 }
