@@ -56,6 +56,10 @@ lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bo
   return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
 }
 
+lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call) {
+  return tree->suspended ? ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended", call) : LADE_OK;
+}
+
 /* Retains and releases of other threads, in the order of their first one. With the lock. */
 static void queue_apply(lade_graph_tree *tree) {
   while (tree->queue != NULL) {
@@ -99,7 +103,7 @@ static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
 
 void ladei_tree_leave_locked(lade_graph_tree *tree) {
   queue_apply(tree);
-  while (tree->garbage != NULL) {
+  while (tree->garbage != NULL && !tree->suspended) { /* else it waits for the resume */
     ladei_tree_storage *garbage = tree->garbage;
     tree->garbage = NULL;
     ladei_lock_release(&tree->lock);
@@ -545,8 +549,9 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
+  status = ladei_tree_awake(tree, __func__);
   ladei_lock_acquire(&tree->lock);
-  if (!buffers_await(tree, wait))
+  if (status == LADE_OK && !buffers_await(tree, wait))
     status =
         ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
   ladei_lock_release(&tree->lock);

@@ -25,7 +25,8 @@ lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_routes_begin(tree, false, &routes);
+  status = ladei_tree_awake(tree, __func__);
+  if (status == LADE_OK) status = ladei_tree_routes_begin(tree, false, &routes);
   if (status == LADE_OK) {
     void *block = NULL;
     status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
@@ -33,6 +34,43 @@ lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
     if (status == LADE_OK) (void)lade_device_free(tree->allocator, block);
   }
   if (status == LADE_OK) status = segments_read(tree);
+  ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+/* ---- Suspending -------------------------------------------------------------------------------------------------- */
+
+static lade_status pool_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
+                                uint64_t *out_bytes) {
+  lade_status status = lade_device_pool_suspend(tree->allocator, tree->pool, options, out_bytes);
+  if (status == LADE_OK) tree->suspended = true;
+  return status;
+}
+
+lade_status lade_graph_tree_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
+                                    uint64_t *out_bytes) {
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  if (tree->suspended)
+    status = ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended already", __func__);
+  else
+    status = pool_suspend(tree, options, out_bytes);
+  ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
+lade_status lade_graph_tree_resume(lade_graph_tree *tree) {
+  lade_status status = ladei_tree_enter(tree, __func__);
+  if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
+  if (!tree->suspended)
+    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: the tree is not suspended", __func__);
+  else
+    status = lade_device_pool_resume(tree->allocator, tree->pool);
+  if (status == LADE_OK) tree->suspended = false;
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;
@@ -82,9 +120,12 @@ lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = pool_trim(tree, out_bytes);
-  lade_status read = segments_read(tree);
-  if (status == LADE_OK) status = read;
+  status = ladei_tree_awake(tree, __func__);
+  if (status == LADE_OK) {
+    status = pool_trim(tree, out_bytes);
+    lade_status read = segments_read(tree);
+    if (status == LADE_OK) status = read;
+  }
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;

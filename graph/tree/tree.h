@@ -155,6 +155,8 @@ typedef struct ladei_tree_run {
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
 /* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
+/* LADE_ERR_BUSY while the tree is suspended. */
+lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call);
 /* Applies what is queued, frees what has no counts. */
 void ladei_tree_leave(lade_graph_tree *tree);
 void ladei_tree_leave_locked(lade_graph_tree *tree); /* with the lock, which is released */

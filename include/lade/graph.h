@@ -652,6 +652,23 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
  */
 LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes);
 
+/**
+ * Give the pool's physical memory back while its addresses stay, until lade_graph_tree_resume(): for programs that are idle and keep
+ * their recordings, none of which has to be made again. Runs, reserve, trim, verify and destroy are LADE_ERR_BUSY meanwhile. Buffers stay
+ * valid; work of the program's must not touch them until the resume has returned.
+ *
+ * @param options    As of lade_device_pool_suspend(), also `out_bytes`. With LADE_DEVICE_SUSPEND_DISCARD the bytes of buffers are
+ *                   anything afterwards.
+ *
+ * Threads: any; waits for a run. Waits: for all work on the device, and the copy. Errors, nothing changed: LADE_ERR_BUSY, also where
+ * it is suspended; those of lade_device_pool_suspend(), LADE_ERR_UNSUPPORTED among them where the pool is not of expandable segments.
+ */
+LADE_API lade_status lade_graph_tree_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
+                                             uint64_t *out_bytes);
+/** Get the memory back, with its bytes, at the same addresses. As lade_device_pool_resume(); LADE_ERR_INVALID_ARGUMENT where the tree is
+ * not suspended. */
+LADE_API lade_status lade_graph_tree_resume(lade_graph_tree *tree);
+
 /* ---- For tests of programs --------------------------------------------------------------------------------------- */
 
 /** What can be let fail. */

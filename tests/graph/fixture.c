@@ -90,12 +90,14 @@ static void heard(void *user, const lade_graph_run_record *record) {
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-bool graph_fixture_open_on(graph_fixture *f, lade_runtime *runtime, const lade_graph_tree_options *options) {
+bool graph_fixture_open_device(graph_fixture *f, const char *name, const lade_graph_tree_options *options,
+                               const lade_device_options *device) {
+  lade_runtime *runtime = support_runtime_open(name);
   memset(f, 0, sizeof *f);
   f->runtime = runtime;
   if (runtime == NULL) return false;
   LADE_EXPECT_OK(lade_runtime_set_device(runtime, 0));
-  LADE_EXPECT_OK(lade_device_allocator_create(runtime, 0, NULL, &f->allocator));
+  LADE_EXPECT_OK(lade_device_allocator_create(runtime, 0, device, &f->allocator));
   for (size_t i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_create(runtime, 0, &f->streams[i]));
   LADE_EXPECT_OK(lade_graph_tree_create(f->allocator, options, &f->tree));
   if (lade_test_has_failed()) return false;
@@ -104,7 +106,7 @@ bool graph_fixture_open_on(graph_fixture *f, lade_runtime *runtime, const lade_g
 }
 
 bool graph_fixture_open(graph_fixture *f, const char *runtime, const lade_graph_tree_options *options) {
-  return graph_fixture_open_on(f, support_runtime_open(runtime), options);
+  return graph_fixture_open_device(f, runtime, options, NULL);
 }
 
 static void findings_expect_none(const graph_fixture *f) {

@@ -72,8 +72,9 @@ struct graph_fixture {
 };
 
 bool graph_fixture_open(graph_fixture *f, const char *runtime, const lade_graph_tree_options *options);
-/* On a runtime that stays open. */
-bool graph_fixture_open_on(graph_fixture *f, lade_runtime *runtime, const lade_graph_tree_options *options);
+/* With an allocator of these options. */
+bool graph_fixture_open_device(graph_fixture *f, const char *runtime, const lade_graph_tree_options *options,
+                               const lade_device_options *device);
 /* Releases nothing: fails the test where buffers are valid. Also checks that the device found nothing. */
 void graph_fixture_close(graph_fixture *f);
 

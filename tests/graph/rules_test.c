@@ -221,3 +221,93 @@ LADE_TEST(GraphRules, StepsTakeBuffersInEveryState) { /* check 8; HZ1, HZ2 */
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "was released");
   graph_fixture_close(&f);
 }
+
+/* A step in which the function runs, and nothing of it stays. */
+static void warm_or_record(graph_fixture *f, lade_graph_function *function, unsigned char byte) {
+  lade_graph_value out;
+  graph_fixture_step(f);
+  LADE_EXPECT_OK(graph_fixture_call(f, function, NULL, 0, &out));
+  graph_fixture_expect(f, &out, byte);
+  graph_fixture_release(f, out);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+LADE_TEST(GraphRules, SuspendedTreesKeepBuffersAndRecordings) {
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_graph_value out, other;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!graph_fixture_open_device(&f, "sim", NULL, &options)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  for (int round = 0; round < 3; round++) { /* in WARMUP, RECORDING, EXECUTION */
+    uint64_t bytes = 0;
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+    LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &other));
+    LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, &bytes));
+    LADE_EXPECT_GE_UINT(bytes, 2 * MIB);
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_suspend(f.tree, NULL, NULL));
+    lade_graph_call call;
+    lade_graph_call_init(&call);
+    call.stream = f.streams[0];
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_run(f.tree, fa, &call, &other, 1, NULL));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_reserve(f.tree, MIB));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_trim(f.tree, NULL));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_verify(f.tree));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
+    LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, other.buffer)); /* its block goes behind the resume */
+    LADE_EXPECT_OK(lade_graph_tree_resume(f.tree));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_resume(f.tree));
+    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    graph_fixture_expect(&f, &out, 1);
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_SIZE(a.calls, 4);
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).replays, 2);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphRules, ReserveGivesOneSegmentTrimWhatNobodyUses) {
+  graph_fixture f;
+  graph_script small = {{{GRAPH_ALLOC, 0, 24 * MIB}, {GRAPH_FILL, 0, 1}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  graph_script large = {{{GRAPH_ALLOC, 0, 40 * MIB}, {GRAPH_FILL, 0, 2}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  uint64_t bytes = 1;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_reserve(f.tree, 0));
+  LADE_EXPECT_OK(lade_graph_tree_reserve(f.tree, 40 * MIB));
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).pool_reserved_bytes, 40 * MIB);
+  lade_graph_function *fs = graph_fixture_function(&f, &small, 0, NULL, 1);
+  lade_graph_function *fl = graph_fixture_function(&f, &large, 0, NULL, 1);
+  for (int round = 0; round < 2; round++) {
+    warm_or_record(&f, fs, 1);
+    warm_or_record(&f, fl, 2);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).pool_reserved_bytes, 40 * MIB);
+  LADE_EXPECT_OK(lade_graph_tree_trim(f.tree, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 0);
+  /* A third one, while the first two recordings' memory is taken: in a segment of its own. */
+  graph_fixture_step(&f);
+  lade_graph_value kept;
+  graph_fixture_run(&f, fl, NULL, 0, &kept, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_run(&f, fs, NULL, 0, &out, LADE_GRAPH_DID_RECORD);
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).pool_reserved_bytes, 64 * MIB);
+  LADE_EXPECT_OK(lade_graph_tree_function_remove(f.tree, fs));
+  LADE_EXPECT_OK(lade_graph_tree_trim(f.tree, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 0); /* the path still has it */
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_release(&f, kept);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, fl, NULL, 0, &kept, LADE_GRAPH_DID_REPLAY);
+  LADE_EXPECT_OK(lade_graph_tree_trim(f.tree, &bytes));
+  LADE_EXPECT_EQ_UINT(bytes, 24 * MIB);
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).pool_reserved_bytes, 40 * MIB);
+  graph_fixture_expect(&f, &kept, 2);
+  graph_fixture_release(&f, kept);
+  graph_fixture_close(&f);
+}
