@@ -112,7 +112,7 @@ static void expect_sequences(device_fixture *f, uint64_t first, size_t count, ui
 
 /* ---- The ring ---------------------------------------------------------------------------------------------------- */
 
-LADE_TEST(inspect_check_6, ARingOfFourHoldsTheLastFourOfSix) {
+LADE_TEST(inspect_check_06, ARingOfFourHoldsTheLastFourOfSix) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   contexts c = {0};

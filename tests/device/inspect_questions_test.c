@@ -169,7 +169,7 @@ static void expect_grows(device_fixture *f, size_t bytes, bool grows) {
 }
 
 /* 0 and 1 are refused there, the value cannot be read, and what was set once can never be taken away. */
-LADE_TEST(inspect_hazard_HZ5, AFractionIsReadAndTakenAway) {
+LADE_TEST(inspect_hazard_HZ05, AFractionIsReadAndTakenAway) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.collection_threshold = 0.5;
@@ -197,7 +197,7 @@ LADE_TEST(inspect_hazard_HZ5, AFractionIsReadAndTakenAway) {
 }
 
 /* Collection by threshold depends on the fraction, and ends with it: the settings say whether there is one. */
-LADE_TEST(inspect_hazard_HZ5, CollectionEndsWithTheFraction) {
+LADE_TEST(inspect_hazard_HZ05, CollectionEndsWithTheFraction) {
   lade_device_options options;
   lade_device_options_init(&options);
   options.collection_threshold = 0.01;

@@ -182,7 +182,7 @@ LADE_TEST(inspect_check_03, APendingBlockIsActiveAndNotAllocated) {
 }
 
 /* The documentation there calls the key `allocated` and the state active_awaiting_free, and neither exists. */
-LADE_TEST(inspect_hazard_HZ2, NamesAreThoseThatAreDocumented) {
+LADE_TEST(inspect_hazard_HZ02, NamesAreThoseThatAreDocumented) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
   int64_t value = 77;
@@ -202,7 +202,7 @@ static lade_status negative_count(const char *key, int64_t value, void *user) {
 }
 
 /* "No limit" is a number of the key alone, whose contract says so; the struct has 0. */
-LADE_TEST(inspect_hazard_HZ3, NoLimitIsTheOnlyNegativeValue) {
+LADE_TEST(inspect_hazard_HZ03, NoLimitIsTheOnlyNegativeValue) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   lade_device_stats stats = device_fixture_stats(&f);

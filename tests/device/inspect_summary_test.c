@@ -82,7 +82,7 @@ static void expect_row(const summary_text *summary, const char *label, const cha
 }
 
 /* It fails there before anything was allocated, and when nothing was read. */
-LADE_TEST(inspect_hazard_HZ4, WithoutAnAllocationAllIsZero) {
+LADE_TEST(inspect_hazard_HZ04, WithoutAnAllocationAllIsZero) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   lade_device_stats read = device_fixture_stats(&f), never_read;

@@ -74,7 +74,7 @@ LADE_TEST(inspect_hazard_HZ01, TheReleaseGetsPointerSizeDeviceAndStream) {
 }
 
 /* Acceptance check 8. */
-LADE_TEST(DevicePluginLibrary, InstallingAfterTheFirstUseFails) {
+LADE_TEST(inspect_check_08, InstallingAPlugInAfterTheFirstUseFails) {
   lade_device_plugin plugin, missing;
   const plugin_under_test_calls *calls;
   device_fixture f;

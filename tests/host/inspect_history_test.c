@@ -21,7 +21,13 @@
 
 static _Thread_local int missing_in; /* pieces of memory until one is missing; 0: none is */
 
-static bool is_missing(void) { return missing_in > 0 && --missing_in == 0; }
+static _Thread_local bool watching;
+static _Thread_local int held, pieces_under_lock, holds;
+
+static bool is_missing(void) {
+  if (watching && held > 0) pieces_under_lock++;
+  return missing_in > 0 && --missing_in == 0;
+}
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -29,6 +35,22 @@ void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_malloc(size_t bytes) { return is_missing() ? NULL : __real_malloc(bytes); }
 void *__wrap_calloc(size_t count, size_t bytes) { return is_missing() ? NULL : __real_calloc(count, bytes); }
+
+#ifndef NDEBUG
+void __real_ladei_lock_acquire(ladei_lock *lock);
+void __real_ladei_lock_release(ladei_lock *lock);
+void __wrap_ladei_lock_acquire(ladei_lock *lock);
+void __wrap_ladei_lock_release(ladei_lock *lock);
+void __wrap_ladei_lock_acquire(ladei_lock *lock) {
+  __real_ladei_lock_acquire(lock);
+  held++;
+  holds += watching;
+}
+void __wrap_ladei_lock_release(ladei_lock *lock) {
+  held--;
+  __real_ladei_lock_release(lock);
+}
+#endif
 
 typedef struct contexts {
   atomic_int captured, released;
@@ -257,7 +279,7 @@ LADE_TEST(PinnedHistory, ANoteStaysWithItsBlockUntilItIsFree) {
 
 /* ---- The ring ---------------------------------------------------------------------------------------------------- */
 
-LADE_TEST(inspect_check_6, APinnedRingOfFourHoldsTheLastFourOfSix) {
+LADE_TEST(inspect_check_06, APinnedRingOfFourHoldsTheLastFourOfSix) {
   pinned_fixture own;
   if (!open_on(&own, "sim", 0)) return;
   contexts c = {0};
@@ -338,6 +360,91 @@ LADE_TEST(inspect_hazard_HZ07, APinnedRingThatShrinksAndGrowsKeepsItsOrder) {
     lade_history_destroy(history);
   }
   pinned_fixture_close(&own);
+}
+
+/* A copy holds a lock for a chunk of 32 events at a time, allocates under none, and calls nobody: others wait for a chunk. */
+LADE_TEST(inspect_hazard_HZ09, ACopyOfAPinnedPoolIsMadeInShortHoldsAndAllocatesInNone) {
+  enum { EVENTS = 9600 };
+  pinned_fixture own;
+  contexts c = {0};
+  if (!open_on(&own, "sim", 0)) return;
+  lade_history_options options = options_of(&c, LADE_CONTEXT_ALL, EVENTS);
+  record(&own, &options);
+  void *blocks[64];
+  for (int i = 0; i < 64; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &blocks[i]));
+  for (int i = 0; i < EVENTS / 3; i++) {
+    LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i % 64]));
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &blocks[i % 64]));
+  }
+  int captured = atomic_load(&c.captured);
+  watching = true;
+  pieces_under_lock = holds = 0;
+  lade_history *history = take(&own);
+  watching = false;
+  LADE_ASSERT(history != NULL);
+  LADE_EXPECT_EQ_INT(pieces_under_lock, 0);
+#ifndef NDEBUG
+  LADE_EXPECT_GE_INT(holds, (int)history->event_count / LADEI_PINNED_HISTORY_CHUNK_EVENTS);
+#endif
+  LADE_EXPECT_EQ_INT(atomic_load(&c.captured), captured);
+  LADE_EXPECT_GE_SIZE(history->event_count, EVENTS / 2);
+  lade_history_destroy(history);
+  for (int i = 0; i < 64; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  pinned_fixture_close(&own);
+  LADE_EXPECT_EQ_INT(c.captured, c.released);
+}
+
+/* The program's callbacks: each takes a lock that the program also holds around its calls, and calls the pool. */
+typedef struct reentrant {
+  lade_pinned_pool *pool; /* NULL: not now */
+  pthread_mutex_t lock;
+  int captured, released, nested;
+} reentrant;
+
+static void *reentrant_capture(void *user) {
+  reentrant *r = user;
+  ladei_lock_assert_none_held();
+  r->captured++;
+  return r;
+}
+
+static void reentrant_release(void *user, void *context) {
+  reentrant *r = user;
+  ladei_lock_assert_none_held();
+  LADE_EXPECT_EQ_PTR(context, user);
+  r->released++;
+  lade_pinned_pool *pool = r->pool;
+  r->pool = NULL; /* what the calls below capture is released again */
+  if (pool == NULL) return;
+  void *block = NULL;
+  pthread_mutex_lock(&r->lock);
+  LADE_EXPECT_OK(lade_pinned_alloc(pool, 5000, &block));
+  LADE_EXPECT_OK(lade_pinned_free(pool, block));
+  pthread_mutex_unlock(&r->lock);
+  r->nested++;
+  r->pool = pool;
+}
+
+LADE_TEST(inspect_hazard_HZ16, CallbacksOfAPinnedHistoryRunUnderNoLockAndMayCallThePool) {
+  pinned_fixture own;
+  reentrant r = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  if (!open_on(&own, "sim", 0)) return;
+  lade_history_options options;
+  lade_history_options_init(&options);
+  options.enabled = 1;
+  options.level = LADE_CONTEXT_ALL;
+  options.max_entries = 2; /* so that contexts are released all the time */
+  options.capture = reentrant_capture;
+  options.release = reentrant_release;
+  options.user = &r;
+  record(&own, &options);
+  r.pool = own.pool;
+  for (int i = 0; i < 2000; i++) pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+  r.pool = NULL;
+  LADE_EXPECT_GT_INT(r.nested, 0);
+  pinned_fixture_close(&own);
+  LADE_EXPECT_GT_INT(r.captured, 0);
+  LADE_EXPECT_EQ_INT(r.captured, r.released);
 }
 
 LADE_TEST(inspect_hazard_HZ10, ASnapshotsMarkerIsAmongTheEventsReadAfterIt) {
