@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writers that fail: at pieces of each format the call ends with what the writer returned, and calls it no more. A pipe
+ * whose reader has gone is an error like others.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "inspect/formats/format.h"
+#include "tests/inspect/sample.h"
+#include "tests/shim/lade_test.h"
+
+typedef struct fragile {
+  size_t calls, fails_at; /* from 1 on; 0: never */
+  size_t bytes;
+  int pipe; /* -1: the bytes go nowhere */
+} fragile;
+
+static lade_status fragile_write(void *user, const void *data, size_t bytes) {
+  fragile *f = user;
+  f->calls++;
+  f->bytes += bytes;
+  if (f->calls == f->fails_at) return ladei_error(LADE_ERR_CALLBACK, 4711, "the writer has had enough");
+  if (f->pipe < 0) return LADE_OK;
+  if (write(f->pipe, data, bytes) == (ssize_t)bytes) return LADE_OK;
+  return ladei_error(LADE_ERR_IO, errno, "the pipe: %s", strerror(errno));
+}
+
+/* Formats that are written, and can be here: some need a library. */
+static bool format_next(size_t *index, const ladei_inspect_format **out) {
+  while ((*out = ladei_inspect_format_at((*index)++)) != NULL)
+    if ((*out)->write != NULL) return true;
+  return false;
+}
+
+LADE_TEST(SnapshotWrite, EndsWhereItsWriterFails) {
+  lade_snapshot *snapshot = sample_create(&sample_long);
+  LADE_ASSERT(snapshot != NULL);
+  const ladei_inspect_format *format;
+  size_t pieces = 0;
+  for (size_t i = 0; format_next(&i, &format);) {
+    lade_test_context("%s", format->name);
+    fragile whole = {.pipe = -1};
+    lade_status status = lade_snapshot_write(snapshot, format->format, NULL, fragile_write, &whole);
+    if (status == LADE_ERR_UNSUPPORTED) continue;
+    LADE_EXPECT_OK(status);
+    LADE_EXPECT(whole.calls > 0 && whole.bytes > 0);
+    size_t step = whole.calls / 3 + 1;
+    for (size_t at = 1; at <= whole.calls; at += step) {
+      fragile f = {.fails_at = at, .pipe = -1};
+      LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, lade_snapshot_write(snapshot, format->format, NULL, fragile_write, &f));
+      LADE_EXPECT_EQ_INT(lade_last_error()->native_code, 4711);
+      LADE_EXPECT_EQ_SIZE(f.calls, at);
+      pieces++;
+    }
+  }
+  lade_test_context("%s", "");
+  LADE_EXPECT(pieces > 15);
+  lade_snapshot_destroy(snapshot);
+}
+
+/* The signal is the program's affair, as it is its writer that writes; what it returns is what the call does. */
+LADE_TEST(SnapshotWrite, ToAPipeWithoutAReaderIsAnError) {
+  int ends[2];
+  LADE_ASSERT_EQ_INT(pipe(ends), 0);
+  close(ends[0]);
+  void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+  lade_snapshot *snapshot = sample_create(&sample_small);
+  fragile f = {.pipe = ends[1]};
+  LADE_EXPECT_STATUS(LADE_ERR_IO, lade_snapshot_write(snapshot, LADE_SNAPSHOT_JSON, NULL, fragile_write, &f));
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EPIPE);
+  LADE_EXPECT_EQ_SIZE(f.calls, 1);
+  lade_snapshot_destroy(snapshot);
+  signal(SIGPIPE, before);
+  close(ends[1]);
+}
