@@ -8,8 +8,9 @@
  *
  * CT1 Only a peer of the publisher's user, or root, is heard. The kernel says who it is (SO_PEERCRED).
  * CT2 A request is one packet, checked whole before anything is done. A connection has one request.
- * CT3 The thread never waits for a client: sockets do not block, and a snapshot goes into a regular file alone, which always
- *     takes bytes or fails. What a client does, or does not do, holds neither the publisher nor other clients up.
+ * CT3 The thread never waits for a client: sockets do not block, and a snapshot goes into a regular file alone, which takes
+ *     bytes or fails as its file system does. What a client does, or does not do, holds neither the publisher nor other
+ *     clients up; only a file system that hangs does, which the same user chose.
  * CT4 The library opens no path that a client names. A descriptor that came is closed, whatever happens; it is written from
  *     the thread alone, in which signals are blocked: a file that has grown too large or has no reader is an error.
  * CT5 After a fork the child has no thread and answers nobody. Its copies of the descriptors are closed when it destroys its
@@ -72,7 +73,6 @@ struct ladei_control {
   const lade_part *parts;
   size_t part_count;
   bool manual;
-  uint32_t user;
   int listener;
   int stop_fd;
   char name[LADEI_PUBLISHED_CONTROL_BYTES];
@@ -405,12 +405,12 @@ static void place_make(ladei_control *control) {
   connection_close(oldest);
 }
 
-/* CT1 */
-static bool peer_check(const ladei_control *control, int fd) {
+/* CT1: the user of this moment, since a program may drop its rights after it published. */
+static bool peer_check(int fd) {
   struct ucred peer;
   socklen_t bytes = sizeof peer;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || bytes != sizeof peer) return false;
-  return ladei_control_peer_may(peer.uid, control->user);
+  return ladei_control_peer_may(peer.uid, geteuid());
 }
 
 static void peer_refuse(int fd) {
@@ -431,7 +431,7 @@ static bool connection_accept(ladei_control *control) {
     if (short_of_files) control->accept_after_ms = now_ms() + SHORT_OF_FILES_MS;
     return false;
   }
-  if (peer_check(control, fd))
+  if (peer_check(fd))
     *place = (control_connection){fd, now_ms() + REQUEST_MS};
   else
     peer_refuse(fd);
@@ -527,7 +527,6 @@ lade_status ladei_control_create(const lade_part *parts, size_t count, bool manu
   control->parts = parts;
   control->part_count = count;
   control->manual = manual;
-  control->user = geteuid();
   control->listener = control->stop_fd = -1;
   for (size_t i = 0; i < MOST_CONNECTIONS; i++) control->connections[i].fd = -1;
   ladei_lock_init(&control->lock, LADEI_RANK_LEAF);
