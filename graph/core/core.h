@@ -172,6 +172,7 @@ struct ladei_tree_node {
   ladei_tree_node *list_next, *list_before; /* of all listed ones, by id */
   ladei_tree_group *groups;                 /* of its children; the one used last first */
   size_t children;                          /* listed ones */
+  size_t offspring;                         /* nodes that are there and stand behind it, listed or not */
   uint64_t hash;                            /* of what a call must have to match: ladei_tree_hash */
   uint32_t depth;
   uint32_t input_count, output_count;

@@ -44,7 +44,8 @@ static void groups_free(ladei_tree_group *groups) {
 }
 
 void ladei_tree_node_free(ladei_tree_node *node) {
-  assert(!node->listed && !node->in_path && node->children == 0);
+  assert(!node->listed && !node->in_path && node->offspring == 0);
+  if (node->parent != NULL) node->parent->offspring--;
   groups_free(node->groups);
   node->instance->function->nodes--;
   free(node->used_ranges);

@@ -146,7 +146,7 @@ static void node_destroy(lade_graph_tree *tree, ladei_tree_node *node) {
 }
 
 void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node) {
-  while (node != NULL && !node->listed && !node->in_path && node->children == 0) {
+  while (node != NULL && !node->listed && !node->in_path && node->offspring == 0) {
     ladei_tree_node *parent = node->parent;
     node_destroy(tree, node);
     node = parent;
@@ -186,7 +186,7 @@ void ladei_tree_ending_clear(lade_graph_tree *tree) {
   ladei_lock_release(&tree->lock);
   for (size_t i = count; i > 0; i--) { /* the cleared entries are still there; a node's parent is the entry before it */
     ladei_tree_entry entry = path->entries[i - 1];
-    if (entry.node != NULL && !entry.node->listed && entry.node->children == 0) node_destroy(tree, entry.node);
+    if (entry.node != NULL && !entry.node->listed && entry.node->offspring == 0) node_destroy(tree, entry.node);
     entry.function->nodes--;
     ladei_tree_function_forget(entry.function);
   }

@@ -204,6 +204,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context 
                                                dead_before->count, dead_after, after);
   if (node == NULL) return NULL;
   node->parent = ladei_tree_current(&run->tree->core);
+  if (node->parent != NULL) node->parent->offspring++;
   node->depth = (uint32_t)path->count;
   if (dead_before->count > 0)
     memcpy(node->dead_before.list, dead_before->list, dead_before->count * sizeof *dead_before->list);
