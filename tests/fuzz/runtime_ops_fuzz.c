@@ -39,14 +39,15 @@ typedef struct fuzz_stream {
   int capturing; /* graph that is being captured on it; -1: none */
 } fuzz_stream;
 
-/* A captured graph is a list of fills: enough to see that launches happen, in order, as often as asked. */
+/* A captured graph is a list of fills, by the driver's op or by a kernel: enough to see that launches happen, in order, as
+ * often as asked, and what an update has changed. */
 typedef struct graph {
   ladei_graph_exec exec; /* NULL: not launchable */
   int stream;            /* -1: unused */
   int nodes;
   struct {
     int block;
-    unsigned char value;
+    unsigned char value; /* odd: filled by a kernel */
   } node[GRAPH_NODES];
 } graph;
 
@@ -142,6 +143,36 @@ static void step_free(machine *m, fuzz_reader *in) {
   if (gone) b->memory = NULL;
 }
 
+/* --- Kernels ------------------------------------------------------------------------------------------------------ */
+
+typedef struct mix {
+  unsigned char *to;
+  const unsigned char *from; /* NULL: zeros */
+  size_t bytes;
+  unsigned char with;
+} mix;
+
+static void mix_bytes(unsigned char *to, const unsigned char *from, size_t bytes, unsigned char with) {
+  for (size_t i = 0; i < bytes; i++) to[i] = (unsigned char)((from == NULL ? 0 : from[i]) ^ with);
+}
+
+static void mix_run(const void *arguments) {
+  const mix *own = arguments;
+  mix_bytes(own->to, own->from, own->bytes, own->with);
+}
+
+static lade_status mix_queue(const machine *m, const mix *arguments, const ladei_stream *stream) {
+  const lade_soft_range ranges[] = {{arguments->to, arguments->bytes, LADE_SOFT_WRITE, 0},
+                                    {arguments->from, arguments->bytes, LADE_SOFT_READ, 0}};
+  return OP(m, kernel, stream, mix_run, arguments, sizeof *arguments, ranges, arguments->from == NULL ? 1 : 2);
+}
+
+static bool fill_queue(const machine *m, const block *b, unsigned char value, const ladei_stream *stream) {
+  const mix arguments = {b->memory, NULL, b->bytes, value};
+  return value % 2 == 1 ? worked(m, "kernel", mix_queue(m, &arguments, stream))
+                        : WORKED(m, fill, b->memory, value, b->bytes, stream);
+}
+
 /* --- Work --------------------------------------------------------------------------------------------------------- */
 
 static void step_fill(machine *m, fuzz_reader *in) {
@@ -151,7 +182,7 @@ static void step_fill(machine *m, fuzz_reader *in) {
   fuzz_stream *s = &m->streams[b->stream];
   graph *g = s->capturing >= 0 ? &m->graphs[s->capturing] : NULL;
   if (g != NULL && g->nodes == GRAPH_NODES) return;
-  if (!WORKED(m, fill, b->memory, value, b->bytes, &s->stream)) return;
+  if (!fill_queue(m, b, value, &s->stream)) return;
   if (g == NULL) {
     memset(b->model, value, b->bytes);
     return;
@@ -183,6 +214,17 @@ static void step_copy(machine *m, fuzz_reader *in) {
     status = OP(m, copy, direction, to->memory + to_offset, from->memory + from_offset, bytes, &s->stream);
   }
   if (worked(m, "copy", status)) memcpy(to->model + to_offset, from->model + from_offset, bytes);
+}
+
+static void step_kernel(machine *m, fuzz_reader *in) {
+  block *from = block_pick(m, in), *to = block_pick(m, in);
+  unsigned char with = fuzz_byte(in);
+  if (from->memory == NULL || to->memory == NULL || (from->stream != to->stream && !m->careless)) return;
+  fuzz_stream *s = &m->streams[to->stream];
+  if (s->capturing >= 0) return;
+  size_t bytes = from->bytes < to->bytes ? from->bytes : to->bytes;
+  const mix arguments = {to->memory, from->memory, bytes, with};
+  if (worked(m, "kernel", mix_queue(m, &arguments, &s->stream))) mix_bytes(to->model, from->model, bytes, with);
 }
 
 /* Hands a block to another stream: record on the old one, wait on the new one. */
@@ -287,6 +329,48 @@ static void step_launch(machine *m, fuzz_reader *in) {
   }
 }
 
+/* Captures the graph's fills again: with other values, with one less, or with one of the other kind. NULL: a call failed. */
+static ladei_graph graph_capture_again(const machine *m, const graph *g, int nodes, int flipped, unsigned char change) {
+  const ladei_stream *stream = &m->streams[g->stream].stream;
+  ladei_graph native = NULL;
+  bool complete = true;
+  if (!WORKED(m, capture_begin, stream, LADEI_CAPTURE_RELAXED)) return NULL;
+  for (int i = 0; i < nodes && complete; i++) {
+    unsigned char value = (unsigned char)(g->node[i].value ^ change ^ (i == flipped));
+    complete = fill_queue(m, &m->blocks[g->node[i].block], value, stream);
+  }
+  while (!WORKED(m, capture_end, stream, &native)) continue;
+  if (complete) return native;
+  while (!WORKED(m, graph_destroy, native)) continue;
+  return NULL;
+}
+
+/* Launches that were queued before keep what they do: their blocks' models have it already. */
+static void step_update(machine *m, fuzz_reader *in) {
+  graph *g = &m->graphs[fuzz_below(in, GRAPHS)];
+  unsigned char change = fuzz_byte(in) & 0xfe, defect = fuzz_byte(in) % 4;
+  if (m->careless || g->exec == NULL || m->streams[g->stream].capturing >= 0) return;
+  ladei_graph_update expected = LADEI_GRAPH_UPDATED, result = LADEI_GRAPH_NOT_UPDATABLE;
+  if (defect == 1 && g->nodes > 0) expected = LADEI_GRAPH_TOPOLOGY_CHANGED;
+  if (defect == 2 && g->nodes > 0) expected = LADEI_GRAPH_KIND_CHANGED;
+  ladei_graph native = graph_capture_again(m, g, expected == LADEI_GRAPH_TOPOLOGY_CHANGED ? g->nodes - 1 : g->nodes,
+                                           expected == LADEI_GRAPH_KIND_CHANGED ? g->nodes - 1 : -1, change);
+  if (native == NULL) return;
+  if (WORKED(m, graph_exec_update, g->exec, native, &result)) {
+    FUZZ_CHECK(result == expected);
+    for (int i = 0; i < g->nodes && result == LADEI_GRAPH_UPDATED; i++) g->node[i].value ^= change;
+  } else {
+    FUZZ_CHECK(result == LADEI_GRAPH_NOT_UPDATABLE);
+  }
+  while (!WORKED(m, graph_destroy, native)) continue;
+}
+
+static void step_upload(machine *m, fuzz_reader *in) {
+  const graph *g = &m->graphs[fuzz_below(in, GRAPHS)];
+  const fuzz_stream *s = &m->streams[fuzz_below(in, STREAMS)];
+  if (g->exec != NULL && s->capturing < 0) (void)WORKED(m, graph_upload, g->exec, &s->stream);
+}
+
 static void step_graph_destroy(machine *m, fuzz_reader *in) {
   graph *g = &m->graphs[fuzz_below(in, GRAPHS)];
   if (g->exec != NULL && WORKED(m, graph_exec_destroy, g->exec)) graph_forget(m, g);
@@ -317,6 +401,7 @@ static void step_fault(machine *m, fuzz_reader *in) {
       "fill",          "copy_sync",         "copy_peer",          "event_create",  "event_record",
       "event_destroy", "stream_wait_event", "stream_synchronize", "stream_query",  "capture_begin",
       "capture_end",   "graph_instantiate", "graph_launch",       "graph_destroy", "graph_exec_destroy",
+      "kernel",        "graph_exec_update", "graph_upload",
   };
   const char *op = ops[fuzz_below(in, sizeof ops / sizeof ops[0])];
   FUZZ_CHECK(lade_soft_fault_add(m->runtime, op, 1 + fuzz_below(in, 3), INJECTED) == LADE_OK);
@@ -341,6 +426,7 @@ static bool machine_open(machine *m) {
   lade_soft_options_init(&soft);
   soft.devices = devices;
   soft.device_count = DEVICES;
+  soft.graph_node_bytes = 1;
   lade_runtime_options options;
   lade_runtime_options_init(&options);
   options.soft = &soft;
@@ -395,9 +481,10 @@ static void machine_close(machine *m) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static void (*const steps[])(machine * m, fuzz_reader * in) = {
-      step_alloc,         step_alloc, step_free,        step_fill,   step_fill,    step_copy,          step_copy,
-      step_copy,          step_move,  step_synchronize, step_ask,    step_advance, step_hold,          step_fault,
-      step_capture_begin, step_fill,  step_capture_end, step_launch, step_launch,  step_graph_destroy, step_misuse,
+      step_alloc,         step_alloc,  step_free,        step_fill,   step_fill,    step_copy,          step_copy,
+      step_copy,          step_move,   step_synchronize, step_ask,    step_advance, step_hold,          step_fault,
+      step_capture_begin, step_fill,   step_capture_end, step_launch, step_launch,  step_graph_destroy, step_misuse,
+      step_kernel,        step_update, step_update,      step_upload,
   };
   machine m;
   if (!machine_open(&m)) return 0;
