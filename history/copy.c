@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "base/size.h"
 
 void ladei_history_copy_drop(ladei_history_copy *copy) {
@@ -30,6 +31,7 @@ void *ladei_history_memory(size_t count, size_t bytes) {
   size_t total;
   if (!ladei_size_mul(count, bytes, &total)) return NULL;
   volatile char *memory = malloc(total);
+  if (memory != NULL) ladei_huge_pages_advise((void *)(uintptr_t)memory, total);
   for (size_t at = 0; memory != NULL && at < total; at += PAGE) memory[at] = 0;
   return (void *)(uintptr_t)memory;
 }

@@ -27,8 +27,8 @@ void ladei_history_copy_destroy(ladei_history_copy *copy);
 /* Forgets the first events. No lock held. */
 void ladei_history_copy_drop(ladei_history_copy *copy);
 
-/* Memory for a copy, not cleared, every page of it touched: under a lock the first touch would take longest.
- * NULL when there is none; for free(). */
+/* Memory for a copy, not cleared, every page of it touched: under a lock the first touch would take longest. In huge pages where
+ * there are some: else the touches take as long as the copy. NULL when there is none; for free(). */
 void *ladei_history_memory(size_t count, size_t bytes);
 
 /* What a program gets; takes the copy, and destroys it where there is no memory: NULL. */

@@ -13,6 +13,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "base/sort_keys.h"
 
 enum { CHUNK = LADEI_PINNED_HISTORY_CHUNK_EVENTS, SHARDS = LADEI_PINNED_HISTORY_SHARDS };
 
@@ -565,18 +566,10 @@ void ladei_pinned_history_destroy(ladei_pinned_history *history) {
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* Events of one shard that follow each other in the copy's first array. */
-typedef struct copied_run {
-  size_t begin, count;
-  size_t next; /* run of the same shard; 0: none */
-} copied_run;
-
 typedef struct copied {
   ladei_history_event *events;
+  ladei_sort_key *keys; /* `order` and place of each */
   size_t count, room;
-  copied_run *runs; /* from 1 */
-  size_t run_count, run_room;
-  size_t first[SHARDS];        /* the shard's oldest run; 0: none */
   uint64_t open_first[SHARDS]; /* number of the first event of the chunk that was open */
   uint64_t end_order;          /* events up to it */
   uint64_t total;              /* events ever, up to it */
@@ -588,52 +581,42 @@ static bool copied_reserve(ladei_pinned_history *history, copied *out) {
   size_t chunks = history->full_room + SHARDS;
   if (history->full_count + SHARDS < chunks) chunks = history->full_count + SHARDS;
   ladei_lock_release(&history->lock);
-  *out = (copied){.room = chunks * CHUNK, .run_room = chunks + SHARDS + 1};
+  *out = (copied){.room = chunks * CHUNK};
   out->events = ladei_history_memory(out->room + 1, sizeof *out->events);
-  out->runs = malloc((out->run_room + 1) * sizeof *out->runs);
-  if (out->events != NULL && out->runs != NULL) return true;
+  out->keys = ladei_sort_keys_create(out->room);
+  if (out->events != NULL && out->keys != NULL) return true;
   free(out->events);
-  free(out->runs);
+  free(out->keys);
   return false;
 }
 
-/* False: there is no room, or nothing of it belongs to the copy; what has no room is lost (Y3). */
-static bool run_add(copied *out, const ladei_pinned_history_chunk *chunk) {
+/* What has no room is lost (Y3). */
+static void chunk_copy(copied *out, const ladei_pinned_history_chunk *chunk) {
   uint64_t last = chunk->events[chunk->count - 1].order;
-  if (out->count + chunk->count > out->room || out->run_count == out->run_room) {
+  if (out->count + chunk->count > out->room) {
     if (last > out->cut) out->cut = last;
-    return false;
+    return;
   }
-  copied_run *run = &out->runs[++out->run_count];
-  *run = (copied_run){.begin = out->count};
-  for (uint32_t i = 0; i < chunk->count && chunk->events[i].order <= out->end_order; i++) {
+  uint32_t i = 0;
+  for (; i < chunk->count && chunk->events[i].order <= out->end_order; i++) {
     ladei_history_context_retain(chunk->events[i].context);
     ladei_history_tags_retain(chunk->events[i].tags);
+    out->keys[out->count] = (ladei_sort_key){chunk->events[i].order, out->count};
     out->events[out->count++] = chunk->events[i];
-    run->count++;
   }
-  out->total -= chunk->count - run->count;
-  return true;
-}
-
-/* The run added last goes before the shard's others: it is older. */
-static void run_link(copied *out, uint32_t shard) {
-  out->runs[out->run_count].next = out->first[shard];
-  out->first[shard] = out->run_count;
+  out->total -= chunk->count - i;
 }
 
 /* From here on all events are later: Y1, and on the processor's counter the shard's next order is raised. */
 static void shard_copy(const ladei_pinned_history *history, ladei_pinned_history_shard *shard, copied *out) {
-  bool added = false;
   ladei_lock_acquire(&shard->lock);
   out->total += shard->count;
   out->open_first[shard->index] = shard->open == NULL ? shard->count : shard->open->first;
-  if (shard->open != NULL && shard->open->count > 0) added = run_add(out, shard->open);
+  if (shard->open != NULL && shard->open->count > 0) chunk_copy(out, shard->open);
   if (history->clock == LADEI_HISTORY_CLOCK_TSC &&
       atomic_load_explicit(&shard->last_order, memory_order_relaxed) < out->end_order)
     atomic_store_explicit(&shard->last_order, out->end_order, memory_order_relaxed);
   ladei_lock_release(&shard->lock);
-  if (added) run_link(out, shard->index);
 }
 
 static uint64_t order_now(ladei_pinned_history *history) {
@@ -653,8 +636,7 @@ static void full_copy(ladei_pinned_history *history, copied *out) {
   while (next > history->full_taken) {
     size_t at = (history->full_begin + (size_t)(--next - history->full_taken)) % history->full_room;
     const ladei_pinned_history_chunk *chunk = history->full[at];
-    uint32_t shard = chunk->shard;
-    if (chunk->first < out->open_first[shard] && run_add(out, chunk)) run_link(out, shard);
+    if (chunk->first < out->open_first[chunk->shard]) chunk_copy(out, chunk);
     ladei_lock_release(&history->lock);
     ladei_lock_acquire(&history->lock);
   }
@@ -662,57 +644,15 @@ static void full_copy(ladei_pinned_history *history, copied *out) {
   ladei_lock_release(&history->lock);
 }
 
-/* The shards' next events; the first one at [0]. */
-typedef struct merge_head {
-  uint64_t order;
-  const ladei_history_event *event;
-  size_t run, left; /* in the run, this one included */
-} merge_head;
-
-static bool head_load(const copied *c, size_t run, merge_head *out) {
-  while (run != 0 && c->runs[run].count == 0) run = c->runs[run].next;
-  if (run == 0) return false;
-  const ladei_history_event *event = &c->events[c->runs[run].begin];
-  *out = (merge_head){event->order, event, run, c->runs[run].count};
-  return true;
-}
-
-static void heap_sink(merge_head *heap, size_t count) {
-  merge_head sinking = heap[0];
-  size_t at = 0;
-  for (size_t child; (child = 2 * at + 1) < count; at = child) {
-    if (child + 1 < count && heap[child + 1].order < heap[child].order) child++;
-    if (sinking.order <= heap[child].order) break;
-    heap[at] = heap[child];
-  }
-  heap[at] = sinking;
-}
-
-static int head_compare(const void *a, const void *b) {
-  uint64_t x = ((const merge_head *)a)->order, y = ((const merge_head *)b)->order;
-  return (x > y) - (x < y);
-}
-
-/* The next event of all; NULL: there is none. */
-static const ladei_history_event *heap_pop(const copied *c, merge_head *heap, size_t *count) {
-  if (*count == 0) return NULL;
-  const ladei_history_event *event = heap[0].event;
-  if (--heap[0].left > 0)
-    heap[0].order = (++heap[0].event)->order;
-  else if (!head_load(c, c->runs[heap[0].run].next, &heap[0]))
-    heap[0] = heap[--*count];
-  if (*count > 1) heap_sink(heap, *count);
-  return event;
-}
-
 /* Events of the copy, in order; those at or before the cut, and the oldest above the capacity, are let go. */
-static void merge(const copied *c, uint64_t capacity, ladei_history_copy *out) {
-  merge_head heap[SHARDS];
-  size_t heads = 0, rest = c->count;
+static void copied_order(const copied *c, uint64_t capacity, ladei_history_copy *out) {
+  enum { AHEAD = 8 };
   uint64_t ticks = 0;
-  for (uint32_t i = 0; i < SHARDS; i++) heads += head_load(c, c->first[i], &heap[heads]) ? 1 : 0;
-  qsort(heap, heads, sizeof heap[0], head_compare); /* which is a heap */
-  for (const ladei_history_event *event; (event = heap_pop(c, heap, &heads)) != NULL; rest--) {
+  ladei_sort_keys(c->keys, c->count, c->room);
+  for (size_t i = 0; i < c->count; i++) {
+    const ladei_history_event *event = &c->events[c->keys[i].index];
+    size_t rest = c->count - i;
+    if (rest > AHEAD) __builtin_prefetch(&c->events[c->keys[i + AHEAD].index]);
     if (event->order <= c->cut || rest > capacity) {
       ladei_history_context_release(event->context);
       ladei_history_tags_release(event->tags);
@@ -743,7 +683,7 @@ lade_status ladei_pinned_history_copy(ladei_pinned_history *history, ladei_histo
   if (copy.events == NULL) {
     copy = (ladei_history_copy){.events = c.events, .count = c.count};
     ladei_history_copy_destroy(&copy);
-    free(c.runs);
+    free(c.keys);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a pinned pool: no memory for a copy");
   }
   if (on) {
@@ -753,12 +693,12 @@ lade_status ladei_pinned_history_copy(ladei_pinned_history *history, ladei_histo
     copy.scale = ladei_history_scale_of(&history->first, &now);
     uint64_t started = history->started;
     ladei_lock_release(&history->lock);
-    merge(&c, copy.capacity, &copy);
+    copied_order(&c, copy.capacity, &copy);
     copy.lost_count = c.total > started + copy.count ? c.total - started - copy.count : 0;
     copy.lost_context_count = atomic_load_explicit(&history->lost_contexts, memory_order_relaxed);
   }
   free(c.events);
-  free(c.runs);
+  free(c.keys);
   *out = copy;
   return LADE_OK;
 }
@@ -789,26 +729,61 @@ static bool shard_lives_copy(ladei_pinned_history_shard *shard, ladei_pinned_his
   return fits;
 }
 
-static int live_compare(const void *a, const void *b) {
-  uint64_t x = ((const ladei_pinned_history_live *)a)->address, y = ((const ladei_pinned_history_live *)b)->address;
-  return (x > y) - (x < y);
+/* Those there are now, and some more. */
+static size_t lives_room(ladei_pinned_history *history) {
+  size_t count = 0;
+  for (uint32_t i = 0; i < SHARDS; i++) {
+    ladei_lock_acquire(&history->shards[i].lock);
+    count += history->shards[i].live_count;
+    ladei_lock_release(&history->shards[i].lock);
+  }
+  return count + count / 8 + SHARDS;
+}
+
+static bool lives_grow(ladei_pinned_history_lives *lives, size_t room) {
+  ladei_pinned_history_live *larger = ladei_history_memory(room, sizeof *larger);
+  if (larger == NULL) return false;
+  if (lives->count > 0) memcpy(larger, lives->list, lives->count * sizeof *larger);
+  free(lives->list);
+  lives->list = larger;
+  return true;
+}
+
+/* By address. */
+static bool lives_order(ladei_pinned_history_lives *lives) {
+  ladei_sort_key *keys = ladei_sort_keys_create(lives->count);
+  ladei_pinned_history_live *ordered = ladei_history_memory(lives->count + 1, sizeof *ordered);
+  bool fine = keys != NULL && ordered != NULL;
+  if (fine) {
+    for (size_t i = 0; i < lives->count; i++) keys[i] = (ladei_sort_key){lives->list[i].address, i};
+    ladei_sort_keys(keys, lives->count, lives->count);
+    for (size_t i = 0; i < lives->count; i++) ordered[i] = lives->list[keys[i].index];
+    free(lives->list);
+    lives->list = ordered;
+    ordered = NULL;
+  }
+  free(ordered);
+  free(keys);
+  return fine;
+}
+
+static bool lives_gather(ladei_pinned_history *history, ladei_pinned_history_lives *lives) {
+  size_t room = lives_room(history);
+  if (!lives_grow(lives, room)) return false;
+  for (uint32_t i = 0; i < SHARDS; i++)
+    while (!shard_lives_copy(&history->shards[i], lives, &room))
+      if (!lives_grow(lives, room)) return false;
+  return lives_order(lives);
 }
 
 lade_status ladei_pinned_history_lives_copy(ladei_pinned_history *history, ladei_pinned_history_lives *out) {
   ladei_pinned_history_lives lives = {NULL, 0};
-  size_t room = 0;
-  for (uint32_t i = 0; history != NULL && i < SHARDS; i++) {
-    while (!shard_lives_copy(&history->shards[i], &lives, &room)) {
-      ladei_pinned_history_live *larger = realloc(lives.list, room * sizeof *larger);
-      if (larger == NULL) {
-        ladei_pinned_history_lives_destroy(&lives);
-        return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a pinned pool: no memory for %zu contexts",
-                           room);
-      }
-      lives.list = larger;
-    }
+  if (history != NULL && !lives_gather(history, &lives)) {
+    size_t count = lives.count;
+    ladei_pinned_history_lives_destroy(&lives);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "history of a pinned pool: no memory for %zu contexts and more",
+                       count);
   }
-  if (lives.count > 1) qsort(lives.list, lives.count, sizeof *lives.list, live_compare);
   *out = lives;
   return LADE_OK;
 }

@@ -11,6 +11,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "history/copy.h"
 #include "host/pool_state.h"
 #include "host/snapshot.h"
 #include "host/stats.h"
@@ -34,7 +35,7 @@ lade_status ladei_pinned_snapshot_node(ladei_pinned_node *node, ladei_pinned_blo
     }
     capacity = count + count / 4; /* more may come until the next look */
     free(views);
-    views = malloc(capacity * sizeof *views);
+    views = ladei_history_memory(capacity, sizeof *views); /* touched before the lock */
     if (views == NULL)
       return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory to show %zu blocks", count);
   }

@@ -11,6 +11,7 @@ enum { MOST_FRAMES = 256 };
 void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
   free(contexts->named);
   free(contexts->modules.rows);
+  free(contexts->last);
   *contexts = (ladei_inspect_contexts){.options = contexts->options};
 }
 
@@ -28,9 +29,13 @@ static ladei_inspect_named *place_of(const ladei_inspect_contexts *contexts, con
 static lade_status contexts_grow(ladei_inspect_contexts *contexts) {
   ladei_inspect_contexts grown = *contexts;
   grown.room = contexts->room == 0 ? 256 : contexts->room * 2;
+  if (contexts->last == NULL) grown.last = calloc(LADEI_INSPECT_LAST_CONTEXTS, sizeof *grown.last);
   grown.named = calloc(grown.room, sizeof *grown.named);
-  if (grown.named == NULL)
+  contexts->last = grown.last;
+  if (grown.named == NULL || grown.last == NULL) {
+    free(grown.named);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu contexts", grown.room);
+  }
   for (size_t i = 0; i < contexts->room; i++)
     if (contexts->named[i].handle != NULL) *place_of(&grown, &contexts->named[i]) = contexts->named[i];
   free(contexts->named);
@@ -148,12 +153,8 @@ static lade_status context_describe(ladei_inspect_contexts *contexts, lade_snaps
   return ladei_inspect_stack(snapshot, list.frames, list.count, out);
 }
 
-lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
-                                        const ladei_history_context *context, uint32_t *out) {
-  *out = LADE_SNAPSHOT_NONE;
-  if (context == NULL || context->handle == NULL) return LADE_OK;
-  if ((contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
-  if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
+static lade_status context_find(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+                                const ladei_history_context *context, uint32_t *out) {
   ladei_inspect_named key = {.handle = context->handle, .user = context->user, .describe = context->describe};
   ladei_inspect_named *named = place_of(contexts, &key);
   if (named->handle == NULL) {
@@ -162,5 +163,22 @@ lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_s
     contexts->used++;
   }
   *out = named->stack;
+  return LADE_OK;
+}
+
+lade_status ladei_inspect_context_stack(ladei_inspect_contexts *contexts, lade_snapshot *snapshot,
+                                        const ladei_history_context *context, uint32_t *out) {
+  *out = LADE_SNAPSHOT_NONE;
+  if (context == NULL || (contexts->options->flags & LADE_SNAPSHOT_NO_STACKS) != 0) return LADE_OK;
+  if (contexts->used * 2 >= contexts->room) LADEI_TRY(contexts_grow(contexts));
+  size_t slot =
+      (size_t)(((uint64_t)(uintptr_t)context * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (LADEI_INSPECT_LAST_CONTEXTS - 1);
+  ladei_inspect_last_context *last = &contexts->last[slot];
+  if (last->context != context) {
+    if (context->handle == NULL) return LADE_OK;
+    LADEI_TRY(context_find(contexts, snapshot, context, &last->stack));
+    last->context = context;
+  }
+  *out = last->stack;
   return LADE_OK;
 }

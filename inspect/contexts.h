@@ -30,12 +30,21 @@ typedef struct ladei_inspect_known_module {
   uint32_t index; /* in the snapshot */
 } ladei_inspect_known_module;
 
+/* One that was asked for lately: saves a look at a record, which lies anywhere. It lives: C1. */
+typedef struct ladei_inspect_last_context {
+  const ladei_history_context *context;
+  uint32_t stack;
+} ladei_inspect_last_context;
+
+enum { LADEI_INSPECT_LAST_CONTEXTS = 4096 }; /* a power of two */
+
 typedef struct ladei_inspect_contexts {
   const lade_snapshot_options *options;
   ladei_inspect_named *named; /* open addressing */
   size_t room;                /* power of two, or 0 */
   size_t used;
   LADEI_INSPECT_TABLE(ladei_inspect_known_module) modules; /* of stacks that were seen */
+  ladei_inspect_last_context *last; /* [LADEI_INSPECT_LAST_CONTEXTS], by their addresses; NULL: none yet */
 } ladei_inspect_contexts;
 
 /* Forgets what it knows, for another part, whose contexts may have the handles of those of the part before. */

@@ -8,11 +8,10 @@
 
 /*
  * Adds the events of a history to the last part; with `pool`, those of that pool alone. Times are wall clock, or on a simulated
- * device its own, so that the same program gives the same file. The copy stays the caller's. No lock held.
+ * device its own, so that the same program gives the same file. The copy's events are taken, also where it fails. No lock held.
  */
 lade_status ladei_inspect_events_add(lade_snapshot *snapshot, ladei_inspect_contexts *contexts,
-                                     const ladei_history_copy *history, bool simulated,
-                                     const lade_device_pool_id *pool);
+                                     ladei_history_copy *history, bool simulated, const lade_device_pool_id *pool);
 
 /* When something happened, as its event would tell. */
 uint64_t ladei_inspect_events_time_ns(const ladei_history_copy *history, bool simulated, uint64_t ticks);

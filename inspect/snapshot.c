@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "base/options.h"
 #include "base/output.h"
 
@@ -27,6 +28,8 @@ lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_
   if (wanted < 16) wanted = 16;
   void *grown = realloc(*rows, wanted * row_bytes);
   if (grown == NULL) return no_memory(wanted, row_bytes);
+  if (*rows == NULL)
+    ladei_huge_pages_advise(grown, wanted * row_bytes); /* what was reserved at once and not touched yet */
   *rows = grown;
   *room = wanted;
   return LADE_OK;
@@ -126,6 +129,8 @@ lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, 
 
 lade_status ladei_inspect_text(lade_snapshot *snapshot, const char *text, uint32_t *out) {
   if (text == NULL) text = "";
+  *out = 0;
+  if (*text == '\0' && snapshot->text_offsets.count > 0) return LADE_OK; /* S4 */
   return ladei_inspect_text_bytes(snapshot, text, strlen(text), out);
 }
 

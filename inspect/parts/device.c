@@ -93,8 +93,8 @@ static lade_status memory_copy(device_copy *copy) {
 }
 
 /* The history up to the snapshot's own event, which has its moment. */
-static lade_status events_copy(const device_copy *copy, bool simulated) {
-  const ladei_history_copy *history = &copy->from.history;
+static lade_status events_copy(device_copy *copy, bool simulated) {
+  ladei_history_copy *history = &copy->from.history;
   const lade_snapshot_options *options = &copy->wanted->options;
   lade_snapshot_part *part = ladei_inspect_part(copy->to);
   if (history->capacity == 0) return LADE_OK; /* it is off */

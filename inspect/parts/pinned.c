@@ -138,41 +138,27 @@ static lade_status memory_copy(lade_pinned_pool *pool, lade_snapshot *snapshot) 
   return status;
 }
 
-/* The block of the part that begins there; NULL: none. */
-static lade_snapshot_block *block_at(lade_snapshot *snapshot, uint64_t address) {
-  size_t low = ladei_inspect_part(snapshot)->first_block, high = snapshot->blocks.count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (snapshot->blocks.rows[middle].address < address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  bool found = low < snapshot->blocks.count && snapshot->blocks.rows[low].address == address;
-  return found ? &snapshot->blocks.rows[low] : NULL;
-}
-
 static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_inspect_wanted *wanted,
-                             lade_snapshot *snapshot) {
-  uint32_t stack, note;
-  LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, live->context, &stack));
-  LADEI_TRY(ladei_inspect_text(snapshot, live->note == NULL ? NULL : live->note->label, &note));
-  lade_snapshot_block *block = block_at(snapshot, live->address);
-  if (block == NULL || block->state == LADE_DEVICE_BLOCK_INACTIVE) return LADE_OK; /* it came or went meanwhile */
-  block->stack = stack;
-  block->note = note;
+                             lade_snapshot *snapshot, lade_snapshot_block *block) {
+  LADEI_TRY(ladei_inspect_context_stack(wanted->contexts, snapshot, live->context, &block->stack));
+  if (live->note != NULL) LADEI_TRY(ladei_inspect_text(snapshot, live->note->label, &block->note));
   if (block->state == LADE_DEVICE_BLOCK_PENDING_FREE)
     block->requested_bytes = live->bytes; /* its record does not know */
   return LADE_OK;
 }
 
-static lade_status lives_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
-  ladei_pinned_history_lives lives;
-  LADEI_TRY(ladei_pinned_lives_read(pool, &lives));
-  lade_status status = LADE_OK;
-  for (size_t i = 0; i < lives.count && status == LADE_OK; i++) status = live_copy(&lives.list[i], wanted, snapshot);
-  ladei_pinned_history_lives_destroy(&lives);
-  return status;
+/* Both are in the order of addresses. What has no block, or an inactive one, came or went meanwhile. */
+static lade_status lives_copy(const ladei_pinned_history_lives *lives, const ladei_inspect_wanted *wanted,
+                              lade_snapshot *snapshot) {
+  lade_snapshot_block *block = snapshot->blocks.rows + ladei_inspect_part(snapshot)->first_block;
+  const lade_snapshot_block *end = snapshot->blocks.rows + snapshot->blocks.count;
+  for (size_t i = 0; i < lives->count; i++) {
+    while (block < end && block->address < lives->list[i].address) block++;
+    if (block == end) break;
+    if (block->address == lives->list[i].address && block->state != LADE_DEVICE_BLOCK_INACTIVE)
+      LADEI_TRY(live_copy(&lives->list[i], wanted, snapshot, block));
+  }
+  return LADE_OK;
 }
 
 static uint64_t active_bytes(lade_snapshot *snapshot) {
@@ -182,16 +168,29 @@ static uint64_t active_bytes(lade_snapshot *snapshot) {
   return bytes;
 }
 
-/* Segments of the pool are shown as they are now; what happens while they are copied is among the events. */
-static lade_status events_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
-  ladei_history_copy history;
-  lade_status status = LADE_OK;
-  ladei_pinned_snapshot_record(pool, active_bytes(snapshot));
-  LADEI_TRY(ladei_pinned_history_read(pool, &history));
-  if (history.capacity > 0) /* it is on still */
-    status =
-        ladei_inspect_events_add(snapshot, wanted->contexts, &history, ladei_inspect_is_simulated(pool->runtime), NULL);
-  ladei_history_copy_destroy(&history);
+static lade_status events_copy(lade_pinned_pool *pool, ladei_history_copy *history, const ladei_inspect_wanted *wanted,
+                               lade_snapshot *snapshot) {
+  if (history->capacity == 0) return LADE_OK; /* it was turned off meanwhile */
+  return ladei_inspect_events_add(snapshot, wanted->contexts, history, ladei_inspect_is_simulated(pool->runtime), NULL);
+}
+
+/*
+ * Segments of the pool are shown as they are now; what happens while they are copied is among the events. The contexts of blocks are
+ * held until those of the events are named: C2 in inspect/contexts.h.
+ */
+static lade_status history_copy(lade_pinned_pool *pool, const ladei_inspect_wanted *wanted, lade_snapshot *snapshot) {
+  ladei_pinned_history_lives lives;
+  ladei_history_copy history = {.events = NULL};
+  bool events = (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) == 0;
+  LADEI_TRY(ladei_pinned_lives_read(pool, &lives));
+  lade_status status = lives_copy(&lives, wanted, snapshot);
+  if (status == LADE_OK && events) {
+    ladei_pinned_snapshot_record(pool, active_bytes(snapshot));
+    status = ladei_pinned_history_read(pool, &history);
+    if (status == LADE_OK) status = events_copy(pool, &history, wanted, snapshot);
+    ladei_history_copy_destroy(&history);
+  }
+  ladei_pinned_history_lives_destroy(&lives);
   return status;
 }
 
@@ -202,9 +201,7 @@ static lade_status pinned_copy_part(void *object, const ladei_inspect_wanted *wa
   LADEI_TRY(pinned_counters(pool, ladei_inspect_counter_visit, snapshot));
   if ((wanted->options.flags & (LADE_SNAPSHOT_NO_BLOCKS | LADE_SNAPSHOT_ONE_POOL)) != 0) return LADE_OK;
   LADEI_TRY(memory_copy(pool, snapshot));
-  if (ladei_pinned_pool_recording(pool) == NULL) return LADE_OK;
-  LADEI_TRY(lives_copy(pool, wanted, snapshot));
-  return (wanted->options.flags & LADE_SNAPSHOT_NO_EVENTS) != 0 ? LADE_OK : events_copy(pool, wanted, snapshot);
+  return ladei_pinned_pool_recording(pool) == NULL ? LADE_OK : history_copy(pool, wanted, snapshot);
 }
 
 static lade_status pinned_history_set(void *object, const lade_history_options *options) {
