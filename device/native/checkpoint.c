@@ -151,6 +151,12 @@ void lade_device_checkpoint_destroy(lade_device_checkpoint *checkpoint) {
   free(checkpoint);
 }
 
+size_t ladei_device_native_checkpoint_bytes(const lade_device_checkpoint *checkpoint, size_t *out_blocks) {
+  *out_blocks = checkpoint->block_count;
+  return sizeof *checkpoint + (checkpoint->segment_count + 1) * sizeof *checkpoint->segments +
+         (checkpoint->block_count + 1) * sizeof *checkpoint->blocks;
+}
+
 lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                                lade_device_checkpoint **out) {
   ladei_device_uses_settle_deferred(allocator);

@@ -44,6 +44,8 @@ lade_status ladei_device_native_pool_live_equals(lade_device_allocator *allocato
                                                  void *const *pointers, size_t count, bool *out_equal);
 lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator, lade_device_pool_id id,
                                                lade_device_checkpoint **out);
+/* Host memory that it takes. */
+size_t ladei_device_native_checkpoint_bytes(const lade_device_checkpoint *checkpoint, size_t *out_blocks);
 lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
                                                const lade_device_checkpoint *checkpoint, lade_device_restored **out);
 

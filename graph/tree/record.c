@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/native/native.h"
 #include "graph/tree/tree.h"
 
 static const char call_name[] = "lade_graph_tree_run";
@@ -304,7 +305,13 @@ static bool checkpoint_take(ladei_tree_run *run, ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
   bool failed = (run->faults & LADE_GRAPH_FAULT_CHECKPOINT_GET) != 0 ||
                 lade_device_checkpoint_get(tree->allocator, tree->pool, &node->checkpoint) != LADE_OK;
-  if (failed) tree->stats.checkpoints_failed++;
+  if (failed) {
+    tree->stats.checkpoints_failed++;
+  } else {
+    size_t blocks = 0;
+    node->metadata_bytes += ladei_device_native_checkpoint_bytes(node->checkpoint, &blocks);
+    node->checkpoint_blocks = blocks;
+  }
   return !failed;
 }
 
