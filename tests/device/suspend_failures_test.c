@@ -72,6 +72,7 @@ static void round_trip(program *p, lade_status *first) {
   LADE_EXPECT_EQ_UINT(info.suspended, status != LADE_OK);
   if (status != LADE_OK) {
     LADE_EXPECT_EQ_UINT(info.reserved_bytes, 0);
+    LADE_EXPECT_EQ_INT(support_live(p->runtime, SUPPORT_LIVE_VM_HANDLES), 0); /* the memory is away again */
     LADE_ASSERT_OK(lade_device_pool_resume(p->allocator, p->pool));
   }
   LADE_EXPECT_EQ_UINT(pool_info(p).reserved_bytes, reserved);

@@ -165,9 +165,20 @@ static void borrowed_live(program *p, lade_status *first) {
   LADE_ASSERT_OK(native_make(p, &native));
   SUPPORT_TWICE(first, lade_graph_adopt(p->allocator, pool, native, &options, &graph));
   launch(p, first, graph, 1, 5);
+  ladei_graph second = NULL;
+  p->value = 6;
+  LADE_ASSERT_OK(native_make(p, &second));
+  lade_status status = lade_graph_update_native(graph, pool, second, NULL);
+  support_note(first, status);
+  if (status != LADE_OK) {
+    launch(p, first, graph, 1, 5);
+    LADE_EXPECT_OK(lade_graph_update_native(graph, pool, second, NULL));
+  }
+  launch(p, first, graph, 0, 6);
   SUPPORT_TWICE(first, lade_graph_destroy(graph, false));
-  LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 1); /* of the native graph, however often it was adopted */
+  LADE_EXPECT_LE_UINT(atomic_load(&p->allocator->users), 2); /* of the native graphs, however often they were taken */
   LADE_EXPECT_OK(inner->ops->graph_destroy(inner->self, native));
+  LADE_EXPECT_OK(inner->ops->graph_destroy(inner->self, second));
   while (inner->ops->step(inner->self) == LADE_OK) continue; /* the end of its user object */
   LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
   SUPPORT_TWICE(first, lade_device_pool_release(p->allocator, pool));
