@@ -159,7 +159,8 @@ typedef struct graph_candidate {
   graph_version *version;
   ladei_graph native; /* also where it is the program's */
   bool owned;
-  bool has_use; /* of version->pool, not tied yet */
+  bool captured; /* the session that it came from still routes */
+  bool has_use;  /* of version->pool, not tied yet */
 } graph_candidate;
 
 /* Takes the graph, if owned, and the use of the pool, also on failure. */
@@ -294,7 +295,15 @@ static bool last_lives(const lade_graph *graph) {
          now.id == last->id;
 }
 
-static lade_status device_finish(const lade_graph *graph) {
+/* All work on the device. Captures that the allocator knows of, but for `own` ones, whose driver's part is over, would not outlive it. */
+static lade_status device_finish(const lade_graph *graph, size_t own) {
+  size_t captures = atomic_load(&graph->allocator->capture_count);
+  if (captures > own)
+    return ladei_error(
+        LADE_ERR_CAPTURE, 0,
+        "graph: the stream of its last launch is gone, and waiting for device %d would break the captures "
+        "under way, %zu",
+        graph->allocator->device, captures - own);
   ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
   lade_status status = ops_of(graph)->device_synchronize(self_of(graph), graph->allocator->device);
   ladei_device_capture_mode_restore(graph->allocator, mode);
@@ -304,7 +313,7 @@ static lade_status device_finish(const lade_graph *graph) {
 static lade_status last_finish(const lade_graph *graph) {
   if (!graph->launched) return LADE_OK;
   lade_status status =
-      last_lives(graph) ? ladei_stream_wait(graph->allocator->runtime, &graph->last) : device_finish(graph);
+      last_lives(graph) ? ladei_stream_wait(graph->allocator->runtime, &graph->last) : device_finish(graph, 0);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
@@ -330,11 +339,11 @@ static lade_status fence_need(lade_graph *graph) {
 }
 
 /* I3: before a replacement. An event that is due may be recorded anew: behind the same launch, or later. */
-static lade_status fence_place(lade_graph *graph, bool *out_due) {
+static lade_status fence_place(lade_graph *graph, size_t own_captures, bool *out_due) {
   const lade_runtime *runtime = graph->allocator->runtime;
   *out_due = false;
   if (!graph->launched) return LADE_OK;
-  if (!last_lives(graph)) return device_finish(graph);
+  if (!last_lives(graph)) return device_finish(graph, own_captures);
   LADEI_TRY(ladei_stream_uncaptured(runtime, &graph->last, "event_record"));
   LADEI_TRY(fence_need(graph));
   LADEI_TRY(ops_of(graph)->event_record(self_of(graph), graph->fence, &graph->last));
@@ -367,6 +376,7 @@ static lade_status capture_close(lade_graph_capture_state *state, const char *ca
   lade_status status = ladei_graph_session_close(session, call, &native);
   if (status == LADE_OK) {
     status = candidate_make(session->allocator, call, native, true, session->pool, out);
+    out->captured = true;
     if (status != LADE_OK) session->use_gone = !candidate_discard(session->allocator, out);
   }
   if (status != LADE_OK) ladei_graph_session_discard(session);
@@ -580,7 +590,7 @@ static lade_status exec_update(lade_graph *graph, const graph_candidate *candida
 /* With the turn: another executable graph, and what its first launch waits for. */
 static lade_status exec_replace(lade_graph *graph, graph_candidate *candidate) {
   bool due;
-  LADEI_TRY(fence_place(graph, &due));
+  LADEI_TRY(fence_place(graph, candidate->captured ? 1 : 0, &due));
   LADEI_TRY(candidate_instantiate(graph, candidate));
   graph->fence_due = due;
   return LADE_OK;
@@ -605,9 +615,9 @@ static void version_commit(lade_graph *graph, graph_version *version) {
 /* On failure the candidate is as it was. */
 static lade_status candidate_commit(lade_graph *graph, graph_candidate *candidate, bool *out_in_place) {
   bool in_place = false;
-  if (graph->current == NULL) return destruction_began("lade_graph_update");
   turn_take(graph);
-  lade_status status = exec_update(graph, candidate, &in_place);
+  lade_status status = graph->current == NULL ? destruction_began("lade_graph_update") : LADE_OK;
+  if (status == LADE_OK) status = exec_update(graph, candidate, &in_place);
   if (status == LADE_OK && !in_place) status = exec_replace(graph, candidate);
   if (status == LADE_OK) {
     version_commit(graph, candidate->version);
@@ -756,26 +766,31 @@ lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
 
 lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec) {
   LADEI_TRY(graph_check(graph, __func__));
-  if (graph->current == NULL) return destruction_began(__func__);
   turn_take(graph);
   graph_version *current = graph->current;
-  current->lent = current->lent || out_graph != NULL || out_exec != NULL;
-  if (out_graph != NULL) *out_graph = (void *)current->native;
-  if (out_exec != NULL) *out_exec = (void *)current->exec;
+  lade_status status = current == NULL ? destruction_began(__func__) : LADE_OK;
+  if (status == LADE_OK) {
+    current->lent = current->lent || out_graph != NULL || out_exec != NULL;
+    if (out_graph != NULL) *out_graph = (void *)current->native;
+    if (out_exec != NULL) *out_exec = (void *)current->exec;
+  }
   turn_give(graph);
-  return LADE_OK;
+  return status;
 }
 
 lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
   LADEI_TRY(graph_check(graph, __func__));
   if (info == NULL) return ladei_error_null(__func__, "info");
-  if (graph->current == NULL) return destruction_began(__func__);
   turn_take(graph);
+  const graph_version *current = graph->current;
   lade_graph_info own = graph->counts;
-  own.pool = graph->current->pool;
-  own.node_count = graph->current->counts.nodes;
-  own.edge_count = graph->current->counts.edges;
+  if (current != NULL) {
+    own.pool = current->pool;
+    own.node_count = current->counts.nodes;
+    own.edge_count = current->counts.edges;
+  }
   turn_give(graph);
+  if (current == NULL) return destruction_began(__func__);
   own.struct_size = sizeof own;
   own.adopted = graph->adopted;
   return ladei_stats_write("lade_graph_info", &own, sizeof own, info);

@@ -855,7 +855,7 @@ LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_dev
  * stream of its last launch is destroyed.
  * Stream order: launches queued before are as they were; later ones come behind them.
  * Errors, with the graph as it was: those of lade_graph_capture(); LADE_ERR_CAPTURE also while another update captures, and where the
- * graph is to be replaced while the stream of its last launch captures; LADE_ERR_INVALID_ARGUMENT for a graph without options.stream.
+ * graph is to be replaced while the stream of its last launch captures, or is destroyed while others capture; LADE_ERR_INVALID_ARGUMENT for a graph without options.stream.
  */
 LADE_API lade_status lade_graph_update(lade_graph *graph, lade_graph_work work, void *user, bool *out_in_place);
 

@@ -399,6 +399,51 @@ LADE_TEST_P(SingleGraph, ForkedStreamsAllocateFromThePoolWhereTheyAreNamed, SUPP
   device_fixture_close(&f);
 }
 
+/* The code of a capture captures: on a stream and into a pool of its own. */
+typedef struct nest {
+  work outer, inner;
+  lade_graph *graph;
+} nest;
+
+static lade_status nest_run(lade_stream stream, void *user) {
+  nest *n = user;
+  device_fixture *f = n->outer.f;
+  void *mine = NULL, *theirs = NULL;
+  lade_graph_capture_state *state = NULL;
+  lade_graph_options options = options_of(f);
+  options.stream = f->streams[2];
+  LADE_EXPECT_OK(lade_device_alloc(f->allocator, 1000, stream, &mine));
+  LADE_EXPECT_OK(lade_graph_capture_begin(f->allocator, &options, &state));
+  LADE_EXPECT_OK(work_run(f->streams[2], &n->inner));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE,
+                     lade_device_alloc(f->allocator, 1000, stream, &theirs)); /* the inner one is judged */
+  LADE_EXPECT_OK(lade_graph_capture_abort(state));
+  LADE_EXPECT_OK(lade_graph_capture(f->allocator, &options, work_run, &n->inner, &n->graph));
+  LADE_EXPECT_OK(lade_device_free(f->allocator, mine));
+  return work_run(stream, &n->outer);
+}
+
+LADE_TEST_P(SingleGraph, CapturesWithinACapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  nest n = {.outer = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1},
+            .inner = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 2}};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, nest_run, &n, &graph));
+  expect_no_capture(&f);
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[0]));
+  LADE_EXPECT_OK(lade_graph_launch(n.graph, f.streams[1]));
+  device_fixture_expect_bytes(&f, n.outer.target, 1, BYTES, 0);
+  device_fixture_expect_bytes(&f, n.inner.target, 2, BYTES, 1);
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_OK(lade_graph_destroy(n.graph, true));
+  LADE_EXPECT_EQ_UINT(live_blocks(&f), 2);
+  device_fixture_free(&f, n.outer.target);
+  device_fixture_free(&f, n.inner.target);
+  device_fixture_close(&f);
+}
+
 LADE_TEST_P(SingleGraph, RefusesArguments, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!fixture_open(&f, name)) return;
@@ -798,6 +843,32 @@ LADE_TEST_P(SingleGraph, TheStreamOfTheLastLaunchMayBeGone, SUPPORT_RUNTIMES, na
   }
   LADE_EXPECT_OK(lade_graph_destroy(graph, true));
   device_fixture_expect_bytes(&f, w.target, 2, BYTES, 0); /* nothing was under way any more */
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
+/* Waiting for the device, in its place, would break another capture. */
+LADE_TEST_P(SingleGraph, TheStreamOfTheLastLaunchMayBeGoneWhileOthersCapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1}, other = w;
+  lade_graph_options options = options_of(&f), other_options = options;
+  lade_graph *graph = NULL, *second = NULL;
+  lade_graph_capture_state *state = NULL;
+  lade_stream gone = NULL;
+  other_options.stream = f.streams[1];
+  other_options.strictness = LADE_GRAPH_RELAXED;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &gone));
+  LADE_EXPECT_OK(lade_graph_launch(graph, gone));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, gone));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, gone));
+  LADE_ASSERT_OK(lade_graph_capture_begin(f.allocator, &other_options, &state));
+  LADE_EXPECT_OK(work_run(f.streams[1], &other));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_graph_destroy(graph, true));
+  LADE_ASSERT_OK(lade_graph_capture_end(state, &second)); /* it was not harmed */
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_OK(lade_graph_destroy(second, true));
   device_fixture_free(&f, w.target);
   device_fixture_close(&f);
 }
