@@ -2,12 +2,25 @@
 /* The frame of a summary of memory; model in summary.h. */
 #include "base/summary.h"
 
+#include "base/error.h"
+#include "base/options.h"
+#include "lade/runtime.h"
+
 enum { WIDTH = 75 };
 
 static void rule_write(ladei_bounded_text *text, char character) {
   ladei_bounded_text_add(text, "|");
   ladei_bounded_text_repeat(text, character, WIDTH);
   ladei_bounded_text_add(text, "|\n");
+}
+
+lade_status ladei_summary_enter(const char *call, const void *stats, void *own, size_t own_bytes, uint32_t flags,
+                                char *buffer, size_t bytes, ladei_bounded_text *out) {
+  if (stats == NULL) return ladei_error_null(call, "stats");
+  if ((flags & ~(uint32_t)LADE_SUMMARY_ABBREVIATED) != 0)
+    return ladei_error_argument(call, "flags", "LADE_SUMMARY_ABBREVIATED or 0", "0x%x", (unsigned)flags);
+  LADEI_TRY(ladei_options_read(call, stats, own, own_bytes));
+  return ladei_bounded_text_begin(out, call, buffer, bytes);
 }
 
 void ladei_summary_begin(ladei_bounded_text *text, const ladei_summary_head *head) {

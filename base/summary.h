@@ -38,6 +38,11 @@ typedef struct ladei_summary_head {
   uint64_t left_count, right_count;
 } ladei_summary_head;
 
+/* What every call that writes a summary does first: looks at flags, reads the caller's stats into `own` as options are read, and begins
+ * the text. `call` is the public function. LADE_ERR_INVALID_ARGUMENT; those of ladei_options_read(). */
+lade_status ladei_summary_enter(const char *call, const void *stats, void *own, size_t own_bytes, uint32_t flags,
+                                char *buffer, size_t bytes, ladei_bounded_text *out);
+
 void ladei_summary_begin(ladei_bounded_text *text, const ladei_summary_head *head);
 /* A rule; the next rows are of one group. */
 void ladei_summary_group(ladei_bounded_text *text);

@@ -6,7 +6,6 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "base/options.h"
 #include "lade/pinned.h"
 
 typedef struct summary_gauge {
@@ -38,12 +37,7 @@ lade_status lade_pinned_summary_write(const lade_pinned_stats *stats, int device
                                       size_t bytes, size_t *out_needed) {
   lade_pinned_stats own;
   ladei_bounded_text text;
-  if (stats == NULL) return ladei_error_null(__func__, "stats");
-  if ((flags & ~(uint32_t)LADE_SUMMARY_ABBREVIATED) != 0)
-    return ladei_error_argument(__func__, "flags", "LADE_SUMMARY_ABBREVIATED or 0", "0x%x", (unsigned)flags);
-  lade_status status = ladei_options_read(__func__, stats, &own, sizeof own);
-  if (status == LADE_OK) status = ladei_bounded_text_begin(&text, __func__, buffer, bytes);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_summary_enter(__func__, stats, &own, sizeof own, flags, buffer, bytes, &text));
   const ladei_summary_head head = {"lade pinned memory summary, device ID",
                                    device,
                                    "Waits at the cap:",

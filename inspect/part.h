@@ -15,7 +15,6 @@ typedef struct ladei_inspect_wanted {
 } ladei_inspect_wanted;
 
 typedef struct ladei_inspect_part_ops {
-  const char *kind;                  /* for names: "device" */
   int (*device)(const void *object); /* its ordinal; -1: none */
   lade_runtime *(*runtime)(const void *object);
   /*

@@ -26,7 +26,7 @@ lade_status ladei_inspect_part_check(const char *call, size_t index, const lade_
 
 const char *ladei_inspect_part_name(const lade_part *part, size_t index, char room[64]) {
   if (part->name != NULL) return part->name;
-  snprintf(room, 64, "%s %zu", ladei_inspect_part_ops_of(part->kind)->kind, index);
+  snprintf(room, 64, "%s %zu", ladei_inspect_kind_name(part->kind), index);
   return room;
 }
 

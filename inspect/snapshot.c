@@ -372,6 +372,22 @@ lade_status ladei_inspect_finish(lade_snapshot *snapshot) {
   return events_finish(snapshot);
 }
 
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+const char *const ladei_inspect_actions[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
+                                             "segment_free", "segment_map",    "segment_unmap",  "snapshot",
+                                             "oom",          "user_defined",   "annotate",       NULL};
+const char *const ladei_inspect_states[] = {"inactive", "active_allocated", "active_pending_free", NULL};
+const char *const ladei_inspect_kinds[] = {"device", "pinned", "pipeline", NULL};
+
+const char *ladei_inspect_kind_name(uint32_t kind) {
+  return kind >= LADE_PART_DEVICE && kind <= LADE_PART_PIPELINE ? ladei_inspect_kinds[kind - LADE_PART_DEVICE] : "part";
+}
+
+const char *ladei_inspect_action_name(uint32_t action) {
+  return action <= LADE_DEVICE_ANNOTATE ? ladei_inspect_actions[action] : "?";
+}
+
 /* --- looking in --------------------------------------------------------------------------------------------------- */
 
 int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise) {

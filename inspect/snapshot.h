@@ -95,6 +95,14 @@ lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one
  * with it; for what was read from a file. */
 lade_status ladei_inspect_finish(lade_snapshot *snapshot);
 
+/* Names of numbers, in their order; NULL behind the last. */
+extern const char *const ladei_inspect_actions[]; /* lade_device_action */
+extern const char *const ladei_inspect_states[];  /* lade_device_block_state */
+extern const char *const ladei_inspect_kinds[];   /* lade_part_kind, from 1 on */
+/* "part" and "?" for numbers that are none. */
+const char *ladei_inspect_kind_name(uint32_t kind);
+const char *ladei_inspect_action_name(uint32_t action);
+
 /* A counter of a part by its key; `otherwise` where it has none. */
 int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise);
 

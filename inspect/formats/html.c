@@ -220,10 +220,6 @@ static double microseconds(const page_data *p, uint64_t time_ns) {
   return (double)(int64_t)(time_ns - p->start_ns) / 1000.0;
 }
 
-static const char *kind_name(uint32_t kind) {
-  return kind == LADE_PART_PINNED ? "pinned" : kind == LADE_PART_DEVICE ? "device" : "pipeline";
-}
-
 static void parts_write(const page_data *p, ladei_output *output) {
   for (size_t i = 0; i < p->snapshot->parts.count; i++) {
     const lade_snapshot_part *part = &p->snapshot->parts.rows[i];
@@ -231,8 +227,8 @@ static void parts_write(const page_data *p, ladei_output *output) {
     ladei_output_text(output, i == 0 ? "{\"name\":" : ",{\"name\":");
     ladei_output_json(output, ladei_inspect_string(p->snapshot, part->name));
     ladei_output_format(output, ",\"kind\":\"%s\",\"before\":{\"reserved\":%lld,\"active\":%lld,\"requested\":%lld}}",
-                        kind_name(part->kind), (long long)before.reserved_bytes, (long long)before.active_bytes,
-                        (long long)before.allocated_bytes);
+                        ladei_inspect_kind_name(part->kind), (long long)before.reserved_bytes,
+                        (long long)before.active_bytes, (long long)before.allocated_bytes);
   }
 }
 

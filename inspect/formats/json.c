@@ -269,13 +269,9 @@ static void settings_write(json *to, const lade_snapshot_part *part) {
   text(to, part->setting_count == 0 ? "{}" : "}");
 }
 
-static const char *kind_name(uint32_t kind) {
-  return ladei_json_kinds[kind >= LADE_PART_DEVICE && kind <= LADE_PART_PIPELINE ? kind - LADE_PART_DEVICE : 0];
-}
-
 static void part_write(json *to, const lade_snapshot_part *part) {
   const lade_snapshot *snapshot = to->snapshot;
-  member_text(to, '{', "kind", kind_name(part->kind));
+  member_text(to, '{', "kind", ladei_inspect_kind_name(part->kind));
   member(to, ',', "device");
   ladei_output_int(to->output, part->device);
   member_text(to, ',', "name", ladei_inspect_string(snapshot, part->name));
@@ -301,8 +297,8 @@ static void snapshot_write(json *to) {
   member_uint(to, ',', "version", 1);
   member_quoted(to, ',', "time_ns", snapshot->time_ns);
   member_uint(to, ',', "process_id", snapshot->process_id);
-  names_write(to, "actions", ladei_json_actions);
-  names_write(to, "states", ladei_json_states);
+  names_write(to, "actions", ladei_inspect_actions);
+  names_write(to, "states", ladei_inspect_states);
   numberings_write(to);
   texts_write(to);
   table_write(to, "modules", ladei_json_module_columns, ROWS(&snapshot->modules, 0, snapshot->modules.count));

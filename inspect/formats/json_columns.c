@@ -62,9 +62,3 @@ const ladei_json_column ladei_json_module_columns[] = {
     {"bytes", FIELD(lade_snapshot_module, bytes), LADEI_JSON_UINT, true, 0},
     {NULL, 0, 0, 0, false, 0},
 };
-
-const char *const ladei_json_actions[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                          "segment_free", "segment_map",    "segment_unmap",  "snapshot",
-                                          "oom",          "user_defined",   "annotate",       NULL};
-const char *const ladei_json_states[] = {"inactive", "active_allocated", "active_pending_free", NULL};
-const char *const ladei_json_kinds[] = {"device", "pinned", "pipeline", NULL};

@@ -35,11 +35,6 @@ extern const ladei_json_column ladei_json_stack_columns[];
 extern const ladei_json_column ladei_json_frame_columns[];
 extern const ladei_json_column ladei_json_module_columns[];
 
-/* Names of numbers, in their order; NULL behind the last. */
-extern const char *const ladei_json_actions[];
-extern const char *const ladei_json_states[];
-extern const char *const ladei_json_kinds[]; /* of parts, from lade_part_kind 1 on */
-
 static inline uint64_t ladei_json_field(const ladei_json_column *column, const void *row) {
   const char *field = (const char *)row + column->offset;
   uint32_t small;

@@ -278,8 +278,9 @@ static lade_status table_read(reader *from, const token *value, const table *to)
 static lade_snapshot_part *part(reader *from) { return ladei_inspect_part(from->snapshot); }
 
 static lade_status kind_read(reader *from, const token *value) {
-  for (uint32_t i = 0; ladei_json_kinds[i] != NULL; i++) {
-    if (value->kind != LADEI_JSON_STRING || !ladei_json_is(value, ladei_json_kinds[i], strlen(ladei_json_kinds[i])))
+  for (uint32_t i = 0; ladei_inspect_kinds[i] != NULL; i++) {
+    if (value->kind != LADEI_JSON_STRING ||
+        !ladei_json_is(value, ladei_inspect_kinds[i], strlen(ladei_inspect_kinds[i])))
       continue;
     part(from)->kind = LADE_PART_DEVICE + i;
     return LADE_OK;
@@ -563,7 +564,7 @@ static lade_status stacks_resolve(reader *from) {
 /* An action of a later version is an annotation. */
 static void actions_settle(lade_snapshot *snapshot) {
   size_t known = 0;
-  while (ladei_json_actions[known] != NULL) known++;
+  while (ladei_inspect_actions[known] != NULL) known++;
   for (size_t i = 0; i < snapshot->events.count; i++)
     if (snapshot->events.rows[i].action >= known) snapshot->events.rows[i].action = LADE_DEVICE_USER_DEFINED;
 }

@@ -44,15 +44,6 @@ static const metric_cell *cell_of(const char *word) {
   return NULL;
 }
 
-static const char *kind_name(uint32_t kind) {
-  switch (kind) {
-  case LADE_PART_DEVICE: return "device";
-  case LADE_PART_PINNED: return "pinned";
-  case LADE_PART_PIPELINE: return "pipeline";
-  default: return "part";
-  }
-}
-
 /* Names have letters, digits and underscores. */
 static void name_clean(char *name) {
   for (; *name != '\0'; name++)
@@ -102,7 +93,7 @@ static void word_read(const char *kind, const char *key, metric_sample *out) {
 static void sample_read(const lade_snapshot *snapshot, const lade_snapshot_part *part,
                         const lade_snapshot_counter *counter, metric_sample *out) {
   const char *key = ladei_inspect_string(snapshot, counter->key);
-  const char *kind = kind_name(part->kind);
+  const char *kind = ladei_inspect_kind_name(part->kind);
   const char *last = strrchr(key, '.');
   const metric_cell *cell = last == NULL ? NULL : cell_of(last + 1);
   *out = (metric_sample){.counter = counter, .part = part};

@@ -172,8 +172,7 @@ static const lade_history_options *device_history_options(const void *object) {
   return settings == NULL ? NULL : &settings->options;
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_device = {.kind = "device",
-                                                          .device = device_of,
+const ladei_inspect_part_ops ladei_inspect_part_device = {.device = device_of,
                                                           .runtime = runtime_of,
                                                           .copy = device_copy_part,
                                                           .counters = device_counters,

@@ -212,8 +212,7 @@ static const lade_history_options *pinned_history_options(const void *object) {
   return ladei_pinned_history_options(ladei_pinned_pool_recording(object));
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_pinned = {.kind = "pinned",
-                                                          .device = device_of,
+const ladei_inspect_part_ops ladei_inspect_part_pinned = {.device = device_of,
                                                           .runtime = runtime_of,
                                                           .copy = pinned_copy_part,
                                                           .counters = pinned_counters,

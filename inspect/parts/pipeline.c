@@ -23,8 +23,5 @@ static lade_status pipeline_copy_part(void *object, const ladei_inspect_wanted *
   return pipeline_counters(object, ladei_inspect_counter_visit, snapshot);
 }
 
-const ladei_inspect_part_ops ladei_inspect_part_pipeline = {.kind = "pipeline",
-                                                            .device = device_of,
-                                                            .runtime = runtime_of,
-                                                            .copy = pipeline_copy_part,
-                                                            .counters = pipeline_counters};
+const ladei_inspect_part_ops ladei_inspect_part_pipeline = {
+    .device = device_of, .runtime = runtime_of, .copy = pipeline_copy_part, .counters = pipeline_counters};

@@ -121,15 +121,20 @@ LADE_TEST(SnapshotWithoutMemory, IsNotPublished) {
   scene_close(&s);
 }
 
+/* What a later call is tried on. */
+static lade_snapshot *taken_with_memory(scene *s) {
+  lade_snapshot *snapshot = NULL;
+  size_t at = fails_at;
+  fails_at = 0;
+  LADE_EXPECT_OK(lade_snapshot_take(s->parts, 2, NULL, &snapshot));
+  fails_at = at;
+  allocations = 0;
+  return snapshot;
+}
+
 static lade_status written(scene *s) {
   static lade_snapshot *snapshot;
-  if (snapshot == NULL) {
-    size_t at = fails_at;
-    fails_at = 0;
-    LADE_EXPECT_OK(lade_snapshot_take(s->parts, 2, NULL, &snapshot));
-    fails_at = at;
-    allocations = 0;
-  }
+  if (snapshot == NULL) snapshot = taken_with_memory(s);
   lade_status status = lade_snapshot_write(snapshot, s->format, NULL, nothing_write, NULL);
   if (allocations < fails_at) {
     lade_snapshot_destroy(snapshot);
@@ -147,13 +152,7 @@ LADE_TEST(SnapshotWithoutMemory, IsNotWritten) {
 
 static lade_status symbolised(scene *s) {
   static lade_snapshot *snapshot;
-  if (snapshot == NULL) {
-    size_t at = fails_at;
-    fails_at = 0;
-    LADE_EXPECT_OK(lade_snapshot_take(s->parts, 2, NULL, &snapshot));
-    fails_at = at;
-    allocations = 0;
-  }
+  if (snapshot == NULL) snapshot = taken_with_memory(s);
   lade_status status = lade_snapshot_symbolise(snapshot); /* an error changed nothing: the next one begins anew */
   if (status == LADE_OK) {
     lade_snapshot_destroy(snapshot);

@@ -162,17 +162,10 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
 
 /* --- showing ------------------------------------------------------------------------------------------------------ */
 
-static const char *action_name(uint32_t action) {
-  static const char *const names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                      "segment_free", "segment_map",    "segment_unmap",  "snapshot",
-                                      "oom",          "user_defined",   "annotate"};
-  return action < sizeof names / sizeof *names ? names[action] : "?";
-}
-
 static void event_print(const lade_snapshot *snapshot, const lade_snapshot_event *event, uint64_t start_ns) {
   printf("%14.3f us  %-14s 0x%012" PRIx64 " %12" PRIu64 " B  stream 0x%" PRIx64,
-         (double)(event->time_ns - start_ns) / 1e3, action_name(event->action), event->address, event->bytes,
-         event->stream);
+         (double)(event->time_ns - start_ns) / 1e3, ladei_inspect_action_name(event->action), event->address,
+         event->bytes, event->stream);
   if (event->label != 0) {
     fputs("  ", stdout);
     name_print(stdout, ladei_inspect_string(snapshot, event->label));

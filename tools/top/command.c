@@ -96,23 +96,21 @@ static void command_read(uint64_t process_id, char out[32]) {
 }
 
 static void row_read(const lade_snapshot *snapshot, uint32_t part, top_row *row) {
+  row->kind = ladei_inspect_kind_name(snapshot->parts.rows[part].kind);
   switch (snapshot->parts.rows[part].kind) {
   case LADE_PART_DEVICE:
-    row->kind = "device";
     row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.all.current", -1);
     row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.all.current", -1);
     row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.all.current", -1);
     row->work = ladei_inspect_counter_find(snapshot, part, "allocation.all.allocated", -1);
     break;
   case LADE_PART_PINNED:
-    row->kind = "pinned";
     row->requested = ladei_inspect_counter_find(snapshot, part, "requested_bytes.current", -1);
     row->active = ladei_inspect_counter_find(snapshot, part, "active_bytes.current", -1);
     row->reserved = ladei_inspect_counter_find(snapshot, part, "reserved_bytes.current", -1);
     row->work = ladei_inspect_counter_find(snapshot, part, "in_use_blocks.allocated", -1);
     break;
   default:
-    row->kind = "pipeline";
     row->requested = row->active = row->reserved = -1;
     row->work = ladei_inspect_counter_find(snapshot, part, "bytes_completed", -1);
     break;
