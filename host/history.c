@@ -17,8 +17,11 @@
 
 enum { CHUNK = LADEI_PINNED_HISTORY_CHUNK_EVENTS, SHARDS = LADEI_PINNED_HISTORY_SHARDS };
 
+/* Blocks of one size lie at even distances. After one multiplication two at certain distances would share their shard at every second
+ * start of a program, whatever the addresses; so there are two. */
 static ladei_pinned_history_shard *shard_of(ladei_pinned_history *history, uint64_t address) {
   uint64_t hash = (address >> 9) * 0x9E3779B97F4A7C15u;
+  hash = (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
   return &history->shards[(hash >> 32) % SHARDS];
 }
 
@@ -64,14 +67,40 @@ static ladei_pinned_history_chunk *oldest_take(ladei_pinned_history *history) {
   history->full_begin = (history->full_begin + 1) % history->full_room;
   history->full_count--;
   history->full_taken++;
-  uint64_t last = chunk->events[chunk->count - 1].order;
-  if (last > history->cut) history->cut = last;
-  for (uint32_t i = 0; i < chunk->count; i++) {
-    ladei_history_context_drop(&history->unreferenced, chunk->events[i].context);
+  if (chunk->last_order > history->cut) history->cut = chunk->last_order;
+  return chunk;
+}
+
+/* Lets go of what the events of a chunk refer to that was taken out; contexts that nobody else refers to are added to *dead. Its
+ * events are cold, and were often written by another processor: so not under the history's lock, and only where there is something. */
+static void chunk_let_go(ladei_pinned_history_chunk *chunk, ladei_history_context **dead) {
+  for (uint32_t i = 0; chunk->refers && i < chunk->count; i++) {
+    ladei_history_context_drop(dead, chunk->events[i].context);
     ladei_history_tags_release(chunk->events[i].tags);
   }
-  if (history->unreferenced != NULL) atomic_store_explicit(&history->work, true, memory_order_relaxed);
-  return chunk;
+}
+
+/* Contexts that the end of a call releases. */
+static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead) {
+  if (dead == NULL) return;
+  ladei_lock_acquire(&history->lock);
+  while (dead != NULL) {
+    ladei_history_context *next = dead->next_unreferenced;
+    dead->next_unreferenced = history->unreferenced;
+    history->unreferenced = dead;
+    dead = next;
+  }
+  atomic_store_explicit(&history->work, true, memory_order_relaxed);
+  ladei_lock_release(&history->lock);
+}
+
+/*
+ * Note [Chunks ahead]. A chunk that serves again is the oldest, so it is in no near cache, or in another processor's. Its lines are
+ * asked for while the events before them are written. The end of a chunk is passed, which a prefetch may.
+ */
+enum { AHEAD = 6 * 64 };
+static void chunk_prefetch(const ladei_pinned_history_chunk *chunk) {
+  for (size_t at = 0; at < AHEAD + 64; at += 64) __builtin_prefetch((const char *)chunk + at, 1);
 }
 
 /* Puts the shard's chunk, if any, to the full ones, and gives it an empty one; NULL where there is no memory. Shard's lock held. */
@@ -85,10 +114,18 @@ static __attribute__((noinline)) ladei_pinned_history_chunk *chunk_renew(ladei_p
     if (history->full_count == history->full_room) chunk = oldest_take(history);
   }
   ladei_lock_release(&history->lock);
-  if (chunk == NULL) chunk = malloc(sizeof *chunk);
+  if (chunk != NULL) {
+    ladei_history_context *dead = NULL;
+    chunk_prefetch(chunk); /* Note [Chunks ahead] */
+    chunk_let_go(chunk, &dead);
+    dead_keep(history, dead);
+  } else {
+    chunk = malloc(sizeof *chunk);
+  }
   if (chunk != NULL) {
     chunk->shard = shard->index;
     chunk->count = 0;
+    chunk->refers = false;
     chunk->first = shard->count;
   }
   shard->open = chunk;
@@ -138,6 +175,8 @@ event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, c
     return;
   }
   ladei_history_event *place = &chunk->events[chunk->count++];
+  __builtin_prefetch((char *)place + AHEAD, 1);
+  __builtin_prefetch((char *)place + AHEAD + 64, 1);
   place->order = event->order;
   place->ticks = event->ticks;
   place->address = event->address;
@@ -147,6 +186,8 @@ event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, c
   place->context = event->context;
   place->tags = ladei_history_tags_take(&history->lost_contexts);
   place->what = event->what;
+  chunk->last_order = event->order;
+  chunk->refers |= event->context != NULL || place->tags != NULL;
   ladei_history_context_retain(event->context);
 }
 
@@ -336,19 +377,6 @@ void ladei_pinned_history_free_leave(ladei_pinned_history_call *call, uintptr_t 
 
 /* ---- What calls cause -------------------------------------------------------------------------------------------- */
 
-static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead) {
-  if (dead == NULL) return;
-  ladei_lock_acquire(&history->lock);
-  while (dead != NULL) {
-    ladei_history_context *next = dead->next_unreferenced;
-    dead->next_unreferenced = history->unreferenced;
-    history->unreferenced = dead;
-    dead = next;
-  }
-  atomic_store_explicit(&history->work, true, memory_order_relaxed);
-  ladei_lock_release(&history->lock);
-}
-
 void ladei_pinned_history_done(ladei_pinned_history *history, uintptr_t address, uint64_t bytes, uint64_t block_bytes) {
   if (ladei_pinned_history_options(history) == NULL) return;
   ladei_pinned_history_shard *shard = shard_of(history, address);
@@ -444,7 +472,11 @@ static void full_replace(ladei_pinned_history *history, ladei_pinned_history_chu
                          uint64_t capacity) {
   ladei_history_context *dead = NULL;
   ladei_lock_acquire(&history->lock);
-  while (history->full_count > 0 && history->full_count >= room) free(oldest_take(history));
+  while (history->full_count > 0 && history->full_count >= room) {
+    ladei_pinned_history_chunk *chunk = oldest_take(history);
+    chunk_let_go(chunk, &history->unreferenced);
+    free(chunk);
+  }
   for (size_t i = 0; i < history->full_count; i++)
     full[i] = history->full[(history->full_begin + i) % history->full_room];
   ladei_pinned_history_chunk **former = history->full;
@@ -592,7 +624,7 @@ static bool copied_reserve(ladei_pinned_history *history, copied *out) {
 
 /* What has no room is lost (Y3). */
 static void chunk_copy(copied *out, const ladei_pinned_history_chunk *chunk) {
-  uint64_t last = chunk->events[chunk->count - 1].order;
+  uint64_t last = chunk->last_order;
   if (out->count + chunk->count > out->room) {
     if (last > out->cut) out->cut = last;
     return;

@@ -33,7 +33,9 @@ enum {
 typedef struct ladei_pinned_history_chunk {
   uint32_t shard;
   uint32_t count;
-  uint64_t first; /* number in the shard of its first event */
+  uint64_t first;      /* number in the shard of its first event */
+  uint64_t last_order; /* of its last event */
+  bool refers;         /* an event has a context or tags: else nothing is to be released */
   ladei_history_event events[LADEI_PINNED_HISTORY_CHUNK_EVENTS];
 } ladei_pinned_history_chunk;
 
