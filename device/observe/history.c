@@ -73,7 +73,9 @@ typedef struct event_facts {
   ladei_history_context *context; /* the caller's */
 } event_facts;
 
-/* The place of the next event: behind the others, or that of the oldest one. */
+/* The place of the next event: behind the others, or that of the oldest one, which is in no near cache. So what comes some events later is
+ * asked for now; beyond the ring a prefetch does no harm. */
+enum { AHEAD = 6 * 64 };
 static inline __attribute__((always_inline)) ladei_history_event *ring_place(ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
   ladei_history_event *place = &history->events[history->next];
@@ -88,6 +90,8 @@ static inline __attribute__((always_inline)) ladei_history_event *ring_place(lad
   }
   if (++history->next == history->capacity) history->next = 0;
   history->appended++;
+  __builtin_prefetch((char *)place + AHEAD, 1);
+  __builtin_prefetch((char *)place + AHEAD + 64, 1);
   return place;
 }
 
