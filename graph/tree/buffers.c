@@ -124,12 +124,16 @@ lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer bu
 
 lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer) {
   ladei_tree_slot *slot = NULL;
+  if (tree == NULL) return ladei_error_null(__func__, "tree");
+  atomic_fetch_add_explicit(&tree->releasing, 1, memory_order_relaxed);
   lade_status status = buffer_lock(tree, __func__, buffer, true, &slot);
-  if (status != LADE_OK) return status;
-  slot->releases++;
-  slot_queue(tree, slot);
-  queue_settle(tree);
-  return LADE_OK;
+  if (status == LADE_OK) {
+    slot->releases++;
+    slot_queue(tree, slot);
+    queue_settle(tree);
+  }
+  atomic_fetch_sub_explicit(&tree->releasing, 1, memory_order_release);
+  return status;
 }
 
 lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer, lade_stream stream) {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -559,6 +560,8 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   if (status != LADE_OK) {
     ladei_tree_leave(tree);
   } else {
+    ladei_backoff backoff = {0};
+    while (atomic_load_explicit(&tree->releasing, memory_order_acquire) > 0) ladei_backoff_wait(&backoff);
     (void)tree_close(tree);
     tree_free(tree);
   }

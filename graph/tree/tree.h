@@ -88,6 +88,8 @@ struct lade_graph_tree {
   bool suspended;
   uint64_t owner; /* thread */
   ladei_tree_slot *queue;
+  _Atomic(uint32_t)
+      releasing; /* threads in lade_graph_buffer_release(): a destruction waits for their last look at the tree */
 
   /* The owner's. */
   ladei_tree_core core;

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Four threads on two trees: runs, releases of buffers that other threads made, questions. On "cpu", and under the thread sanitiser. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "lade/graph.h"
+#include "runtime/ops.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/runtimes.h"
+
+enum { TREES = 2, THREADS = 4, ROUNDS = 60, BYTES = 4096, SLOTS = 8 };
+
+typedef struct shared {
+  lade_runtime *runtime;
+  lade_device_allocator *allocator;
+  lade_graph_tree *trees[TREES];
+  lade_graph_function *makers[TREES], *copiers[TREES];
+  _Atomic(uint64_t) handed[TREES][SLOTS]; /* buffers for whoever comes: slot and generation; 0: none */
+  atomic_size_t runs, released, overwritten;
+} shared;
+
+typedef struct worker {
+  shared *s;
+  lade_stream stream;
+  unsigned number;
+  bool fine;
+} worker;
+
+static lade_status maker_body(lade_graph_context *context, void *user) {
+  const shared *s = user;
+  void *block = NULL;
+  size_t count = 0;
+  const uint64_t *key = lade_graph_context_key(context, &count);
+  lade_status status = lade_graph_alloc(context, BYTES, &block);
+  if (status == LADE_OK)
+    status = lade_fill_async(s->runtime, block, (unsigned char)key[0], BYTES, lade_graph_context_stream(context));
+  return status != LADE_OK ? status : lade_graph_output_memory(context, 0, block, BYTES);
+}
+
+static lade_status copier_body(lade_graph_context *context, void *user) {
+  const shared *s = user;
+  lade_graph_value in;
+  void *block = NULL;
+  lade_status status = lade_graph_input_get(context, 0, &in);
+  if (status == LADE_OK) status = lade_graph_alloc(context, BYTES, &block);
+  if (status == LADE_OK)
+    status = lade_copy_async(s->runtime, block, in.address, BYTES, lade_graph_context_stream(context));
+  return status != LADE_OK ? status : lade_graph_output_memory(context, 0, block, BYTES);
+}
+
+static lade_status run(worker *w, unsigned tree, lade_graph_function *function, uint64_t key, lade_graph_value *in,
+                       lade_graph_value *out) {
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = w->stream;
+  call.key = &key;
+  call.key_count = 1;
+  call.inputs = in;
+  call.input_count = in != NULL;
+  atomic_fetch_add(&w->s->runs, 1);
+  return lade_graph_tree_run(w->s->trees[tree], function, &call, out, 1, NULL);
+}
+
+/* A buffer that another thread may hold, too, is released by one of them. */
+static void hand_over(worker *w, unsigned tree, lade_graph_buffer buffer) {
+  uint64_t word = (uint64_t)buffer.slot << 32 | buffer.generation;
+  uint64_t old = atomic_exchange(&w->s->handed[tree][w->number % SLOTS], word);
+  if (old == 0) return;
+  lade_graph_buffer other = {(uint32_t)(old >> 32), (uint32_t)old};
+  lade_status status = lade_graph_buffer_release(w->s->trees[tree], other);
+  w->fine = w->fine && (status == LADE_OK || status == LADE_ERR_OVERWRITTEN);
+  atomic_fetch_add(status == LADE_OK ? &w->s->released : &w->s->overwritten, 1);
+}
+
+static void *work(void *user) {
+  worker *w = user;
+  shared *s = w->s;
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    unsigned tree = (w->number + round) % TREES;
+    lade_graph_value made, copy;
+    lade_graph_tree_state state;
+    lade_graph_tree_state_init(&state);
+    if (round % 3 == 0) w->fine = w->fine && lade_graph_tree_step(s->trees[tree]) == LADE_OK;
+    w->fine = w->fine && run(w, tree, s->makers[tree], 1 + w->number, NULL, &made) == LADE_OK;
+    if (!w->fine) break;
+    lade_status status = run(w, tree, s->copiers[tree], 1, &made, &copy); /* another thread may have ended the path */
+    w->fine = w->fine && (status == LADE_OK || status == LADE_ERR_OVERWRITTEN);
+    if (status == LADE_OK) hand_over(w, tree, copy.buffer);
+    status = lade_graph_buffer_retain(s->trees[tree], made.buffer);
+    if (status == LADE_OK) hand_over(w, tree, made.buffer);
+    status = lade_graph_buffer_get(s->trees[tree], made.buffer, NULL, NULL);
+    w->fine = w->fine && (status == LADE_OK || status == LADE_ERR_OVERWRITTEN);
+    (void)lade_graph_buffer_record_stream(s->trees[tree], made.buffer, w->stream);
+    (void)lade_graph_buffer_release(s->trees[tree], made.buffer);
+    w->fine = w->fine && lade_graph_tree_state_get(s->trees[tree], &state) == LADE_OK;
+  }
+  return NULL;
+}
+
+static lade_graph_function *function_add(shared *s, unsigned tree, lade_graph_body body, size_t inputs) {
+  lade_graph_function *function = NULL;
+  lade_graph_function_options options;
+  lade_graph_function_options_init(&options);
+  options.body = body;
+  options.user = s;
+  options.input_count = inputs;
+  options.output_count = 1;
+  LADE_EXPECT_OK(lade_graph_tree_function_add(s->trees[tree], &options, &function));
+  return function;
+}
+
+static void handed_release(shared *s) {
+  for (unsigned tree = 0; tree < TREES; tree++) {
+    for (size_t i = 0; i < SLOTS; i++) {
+      uint64_t word = atomic_load(&s->handed[tree][i]);
+      lade_graph_buffer buffer = {(uint32_t)(word >> 32), (uint32_t)word};
+      if (word != 0) (void)lade_graph_buffer_release(s->trees[tree], buffer);
+    }
+  }
+}
+
+LADE_TEST_P(GraphThreads, RunAndReleaseOnTwoTrees, support_cpu_only, name) {
+  static shared s;
+  worker workers[THREADS];
+  pthread_t threads[THREADS];
+  memset(&s, 0, sizeof s);
+  s.runtime = support_runtime_open(name);
+  if (s.runtime == NULL) return;
+  LADE_EXPECT_OK(lade_device_allocator_create(s.runtime, 0, NULL, &s.allocator));
+  for (unsigned i = 0; i < TREES; i++) {
+    LADE_EXPECT_OK(lade_graph_tree_create(s.allocator, NULL, &s.trees[i]));
+    s.makers[i] = function_add(&s, i, maker_body, 0);
+    s.copiers[i] = function_add(&s, i, copier_body, 1);
+  }
+  for (unsigned i = 0; i < THREADS; i++) {
+    workers[i] = (worker){&s, NULL, i, true};
+    LADE_EXPECT_OK(lade_stream_create(s.runtime, 0, &workers[i].stream));
+  }
+  for (unsigned i = 0; i < THREADS; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+  for (unsigned i = 0; i < THREADS; i++) LADE_EXPECT_EQ_INT(pthread_join(threads[i], NULL), 0);
+  for (unsigned i = 0; i < THREADS; i++) LADE_EXPECT(workers[i].fine);
+  LADE_EXPECT_GE_SIZE(atomic_load(&s.runs), (size_t)THREADS * ROUNDS);
+  LADE_EXPECT_GT_SIZE(atomic_load(&s.released), 0);
+  handed_release(&s);
+  for (unsigned i = 0; i < TREES; i++) {
+    LADE_EXPECT_OK(lade_graph_tree_verify(s.trees[i]));
+    /* What no thread released is lost with the path. */
+    lade_graph_value last;
+    LADE_EXPECT_OK(lade_graph_tree_step(s.trees[i]));
+    LADE_EXPECT_OK(run(&workers[0], i, s.makers[i], 77, NULL, &last));
+    LADE_EXPECT_OK(lade_graph_buffer_release(s.trees[i], last.buffer));
+    LADE_EXPECT_OK(lade_graph_tree_destroy(s.trees[i], true));
+  }
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(s.runtime, &report));
+  if (report.unordered_reuse + report.freed_memory_used + report.stale_handles > 0)
+    LADE_FAIL("the device found: %s", lade_soft_last_finding(s.runtime));
+  for (unsigned i = 0; i < THREADS; i++) {
+    LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, workers[i].stream));
+    LADE_EXPECT_OK(lade_stream_destroy(s.runtime, workers[i].stream));
+  }
+  LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
+  support_runtime_close(s.runtime);
+}
+
+/* A destruction that waits for the buffers of another thread. */
+typedef struct releaser {
+  lade_graph_tree *tree;
+  lade_graph_buffer buffer;
+  atomic_bool *released;
+} releaser;
+
+static void *release_later(void *user) {
+  const releaser *r = user;
+  struct timespec pause = {0, 20000000};
+  (void)nanosleep(&pause, NULL);
+  atomic_store(r->released, true);
+  (void)lade_graph_buffer_release(r->tree, r->buffer);
+  return NULL;
+}
+
+LADE_TEST_P(GraphThreads, DestroyWaitsForBuffers, support_cpu_only, name) {
+  static shared s;
+  memset(&s, 0, sizeof s);
+  s.runtime = support_runtime_open(name);
+  if (s.runtime == NULL) return;
+  worker w = {&s, NULL, 0, true};
+  lade_graph_value out;
+  pthread_t thread;
+  atomic_bool released = false;
+  LADE_EXPECT_OK(lade_device_allocator_create(s.runtime, 0, NULL, &s.allocator));
+  LADE_EXPECT_OK(lade_stream_create(s.runtime, 0, &w.stream));
+  LADE_EXPECT_OK(lade_graph_tree_create(s.allocator, NULL, &s.trees[0]));
+  s.makers[0] = function_add(&s, 0, maker_body, 0);
+  LADE_EXPECT_OK(run(&w, 0, s.makers[0], 1, NULL, &out));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(s.trees[0], false));
+  releaser r = {s.trees[0], out.buffer, &released};
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, release_later, &r), 0);
+  LADE_EXPECT_OK(lade_graph_tree_destroy(s.trees[0], true));
+  LADE_EXPECT(atomic_load(&released));
+  LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);
+  LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, w.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(s.runtime, w.stream));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
+  support_runtime_close(s.runtime);
+}
