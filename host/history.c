@@ -98,9 +98,9 @@ static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead
  * Note [Chunks ahead]. A chunk that serves again is the oldest, so it is in no near cache, or in another processor's. Its lines are
  * asked for while the events before them are written. The end of a chunk is passed, which a prefetch may.
  */
-enum { AHEAD = 6 * 64 };
+enum { PREFETCH_BYTES = 6 * 64 };
 static void chunk_prefetch(const ladei_pinned_history_chunk *chunk) {
-  for (size_t at = 0; at < AHEAD + 64; at += 64) __builtin_prefetch((const char *)chunk + at, 1);
+  for (size_t at = 0; at < PREFETCH_BYTES + 64; at += 64) __builtin_prefetch((const char *)chunk + at, 1);
 }
 
 /* Puts the shard's chunk, if any, to the full ones, and gives it an empty one; NULL where there is no memory. Shard's lock held. */
@@ -175,8 +175,8 @@ event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, c
     return;
   }
   ladei_history_event *place = &chunk->events[chunk->count++];
-  __builtin_prefetch((char *)place + AHEAD, 1);
-  __builtin_prefetch((char *)place + AHEAD + 64, 1);
+  __builtin_prefetch((char *)place + PREFETCH_BYTES, 1);
+  __builtin_prefetch((char *)place + PREFETCH_BYTES + 64, 1);
   place->order = event->order;
   place->ticks = event->ticks;
   place->address = event->address;
