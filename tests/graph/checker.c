@@ -348,6 +348,14 @@ static void rooms_close(checker_rooms *rooms) {
   if (rooms->nothing != NULL) fclose(rooms->nothing);
 }
 
+static void counts_add(session_counts *sum, const session_counts *more) {
+  for (size_t i = 0; i < 5; i++) sum->did[i] += more->did[i];
+  for (size_t i = 0; i < LADE_GRAPH_REASON_COUNT; i++) sum->mismatches[i] += more->mismatches[i];
+  sum->ended += more->ended;
+  sum->restored += more->restored;
+  sum->carried += more->carried;
+}
+
 bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char **out_text) {
   checker *c = calloc(1, sizeof *c);
   size_t length = 0;
@@ -357,9 +365,11 @@ bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char *
   if (c != NULL && rooms_open(&rooms, stdin) && (c->text = open_memstream(out_text, &length)) != NULL &&
       (c->session = session_create(rooms.reader, "program", &rooms.report)) != NULL) {
     support_random_start_quietly(&c->random, seed);
+    session_overlap(c->session, 1 + seed % SESSION_STREAMS);
     program_run(c, calls);
     counts->programs++;
     counts->calls += c->run_count;
+    counts_add(&counts->runs, session_counts_get(c->session));
     right = session_end(c->session);
   }
   if (c != NULL && c->text != NULL) fclose(c->text);
@@ -368,7 +378,7 @@ bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char *
   return right;
 }
 
-bool checker_text_right(const char *text) {
+bool checker_text_right(const char *text, uint64_t seed) {
   checker_rooms rooms = {NULL, NULL, {NULL, false, false}};
   FILE *source = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
   if (source == NULL) return true;
@@ -376,6 +386,7 @@ bool checker_text_right(const char *text) {
   session *s = NULL;
   if (rooms_open(&rooms, source) && (s = session_create(rooms.reader, NULL, &rooms.report)) != NULL) {
     trees_item item;
+    session_overlap(s, 1 + seed % SESSION_STREAMS);
     while (trees_read(rooms.reader, &item) == TREES_ITEM && session_item(s, &item) == TREES_ITEM && !session_wrong(s)) {
     }
     right = session_end(s);
@@ -402,14 +413,14 @@ static size_t lines_count(const char *text) {
   return count;
 }
 
-char *checker_shrink(const char *text) {
+char *checker_shrink(const char *text, uint64_t seed) {
   char *best = strdup(text);
   for (size_t chunk = best != NULL ? lines_count(best) / 2 : 0; chunk > 0;) {
     bool smaller = false;
     for (size_t at = 1; at < lines_count(best);) {
       char *fewer = lines_drop(best, at, chunk);
       if (fewer == NULL) return best;
-      bool fails = !checker_text_right(fewer);
+      bool fails = !checker_text_right(fewer, seed);
       free(fails ? best : fewer);
       if (fails)
         best = fewer;

@@ -13,17 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tools/trees/session.h"
+
 typedef struct checker_counts {
   uint64_t programs, calls;
+  session_counts runs;
 } checker_counts;
 
 /* Makes and runs one program of about `calls` calls. False: something was wrong, and `*out_text` has the program; to be freed. */
 bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char **out_text);
 
-/* Runs a program that is text. True: nothing is wrong, or it is no trace. */
-bool checker_text_right(const char *text);
+/* Runs a program that is text, as that of the seed. True: nothing is wrong, or it is no trace. */
+bool checker_text_right(const char *text, uint64_t seed);
 
 /* The text with as few lines as still fail; it and `*out` are to be freed. NULL: no memory. */
-char *checker_shrink(const char *text);
+char *checker_shrink(const char *text, uint64_t seed);
 
 #endif /* LADE_TESTS_GRAPH_CHECKER_H */

@@ -88,7 +88,9 @@ struct session {
   bool wrong;
   lade_runtime *runtime;
   lade_device_allocator *pool, *outside;
-  lade_stream stream;
+  lade_stream streams[SESSION_STREAMS];
+  size_t stream_count;
+  bool overlap;          /* runs are waited for now and then */
   lade_graph_tree *tree; /* NULL before the first item */
   session_memory *memories;
   size_t memory_count;
@@ -107,6 +109,9 @@ struct session {
   trees_call *call; /* the one under way */
   session_told told;
   uint64_t findings; /* of the device, so far */
+  uint32_t faults;   /* of the next run */
+  bool fixed_statics;
+  session_counts counts;
 };
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
@@ -207,7 +212,9 @@ static lade_status device_open(session *s) {
   status = lade_device_allocator_create(s->runtime, 0, &allocator, &s->pool);
   allocator.flags = LADE_DEVICE_UNCACHED;
   if (status == LADE_OK) status = lade_device_allocator_create(s->runtime, 0, &allocator, &s->outside);
-  return status == LADE_OK ? lade_stream_create(s->runtime, 0, &s->stream) : status;
+  for (size_t i = 0; i < s->stream_count && status == LADE_OK; i++)
+    status = lade_stream_create(s->runtime, 0, &s->streams[i]);
+  return status;
 }
 
 /* A limit of the trace's as an option, where 0 is the default. */
@@ -218,6 +225,7 @@ static uint64_t limit_option(uint64_t limit) {
 static lade_status tree_open(session *s, const trees_options *wanted) {
   lade_status status = device_open(s);
   if (status != LADE_OK) return status;
+  s->fixed_statics = wanted->rerecord == 0;
   lade_graph_tree_options options;
   lade_graph_tree_options_init(&options);
   options.outside = s->outside;
@@ -240,8 +248,16 @@ session *session_create(trees_reader *reader, const char *name, trees_report *re
   s->reader = reader;
   s->name = name;
   s->report = report;
+  s->stream_count = 1;
   return s;
 }
+
+void session_overlap(session *s, size_t streams) {
+  s->stream_count = streams;
+  s->overlap = true;
+}
+
+const session_counts *session_counts_get(const session *s) { return &s->counts; }
 
 bool session_wrong(const session *s) { return s->wrong; }
 
@@ -250,7 +266,7 @@ bool session_wrong(const session *s) { return s->wrong; }
 static trees_result item_memory(session *s, const trees_item *item) {
   session_memory m = {.bytes = item->bytes, .value = trees_hash(TREES_HASH_BEGIN, s->memory_count)};
   if (!array_reserve(&s->memories, s->memory_count, 1, sizeof m)) return RUN_NO_MEMORY(s);
-  if (lade_device_alloc(s->outside, m.bytes, s->stream, &m.address) != LADE_OK) return RUN_FAILED(s, "memory");
+  if (lade_device_alloc(s->outside, m.bytes, s->streams[0], &m.address) != LADE_OK) return RUN_FAILED(s, "memory");
   trees_memory_fill(m.address, m.bytes, m.value);
   s->memories[s->memory_count++] = m;
   return TREES_ITEM;
@@ -723,7 +739,7 @@ static lade_status tree_run(session *s, const trees_item *item, const session_in
                             trees_call *call) {
   lade_graph_call options;
   lade_graph_call_init(&options);
-  options.stream = s->stream;
+  options.stream = s->streams[s->run_count % s->stream_count];
   options.key = &item->key;
   options.key_count = 1;
   options.inputs = in->values;
@@ -737,6 +753,36 @@ static lade_status tree_run(session *s, const trees_item *item, const session_in
   return status;
 }
 
+/* An error that the trace has not asked for is the tree's. */
+static bool error_expected(const session *s, lade_status status, const session_inputs *in, size_t count) {
+  bool lost = false;
+  for (size_t i = 0; i < count; i++) lost = lost || (in->handles[i] != NULL && in->handles[i]->lost);
+  switch (status) {
+  case LADE_OK: return !lost;
+  case LADE_ERR_OVERWRITTEN: return lost;
+  case LADE_ERR_CALLBACK: return (s->faults & LADE_GRAPH_FAULT_CALLBACK) != 0;
+  case LADE_ERR_DRIVER:
+    return (s->faults & (LADE_GRAPH_FAULT_INSTANTIATE | LADE_GRAPH_FAULT_COPY | LADE_GRAPH_FAULT_LAUNCH)) != 0;
+  case LADE_ERR_INVALID_ARGUMENT: return s->fixed_statics;
+  default: return false;
+  }
+}
+
+static trees_result streams_wait(session *s) {
+  for (size_t i = 0; i < s->stream_count; i++)
+    if (lade_stream_synchronize(s->runtime, s->streams[i]) != LADE_OK) return RUN_FAILED(s, "synchronize");
+  return TREES_ITEM;
+}
+
+static void run_count(session *s) {
+  const session_told *t = &s->told;
+  s->counts.did[t->did]++;
+  s->counts.ended += t->ended != LADE_GRAPH_ENDED_NOT;
+  s->counts.restored += t->restored != 0;
+  s->counts.carried += t->carried_count;
+  for (size_t i = 0; i < t->why_count; i++) s->counts.mismatches[t->why[i]]++;
+}
+
 static trees_result run_do(session *s, const trees_item *item, session_inputs *in, lade_graph_value *values) {
   trees_call call;
   if (!trees_call_create(&call, s->runtime, item->function, item->key)) {
@@ -744,14 +790,22 @@ static trees_result run_do(session *s, const trees_item *item, session_inputs *i
     return RUN_NO_MEMORY(s);
   }
   lade_status status = tree_run(s, item, in, values, &call);
+  if (!error_expected(s, status, in, item->function->input_count))
+    wrong_print(s, "the run: %s%s%s", lade_status_name(status), status == LADE_OK ? " in spite of a lost input" : ": ",
+                status == LADE_OK ? "" : lade_last_error()->text);
+  s->faults = 0;
   trees_result result = status == LADE_OK ? run_succeed(s, item, in, values) : run_fail(s, item, in, &call);
   trees_call_destroy(&call);
+  run_count(s);
   if (result != TREES_ITEM) return result;
-  if (lade_stream_synchronize(s->runtime, s->stream) != LADE_OK) return RUN_FAILED(s, "synchronize");
-  result = pool_look(s);
+  bool whole = !s->overlap || s->run_count % 4 == 0;
+  if (whole) result = streams_wait(s);
+  if (result == TREES_ITEM) result = pool_look(s);
   if (result != TREES_ITEM) return result;
-  handles_compare(s);
-  memories_compare(s);
+  if (whole) {
+    handles_compare(s);
+    memories_compare(s);
+  }
   selves_check(s);
   return run_report(s, item, status, values) ? TREES_ITEM : RUN_NO_MEMORY(s);
 }
@@ -796,7 +850,7 @@ trees_result session_item(session *s, const trees_item *item) {
   case TREES_RETAIN: return item_retain(s, item);
   case TREES_STEP: return done(s, lade_graph_tree_step(s->tree), "step");
   case TREES_BACKWARD_DONE: return done(s, lade_graph_tree_backward_done(s->tree), "backward_done");
-  case TREES_FAIL: return done(s, lade_graph_tree_fail_next(s->tree, item->fault), "fail");
+  case TREES_FAIL: s->faults |= item->fault; return done(s, lade_graph_tree_fail_next(s->tree, item->fault), "fail");
   case TREES_READ: return item_read(s, item);
   case TREES_SNAPSHOT: return item_snapshot(s, item);
   default: return TREES_ITEM;
@@ -833,7 +887,8 @@ static void device_close(session *s) {
   if (s->tree != NULL) end_check(s, "destroy", lade_graph_tree_destroy(s->tree, false));
   for (size_t i = 0; i < s->memory_count; i++)
     end_check(s, "memory", lade_device_free(s->outside, s->memories[i].address));
-  if (s->stream != NULL) end_check(s, "stream", lade_stream_destroy(s->runtime, s->stream));
+  for (size_t i = 0; i < s->stream_count; i++)
+    if (s->streams[i] != NULL) end_check(s, "stream", lade_stream_destroy(s->runtime, s->streams[i]));
   end_check(s, "pool", lade_device_allocator_destroy(s->pool, false));
   end_check(s, "memory outside", lade_device_allocator_destroy(s->outside, false));
   if (s->runtime != NULL) end_check(s, "device", lade_runtime_close(s->runtime));
@@ -841,6 +896,7 @@ static void device_close(session *s) {
 
 bool session_end(session *s) {
   if (s == NULL) return true;
+  if (s->tree != NULL && s->overlap) (void)streams_wait(s);
   handles_release(s);
   device_close(s);
   bool right = !s->wrong;

@@ -25,8 +25,21 @@ typedef struct session session;
 /* Borrows all. Messages begin with `name`; NULL: none are printed. NULL, with a message printed, where there is no memory. */
 session *session_create(trees_reader *reader, const char *name, trees_report *report);
 
+/* Before the first item: runs alternate between so many streams, at most SESSION_STREAMS, and what is queued is waited for, and memory
+ * compared, behind every fourth run alone, so that work overlaps as far as the tree lets it. Without it: one stream, every run. */
+enum { SESSION_STREAMS = 2 };
+void session_overlap(session *s, size_t streams);
+
 /* The next item of the trace. TREES_BAD, TREES_FAILED: see trees_error(). */
 trees_result session_item(session *s, const trees_item *item);
+
+/* What the runs so far came to. */
+typedef struct session_counts {
+  uint64_t did[5];                              /* by lade_graph_did */
+  uint64_t mismatches[LADE_GRAPH_REASON_COUNT]; /* by reason, also of eager runs */
+  uint64_t ended, restored, carried;
+} session_counts;
+const session_counts *session_counts_get(const session *s);
 
 /* What an output of a run is: of runs that failed, and beyond a run's outputs, nothing. */
 typedef struct session_seen {
