@@ -19,7 +19,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 
-enum { BLOCKS = 40, BEFORE = 150, AFTER = 120, PROGRAMS = 300 };
+enum { BLOCKS = 40, BEFORE = 150, AFTER = 120, PROGRAMS = 100 };
 
 typedef struct kind {
   const char *name;

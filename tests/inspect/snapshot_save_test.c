@@ -23,10 +23,14 @@ typedef struct scene {
   int nameless; /* errno of files without names */
 } scene;
 
+/* Some pieces of output. */
+static const sample_shape latter = {
+    .seed = 6, .segments = 20, .blocks = 800, .events = 4000, .stacks = 20, .frames = 8, .devices = 2};
+
 static bool scene_open(scene *s, const char *kind) {
   memset(s, 0, sizeof *s);
   s->former = sample_create(&sample_small);
-  s->latter = sample_create(&sample_long);
+  s->latter = sample_create(&latter);
   if (s->former == NULL || s->latter == NULL || !support_temp_dir_create(&s->dir)) return false;
   s->path = support_temp_dir_path(&s->dir, "memory.json");
   s->nameless = strcmp(kind, "named") == 0 ? EOPNOTSUPP : 0;
