@@ -76,6 +76,36 @@ static trees_picture_output *output_at(trees_picture *p, size_t node, uint64_t d
   return &p->outputs[p->nodes[node].first_output + output];
 }
 
+/* Outputs of ancestors that are memory, oldest first; all dead so far. False: no memory. */
+static bool older_list(trees_picture *p, trees_picture_node *node) {
+  size_t count = 0, at;
+  for (size_t up = node->parent; up != SIZE_MAX; up = p->nodes[up].parent)
+    for (size_t i = 0; i < p->nodes[up].output_count; i++) count += p->outputs[p->nodes[up].first_output + i].bytes > 0;
+  node->first_older = p->older_count;
+  node->older_dead = count;
+  trees_picture_older *larger = realloc(p->older, (p->older_count + count + 1) * sizeof *larger);
+  if (larger == NULL) return false;
+  p->older = larger;
+  p->older_count += count;
+  at = p->older_count;
+  for (size_t up = node->parent; up != SIZE_MAX; up = p->nodes[up].parent)
+    for (size_t i = p->nodes[up].output_count; i-- > 0;)
+      if (p->outputs[p->nodes[up].first_output + i].bytes > 0)
+        p->older[--at] = (trees_picture_older){p->nodes[up].first_output + i, p->nodes[up].id, false};
+  return true;
+}
+
+static void older_live(trees_picture *p, trees_picture_node *node, const trees_picture_output *output) {
+  size_t place = (size_t)(output - p->outputs);
+  for (size_t i = node->first_older; i < p->older_count; i++) {
+    if (p->older[i].output != place || p->older[i].alive) continue;
+    p->older[i].alive = true;
+    node->older_alive++;
+    node->older_dead--;
+    node->older_alive_bytes += output->bytes;
+  }
+}
+
 /* Own outputs that are alive behind the recording, and what is alive of older ones. */
 static lade_status after_read(trees_picture *p, size_t index, const json_t *object) {
   trees_picture_node *node = &p->nodes[index];
@@ -86,22 +116,12 @@ static lade_status after_read(trees_picture *p, size_t index, const json_t *obje
     if (!json_is_number(depth) || !json_is_number(place)) return no_dump("a position is no pair of numbers");
     trees_picture_output *output = output_at(p, index, number_of(depth), number_of(place));
     if (output == NULL) continue; /* an ancestor has been evicted */
-    if (number_of(depth) == node->depth) {
+    if (number_of(depth) == node->depth)
       output->alive = true;
-    } else {
-      node->older_alive++;
-      node->older_alive_bytes += output->bytes;
-    }
+    else
+      older_live(p, node, output);
   }
   return LADE_OK;
-}
-
-static void older_count(const trees_picture *p, trees_picture_node *node) {
-  size_t all = 0;
-  for (size_t up = node->parent; up != SIZE_MAX; up = p->nodes[up].parent)
-    for (size_t i = 0; i < p->nodes[up].output_count; i++)
-      if (p->outputs[p->nodes[up].first_output + i].bytes > 0) all++;
-  node->older_dead = all > node->older_alive ? all - node->older_alive : 0;
 }
 
 static lade_status outputs_read(trees_picture *p, trees_picture_node *node, const json_t *list) {
@@ -128,12 +148,23 @@ static lade_status node_read(trees_picture *p, size_t index, const json_t *objec
   node->alone_bytes = number_at(object, "alone_bytes");
   title_make(node, object);
   lade_status status = outputs_read(p, node, json_object_get(object, "outputs"));
+  if (status == LADE_OK && !older_list(p, node)) status = no_room();
   if (status == LADE_OK) status = after_read(p, index, object);
-  if (status == LADE_OK) older_count(p, node);
   return status;
 }
 
 /* ---- The document ------------------------------------------------------------------------------------------------ */
+
+/* Outputs of the path are as they are now. */
+static void path_read(trees_picture *p, trees_picture_node *node, const json_t *outputs) {
+  size_t i;
+  json_t *output;
+  node->in_path = true;
+  json_array_foreach(outputs, i, output) {
+    if (i >= node->output_count || !json_is_object(output)) continue;
+    p->outputs[node->first_output + i].alive = json_is_true(json_object_get(output, "alive"));
+  }
+}
 
 static void facts_read(trees_picture *p, const json_t *document) {
   const json_t *stats = json_object_get(document, "stats");
@@ -146,7 +177,7 @@ static void facts_read(trees_picture *p, const json_t *document) {
   json_array_foreach(json_object_get(document, "path"), i, entry) {
     const json_t *id = json_object_get(entry, "id"); /* below 0: a warm-up */
     size_t node = json_number_value(id) < 0.0 ? SIZE_MAX : node_find(p, p->node_count, (int64_t)number_of(id));
-    if (node != SIZE_MAX) p->nodes[node].in_path = true;
+    if (node != SIZE_MAX) path_read(p, &p->nodes[node], json_object_get(entry, "outputs"));
   }
 }
 

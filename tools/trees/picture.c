@@ -5,7 +5,7 @@
  *   title
  *   +- 0 prefill(1) ---+     +- 1 decode(4) ----+
  *   | [1.0K] [4.0K]    |-----| [1.0K]           |      a cell is an output: filled while it is alive behind the recording,
- *   | 3 replays        |  |  | 0 older alive    |      empty where it is dead, dashed where it is no memory
+ *   | 3 replays        |  |  | ## 2 older       |      empty where it is dead, dashed where it is no memory; marks are older
  *   +------------------+  |  +------------------+
  *                         |  +- 2 decode(8) ----+
  *                         +--| ...              |
@@ -25,12 +25,14 @@ enum {
   MARGIN = 24,
   TOP = 70,
   BOX_WIDTH = 236,
-  BOX_HEIGHT = 76,
+  BOX_HEIGHT = 88,
   COLUMN = BOX_WIDTH + 50,
   ROW = BOX_HEIGHT + 16,
   CELL_WIDTH = 48,
   CELL_HEIGHT = 18,
-  CELLS = 4, /* that a box shows; the rest is counted */
+  CELLS = 4,  /* that a box shows; the rest is counted */
+  MARKS = 20, /* of older outputs */
+  MARK = 8,
   LEGEND = 46,
   TITLE_CHARACTERS = 32,
 };
@@ -68,6 +70,7 @@ lade_status trees_picture_lay(trees_picture *p) {
 void trees_picture_destroy(trees_picture *p) {
   free(p->nodes);
   free(p->outputs);
+  free(p->older);
 }
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
@@ -142,6 +145,22 @@ static void cells_draw(ladei_svg *out, const trees_picture *p, const trees_pictu
   text_draw(out, x, y + 13, "small", more, 0);
 }
 
+/* A mark for each output of the ancestors, oldest first. */
+static void older_draw(ladei_svg *out, const trees_picture *p, const trees_picture_node *node) {
+  size_t count = node->older_alive + node->older_dead;
+  double x = node_x(node) + 8, y = node_y(node) + 51;
+  char title[96];
+  for (size_t i = 0; i < count && i < MARKS; i++, x += MARK + 2) {
+    const trees_picture_older *older = &p->older[node->first_older + i];
+    snprintf(title, sizeof title, "of %" PRId64 ": %" PRIu64 " bytes, %s", older->node, p->outputs[older->output].bytes,
+             older->alive ? "alive" : "dead");
+    ladei_svg_rect(out, x, y, MARK, MARK, &(ladei_svg_look){.class = older->alive ? "alive" : "dead"}, title);
+  }
+  if (count <= MARKS) return;
+  snprintf(title, sizeof title, "+%zu", count - MARKS);
+  text_draw(out, x, y + MARK, "small", title, 0);
+}
+
 static void node_draw(ladei_svg *out, const trees_picture *p, const trees_picture_node *node) {
   char text[128], bytes[24];
   double x = node_x(node), y = node_y(node);
@@ -149,15 +168,17 @@ static void node_draw(ladei_svg *out, const trees_picture *p, const trees_pictur
                  &(ladei_svg_look){.class = node->in_path ? "path" : "node", .radius = 4}, node->title);
   text_draw(out, x + 8, y + 17, "name", node->title, TITLE_CHARACTERS);
   cells_draw(out, p, node);
+  older_draw(out, p, node);
   snprintf(text, sizeof text, "%" PRIu64 " replays; older: %zu alive (%s), %zu dead", node->replays, node->older_alive,
            bytes_text(node->older_alive_bytes, bytes), node->older_dead);
-  text_draw(out, x + 8, y + 64, "small", text, 0);
+  text_draw(out, x + 8, y + 76, "small", text, 0);
 }
 
 static void legend_draw(ladei_svg *out, double y) {
   static const struct {
     const char *class, *text;
-  } rows[] = {{"alive", "alive behind it"}, {"dead", "dead"}, {"none", "no memory"}, {"path", "of the path"}};
+  } rows[] = {
+      {"alive", "alive behind it"}, {"dead", "dead"}, {"none", "no memory"}, {"path", "of the path, as it is now"}};
   double x = MARGIN;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++, x += 130) {
     ladei_svg_rect(out, x, y, 14, 12, &(ladei_svg_look){.class = rows[i].class, .radius = 2}, NULL);

@@ -19,8 +19,15 @@ typedef struct trees_picture_output {
   char kind[12];
   uint64_t bytes;   /* 0 of numbers */
   uint64_t address; /* 0: none */
-  bool alive;       /* behind the recording */
+  bool alive;       /* behind the recording; of a path's node: now */
 } trees_picture_output;
+
+/* An output of an ancestor, as a recording leaves it. */
+typedef struct trees_picture_older {
+  size_t output; /* in the picture's outputs */
+  int64_t node;
+  bool alive;
+} trees_picture_older;
 
 typedef struct trees_picture_node {
   int64_t id;
@@ -32,6 +39,7 @@ typedef struct trees_picture_node {
   size_t first_output, output_count; /* in the picture's outputs */
   uint64_t older_alive_bytes;        /* of ancestors' outputs, behind it */
   size_t older_alive, older_dead;
+  size_t first_older; /* in the picture's; as many as the two together */
   bool in_path;
   double row; /* its place from the top, in rows */
 } trees_picture_node;
@@ -41,6 +49,8 @@ typedef struct trees_picture {
   size_t node_count;
   trees_picture_output *outputs;
   size_t output_count;
+  trees_picture_older *older;
+  size_t older_count;
   size_t depth; /* of the deepest node, and one */
   double rows;
   char state[16];

@@ -89,6 +89,11 @@ run 0 trees "$dir/dump.json" --plot "$dir/plot.svg"
 picture "0 prefill(1,2)" "2 <decode>()" "3 decode(4)" "3.0M" "0 replays; older: 1 alive (2.0K), 0 dead"
 says 'state EXECUTION, 3 recordings, 2097152 bytes reserved' out
 says '  2 <decode>(), 0 replays; new 1.0K (dead)' out
+grep -q '<title>of 0: 2048 bytes, alive</title>' "$dir/plot.svg" || fail "no mark of an older output"
+printf '{"nodes":[{"id":0,"outputs":[{"kind":"new","bytes":8}],"after":[[0,0]]}],"path":[{"id":0,"outputs":[{"alive":false}]}]}' \
+  >"$dir/now.json"
+run 0 trees "$dir/now.json"
+says '0 () *, 0 replays; new 8 (dead)' out
 run 2 trees --json "$dir/dump.json"
 for wrong in '{' '{}' '{"nodes":[{}]}' '{"nodes":[{"id":1},{"id":0}]}' '{"nodes":[{"id":0,"outputs":[1]}]}' \
   '{"nodes":[{"id":0,"after":[[0]]}]}'; do
