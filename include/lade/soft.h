@@ -13,7 +13,8 @@
  * order covers, copies from unpinned memory, use of destroyed streams and events. Copies and fills over the end
  * of a registration are refused, as the driver refuses them. Reuse is judged when work is queued, by what orders it, so
  * that a race is found however well it went; a wait or a successful query orders all that the program does later, in any
- * thread, and so does a host function. Accesses within one graph count as one.
+ * thread, and so does a host function. A launch of a graph counts as one access to all that its nodes touch; races between
+ * the nodes of one graph are looked for when its capture ends.
  *
  *   lade_soft_device device = {.numa_node = 1, .link_bytes_per_s = 25000000000, .copy_launch_ns = 3000};
  *   lade_soft_options soft;

@@ -13,7 +13,8 @@
  * I2  An access that the program knows to have ended (observed) can be in no race and is dropped when met; each access
  *     also sweeps two segments, so that what stays is about what is in flight.
  * I3  Without memory for a record an access is not tracked: reports may be missed, none is made up.
- * I4  A launch of a graph has one number on its stream, so accesses within one graph are not held against each other.
+ * I4  A launch of a graph has one number on its stream, so accesses within one graph are not held against each other here:
+ *     submit/races.c does, when its capture ends.
  * An access costs the logarithm of the number of segments, plus the segments that it covers.
  * Locks: rt->lock.
  */

@@ -317,6 +317,7 @@ typedef struct soft_graph_node {
   soft_work work;
   uint32_t *dependencies; /* owned */
   uint32_t dependency_count;
+  uint32_t stream; /* index of the stream that captured it */
 } soft_graph_node;
 
 typedef struct soft_graph {

@@ -25,6 +25,7 @@
 #include "runtime/soft/state/findings.h"
 #include "runtime/soft/state/lock.h"
 #include "runtime/soft/state/streams.h"
+#include "runtime/soft/submit/races.h"
 
 /* ---- small lists ------------------------------------------------------------------------------------------------- */
 
@@ -217,6 +218,7 @@ lade_status ladei_soft_capture_finish(soft_runtime *rt, soft_stream *stream, lad
   bool valid = capture->valid, joined = valid && capture_is_joined(capture);
   soft_graph *graph = capture_close(rt, capture);
   if (joined) {
+    ladei_soft_graph_races(rt, graph);
     *out_graph = ladei_soft_graph_handle(rt, graph);
     return LADE_OK;
   }
@@ -260,7 +262,7 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
   if (stream->frontier_count != 0)
     memcpy(dependencies, stream->frontier, stream->frontier_count * sizeof *dependencies);
   for (uint32_t i = 0; i < stream->frontier_count; i++) assert(stream->frontier[i] < graph->count); /* I1 */
-  *node = (soft_graph_node){*work, dependencies, stream->frontier_count};
+  *node = (soft_graph_node){*work, dependencies, stream->frontier_count, stream->index};
   soft_piece *pieces = ladei_soft_work_pieces(&node->work);
   for (uint32_t i = 0; i < node->work.piece_count; i++) {
     pieces[i].dst_tracked = pieces[i].dst_range != NULL;

@@ -379,3 +379,88 @@ LADE_TEST_P(StaleHandles, AreFoundUntilRecycled, soft_fixture_clocks, clock) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, s.f.ops->event_query(s.f.self, NULL));
   soft_fixture_close(&s.f);
 }
+
+static void nothing(const void *arguments) { (void)arguments; }
+
+/* ---- within one graph -------------------------------------------------------------------------------------------- */
+
+static void fill(scene *s, const ladei_stream *stream, size_t at, size_t bytes) {
+  LADE_EXPECT_OK(s->f.ops->fill(s->f.self, s->device + at, 1, bytes, stream));
+}
+
+static void fork_to(scene *s, const ladei_stream *from, const ladei_stream *to) {
+  record(s, from);
+  wait_event(s, to);
+}
+
+/* Ends the capture of stream a, which stream b has joined. The graph is one all the same. */
+static void expect_graph_races(scene *s, uint64_t count) {
+  ladei_graph graph = NULL;
+  fork_to(s, &s->b, &s->a);
+  LADE_EXPECT_OK(s->f.ops->capture_end(s->f.self, &s->a, &graph));
+  LADE_EXPECT_EQ_UINT(soft_fixture_report(&s->f).unordered_reuse, count);
+  if (count != 0) LADE_EXPECT_CONTAINS_STR(ladei_soft_last_finding(s->f.self), "in a graph, the");
+  LADE_EXPECT_OK(s->f.ops->graph_destroy(s->f.self, graph));
+  soft_fixture_close(&s->f);
+}
+
+static scene scene_fork(void) {
+  scene s = scene_open("sim");
+  LADE_EXPECT_OK(s.f.ops->capture_begin(s.f.self, &s.a, LADEI_CAPTURE_GLOBAL));
+  fill(&s, &s.a, 0, 4 * BYTES);
+  fork_to(&s, &s.a, &s.b);
+  return s;
+}
+
+LADE_TEST(GraphRaces, BranchesThatWriteOneByteAreFoundOnce) {
+  scene s = scene_fork();
+  fill(&s, &s.a, 0, BYTES);
+  fill(&s, &s.b, BYTES - 1, BYTES);
+  fill(&s, &s.b, 0, BYTES); /* another race of the same graph */
+  expect_graph_races(&s, 1);
+}
+
+LADE_TEST(GraphRaces, ABranchThatReadsWhatTheOtherWritesIsFound) {
+  scene s = scene_fork();
+  fill(&s, &s.b, 0, BYTES);
+  d2h(&s, &s.a, 0, 0, BYTES);
+  expect_graph_races(&s, 1);
+}
+
+/* The second range of a kernel, behind the first one of another. */
+LADE_TEST(GraphRaces, EveryRangeOfAKernelCounts) {
+  for (size_t apart = 0; apart < 2; apart++) {
+    scene s = scene_fork();
+    const lade_soft_range ranges[] = {{s.device, BYTES, LADE_SOFT_READ, 0},
+                                      {s.device + (1 + apart) * BYTES, BYTES, LADE_SOFT_WRITE, 0}};
+    LADE_EXPECT_OK(s.f.ops->kernel(s.f.self, &s.b, nothing, NULL, 0, ranges, 2));
+    d2h(&s, &s.a, 0, BYTES, BYTES);
+    expect_graph_races(&s, apart ? 0 : 1);
+  }
+}
+
+LADE_TEST(GraphRaces, OrderedAndReadingBranchesAreNone) {
+  scene s = scene_fork();
+  fill(&s, &s.a, 0, BYTES); /* side by side, apart from each other */
+  fill(&s, &s.b, BYTES, BYTES);
+  d2h(&s, &s.a, 0, 2 * BYTES, BYTES); /* both read */
+  d2h(&s, &s.b, BYTES, 2 * BYTES, BYTES);
+  fork_to(&s, &s.a, &s.b);
+  fill(&s, &s.b, 0, BYTES); /* after a's write, by the event */
+  expect_graph_races(&s, 0);
+}
+
+/* An order that goes through a third stream. */
+LADE_TEST(GraphRaces, OrderIsTransitive) {
+  for (int ordered = 0; ordered < 2; ordered++) {
+    scene s = scene_fork();
+    ladei_stream c = soft_fixture_stream(&s.f, 0);
+    fork_to(&s, &s.a, &c);
+    fill(&s, &s.a, 0, BYTES);
+    if (ordered) fork_to(&s, &s.a, &c);
+    fill(&s, &c, 2 * BYTES, BYTES);
+    fork_to(&s, &c, &s.b);
+    fill(&s, &s.b, 0, BYTES);
+    expect_graph_races(&s, ordered ? 0 : 1);
+  }
+}
