@@ -184,7 +184,7 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
 }
 
 static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
-                               ladei_pinned_block **out) {
+                               void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
                        bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
@@ -207,7 +207,7 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinne
     ladei_pinned_block_hand_out(block, bytes);
   }
   alloc_count(pool, request.cache, block, bytes);
-  *out = block;
+  *out = (void *)ladei_pinned_block_address(block);
   rest_put(pool, request.cache, rest);
   return LADE_OK;
 }
@@ -222,15 +222,20 @@ static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *histo
   ladei_pinned_history_event(history, LADE_DEVICE_OOM, left, rounded);
 }
 
+/* Size of a block of the caller's, by its address: what is handed out without a history need not tell. */
+static size_t handed_out_bytes(lade_pinned_pool *pool, const void *pointer) {
+  const ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
+  return found.block == NULL ? 0 : ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
+}
+
 static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
                                                             size_t bytes, ladei_pinned_node *node, const char *call,
-                                                            ladei_pinned_block **out) {
+                                                            void **out) {
   ladei_pinned_history_call own;
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
   lade_status status = block_alloc(pool, bytes, node, call, out);
   if (status == LADE_OK)
-    ladei_pinned_history_alloc(&own, ladei_pinned_block_address(*out), bytes,
-                               pool->policy->block_bytes(pool, *out, ladei_pinned_block_word(*out)));
+    ladei_pinned_history_alloc(&own, (uintptr_t)*out, bytes, handed_out_bytes(pool, *out));
   else if (bytes <= LADEI_PINNED_MAX_BYTES && (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY))
     oom_record(pool, history, bytes);
   ladei_pinned_history_end(&own);
@@ -241,15 +246,12 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned
                               void **out) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
-  ladei_pinned_block *block;
-  lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, &block)
-                                       : alloc_recorded(history, pool, bytes, node, call, &block);
-  if (status == LADE_OK) {
-    *out = (void *)ladei_pinned_block_address(block);
+  lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, out)
+                                       : alloc_recorded(history, pool, bytes, node, call, out);
+  if (status == LADE_OK)
     LADEI_PROBE2(pinned_alloc, *out, bytes);
-  } else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
+  else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY)
     LADEI_PROBE1(pinned_oom, bytes);
-  }
   ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_ALLOC);
   return status;
 }
