@@ -96,7 +96,7 @@ static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead
 
 /*
  * Note [Chunks ahead]. A chunk that serves again is the oldest, so it is in no near cache, or in another processor's. Its lines are
- * asked for while the events before them are written. The end of a chunk is passed, which a prefetch may.
+ * asked for while the events before them are written. Not those behind its end: another thread may be writing there.
  */
 enum { PREFETCH_BYTES = 6 * 64 };
 static void chunk_prefetch(const ladei_pinned_history_chunk *chunk) {
@@ -175,8 +175,11 @@ event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, c
     return;
   }
   ladei_history_event *place = &chunk->events[chunk->count++];
-  __builtin_prefetch((char *)place + PREFETCH_BYTES, 1);
-  __builtin_prefetch((char *)place + PREFETCH_BYTES + 64, 1);
+  const char *ahead = (const char *)place + PREFETCH_BYTES;
+  if (ahead < (const char *)(chunk + 1)) {
+    __builtin_prefetch(ahead, 1);
+    __builtin_prefetch(ahead + 64, 1);
+  }
   place->order = event->order;
   place->ticks = event->ticks;
   place->address = event->address;
