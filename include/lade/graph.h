@@ -386,7 +386,7 @@ LADE_API lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buf
  * lade_graph_buffer_get(). */
 LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer buffer);
 
-/** Take a count back. Work queued so far on the stream of the run that made it may still use the memory, as any work noted with
+/** Take a count back. Work that still uses the memory is queued on the stream of the run made last, or of a stream noted with
  * lade_graph_buffer_record_stream(). Beside a run, and in a body, it takes effect behind it. As lade_graph_buffer_get(). */
 LADE_API lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer);
 
