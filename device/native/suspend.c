@@ -191,10 +191,10 @@ static lade_status bytes_move(lade_device_allocator *allocator, ladei_device_sus
 
 /* ---- Marks ------------------------------------------------------------------------------------------------------- */
 
-typedef void (*block_visit)(lade_device_allocator *allocator, ladei_device_block *block);
+typedef bool (*block_visit)(lade_device_allocator *allocator, ladei_device_block *block);
 
-/* Every block of the pool that is no hole. Lock held. */
-static void blocks_each(lade_device_allocator *allocator, const ladei_device_private_pool *pool, block_visit visit) {
+/* Every block of the pool that is no hole, until one is refused. Lock held. */
+static bool blocks_each(lade_device_allocator *allocator, const ladei_device_private_pool *pool, block_visit visit) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
@@ -203,23 +203,28 @@ static void blocks_each(lade_device_allocator *allocator, const ladei_device_pri
     ladei_device_block *next;
     for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL; block = next) {
       next = block->next;
-      if (block->state != LADEI_DEVICE_HEAP_HOLE) visit(allocator, block);
+      if (block->state != LADEI_DEVICE_HEAP_HOLE && !visit(allocator, block)) return false;
     }
   }
+  return true;
 }
 
-/* Z1 */
-static void block_suspend(lade_device_allocator *allocator, ladei_device_block *block) {
+/* Z1. A thread that frees a block claims it without the lock (T1 in thread_caches.h); so does this: false, where that came first. */
+static bool block_suspend(lade_device_allocator *allocator, ladei_device_block *block) {
   if (block->state == LADEI_DEVICE_HEAP_FREE)
     ladei_device_block_remove(block);
-  else
+  else if (ladei_device_block_claim(block))
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+  else
+    return false;
   ladei_device_heap_reserved_lower(&allocator->heap, block->segment->pool, block->size);
   block->mapped = false;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_SUSPENDED);
+  return true;
 }
 
-static void block_resume(lade_device_allocator *allocator, ladei_device_block *block) {
+static bool block_resume(lade_device_allocator *allocator, ladei_device_block *block) {
+  if (block->state != LADEI_DEVICE_HEAP_SUSPENDED) return true; /* never was: the marking was given up before it */
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   block->mapped = true;
   ladei_device_heap_reserved_raise(&allocator->heap, block->segment->pool, block->size);
@@ -227,20 +232,25 @@ static void block_resume(lade_device_allocator *allocator, ladei_device_block *b
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   else
     ladei_device_block_insert(&allocator->heap, block); /* it had no free neighbour (I3 in heap.h) */
+  return true;
 }
 
-/* Marks the pool's blocks; memory leaves from now on. */
-static void pool_mark(lade_device_allocator *allocator, ladei_device_private_pool *pool,
+/* Marks the pool's blocks; memory leaves from now on. False, nothing changed, where another thread is freeing one. */
+static bool pool_mark(lade_device_allocator *allocator, ladei_device_private_pool *pool,
                       ladei_device_suspension *suspension) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_recent_forget_all(&allocator->heap);
-  blocks_each(allocator, pool, block_suspend);
+  if (!blocks_each(allocator, pool, block_suspend)) {
+    (void)blocks_each(allocator, pool, block_resume);
+    return false;
+  }
   pool->suspension = suspension;
   pool->visitors++;
   allocator->growing_bytes += suspension->bytes; /* Z2 */
   allocator->returns_in_flight++;
   allocator->unmappings++;
   atomic_fetch_add_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
+  return true;
 }
 
 /* The end of a move in either direction. */
@@ -258,7 +268,7 @@ static void move_end(lade_device_allocator *allocator, ladei_device_private_pool
 static ladei_device_suspension *pool_unmark(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_suspension *suspension = pool->suspension;
-  blocks_each(allocator, pool, block_resume);
+  (void)blocks_each(allocator, pool, block_resume);
   pool->suspension = NULL;
   atomic_fetch_sub_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
   return suspension;
@@ -382,7 +392,7 @@ static lade_status options_check(const lade_device_suspend_options *options) {
 
 /* ---- Suspending -------------------------------------------------------------------------------------------------- */
 
-/* A suspension with all that it needs of records, and the pool marked. LADE_NOT_READY: a freed block is still in use. */
+/* A suspension with all that it needs of records, and the pool marked. LADE_NOT_READY: a freed block is still in use, or on its way. */
 static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                  const lade_device_suspend_options *options, ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -405,7 +415,10 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   suspension->discards = (options->flags & LADE_DEVICE_SUSPEND_DISCARD) != 0;
   suspension->memory = options->memory;
   pieces_fill(allocator, pool, suspension);
-  pool_mark(allocator, pool, suspension);
+  if (!pool_mark(allocator, pool, suspension)) {
+    free(suspension);
+    return LADE_NOT_READY;
+  }
   *out = pool;
   return LADE_OK;
 }
@@ -488,7 +501,7 @@ lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, l
     status = suspend_begin_alone(allocator, id, options, &pool);
     if (status == LADE_NOT_READY)
       status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, suspend_call, id,
-                                       "graphs or other streams still use a freed block of it");
+                                       "graphs, other streams or a free under way still use a freed block of it");
   }
   if (status == LADE_OK) status = suspend_move(allocator, pool, &bytes);
   if (status == LADE_OK && out_bytes != NULL) *out_bytes = bytes;

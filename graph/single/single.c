@@ -542,7 +542,10 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
 
 /* From the success on the native graph is the graph's, if it is not borrowed. */
 static void native_own(const lade_graph *graph, graph_candidate *candidate) {
-  if ((graph->options.flags & LADE_GRAPH_BORROW_NATIVE) == 0) candidate->version->native = candidate->native;
+  if ((graph->options.flags & LADE_GRAPH_BORROW_NATIVE) == 0)
+    candidate->version->native = candidate->native;
+  else
+    candidate->version->lent = true; /* the program may make executable graphs of it as long as it lives */
 }
 
 static lade_status adopt_now(lade_device_allocator *allocator, const char *call, lade_device_pool_id pool,
@@ -601,7 +604,7 @@ static void version_commit(lade_graph *graph, graph_version *version) {
   graph_version *former = graph->current;
   if (version->exec == NULL) { /* updated in place */
     version->exec = former->exec;
-    version->lent = former->lent;
+    version->lent = version->lent || former->lent;
     former->exec = NULL;
     graph->counts.updates++;
   } else {
@@ -800,9 +803,7 @@ lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
 
 static lade_status destroy_now(lade_graph *graph, bool wait) {
   if (wait) LADEI_TRY(last_finish(graph));
-  bool borrowed = (graph->options.flags & LADE_GRAPH_BORROW_NATIVE) != 0;
   if (graph->current != NULL) { /* one more that is spent */
-    graph->current->lent = graph->current->lent || borrowed;
     graph->current->next = graph->spent;
     graph->spent = graph->current;
     graph->current = NULL;

@@ -155,6 +155,16 @@ LADE_TEST_P(SuspendedPool, ComesBackAtItsAddressesWithItsBytes, SUPPORT_RUNTIMES
   scene_close(&s);
 }
 
+LADE_TEST_P(SuspendedPool, ComesBackWithThreadCaches, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open_flags(&s, name, 0, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_THREAD_CACHES)) return;
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_free(s.f.allocator, s.blocks[0]));
+  LADE_ASSERT_OK(resume(&s));
+  expect_bytes(&s);
+  scene_close(&s);
+}
+
 LADE_TEST_P(SuspendedPool, IsBusy, SUPPORT_RUNTIMES, name) {
   scene s;
   void *block = NULL;

@@ -602,6 +602,20 @@ LADE_TEST_P(SingleGraph, BorrowedGraphsKeepThePoolAsLongAsTheyLive, SUPPORT_RUNT
   expect_no_users(&f);
   LADE_EXPECT_EQ_UINT(pool_info(&f, pool).use_count, 1);
 
+  /* Likewise across an update: each native graph for itself. */
+  native = native_make(&f, &w);
+  ladei_graph second = native_make(&f, &w);
+  bool in_place = false;
+  LADE_ASSERT_OK(lade_graph_adopt(f.allocator, pool, native, &options, &graph));
+  LADE_EXPECT_OK(lade_graph_update_native(graph, pool, second, &in_place));
+  LADE_EXPECT(in_place);
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[0]));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_EQ_UINT(pool_info(&f, pool).use_count, 3);
+  LADE_EXPECT_OK(f.runtime->ops->graph_destroy(f.runtime->self, native));
+  LADE_EXPECT_OK(f.runtime->ops->graph_destroy(f.runtime->self, second));
+  expect_no_users(&f);
+
   native = native_make(&f, &w); /* the program's goes first */
   LADE_ASSERT_OK(lade_graph_adopt(f.allocator, pool, native, &options, &graph));
   LADE_EXPECT_OK(lade_graph_native(graph, &lent, NULL));
