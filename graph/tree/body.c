@@ -107,7 +107,15 @@ static lade_device_allocator *memory_of(const lade_graph_context *context) {
   return context->stage == LADE_GRAPH_STAGE_EAGER ? tree->outside : tree->allocator;
 }
 
+/* Freed by the body, with lade_device_free(). */
+static void local_lose(lade_graph_context *context, ladei_tree_local *local) {
+  local->freed = true;
+  context->alone_bytes -= context->stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
+}
+
 static void local_add(lade_graph_context *context, uint64_t address, uint64_t bytes, bool adopted) {
+  ladei_tree_local *former = local_find(context, address);
+  if (former != NULL) local_lose(context, former); /* its block would not be handed out again else */
   uint32_t index = (uint32_t)context->local_count++;
   context->locals[index] = (ladei_tree_local){.address = address, .bytes = bytes, .adopted = adopted};
   table_put(context, index);
@@ -116,8 +124,7 @@ static void local_add(lade_graph_context *context, uint64_t address, uint64_t by
 
 static void local_free(lade_graph_context *context, ladei_tree_local *local) {
   (void)lade_device_free(memory_of(context), (void *)(uintptr_t)local->address);
-  local->freed = true;
-  context->alone_bytes -= context->stage == LADE_GRAPH_STAGE_EAGER ? 0 : block_bytes(local->bytes);
+  local_lose(context, local);
 }
 
 void ladei_tree_context_free_locals(lade_graph_context *context) {
@@ -386,12 +393,22 @@ static lade_status callback_failed(const lade_graph_context *context, const char
                      which, context->run->function->name, lade_status_name(status), inner.text);
 }
 
+static lade_status freed_wrongly(const lade_graph_context *context, uint64_t address) {
+  return ladei_error(LADE_ERR_CALLBACK, 0,
+                     "lade_graph_tree_run: the body of function %s freed %p, which is not its own or an output",
+                     context->run->function->name, (void *)(uintptr_t)address);
+}
+
 static lade_status outputs_check(const lade_graph_context *context) {
   const lade_graph_function *function = context->run->function;
-  for (uint32_t i = 0; i < function->output_count; i++)
-    if (context->run->tree->outs[i].named == LADEI_TREE_NAMED_NOT)
+  for (uint32_t i = 0; i < function->output_count; i++) {
+    const ladei_tree_out *out = &context->run->tree->outs[i];
+    if (out->named == LADEI_TREE_NAMED_NOT)
       return ladei_error(LADE_ERR_CALLBACK, 0, "lade_graph_tree_run: the body of function %s did not name output %u",
                          function->name, i);
+    if (out->named == LADEI_TREE_NAMED_LOCAL && context->locals[out->index].freed)
+      return freed_wrongly(context, context->locals[out->index].address);
+  }
   return LADE_OK;
 }
 
@@ -420,17 +437,21 @@ static int address_compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Starts of the blocks that are known (B1), ascending. */
+/* Starts of the blocks that are known (B1), ascending. Several rows may have a storage; what is there twice besides has been
+ * freed by the body, and handed out again to it. */
 static size_t known_list(const lade_graph_context *context, uint64_t *list) {
   const ladei_tree_path *path = &context->run->tree->core.path;
-  size_t count = 0;
+  size_t rows = 0, count = 0;
+  for (size_t i = 0; i < path->row_count; i++)
+    if (path->rows[i] != NULL && path->rows[i]->has_block && !path->rows[i]->outside)
+      list[rows++] = path->rows[i]->address;
+  if (rows > 0) qsort(list, rows, sizeof *list, address_compare);
+  for (size_t i = 0; i < rows; i++)
+    if (count == 0 || list[i] != list[count - 1]) list[count++] = list[i];
   for (size_t i = 0; i < context->local_count; i++)
     if (!context->locals[i].freed) list[count++] = context->locals[i].address;
   for (size_t i = 0; i < context->run->call.count; i++)
     if (context->inputs[i].block != 0) list[count++] = context->inputs[i].block;
-  for (size_t i = 0; i < path->row_count; i++)
-    if (path->rows[i] != NULL && path->rows[i]->has_block && !path->rows[i]->outside)
-      list[count++] = path->rows[i]->address;
   if (count > 0) qsort(list, count, sizeof *list, address_compare);
   return count;
 }
@@ -448,24 +469,26 @@ static void leftover_free(lade_graph_context *context, const lade_device_range *
   ladei_tree_block_free(context->run->tree, (uint64_t)(uintptr_t)block->address);
 }
 
-/* A local that is not handed out any more: the body freed it by itself. */
-static lade_status local_gone(lade_graph_context *context, uint64_t address) {
-  ladei_tree_local *local = local_find(context, address);
-  if (local != NULL && !local->is_output) {
-    local->freed = true;
-    context->alone_bytes -= block_bytes(local->bytes);
-    return LADE_OK;
-  }
-  if (local != NULL) local->freed = true;
+/* A block that was an input's copy or a storage's is not any more. */
+static lade_status block_gone(lade_graph_context *context, uint64_t address) {
   for (size_t i = 0; i < context->run->call.count; i++)
     if (context->inputs[i].block == address) context->inputs[i].block = 0;
   ladei_tree_path *path = &context->run->tree->core.path;
   for (size_t i = 0; i < path->row_count; i++)
     if (path->rows[i] != NULL && path->rows[i]->address == address && !path->rows[i]->outside)
       path->rows[i]->has_block = false;
-  return ladei_error(LADE_ERR_CALLBACK, 0,
-                     "lade_graph_tree_run: the body of function %s freed %p, which is not its own or an output",
-                     context->run->function->name, (void *)(uintptr_t)address);
+  return freed_wrongly(context, address);
+}
+
+/* A local that is not handed out any more: the body freed it by itself. */
+static lade_status local_gone(lade_graph_context *context, uint64_t address) {
+  ladei_tree_local *local = local_find(context, address);
+  if (local != NULL && !local->is_output) {
+    local_lose(context, local);
+    return LADE_OK;
+  }
+  if (local != NULL) local->freed = true;
+  return block_gone(context, address);
 }
 
 lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
@@ -484,7 +507,8 @@ lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
   while (i < count || j < blocks.count) {
     uint64_t block = j < blocks.count ? (uint64_t)(uintptr_t)blocks.list[j].address : UINT64_MAX;
     if (i > 0 && i < count && known[i] == known[i - 1]) {
-      i++; /* several rows may have a storage */
+      lade_status gone = block_gone(context, known[i++]);
+      if (status == LADE_OK) status = gone;
     } else if (i < count && known[i] == block) {
       i++;
       j++;

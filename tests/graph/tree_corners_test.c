@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What meets a tree from outside: memory that bodies free by themselves. */
+#include "tests/graph/fixture.h"
+#include "tests/shim/lade_test.h"
+
+#define MAKER(value)                                                                                                   \
+  { {{GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, (value)}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0 }
+
+/* ---- Memory that a body frees by itself -------------------------------------------------------------------------- */
+
+static lade_status fill(graph_fixture *f, lade_graph_context *context, void *address, unsigned char byte) {
+  return lade_fill_async(f->runtime, address, byte, MIB, lade_graph_context_stream(context));
+}
+
+static lade_status frees_and_allocates(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  void *first = NULL, *second = NULL;
+  LADE_EXPECT_OK(lade_graph_alloc(context, MIB, &first));
+  LADE_EXPECT_OK(lade_device_free(f->allocator, first));
+  LADE_EXPECT_OK(lade_graph_alloc(context, MIB, &second));
+  LADE_EXPECT_EQ_PTR(first, second);
+  LADE_EXPECT_OK(fill(f, context, second, (unsigned char)a));
+  return lade_graph_output_memory(context, 0, second, MIB);
+}
+
+LADE_TEST(GraphCorner, BodyFreesByItselfAndGetsTheBlockAgain) {
+  graph_fixture f;
+  graph_script script = {{{GRAPH_CALL, 7, 0}}, frees_and_allocates, NULL, 0};
+  lade_graph_value out;
+  static const lade_graph_did dids[] = {LADE_GRAPH_DID_WARMUP, LADE_GRAPH_DID_RECORD, LADE_GRAPH_DID_REPLAY};
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 1);
+  for (size_t i = 0; i < 3; i++) {
+    graph_fixture_step(&f);
+    graph_fixture_run(&f, function, NULL, 0, &out, dids[i]);
+    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+    graph_fixture_expect(&f, &out, 7);
+    graph_fixture_release(&f, out);
+  }
+  graph_fixture_close(&f);
+}
+
+/* Named first, freed and had again then: of the two one is not its own. */
+static lade_status frees_an_output(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  void *first = NULL, *second = NULL;
+  (void)a;
+  LADE_EXPECT_OK(lade_graph_alloc(context, MIB, &first));
+  LADE_EXPECT_OK(lade_graph_output_memory(context, 0, first, MIB));
+  LADE_EXPECT_OK(lade_device_free(f->allocator, first));
+  LADE_EXPECT_OK(lade_graph_alloc(context, MIB, &second));
+  LADE_EXPECT_EQ_PTR(first, second);
+  return LADE_OK;
+}
+
+LADE_TEST(GraphCorner, BodyFreesAnOutputAndGetsTheBlockAgain) {
+  graph_fixture f;
+  graph_script script = {{{GRAPH_CALL, 0, 0}}, frees_an_output, NULL, 0};
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, function, NULL, 0, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  graph_fixture_close(&f);
+}
+
+/* The copy of its input, in a recording; the block is an output then. */
+static lade_status frees_its_input(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  lade_graph_value in;
+  void *block = NULL;
+  (void)a;
+  LADE_EXPECT_OK(lade_graph_input_get(context, 0, &in));
+  bool wrong = lade_graph_context_stage(context) == LADE_GRAPH_STAGE_RECORD;
+  if (wrong) LADE_EXPECT_OK(lade_device_free(f->allocator, in.address));
+  LADE_EXPECT_OK(lade_graph_alloc(context, in.bytes, &block));
+  if (wrong) LADE_EXPECT_EQ_PTR(in.address, block);
+  lade_status status = lade_graph_input_drop(context, 0);
+  return status == LADE_OK ? lade_graph_output_memory(context, 0, block, in.bytes) : status;
+}
+
+static lade_status frees_its_input_undropped(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  lade_graph_value in;
+  void *block = NULL;
+  (void)a;
+  LADE_EXPECT_OK(lade_graph_input_get(context, 0, &in));
+  if (lade_graph_context_stage(context) == LADE_GRAPH_STAGE_RECORD)
+    LADE_EXPECT_OK(lade_device_free(f->allocator, in.address));
+  LADE_EXPECT_OK(lade_graph_alloc(context, in.bytes, &block));
+  return lade_graph_output_integer(context, 0, 1);
+}
+
+static void input_freed(lade_status (*body)(graph_fixture *, lade_graph_context *, uint64_t)) {
+  graph_fixture f;
+  graph_script script = {{{GRAPH_CALL, 0, 0}}, body, NULL, 0};
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_value in = graph_fixture_memory(&f, MIB, 3);
+  lade_graph_function *function = graph_fixture_function(&f, &script, 1, NULL, 1);
+  graph_fixture_run(&f, function, &in, 1, &out, LADE_GRAPH_DID_WARMUP);
+  if (out.kind == LADE_GRAPH_BUFFER) graph_fixture_release(&f, out);
+  graph_fixture_step(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, function, &in, 1, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  graph_fixture_memory_free(&f, in);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphCorner, BodyFreesItsInputAndGetsTheBlock) { input_freed(frees_its_input); }
+LADE_TEST(GraphCorner, BodyFreesItsInputAndKeepsTheBlock) { input_freed(frees_its_input_undropped); }
+
+static void *older;
+static lade_status frees_an_older_output(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  void *block = NULL;
+  (void)a;
+  LADE_EXPECT_OK(lade_device_free(f->allocator, older));
+  LADE_EXPECT_OK(lade_graph_alloc(context, MIB, &block));
+  LADE_EXPECT_EQ_PTR(older, block);
+  return lade_graph_output_memory(context, 0, block, MIB);
+}
+
+LADE_TEST(GraphCorner, BodyFreesAnOlderOutputAndGetsTheBlock) {
+  graph_fixture f;
+  graph_script maker = MAKER(1), script = {{{GRAPH_CALL, 0, 0}}, frees_an_older_output, NULL, 0};
+  lade_graph_value made, out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *wrong = graph_fixture_function(&f, &script, 0, NULL, 1);
+  graph_fixture_run(&f, make, NULL, 0, &made, LADE_GRAPH_DID_WARMUP);
+  older = made.address;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, wrong, NULL, 0, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  LADE_EXPECT(!graph_fixture_valid(&f, made)); /* the body freed it */
+  graph_fixture_close(&f);
+}
