@@ -145,6 +145,21 @@ lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, la
   return status;
 }
 
+lade_status ladei_device_private_pool_hold(lade_device_allocator *allocator, const char *call, lade_device_pool_id id) {
+  ladei_device_private_pool *pool = NULL;
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &pool);
+  if (status == LADE_OK && (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0)
+    status = ladei_device_pool_refused(call, id, "with LADE_DEVICE_POOL_USE_ON_OOM",
+                                       "a pool that lends nothing: graphs keep its memory");
+  if (status == LADE_OK) {
+    pool->use_count++;
+    if (pool->capture == 0) pool->capture = 1;
+  }
+  ladei_lock_release(&allocator->lock);
+  return status;
+}
+
 /* What is mapped of a segment of the pool. */
 static void segment_sum(const ladei_device_heap *heap, const ladei_device_heap_segment *segment,
                         lade_device_pool_info *info) {

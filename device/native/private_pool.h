@@ -11,6 +11,9 @@ ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_hea
 lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, const char *call, lade_device_pool_id id,
                                              ladei_device_private_pool **out);
 
+/* Adds a use for a graph that was not captured into the pool: from now on the pool counts as one that was (P4). No lock held. */
+lade_status ladei_device_private_pool_hold(lade_device_allocator *allocator, const char *call, lade_device_pool_id id);
+
 /* Pools that nothing uses and that have no memory any more. Lock held. */
 void ladei_device_private_pools_forget(lade_device_allocator *allocator);
 

@@ -30,6 +30,7 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/native/capture_mode.h"
+#include "device/native/private_pool.h"
 #include "device/native/suspend.h"
 #include "device/state/checks.h"
 #include "graph/single/session.h"
@@ -528,7 +529,7 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
                                graph_candidate *out) {
   if (native_graph == NULL) return ladei_error_null(call, "native_graph");
   bool has_pool = pool.first != 0 || pool.second != 0;
-  if (has_pool) LADEI_TRY(lade_device_pool_retain(graph->allocator, pool));
+  if (has_pool) LADEI_TRY(ladei_device_private_pool_hold(graph->allocator, call, pool));
   lade_status status = candidate_make(graph->allocator, call, (ladei_graph)native_graph, false, pool, out);
   if (status == LADE_OK) return LADE_OK;
   if (candidate_discard(graph->allocator, out)) {

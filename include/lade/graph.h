@@ -829,7 +829,7 @@ LADE_API lade_status lade_graph_capture_abort(lade_graph_capture_state *state);
  * Make a graph that the program built ready for launches: with nodes that no capture makes, say (conditional ones, memory, graphs
  * within graphs).
  *
- * @param pool           That the memory is from which the graph uses; in use. It gets another use, which the native graph keeps until it,
+ * @param pool           That the memory is from which the graph uses; in use, and one that lends nothing. It gets another use, which the native graph keeps until it,
  *                       all executable graphs made of it from now on and their launches are gone. {0, 0}: none; the program
  *                       keeps the memory itself.
  * @param native_graph   A CUgraph, complete. Taken on success, unless LADE_GRAPH_BORROW_NATIVE.

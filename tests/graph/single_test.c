@@ -583,6 +583,29 @@ LADE_TEST_P(SingleGraph, AdoptsGraphsOfTheProgram, SUPPORT_RUNTIMES, name) {
   device_fixture_close(&f);
 }
 
+LADE_TEST_P(SingleGraph, AdoptsNoGraphOfAPoolThatLends, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  lade_device_pool_options options;
+  lade_device_pool_id pool;
+  lade_graph *graph = NULL;
+  lade_device_pool_options_init(&options);
+  options.flags = LADE_DEVICE_POOL_USE_ON_OOM;
+  LADE_ASSERT_OK(lade_device_pool_create(f.allocator, &options, &pool));
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 3};
+  ladei_graph native = native_make(&f, &w);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_adopt(f.allocator, pool, native, NULL, &graph));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a pool that lends nothing");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
+                     lade_graph_adopt(f.allocator, (lade_device_pool_id){8, 8}, native, NULL, &graph));
+  LADE_EXPECT_EQ_PTR(graph, NULL);
+  LADE_EXPECT_EQ_UINT(pool_info(&f, pool).use_count, 1);
+  LADE_EXPECT_OK(f.runtime->ops->graph_destroy(f.runtime->self, native)); /* it is the program's still */
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
 LADE_TEST_P(SingleGraph, BorrowedGraphsKeepThePoolAsLongAsTheyLive, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!fixture_open(&f, name)) return;
