@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of graph trees, one by one: the acceptance checks of the behaviour by number, and each criterion of a match. */
+#include <string.h>
+
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -309,5 +311,149 @@ LADE_TEST(GraphRules, ReserveGivesOneSegmentTrimWhatNobodyUses) {
   LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).pool_reserved_bytes, 40 * MIB);
   graph_fixture_expect(&f, &kept, 2);
   graph_fixture_release(&f, kept);
+  graph_fixture_close(&f);
+}
+
+/* ---- Steps by themselves ----------------------------------------------------------------------------------------- */
+
+static lade_graph_value run_auto(graph_fixture *f, lade_graph_function *function) {
+  lade_graph_value out = {0};
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f->streams[0];
+  call.flags = LADE_GRAPH_CALL_AUTO;
+  LADE_EXPECT_OK(graph_fixture_call_with(f, function, &call, &out));
+  return out;
+}
+
+LADE_TEST(GraphRules, ForwardsWaitForOneBackward) { /* check 9 */
+  graph_fixture f;
+  graph_script a = MAKER(1), b = MAKER(2);
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *forward = graph_fixture_function_mode(&f, &a, 0, NULL, 1, LADE_GRAPH_FORWARD);
+  lade_graph_function *backward = graph_fixture_function_mode(&f, &b, 0, NULL, 1, LADE_GRAPH_BACKWARD);
+  for (int round = 0; round < 4; round++) {
+    lade_graph_value first = run_auto(&f, forward), second = run_auto(&f, forward);
+    LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_NOT);
+    LADE_EXPECT(graph_fixture_valid(&f, first));
+    lade_graph_value gradient = run_auto(&f, backward);
+    LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_NOT);
+    graph_fixture_expect(&f, &first, 1);
+    graph_fixture_expect(&f, &second, 1);
+    graph_fixture_expect(&f, &gradient, 2);
+    lade_graph_value next = run_auto(&f, forward); /* the backward call is done: a new step */
+    LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_BOUNDARY);
+    LADE_EXPECT_EQ_SIZE(f.last.record.lost_count, 3);
+    LADE_EXPECT(!graph_fixture_valid(&f, first));
+    LADE_EXPECT_OK(lade_graph_tree_backward_done(f.tree));
+    graph_fixture_release(&f, next);
+  }
+  graph_fixture_close(&f);
+}
+
+/* ---- Functions that go ------------------------------------------------------------------------------------------- */
+
+LADE_TEST(GraphRules, AFunctionGoesWithWhatFollowsIt) {
+  graph_fixture f;
+  graph_script a = MAKER(1), b = MAKER(2);
+  lade_graph_value out, second, third;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fb = graph_fixture_function(&f, &b, 0, NULL, 1);
+  warm(&f, fa, NULL, 0);
+  warm(&f, fb, NULL, 0);
+  for (int round = 0; round < 2; round++) { /* a, b, b; and b as a root */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+    LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &second));
+    LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &third));
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &out));
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 4);
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+  LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &second));
+  LADE_EXPECT_EQ_UINT(f.last.record.did, LADE_GRAPH_DID_REPLAY);
+  LADE_EXPECT_OK(lade_graph_tree_function_remove(f.tree, fa));
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 1);       /* b as a root */
+  LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &third)); /* behind the path's nodes, which are in no list */
+  LADE_EXPECT_EQ_UINT(f.last.record.did, LADE_GRAPH_DID_RECORD);
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_expect(&f, &second, 2);
+  graph_fixture_expect(&f, &third, 2);
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 2);
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &out)); /* with the path goes what nobody can come to */
+  LADE_EXPECT_EQ_UINT(f.last.record.did, LADE_GRAPH_DID_REPLAY);
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).nodes, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
+/* ---- The device -------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(GraphRules, ALostDeviceLetsTheTreeGo) {
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  for (int round = 0; round < 3; round++) warm_or_record(&f, fa, 1);
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+  LADE_EXPECT_OK(lade_soft_device_lose(f.runtime, 0, 0));
+  lade_graph_value none;
+  graph_fixture_step(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, graph_fixture_call(&f, fa, NULL, 0, &none));
+  if (graph_fixture_valid(&f, out)) LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
+  LADE_EXPECT_OK(lade_graph_tree_destroy(f.tree, true));
+  for (size_t i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_destroy(f.runtime, f.streams[i]));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_OK(lade_runtime_close(f.runtime));
+}
+
+typedef struct dump_target {
+  char *text;
+  size_t room;
+  size_t *used;
+} dump_target;
+
+static lade_status dump_append(void *user, const void *data, size_t bytes) {
+  const dump_target *target = user;
+  if (bytes >= target->room - *target->used) return LADE_ERR_LIMIT;
+  memcpy(target->text + *target->used, data, bytes);
+  *target->used += bytes;
+  return LADE_OK;
+}
+
+static lade_status dump_refuse(void *user, const void *data, size_t bytes) {
+  (void)user;
+  (void)data;
+  (void)bytes;
+  return LADE_ERR_TIMEOUT;
+}
+
+LADE_TEST(GraphRules, DumpsAreWhole) {
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_graph_value out;
+  static char text[1 << 16];
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  for (int round = 0; round < 2; round++) warm_or_record(&f, fa, 1);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+  size_t used = 0;
+  dump_target target = {text, sizeof text, &used};
+  LADE_EXPECT_OK(lade_graph_tree_dump(f.tree, dump_append, &target));
+  text[used] = 0;
+  LADE_EXPECT_CONTAINS_STR(text, "{\"version\":1,\"pool\":[0,1]");
+  LADE_EXPECT_CONTAINS_STR(text, "\"state\":\"EXECUTION\"");
+  LADE_EXPECT_CONTAINS_STR(
+      text, "\"nodes\":[{\"id\":0,\"parent\":null,\"function\":\"script\",\"key\":[1],\"dead_before\":[]");
+  LADE_EXPECT_CONTAINS_STR(text, "\"outputs\":[{\"alive\":true,\"counts\":1");
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_graph_tree_dump(f.tree, dump_refuse, NULL));
+  graph_fixture_release(&f, out);
   graph_fixture_close(&f);
 }
