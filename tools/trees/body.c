@@ -12,11 +12,16 @@
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+/* By doubling what is filled: one copy for each power of two. */
 void trees_memory_fill(void *at, uint64_t bytes, uint64_t value) {
   unsigned char *to = at;
-  uint64_t i = 0;
-  for (; i + sizeof value <= bytes; i += sizeof value) memcpy(to + i, &value, sizeof value);
-  if (i < bytes) memcpy(to + i, &value, bytes - i);
+  uint64_t filled = bytes < sizeof value ? bytes : sizeof value;
+  memcpy(to, &value, filled);
+  while (filled < bytes) {
+    uint64_t more = bytes - filled < filled ? bytes - filled : filled;
+    memcpy(to + filled, to, more);
+    filled += more;
+  }
 }
 
 uint64_t trees_memory_value(const void *at) {
@@ -30,6 +35,10 @@ uint64_t trees_memory_compare(const void *at, uint64_t bytes, uint64_t value) {
   unsigned char wanted[sizeof value];
   memcpy(wanted, &value, sizeof value);
   uint64_t i = 0;
+  /* Memory is right where it begins with the value and is equal to itself eight bytes on. */
+  if (bytes >= sizeof value && memcmp(from, wanted, sizeof value) == 0 &&
+      memcmp(from, from + sizeof value, bytes - sizeof value) == 0)
+    return bytes;
   while (i + sizeof value <= bytes && memcmp(from + i, wanted, sizeof value) == 0) i += sizeof value;
   while (i < bytes && from[i] == wanted[i % sizeof value]) i++;
   return i;
