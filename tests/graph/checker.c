@@ -378,7 +378,7 @@ bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char *
   return right;
 }
 
-bool checker_text_right(const char *text, uint64_t seed) {
+bool checker_text_right(const char *text, uint64_t seed, bool *out_whole) {
   checker_rooms rooms = {NULL, NULL, {NULL, false, false}};
   FILE *source = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
   if (source == NULL) return true;
@@ -387,8 +387,12 @@ bool checker_text_right(const char *text, uint64_t seed) {
   if (rooms_open(&rooms, source) && (s = session_create(rooms.reader, NULL, &rooms.report)) != NULL) {
     trees_item item;
     session_overlap(s, 1 + seed % SESSION_STREAMS);
-    while (trees_read(rooms.reader, &item) == TREES_ITEM && session_item(s, &item) == TREES_ITEM && !session_wrong(s)) {
-    }
+    trees_result result;
+    do {
+      result = trees_read(rooms.reader, &item);
+      if (result == TREES_ITEM) result = session_item(s, &item);
+    } while (result == TREES_ITEM && !session_wrong(s));
+    if (out_whole != NULL) *out_whole = result == TREES_END;
     right = session_end(s);
   }
   rooms_close(&rooms);
@@ -420,7 +424,7 @@ char *checker_shrink(const char *text, uint64_t seed) {
     for (size_t at = 1; at < lines_count(best);) {
       char *fewer = lines_drop(best, at, chunk);
       if (fewer == NULL) return best;
-      bool fails = !checker_text_right(fewer, seed);
+      bool fails = !checker_text_right(fewer, seed, NULL);
       free(fails ? best : fewer);
       if (fails)
         best = fewer;

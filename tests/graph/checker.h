@@ -23,8 +23,8 @@ typedef struct checker_counts {
 /* Makes and runs one program of about `calls` calls. False: something was wrong, and `*out_text` has the program; to be freed. */
 bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char **out_text);
 
-/* Runs a program that is text, as that of the seed. True: nothing is wrong, or it is no trace. */
-bool checker_text_right(const char *text, uint64_t seed);
+/* Runs a program that is text, as that of the seed. True: nothing is wrong, or it is no trace. `*out_whole`, if not NULL: it is one. */
+bool checker_text_right(const char *text, uint64_t seed, bool *out_whole);
 
 /* The text with as few lines as still fail; it and `*out` are to be freed. NULL: no memory. */
 char *checker_shrink(const char *text, uint64_t seed);
