@@ -680,7 +680,9 @@ LADE_TEST(Control, LeavesNothingOfAKilledProcess) {
 LADE_TEST(Control, DoesNotWaitForeverForAStoppedProcess) {
   child c;
   LADE_ASSERT(child_start(&c, NULL, nothing_obey));
+  int status = 0;
   kill(c.pid, SIGSTOP);
+  LADE_ASSERT(waitpid(c.pid, &status, WUNTRACED) == c.pid && WIFSTOPPED(status)); /* all of its threads */
   LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, snapshot_of((uint64_t)c.pid, 100));
   kill(c.pid, SIGCONT);
   LADE_EXPECT_OK(snapshot_of((uint64_t)c.pid, 60000));
