@@ -119,11 +119,11 @@ lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer
   return lade_device_free(allocator, pointer);
 }
 
-static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer) {
+static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer, bool judged) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_free");
   if (status != LADE_OK || pointer == NULL) return status;
   ladei_device_tally_entry *entry = NULL;
-  if (ladei_device_tally_any(allocator)) status = ladei_device_tally_take(allocator, pointer, &entry);
+  if (ladei_device_tally_any(allocator)) status = ladei_device_tally_take(allocator, pointer, judged, &entry);
   if (status != LADE_OK) return status;
   ladei_latency_mark mark = ladei_latency_begin(allocator);
   status = free_operation(allocator, pointer);
@@ -137,7 +137,13 @@ static __attribute__((noinline)) lade_status free_any(lade_device_allocator *all
 
 lade_status lade_device_free(lade_device_allocator *allocator, void *pointer) {
   bool plain = call_is_plain(allocator) && pointer != NULL;
-  if (!plain) return free_any(allocator, pointer);
+  if (!plain) return free_any(allocator, pointer, true);
+  return ladei_device_recounted(allocator, allocator->backend->free(allocator, pointer));
+}
+
+lade_status ladei_device_free_kept(lade_device_allocator *allocator, void *pointer) {
+  bool plain = call_is_plain(allocator) && pointer != NULL;
+  if (!plain) return free_any(allocator, pointer, false);
   return ladei_device_recounted(allocator, allocator->backend->free(allocator, pointer));
 }
 

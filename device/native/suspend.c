@@ -90,6 +90,15 @@ lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator
                                                                  : "it is being suspended or resumed");
 }
 
+bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id) {
+  if (atomic_load_explicit(&allocator->suspended_count, memory_order_relaxed) == 0) return false;
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
+  bool suspended = pool != NULL && pool->suspension != NULL;
+  ladei_lock_release(&allocator->lock);
+  return suspended;
+}
+
 lade_status ladei_device_suspended_check(lade_device_allocator *allocator, const char *call, lade_device_pool_id id) {
   if (atomic_load_explicit(&allocator->suspended_count, memory_order_relaxed) == 0) return LADE_OK;
   ladei_lock_acquire(&allocator->lock);

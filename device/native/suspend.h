@@ -10,7 +10,9 @@ typedef struct ladei_device_suspension ladei_device_suspension;
 /* LADE_ERR_BUSY for a call that needs the pool's memory while it is away. Lock held. */
 lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator, const char *call,
                                           const ladei_device_private_pool *pool);
-/* The same by the pool's id, without the lock; of another pool, or none, LADE_OK. */
+/* Whether it is away, or on its way. No lock held. */
+bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id);
+/* LADE_ERR_BUSY by the pool's id, without the lock; of another pool, or none, LADE_OK. */
 lade_status ladei_device_suspended_check(lade_device_allocator *allocator, const char *call, lade_device_pool_id id);
 
 /* What the driver has not taken back of the pool's memory, and what of it is away. Lock held. */

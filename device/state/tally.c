@@ -159,17 +159,18 @@ static lade_status older(const void *pointer) {
       pointer);
 }
 
-lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *pointer, ladei_device_tally_entry **out) {
+lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *pointer, bool judged,
+                                    ladei_device_tally_entry **out) {
   lade_status status = LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_tally_entry *entry = entry_find(allocator, pointer);
-  ladei_device_tally *judged = tally_of_thread(allocator);
+  ladei_device_tally *judge = judged ? tally_of_thread(allocator) : NULL;
   if (entry != NULL) {
     ladei_ordered_set_remove(&entry->tally->blocks, &entry->order);
-  } else if (judged != NULL) { /* what is no block is told by the free itself */
+  } else if (judge != NULL) { /* what is no block is told by the free itself */
     const ladei_device_block *block = ladei_device_heap_find(&allocator->heap, (uint64_t)(uintptr_t)pointer);
     bool live = block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
-    if (live && block->address == (uint64_t)(uintptr_t)pointer) status = tally_refuse(judged, older(pointer));
+    if (live && block->address == (uint64_t)(uintptr_t)pointer) status = tally_refuse(judge, older(pointer));
   }
   ladei_lock_release(&allocator->lock);
   *out = entry;

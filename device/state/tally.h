@@ -39,8 +39,9 @@ lade_status ladei_device_tally_allocated(lade_device_allocator *allocator, ladei
                                          void *pointer, lade_stream stream);
 /* An entry that was not needed; NULL does nothing. */
 void ladei_device_tally_discard(ladei_device_tally_entry *entry);
-/* Before a free: whether the calling thread may. */
-lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *pointer, ladei_device_tally_entry **out);
+/* Before a free: whether the calling thread may; not `judged`, it may. */
+lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *pointer, bool judged,
+                                    ladei_device_tally_entry **out);
 /* After one that failed. */
 void ladei_device_tally_put_back(lade_device_allocator *allocator, ladei_device_tally_entry *entry);
 

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "device/api/device.h"
 #include "graph/tree/tree.h"
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -123,7 +124,7 @@ static void local_add(lade_graph_context *context, uint64_t address, uint64_t by
 }
 
 static void local_free(lade_graph_context *context, ladei_tree_local *local) {
-  (void)lade_device_free(memory_of(context), (void *)(uintptr_t)local->address);
+  (void)ladei_device_free_kept(memory_of(context), (void *)(uintptr_t)local->address);
   local_lose(context, local);
 }
 

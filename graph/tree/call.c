@@ -180,6 +180,7 @@ lade_status ladei_tree_call_read(lade_graph_tree *tree, lade_graph_function *fun
   *out = (ladei_tree_call){.inputs = tree->inputs, .automatic = (call->flags & LADE_GRAPH_CALL_AUTO) != 0};
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&tree->lock); /* other threads read takes */
+  ladei_tree_settle_locked(tree);  /* what was retained before is not the call's to take */
   status = inputs_read(tree, function, call, out);
   if (status != LADE_OK) ladei_tree_call_reset(tree, out);
   ladei_lock_release(&tree->lock);

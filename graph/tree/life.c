@@ -16,6 +16,8 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
+#include "device/api/device.h"
+#include "device/native/suspend.h"
 #include "device/state/backend.h"
 #include "graph/tree/tree.h"
 
@@ -57,8 +59,12 @@ lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bo
   return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
 }
 
+bool ladei_tree_suspended(const lade_graph_tree *tree) {
+  return ladei_device_pool_is_suspended(tree->allocator, tree->pool);
+}
+
 lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call) {
-  return tree->suspended ? ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended", call) : LADE_OK;
+  return ladei_tree_suspended(tree) ? ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended", call) : LADE_OK;
 }
 
 /* Retains and releases of other threads, in the order of their first one. With the lock. */
@@ -91,7 +97,8 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) 
 /* Without the lock, but as the owner. */
 static void garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
   for (ladei_tree_storage *storage = garbage; storage != NULL; storage = storage->next)
-    (void)lade_device_free(storage->outside ? tree->outside : tree->allocator, (void *)(uintptr_t)storage->address);
+    (void)ladei_device_free_kept(storage->outside ? tree->outside : tree->allocator,
+                                 (void *)(uintptr_t)storage->address);
 }
 
 static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
@@ -102,17 +109,25 @@ static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
   }
 }
 
-void ladei_tree_leave_locked(lade_graph_tree *tree) {
+void ladei_tree_settle_locked(lade_graph_tree *tree) {
   queue_apply(tree);
-  while (tree->garbage != NULL && !tree->suspended) { /* else it waits for the resume */
+  for (bool away = false; tree->garbage != NULL && !away;) {
     ladei_tree_storage *garbage = tree->garbage;
     tree->garbage = NULL;
     ladei_lock_release(&tree->lock);
-    garbage_free(tree, garbage);
+    away = ladei_tree_suspended(tree); /* then it waits for the resume */
+    if (!away) garbage_free(tree, garbage);
     ladei_lock_acquire(&tree->lock);
-    garbage_forget(tree, garbage);
+    if (away)
+      tree->garbage = garbage;
+    else
+      garbage_forget(tree, garbage);
     queue_apply(tree);
   }
+}
+
+void ladei_tree_leave_locked(lade_graph_tree *tree) {
+  ladei_tree_settle_locked(tree);
   tree->owned = false;
   ladei_lock_release(&tree->lock);
   ladei_condition_broadcast(&tree->left);

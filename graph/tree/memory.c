@@ -31,7 +31,7 @@ lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
     void *block = NULL;
     status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
     ladei_tree_routes_end(tree, &routes);
-    if (status == LADE_OK) (void)lade_device_free(tree->allocator, block);
+    if (status == LADE_OK) ladei_tree_block_free(tree, (uint64_t)(uintptr_t)block);
   }
   if (status == LADE_OK) status = segments_read(tree);
   ladei_tree_leave(tree);
@@ -41,22 +41,15 @@ lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
 
 /* ---- Suspending -------------------------------------------------------------------------------------------------- */
 
-static lade_status pool_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
-                                uint64_t *out_bytes) {
-  lade_status status = lade_device_pool_suspend(tree->allocator, tree->pool, options, out_bytes);
-  if (status == LADE_OK) tree->suspended = true;
-  return status;
-}
-
 lade_status lade_graph_tree_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
                                     uint64_t *out_bytes) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  if (tree->suspended)
+  if (ladei_tree_suspended(tree))
     status = ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended already", __func__);
   else
-    status = pool_suspend(tree, options, out_bytes);
+    status = lade_device_pool_suspend(tree->allocator, tree->pool, options, out_bytes);
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;
@@ -66,11 +59,10 @@ lade_status lade_graph_tree_resume(lade_graph_tree *tree) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  if (!tree->suspended)
+  if (!ladei_tree_suspended(tree))
     status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: the tree is not suspended", __func__);
   else
     status = lade_device_pool_resume(tree->allocator, tree->pool);
-  if (status == LADE_OK) tree->suspended = false;
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/api/device.h"
 #include "device/native/private_pool.h"
 #include "graph/tree/tree.h"
 
@@ -148,7 +149,7 @@ bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_d
 /* ---- Blocks of the path ------------------------------------------------------------------------------------------ */
 
 void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address) {
-  (void)lade_device_free(tree->allocator, (void *)(uintptr_t)address);
+  (void)ladei_device_free_kept(tree->allocator, (void *)(uintptr_t)address);
 }
 
 void ladei_tree_path_free_blocks(lade_graph_tree *tree, ladei_tree_path *path) {

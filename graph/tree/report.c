@@ -33,7 +33,7 @@ lade_status lade_graph_tree_state_get(lade_graph_tree *tree, lade_graph_tree_sta
                                .alive = core->path.alive,
                                .pool = tree->pool,
                                .stream = tree->stream.handle,
-                               .suspended = tree->suspended};
+                               .suspended = ladei_tree_suspended(tree)};
   reading_leave(tree, inside);
   return ladei_stats_write("lade_graph_tree_state", &own, sizeof own, state);
 }

@@ -21,6 +21,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "device/api/device.h"
 #include "graph/tree/tree.h"
 
 static const char call_name[] = "lade_graph_tree_run";
@@ -31,7 +32,7 @@ static void carried_free(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   for (size_t i = 0; i < run->call.count; i++) {
     if (!run->call.inputs[i].carried || tree->carried_blocks[i] == NULL) continue;
-    (void)lade_device_free(tree->outside, tree->carried_blocks[i]);
+    (void)ladei_device_free_kept(tree->outside, tree->carried_blocks[i]);
     tree->carried_blocks[i] = NULL;
   }
 }
@@ -45,7 +46,7 @@ static lade_status input_carry(ladei_tree_run *run, size_t index) {
   status = ladei_tree_ops(tree)->copy(tree->runtime->self, LADEI_COPY_D2D, block, (void *)(uintptr_t)input->address,
                                       input->bytes, &run->stream);
   if (status != LADE_OK) {
-    (void)lade_device_free(tree->outside, block);
+    (void)ladei_device_free_kept(tree->outside, block);
     return ladei_error_prefix(status, "%s: copy of input %zu: ", call_name, index);
   }
   tree->carried_blocks[index] = block;
@@ -608,7 +609,7 @@ static lade_status outputs_give(const ladei_tree_run *run, lade_graph_value *out
 static void run_check(lade_graph_tree *tree) {
   lade_error error;
   ladei_error_save(&error);
-  if (!tree->suspended && ladei_tree_check(tree) == LADE_ERR_INTERNAL) {
+  if (!ladei_tree_suspended(tree) && ladei_tree_check(tree) == LADE_ERR_INTERNAL) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }

@@ -85,7 +85,6 @@ struct lade_graph_tree {
   ladei_lock lock;
   ladei_condition left; /* the owner has left, or a buffer is gone */
   bool owned;
-  bool suspended;
   uint64_t owner; /* thread */
   ladei_tree_slot *queue;
   _Atomic(uint32_t)
@@ -157,9 +156,13 @@ typedef struct ladei_tree_run {
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
 /* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
+/* Whether its pool's memory is away, whoever has suspended it. No lock held. */
+bool ladei_tree_suspended(const lade_graph_tree *tree);
 /* LADE_ERR_BUSY while the tree is suspended. */
 lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call);
-/* Applies what is queued, frees what has no counts. */
+/* As the owner, with the lock, which is released in between: what is queued takes effect, what has no counts is freed. */
+void ladei_tree_settle_locked(lade_graph_tree *tree);
+/* The same, and the tree is free. */
 void ladei_tree_leave(lade_graph_tree *tree);
 void ladei_tree_leave_locked(lade_graph_tree *tree); /* with the lock, which is released */
 /* The block of a storage without counts, if it has one, is freed when the owner leaves. With the lock. */

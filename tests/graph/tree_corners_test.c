@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What meets a tree from outside: memory that bodies free by themselves. */
+/* What meets a tree from outside: memory that bodies free by themselves, captures around calls, pools that are suspended by their id,
+ * threads between the steps of a call. */
+#include <pthread.h>
+
+#include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -131,5 +135,147 @@ LADE_TEST(GraphCorner, BodyFreesAnOlderOutputAndGetsTheBlock) {
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "not its own");
   LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
   LADE_EXPECT(!graph_fixture_valid(&f, made)); /* the body freed it */
+  graph_fixture_close(&f);
+}
+
+/* ---- Captures around calls --------------------------------------------------------------------------------------- */
+
+/* The calling thread is that of a capture's code, which has no memory of its own. */
+static lade_graph_capture_state *capture_around(graph_fixture *f) {
+  lade_graph_capture_state *state = NULL;
+  lade_graph_options options;
+  lade_graph_options_init(&options);
+  options.stream = f->streams[1];
+  LADE_EXPECT_OK(lade_graph_capture_begin(f->allocator, &options, &state));
+  return state;
+}
+
+LADE_TEST(GraphCorner, BuffersAreReleasedInTheCodeOfACapture) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value out;
+  lade_graph *graph = NULL;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  for (int i = 0; i < 2; i++) { /* a warm-up's, a recording's */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    lade_graph_capture_state *state = capture_around(&f);
+    graph_fixture_release(&f, out);
+    LADE_EXPECT_OK(lade_graph_capture_end(state, &graph));
+    LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  }
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphCorner, PathsEndInTheCodeOfACapture) {
+  graph_fixture f;
+  graph_script a = MAKER(1), b = MAKER(2);
+  lade_graph_value out, other;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fb = graph_fixture_function(&f, &b, 0, NULL, 1);
+  for (int i = 0; i < 2; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fb, NULL, 0, &other));
+    graph_fixture_release(&f, other);
+  }
+  for (int i = 0; i < 2; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+    if (i == 0) graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_state(&f), LADE_GRAPH_STATE_RECORDING);
+  lade_graph_capture_state *state = capture_around(&f);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, fb, NULL, 0, &other, LADE_GRAPH_DID_REPLAY);
+  LADE_EXPECT_OK(lade_graph_capture_abort(state));
+  LADE_EXPECT(!graph_fixture_valid(&f, out));
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  graph_fixture_release(&f, other);
+  graph_fixture_close(&f);
+}
+
+/* ---- Pools that are suspended by their id ------------------------------------------------------------------------ */
+
+LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_device_options device;
+  lade_graph_value out;
+  lade_graph_tree_state state;
+  lade_graph_tree_state_init(&state);
+  lade_device_options_init(&device);
+  device.expandable_segments = 1;
+  device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f.streams[0];
+  for (int i = 0; i < 3; i++) { /* behind a warm-up, a recording, a replay */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, state.pool, NULL, NULL));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_run(f.tree, make, &call, &out, 1, NULL));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
+    LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer)); /* its block goes behind the resume */
+    LADE_EXPECT_OK(lade_graph_tree_resume(f.tree));
+    LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  }
+  LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, NULL));
+  LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_resume(f.tree));
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
+/* ---- Threads between the steps of a call ------------------------------------------------------------------------- */
+
+typedef struct retaining {
+  lade_graph_tree *tree;
+  lade_graph_buffer buffer;
+  lade_status status;
+} retaining;
+
+static void *retains(void *user) {
+  retaining *r = user;
+  r->status = lade_graph_buffer_retain(r->tree, r->buffer);
+  return NULL;
+}
+
+LADE_TEST(GraphCorner, BufferIsRetainedBeforeTheRunThatTakesItHasReadIts) {
+  graph_fixture f;
+  graph_script maker = MAKER(1), taker = {{{GRAPH_OUT_INTEGER, 1, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  ladei_tree_call read;
+  pthread_t thread;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *take = graph_fixture_function(&f, &taker, 1, NULL, 1);
+  LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+  lade_graph_value taken = graph_taken(out);
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.inputs = &taken;
+  call.input_count = 1;
+  /* A run has the tree, and has not looked at its inputs yet. */
+  LADE_EXPECT_OK(ladei_tree_enter(f.tree, "test"));
+  retaining r = {f.tree, out.buffer, LADE_ERR_INTERNAL};
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, retains, &r), 0);
+  LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);
+  LADE_EXPECT_OK(r.status);
+  LADE_EXPECT_OK(ladei_tree_call_read(f.tree, take, &call, &read));
+  LADE_EXPECT_EQ_UINT(read.inputs[0].slot->counts, 2); /* the run takes one of them, and the other one stays */
+  ladei_tree_call_reset(f.tree, &read);
+  ladei_tree_leave(f.tree);
+  graph_fixture_release(&f, out);
+  LADE_EXPECT(graph_fixture_valid(&f, out));
+  graph_fixture_release(&f, out);
   graph_fixture_close(&f);
 }
