@@ -107,6 +107,7 @@ typedef enum ladei_capture_status {
 typedef struct ladei_graph *ladei_graph;             /* CUgraph */
 typedef struct ladei_graph_exec *ladei_graph_exec;   /* CUgraphExec */
 typedef struct ladei_user_object *ladei_user_object; /* CUuserObject */
+typedef struct ladei_graph_node *ladei_graph_node;   /* CUgraphNode; names its node while the graph lives */
 typedef struct ladei_driver_pool *ladei_driver_pool; /* CUmemoryPool */
 typedef uint64_t ladei_vm_handle;                    /* CUmemGenericAllocationHandle */
 
@@ -495,6 +496,21 @@ typedef struct lade_runtime_ops {
   lade_status (*graph_memory_get)(void *self, int device, ladei_graph_memory *out);
   /* Gives what is reserved and not used back to the device. */
   lade_status (*graph_memory_trim)(void *self, int device);
+
+  /* ---- order of the work in a capture (optional pair) ----------------------------------------------------------- */
+
+  /*
+   * As stream_capture_info, with the nodes that the stream's next captured work will depend on, of one moment. *out_count is
+   * how many there are, 0 unless ACTIVE; the first `capacity` of them are written, and nothing behind them. Harms no capture.
+   * No other thread may use the stream meanwhile. LADE_ERR_DRIVER with "cuda" where one of them does not wait for its
+   * predecessor's end (programmatic launches). Failures leave *out_info and *out_count alone.
+   */
+  lade_status (*capture_frontier)(void *self, const ladei_stream *stream, ladei_capture_info *out_info,
+                                  ladei_graph_node *nodes, size_t capacity, size_t *out_count);
+  /* The nodes that a node of a graph, also of one under construction, depends on; counts, failures and harm as above. No
+   * other thread may add work to the graph meanwhile. */
+  lade_status (*graph_node_dependencies)(void *self, ladei_graph_node node, ladei_graph_node *dependencies,
+                                         size_t capacity, size_t *out_count);
 } lade_runtime_ops;
 
 /*

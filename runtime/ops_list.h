@@ -92,7 +92,9 @@
   X(graph_upload, GRAPHS) \
   X(graph_counts, GRAPHS) \
   X(graph_memory_get, GRAPHS) \
-  X(graph_memory_trim, GRAPHS)
+  X(graph_memory_trim, GRAPHS) \
+  X(capture_frontier, CAPTURE_ORDER) \
+  X(graph_node_dependencies, CAPTURE_ORDER)
 /* clang-format on */
 
 #endif /* LADE_RUNTIME_OPS_LIST_H */

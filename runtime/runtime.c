@@ -37,6 +37,7 @@ typedef enum op_group {
   GROUP_WRITE_VALUE,
   GROUP_VIRTUAL_TIME,
   GROUP_KERNELS,
+  GROUP_CAPTURE_ORDER,
   GROUP_COUNT
 } op_group;
 

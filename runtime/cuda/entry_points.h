@@ -115,6 +115,7 @@
   X(REQUIRED, graph_get_nodes, cuGraphGetNodes, 10000) \
   X(REQUIRED, graph_get_edges, cuGraphGetEdges, 10000) \
   X(REQUIRED, graph_node_get_type, cuGraphNodeGetType, 10000) \
+  X(REQUIRED, graph_node_get_dependencies, cuGraphNodeGetDependencies, 10000) \
   X(REQUIRED, device_get_graph_mem, cuDeviceGetGraphMemAttribute, 11040) \
   X(REQUIRED, device_graph_mem_trim, cuDeviceGraphMemTrim, 11040) \
   X(REQUIRED, graph_launch, cuGraphLaunch, 10000) \

@@ -172,6 +172,20 @@ static lade_status graph_counts(void *self, ladei_graph graph, ladei_graph_count
   return LADE_OK;
 }
 
+static lade_status graph_node_dependencies(void *self, ladei_graph_node node, ladei_graph_node *dependencies,
+                                           size_t capacity, size_t *out_count) {
+  cuda_call call = {.runtime = self, .op = "graph_node_dependencies"};
+  CUgraphNode native = (CUgraphNode)(void *)node;
+  size_t count = 0;
+  if (!ladei_cuda_enter_any(&call)) return call.status;
+  CUresult code = call.runtime->api.graph_node_get_dependencies(native, NULL, &count);
+  size_t written = count < capacity ? count : capacity;
+  if (code == CUDA_SUCCESS && written > 0)
+    code = call.runtime->api.graph_node_get_dependencies(native, (CUgraphNode *)(void *)dependencies, &written);
+  if (ladei_cuda_leave(&call, code, "node %p", (void *)node) == LADE_OK) *out_count = count;
+  return call.status;
+}
+
 /* ---- Memory that graphs allocate --------------------------------------------------------------------------------- */
 
 static lade_status graph_memory_get(void *self, int device, ladei_graph_memory *out) {
@@ -243,6 +257,7 @@ void ladei_cuda_fill_graph_ops(lade_runtime_ops *ops) {
   ops->graph_exec_update = graph_exec_update;
   ops->graph_upload = graph_upload;
   ops->graph_counts = graph_counts;
+  ops->graph_node_dependencies = graph_node_dependencies;
   ops->graph_memory_get = graph_memory_get;
   ops->graph_memory_trim = graph_memory_trim;
   ops->graph_launch = graph_launch;

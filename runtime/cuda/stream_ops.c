@@ -104,24 +104,48 @@ static ladei_capture_status capture_status(CUstreamCaptureStatus native) {
 }
 
 /* The driver gives id and graph only of an active capture; of an invalidated one the id stays 0. */
-static lade_status stream_capture_info(void *self, const ladei_stream *stream, ladei_capture_info *out) {
-  cuda_call call = {.runtime = self, .op = "stream_capture_info"};
+/* `nodes` and `count`: NULL, or both not. The nodes are the driver's until the next call on the stream. */
+static CUresult capture_ask(const cuda_api *api, const ladei_stream *stream, ladei_capture_info *out,
+                            const CUgraphNode **nodes, size_t *count) {
   CUstreamCaptureStatus native = CU_STREAM_CAPTURE_STATUS_NONE;
-  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   cuuint64_t id = 0;
   CUgraph graph = NULL;
-  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
-  CUresult code = call.runtime->api.stream_get_capture_info(stream->handle, &native, &id, &graph, NULL, NULL);
+  CUresult code = api->stream_get_capture_info(stream->handle, &native, &id, &graph, nodes, count);
   if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && stream->kind == LADEI_STREAM_LEGACY) {
-    info.status = LADEI_CAPTURE_IMPLICIT;
-    code = CUDA_SUCCESS;
-  } else if (code == CUDA_SUCCESS) {
-    info.status = capture_status(native);
-    info.id = info.status == LADEI_CAPTURE_ACTIVE ? id : 0;
-    info.graph = info.status == LADEI_CAPTURE_ACTIVE ? (ladei_graph)(void *)graph : NULL;
+    *out = (ladei_capture_info){.status = LADEI_CAPTURE_IMPLICIT};
+    return CUDA_SUCCESS;
   }
+  if (code != CUDA_SUCCESS) return code;
+  *out = (ladei_capture_info){.status = capture_status(native)};
+  if (out->status == LADEI_CAPTURE_ACTIVE) {
+    out->id = id;
+    out->graph = (ladei_graph)(void *)graph;
+  }
+  return CUDA_SUCCESS;
+}
+
+static lade_status stream_capture_info(void *self, const ladei_stream *stream, ladei_capture_info *out) {
+  cuda_call call = {.runtime = self, .op = "stream_capture_info"};
+  ladei_capture_info info;
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  CUresult code = capture_ask(&call.runtime->api, stream, &info, NULL, NULL);
   if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) == LADE_OK) *out = info;
   return call.status;
+}
+
+static lade_status capture_frontier(void *self, const ladei_stream *stream, ladei_capture_info *out_info,
+                                    ladei_graph_node *nodes, size_t capacity, size_t *out_count) {
+  cuda_call call = {.runtime = self, .op = "capture_frontier"};
+  ladei_capture_info info;
+  const CUgraphNode *frontier = NULL;
+  size_t count = 0;
+  if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
+  CUresult code = capture_ask(&call.runtime->api, stream, &info, &frontier, &count);
+  if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream->handle) != LADE_OK) return call.status;
+  *out_info = info;
+  *out_count = info.status == LADEI_CAPTURE_ACTIVE ? count : 0;
+  for (size_t i = 0; i < *out_count && i < capacity; i++) nodes[i] = (ladei_graph_node)(void *)frontier[i];
+  return LADE_OK;
 }
 
 static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
@@ -147,5 +171,6 @@ void ladei_cuda_fill_stream_ops(lade_runtime_ops *ops) {
   ops->stream_query = stream_query;
   ops->stream_synchronize = stream_synchronize;
   ops->stream_capture_info = stream_capture_info;
+  ops->capture_frontier = capture_frontier;
   ops->capture_mode_exchange = capture_mode_exchange;
 }

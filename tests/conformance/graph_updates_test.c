@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Across sources: Executable graphs: updates, flags of their instantiation, uploads; what graphs consist of, and their memory. */
+/* Across sources: Executable graphs: updates, flags of their instantiation, uploads; what graphs consist of, order in captures, memory. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -464,6 +464,141 @@ CONFORMANCE_TEST(GraphCounts, AreToldOfAGraphUnderConstruction) {
   LADE_EXPECT_OK(OP(graph_counts, graph, &counts));
   LADE_EXPECT_EQ_SIZE(counts.nodes, 3);
   graph_destroy(&s, graph);
+  stage_close(&s);
+}
+
+/* ---- order in a capture ------------------------------------------------------------------------------------------ */
+
+enum { NODES = 8 };
+
+/* The frontier of a stream in the capture; its nodes, of which there is room for `NODES`. */
+static size_t frontier(stage *s, const ladei_stream *stream, ladei_graph_node *nodes) {
+  ladei_capture_info plain, info;
+  size_t count = 0;
+  LADE_EXPECT_OK(STAGE_OP(s, stream_capture_info, stream, &plain));
+  LADE_EXPECT_OK(STAGE_OP(s, capture_frontier, stream, &info, nodes, NODES, &count));
+  LADE_EXPECT_EQ_INT(info.status, plain.status);
+  LADE_EXPECT_EQ_UINT(info.id, plain.id);
+  LADE_EXPECT_EQ_PTR(info.graph, plain.graph);
+  return count;
+}
+
+static size_t dependencies(stage *s, ladei_graph_node node, ladei_graph_node *nodes) {
+  size_t count = 99;
+  LADE_EXPECT_OK(STAGE_OP(s, graph_node_dependencies, node, nodes, NODES, &count));
+  return count;
+}
+
+CONFORMANCE_TEST(CaptureOrder, IsEmptyOutsideOfCapturesAndBeforeTheFirstWork) {
+  NEEDS_OP(capture_frontier);
+  stage s = stage_open(runtime);
+  ladei_graph_node nodes[NODES];
+  ladei_graph graph = NULL;
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.stream, nodes), 0);
+  LADE_ASSERT_OK(OP(capture_begin, &s.stream, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.stream, nodes), 0);
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.side, nodes), 0);
+  fill_one(&s);
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.stream, nodes), 1);
+  LADE_EXPECT_EQ_SIZE(dependencies(&s, nodes[0], nodes), 0);
+  LADE_ASSERT_OK(OP(capture_end, &s.stream, &graph));
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.stream, nodes), 0);
+  graph_destroy(&s, graph);
+  stage_close(&s);
+}
+
+/*
+ *   stream:  first ---------> own ----> last     the side stream's node is seen from the stream after the wait alone
+ *              \                       /
+ *   side:       +---> beside ---------+
+ */
+CONFORMANCE_TEST(CaptureOrder, FollowsForksAndJoins) {
+  NEEDS_OP(capture_frontier);
+  stage s = stage_open(runtime);
+  ladei_graph_node first[NODES], beside[NODES], own[NODES], joined[NODES], last[NODES], seen[NODES];
+  ladei_graph graph = NULL;
+  LADE_ASSERT_OK(OP(capture_begin, &s.stream, LADEI_CAPTURE_RELAXED));
+  fill_one(&s);
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, first), 1);
+  LADE_EXPECT_OK(OP(event_record, s.forked, &s.stream));
+  LADE_EXPECT_OK(OP(stream_wait_event, &s.side, s.forked));
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.side, seen), 1);
+  LADE_EXPECT_EQ_PTR(seen[0], first[0]);
+  LADE_EXPECT_OK(OP(fill, s.device, 3, BYTES, &s.side));
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.side, beside), 1);
+  LADE_EXPECT_OK(OP(fill, s.device + BYTES, 3, BYTES, &s.stream));
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, own), 1);
+  LADE_EXPECT_NE_PTR(own[0], beside[0]);
+  LADE_EXPECT_OK(OP(event_record, s.joined, &s.side));
+  LADE_EXPECT_OK(OP(stream_wait_event, &s.stream, s.joined));
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, joined), 2);
+  LADE_EXPECT_EQ_INT(joined[0] == own[0] || joined[1] == own[0], true);
+  LADE_EXPECT_EQ_INT(joined[0] == beside[0] || joined[1] == beside[0], true);
+  fill_two(&s);
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, last), 1);
+
+  LADE_ASSERT_EQ_SIZE(dependencies(&s, last[0], seen), 2);
+  LADE_EXPECT_EQ_INT(seen[0] == own[0] || seen[1] == own[0], true);
+  LADE_EXPECT_EQ_INT(seen[0] == beside[0] || seen[1] == beside[0], true);
+  LADE_ASSERT_EQ_SIZE(dependencies(&s, beside[0], seen), 1);
+  LADE_EXPECT_EQ_PTR(seen[0], first[0]);
+  LADE_ASSERT_EQ_SIZE(dependencies(&s, own[0], seen), 1);
+  LADE_EXPECT_EQ_PTR(seen[0], first[0]);
+  LADE_ASSERT_OK(OP(capture_end, &s.stream, &graph));
+  LADE_EXPECT_EQ_SIZE(dependencies(&s, last[0], seen), 2); /* nodes live as long as their graph */
+  graph_destroy(&s, graph);
+  stage_close(&s);
+}
+
+CONFORMANCE_TEST(CaptureOrder, TellsTheCountWhereThereIsNoRoomAndWritesNoMore) {
+  NEEDS_OP(capture_frontier);
+  stage s = stage_open(runtime);
+  ladei_capture_info info;
+  ladei_graph_node all[NODES], last[NODES], some[2] = {NULL, NULL};
+  ladei_graph graph = NULL;
+  size_t count = 0;
+  LADE_ASSERT_OK(OP(capture_begin, &s.stream, LADEI_CAPTURE_RELAXED));
+  fork_and_join(&s);
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, all), 2);
+  LADE_EXPECT_OK(OP(capture_frontier, &s.stream, &info, NULL, 0, &count));
+  LADE_EXPECT_EQ_SIZE(count, 2);
+  LADE_EXPECT_OK(OP(capture_frontier, &s.stream, &info, some, 1, &count));
+  LADE_EXPECT_EQ_SIZE(count, 2);
+  LADE_EXPECT_EQ_PTR(some[0], all[0]);
+  LADE_EXPECT_EQ_PTR(some[1], NULL);
+  fill_two(&s);
+  LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, last), 1);
+  LADE_EXPECT_OK(OP(graph_node_dependencies, last[0], NULL, 0, &count));
+  LADE_EXPECT_EQ_SIZE(count, 2);
+  some[0] = NULL;
+  LADE_EXPECT_OK(OP(graph_node_dependencies, last[0], some, 1, &count));
+  LADE_EXPECT_EQ_SIZE(count, 2);
+  LADE_EXPECT_NE_PTR(some[0], NULL);
+  LADE_EXPECT_EQ_PTR(some[1], NULL);
+  LADE_ASSERT_OK(OP(capture_end, &s.stream, &graph));
+  graph_destroy(&s, graph);
+  stage_close(&s);
+}
+
+CONFORMANCE_TEST(CaptureOrder, HarmsNoCaptureAndIsNotToldOfAnInvalidOne) {
+  NEEDS_OP(capture_frontier);
+  stage s = stage_open(runtime);
+  ladei_graph_node nodes[NODES];
+  ladei_graph graph = NULL;
+  for (int mode = LADEI_CAPTURE_GLOBAL; mode <= LADEI_CAPTURE_RELAXED; mode++) {
+    lade_test_context("mode %d", mode);
+    LADE_ASSERT_OK(OP(capture_begin, &s.stream, (ladei_capture_mode)mode));
+    chain(&s);
+    LADE_ASSERT_EQ_SIZE(frontier(&s, &s.stream, nodes), 1);
+    LADE_EXPECT_EQ_SIZE(dependencies(&s, nodes[0], nodes), 1);
+    LADE_ASSERT_OK(OP(capture_end, &s.stream, &graph));
+    graph_destroy(&s, graph);
+  }
+  LADE_ASSERT_OK(OP(capture_begin, &s.stream, LADEI_CAPTURE_RELAXED));
+  chain(&s);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_query, &s.stream));
+  LADE_EXPECT_EQ_SIZE(frontier(&s, &s.stream, nodes), 0);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(capture_end, &s.stream, &graph));
   stage_close(&s);
 }
 

@@ -132,6 +132,7 @@ enum {
   X(cuGraphGetNodes, 10000, LOOP_CALL) \
   X(cuGraphGetEdges, 10000, LOOP_CALL) \
   X(cuGraphNodeGetType, 10000, LOOP_CALL) \
+  X(cuGraphNodeGetDependencies, 10000, LOOP_CALL) \
   X(cuDeviceGetGraphMemAttribute, 11040, LOOP_INIT) \
   X(cuDeviceGraphMemTrim, 11040, LOOP_INIT) \
   X(cuGraphLaunch, 10000, LOOP_CALL) \
@@ -166,6 +167,7 @@ enum {
   X(cuEventElapsedTime, 12080) \
   X(cuGraphExecUpdate, 10020) \
   X(cuGraphGetEdges, 12030) \
+  X(cuGraphNodeGetDependencies, 12030) \
   X(cuCtxGetDevice, 13000) \
   X(cuCtxSynchronize, 13000)
 /* clang-format on */

@@ -129,10 +129,22 @@ CUresult loop_cuStreamGetCaptureInfo_v11030(CUstream handle, CUstreamCaptureStat
                                             CUgraph *out_graph, const CUgraphNode **out_dependencies,
                                             size_t *out_dependency_count) {
   LOOP_ENTER(cuStreamGetCaptureInfo, 11030);
+  enum { FRONTIER = 8 };
+  static _Thread_local CUgraphNode frontier[FRONTIER]; /* the caller's until its next call; static TLS is scarce */
   ladei_capture_info info;
-  if (out_dependencies != NULL || out_dependency_count != NULL) return CUDA_ERROR_NOT_SUPPORTED;
+  ladei_stream stream;
+  size_t count = 0;
   CUresult code = capture_info(handle, &info);
+  if (code == CUDA_SUCCESS && out_dependencies != NULL) code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS && out_dependencies != NULL)
+    code = loop_code(loop_ops()->capture_frontier(loop_self(), &stream, &info, (ladei_graph_node *)(void *)frontier,
+                                                  FRONTIER, &count));
   if (code != CUDA_SUCCESS) return code;
+  if (count > FRONTIER) return CUDA_ERROR_NOT_SUPPORTED;
+  if (out_dependencies != NULL && info.status == LADEI_CAPTURE_ACTIVE) {
+    *out_dependencies = frontier;
+    *out_dependency_count = count;
+  }
   *out_status = capture_status(info.status);
   if (info.status == LADEI_CAPTURE_ACTIVE) {
     *out_id = info.id;

@@ -238,6 +238,19 @@ CUresult loop_cuGraphGetEdges_v10000(CUgraph graph, CUgraphNode *from, CUgraphNo
   return code;
 }
 
+/* These nodes, and those of a stream's frontier, are the software device's. As the driver: NULL asks for the number, and
+ * entries beyond it become NULL. */
+CUresult loop_cuGraphNodeGetDependencies_v10000(CUgraphNode node, CUgraphNode *dependencies, size_t *count) {
+  LOOP_ENTER(cuGraphNodeGetDependencies, 10000);
+  size_t capacity = dependencies == NULL ? 0 : *count, found = 0;
+  CUresult code = loop_code(loop_ops()->graph_node_dependencies(
+      loop_self(), (ladei_graph_node)(void *)node, (ladei_graph_node *)(void *)dependencies, capacity, &found));
+  if (code != CUDA_SUCCESS) return code;
+  for (size_t i = found; i < capacity; i++) dependencies[i] = NULL;
+  *count = dependencies == NULL || found < capacity ? found : capacity;
+  return CUDA_SUCCESS;
+}
+
 CUresult loop_cuDeviceGetGraphMemAttribute_v11040(CUdevice device, CUgraphMem_attribute attribute, void *value) {
   LOOP_ENTER(cuDeviceGetGraphMemAttribute, 11040);
   if (device < 0 || device >= loop_device_count()) return CUDA_ERROR_INVALID_DEVICE;

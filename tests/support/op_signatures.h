@@ -151,7 +151,14 @@
   X(graph_upload, (void *self, ladei_graph_exec exec, const ladei_stream *stream), (SELF, exec, stream), NONE, 0)      \
   X(graph_counts, (void *self, ladei_graph graph, ladei_graph_counts *out), (SELF, graph, out), NONE, 0)               \
   X(graph_memory_get, (void *self, int device, ladei_graph_memory *out), (SELF, device, out), NONE, 0)                 \
-  X(graph_memory_trim, (void *self, int device), (SELF, device), NONE, 0)
+  X(graph_memory_trim, (void *self, int device), (SELF, device), NONE, 0)                                              \
+  X(capture_frontier,                                                                                                  \
+    (void *self, const ladei_stream *stream, ladei_capture_info *out_info, ladei_graph_node *nodes, size_t capacity,   \
+     size_t *out_count),                                                                                               \
+    (SELF, stream, out_info, nodes, capacity, out_count), NONE, 0)                                                     \
+  X(graph_node_dependencies,                                                                                           \
+    (void *self, ladei_graph_node node, ladei_graph_node *dependencies, size_t capacity, size_t *out_count),           \
+    (SELF, node, dependencies, capacity, out_count), NONE, 0)
 /* clang-format on */
 
 #endif /* LADE_TESTS_SUPPORT_OP_SIGNATURES_H */

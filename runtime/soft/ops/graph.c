@@ -134,6 +134,37 @@ static lade_status graph_counts(void *self, ladei_graph handle, ladei_graph_coun
   return status;
 }
 
+static lade_status nodes_tell(const soft_runtime *rt, soft_op op, const soft_graph *graph, const uint32_t *numbers,
+                              uint32_t count, ladei_graph_node *nodes, size_t capacity, size_t *out_count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (numbers[i] >= SOFT_NODE_HANDLES) {
+      return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_INVALID_VALUE,
+                         "%s: node %u has no handle: software devices name the first %d nodes of a graph",
+                         ladei_soft_op_name(op), (unsigned)numbers[i], SOFT_NODE_HANDLES);
+    }
+  }
+  for (uint32_t i = 0; i < count && i < capacity; i++) nodes[i] = ladei_soft_graph_node_handle(rt, graph, numbers[i]);
+  *out_count = count;
+  return LADE_OK;
+}
+
+static lade_status graph_node_dependencies(void *self, ladei_graph_node handle, ladei_graph_node *dependencies,
+                                           size_t capacity, size_t *out_count) {
+  soft_runtime *rt = soft_self(self);
+  const soft_op op = SOFT_OP_graph_node_dependencies;
+  lade_status status = ladei_soft_enter(rt, op);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  soft_graph *graph = NULL;
+  const soft_graph_node *node = ladei_soft_graph_node_find(rt, handle, &graph);
+  status = node == NULL ? ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "node",
+                                            "a node of a graph that is there", "%p", (const void *)handle)
+                        : nodes_tell(rt, op, graph, node->dependencies, node->dependency_count, dependencies, capacity,
+                                     out_count);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
 /* ---- memory of graphs -------------------------------------------------------------------------------------------- */
 
 /* No graph of a software device allocates: pool_alloc is refused in captures. */
@@ -176,6 +207,47 @@ static lade_status capture_end(void *self, const ladei_stream *resolved, ladei_g
   return status;
 }
 
+static ladei_capture_info capture_tell(const soft_runtime *rt, const soft_stream *stream) {
+  const soft_capture *capture = stream->capture;
+  if (capture == NULL) {
+    bool implicit =
+        stream->kind == LADEI_STREAM_LEGACY && ladei_soft_capture_implicit(rt, &rt->devices[stream->device]) != NULL;
+    return (ladei_capture_info){.status = implicit ? LADEI_CAPTURE_IMPLICIT : LADEI_CAPTURE_NONE};
+  }
+  if (!capture->valid) return (ladei_capture_info){.status = LADEI_CAPTURE_INVALIDATED};
+  return (ladei_capture_info){LADEI_CAPTURE_ACTIVE, capture->id, ladei_soft_graph_handle(rt, capture->graph)};
+}
+
+static lade_status stream_capture_info(void *self, const ladei_stream *resolved, ladei_capture_info *out) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_capture_info);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_capture_info, resolved, &status);
+  if (stream != NULL) *out = capture_tell(rt, stream);
+  ladei_soft_unlock(rt);
+  return status;
+}
+
+static lade_status capture_frontier(void *self, const ladei_stream *resolved, ladei_capture_info *out_info,
+                                    ladei_graph_node *nodes, size_t capacity, size_t *out_count) {
+  soft_runtime *rt = soft_self(self);
+  const soft_op op = SOFT_OP_capture_frontier;
+  lade_status status = ladei_soft_enter(rt, op);
+  if (status != LADE_OK) return status;
+  ladei_soft_lock(rt);
+  const soft_stream *stream = ladei_soft_stream_find(rt, op, resolved, &status);
+  if (stream != NULL) {
+    ladei_capture_info info = capture_tell(rt, stream);
+    bool active = info.status == LADEI_CAPTURE_ACTIVE;
+    status = nodes_tell(rt, op, active ? stream->capture->graph : NULL, stream->frontier,
+                        active ? stream->frontier_count : 0, nodes, capacity, out_count);
+    if (status == LADE_OK) *out_info = info;
+  }
+  ladei_soft_unlock(rt);
+  return status;
+}
+
 /* ---- what capturing streams do ----------------------------------------------------------------------------------- */
 
 void ladei_soft_graph_ops(lade_runtime_ops *ops) {
@@ -183,6 +255,9 @@ void ladei_soft_graph_ops(lade_runtime_ops *ops) {
   ops->capture_end = capture_end;
   ops->graph_destroy = graph_destroy;
   ops->graph_counts = graph_counts;
+  ops->graph_node_dependencies = graph_node_dependencies;
+  ops->stream_capture_info = stream_capture_info;
+  ops->capture_frontier = capture_frontier;
   ops->graph_memory_get = graph_memory_get;
   ops->graph_memory_trim = graph_memory_trim;
   ops->user_object_create = user_object_create;

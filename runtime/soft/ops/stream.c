@@ -256,28 +256,6 @@ static lade_status device_synchronize(void *self, int ordinal) {
 
 /* ---- capture state ----------------------------------------------------------------------------------------------- */
 
-static lade_status stream_capture_info(void *self, const ladei_stream *resolved, ladei_capture_info *out) {
-  soft_runtime *rt = soft_self(self);
-  lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_capture_info);
-  if (status != LADE_OK) return status;
-  ladei_soft_lock(rt);
-  const soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_stream_capture_info, resolved, &status);
-  if (stream != NULL) {
-    const soft_capture *capture = stream->capture;
-    *out = (ladei_capture_info){LADEI_CAPTURE_NONE, 0, NULL};
-    if (capture != NULL) {
-      out->status = capture->valid ? LADEI_CAPTURE_ACTIVE : LADEI_CAPTURE_INVALIDATED;
-      if (capture->valid) out->id = capture->id;
-      if (capture->valid) out->graph = ladei_soft_graph_handle(rt, capture->graph);
-    } else if (stream->kind == LADEI_STREAM_LEGACY &&
-               ladei_soft_capture_implicit(rt, &rt->devices[stream->device]) != NULL) {
-      out->status = LADEI_CAPTURE_IMPLICIT;
-    }
-  }
-  ladei_soft_unlock(rt);
-  return status;
-}
-
 static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_capture_mode_exchange);
@@ -321,7 +299,6 @@ void ladei_soft_stream_ops(lade_runtime_ops *ops) {
   ops->stream_wait_event = stream_wait_event;
   ops->stream_query = stream_query;
   ops->stream_synchronize = stream_synchronize;
-  ops->stream_capture_info = stream_capture_info;
   ops->capture_mode_exchange = capture_mode_exchange;
   ops->device_synchronize = device_synchronize;
 }

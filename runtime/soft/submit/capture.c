@@ -52,6 +52,23 @@ ladei_graph ladei_soft_graph_handle(const soft_runtime *rt, const soft_graph *gr
   return (ladei_graph)(uintptr_t)ladei_soft_table_handle(&rt->graph_table, graph);
 }
 
+enum { NODE_HANDLE_SHIFT = 32 };
+
+ladei_graph_node ladei_soft_graph_node_handle(const soft_runtime *rt, const soft_graph *graph, uint32_t number) {
+  assert(number < SOFT_NODE_HANDLES);
+  uint64_t name = ladei_soft_table_handle(&rt->graph_table, graph) | ((uint64_t)number + 1) << NODE_HANDLE_SHIFT;
+  return (ladei_graph_node)(uintptr_t)name;
+}
+
+const soft_graph_node *ladei_soft_graph_node_find(const soft_runtime *rt, ladei_graph_node handle, soft_graph **out) {
+  uint64_t name = (uint64_t)(uintptr_t)handle, mask = (uint64_t)SOFT_NODE_HANDLES << NODE_HANDLE_SHIFT;
+  uint64_t number = (name & mask) >> NODE_HANDLE_SHIFT;
+  soft_graph *graph = ladei_soft_table_find(&rt->graph_table, name & ~mask);
+  if (graph == NULL || number == 0 || number > graph->count) return NULL;
+  *out = graph;
+  return &graph->nodes[number - 1];
+}
+
 static soft_graph *graph_new(soft_runtime *rt) {
   soft_graph *graph = ladei_soft_table_take(&rt->graph_table);
   if (graph == NULL) return NULL;

@@ -32,6 +32,14 @@ lade_status ladei_soft_capture_finish(soft_runtime *rt, soft_stream *stream, lad
 
 /* The stream is about to be destroyed: its capture becomes invalid. */
 void ladei_soft_capture_stream_gone(soft_runtime *rt, soft_stream *stream);
+/*
+ * Handles of nodes: that of the graph, with the node's number + 1 in bits that are 0 there. A graph has handles for its first
+ * SOFT_NODE_HANDLES nodes.
+ */
+enum { SOFT_NODE_HANDLES = (1 << 24) - 1 };
+ladei_graph_node ladei_soft_graph_node_handle(const soft_runtime *rt, const soft_graph *graph, uint32_t number);
+/* NULL: the handle names no node of a graph that is there. */
+const soft_graph_node *ladei_soft_graph_node_find(const soft_runtime *rt, ladei_graph_node handle, soft_graph **out);
 ladei_graph ladei_soft_graph_handle(const soft_runtime *rt, const soft_graph *graph);
 void ladei_soft_graph_free(soft_runtime *rt, soft_graph *graph);
 

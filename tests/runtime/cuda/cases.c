@@ -475,6 +475,40 @@ static lade_status run_graph_counts(cuda_fixture *f) {
   return status;
 }
 
+static lade_status run_capture_frontier(cuda_fixture *f) {
+  ladei_capture_info info = {.id = 99};
+  ladei_graph_node node = NULL;
+  size_t count = 99;
+  lade_status status = OPS(f)->capture_frontier(SELF(f), &f->stream, &info, &node, 1, &count);
+  LADE_EXPECT_EQ_SIZE(count, status != LADE_OK ? 99 : f->made_too);
+  LADE_EXPECT_EQ_INT(node != NULL, status == LADE_OK && f->made_too > 0);
+  LADE_EXPECT_EQ_INT(info.id == 99, status != LADE_OK);
+  return status;
+}
+
+/* `made`: the second of two nodes in the stream's capture; made_too: the stream's frontier. */
+static bool prepare_node(cuda_fixture *f) {
+  ladei_capture_info info;
+  ladei_graph_node node = NULL;
+  size_t count = 0;
+  if (!prepare_capture(f)) return false;
+  LADE_EXPECT_OK(run_fill(f));
+  LADE_EXPECT_OK(run_fill(f));
+  LADE_EXPECT_OK(OPS(f)->capture_frontier(SELF(f), &f->stream, &info, &node, 1, &count));
+  f->made = (uintptr_t)node;
+  f->made_too = count;
+  return count == 1;
+}
+
+static lade_status run_graph_node_dependencies(cuda_fixture *f) {
+  ladei_graph_node node = NULL;
+  size_t count = 99;
+  lade_status status = OPS(f)->graph_node_dependencies(SELF(f), (ladei_graph_node)f->made, &node, 1, &count);
+  LADE_EXPECT_EQ_SIZE(count, status == LADE_OK ? 1 : 99);
+  LADE_EXPECT_EQ_INT(status == LADE_OK && node == NULL, false);
+  return status;
+}
+
 static lade_status run_graph_memory_get(cuda_fixture *f) {
   ladei_graph_memory memory;
   return OPS(f)->graph_memory_get(SELF(f), 0, &memory);
@@ -646,6 +680,9 @@ static const cuda_case cases[] = {
     {.op = "graph_counts", .variant = "", .prepare = prepare_graph, .run = run_graph_counts},
     {.op = "graph_memory_get", .variant = "", .run = run_graph_memory_get},
     {.op = "graph_memory_trim", .variant = "", .run = run_graph_memory_trim},
+    {.op = "capture_frontier", .variant = "of no capture", .run = run_capture_frontier},
+    {.op = "capture_frontier", .variant = "of a capture", .prepare = prepare_node, .run = run_capture_frontier},
+    {.op = "graph_node_dependencies", .variant = "", .prepare = prepare_node, .run = run_graph_node_dependencies},
     {.op = "graph_launch", .variant = "", .prepare = prepare_exec, .run = run_graph_launch},
     {.op = "graph_destroy", .variant = "", .prepare = prepare_graph, .run = run_graph_destroy, .releases = true},
     {.op = "graph_exec_destroy",

@@ -24,6 +24,7 @@ typedef struct stage {
   uint64_t context;
   ladei_driver_pool pool;
   ladei_graph graph;
+  ladei_graph_node node; /* of the graph */
   ladei_graph_exec exec;
   ladei_user_object object;
   void *batch_to[1]; /* device */
@@ -47,6 +48,7 @@ static stage stage_open(const char *clock) {
   LADE_EXPECT_OK(ops->pool_default(s.f.self, 0, &s.pool));
   LADE_EXPECT_OK(ops->capture_begin(s.f.self, &s.stream, LADEI_CAPTURE_RELAXED));
   LADE_EXPECT_OK(ops->fill(s.f.self, s.device, 1, BYTES, &s.stream));
+  LADE_EXPECT_OK(ops->capture_frontier(s.f.self, &s.stream, &(ladei_capture_info){0}, &s.node, 1, &(size_t){0}));
   LADE_EXPECT_OK(ops->capture_end(s.f.self, &s.stream, &s.graph));
   LADE_EXPECT_OK(ops->graph_instantiate(s.f.self, s.graph, &s.exec));
   LADE_EXPECT_OK(ops->user_object_create(s.f.self, nothing, NULL, &s.object));
@@ -158,7 +160,9 @@ static const size_t batch_bytes[1] = {BYTES};
   X(graph_upload, s->exec, &s->stream)                                                                                 \
   X(graph_counts, s->graph, out)                                                                                       \
   X(graph_memory_get, 0, out)                                                                                          \
-  X(graph_memory_trim, 0)
+  X(graph_memory_trim, 0)                                                                                              \
+  X(capture_frontier, &s->stream, out, NULL, 0, &(size_t){0})                                                          \
+  X(graph_node_dependencies, s->node, NULL, 0, &(size_t){0})
 
 #define CALL_FUNCTION(op, ...)                                                                                         \
   static lade_status call_##op(stage *s) { return s->f.ops->op(s->f.self, ##__VA_ARGS__); }
