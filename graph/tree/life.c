@@ -470,6 +470,8 @@ static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_option
   status = ladei_tree_pool_read(tree, &blocks);
   free(blocks.list);
   if (status != LADE_OK) goto fail_pool;
+  ladei_device_allocator_acquire(tree->allocator);
+  ladei_device_allocator_acquire(tree->outside);
   return LADE_OK;
 fail_pool:
   (void)lade_device_pool_release(tree->allocator, tree->pool);
@@ -557,6 +559,8 @@ static lade_status tree_close(lade_graph_tree *tree) {
   (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
   (void)ladei_event_pool_destroy(tree->events);
   ladei_runtime_release(tree->runtime);
+  ladei_device_allocator_release(tree->outside);
+  ladei_device_allocator_release(tree->allocator);
   return LADE_OK;
 }
 

@@ -392,6 +392,32 @@ LADE_TEST(GraphRules, AFunctionGoesWithWhatFollowsIt) {
   graph_fixture_close(&f);
 }
 
+/* ---- Closing with trees alive ------------------------------------------------------------------------------------ */
+
+LADE_TEST(GraphRules, AnAllocatorOutlivesItsTrees) {
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_device_allocator *outside = NULL;
+  lade_graph_tree_options options;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  LADE_EXPECT_OK(lade_device_allocator_create(f.runtime, 0, NULL, &outside));
+  lade_graph_tree_options_init(&options);
+  options.outside = outside;
+  LADE_EXPECT_OK(lade_graph_tree_destroy(f.tree, true));
+  LADE_EXPECT_OK(lade_graph_tree_create(f.allocator, &options, &f.tree));
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  for (int round = 0; round < 3; round++) {
+    warm_or_record(&f, fa, 1); /* no block of it is handed out */
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(f.allocator, true));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_allocator_destroy(outside, true));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(f.runtime));
+  }
+  LADE_EXPECT_OK(lade_graph_tree_destroy(f.tree, true));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(outside, true));
+  LADE_EXPECT_OK(lade_graph_tree_create(f.allocator, NULL, &f.tree));
+  graph_fixture_close(&f);
+}
+
 /* ---- The device -------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(GraphRules, ALostDeviceLetsTheTreeGo) {
