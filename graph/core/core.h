@@ -121,9 +121,10 @@ struct lade_graph_function {
   uint32_t input_count, output_count;
   uint32_t *input_flags;
   uint64_t *input_tags, *output_tags;
-  bool mutates; /* some input */
-  bool removed; /* freed with its last node */
-  size_t nodes; /* that are there, listed or not; and entries of paths */
+  bool mutates;        /* some input */
+  uint32_t eager_told; /* reasons that the log has heard of */
+  bool removed;        /* freed with its last node */
+  size_t nodes;        /* that are there, listed or not; and entries of paths */
   char name[48];
 };
 

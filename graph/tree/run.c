@@ -20,6 +20,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "device/api/device.h"
 #include "graph/tree/tree.h"
@@ -320,6 +321,17 @@ static lade_status replay(ladei_tree_run *run) {
 
 /* ---- Eager runs -------------------------------------------------------------------------------------------------- */
 
+/* Slower than a replay, so never silent: the program's log hears of it once for each function and reason, the tree's each time. */
+static void eager_tell(const ladei_tree_run *run, uint32_t reason) {
+  static const char *const reasons[LADE_GRAPH_REASON_COUNT] = {
+      [LADE_GRAPH_REASON_MUTATED] = "it writes to an input that is neither static nor an output of the path",
+      [LADE_GRAPH_REASON_LIMIT] = "a limit on recordings is reached",
+      [LADE_GRAPH_REASON_CHECKPOINT] = "the pool could not be brought to the state behind the path"};
+  if ((run->function->eager_told >> reason & 1u) != 0) return;
+  run->function->eager_told |= 1u << reason;
+  ladei_log(LADE_LOG_WARN, "graph tree: function %s runs eagerly: %s", run->function->name, reasons[reason]);
+}
+
 lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
   lade_graph_context context;
   run->plan.did = LADE_GRAPH_DID_EAGER;
@@ -334,6 +346,7 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
     ladei_tree_commit(run, NULL, run->tree->core.state);
     run->tree->stats.eager_runs++;
     run->tree->stats.eager[reason]++;
+    eager_tell(run, reason);
   } else {
     ladei_tree_context_free_locals(&context);
   }

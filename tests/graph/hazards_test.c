@@ -8,6 +8,7 @@
 
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 
 #define MAKER(value)                                                                                                   \
   { {{GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, (value)}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0 }
@@ -185,6 +186,8 @@ LADE_TEST(GraphHazard, graph_hazard_HZ12_mutation_is_judged_per_call) {
                       *fm = graph_fixture_function(&f, &m, 1, flags, 1);
   lade_graph_value memory = graph_fixture_memory(&f, MIB, 9);
   make_ready(&f, fa, NULL);
+  static support_heard said;
+  support_heard_begin(&said, LADE_LOG_WARN);
   for (int round = 0; round < 4; round++) {
     made = step_run(&f, fa, NULL);
     LADE_EXPECT_OK(graph_fixture_call(&f, fm, &memory, 1, &out)); /* the program's memory: eager */
@@ -199,6 +202,9 @@ LADE_TEST(GraphHazard, graph_hazard_HZ12_mutation_is_judged_per_call) {
     graph_fixture_release(&f, out);
     graph_fixture_release(&f, made);
   }
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(
+      support_heard_count(&said, LADE_LOG_WARN, "graph tree: function script runs eagerly: it writes to an input"), 1);
   graph_fixture_expect(&f, &memory, 5);
   graph_fixture_memory_free(&f, memory);
   graph_fixture_close(&f);
