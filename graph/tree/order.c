@@ -8,8 +8,9 @@
  * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
  * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
  *     beside a run is behind `noted_waited`, and for the next one.
- * O3  No call waits on the host.
- * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once.
+ * O3  No call waits on the host, but behind a run on a thread's own stream whose event the driver refuses.
+ * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
+ * `own_event`, which there is before the run does anything.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +63,17 @@ static ladei_stream noted_at(lade_graph_tree *tree, size_t index) {
   return noted;
 }
 
+/* What is recorded behind a run on a thread's own stream. */
+static lade_status own_event_need(lade_graph_tree *tree, const ladei_stream *stream) {
+  if (stream->kind != LADEI_STREAM_PER_THREAD) return LADE_OK;
+  if (tree->own_event != NULL && tree->own_event->context == stream->context) return LADE_OK;
+  if (tree->own_event != NULL) ladei_event_pool_release(tree->events, tree->own_event);
+  tree->own_event = NULL;
+  return ladei_event_pool_acquire(tree->events, stream->context, &tree->own_event);
+}
+
 lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *stream) {
-  lade_status status = LADE_OK;
+  lade_status status = own_event_need(tree, stream);
   size_t noted_count = waited_take(tree);
   for (ladei_event *gate = tree->gates_waited; gate != NULL && status == LADE_OK; gate = gate->next)
     status = event_wait(tree, stream, gate);
@@ -78,7 +88,7 @@ lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *s
   return status == LADE_OK ? status : ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
 }
 
-void ladei_tree_order_forget(lade_graph_tree *tree) {
+static void gates_forget(lade_graph_tree *tree) {
   for (ladei_event *gate = tree->gates_waited, *next = NULL; gate != NULL; gate = next) {
     next = gate->next;
     ladei_event_pool_release(tree->events, gate);
@@ -88,8 +98,14 @@ void ladei_tree_order_forget(lade_graph_tree *tree) {
   tree->last_event = NULL;
 }
 
+void ladei_tree_order_forget(lade_graph_tree *tree) {
+  gates_forget(tree);
+  if (tree->own_event != NULL) ladei_event_pool_release(tree->events, tree->own_event);
+  tree->own_event = NULL;
+}
+
 static void waited_forget(lade_graph_tree *tree) {
-  ladei_tree_order_forget(tree);
+  gates_forget(tree);
   ladei_lock_acquire(&tree->lock);
   tree->noted_count -= tree->noted_waited;
   memmove(tree->noted, tree->noted + tree->noted_waited, tree->noted_count * sizeof *tree->noted);
@@ -97,11 +113,26 @@ static void waited_forget(lade_graph_tree *tree) {
   ladei_lock_release(&tree->lock);
 }
 
+/* Another thread cannot ask the stream: where there is no event, all of it is waited for, and nothing is left to be asked. */
+static void own_event_record(lade_graph_tree *tree, const ladei_stream *stream) {
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_event *event = tree->own_event;
+  tree->own_event = NULL;
+  if (event != NULL && ladei_tree_ops(tree)->event_record(tree->runtime->self, event->handle, stream) == LADE_OK) {
+    tree->last_event = event;
+    return;
+  }
+  if (event != NULL) ladei_event_pool_discard(tree->events, event);
+  (void)ladei_stream_wait(tree->runtime, stream);
+  tree->last = (ladei_stream){0};
+  ladei_error_restore(&before);
+}
+
 void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream) {
   if (tree->gates_waited != NULL || tree->last_event != NULL || tree->noted_waited > 0) waited_forget(tree);
   tree->last = *stream;
-  if (stream->kind == LADEI_STREAM_PER_THREAD && event_on(tree, stream, &tree->last_event) != LADE_OK)
-    tree->last_event = NULL; /* then the stream itself is asked */
+  if (stream->kind == LADEI_STREAM_PER_THREAD) own_event_record(tree, stream);
 }
 
 /* With the lock. */

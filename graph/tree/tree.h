@@ -108,6 +108,7 @@ struct lade_graph_tree {
   /* order.c */
   ladei_stream last;         /* of the last run; context 0: none */
   ladei_event *last_event;   /* covers it, where the stream cannot be asked later */
+  ladei_event *own_event;    /* for that of the run under way */
   ladei_event *gates;        /* of streams that cannot be asked later. Guard: lock, as of those of `noted` */
   ladei_event *gates_waited; /* that the run under way waits for; the owner's */
   ladei_stream *noted;

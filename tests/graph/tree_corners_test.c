@@ -279,3 +279,65 @@ LADE_TEST(GraphCorner, BufferIsRetainedBeforeTheRunThatTakesItHasReadIts) {
   graph_fixture_release(&f, out);
   graph_fixture_close(&f);
 }
+
+/* A run on the thread's own stream, which no other thread may name, while the n-th call of an op fails. */
+typedef struct own_stream_run {
+  graph_fixture *f;
+  lade_graph_function *function;
+  lade_graph_value out;
+  lade_status status;
+} own_stream_run;
+
+static void *runs_on_its_own_stream(void *user) {
+  own_stream_run *r = user;
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = LADE_STREAM_PER_THREAD;
+  LADE_EXPECT_OK(lade_runtime_set_device(r->f->runtime, 0));
+  r->status = lade_graph_tree_run(r->f->tree, r->function, &call, &r->out, 1, NULL);
+  LADE_EXPECT_OK(lade_soft_fault_clear(r->f->runtime));
+  return NULL;
+}
+
+/* Whether the op was called as often. */
+static bool own_stream_fails(const char *op, uint64_t nth) {
+  graph_fixture f;
+  graph_script maker = MAKER(1),
+               copier = {{{GRAPH_ALLOC, 0, MIB}, {GRAPH_COPY, 0, 0}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  pthread_t thread;
+  if (!graph_fixture_open(&f, "sim", NULL)) return false;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *copy = graph_fixture_function(&f, &copier, 1, NULL, 1);
+  for (int i = 0; i < 2; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    graph_fixture_release(&f, out);
+  }
+  graph_fixture_step(&f);
+  own_stream_run r = {&f, make, {0}, LADE_OK};
+  uint64_t calls = 0, after = 0;
+  LADE_EXPECT_OK(lade_soft_call_count(f.runtime, op, &calls));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, op, nth, LADE_ERR_DRIVER));
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, runs_on_its_own_stream, &r), 0);
+  LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);
+  LADE_EXPECT_OK(lade_soft_call_count(f.runtime, op, &after));
+  if (r.status == LADE_OK) {
+    lade_graph_value copied;
+    LADE_EXPECT_OK(graph_fixture_call(&f, copy, &r.out, 1, &copied));
+    graph_fixture_expect(&f, &copied, 1);
+    graph_fixture_release(&f, copied);
+    graph_fixture_release(&f, r.out);
+  } else {
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    graph_fixture_release(&f, out);
+  }
+  graph_fixture_close(&f);
+  return after - calls >= nth;
+}
+
+LADE_TEST(GraphCorner, EventsOfAThreadsOwnStreamFail) {
+  static const char *const ops[] = {"event_create", "event_record"};
+  for (size_t i = 0; i < 2; i++)
+    for (uint64_t nth = 1; own_stream_fails(ops[i], nth) && nth < 20;) nth++;
+}
