@@ -392,6 +392,57 @@ LADE_TEST(GraphRules, AFunctionGoesWithWhatFollowsIt) {
   graph_fixture_close(&f);
 }
 
+/* ---- Callbacks around bodies ------------------------------------------------------------------------------------- */
+
+typedef struct hooks_heard {
+  unsigned before, after, stages; /* stages: a bit for each */
+  lade_status answer;             /* of `before` */
+} hooks_heard;
+
+static lade_status hook_before(void *user, lade_graph_stage stage, lade_stream stream) {
+  hooks_heard *heard = user;
+  heard->before += stream != NULL;
+  heard->stages |= 1u << stage;
+  return heard->answer;
+}
+
+static lade_status hook_after(void *user, lade_graph_stage stage, lade_stream stream) {
+  hooks_heard *heard = user;
+  heard->after += stream != NULL && (heard->stages >> stage & 1u) != 0;
+  return LADE_OK;
+}
+
+LADE_TEST(GraphRules, CallbacksStandAroundEachBody) {
+  graph_fixture f;
+  graph_script a = MAKER(1), m = {{{GRAPH_FILL_INPUT, 0, 5}, {GRAPH_OUT_INTEGER, 0, 0}}, NULL, NULL, 0};
+  static const uint32_t flags[] = {LADE_GRAPH_MUTATED};
+  hooks_heard said = {.answer = LADE_OK};
+  lade_graph_value out;
+  lade_graph_tree_options options;
+  lade_graph_tree_options_init(&options);
+  options.before = hook_before;
+  options.after = hook_after;
+  options.user = &said;
+  if (!graph_fixture_open(&f, "sim", &options)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1),
+                      *fm = graph_fixture_function(&f, &m, 1, flags, 1);
+  for (int round = 0; round < 4; round++) warm_or_record(&f, fa, 1);
+  LADE_EXPECT_EQ_UINT(said.stages, 1u << LADE_GRAPH_STAGE_WARMUP | 1u << LADE_GRAPH_STAGE_RECORD);
+  lade_graph_value memory = graph_fixture_memory(&f, KIB, 1);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fm, &memory, 1, &out));
+  LADE_EXPECT_EQ_UINT(said.before, 3);
+  LADE_EXPECT_EQ_UINT(said.after, 3);
+  said.answer = LADE_ERR_LIMIT;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, fm, &memory, 1, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "the callback before the body");
+  LADE_EXPECT_EQ_UINT(said.after, 3);
+  said.answer = LADE_OK;
+  LADE_EXPECT_OK(graph_fixture_call(&f, fm, &memory, 1, &out));
+  graph_fixture_expect(&f, &memory, 5);
+  graph_fixture_memory_free(&f, memory);
+  graph_fixture_close(&f);
+}
+
 /* ---- Closing with trees alive ------------------------------------------------------------------------------------ */
 
 LADE_TEST(GraphRules, AnAllocatorOutlivesItsTrees) {
