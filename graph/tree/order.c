@@ -8,7 +8,7 @@
  * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
  * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
  *     beside a run is behind `noted_waited`, and for the next one.
- * O3  No call waits on the host, but behind a run on a thread's own stream whose event the driver refuses.
+ * O3  No call waits on the host, but where the driver refuses an event: behind a run on a thread's own stream, and behind a warm-up (run.c).
  * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
  * `own_event`, which there is before the run does anything.
  */

@@ -8,7 +8,8 @@
  *   end          carries come first; when they are done nothing of it fails. Before a recording the path only leaves the core, and may
  *                come back until inputs are copied; else its end is committed at once
  *   replay       copies and launch come first, then nothing fails
- *   warm-up      what the body did stands; its memory is freed, and behind a restore the path's blocks, too
+ *   warm-up      what the body did stands; its memory is freed, and behind a restore the path's blocks, too. Where the caller's stream
+ *                cannot be made to wait for it, the call does
  *   eager        what the body did stands; its memory is freed
  *
  * R1  Handles are made, and takes end, in ladei_tree_commit() alone; room for them was made before anything was done.
@@ -374,8 +375,12 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
   if (status == LADE_OK) status = left;
   ladei_error_save(&first);
   lade_status joined = ladei_tree_order_between(tree, &tree->stream, &run->stream);
-  if (joined != LADE_OK) (void)ladei_tree_order_note(tree, &tree->stream);
-  if (joined != LADE_OK && status != LADE_OK) ladei_error_restore(&first);
+  /* What the body reads is free again when the call returns: the inputs, and copies of what was carried. */
+  if (joined != LADE_OK) {
+    if (status == LADE_OK) ladei_error_save(&first);
+    if (ladei_stream_wait(tree->runtime, &tree->stream) != LADE_OK) (void)ladei_tree_order_note(tree, &tree->stream);
+    ladei_error_restore(&first);
+  }
   return status != LADE_OK ? status : joined;
 }
 

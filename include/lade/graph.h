@@ -330,8 +330,8 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  * @param capacity   Of `outputs`; at least the function's output_count.
  * @param out_count  [out] NULL: not wanted. Untouched on error.
  *
- * Threads: any; a second run on the tree waits. Waits: never for the device, but behind a run on LADE_STREAM_PER_THREAD where the
- * driver refuses to record an event.
+ * Threads: any; a second run on the tree waits. Waits: never for the device, but where the driver refuses an event behind a
+ * warm-up, or a run on LADE_STREAM_PER_THREAD.
  * Stream order: after the work queued on call.stream, after all runs before, and after the streams of
  * lade_graph_buffer_record_stream(). Outputs are ready for work queued on call.stream from now on. That stream lives until the
  * next run is over, or lade_graph_tree_stream_retire().

@@ -341,3 +341,48 @@ LADE_TEST(GraphCorner, EventsOfAThreadsOwnStreamFail) {
   for (size_t i = 0; i < 2; i++)
     for (uint64_t nth = 1; own_stream_fails(ops[i], nth) && nth < 20;) nth++;
 }
+
+/* ---- Joins that fail --------------------------------------------------------------------------------------------- */
+
+/* A cold function behind the end of a path: its input is carried, and read on the tree's stream. Whether the op was called as often. */
+static bool warmup_join_fails(const char *op, uint64_t nth) {
+  graph_fixture f;
+  graph_script maker = MAKER(1),
+               copier = {{{GRAPH_ALLOC, 0, MIB}, {GRAPH_COPY, 0, 0}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  lade_graph_value made, copied;
+  void *block = NULL;
+  uint64_t calls = 0, after = 0;
+  if (!graph_fixture_open(&f, "sim", NULL)) return false;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *copy = graph_fixture_function(&f, &copier, 1, NULL, 1);
+  LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &made));
+  graph_fixture_step(&f);
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f.streams[0];
+  call.inputs = &made;
+  call.input_count = 1;
+  LADE_EXPECT_OK(lade_soft_call_count(f.runtime, op, &calls));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, op, nth, LADE_ERR_DRIVER));
+  lade_status status = lade_graph_tree_run(f.tree, copy, &call, &copied, 1, NULL);
+  LADE_EXPECT_OK(lade_soft_fault_clear(f.runtime));
+  LADE_EXPECT_OK(lade_soft_call_count(f.runtime, op, &after));
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
+  /* The memory of the copy, most likely: what the program does with it is ordered behind the body. */
+  LADE_EXPECT_OK(lade_device_alloc(f.allocator, MIB, f.streams[0], &block));
+  LADE_EXPECT_OK(lade_fill_async(f.runtime, block, 9, MIB, f.streams[0]));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, block));
+  if (status == LADE_OK) {
+    graph_fixture_expect(&f, &copied, 1);
+    graph_fixture_release(&f, copied);
+  }
+  if (graph_fixture_valid(&f, made)) graph_fixture_release(&f, made);
+  graph_fixture_close(&f); /* no finding */
+  return after - calls >= nth;
+}
+
+LADE_TEST(GraphCorner, JoinOfAWarmupFails) {
+  static const char *const ops[] = {"event_create", "event_record", "stream_wait_event"};
+  for (size_t i = 0; i < 3; i++)
+    for (uint64_t nth = 1; warmup_join_fails(ops[i], nth) && nth < 20;) nth++;
+}
