@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "graph/tree/tree.h"
@@ -148,6 +149,8 @@ lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_bu
   if (status != LADE_OK) return status;
   if (resolved.device != tree->device)
     return ladei_error_argument(__func__, "stream", "one of the tree's device", "of device %d", resolved.device);
-  if (outside) return lade_device_record_stream(tree->outside, address, stream);
-  return ladei_tree_order_note(tree, &resolved);
+  int cancellation = ladei_cancellation_hold(); /* an event on its way is nobody's */
+  status = outside ? lade_device_record_stream(tree->outside, address, stream) : ladei_tree_order_note(tree, &resolved);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }

@@ -349,11 +349,13 @@ lade_status lade_graph_tree_function_remove(lade_graph_tree *tree, lade_graph_fu
   if (function == NULL) return ladei_error_null(__func__, "function");
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
   if (function_take_out(tree, function))
     function_remove(tree, function);
   else
     status = ladei_error_argument(__func__, "function", "one of the tree", "%p", (void *)function);
   ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "graph/tree/tree.h"
 
@@ -194,6 +195,7 @@ lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream str
   ladei_event *gate = NULL;
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold();
   status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
   bool known = status == LADE_OK && tree->last.context != 0 && same_stream(&tree->last, &resolved);
   ladei_lock_acquire(&tree->lock);
@@ -204,5 +206,6 @@ lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream str
   if (known && status == LADE_OK) status = event_on(tree, &resolved, &gate);
   if (known && status == LADE_OK) stream_forget(tree, &resolved, gate);
   ladei_tree_leave(tree);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/output.h"
@@ -81,6 +82,7 @@ lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_vi
   if (visit == NULL) return ladei_error_null(__func__, "visit");
   lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
   if (status != LADE_OK) return status;
+  int cancellation = ladei_cancellation_hold(); /* also in the callback: nobody else leaves the tree */
   for (const ladei_tree_node *node = tree->core.first_node; node != NULL && status == LADE_OK; node = node->list_next) {
     const ladei_tree_instance *instance = node->instance;
     lade_graph_node_info info = {.struct_size = sizeof info,
@@ -105,6 +107,7 @@ lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_vi
     status = visit(user, &info);
   }
   reading_leave(tree, inside);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 
@@ -288,11 +291,13 @@ lade_status lade_graph_tree_dump(lade_graph_tree *tree, lade_graph_writer writer
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *out);
   lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
   if (status == LADE_OK) {
+    int cancellation = ladei_cancellation_hold();
     ladei_output_init(out, writer, user);
     stats_complete(tree, &stats);
     tree_write(out, tree, &stats);
     status = ladei_output_flush(out);
     reading_leave(tree, inside);
+    ladei_cancellation_resume(cancellation);
   }
   free(out);
   return status;

@@ -386,3 +386,48 @@ LADE_TEST(GraphCorner, JoinOfAWarmupFails) {
   for (size_t i = 0; i < 3; i++)
     for (uint64_t nth = 1; warmup_join_fails(ops[i], nth) && nth < 20;) nth++;
 }
+
+/* ---- Threads that are cancelled ---------------------------------------------------------------------------------- */
+
+static lade_status node_cancels(void *user, const lade_graph_node_info *info) {
+  (void)user;
+  (void)info;
+  pthread_testcancel();
+  return LADE_OK;
+}
+
+static lade_status piece_cancels(void *user, const void *data, size_t bytes) {
+  (void)user;
+  (void)data;
+  (void)bytes;
+  pthread_testcancel();
+  return LADE_OK;
+}
+
+static void *asks_as_it_ends(void *user) {
+  LADE_EXPECT_EQ_INT(pthread_cancel(pthread_self()), 0);
+  LADE_EXPECT_OK(lade_graph_tree_nodes_each(user, node_cancels, NULL));
+  LADE_EXPECT_OK(lade_graph_tree_dump(user, piece_cancels, NULL));
+  pthread_testcancel();
+  return NULL;
+}
+
+LADE_TEST(GraphCorner, CancelledThreadsLeaveTheTree) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value out;
+  pthread_t thread;
+  void *result = NULL;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  for (int i = 0; i < 2; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, asks_as_it_ends, f.tree), 0);
+  LADE_EXPECT_EQ_INT(pthread_join(thread, &result), 0);
+  LADE_EXPECT(result == PTHREAD_CANCELED);
+  LADE_ASSERT(!f.tree->owned);
+  graph_fixture_close(&f);
+}
