@@ -94,7 +94,6 @@ void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text,
   case LADEI_SETTING_DIVISIONS:
     snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
     return;
-  case LADEI_SETTING_UNSUPPORTED: snprintf(text, text_bytes, "False (lade does not support it)"); return;
   default: words_list(s, pytorch_only, text, text_bytes);
   }
 }
@@ -242,7 +241,6 @@ static bool value_read(const parser *p, const ladei_setting *s, config_part valu
   case LADEI_SETTING_WORD: return word_read(p, s, value, field);
   case LADEI_SETTING_WORD_SET: return word_set_read(p, s, value, field);
   case LADEI_SETTING_DIVISIONS: return divisions_read(value, field);
-  case LADEI_SETTING_UNSUPPORTED: return piece_is(value, "False");
   default: return number_in_range(s, value, field);
   }
 }
@@ -263,18 +261,14 @@ static const ladei_setting *setting_find(parser *p, config_part key, bool **out_
 }
 
 /* True: the setting is passed over. A key without a name, or a list without an end, is bad whatever the key. */
-static bool setting_skip(parser *p, config_part whole, config_part key, bool known) {
+static bool setting_skip(parser *p, config_part whole, config_part key) {
   int depth = 0;
   for (const char *at = whole.begin; at < whole.end; at++) depth += *at == '[' ? 1 : *at == ']' && depth > 0 ? -1 : 0;
   if (p->skips == NULL || key.begin == key.end || depth > 0) return false;
   if (p->skips->count < LADEI_SETTINGS_SKIPS_MAX)
-    p->skips->first[p->skips->count] = (ladei_settings_skip){key.begin, piece_length(key), known};
+    p->skips->first[p->skips->count] = (ladei_settings_skip){key.begin, piece_length(key)};
   p->skips->count++;
   return true;
-}
-
-static bool value_unserved(const ladei_setting *s, config_part value) {
-  return s->kind == LADEI_SETTING_UNSUPPORTED && piece_is(value, "True");
 }
 
 static lade_status setting_read(parser *p, config_part whole) {
@@ -284,7 +278,7 @@ static lade_status setting_read(parser *p, config_part whole) {
   bool colon = piece_cut(&value, ':', &key);
   size_t position = (size_t)(key.begin - p->text) + 1;
   const ladei_setting *s = setting_find(p, key, &seen);
-  if (s == NULL && setting_skip(p, whole, key, false)) return LADE_OK;
+  if (s == NULL && setting_skip(p, whole, key)) return LADE_OK;
   if (s == NULL) {
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
                        key.begin, position);
@@ -294,7 +288,6 @@ static lade_status setting_read(parser *p, config_part whole) {
   if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
   *seen = true;
   value = piece_trim(value);
-  if (value_unserved(s, value) && setting_skip(p, whole, key, true)) return LADE_OK;
   return value_read(p, s, value) ? LADE_OK : value_error(p, s, value);
 }
 

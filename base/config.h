@@ -19,8 +19,7 @@ typedef enum ladei_setting_kind {
   LADEI_SETTING_FRACTION,     /* double from 0 to 1 */
   LADEI_SETTING_WORD,         /* uint32_t: the number of one of the words */
   LADEI_SETTING_WORD_SET,     /* uint32_t: the numbers of some words, with bars between, joined by "or" */
-  LADEI_SETTING_DIVISIONS,    /* uint64_t[16]: steps per power of two, by size (lade/config.h) */
-  LADEI_SETTING_UNSUPPORTED   /* no field: False is accepted, and changes nothing */
+  LADEI_SETTING_DIVISIONS     /* uint64_t[16]: steps per power of two, by size (lade/config.h) */
 } ladei_setting_kind;
 
 /* Whose key it is. */
@@ -81,7 +80,6 @@ enum { LADEI_SETTINGS_SKIPS_MAX = 32 };
 typedef struct ladei_settings_skip {
   const char *key; /* in the text */
   int key_bytes;
-  bool known; /* lade knows the key, but does not serve the value */
 } ladei_settings_skip;
 typedef struct ladei_settings_skips {
   size_t count;
@@ -92,7 +90,7 @@ typedef struct ladei_settings_skips {
  * Reads `text` by the tables into the struct `fields`. Keys that the text does not name leave their fields alone.
  *
  * With `pytorch_only` keys other than those of LADEI_SETTING_OF_PYTORCH are unknown. With `skips` (NULL: without) a setting
- * whose key is unknown, or is LADEI_SETTING_UNSUPPORTED and has the value True, is noted there and passed over. On error some fields may be written:
+ * whose key is unknown is noted there and passed over. On error some fields may be written:
  * the caller reads into a copy. Errors: LADE_ERR_CONFIG; the message names key, value, position (from 1) and what is
  * expected.
  */

@@ -155,11 +155,8 @@ void ladei_environment_skips_log(const char *variable, const ladei_settings_skip
     const ladei_settings_skip *skip = &skips->first[i];
     uint64_t hash = hash_add(UINT64_C(0xcbf29ce484222325), variable, strlen(variable));
     if (!report_first(hash_add(hash, skip->key, (size_t)skip->key_bytes))) continue;
-    if (skip->known)
-      ladei_log(LADE_LOG_WARN, "%s: %.*s is not served by lade; passed over", variable, skip->key_bytes, skip->key);
-    else
-      ladei_log(LADE_LOG_WARN, "%s: %.*s is a key that lade does not know; passed over", variable, skip->key_bytes,
-                skip->key);
+    ladei_log(LADE_LOG_WARN, "%s: %.*s is a key that lade does not know; passed over", variable, skip->key_bytes,
+              skip->key);
   }
   if (skips->count > shown)
     ladei_log(LADE_LOG_WARN, "%s: %zu more keys that lade does not know; passed over", variable, skips->count - shown);

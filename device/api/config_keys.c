@@ -76,10 +76,10 @@ static const ladei_setting settings[] = {
      .option = "large_segment_bytes",
      .help = "Size of segments for requests of 1 to 10 MiB"},
     {.key = "graph_capture_record_stream_reuse",
-     .kind = LADEI_SETTING_UNSUPPORTED,
+     LADEI_SETTING_SWITCH(lade_config, graph_capture_record_stream_reuse),
      .origin = LADEI_SETTING_OF_LATER_PYTORCH,
-     .default_value = "False",
-     .help = "Reuse within a capture by the order of its nodes; blocks come back when the capture is over"},
+     .option = "LADE_DEVICE_CAPTURE_REUSE",
+     .help = "Blocks that other streams of a capture used come back within it, by the order of its nodes"},
     {.key = "throw_on_cudamalloc_oom",
      LADEI_SETTING_SWITCH(lade_config, throw_on_cudamalloc_oom),
      .origin = LADEI_SETTING_OF_LATER_PYTORCH,
@@ -154,6 +154,7 @@ void lade_config_apply_device(const lade_config *config, lade_device_options *op
   options->flags |= config->device_reference == 1 ? (uint32_t)LADE_DEVICE_REFERENCE : 0;
   options->flags |= config->device_reference == 2 ? (uint32_t)LADE_DEVICE_THREAD_CACHES : 0;
   options->flags |= config->throw_on_cudamalloc_oom != 0 ? (uint32_t)LADE_DEVICE_REFUSE_BEYOND_LIMIT : 0;
+  options->flags |= config->graph_capture_record_stream_reuse != 0 ? (uint32_t)LADE_DEVICE_CAPTURE_REUSE : 0;
   options->memory_fraction = config->per_process_memory_fraction;
   options->max_bytes = config->device_max_mb * LADEI_MIB;
   options->event_batch = config->device_event_batch;

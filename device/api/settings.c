@@ -123,7 +123,7 @@ static lade_status divisions_check(const char *call, const lade_device_options *
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options) {
   const uint32_t known = LADE_DEVICE_UNCACHED | LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS | LADE_DEVICE_EXPANDABLE_IPC |
                          LADE_DEVICE_REFERENCE | LADE_DEVICE_NEWEST_POOL | LADE_DEVICE_STREAMS_ARE_RETIRED |
-                         LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_REFUSE_BEYOND_LIMIT;
+                         LADE_DEVICE_THREAD_CACHES | LADE_DEVICE_REFUSE_BEYOND_LIMIT | LADE_DEVICE_CAPTURE_REUSE;
   const uint32_t policies = LADE_DEVICE_REFERENCE | LADE_DEVICE_THREAD_CACHES;
   if ((options->flags & ~known) != 0)
     return ladei_error_argument(call, "options.flags", "LADE_DEVICE_... flags only", "0x%x", (unsigned)options->flags);
@@ -158,6 +158,7 @@ static void settings_read(ladei_device_settings *settings, const lade_device_opt
   settings->expandable_ipc = (options->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0;
   settings->newest_pool = (options->flags & LADE_DEVICE_NEWEST_POOL) != 0;
   settings->refuse_beyond_limit = (options->flags & LADE_DEVICE_REFUSE_BEYOND_LIMIT) != 0;
+  settings->capture_reuse = (options->flags & LADE_DEVICE_CAPTURE_REUSE) != 0;
   settings->reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
   for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) settings->divisions[i] = options->roundup_divisions[i];
 }
@@ -169,6 +170,7 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   settings_read(&allocator->heap.settings, options);
   allocator->options = *options;
   atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
+  atomic_store_explicit(&allocator->capture_reuse, allocator->heap.settings.capture_reuse, memory_order_relaxed);
   bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
   atomic_store_explicit(&allocator->streams_are_retired, retired, memory_order_relaxed);
   allocator->max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
@@ -260,6 +262,7 @@ static void settings_write(ladei_bounded_text *text, const lade_device_options *
   flag_add(text, "device_expandable_pools", (own->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0);
   flag_add(text, "device_expandable_ipc", (own->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0);
   flag_add(text, "device_newest_pool", (own->flags & LADE_DEVICE_NEWEST_POOL) != 0);
+  flag_add(text, "graph_capture_record_stream_reuse", (own->flags & LADE_DEVICE_CAPTURE_REUSE) != 0);
   flag_add(text, "device_streams_are_retired", (own->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0);
   flag_add(text, "device_uncached", (own->flags & LADE_DEVICE_UNCACHED) != 0);
   if ((own->flags & LADE_DEVICE_REFERENCE) != 0) setting_add(text, "device_policy:reference");

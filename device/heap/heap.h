@@ -77,8 +77,10 @@ typedef enum ladei_device_block_state {
 } ladei_device_block_state;
 
 struct ladei_device_private_pool;
-struct ladei_device_suspension; /* suspend.c */
-struct ladei_history_context;   /* belongs to the listener, as all fields named `context` */
+struct ladei_device_suspension;                                     /* suspend.c */
+struct ladei_device_markers;                                        /* capture_reuse.c */
+typedef struct ladei_device_capture_walk ladei_device_capture_walk; /* capture_reuse.c */
+struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
   ladei_device_free_set free; /* by (stream, size, address) */
@@ -154,6 +156,7 @@ typedef struct ladei_device_block {
   bool gone;             /* BUSY and leaving: the driver has taken its memory back */
   bool kept;             /* ... or would have broken a capture by it */
   bool oversize_counted; /* it is in the oversize_allocations gauge */
+  bool marking;          /* DEFERRED: its markers are being taken (native/capture_reuse.c) */
 
   /* The second line: in the pool's free set or hole set. */
   _Alignas(64) ladei_order_node order;
@@ -163,7 +166,9 @@ typedef struct ladei_device_block {
   struct ladei_device_block *chain;      /* in the list of deferred frees, of blocks that leave, of spare records */
   struct ladei_history_context *context; /* of its allocation; NULL: none */
   struct ladei_history_context *note;    /* that the program wrote on it; NULL: none */
+  struct ladei_device_markers *markers;  /* DEFERRED: what must come before its next use; NULL: the capture's end */
 } ladei_device_block;
+_Static_assert(sizeof(ladei_device_block) == 192, "a block record is three lines of cache");
 _Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
 
 typedef struct ladei_device_private_pool {
@@ -183,6 +188,7 @@ typedef struct ladei_device_private_pool {
   struct ladei_device_suspension *suspension; /* its memory is away, or on its way; NULL: it is there */
   ladei_device_block_pool small_pool;
   ladei_device_block_pool large_pool;
+  ladei_device_capture_walk *walks; /* of streams of the capture under way (native/capture_reuse.c) */
 } ladei_device_private_pool;
 
 struct ladei_device_heap;

@@ -24,6 +24,7 @@
 #include "base/static_probe.h"
 #include "device/heap/recent.h"
 #include "device/native/caching.h"
+#include "device/native/capture_reuse.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -441,6 +442,7 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
   lade_status status = request_prepare(allocator, &request, stream);
   if (status == LADE_OK && ladei_device_uses_waiting(allocator)) {
     uint64_t done;
+    ladei_device_capture_reuse(allocator, &request.stream);
     status = ladei_device_uses_process(allocator, 0, &done);
   }
   if (status != LADE_OK) return status;
@@ -453,7 +455,7 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-/* Takes a block back. Returns it if its ticket is still to be handed to the retire object, without the lock. Inlined by force,
+/* Takes a block back. Returns it if it is still to be handed to ladei_device_uses_add, without the lock. Inlined by force,
  * or a second caller costs each free 18 instructions. */
 static inline __attribute__((always_inline)) ladei_device_block *block_free(lade_device_allocator *allocator,
                                                                             ladei_device_block *block) {
@@ -467,7 +469,9 @@ static inline __attribute__((always_inline)) ladei_device_block *block_free(lade
     ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_DEFERRED);
     ladei_device_block_list_append(&allocator->deferred, block);
     atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
-    return NULL;
+    block->markers = NULL;
+    block->marking = allocator->heap.settings.capture_reuse;
+    return block->marking ? block : NULL;
   }
   ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_PENDING);
   return block;

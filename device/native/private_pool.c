@@ -30,6 +30,7 @@
 #include <utlist.h>
 
 #include "base/error.h"
+#include "device/native/capture_reuse.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
 #include "device/native/provider.h"
@@ -270,6 +271,7 @@ lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_
   } else {
     ladei_device_route_remove(allocator, route);
     atomic_store(&pool->capturing, false);
+    ladei_device_capture_walks_drop(pool);
   }
   ladei_lock_release(&allocator->lock);
   free(route);

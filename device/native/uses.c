@@ -4,7 +4,8 @@
  *
  *   free                                            PENDING: the ticket goes to runtime/retire, which calls back when all
  *                                                   streams are done
- *   free, with uses of the capture under way        DEFERRED: settled at the first chance after the capture
+ *   free, with uses of the capture under way        DEFERRED: settled at the first chance after the capture, or within it by
+ *                                                   capture_reuse.c
  *
  * Note [Uses in captures]. A block of a private pool may be used by several streams of the capture into that pool. Such a
  * use runs when the graph is launched, and the graph orders it before what is captured next; so after the capture there is
@@ -26,6 +27,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "device/native/capture_reuse.h"
 #include "device/observe/history.h"
 
 static ladei_device_block *block_of(ladei_retire_ticket *ticket) {
@@ -48,7 +50,9 @@ void ladei_device_uses_done(void *owner, ladei_retire_ticket *list) {
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_none_held();
   int cancellation = ladei_cancellation_hold(); /* the block has no owner until it is added */
-  if (!ladei_retire_add(allocator->retire, &block->ticket, false)) {
+  if (block->state == LADEI_DEVICE_HEAP_DEFERRED) {
+    ladei_device_capture_reuse_mark(allocator, block);
+  } else if (!ladei_retire_add(allocator->retire, &block->ticket, false)) {
     ladei_device_history_lock(allocator);
     ladei_device_block_free_complete(&allocator->heap, block);
     ladei_lock_release(&allocator->lock);
@@ -60,8 +64,7 @@ static bool reference(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->reference, memory_order_relaxed);
 }
 
-/* Whether the capture that a deferred free waits for is still under way. Lock held. */
-static bool block_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
+bool ladei_device_uses_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
   if (reference(allocator)) return atomic_load(&allocator->capture_count) > 0;
@@ -73,8 +76,16 @@ bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
   block->ticket.spare =
       private_pool != NULL ? private_pool->capture : 0; /* the capture that a deferred free waits for */
-  return block_captured(allocator, block) &&
+  return ladei_device_uses_captured(allocator, block) &&
          (reference(allocator) || ladei_retire_marked(allocator->retire, &block->ticket));
+}
+
+void ladei_device_uses_deferred_leave(lade_device_allocator *allocator, ladei_device_block *block) {
+  ladei_lock_assert_held(&allocator->lock);
+  atomic_fetch_sub_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+  ladei_device_markers_drop(block);
+  ladei_retire_forget_marked(allocator->retire, &block->ticket);
+  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_PENDING);
 }
 
 /* Takes the blocks out of the list whose captures are over, and makes them PENDING. Lock held. */
@@ -86,12 +97,9 @@ static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
   ladei_device_block_list_init(&allocator->deferred);
   for (; block != NULL; block = next) {
     next = block->chain;
-    bool stays = block_captured(allocator, block);
+    bool stays = block->marking || ladei_device_uses_captured(allocator, block);
     ladei_device_block_list_append(stays ? &allocator->deferred : &ready, block);
-    if (stays) continue;
-    atomic_fetch_sub_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
-    ladei_retire_forget_marked(allocator->retire, &block->ticket);
-    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_PENDING);
+    if (!stays) ladei_device_uses_deferred_leave(allocator, block);
   }
   return ready.first;
 }

@@ -9,7 +9,8 @@
 void ladei_device_uses_done(void *owner, ladei_retire_ticket *list);
 uint64_t ladei_device_uses_order(void *owner, const ladei_stream *stream);
 
-/* Hands a block that has just become PENDING to the retire object. No lock held. */
+/* Hands a block that has just become PENDING to the retire object, one that is DEFERRED and `marking` to
+ * capture_reuse.c. No lock held. */
 void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block *block);
 
 /* Frees deferred during captures that are over get their events; then polls. No lock held. `flags` as
@@ -21,6 +22,10 @@ static inline bool ladei_device_uses_waiting(const lade_device_allocator *alloca
 }
 /* Whether a block that is freed with uses must wait for the end of a capture, DEFERRED. Lock held. */
 bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device_block *block);
+/* Whether the capture that a deferred free waits for is still under way. Lock held. */
+bool ladei_device_uses_captured(const lade_device_allocator *allocator, const ladei_device_block *block);
+/* A block that the caller has taken out of the deferred ones becomes PENDING, and is to be added. Lock held. */
+void ladei_device_uses_deferred_leave(lade_device_allocator *allocator, ladei_device_block *block);
 /* How to note the use of a block handed out: flags of ladei_retire_note. No lock held. */
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
                                  const ladei_stream *use);

@@ -137,6 +137,7 @@ struct lade_device_allocator {
   uint64_t lending_pools;           /* with LADE_DEVICE_POOL_USE_ON_OOM */
   atomic_bool streams_are_retired;  /* as in the options */
   atomic_bool reference;            /* heap.settings.reference; written under the lock */
+  atomic_bool capture_reuse;        /* heap.settings.capture_reuse; written under the lock */
   ladei_device_block_list deferred; /* DEFERRED blocks, in order of their free */
   atomic_size_t deferred_count;     /* their number; written under the lock */
 

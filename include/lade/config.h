@@ -15,6 +15,8 @@
  *   large_segment_size_mb          11 .. 2^40 - 1           ... .large_segment_bytes
  *   per_process_memory_fraction    0 .. 1                   ... .memory_fraction
  *   throw_on_cudamalloc_oom        True, False              ... .flags, LADE_DEVICE_REFUSE_BEYOND_LIMIT
+ *   graph_capture_record_stream_   True, False              ... .flags, LADE_DEVICE_CAPTURE_REUSE
+ *   reuse
  *   pinned_use_cuda_host_register  True, False              lade_pinned_options.sources
  *   pinned_num_register_threads    power of two up to 128   ... .prefault_threads
  *   device_max_mb                  0 (none) ..              lade_device_options.max_bytes
@@ -48,9 +50,6 @@
  *
  * release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of the two keys with "cuda" in theirs. These
  * are all keys of PyTorch 2.11.
- *
- * One key of later versions is unsupported; only False is accepted: graph_capture_record_stream_reuse (in a capture, blocks
- * used by several streams come back by the order of the graph's nodes; in lade when the capture is over).
  *
  * D is a power of two, in the list also 0 (off); A is a size in MiB, a power of two. The list fills a table of 16
  * entries, for sizes from 1 MiB, 2 MiB, ..., 32 GiB up, all off at first: A names the entry of its size (the last, if
@@ -103,18 +102,20 @@ typedef struct lade_config {
   uint32_t pinned_debug;
   uint32_t pinned_reference; /**< pinned_policy; 0: default, 1: reference */
   uint32_t pinned_device_mapped;
-  uint64_t max_non_split_rounding_mb;  /**< 0: 20 */
-  double per_process_memory_fraction;  /**< 0: no limit */
-  uint64_t pinned_register_chunk_mb;   /**< 0: all at once */
-  uint32_t device_uncached;            /**< LADE_DEVICE_UNCACHED */
-  uint32_t storage;                    /**< lade_storage */
-  uint32_t device_expandable_pools;    /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
-  uint32_t device_expandable_ipc;      /**< LADE_DEVICE_EXPANDABLE_IPC */
-  uint64_t large_segment_size_mb;      /**< 0: 20 */
-  uint32_t device_reference;           /**< device_policy; 0: default, 1: reference, 2: threads */
-  uint32_t device_newest_pool;         /**< LADE_DEVICE_NEWEST_POOL */
-  uint32_t device_streams_are_retired; /**< LADE_DEVICE_STREAMS_ARE_RETIRED */
-  uint32_t throw_on_cudamalloc_oom;    /**< LADE_DEVICE_REFUSE_BEYOND_LIMIT */
+  uint64_t max_non_split_rounding_mb;         /**< 0: 20 */
+  double per_process_memory_fraction;         /**< 0: no limit */
+  uint64_t pinned_register_chunk_mb;          /**< 0: all at once */
+  uint32_t device_uncached;                   /**< LADE_DEVICE_UNCACHED */
+  uint32_t storage;                           /**< lade_storage */
+  uint32_t device_expandable_pools;           /**< LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS */
+  uint32_t device_expandable_ipc;             /**< LADE_DEVICE_EXPANDABLE_IPC */
+  uint64_t large_segment_size_mb;             /**< 0: 20 */
+  uint32_t device_reference;                  /**< device_policy; 0: default, 1: reference, 2: threads */
+  uint32_t device_newest_pool;                /**< LADE_DEVICE_NEWEST_POOL */
+  uint32_t device_streams_are_retired;        /**< LADE_DEVICE_STREAMS_ARE_RETIRED */
+  uint32_t throw_on_cudamalloc_oom;           /**< LADE_DEVICE_REFUSE_BEYOND_LIMIT */
+  uint32_t graph_capture_record_stream_reuse; /**< LADE_DEVICE_CAPTURE_REUSE */
+  uint32_t reserved;                          /**< 0 */
 } lade_config;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

@@ -73,6 +73,17 @@ typedef enum lade_device_flag {
                   device's memory) together with what is reserved, is refused at once: neither does the cache go back for it,
                   nor is the driver asked. Counted in oom_rejections, too. PyTorch's throw_on_cudamalloc_oom: for servers
                   that reject a request rather than wait for a flush, and for drivers that end the process. */
+  ,
+  LADE_DEVICE_CAPTURE_REUSE =
+      1
+      << 8 /**< Experimental: a block of a private pool that is freed during the capture into it, after other streams of that
+                  capture used it, comes back within the capture: at the first request on its stream whose work the graph
+                  orders after all that these streams (at most 16) had captured at the free. Without it, and where that
+                  cannot be shown, when the capture is over. Uses are recorded once their streams are in the capture. The
+                  program takes no dependencies away from a stream that captures, and while a thread allocates or frees on
+                  a stream of a capture, no other thread adds work to that capture. Costs driver calls at such frees, and
+                  at requests while such blocks wait: one, and one or two for each node captured since. PyTorch's
+                  graph_capture_record_stream_reuse. No effect on runtimes that cannot tell the order. */
 } lade_device_flag;
 
 /** Options of lade_device_allocator_create; all zero means all defaults. */

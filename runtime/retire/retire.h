@@ -159,6 +159,10 @@ void ladei_retire_forget(ladei_retire *retire, ladei_retire_ticket *ticket);
 void ladei_retire_forget_marked(ladei_retire *retire, ladei_retire_ticket *ticket);
 /* Whether a ticket that was not added has notes with LADEI_NOTE_MARK. As forget. */
 bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket);
+/* The streams noted on such a ticket. False: there are more than `capacity`, or a note without LADEI_NOTE_MARK, of a special
+ * stream, until now, or of a stream that is retired or gone. As forget. */
+bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_stream *streams,
+                                 size_t capacity, size_t *out_count);
 
 /*
  * The block is free for its owner: wait for what was noted.

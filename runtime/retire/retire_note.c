@@ -356,6 +356,29 @@ bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket) {
   return marked;
 }
 
+static bool use_is_plain(const ladei_retire_use *use) {
+  const ladei_retire_queue *queue = use->queue;
+  bool lives = !queue->retired && !queue->retiring && !queue->lost;
+  return use->forgettable && lives && queue->kind == LADEI_RETIRE_QUEUE_STREAM &&
+         queue->stream.kind == LADEI_STREAM_ORDINARY;
+}
+
+bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_stream *streams,
+                                 size_t capacity, size_t *out_count) {
+  bool all = true;
+  size_t count = 0;
+  ladei_lock_acquire(&retire->lock);
+  ticket_seal(retire, ticket);
+  for (const ladei_retire_use *use = ticket_uses(ticket); use != NULL && all; use = use->next) {
+    all = count < capacity && use_is_plain(use);
+    if (all) streams[count++] = use->queue->stream;
+  }
+  ticket_unseal(ticket);
+  ladei_lock_release(&retire->lock);
+  *out_count = count;
+  return all;
+}
+
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
 /* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the
