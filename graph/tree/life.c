@@ -45,6 +45,7 @@ lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
   if (!inside) {
     tree->owned = true;
     tree->owner = self;
+    if (tree->garbage != NULL) ladei_tree_settle_locked(tree); /* its pool may have been resumed by its id */
   }
   ladei_lock_release(&tree->lock);
   return inside ? busy_inside(call) : LADE_OK;

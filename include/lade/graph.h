@@ -268,7 +268,9 @@ LADE_API lade_status lade_graph_input_drop(lade_graph_context *context, size_t i
 
 /**
  * Allocate memory: of the pool, in eager runs outside of it. What is neither freed nor an output when the body returns is freed then.
- * lade_device_alloc() on the body's stream is the same, but that what is left over of it is an error.
+ * lade_device_alloc() on the body's stream is the same in warm-ups and recordings, but that what is left over of it is an error. In
+ * eager runs its memory is the program's as ever, also as an output (LADE_GRAPH_OUTPUT_OUTSIDE): a body that may run eagerly names
+ * memory of this call.
  *
  * @param bytes  From 1 on.
  * @param out    [out] Untouched on error.
@@ -276,7 +278,7 @@ LADE_API lade_status lade_graph_input_drop(lade_graph_context *context, size_t i
  * Errors: those of lade_device_alloc(); LADE_ERR_INVALID_ARGUMENT.
  */
 LADE_API lade_status lade_graph_alloc(lade_graph_context *context, size_t bytes, void **out);
-/** Free what lade_graph_alloc() gave. Errors: LADE_ERR_FOREIGN_POINTER for another address, also in memory that is an output. */
+/** Free what lade_graph_alloc() gave; nothing else frees it in eager runs. Errors: LADE_ERR_FOREIGN_POINTER for another address, also in memory that is an output. */
 LADE_API lade_status lade_graph_free(lade_graph_context *context, void *address);
 
 /**

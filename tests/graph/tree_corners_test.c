@@ -203,7 +203,7 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
   graph_fixture f;
   graph_script maker = MAKER(1);
   lade_device_options device;
-  lade_graph_value out;
+  lade_graph_value first, out;
   lade_graph_tree_state state;
   lade_graph_tree_state_init(&state);
   lade_device_options_init(&device);
@@ -225,8 +225,13 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
     LADE_EXPECT_OK(lade_graph_tree_resume(f.tree));
     LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
   }
+  graph_fixture_run(&f, make, NULL, 0, &first, LADE_GRAPH_DID_REPLAY);
+  graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_RECORD); /* behind it, so that both have blocks */
   LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, NULL));
+  LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, first.buffer));
+  LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
   LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
+  LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_resume(f.tree));
   graph_fixture_step(&f);
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
