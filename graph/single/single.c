@@ -16,6 +16,9 @@
  * I2  An executable graph is in one driver call at a time: the driver does not serialise them. Who makes one has the turn.
  * I3  Launches come one behind the other on the device. The driver sees to it for one executable graph; behind a replacement the
  *     first launch on another stream waits for `fence`, recorded behind the last launch of the former one.
+ * I6  The handle of a stream that may be gone is never named: a driver need not survive that. Those that stay are options.stream
+ *     and the legacy one. Behind a launch on any other stream `fence` is recorded at once (`fenced`), and what has to wait for that
+ *     launch waits for it. Where that fails the launch is waited for in its place; where that fails too, the device later.
  * I4  What the driver refused to take back is spent, and offered again by each update and by the destruction.
  * I5  The allocator lives longer than the graph (ladei_device_allocator_acquire()) and its holds.
  * Locks: the graph's lock (a leaf) guards the turn alone; everything else is of who has the turn, or of the destruction. No driver
@@ -61,8 +64,9 @@ struct lade_graph {
   graph_version *spent;
   bool launched;
   ladei_stream last; /* of the last launch */
-  uint64_t last_thread;
-  lade_event fence; /* NULL: none yet */
+  bool stays;        /* I6: `last` may be named */
+  bool fenced;       /* `fence` is behind the last launch */
+  lade_event fence;  /* NULL: none yet */
   uint64_t fence_context;
   bool fence_due;
   lade_graph_info counts;
@@ -286,14 +290,10 @@ static lade_status destruction_began(const char *call) {
 
 /* ---- The last launch --------------------------------------------------------------------------------------------- */
 
-/* Whether the stream of the last launch may be named in this thread. */
-static bool last_lives(const lade_graph *graph) {
-  ladei_stream now;
-  const ladei_stream *last = &graph->last;
-  if (last->kind == LADEI_STREAM_PER_THREAD) return graph->last_thread == ladei_thread_number();
-  if (last->kind != LADEI_STREAM_ORDINARY) return true;
-  return ops_of(graph)->stream_resolve(self_of(graph), last->handle, &now) == LADE_OK && now.context == last->context &&
-         now.id == last->id;
+/* I6 */
+static bool stream_stays(const lade_graph *graph, const ladei_stream *stream) {
+  return stream->kind == LADEI_STREAM_LEGACY ||
+         (stream->kind == LADEI_STREAM_ORDINARY && stream->handle == graph->options.stream);
 }
 
 /* All work on the device. Captures that the allocator knows of, but for `own` ones, whose driver's part is over, would not outlive it. */
@@ -302,8 +302,7 @@ static lade_status device_finish(const lade_graph *graph, size_t own) {
   if (captures > own)
     return ladei_error(
         LADE_ERR_CAPTURE, 0,
-        "graph: the stream of its last launch is gone, and waiting for device %d would break the captures "
-        "under way, %zu",
+        "graph: no event is behind its last launch, and waiting for device %d would break the captures under way, %zu",
         graph->allocator->device, captures - own);
   ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
   lade_status status = ops_of(graph)->device_synchronize(self_of(graph), graph->allocator->device);
@@ -311,10 +310,18 @@ static lade_status device_finish(const lade_graph *graph, size_t own) {
   return status;
 }
 
+static lade_status fence_finish(const lade_graph *graph) {
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  lade_status status = ops_of(graph)->event_synchronize(self_of(graph), graph->fence);
+  ladei_device_capture_mode_restore(graph->allocator, mode);
+  return status;
+}
+
 static lade_status last_finish(const lade_graph *graph) {
   if (!graph->launched) return LADE_OK;
-  lade_status status =
-      last_lives(graph) ? ladei_stream_wait(graph->allocator->runtime, &graph->last) : device_finish(graph, 0);
+  lade_status status = graph->fenced  ? fence_finish(graph)
+                       : graph->stays ? ladei_stream_wait(graph->allocator->runtime, &graph->last)
+                                      : device_finish(graph, 0);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
@@ -324,29 +331,31 @@ static lade_status fence_drop(lade_graph *graph) {
   return status;
 }
 
-/* The event that is recorded behind launches on the stream of the last one. */
-static lade_status fence_need(lade_graph *graph) {
+/* An event that may be recorded on streams of the context. One that a launch is still fenced by is not in the way: it is of
+ * another context only where the device was reset in between. */
+static lade_status fence_need(lade_graph *graph, uint64_t context) {
   lade_event event;
-  if (graph->fence != NULL && graph->fence_context == graph->last.context) return LADE_OK;
-  LADEI_TRY(ops_of(graph)->event_create(self_of(graph), graph->last.context, 0, &event));
+  if (graph->fence != NULL && graph->fence_context == context) return LADE_OK;
+  LADEI_TRY(ops_of(graph)->event_create(self_of(graph), context, 0, &event));
   lade_status status = fence_drop(graph);
   if (status != LADE_OK) {
     (void)ops_of(graph)->event_destroy(self_of(graph), event);
     return status;
   }
   graph->fence = event;
-  graph->fence_context = graph->last.context;
+  graph->fence_context = context;
+  graph->fenced = graph->fence_due = false;
   return LADE_OK;
 }
 
 /* I3: before a replacement. An event that is due may be recorded anew: behind the same launch, or later. */
 static lade_status fence_place(lade_graph *graph, size_t own_captures, bool *out_due) {
   const lade_runtime *runtime = graph->allocator->runtime;
-  *out_due = false;
-  if (!graph->launched) return LADE_OK;
-  if (!last_lives(graph)) return device_finish(graph, own_captures);
+  *out_due = graph->launched && graph->fenced;
+  if (!graph->launched || graph->fenced) return LADE_OK;
+  if (!graph->stays) return device_finish(graph, own_captures);
   LADEI_TRY(ladei_stream_uncaptured(runtime, &graph->last, "event_record"));
-  LADEI_TRY(fence_need(graph));
+  LADEI_TRY(fence_need(graph, graph->last.context));
   LADEI_TRY(ops_of(graph)->event_record(self_of(graph), graph->fence, &graph->last));
   *out_due = true;
   return ladei_stream_uncaptured(runtime, &graph->last, "event_record");
@@ -722,18 +731,30 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
   return a->context == b->context && a->id == b->id;
 }
 
+/* I6: right behind the launch, which stands whatever fails here. */
+static void fence_launch(lade_graph *graph, const ladei_stream *stream) {
+  lade_error before;
+  ladei_error_save(&before);
+  graph->fenced = ops_of(graph)->event_record(self_of(graph), graph->fence, stream) == LADE_OK;
+  if (!graph->fenced && ladei_stream_wait(graph->allocator->runtime, stream) == LADE_OK) graph->launched = false;
+  ladei_error_restore(&before);
+}
+
 /* With the turn. */
 static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
   if (graph->current == NULL) return destruction_began("lade_graph_launch");
   LADEI_TRY(ladei_device_suspended_check(graph->allocator, "lade_graph_launch", graph->current->pool));
+  bool stays = stream_stays(graph, stream);
   if (graph->fence_due && !streams_equal(stream, &graph->last)) /* I3 */
     LADEI_TRY(ops_of(graph)->stream_wait_event(self_of(graph), stream, graph->fence));
+  if (!stays) LADEI_TRY(fence_need(graph, stream->context));
   LADEI_TRY(ops_of(graph)->graph_launch(self_of(graph), graph->current->exec, stream));
-  graph->fence_due = false;
+  graph->fence_due = graph->fenced = false;
   graph->launched = true;
   graph->last = *stream;
-  graph->last_thread = ladei_thread_number();
+  graph->stays = stays;
   graph->counts.launches++;
+  if (!stays) fence_launch(graph, stream);
   return LADE_OK;
 }
 

@@ -765,7 +765,7 @@ typedef struct lade_graph_options {
                                  is made. Of adopted graphs: see there. */
   lade_stream
       stream; /**< Of captures: the one that begins them. Of the allocator's device, not the legacy default stream. It
-                                 lives as long as the graph is updated; memory belongs to it, so retire it before it is destroyed
+                                 outlives the graph; memory belongs to it, so retire it before it is destroyed
                                  (lade_device_stream_retire()). NULL: adopted graphs alone. */
   const lade_stream
       *streams; /**< Further streams that captures fork to, whose allocations come from the pool, too. Copied. */
@@ -854,11 +854,11 @@ LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_dev
  *
  * @param out_in_place  [out] Whether it was updated in place. NULL: not wanted. Untouched on error.
  *
- * Threads: any; a launch waits for the end of an update, not for its code. Waits: for the device, where the graph is replaced and the
- * stream of its last launch is destroyed.
+ * Threads: any; a launch waits for the end of an update, not for its code. Waits: never for the device.
  * Stream order: launches queued before are as they were; later ones come behind them.
  * Errors, with the graph as it was: those of lade_graph_capture(); LADE_ERR_CAPTURE also while another update captures, and where the
- * graph is to be replaced while the stream of its last launch captures, or is destroyed while others capture; LADE_ERR_INVALID_ARGUMENT for a graph without options.stream.
+ * graph is to be replaced while options.stream captures otherwise and the last launch was there; LADE_ERR_INVALID_ARGUMENT for a
+ * graph without options.stream.
  */
 LADE_API lade_status lade_graph_update(lade_graph *graph, lade_graph_work work, void *user, bool *out_in_place);
 
@@ -875,7 +875,8 @@ LADE_API lade_status lade_graph_update_native(lade_graph *graph, lade_device_poo
 /**
  * Queue a launch.
  *
- * @param stream  Of the allocator's device. It need not be the capture's.
+ * @param stream  Of the allocator's device. It need not be the capture's, and may be destroyed at any time after the call; an event is
+ *                recorded on it then, which a launch on options.stream does not need.
  *
  * Threads: any; launches of one graph come one after the other. Waits: for another thread's launch or update. Stream order: after the
  * work queued on `stream` so far, and after earlier launches of the graph on whatever stream.
@@ -929,12 +930,12 @@ LADE_API lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *inf
  * Destroy a graph. NULL does nothing. Blocks that its captures left allocated stay the program's.
  *
  * @param graph  Taken on success.
- * @param wait   false: launches under way end by themselves, and the pool's use with them. true: return when the work queued so far on the
- *               stream of the last launch has ended, and the pool's use is given back, unless handles were lent (lade_graph_native()) or
+ * @param wait   false: launches under way end by themselves, and the pool's use with them. true: return when the last launch has ended
+ *               (where that was on options.stream, the work queued there so far), and the pool's use is given back, unless handles were lent (lade_graph_native()) or
  *               the native graph is the program's.
  *
- * Threads: excludes every other call on it. Errors, with the graph still to be destroyed: LADE_ERR_CAPTURE while the stream
- * of the last launch captures, and wait; LADE_ERR_BUSY while an update of it is open; LADE_ERR_FORKED; what the driver refused.
+ * Threads: excludes every other call on it. Errors, with the graph still to be destroyed: LADE_ERR_CAPTURE while options.stream
+ * captures, where the last launch was there, and wait; LADE_ERR_BUSY while an update of it is open; LADE_ERR_FORKED; what the driver refused.
  */
 LADE_API lade_status lade_graph_destroy(lade_graph *graph, bool wait);
 
