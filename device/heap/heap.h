@@ -10,7 +10,8 @@
  *   HOLE      addresses without memory behind them; in pool->holes; only in expandable segments
  *   ALLOCATED handed out
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
- *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture
+ *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture,
+ *             or within it (native/capture_reuse.c)
  *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *   THREAD    freed, and in the hands of a thread that may hand it out again (state/thread_caches.h); counts as ALLOCATED here
@@ -19,7 +20,7 @@
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
  *   BUSY --free_wait-> PENDING --free_complete-> BUSY        other streams use it
- *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over
+ *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over, or orders them
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
  *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
  *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was
