@@ -337,8 +337,8 @@ static bool publish_case(bench *b, const bench_case *self) {
   fine = fine && bench_measure(b, self->name, json_pack("{s:s}", "refreshed", "by hand"), "us", by_hand, 2);
   fine = show_close(&s) && fine && show_open(&s, "cpu", FAST_INTERVAL_MS);
   s.calls = calls_of(b, 100);
-  bench_variant by_thread[] = {{"lade", thread_run, &s}};
-  fine = fine && bench_measure(b, self->name, json_pack("{s:s}", "refreshed", "by its thread"), "us", by_thread, 1);
+  bench_variant by_thread[] = {{"lade", thread_run, &s}, {"prometheus", text_run, &s}};
+  fine = fine && bench_measure(b, self->name, json_pack("{s:s}", "refreshed", "by its thread"), "us", by_thread, 2);
   return show_close(&s) && fine;
 }
 
