@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers and bodies must not do with a tree: each a named error, and the tree works on. */
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -374,5 +376,63 @@ LADE_TEST(GraphMisuse, BodyReturnsAnError) {
   lade_graph_function *function = graph_fixture_function(&m.f, &wrong, 0, NULL, 1);
   LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&m.f, function, NULL, 0, outs));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "LADE_ERR_TIMEOUT");
+  misuse_close(&m);
+}
+
+/* ---- A forked child ---------------------------------------------------------------------------------------------- */
+
+static lade_status empty_work(lade_stream stream, void *user) {
+  (void)stream, (void)user;
+  return LADE_OK;
+}
+
+/* Each call of the child's. The parent's objects are as they were. */
+static bool child_is_refused(misuse_fixture *m, lade_graph *graph) {
+  lade_graph_tree *tree = m->f.tree, *other = NULL;
+  lade_graph_value copy = {0};
+  lade_graph_tree_stats stats;
+  lade_graph *second = NULL;
+  lade_graph_options options;
+  void *address = NULL;
+  lade_graph_tree_stats_init(&stats);
+  lade_graph_options_init(&options);
+  options.stream = m->f.streams[0];
+  const lade_status answers[] = {
+      graph_fixture_call(&m->f, m->copy, &m->out, 1, &copy),
+      lade_graph_tree_step(tree),
+      lade_graph_tree_verify(tree),
+      lade_graph_tree_stats_get(tree, &stats),
+      lade_graph_tree_create(m->f.allocator, NULL, &other),
+      lade_graph_buffer_get(tree, m->out.buffer, &address, NULL),
+      lade_graph_buffer_retain(tree, m->out.buffer),
+      lade_graph_buffer_release(tree, m->out.buffer),
+      lade_graph_buffer_record_stream(tree, m->out.buffer, m->f.streams[1]),
+      lade_graph_tree_destroy(tree, true),
+      lade_graph_capture(m->f.allocator, &options, empty_work, NULL, &second),
+      lade_graph_launch(graph, m->f.streams[0]),
+      lade_graph_update(graph, empty_work, NULL, NULL),
+      lade_graph_destroy(graph, true),
+  };
+  for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++)
+    if (answers[i] != LADE_ERR_FORKED) return false;
+  return other == NULL && second == NULL && address == NULL;
+}
+
+LADE_TEST(GraphMisuse, ForkedChildGetsAnError) {
+  misuse_fixture m;
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  if (!misuse_open(&m)) return;
+  lade_graph_options_init(&options);
+  options.stream = m.f.streams[0];
+  LADE_ASSERT_OK(lade_graph_capture(m.f.allocator, &options, empty_work, NULL, &graph));
+  pid_t child = fork();
+  LADE_ASSERT(child >= 0);
+  if (child == 0) _exit(child_is_refused(&m, graph) ? 0 : 1);
+  int status = -1;
+  LADE_ASSERT(waitpid(child, &status, 0) == child);
+  LADE_EXPECT_EQ_INT(status, 0);
+  LADE_EXPECT_OK(lade_graph_launch(graph, m.f.streams[0]));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
   misuse_close(&m);
 }
