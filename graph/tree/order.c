@@ -109,7 +109,8 @@ static void waited_forget(lade_graph_tree *tree) {
   gates_forget(tree);
   ladei_lock_acquire(&tree->lock);
   tree->noted_count -= tree->noted_waited;
-  memmove(tree->noted, tree->noted + tree->noted_waited, tree->noted_count * sizeof *tree->noted);
+  if (tree->noted_waited > 0) /* so there is an array */
+    memmove(tree->noted, tree->noted + tree->noted_waited, tree->noted_count * sizeof *tree->noted);
   tree->noted_waited = 0;
   ladei_lock_release(&tree->lock);
 }
