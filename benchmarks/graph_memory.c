@@ -508,6 +508,7 @@ typedef struct restores {
   lade_graph_function *many;
   lade_graph_value *outputs;
   uint64_t rounds;
+  size_t pairs; /* of recordings, in a sample */
 } restores;
 
 /* Blocks of up to 64 KiB, all outputs; each key has a layout of its own. */
@@ -560,10 +561,9 @@ static double small_run(rig *r, lade_graph_function *small, uint64_t key, bool r
 
 /* The median of rounds, by block. */
 static double restore_ns(restores *s, bool difference) {
-  enum { ROUNDS = 21 };
   rig *r = &s->r;
   bench_samples samples = {0};
-  while (samples.count < ROUNDS && r->fine) {
+  while (samples.count < s->pairs && r->fine) {
     lade_graph_function *small = function_add(r, r->tree, body, r, 0, 1);
     many_run(s);
     if (!r->fine) break;
@@ -579,7 +579,7 @@ static double restore_time(void *user) { return restore_ns(user, true); }
 static double record_time(void *user) { return restore_ns(user, false); }
 
 static bool restore_case(bench *b, const bench_case *self) {
-  restores s = {.outputs = calloc(RESTORE_BLOCKS, sizeof *s.outputs)};
+  restores s = {.outputs = calloc(RESTORE_BLOCKS, sizeof *s.outputs), .pairs = bench_is_quick(b) ? 3 : 21};
   rig *r = &s.r;
   lade_graph_tree_options options;
   lade_graph_tree_options_init(&options);
