@@ -146,9 +146,11 @@ fi
 run 0 snapshot "$dir/small.pickle" -o /dev/null --format=json
 [ -c /dev/null ] || fail "/dev/null was replaced"
 
-# A disk that is full: the old file stays, and nothing else is left. (A limit on a file's size is as good as one.)
+# A disk that is full: the old file stays, and nothing else is left. (A limit on a file's size is as good as one. The thread sanitiser
+# begins with a file of its own, longer than that, and dies of the limit.)
 printf 'kept' >"$dir/kept.json"
 (
+  grep -qa __tsan_init "$lade" && exit 0
   ulimit -f 8
   trap '' XFSZ
   run 1 snapshot "$dir/long.pickle" -o "$dir/kept.json"
