@@ -21,19 +21,20 @@
 #include "base/error.h"
 #include "base/svg.h"
 
+#define MARGIN      24.0
+#define TOP         70.0
+#define BOX_WIDTH   236.0
+#define BOX_HEIGHT  88.0
+#define COLUMN      (BOX_WIDTH + 50.0)
+#define ROW         (BOX_HEIGHT + 16.0)
+#define CELL_WIDTH  48.0
+#define CELL_HEIGHT 18.0
+#define MARK        8.0
+#define LEGEND      46.0
+
 enum {
-  MARGIN = 24,
-  TOP = 70,
-  BOX_WIDTH = 236,
-  BOX_HEIGHT = 88,
-  COLUMN = BOX_WIDTH + 50,
-  ROW = BOX_HEIGHT + 16,
-  CELL_WIDTH = 48,
-  CELL_HEIGHT = 18,
   CELLS = 4,  /* that a box shows; the rest is counted */
   MARKS = 20, /* of older outputs */
-  MARK = 8,
-  LEGEND = 46,
   TITLE_CHARACTERS = 32,
 };
 
