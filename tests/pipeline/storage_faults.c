@@ -190,7 +190,7 @@ int unlinkat(int folder, const char *name, int flags) {
   CHANGE("unlinkat", syscall(SYS_unlinkat, folder, name, flags));
 }
 
-int unlink(const char *path) { CHANGE("unlink", syscall(SYS_unlink, path)); }
+int unlink(const char *path) { CHANGE("unlink", syscall(SYS_unlinkat, AT_FDCWD, path, 0)); }
 
 static bool is_folder(int fd) {
   struct stat facts;
