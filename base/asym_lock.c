@@ -10,6 +10,12 @@
  *
  * The answer of the kernel is asked for each time, as it may change, and is asked for by thread. A refusal may mean that
  * the process did not register: a child of a fork, for one. So that is tried again, once for each refusal.
+ *
+ * Note [Registering]
+ *   To register a process of one thread costs a system call. With several the kernel waits until all processors have passed
+ *   a quiet point: 20 ms on 16 processors, measured, which the first block of each such process waited for. So a process
+ *   registers when this code is loaded, if it has one thread then; else with the first barrier, which a visitor waits for.
+ *   Whether the kernel has the call is asked without registering.
  * Locks: none; the visitors' own lock keeps them apart.
  */
 #include "base/asym_lock.h"
@@ -17,6 +23,7 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,8 +46,16 @@ static void help_note(bool given) {
         "were there before keep what they have ready to themselves until their next call");
 }
 
-static bool kernel_register(void) {
-  bool given = kernel_call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+static bool kernel_register(void) { return kernel_call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+
+/* Note [Registering]. A refusal is found again, and told, by whoever needs the call. */
+__attribute__((constructor)) static void register_early(void) {
+  if (__libc_single_threaded) (void)kernel_register();
+}
+
+static bool kernel_has_call(void) {
+  long commands = syscall(__NR_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+  bool given = commands >= 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
   help_note(given);
   return given;
 }
@@ -54,7 +69,7 @@ void ladei_asym_lock_init(ladei_asym_lock *lock) {
   pthread_once(&once, process_prepare);
   int code = errno;
   kernel_help known = atomic_load_explicit(&help, memory_order_relaxed);
-  bool given = known == HELP_UNKNOWN ? kernel_register() : known == HELP_GIVEN;
+  bool given = known == HELP_UNKNOWN ? kernel_has_call() : known == HELP_GIVEN;
   errno = code;
   atomic_init(&lock->active, 0);
   atomic_init(&lock->wanted, LADEI_ASYM_LOCK_OPEN);

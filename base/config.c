@@ -91,6 +91,9 @@ void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text,
   case LADEI_SETTING_POWER_OF_TWO: snprintf(text, text_bytes, "a power of two from %llu to %llu", low, high); return;
   case LADEI_SETTING_THRESHOLD: snprintf(text, text_bytes, "a number above 0 and below 1"); return;
   case LADEI_SETTING_FRACTION: snprintf(text, text_bytes, "a number from 0 to 1"); return;
+  case LADEI_SETTING_NAME:
+    snprintf(text, text_bytes, "1 to %zu letters, digits, '-', '_' or '.'", s->bytes - 1);
+    return;
   case LADEI_SETTING_DIVISIONS:
     snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
     return;
@@ -232,6 +235,16 @@ static bool divisions_read(config_part value, uint64_t out[DIVISION_COUNT]) {
   return true;
 }
 
+static bool name_read(const ladei_setting *s, config_part value, char *field) {
+  size_t length = (size_t)(value.end - value.begin);
+  if (length == 0 || length >= s->bytes) return false;
+  for (const char *at = value.begin; at < value.end; at++)
+    if (!isalnum((unsigned char)*at) && strchr("-_.", *at) == NULL) return false;
+  memset(field, 0, s->bytes);
+  memcpy(field, value.begin, length);
+  return true;
+}
+
 /* False where the value is not one that the setting takes. */
 static bool value_read(const parser *p, const ladei_setting *s, config_part value) {
   void *field = p->fields + s->offset;
@@ -241,6 +254,7 @@ static bool value_read(const parser *p, const ladei_setting *s, config_part valu
   case LADEI_SETTING_WORD: return word_read(p, s, value, field);
   case LADEI_SETTING_WORD_SET: return word_set_read(p, s, value, field);
   case LADEI_SETTING_DIVISIONS: return divisions_read(value, field);
+  case LADEI_SETTING_NAME: return name_read(s, value, field);
   default: return number_in_range(s, value, field);
   }
 }

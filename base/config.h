@@ -19,6 +19,7 @@ typedef enum ladei_setting_kind {
   LADEI_SETTING_FRACTION,     /* double from 0 to 1 */
   LADEI_SETTING_WORD,         /* uint32_t: the number of one of the words */
   LADEI_SETTING_WORD_SET,     /* uint32_t: the numbers of some words, with bars between, joined by "or" */
+  LADEI_SETTING_NAME,         /* char[]: letters, digits, '-', '_', '.', ended by a 0 */
   LADEI_SETTING_DIVISIONS     /* uint64_t[16]: steps per power of two, by size (lade/config.h) */
 } ladei_setting_kind;
 

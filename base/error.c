@@ -62,6 +62,16 @@ const char *lade_status_text(lade_status status) {
   return "unknown status code";
 }
 
+bool ladei_status_is_error(int32_t status) {
+  switch (status) {
+#define STATUS_NUMBER(name, number, text)                                                                              \
+  case number: return (number) != LADE_OK && (number) != LADE_NOT_READY;
+    LADE_STATUS_TABLE(STATUS_NUMBER)
+#undef STATUS_NUMBER
+  }
+  return false;
+}
+
 /* --- texts for terminals ------------------------------------------------------------------------------------------ */
 
 /* Bytes that the first byte of a character asks for; 0: it is none. */
@@ -173,14 +183,17 @@ void lade_error_copy(lade_error *out) {
 uint32_t lade_version(void) { return LADE_VERSION_MAJOR * 1000000u + LADE_VERSION_MINOR * 1000u + LADE_VERSION_PATCH; }
 
 lade_status ladei_error(lade_status status, int64_t native_code, const char *format, ...) {
+  char text[sizeof emergency[0].text];
+  va_list args;
+  /* First: making the process's first record calls dlopen(), which frees what an argument from dlerror() points to. */
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
   lade_error *own = record_open(status);
   if (own == NULL) return status;
-  va_list args;
-  va_start(args, format);
   own->status = status;
   own->native_code = native_code;
-  vsnprintf(own->text, sizeof own->text, format, args);
-  va_end(args);
+  memcpy(own->text, text, strlen(text) + 1);
   return status;
 }
 

@@ -41,6 +41,9 @@ size_t ladei_text_character(const char *text);
 /* Puts '?' in the place of each such byte. */
 void ladei_text_tame(char *text);
 
+/* Whether a number, as another program or process gives it, is the status of a failure. */
+bool ladei_status_is_error(int32_t status);
+
 /* Copies the record out, or back in: for clean-up code whose own failures must not hide the first one. */
 void ladei_error_save(lade_error *out);
 void ladei_error_restore(const lade_error *saved);

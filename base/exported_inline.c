@@ -7,6 +7,7 @@
 #include "lade/config.h"
 #include "lade/device.h"
 #include "lade/graph.h"
+#include "lade/group.h"
 #include "lade/history.h"
 #include "lade/inspect.h"
 #include "lade/lade.h"

@@ -44,6 +44,7 @@ typedef enum ladei_lock_rank {
   LADEI_RANK_PAGEMAP = 100,        /* base/pagemap: writers */
   LADEI_RANK_HISTORY = 102,        /* host/history: events of one shard */
   LADEI_RANK_HISTORY_CHUNKS = 104, /* host/history: full chunks of all shards */
+  LADEI_RANK_LEDGER = 106,         /* host/ledger: one pool's part in it, also while its file is asked */
   LADEI_RANK_LEAF = 110,           /* locks under which nothing else is ever taken */
 } ladei_lock_rank;
 

@@ -6,6 +6,7 @@ another shared object. Of the tests, GoogleTest alone is shared.
 """
 
 load("@cuda//:found.bzl", "CUDA_FOUND")
+load("@mpi//:found.bzl", "MPI_FOUND")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("//bazel:copts.bzl", "LADE_COPTS", "LADE_LINKOPTS")
 
@@ -48,6 +49,10 @@ def requires_gpu():
 def requires_cuda_headers():
     """For target_compatible_with: the target is skipped where the build found no CUDA headers."""
     return [] if CUDA_FOUND else ["//bazel:absent_toolkit"]
+
+def requires_mpi():
+    """For target_compatible_with: the target is skipped where the build found no MPI."""
+    return [] if MPI_FOUND else ["//bazel:absent_mpi"]
 
 def lade_cc_example(name, runs = {}, needs_gpu = False, size = "small", target_compatible_with = [], **attributes):
     """A program in examples/, and for each entry of `runs` a test that runs it with these arguments.

@@ -9,6 +9,7 @@ All of it lies on the machine (tools/setup installs it). A repository that the p
 """
 
 load("//bazel:cuda_repository.bzl", "cuda_repository")
+load("//bazel:mpi_repository.bzl", "mpi_repository")
 load("//bazel:system_library.bzl", "system_library")
 
 def _folder_impl(ctx):
@@ -134,3 +135,6 @@ def lade_repositories():
 
     # The CUDA toolkit's headers, or nothing: see bazel/cuda_repository.bzl.
     _once(cuda_repository, name = "cuda")
+
+    # MPI, or nothing: see bazel/mpi_repository.bzl.
+    _once(mpi_repository, name = "mpi")

@@ -12,6 +12,9 @@
  *   staging_copyless.c    the runtime with the copies left out
  *   staging_host_io.c     reads and writes of files as the baselines make them
  *   staging_inputs.c      files to stage, and their pieces
+ *   staging_ranks.c       --ranks: several processes that measure together
+ *   staging_ranks_report.c  their table
+ *   staging_spawn.c       ranks without a launcher
  *   staging_progress.c    bar on a terminal
  *   staging_messages.c    what goes to stderr; SIGINT and SIGTERM
  */
@@ -38,6 +41,9 @@ typedef enum staging_variant {
   STAGING_NAIVE,
   STAGING_UNCACHED,
   STAGING_LOOP,
+  /* Of ranks only. */
+  STAGING_PINNED, /* lade, out of pinned memory */
+  STAGING_ALONE,  /* the ceiling of each rank while the others wait */
   STAGING_VARIANTS
 } staging_variant;
 
@@ -70,13 +76,44 @@ typedef struct staging_settings {
   const char *report_path; /* to draw, in place of a run */
   const char *timeline_path;
   bool timeline_first; /* of the first pass, not of one more */
+  bool ranked;         /* --ranks */
+  uint32_t rank_count; /* its number; 0: the launcher says it */
+  uint32_t rank_timeout_s;
 } staging_settings;
+
+/* What rank 0 learns of a rank, by lade_group_gather(). */
+typedef struct staging_rank_row {
+  char host[64], device_name[64];
+  int32_t device, numa_node;
+  uint64_t bytes;                                              /* of its share */
+  double gbps[STAGING_DIRECTIONS][STAGING_VARIANTS];           /* median; 0: not measured */
+  double core_s_per_gib[STAGING_DIRECTIONS][STAGING_VARIANTS]; /* the same */
+  double first_gbps[STAGING_DIRECTIONS];
+  uint32_t readers, verified;
+} staging_rank_row;
+
+/* What all ranks made of the passes of a variant. */
+typedef struct staging_rank_samples {
+  bench_samples sum;       /* GB/s: bytes of all / time from the first start to the last end */
+  bench_samples slowest;   /* GB/s of the rank that took longest for its share */
+  bench_samples imbalance; /* the longest time / the mean time */
+} staging_rank_samples;
+
+typedef struct staging_ranks {
+  uint32_t rank, count; /* count 0: this process is alone */
+  uint32_t local_rank, local_count;
+  const char *launcher;
+  lade_group *group;
+  staging_rank_row *rows; /* of all ranks, after staging_ranks_gather() */
+  staging_rank_samples samples[STAGING_DIRECTIONS][STAGING_VARIANTS];
+} staging_ranks;
 
 typedef struct staging_file {
   char *path;
   int fd;
-  int direct_fd; /* --direct: the same with O_DIRECT; else -1 */
-  uint64_t bytes;
+  int direct_fd;  /* --direct: the same with O_DIRECT; else -1 */
+  uint64_t first; /* where the part begins that this process stages: 0 but for ranks */
+  uint64_t bytes; /* of the part */
 } staging_file;
 
 typedef struct staging_inputs {
@@ -89,6 +126,7 @@ typedef struct staging_inputs {
 typedef struct staging {
   staging_settings settings;
   staging_inputs inputs;
+  staging_ranks ranks;
   staging_progress progress;
   lade_runtime *runtime;
   lade_runtime *copyless;     /* the same with copies that move nothing */

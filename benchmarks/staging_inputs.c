@@ -4,6 +4,7 @@
  *
  * I1  Every file in the list is open, regular, readable and not empty.
  * I2  The generated file has no name from the moment it exists, so nothing can be left behind.
+ * I3  The shares of the ranks cover the inputs without gap or overlap; none is empty.
  */
 #include "benchmarks/staging_inputs.h"
 
@@ -18,8 +19,10 @@
 #include <unistd.h>
 
 #include "benchmarks/staging_messages.h"
+#include "benchmarks/staging_ranks.h"
 
-static const uint64_t generated_bytes = UINT64_C(1) << 30;
+static const uint64_t generated_bytes = UINT64_C(1) << 30; /* of all ranks together */
+enum { STAGING_SHARE_STEP = 4096 };
 
 /* nftw has no argument for its callback. */
 static staging_inputs *walked;
@@ -28,7 +31,7 @@ static bool file_append(staging_inputs *inputs, const char *path, int fd, uint64
   staging_file *files = realloc(inputs->files, (inputs->count + 1) * sizeof *files);
   if (files != NULL) {
     inputs->files = files;
-    files[inputs->count] = (staging_file){strdup(path), fd, -1, bytes};
+    files[inputs->count] = (staging_file){strdup(path), fd, -1, 0, bytes};
   }
   if (files == NULL || files[inputs->count].path == NULL) {
     staging_error("no memory for the list of inputs");
@@ -150,11 +153,13 @@ static void random_fill(uint64_t *words, size_t count, uint64_t *state) {
 static bool generate(staging *s) {
   enum { WORDS = 1 << 17 };
   uint64_t *words = malloc(WORDS * sizeof *words);
-  uint64_t state = UINT64_C(0x1ade1ade1ade1ade);
+  uint64_t state = UINT64_C(0x1ade1ade1ade1ade) + s->ranks.rank;
+  uint64_t share = generated_bytes / staging_ranks_count(s);
+  uint64_t bytes = share > WORDS * sizeof *words ? share - share % (WORDS * sizeof *words) : WORDS * sizeof *words;
   int fd = staging_temporary_file();
   bool good = words != NULL && fd >= 0;
-  staging_progress_start(&s->progress, generated_bytes);
-  for (uint64_t done = 0; good && done < generated_bytes && !staging_interrupted; done += WORDS * sizeof *words) {
+  staging_progress_start(&s->progress, bytes);
+  for (uint64_t done = 0; good && done < bytes && !staging_interrupted; done += WORDS * sizeof *words) {
     random_fill(words, WORDS, &state);
     good = write_all(fd, words, WORDS * sizeof *words);
     staging_progress_add(&s->progress, WORDS * sizeof *words);
@@ -167,7 +172,59 @@ static bool generate(staging *s) {
     return false;
   }
   s->inputs.generated = true;
-  return file_append(&s->inputs, "generated random data", fd, generated_bytes);
+  return file_append(&s->inputs, "generated random data", fd, bytes);
+}
+
+/* --- the shares of ranks ------------------------------------------------------------------------------------------ */
+
+/* A place in the inputs. */
+typedef struct cut {
+  size_t file;
+  uint64_t offset;
+} cut;
+
+/* Where share `rank` of `count` begins; of share `count`, the end. Whole pages, so that O_DIRECT takes them. */
+static cut share_begin(const staging_inputs *inputs, uint32_t rank, uint32_t count) {
+  const uint64_t page = STAGING_SHARE_STEP;
+  uint64_t at = inputs->bytes / count * rank + inputs->bytes % count * rank / count;
+  size_t file = 0;
+  while (file < inputs->count && at >= inputs->files[file].bytes) at -= inputs->files[file++].bytes;
+  return (cut){file, at - at % page};
+}
+
+static void file_close(staging_file *file) {
+  close(file->fd);
+  if (file->direct_fd >= 0) close(file->direct_fd);
+  free(file->path);
+}
+
+/* I3. What of file `i` lies between two places. */
+static void file_clip(staging_file *file, size_t i, cut begin, cut end) {
+  uint64_t first = i < begin.file ? file->bytes : i == begin.file ? begin.offset : 0;
+  uint64_t last = i < end.file ? file->bytes : i == end.file ? end.offset : 0;
+  file->first = first;
+  file->bytes = last > first ? last - first : 0;
+}
+
+static bool share_take(staging_inputs *inputs, uint32_t rank, uint32_t count) {
+  cut begin = share_begin(inputs, rank, count), end = share_begin(inputs, rank + 1, count);
+  uint64_t all = inputs->bytes;
+  size_t kept = 0;
+  inputs->bytes = 0;
+  for (size_t i = 0; i < inputs->count; i++) {
+    staging_file *file = &inputs->files[i];
+    file_clip(file, i, begin, end);
+    inputs->bytes += file->bytes;
+    if (file->bytes > 0)
+      inputs->files[kept++] = *file;
+    else
+      file_close(file);
+  }
+  inputs->count = kept;
+  if (kept > 0) return true;
+  staging_error("--input: %llu bytes are too few for %u ranks: rank %u has none; expected %d for each",
+                (unsigned long long)all, count, rank, STAGING_SHARE_STEP);
+  return false;
 }
 
 bool staging_inputs_open(staging *s) {
@@ -180,15 +237,12 @@ bool staging_inputs_open(staging *s) {
   if (s->settings.input_count == 0 && !generate(s)) return false;
   for (size_t i = 0; i < s->settings.input_count; i++)
     if (!path_open(&s->inputs, s->settings.inputs[i])) return false;
+  if (!s->inputs.generated && !share_take(&s->inputs, s->ranks.rank, staging_ranks_count(s))) return false;
   return !s->settings.direct || inputs_reopen_direct(&s->inputs);
 }
 
 void staging_inputs_close(staging_inputs *inputs) {
-  for (size_t i = 0; i < inputs->count; i++) {
-    close(inputs->files[i].fd);
-    if (inputs->files[i].direct_fd >= 0) close(inputs->files[i].direct_fd);
-    free(inputs->files[i].path);
-  }
+  for (size_t i = 0; i < inputs->count; i++) file_close(&inputs->files[i]);
   free(inputs->files);
   *inputs = (staging_inputs){0};
 }
@@ -198,7 +252,7 @@ bool staging_piece_next(const staging *s, staging_cursor *cursor, staging_piece 
   const staging_file *file = &s->inputs.files[cursor->file];
   uint64_t left = file->bytes - cursor->offset;
   uint64_t bytes = left < s->piece_bytes ? left : s->piece_bytes;
-  *out = (staging_piece){file, cursor->offset, bytes, cursor->place, false};
+  *out = (staging_piece){file, file->first + cursor->offset, bytes, cursor->place, false};
   cursor->offset += bytes;
   cursor->place += s->piece_bytes;
   if (cursor->offset == file->bytes) {

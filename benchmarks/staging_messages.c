@@ -9,6 +9,11 @@
 
 volatile sig_atomic_t staging_interrupted;
 
+static int own_rank = -1;
+static char last_message[1024];
+
+void staging_messages_rank(unsigned rank) { own_rank = (int)rank; }
+
 static void interrupt(int number) {
   (void)number;
   staging_interrupted = 1;
@@ -24,14 +29,18 @@ void staging_interrupts_catch(void) {
   sigaction(SIGXFSZ, &action, NULL);
 }
 
+/* In one piece, so that lines of several ranks do not mix. */
 void staging_error(const char *format, ...) {
+  char rank[32] = "";
   va_list arguments;
   va_start(arguments, format);
-  fprintf(stderr, "%sstaging_throughput: ", isatty(STDERR_FILENO) ? "\r\033[K" : "");
-  vfprintf(stderr, format, arguments);
-  fputc('\n', stderr);
+  vsnprintf(last_message, sizeof last_message, format, arguments);
   va_end(arguments);
+  if (own_rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", own_rank);
+  fprintf(stderr, "%sstaging_throughput: %s%s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", rank, last_message);
 }
+
+const char *staging_last_message(void) { return last_message; }
 
 void staging_lade_error(const char *what) {
   staging_error("%s: %s (%s)", what, lade_last_error()->text, lade_status_name(lade_last_error()->status));

@@ -9,8 +9,10 @@
  *   naive      (b) what people write first: one malloc buffer, read, synchronous copy
  *   uncached   (c) per chunk: pinned allocation from the driver, read, asynchronous copy, wait, free
  *   loop       one thread that reads chunk after chunk into one buffer: the processor time that reads take by themselves
+ *   pinned     (p) of ranks: the pipeline with pinned memory in place of the files
+ *   alone      (a1) of ranks: the ceiling of one rank after the other, while the rest waits
  *
- * The last three leave processors and memory slow for a while: a machine that had little to do for a second needs a tenth of
+ * (b), (c) and the loop leave processors and memory slow for a while: a machine that had little to do for a second needs a tenth of
  * one to come to its full speed again. So they are measured in rounds of their own, after the others.
  *
  * No way of staging is faster than the lower of (a) and (d). To the host, the reads are writes into a file without a
@@ -30,13 +32,15 @@
 #include "benchmarks/staging_copyless.h"
 #include "benchmarks/staging_host_io.h"
 #include "benchmarks/staging_messages.h"
+#include "benchmarks/staging_ranks.h"
 #include "benchmarks/staging_timeline.h"
 
 enum { AHEAD = 16 };
 static const size_t ceiling_bytes = (size_t)32 << 20;
 static const uint64_t slice_ns = UINT64_C(20000000); /* how soon an interrupt is noticed */
 
-static const char *const variant_names[] = {"lade", "ceiling", "by hand", "reads", "naive", "uncached", "loop"};
+static const char *const variant_names[] = {"lade",     "ceiling", "by hand", "reads", "naive",
+                                            "uncached", "loop",    "pinned",  "alone"};
 
 static double cpu_seconds(void) {
   struct rusage usage;
@@ -47,17 +51,29 @@ static double cpu_seconds(void) {
 
 /* --- lade --------------------------------------------------------------------------------------------------------- */
 
-static bool piece_submit(staging *s, lade_pipeline *pipeline, int direction, const staging_piece *piece,
+/* What the pipeline of a pass stages from, or to. */
+typedef struct host_side {
+  lade_pipeline *pipeline;
+  char *pinned; /* of pinned_bytes, at the same place for all pieces; NULL: files */
+} host_side;
+
+static lade_endpoint host_endpoint(const staging *s, const host_side *side, int direction, const staging_piece *piece) {
+  if (side->pinned != NULL) return lade_endpoint_memory(side->pinned);
+  lade_endpoint file = direction == STAGING_H2D ? lade_endpoint_file(piece->file->fd, piece->offset, piece->file->path)
+                                                : lade_endpoint_file(s->sink_fd, piece->place, "temporary output file");
+  file.flags = s->settings.direct ? LADE_FILE_DIRECT : 0;
+  return file;
+}
+
+static bool piece_submit(staging *s, const host_side *side, int direction, const staging_piece *piece,
                          lade_ticket **out) {
   lade_transfer transfer;
   lade_transfer_init(&transfer);
   transfer.direction = direction == STAGING_H2D ? LADE_TO_DEVICE : LADE_TO_HOST;
-  transfer.host = direction == STAGING_H2D ? lade_endpoint_file(piece->file->fd, piece->offset, piece->file->path)
-                                           : lade_endpoint_file(s->sink_fd, piece->place, "temporary output file");
-  transfer.host.flags = s->settings.direct ? LADE_FILE_DIRECT : 0;
+  transfer.host = host_endpoint(s, side, direction, piece);
   transfer.device_memory = s->window + piece->place;
   transfer.bytes = piece->bytes;
-  if (lade_pipeline_submit(pipeline, &transfer, out) != LADE_OK) {
+  if (lade_pipeline_submit(side->pipeline, &transfer, out) != LADE_OK) {
     staging_lade_error("submit");
     return false;
   }
@@ -76,10 +92,11 @@ static bool ticket_finish(lade_ticket *ticket) {
 
 bool staging_transfer_piece(staging *s, int direction, const staging_piece *piece) {
   lade_ticket *ticket;
-  return piece_submit(s, lade_pair_pipeline(s->pair), direction, piece, &ticket) && ticket_finish(ticket);
+  const host_side files = {lade_pair_pipeline(s->pair), NULL};
+  return piece_submit(s, &files, direction, piece, &ticket) && ticket_finish(ticket);
 }
 
-static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
+static bool pipeline_pass(staging *s, const host_side *side, int direction) {
   lade_ticket *tickets[AHEAD];
   uint64_t bytes[AHEAD];
   staging_cursor cursor = {0};
@@ -93,7 +110,7 @@ static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
       staging_progress_add(&s->progress, bytes[finished++ % AHEAD]);
     }
     if (good) {
-      good = piece_submit(s, pipeline, direction, &piece, &tickets[submitted % AHEAD]);
+      good = piece_submit(s, side, direction, &piece, &tickets[submitted % AHEAD]);
       bytes[submitted % AHEAD] = piece.bytes;
       submitted += good ? 1 : 0;
     }
@@ -106,7 +123,17 @@ static bool pipeline_pass(staging *s, lade_pipeline *pipeline, int direction) {
   return good;
 }
 
-bool staging_pass(staging *s, int direction) { return pipeline_pass(s, lade_pair_pipeline(s->pair), direction); }
+static bool files_pass(staging *s, lade_pipeline *pipeline, int direction) {
+  const host_side files = {pipeline, NULL};
+  return pipeline_pass(s, &files, direction);
+}
+
+static bool pinned_pass(staging *s, int direction, char *buffer) {
+  const host_side pinned = {lade_pair_pipeline(s->pair), buffer};
+  return pipeline_pass(s, &pinned, direction);
+}
+
+bool staging_pass(staging *s, int direction) { return files_pass(s, lade_pair_pipeline(s->pair), direction); }
 
 /* --- baselines ---------------------------------------------------------------------------------------------------- */
 
@@ -188,14 +215,19 @@ static bool buffer_pass(staging *s, int direction, chunk_function move) {
   return good;
 }
 
-/* The pinned buffer of the ceiling; outside of what is timed. */
-static void *ceiling_buffer(staging *s) {
+/* The pinned buffer of the ceiling, or of (p), which stages whole pieces; outside of what is timed. */
+static bool needs_buffer(staging_variant variant) {
+  return variant == STAGING_CEILING || variant == STAGING_PINNED || variant == STAGING_ALONE;
+}
+
+static void *buffer_make(staging *s, staging_variant variant) {
   void *buffer;
-  if (s->runtime->ops->host_alloc(s->runtime->self, s->settings.device, ceiling_bytes, 0, &buffer) != LADE_OK) {
-    staging_lade_error("pinned buffer of the ceiling");
+  size_t bytes = variant == STAGING_PINNED ? (size_t)s->piece_bytes : ceiling_bytes;
+  if (s->runtime->ops->host_alloc(s->runtime->self, s->settings.device, bytes, 0, &buffer) != LADE_OK) {
+    staging_lade_error("pinned buffer");
     return NULL;
   }
-  memset(buffer, 1, ceiling_bytes);
+  memset(buffer, 1, bytes);
   return buffer;
 }
 
@@ -240,11 +272,13 @@ static void cpu_note(pass *p, double seconds) {
   if (p->runs++ > 0 && samples->count < BENCH_MAX_REPEATS) samples->values[samples->count++] = seconds;
 }
 
-static bool pass_run(pass *p, void *ceiling) {
+static bool pass_run(pass *p, void *buffer) {
   switch (p->variant) {
-  case STAGING_LADE: return pipeline_pass(p->s, lade_pair_pipeline(p->s->pair), p->direction);
-  case STAGING_CEILING: return ceiling_pass(p->s, p->direction, ceiling);
-  case STAGING_READS: return pipeline_pass(p->s, p->s->reads_alone, p->direction);
+  case STAGING_LADE: return files_pass(p->s, lade_pair_pipeline(p->s->pair), p->direction);
+  case STAGING_CEILING:
+  case STAGING_ALONE: return ceiling_pass(p->s, p->direction, buffer);
+  case STAGING_PINNED: return pinned_pass(p->s, p->direction, buffer);
+  case STAGING_READS: return files_pass(p->s, p->s->reads_alone, p->direction);
   case STAGING_BY_HAND: return staging_by_hand_pass(p->s);
   case STAGING_NAIVE: return buffer_pass(p->s, p->direction, naive_chunk);
   case STAGING_LOOP: return buffer_pass(p->s, p->direction, loop_chunk);
@@ -262,36 +296,70 @@ static bool first_note(staging *s, int direction, uint64_t begin_ns, uint64_t en
   return !s->settings.timeline_first || staging_timeline_keep(s, direction, begin_ns, end_ns);
 }
 
+/* What takes time and is none of the pass's. */
+static bool pass_prepare(pass *p, void **out_buffer) {
+  *out_buffer = needs_buffer(p->variant) ? buffer_make(p->s, p->variant) : NULL;
+  if (needs_buffer(p->variant)) return *out_buffer != NULL;
+  if (p->variant == STAGING_READS) return staging_reads_alone_open(p->s);
+  return p->variant != STAGING_BY_HAND || staging_by_hand_open(p->s, p->direction);
+}
+
+/* Times of a pass: on the runtime's clock for its rate, on the machine's for the sum of the ranks. */
+typedef struct pass_times {
+  uint64_t begun_ns, end_ns;
+  double begun, end;
+  double cpu_s; /* processor time of the process */
+} pass_times;
+
+/* On virtual time the ranks' clocks are as good as one, that begins with the pass. */
+static bool pass_time_run(pass *p, void *buffer, pass_times *out) {
+  staging *s = p->s;
+  bool is_virtual = s->runtime->ops->step != NULL;
+  double cpu_before = cpu_seconds();
+  out->begun_ns = lade_runtime_now_ns(s->runtime);
+  out->begun = is_virtual ? 0 : bench_seconds();
+  bool good = pass_run(p, buffer);
+  out->end_ns = lade_runtime_now_ns(s->runtime);
+  out->end = is_virtual ? (double)(out->end_ns - out->begun_ns) * 1e-9 : bench_seconds();
+  out->cpu_s = cpu_seconds() - cpu_before;
+  return good;
+}
+
+/* With all ranks at once, or for (a1) when it is this one's turn. */
+static bool pass_together(pass *p, void *buffer, pass_times *out) {
+  uint32_t turns = p->variant == STAGING_ALONE ? staging_ranks_count(p->s) : 1;
+  bool good = true;
+  for (uint32_t turn = 0; good && turn < turns; turn++)
+    good = staging_ranks_start(p->s) && (turns > 1 && turn != p->s->ranks.rank ? true : pass_time_run(p, buffer, out));
+  return good && staging_ranks_note(p->s, p->direction, p->variant, p->runs > 0, out->begun, out->end);
+}
+
 /* GB/s of one pass; NAN where it failed. */
 static double pass_time(void *user) {
   pass *p = user;
   staging *s = p->s;
-  void *ceiling = p->variant == STAGING_CEILING ? ceiling_buffer(s) : NULL;
-  if (p->variant == STAGING_CEILING && ceiling == NULL) return (double)NAN;
-  if (p->variant == STAGING_READS && !staging_reads_alone_open(s)) return (double)NAN;
-  if (p->variant == STAGING_BY_HAND && !staging_by_hand_open(s, p->direction)) return (double)NAN;
-  double cpu_before = cpu_seconds();
-  uint64_t begun_ns = lade_runtime_now_ns(s->runtime);
-  bool good = pass_run(p, ceiling);
-  uint64_t end_ns = lade_runtime_now_ns(s->runtime);
-  uint64_t taken_ns = end_ns - begun_ns;
-  if (good && p->variant == STAGING_LADE && p->runs == 0) good = first_note(s, p->direction, begun_ns, end_ns);
-  cpu_note(p, cpu_seconds() - cpu_before);
-  if (ceiling != NULL) good = s->runtime->ops->host_free(s->runtime->self, ceiling) == LADE_OK && good;
-  return good ? gbps_of(s, taken_ns) : (double)NAN;
+  void *buffer;
+  pass_times times = {0};
+  if (!pass_prepare(p, &buffer)) return (double)NAN;
+  bool good = pass_together(p, buffer, &times);
+  if (good && p->variant == STAGING_LADE && p->runs == 0)
+    good = first_note(s, p->direction, times.begun_ns, times.end_ns);
+  cpu_note(p, times.cpu_s);
+  if (buffer != NULL) good = s->runtime->ops->host_free(s->runtime->self, buffer) == LADE_OK && good;
+  return good ? gbps_of(s, times.end_ns - times.begun_ns) : (double)NAN;
 }
 
-/* The variants [first, end), interleaved with each other. */
-static bool variants_measure(staging *s, int direction, staging_variant first, staging_variant end,
+/* Some variants, interleaved with each other. */
+static bool variants_measure(staging *s, int direction, const staging_variant *wanted, size_t wanted_count,
                              uint32_t passes_each) {
   pass passes[STAGING_VARIANTS];
   bench_variant variants[STAGING_VARIANTS] = {{0}};
   bench_samples samples[STAGING_VARIANTS];
   size_t count = 0;
-  for (unsigned i = first; i < end; i++) {
-    if (i == STAGING_BY_HAND && !staging_has_by_hand(s)) continue;
-    passes[count] = (pass){s, direction, (staging_variant)i, 0};
-    variants[count] = (bench_variant){variant_names[i], pass_time, &passes[count]};
+  for (size_t i = 0; i < wanted_count; i++) {
+    if (wanted[i] == STAGING_BY_HAND && !staging_has_by_hand(s)) continue;
+    passes[count] = (pass){s, direction, wanted[i], 0};
+    variants[count] = (bench_variant){variant_names[wanted[i]], pass_time, &passes[count]};
     count++;
   }
   if (!bench_interleave(variants, count, passes_each, samples)) return false;
@@ -299,8 +367,14 @@ static bool variants_measure(staging *s, int direction, staging_variant first, s
   return true;
 }
 
+#define MEASURE(list, passes) variants_measure(s, direction, list, sizeof list / sizeof list[0], passes)
+
 bool staging_measure(staging *s, int direction) {
+  static const staging_variant fast[] = {STAGING_LADE, STAGING_CEILING, STAGING_BY_HAND, STAGING_READS};
+  static const staging_variant disturbing[] = {STAGING_NAIVE, STAGING_UNCACHED, STAGING_LOOP};
+  static const staging_variant of_ranks[] = {STAGING_LADE, STAGING_PINNED, STAGING_BY_HAND, STAGING_CEILING,
+                                             STAGING_ALONE};
   uint32_t passes = s->settings.passes, slow = s->settings.slow_passes != 0 ? s->settings.slow_passes : passes;
-  return variants_measure(s, direction, STAGING_LADE, STAGING_NAIVE, passes) &&
-         variants_measure(s, direction, STAGING_NAIVE, STAGING_VARIANTS, slow);
+  if (s->ranks.count > 0) return MEASURE(of_ranks, passes);
+  return MEASURE(fast, passes) && MEASURE(disturbing, slow);
 }

@@ -4,6 +4,8 @@
  *
  *   open inputs -> open runtime, pair, window -> per direction: passes, interleaved -> verify -> report
  *
+ * With --ranks several processes do so, and meet before the inputs are opened, before each pass and before the report.
+ *
  * I1  What can be wrong with the command line or the inputs is found before anything is measured.
  * I2  However it ends, no file is left behind: the temporary ones have no names.
  *
@@ -23,6 +25,8 @@
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
 #include "benchmarks/staging_plot.h"
+#include "benchmarks/staging_ranks.h"
+#include "benchmarks/staging_ranks_report.h"
 #include "benchmarks/staging_report.h"
 #include "benchmarks/staging_timeline.h"
 #include "benchmarks/staging_verify.h"
@@ -47,14 +51,22 @@ enum {
   KEY_TIMELINE,
   KEY_TIMELINE_FIRST,
   KEY_UNDER_WAY,
+  KEY_RANKS,
+  KEY_RANK_TIMEOUT,
 };
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, DEVICE_NOT_GIVEN = -1 };
 
 static const struct argp_option option_table[] = {
     {"input", KEY_INPUT, "FILE|DIR", 0, "What to stage; may be repeated (default: 1 GiB of random data in $TMPDIR)", 0},
     {"runtime", KEY_RUNTIME, "NAME", 0, "cuda, cpu or sim (default: cuda where there is a GPU, else cpu)", 0},
     {"device", KEY_DEVICE, "N", 0, "Device ordinal (default 0)", 0},
+    {"ranks", KEY_RANKS, "N", OPTION_ARG_OPTIONAL,
+     "Measure with several processes, each with its share of the inputs and the device of its number on its host: "
+     "those "
+     "that torchrun, mpirun or srun started, or N of them, 1 to 128, on this host",
+     0},
+    {"rank-timeout", KEY_RANK_TIMEOUT, "SECONDS", 0, "Longest wait for another rank (default 120)", 0},
     {"direction", KEY_DIRECTION, "h2d|d2h|both", 0, "To the device, to the host (default both)", 0},
     {"chunk", KEY_CHUNK, "BYTES", 0, "Bytes per read and copy (default: chosen by lade)", 0},
     {"depth", KEY_DEPTH, "N", 0, "Pinned blocks in use at once (default: chosen by lade)", 0},
@@ -111,6 +123,28 @@ static void direction_parse(staging_settings *settings, const char *text, struct
     argp_error(state, "--direction: '%s' is none of h2d, d2h, both", text);
 }
 
+static void ranks_parse(staging_settings *settings, const char *text, struct argp_state *state) {
+  settings->ranked = true;
+  if (text != NULL) settings->rank_count = (uint32_t)number_parse("ranks", text, 1, 128, false, state);
+}
+
+/* The N of "--ranks N". */
+static bool is_rank_count(const staging_settings *settings, const char *text, const struct argp_state *state) {
+  return settings->ranked && settings->rank_count == 0 && state->next >= 2 && text[0] >= '0' && text[0] <= '9' &&
+         strcmp(state->argv[state->next - 2], "--ranks") == 0;
+}
+
+static void settings_check(const staging_settings *settings, struct argp_state *state) {
+  if (settings->report_path != NULL && settings->plot_path == NULL) argp_error(state, "--draw needs --plot");
+  if (settings->timeline_first && settings->timeline_path == NULL)
+    argp_error(state, "--timeline-first needs --timeline");
+  if (!settings->ranked) return;
+  if (settings->device != DEVICE_NOT_GIVEN)
+    argp_error(state, "--ranks: each rank takes its device, --device is no use");
+  if (settings->plot_path != NULL || settings->timeline_path != NULL)
+    argp_error(state, "--ranks: --plot and --timeline show one process");
+}
+
 static uint32_t storage_parse(const char *text, struct argp_state *state) {
   char setting[64];
   lade_config config;
@@ -165,11 +199,20 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
       argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
     settings->timeline_path = argument;
     return 0;
-  case ARGP_KEY_ARG: argp_error(state, "'%s' is no option; inputs are given with --input", argument); return EINVAL;
+  case KEY_RANKS: ranks_parse(settings, argument, state); return 0;
+  case KEY_RANK_TIMEOUT:
+    settings->rank_timeout_s = (uint32_t)number_parse("rank-timeout", argument, 1, 3600, false, state);
+    return 0;
+  case ARGP_KEY_ARG:
+    if (is_rank_count(settings, argument, state)) {
+      ranks_parse(settings, argument, state);
+      return 0;
+    }
+    argp_error(state, "'%s' is no option; inputs are given with --input", argument);
+    return EINVAL;
   case ARGP_KEY_END:
-    if (settings->report_path != NULL && settings->plot_path == NULL) argp_error(state, "--draw needs --plot");
-    if (settings->timeline_first && settings->timeline_path == NULL)
-      argp_error(state, "--timeline-first needs --timeline");
+    settings_check(settings, state);
+    if (settings->device == DEVICE_NOT_GIVEN) settings->device = 0;
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -188,6 +231,12 @@ static void ratios_explain(void) {
          "it.\n");
 }
 
+static bool runtime_open(staging *s) {
+  if (lade_runtime_open(s->settings.runtime, NULL, &s->runtime) == LADE_OK) return true;
+  staging_lade_error("opening the device");
+  return false;
+}
+
 static bool device_open(staging *s) {
   lade_pinned_options pinned;
   lade_pipeline_options pipeline;
@@ -204,8 +253,7 @@ static bool device_open(staging *s) {
   lade_pair_options_init(&options);
   options.pinned = &pinned;
   options.pipeline = &pipeline;
-  if (lade_runtime_open(s->settings.runtime, NULL, &s->runtime) != LADE_OK ||
-      lade_pair_create(s->runtime, s->settings.device, &options, &s->pair) != LADE_OK ||
+  if (lade_pair_create(s->runtime, s->settings.device, &options, &s->pair) != LADE_OK ||
       lade_stream_create(s->runtime, s->settings.device, &s->stream) != LADE_OK ||
       s->runtime->ops->stream_resolve(s->runtime->self, s->stream, &s->resolved) != LADE_OK) {
     staging_lade_error("opening the device");
@@ -267,7 +315,17 @@ static bool plot_all(const staging *s) {
   return staging_plot_write(&plot, s->settings.plot_path);
 }
 
+static bool ranks_report(staging *s) {
+  if (!staging_ranks_gather(s)) return false;
+  if (!staging_ranks_speaks(s)) return true;
+  staging_ranks_print(s);
+  bool good = fflush(stdout) == 0;
+  if (!good) staging_error("standard output: %s", strerror(errno));
+  return (s->settings.json_path == NULL || staging_ranks_json(s)) && good;
+}
+
 static bool report_all(staging *s) {
+  if (s->ranks.count > 0) return ranks_report(s);
   staging_report_print(s);
   bool good = fflush(stdout) == 0;
   if (!good) staging_error("standard output: %s", strerror(errno));
@@ -279,6 +337,7 @@ static bool report_all(staging *s) {
 /* In reverse; each of them may be missing. */
 static bool all_close(staging *s) {
   bool good = true;
+  staging_ranks_close(s);
   if (s->window != NULL) good = lade_device_free(lade_pair_device_allocator(s->pair), s->window) == LADE_OK;
   if (s->stream != NULL) {
     if (s->pair != NULL)
@@ -298,9 +357,21 @@ static bool all_close(staging *s) {
   return good;
 }
 
+/* Ranks meet first, so that the others hear of one that cannot open its inputs. */
+static bool everything_do(staging *s) {
+  bool met = s->ranks.count == 0 ? staging_inputs_open(s) && runtime_open(s)
+                                 : runtime_open(s) && staging_ranks_join(s) && staging_inputs_open(s);
+  return met && device_open(s) && window_open(s) && measure_all(s) && report_all(s);
+}
+
 int main(int argc, char **argv) {
   static staging s = {
-      .settings = {.directions = {true, true}, .passes = 5, .verify = true, .window_bytes = UINT64_C(256) << 20},
+      .settings = {.directions = {true, true},
+                   .device = DEVICE_NOT_GIVEN,
+                   .passes = 5,
+                   .verify = true,
+                   .window_bytes = UINT64_C(256) << 20,
+                   .rank_timeout_s = 120},
       .sink_fd = -1,
       .sink_direct_fd = -1,
   };
@@ -308,12 +379,14 @@ int main(int argc, char **argv) {
   static char name[] = "staging_throughput"; /* as typed: Bazel's file is called _bin */
   argv[0] = name;
   argp_err_exit_status = EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &s.settings);
+  argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &s.settings); /* in order: the N of "--ranks N" */
   if (s.settings.report_path != NULL) return plot_all(&s) ? 0 : EXIT_FAILED;
+  if (!staging_ranks_begin(&s)) return EXIT_FAILED;
   staging_interrupts_catch();
-  ratios_explain();
-  bool good = staging_inputs_open(&s) && device_open(&s) && window_open(&s) && measure_all(&s) && report_all(&s);
+  if (s.ranks.count == 0) ratios_explain();
+  bool good = everything_do(&s);
   staging_progress_end(&s.progress);
+  if (!good) staging_ranks_fail(&s);
   good = all_close(&s) && good;
   if (staging_interrupted) {
     staging_error("interrupted");

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/local_ranks.h"
 #include "base/options.h"
+#include "config/budget.h"
 #include "config/environment.h"
 #include "device/api/config_keys.h"
 #include "host/config_keys.h"
@@ -76,6 +78,14 @@ const char *ladei_config_variable(ladei_settings_skips *skips) {
   return settings_from_env(&own, &v, skips) == LADE_OK && v != NULL ? v->name : NULL;
 }
 
+/* What the settings say comes first. */
+static lade_status ranks_from_env(lade_config *own) {
+  ladei_local_ranks ranks;
+  LADEI_TRY(ladei_local_ranks_read(getenv, &ranks));
+  if (own->pinned_local_ranks == 0 && ranks.launcher != NULL) own->pinned_local_ranks = ranks.count;
+  return LADE_OK;
+}
+
 lade_status lade_config_from_env(lade_config *config) {
   if (config == NULL) return ladei_error_null(__func__, "config");
   lade_config own;
@@ -85,6 +95,8 @@ lade_status lade_config_from_env(lade_config *config) {
   if (status == LADE_OK) status = settings_from_env(&own, &v, &skips);
   /* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
   if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != NULL) own.device_uncached = 1;
+  if (status == LADE_OK) status = ladei_budget_from_env(getenv("LADE_BUDGET"), &own);
+  if (status == LADE_OK) status = ranks_from_env(&own);
   if (status == LADE_OK) status = ladei_environment_apply();
   if (status != LADE_OK) return status;
   ladei_environment_skips_log(v == NULL ? "" : v->name, &skips);

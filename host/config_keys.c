@@ -19,6 +19,16 @@ static const ladei_setting_word sources[] = {{"register", LADE_PINNED_SOURCE_REG
                                              {"pageable", LADE_PINNED_SOURCE_PAGEABLE, true},
                                              {NULL, 0, false}};
 
+static const ladei_setting_word budgets[] = {{"default", LADE_PINNED_BUDGET_DEFAULT, true},
+                                             {"on", LADE_PINNED_BUDGET_ON, true},
+                                             {"off", LADE_PINNED_BUDGET_OFF, true},
+                                             {NULL, 0, false}};
+
+static const ladei_setting_word shares[] = {{"first_come", LADE_PINNED_BUDGET_FIRST_COME, true},
+                                            {"fair", LADE_PINNED_BUDGET_FAIR, true},
+                                            {"part", LADE_PINNED_BUDGET_PART, true},
+                                            {NULL, 0, false}};
+
 static const ladei_setting_word policies[] = {{"default", 0, true}, {"reference", 1, true}, {NULL, 0, false}};
 
 static const ladei_setting settings[] = {
@@ -138,6 +148,45 @@ static const ladei_setting settings[] = {
      .default_value = "register|driver|pool",
      .option = "sources",
      .help = "Where memory comes from, tried in the order register, driver, pool, pageable"},
+    {.key = "pinned_budget",
+     .kind = LADEI_SETTING_WORD,
+     LADEI_SETTING_FIELD(lade_config, pinned_budget),
+     .words = budgets,
+     .default_value = "on; off on sim",
+     .option = "budget",
+     .help = "Whether the pool is in the budget that the pools of all processes share"},
+    {.key = "pinned_budget_name",
+     .kind = LADEI_SETTING_NAME,
+     LADEI_SETTING_FIELD(lade_config, pinned_budget_name),
+     .default_value = "the user's",
+     .option = "budget_name",
+     .help = "A budget of its own for all pools that say this name"},
+    {.key = "pinned_budget_mb",
+     LADEI_SETTING_RANGE(lade_config, pinned_budget_mb, 0, LADEI_SETTING_MIB_MAX),
+     .unit = "MiB",
+     .default_value = "half of the available memory, or 7/8 of what the control groups leave",
+     .option = "budget_bytes",
+     .help = "What all pools of the budget may pin together; the smallest that one says; 0: the default"},
+    {.key = "pinned_budget_share",
+     .kind = LADEI_SETTING_WORD,
+     LADEI_SETTING_FIELD(lade_config, pinned_budget_share),
+     .words = shares,
+     .default_value = "first_come",
+     .option = "budget_share",
+     .help = "How the pool shares the budget: what is left, an equal part, or a part of its own"},
+    {.key = "pinned_budget_part_mb",
+     LADEI_SETTING_RANGE(lade_config, pinned_budget_part_mb, 0, LADEI_SETTING_MIB_MAX),
+     .unit = "MiB",
+     .default_value = "none",
+     .option = "budget_part_bytes",
+     .help = "With share part: what all others leave to the pool, and the most that it pins"},
+    {.key = "pinned_local_ranks",
+     LADEI_SETTING_RANGE(lade_config, pinned_local_ranks, 0, 1 << 20),
+     .unit = "processes",
+     .default_value = "1",
+     .option = "local_ranks",
+     .help = "Processes of the job on this machine: they share the processors, and the default cap where there is no "
+             "budget"},
 };
 
 _Static_assert(sizeof settings / sizeof settings[0] <= LADEI_SETTINGS_MAX, "raise LADEI_SETTINGS_MAX");
@@ -163,4 +212,10 @@ void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *op
   options->flags |= config->pinned_device_mapped != 0 ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   options->register_chunk_bytes = config->pinned_register_chunk_mb * LADEI_MIB;
   if (config->pinned_sources != 0) options->sources = config->pinned_sources;
+  options->budget = config->pinned_budget;
+  options->budget_name = config->pinned_budget_name[0] == '\0' ? NULL : config->pinned_budget_name;
+  options->budget_bytes = config->pinned_budget_mb * LADEI_MIB;
+  options->budget_share = config->pinned_budget_share;
+  options->budget_part_bytes = config->pinned_budget_part_mb * LADEI_MIB;
+  options->local_ranks = config->pinned_local_ranks;
 }

@@ -89,7 +89,10 @@ void ladei_pinned_timer_add(ladei_pinned_timer *timer, uint64_t calls, uint64_t 
 void ladei_pinned_timer_reset_extremes(ladei_pinned_timer *timer);
 
 /* Sums that lade_pinned_stats has under the same names: a new one is a name here, and a field there. */
-#define LADEI_PINNED_SUMS(X)         X(limit_waits) X(other_node_takes) X(unreached_caches)
+#define LADEI_PINNED_SUMS(X)                                                                                           \
+  X(limit_waits)                                                                                                       \
+  X(other_node_takes)                                                                                                  \
+  X(unreached_caches) X(budget_refusals) X(budget_faults) X(budget_returns) X(pressure_returns)
 #define LADEI_PINNED_SUM_FIELD(name) _Atomic(uint64_t) name;
 
 typedef struct ladei_pinned_pool_counters {

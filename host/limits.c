@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -91,16 +92,19 @@ static uint64_t group_headroom(const char *folder, const group_files *files) {
 }
 
 static void headroom_visit(const char *folder, bool version_2_here, void *user) {
-  uint64_t *headroom = user;
+  ladei_pinned_limits *limits = user;
+  struct stat found;
   uint64_t own = group_headroom(folder, version_2_here ? &version_2 : &version_1);
-  *headroom = own < *headroom ? own : *headroom;
+  if (own == LADEI_PINNED_NO_LIMIT || own > limits->cgroup_headroom_bytes) return;
+  limits->cgroup_headroom_bytes = own;
+  limits->cgroup_id = stat(folder, &found) == 0 ? (uint64_t)found.st_ino : 0;
 }
 
 /* The smallest of all groups. */
-static uint64_t cgroup_headroom(const char *root) {
-  uint64_t headroom = LADEI_PINNED_NO_LIMIT;
-  ladei_cgroups_each(root, "memory", headroom_visit, &headroom);
-  return headroom;
+static void cgroup_headroom(const char *root, ladei_pinned_limits *out) {
+  out->cgroup_headroom_bytes = LADEI_PINNED_NO_LIMIT;
+  out->cgroup_id = 0;
+  ladei_cgroups_each(root, "memory", headroom_visit, out);
 }
 
 /* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
@@ -148,7 +152,7 @@ bool ladei_pinned_limits_bound_free(const char *root, uint64_t *out) {
 void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out) {
   struct rlimit memlock;
   out->available_bytes = meminfo_available(root);
-  out->cgroup_headroom_bytes = cgroup_headroom(root);
+  cgroup_headroom(root, out);
   out->memlock_bytes = LADEI_PINNED_NO_LIMIT;
   if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY)
     out->memlock_bytes = memlock.rlim_cur;
@@ -158,17 +162,20 @@ void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out) {
  * page fault of any of its processes ends in the kernel's killer. */
 static uint64_t without_an_eighth(uint64_t bytes) { return bytes == LADEI_PINNED_NO_LIMIT ? bytes : bytes - bytes / 8; }
 
-static uint64_t group_cap(const ladei_pinned_limits *limits) {
+uint64_t ladei_pinned_limits_group_cap(const ladei_pinned_limits *limits) {
   return without_an_eighth(limits->cgroup_headroom_bytes);
 }
 
+uint64_t ladei_pinned_limits_half(const ladei_pinned_limits *limits) {
+  return limits->available_bytes == LADEI_PINNED_NO_LIMIT ? LADEI_PINNED_NO_LIMIT : limits->available_bytes / 2;
+}
+
 uint64_t ladei_pinned_limits_default_cap(const ladei_pinned_limits *limits) {
-  uint64_t half =
-      limits->available_bytes == LADEI_PINNED_NO_LIMIT ? LADEI_PINNED_NO_LIMIT : limits->available_bytes / 2;
-  return half < group_cap(limits) ? half : group_cap(limits);
+  uint64_t half = ladei_pinned_limits_half(limits), group = ladei_pinned_limits_group_cap(limits);
+  return half < group ? half : group;
 }
 
 bool ladei_pinned_limits_cap_is_of_group(const ladei_pinned_limits *limits) {
   return limits->cgroup_headroom_bytes != LADEI_PINNED_NO_LIMIT &&
-         ladei_pinned_limits_default_cap(limits) == group_cap(limits);
+         ladei_pinned_limits_default_cap(limits) == ladei_pinned_limits_group_cap(limits);
 }

@@ -7,12 +7,14 @@
  *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
  *                           transit (cap_wait.h) and look again; else wait for a block to come back, if the pool waits and
  *                           blocks are pending or in caches that only their owners can empty; else LADE_ERR_LIMIT
+ *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them, too
+ *          budget
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
  *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
  *
  * Note [What a refusal means]
  *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
- *   request; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
+ *   request, or what all pools of the budget held the budget less the request, when it was charged; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
  *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two lists, a
  *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
  *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Three cases are
@@ -28,6 +30,8 @@
  *     again, so that a burst of misses pins one segment and not many.
  * I4  A segment that is counted in reserved_bytes and in no node is in transit (cap_wait.h), and so are blocks that are CACHED
  *     and in no list, magazine or slot, but for those of a free or an alloc that is going on.
+ * I5  What is counted in reserved_bytes is charged to the budget of all pools (budget.h), or is about to be, or was given back to it
+ *     a moment ago: charged after it was counted, credited before it is not.
  * Locks: pool->lock for spare metadata and `growing`; node->lock inside node.c. The driver is called under neither.
  */
 #include "host/memory.h"
@@ -139,9 +143,28 @@ static void segment_memory_set(ladei_pinned_segment *segment, const ladei_pinned
   segment->registered_bytes = memory->registered_bytes;
 }
 
+/* I1, I5: what is no longer held, or was not to be had. */
+static void cap_give(lade_pinned_pool *pool, uint64_t bytes) {
+  ladei_pinned_budget_credit(&pool->budget, bytes);
+  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
+}
+
+/* I5: the same to the budget that all pools share. */
+static lade_status budget_take(lade_pinned_pool *pool, size_t bytes) {
+  bool fault;
+  lade_status status = ladei_pinned_budget_charge(&pool->budget, bytes, &fault);
+  if (fault) ladei_pinned_count(&pool->counters.budget_faults, 1);
+  if (status == LADE_OK) return LADE_OK;
+  if (!fault) ladei_pinned_count(&pool->counters.budget_refusals, 1);
+  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  return status;
+}
+
 /* I1: counts memory that is about to be asked for. */
 static lade_status cap_take(lade_pinned_pool *pool, size_t bytes) {
-  if (ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes)) return LADE_OK;
+  if (ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes))
+    return budget_take(pool, bytes);
+  ladei_pinned_budget_set_aside(&pool->budget);
   return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
                      bytes, (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
                      (unsigned long long)pool->max_bytes);
@@ -196,7 +219,7 @@ static lade_status segment_pin(lade_pinned_pool *pool, const ladei_pinned_reques
   lade_status status = cap_take(pool, bytes);
   if (status != LADE_OK) return status;
   status = segment_pin_counted(pool, request, bytes, NULL, out);
-  if (status != LADE_OK) ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, bytes);
+  if (status != LADE_OK) cap_give(pool, bytes);
   return status;
 }
 
@@ -223,7 +246,7 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
                   (unsigned long long)pool->id, (unsigned long long)reserved_bytes, memory.base);
   metadata_release(pool, segment);
   ladei_pinned_gauge_sub(&pool->counters.segments, 1);
-  ladei_pinned_gauge_sub(&pool->counters.reserved_bytes, reserved_bytes);
+  cap_give(pool, reserved_bytes);
   return LADE_OK;
 }
 
@@ -281,6 +304,19 @@ lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) 
                                 : ladei_pinned_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
 }
 
+lade_status ladei_pinned_pool_return(lade_pinned_pool *pool, uint64_t bytes, _Atomic(uint64_t) *counter) {
+  uint64_t released;
+  ladei_pinned_pool_drain(pool);
+  lade_status status = ladei_pinned_pool_release(pool, bytes, UINT64_MAX, &released);
+  if (released > 0) ladei_pinned_count(counter, 1);
+  return status;
+}
+
+lade_status ladei_pinned_pool_answer(lade_pinned_pool *pool) {
+  uint64_t asked = ladei_pinned_budget_asked(&pool->budget);
+  return asked == 0 ? LADE_OK : ladei_pinned_pool_return(pool, asked, &pool->counters.budget_returns);
+}
+
 lade_status ladei_pinned_pool_age(lade_pinned_pool *pool) {
   uint64_t released;
   if (pool->max_idle_ns == 0) return LADE_OK;
@@ -307,6 +343,12 @@ static size_t least_bytes(const ladei_pinned_request *request) {
   return (small ? ladei_pinned_run_pages(request->class_index) : request->pages) << LADEI_PINNED_PAGE_SHIFT;
 }
 
+static uint64_t cap_left(const lade_pinned_pool *pool) {
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  uint64_t own = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  return ladei_size_min(own, ladei_pinned_budget_left(&pool->budget));
+}
+
 /* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
 static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_segment **out) {
@@ -314,8 +356,7 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_re
   size_t usual = request->exact ? least : ladei_size_max(pool->segment_bytes, least);
   lade_status status = segment_pin(pool, request, usual, out);
   if (status == LADE_ERR_LIMIT && least < usual) {
-    uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-    size_t left = reserved < pool->max_bytes ? (size_t)(pool->max_bytes - reserved) : 0;
+    size_t left = (size_t)cap_left(pool);
     left = ladei_size_round_down(ladei_size_min(left, usual), LADEI_PINNED_PAGE_BYTES);
     status = segment_pin(pool, request, ladei_size_max(left, least), out);
   }
@@ -413,7 +454,7 @@ static void reserve_undo(reserve *own) {
   lade_error saved;
   ladei_pinned_segment *segment;
   ladei_error_save(&saved);
-  ladei_pinned_gauge_sub(&own->pool->counters.reserved_bytes, own->counted - own->pinned);
+  if (own->counted > own->pinned) cap_give(own->pool, own->counted - own->pinned);
   while ((segment = own->list) != NULL) {
     own->list = segment->next;
     segment->next = NULL;
@@ -550,8 +591,13 @@ static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_p
 }
 
 /* Quarantined uses are named: lade_pinned_empty_cache() may help where waiting for events does not. */
-static lade_status no_room(lade_pinned_pool *pool, size_t bytes) {
+static lade_status no_room(lade_pinned_pool *pool, size_t bytes, const lade_error *refusal) {
   ladei_retire_counters uses;
+  if (ladei_pinned_budget_is_short(&pool->budget)) { /* its own words */
+    ladei_error_restore(refusal);
+    return LADE_ERR_LIMIT;
+  }
+
   ladei_pinned_usage usage;
   ladei_retire_counters_get(pool->retire, &uses);
   ladei_pinned_usage_read(pool, &usage);
@@ -578,9 +624,10 @@ static bool any_free_segment(lade_pinned_pool *pool) {
   return birth != UINT64_MAX;
 }
 
-static bool cap_leaves(const lade_pinned_pool *pool, uint64_t bytes) {
+static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved;
+  return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved &&
+         ladei_pinned_budget_leaves(&pool->budget, bytes);
 }
 
 /* With nothing in transit; what is not seen here was not there, or pending. True: a block was found, or what makes it
@@ -597,11 +644,12 @@ static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *req
   return found;
 }
 
+enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
+
 /* Note [What a refusal means]. What was pending at the look and is so after every stream was asked, was so at the look;
  * blocks that came back meanwhile were perhaps there then, in the hands of another thread's poll: look again. */
 static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
                          ladei_pinned_block **out) {
-  enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
   lade_error saved;
   uint64_t retired;
   bool found = false, returned = true;
@@ -617,15 +665,21 @@ static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *req
   return found;
 }
 
-/* Whether there is something to wait for: what streams use, or what is in caches that only their owners can empty, who
+/* Other processes do not wait for virtual time. */
+static bool budget_may_leave(const lade_pinned_pool *pool) {
+  return pool->runtime->ops->step == NULL && ladei_pinned_budget_is_short(&pool->budget);
+}
+
+/* Whether there is something to wait for: what other pools of the budget were asked for; what streams use, or what is in caches that only their owners can empty, who
  * were called, and bring it in their next calls. */
 static bool comes_back(lade_pinned_pool *pool) {
+  if (budget_may_leave(pool)) return true;
   return atomic_load_explicit(&pool->unreached, memory_order_relaxed) || ladei_pinned_pending_read(pool).blocks > 0;
 }
 
 /* Until something came back to the pool, whoever brought it; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
  * nothing did. */
-static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t deadline_ns) {
+static lade_status room_wait(lade_pinned_pool *pool, uint64_t least, uint32_t seen, uint64_t deadline_ns) {
   enum { SHORTEST_NS = 10 * 1000, LONGEST_NS = 1000 * 1000 };
   uint64_t interval_ns = SHORTEST_NS;
   if (pool->runtime->ops->step != NULL) {
@@ -640,29 +694,44 @@ static lade_status room_wait(lade_pinned_pool *pool, uint32_t seen, uint64_t dea
     if (done > 0 || ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) || !comes_back(pool)) return LADE_OK;
     uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
     if (now_ns >= deadline_ns) return LADE_ERR_TIMEOUT;
+    if (budget_may_leave(pool) && cap_leaves(pool, least)) return LADE_OK;
     ladei_pinned_cap_wait_sleep(&pool->cap_wait, seen, ladei_size_min(interval_ns, deadline_ns - now_ns));
     interval_ns = ladei_size_min(2 * interval_ns, LONGEST_NS);
   }
 }
 
+/* A request's way along the cap. */
+typedef struct search {
+  uint64_t deadline_ns; /* 0: not waited yet */
+  unsigned short_looks; /* after refusals of the budget, which other processes fill and empty meanwhile */
+  lade_error refusal;   /* the last one */
+} search;
+
+/* The budget may leave room at each look, and be full at each charge: somebody has to end. */
+static bool search_may_grow(search *own, const lade_pinned_pool *pool) {
+  return !ladei_pinned_budget_is_short(&pool->budget) || own->short_looks++ < LOOKS;
+}
+
 /* Announced: what comes back after the look wakes this thread. */
-static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
+static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_request *request, search *own,
                                  ladei_pinned_block **out) {
   lade_status status = LADE_OK;
   uint32_t seen = ladei_pinned_cap_wait_begin(&pool->cap_wait);
-  if (*deadline_ns == 0) {
-    *deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
+  if (own->deadline_ns == 0) {
+    own->deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
     ladei_pinned_count(&pool->counters.limit_waits, 1);
   }
-  if (!look_at_rest(pool, request, true, out)) status = room_wait(pool, seen, *deadline_ns);
+  if (!look_at_rest(pool, request, search_may_grow(own, pool), out))
+    status = room_wait(pool, least_bytes(request), seen, own->deadline_ns);
   ladei_pinned_cap_wait_end(&pool->cap_wait);
-  return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes) : status;
+  return status == LADE_ERR_TIMEOUT ? no_room(pool, request->bytes, &own->refusal) : status;
 }
 
 /* At the cap. LADE_OK: look again, something changed, or a block was found. */
-static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t *deadline_ns,
+static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request *request, search *own,
                              ladei_pinned_block **out) {
   uint64_t released;
+  ladei_error_save(&own->refusal);
   ladei_pinned_pool_drain(pool);
   if ((*out = node_take_any(pool, request)) != NULL) return LADE_OK;
   lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
@@ -670,8 +739,9 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   if ((*out = other_node_take(pool, request)) != NULL) return LADE_OK;
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
                   (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->max_bytes);
-  if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, deadline_ns, out);
-  return look_at_rest(pool, request, true, out) ? LADE_OK : no_room(pool, request->bytes);
+  if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, own, out);
+  return look_at_rest(pool, request, search_may_grow(own, pool), out) ? LADE_OK
+                                                                      : no_room(pool, request->bytes, &own->refusal);
 }
 
 /* The system refuses more. LADE_OK: look again. */
@@ -692,13 +762,13 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request 
 
 static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                       ladei_pinned_block **out) {
-  uint64_t deadline_ns = 0;
+  search own = {.deadline_ns = 0};
   lade_error saved;
   ladei_error_save(&saved);
   for (;;) {
     lade_status status = grow(pool, request, out);
     if (status == LADE_ERR_LIMIT)
-      status = make_room(pool, request, &deadline_ns, out);
+      status = make_room(pool, request, &own, out);
     else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY)
       status = give_back(pool, request, status, out);
     if (status == LADE_OK && *out == NULL) {
@@ -728,8 +798,18 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_requ
   return LADE_OK;
 }
 
+/* Before it grows, a pool gives others what they ask for. A driver that refuses to take memory back is no failure of the
+ * request. */
+static void others_serve(lade_pinned_pool *pool) {
+  lade_error saved;
+  if (pool->budget.ledger == NULL) return;
+  ladei_error_save(&saved);
+  if (ladei_pinned_pool_answer(pool) != LADE_OK) ladei_error_restore(&saved);
+}
+
 static lade_status seek_further(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
   lade_status status = seek_in_cache(pool, request, out);
+  if (status == LADE_OK && *out == NULL) others_serve(pool);
   if (status == LADE_OK && *out == NULL) {
     status = seek_in_new_memory(pool, request, out);
     ladei_pinned_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */

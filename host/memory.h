@@ -45,6 +45,12 @@ lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
 /* Gives back what was wholly free for longer than the pool's option says; costs a look at the clock most times. */
 lade_status ladei_pinned_pool_age(lade_pinned_pool *pool);
 
+/* Gives back free segments until `bytes` are given back, and counts that in `counter` if any are. */
+lade_status ladei_pinned_pool_return(lade_pinned_pool *pool, uint64_t bytes, _Atomic(uint64_t) *counter);
+
+/* Gives back what other pools of the budget ask for, as far as free segments go; costs a small read most times. */
+lade_status ladei_pinned_pool_answer(lade_pinned_pool *pool);
+
 /* Pins what the node lacks to `bytes` of free memory; all of it, or nothing. */
 lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes);
 

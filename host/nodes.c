@@ -4,7 +4,7 @@
  *
  * N1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
  * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular; the one
- *     with devices, which takes ten times as long, only for a device whose node nobody names.
+ *     with devices, which takes ten times as long, only for a device whose node nobody names, among several nodes.
  * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
  */
 #include "host/nodes.h"
@@ -32,11 +32,14 @@ static const ladei_topology *topology_load(lade_pinned_pool *pool, bool devices)
 
 const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) { return topology_load(pool, false); }
 
-/* Of a device whose driver does not know it. */
+/* Of a device whose driver does not know it. What takes least is asked first. */
 static int node_of_pci(lade_pinned_pool *pool, const char *bus_id) {
   bool this_machine = pool->hooks.topology_kind == LADEI_TOPOLOGY_SYSTEM;
   int node = this_machine ? ladei_topology_node_of_pci_file(pool->source.root, bus_id) : -1;
-  const ladei_topology *topology = node >= 0 ? NULL : topology_load(pool, true);
+  const ladei_topology *topology = node >= 0 ? NULL : topology_load(pool, false);
+  if (topology == NULL) return node;
+  node = ladei_topology_only_node(topology);
+  topology = node >= 0 ? NULL : topology_load(pool, true);
   return topology == NULL ? node : ladei_topology_node_of_pci(topology, bus_id);
 }
 

@@ -553,9 +553,10 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
   int cancellation = ladei_cancellation_hold();
   status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pinned_pool_age(pool);
+  lade_status answered = ladei_pinned_pool_answer(pool);
   ladei_cancellation_resume(cancellation);
   ladei_log_flush();
-  return status != LADE_OK ? status : aged;
+  return status != LADE_OK ? status : aged != LADE_OK ? aged : answered;
 }
 
 /* ---- Giving back, finding ---------------------------------------------------------------------------------------- */

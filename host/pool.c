@@ -68,13 +68,31 @@ static lade_status options_check(const lade_pinned_options *options, int device_
     return ladei_error_argument(call, "options.flags", "bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED",
                                 "0x%x", options->flags);
   lade_status status = length_check("options.segment_bytes", options->segment_bytes);
+  if (status == LADE_OK) status = ladei_pinned_budget_check(options);
   return status != LADE_OK ? status : length_check("options.register_chunk_bytes", options->register_chunk_bytes);
 }
 
-static uint64_t default_cap(const ladei_pinned_hooks *hooks) {
+static const char *root_of(const ladei_pinned_hooks *hooks) { return hooks->root == NULL ? "" : hooks->root; }
+
+/* On "sim" nothing depends on other processes, unless it is asked for. */
+static bool has_budget(const lade_runtime *runtime, const lade_pinned_options *options) {
+  return options->budget == LADE_PINNED_BUDGET_ON ||
+         (options->budget == LADE_PINNED_BUDGET_DEFAULT && runtime->ops->step == NULL);
+}
+
+/* The pool's own cap, and the budget that it shares. In no budget, the ranks of a job divide the default cap. */
+static lade_status cap_set(lade_pinned_pool *pool, const lade_pinned_options *options) {
   ladei_pinned_limits limits;
-  ladei_pinned_limits_read(hooks->root == NULL ? "" : hooks->root, &limits);
-  return ladei_pinned_limits_default_cap(&limits);
+  ladei_pinned_limits_read(root_of(&pool->hooks), &limits);
+  uint64_t cap = ladei_pinned_limits_default_cap(&limits);
+  bool in_budget = has_budget(pool->runtime, options);
+  if (!in_budget && options->local_ranks > 1 && cap != LADEI_PINNED_NO_LIMIT) cap /= options->local_ranks;
+  pool->max_bytes = options->max_bytes == 0 ? cap : options->max_bytes;
+  ladei_pinned_budget_none(&pool->budget, options);
+  if (!in_budget) return LADE_OK;
+  const ladei_pinned_budget_origin origin = {
+      .root = root_of(&pool->hooks), .pool_id = pool->id, .limits = &limits, .max_bytes = pool->max_bytes};
+  return ladei_pinned_budget_open(&pool->budget, options, &origin);
 }
 
 /* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
@@ -105,23 +123,22 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.runtime = runtime;
   pool->source.device = options->device;
   pool->source.sources = options->sources == 0 ? pool->policy->sources : options->sources;
-  pool->source.root = hooks->root == NULL ? "" : hooks->root;
+  pool->source.root = root_of(hooks);
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
   prefault_choose(&pool->source, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
-  pool->max_bytes = options->max_bytes == 0 ? default_cap(hooks) : options->max_bytes;
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
   pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = segment_bytes(options);
-  pool->magazine_bytes = magazine_bytes(options->magazine_bytes, pool->max_bytes);
   atomic_init(&pool->home_node, LADEI_PINNED_NODE_UNRESOLVED);
   ladei_pinned_timer_init(&pool->counters.driver_allocs);
   ladei_pinned_timer_init(&pool->counters.driver_frees);
+  ladei_pressure_init(&pool->pressure, root_of(hooks));
 }
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
@@ -151,6 +168,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
   ladei_pinned_history_destroy(atomic_load(&pool->history));
   pool->policy->close(pool);
   ladei_pinned_driver_pools_dispose(&pool->driver_pools);
+  ladei_pinned_budget_close(&pool->budget);
   ladei_pinned_cap_wait_destroy(&pool->cap_wait);
   ladei_condition_destroy(&pool->grown);
   free(pool->latencies);
@@ -188,13 +206,26 @@ static void background_log(lade_pinned_pool *pool, lade_status status) {
   pool->background_status = failed ? status : LADE_OK;
 }
 
+/* Segments that nobody uses go back while the system is short of memory, at most once a second: a pool that needs them again
+ * pins them again. */
+static lade_status pool_relieve(lade_pinned_pool *pool) {
+  const uint64_t least_ns = UINT64_C(1000000000);
+  uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
+  if (!ladei_pressure_look(&pool->pressure, now_ns) || now_ns - pool->relieved_ns < least_ns) return LADE_OK;
+  pool->relieved_ns = now_ns;
+  return ladei_pinned_pool_return(pool, UINT64_MAX, &pool->counters.pressure_returns);
+}
+
 /* The background thread's work. Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
 static uint64_t pool_look(void *user) {
   lade_pinned_pool *pool = user;
   uint64_t done = 0;
   lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, &done);
   lade_status aged = ladei_pinned_pool_age(pool);
-  background_log(pool, polled != LADE_OK ? polled : aged);
+  lade_status answered = ladei_pinned_pool_answer(pool);
+  lade_status relieved = pool_relieve(pool);
+  lade_status returned = aged != LADE_OK ? aged : answered != LADE_OK ? answered : relieved;
+  background_log(pool, polled != LADE_OK ? polled : returned);
   return done;
 }
 
@@ -252,7 +283,9 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   pool->cache_id = thread_caches ? pool->id : UINT64_MAX;
   atomic_init(&pool->fast_id, pool->cache_id);
   settings_take(pool, runtime, &own, hooks);
-  status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
+  status = cap_set(pool, &own);
+  pool->magazine_bytes = magazine_bytes(own.magazine_bytes, pool->max_bytes);
+  if (status == LADE_OK) status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
   if (status != LADE_OK) goto fail_pool;
   if ((own.flags & LADE_PINNED_BACKGROUND) != 0) status = background_start(pool);
   if (status != LADE_OK) goto fail_retire;
@@ -303,6 +336,7 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.magazine_bytes = pool->magazine_bytes;
   own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);
   own.register_chunk_bytes = pool->source.register_chunk_bytes;
+  ladei_pinned_budget_settings(&pool->budget, &own);
   return ladei_stats_write("lade_pinned_options", &own, sizeof own, settings);
 }
 

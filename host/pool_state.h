@@ -3,7 +3,9 @@
  * A pinned pool, as the files of host/ share it. What needs no pool is below:
  *
  *   segment, run, tlsf    memory and its free blocks           source, driver_pools, prefault   where it comes from
- *   node, bins            free blocks of one NUMA node         counters, cap_wait, ring_share, debug, background   parts of a pool
+ *   node, bins            free blocks of one NUMA node         counters, cap_wait, ring_share, debug, background, budget,
+ *                                                              pressure   parts of a pool
+ *   ledger                the file that the budgets of all processes are in
  *   pointer_lookup        address -> block                     thread_cache, ready   ready blocks of one thread
  *
  * What works on a pool is above, in this order; each file uses those before it:
@@ -27,12 +29,14 @@
 #include "base/living.h"
 #include "base/pagemap.h"
 #include "host/background.h"
+#include "host/budget.h"
 #include "host/cap_wait.h"
 #include "host/counters.h"
 #include "host/debug.h"
 #include "host/history.h"
 #include "host/node.h"
 #include "host/policy.h"
+#include "host/pressure.h"
 #include "host/ring_share.h"
 #include "host/source.h"
 #include "host/thread_cache.h"
@@ -118,7 +122,10 @@ struct lade_pinned_pool {
   ladei_living living;           /* base/living: its own */
   lade_status background_status; /* the background thread's own: its last failure, LADE_OK: none since */
   ladei_pinned_background background;
+  ladei_pressure pressure; /* the background thread's own */
+  uint64_t relieved_ns;    /* the same: when memory was last given back for it */
   ladei_pinned_driver_pools driver_pools;
+  ladei_pinned_budget budget;
   _Atomic(uint64_t) aged_ns; /* when free segments were last looked at for their age */
   ladei_pinned_pool_counters counters;
   lade_pinned_stats stats_base;         /* the sums at their last reset; guard: threads_lock */

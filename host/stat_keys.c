@@ -78,6 +78,11 @@ static const ladei_stat_metric of_pytorch[] = {
 /* ---- lade's own -------------------------------------------------------------------------------------------------- */
 
 static const ladei_stat_metric of_lade[] = {
+    PINNED_OWN_COUNT(budget_bytes),
+    PINNED_OWN_COUNT(budget_faults),
+    PINNED_OWN_COUNT(budget_held_bytes),
+    PINNED_OWN_COUNT(budget_refusals),
+    PINNED_OWN_COUNT(budget_returns),
     PINNED_OWN_GAUGE(cached_blocks),
     PINNED_OWN_GAUGE(cached_bytes),
     PINNED_OWN_COUNT(debug_findings),
@@ -99,6 +104,7 @@ static const ladei_stat_metric of_lade[] = {
     PINNED_OWN_COUNT(other_node_takes),
     PINNED_OWN_GAUGE(pending_blocks),
     PINNED_OWN_GAUGE(pending_bytes),
+    PINNED_OWN_COUNT(pressure_returns),
     PINNED_OWN_COUNT(quarantined_uses),
     PINNED_OWN_GAUGE(requested_bytes),
     PINNED_OWN_GAUGE(reserved_bytes),

@@ -218,6 +218,8 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   out->events_queried = retire.events_queried;
   out->streams_queried = retire.streams_queried;
   out->quarantined_uses = retire.quarantined_uses;
+  out->budget_bytes = ladei_pinned_counter_read(&pool->budget.budget_bytes);
+  out->budget_held_bytes = ladei_pinned_counter_read(&pool->budget.held_bytes);
 }
 
 /* ---- Resets ------------------------------------------------------------------------------------------------------ */
@@ -236,7 +238,12 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   X(driver_alloc_ns)                                                                                                   \
   X(driver_free_ns)                                                                                                    \
   X(events_recorded)                                                                                                   \
-  X(events_queried) X(limit_waits) X(streams_queried) X(other_node_takes) X(debug_findings) X(unreached_caches)
+  X(events_queried)                                                                                                    \
+  X(limit_waits)                                                                                                       \
+  X(streams_queried)                                                                                                   \
+  X(other_node_takes)                                                                                                  \
+  X(debug_findings)                                                                                                    \
+  X(unreached_caches) X(budget_refusals) X(budget_faults) X(budget_returns) X(pressure_returns)
 
 /* Below 0 where a reset came between two reads: what is counted now is less than what the reset has seen. */
 static uint64_t since(uint64_t sum, uint64_t base) { return sum > base ? sum - base : 0; }

@@ -4,8 +4,8 @@
  * threads. Nodes are named by their OS index, -1 meaning "unknown" or "none in particular".
  *
  * Loading takes a millisecond, with devices fifteen, as each one's registers are read. A pool loads it once, when it first
- * pins memory for a device whose node matters; the one with devices only where neither the driver nor the kernel names that
- * node.
+ * pins memory for a device whose node matters; the one with devices only on a machine of several nodes, where neither the
+ * driver nor the kernel names the device's.
  */
 #ifndef LADE_HOST_TOPOLOGY_H
 #define LADE_HOST_TOPOLOGY_H
@@ -28,6 +28,9 @@ void ladei_topology_destroy(ladei_topology *topology);
 /* Node of the PCI device "0000:41:00.0" as the kernel names it, without any topology; -1 where it does not. `root` stands
  * before /sys: "" for this machine, a folder for tests. */
 int ladei_topology_node_of_pci_file(const char *root, const char *bus_id);
+
+/* The node of a machine that has no other one; -1 where there are several. */
+int ladei_topology_only_node(const ladei_topology *topology);
 
 /* Node of the PCI device "0000:41:00.0"; -1 where the machine has no such device or does not say its node. */
 int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_id);

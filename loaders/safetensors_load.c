@@ -16,7 +16,6 @@
  *     written to since it was opened gives an error. `intact` is set when that held for all of them, and stays.
  * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
  */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,56 +23,28 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "loaders/checkpoint.h"
+#include "loaders/group_load.h"
+#include "loaders/group_plan.h"
+#include "loaders/tensor_load.h"
 #include "loaders/text.h"
 #include "pipeline/api/ticket.h"
 
 enum { DEFAULT_ALIGNMENT = 256, MAX_ALIGNMENT = 512 };
-#define NO_TICKET SIZE_MAX
 
-/* One tensor of the load. */
-typedef struct load_piece {
-  size_t tensor; /* number in the checkpoint */
-  size_t ticket;
-  uint32_t target;
-  size_t offset;        /* in the segment of its target */
-  uint64_t ready_bytes; /* of its transfer, when it is there */
-  char *memory;
-} load_piece;
+const char ladei_loader_load_call[] = "lade_safetensors_load";
+static const char *const call = ladei_loader_load_call;
 
-typedef struct segment {
-  void *memory;
-  uint32_t target;
-} segment;
-
-struct lade_tensor_load {
-  const lade_safetensors *file;
-  lade_load_target *targets;
-  size_t target_count;
-  load_piece *pieces;
-  size_t piece_count;
-  size_t *order; /* numbers of pieces by tensor, that is by place in the files */
-  segment *segments;
-  size_t segment_count;
-  ladei_loader_ticket_list tickets;
-  uint64_t bytes;
-  bool per_tensor;
-  uint32_t file_flags; /* lade_file_flags */
-  atomic_bool intact;  /* all is there, and of the files that were opened */
-};
-
-static uint64_t piece_bytes(const lade_tensor_load *load, const load_piece *p) {
-  const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
+/* Of a tensor, whole. */
+static uint64_t tensor_bytes(const lade_tensor_load *load, size_t tensor) {
+  const ladei_loader_entry *entry = load->file->tensors[tensor].entry;
   return entry->end - entry->begin;
 }
 
-static lade_status memory_error(void) {
+lade_status ladei_loader_load_memory_error(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "load: no memory for its lists");
 }
 
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
-
-static const char call[] = "lade_safetensors_load";
 
 static lade_status number_error(const char *of, const char *field, uint64_t number, const char *what, uint64_t count) {
   char expected[64];
@@ -112,12 +83,12 @@ static lade_status options_check(const lade_load_options *options) {
 /* --- which tensors, on which target ------------------------------------------------------------------------------- */
 
 static int piece_compare(const void *a, const void *b, void *user) {
-  const load_piece *pieces = user;
+  const ladei_loader_piece *pieces = user;
   size_t left = pieces[*(const size_t *)a].tensor, right = pieces[*(const size_t *)b].tensor;
   return left < right ? -1 : left > right;
 }
 
-static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *options) {
+lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options) {
   size_t count = options->tensors != NULL ? options->tensor_count : load->file->tensor_count;
   if (count > load->file->tensor_count) {
     char expected[64];
@@ -126,7 +97,7 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
   }
   load->pieces = calloc(count + 1, sizeof *load->pieces);
   load->order = calloc(count + 1, sizeof *load->order);
-  if (load->pieces == NULL || load->order == NULL) return memory_error();
+  if (load->pieces == NULL || load->order == NULL) return ladei_loader_load_memory_error();
   load->piece_count = count;
   for (size_t i = 0; i < count; i++) {
     uint64_t tensor = options->tensors != NULL ? options->tensors[i] : i;
@@ -134,9 +105,11 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
       return number_error(call, ladei_loader_field_of("options.tensors", i, "").name, tensor, "tensors",
                           load->file->tensor_count);
     }
-    load->pieces[i] = (load_piece){.tensor = tensor, .ticket = NO_TICKET};
+    uint64_t bytes = tensor_bytes(load, tensor);
+    load->pieces[i] = (ladei_loader_piece){
+        .tensor = tensor, .ticket = LADEI_LOADER_NO_TICKET, .bytes = bytes, .runs = 1, .run_bytes = bytes};
     load->order[i] = i;
-    load->bytes += piece_bytes(load, &load->pieces[i]);
+    load->bytes += bytes;
   }
   qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
   for (size_t i = 1; i < count; i++) {
@@ -153,8 +126,8 @@ static lade_status pieces_list(lade_tensor_load *load, const lade_load_options *
 static void targets_spread(lade_tensor_load *load) {
   uint64_t before = 0, share = load->bytes / load->target_count + 1;
   for (size_t i = 0; i < load->piece_count; i++) {
-    load_piece *p = &load->pieces[load->order[i]];
-    uint64_t bytes = piece_bytes(load, p);
+    ladei_loader_piece *p = &load->pieces[load->order[i]];
+    uint64_t bytes = p->bytes;
     p->target = (uint32_t)((before + bytes / 2) / share);
     before += bytes;
   }
@@ -180,16 +153,16 @@ static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target
 static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
   const lade_load_target *to = &load->targets[target];
   lade_status status = lade_device_alloc(to->allocator, bytes, to->stream, out);
-  if (status == LADE_OK) load->segments[load->segment_count++] = (segment){*out, target};
+  if (status == LADE_OK) load->segments[load->segment_count++] = (ladei_loader_segment){*out, target};
   return status;
 }
 
 static lade_status memory_alloc_each(lade_tensor_load *load) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-    load_piece *p = &load->pieces[load->order[i]];
+    ladei_loader_piece *p = &load->pieces[load->order[i]];
     void *memory = NULL;
-    if (piece_bytes(load, p) > 0) status = segment_alloc(load, p->target, piece_bytes(load, p), &memory);
+    if (p->bytes > 0) status = segment_alloc(load, p->target, p->bytes, &memory);
     p->memory = memory;
   }
   return status;
@@ -198,10 +171,10 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
 /* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
 static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
   for (size_t i = 0; i < load->piece_count; i++) {
-    load_piece *p = &load->pieces[load->order[i]];
-    if (piece_bytes(load, p) > 0) {
+    ladei_loader_piece *p = &load->pieces[load->order[i]];
+    if (p->bytes > 0) {
       (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
-      totals[p->target] = p->offset + piece_bytes(load, p);
+      totals[p->target] = p->offset + p->bytes;
     }
   }
   lade_status status = LADE_OK;
@@ -210,19 +183,19 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
     if (totals[target] == 0) continue;
     status = segment_alloc(load, target, totals[target], &memory);
     for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-      load_piece *p = &load->pieces[i];
-      if (p->target == target && piece_bytes(load, p) > 0) p->memory = (char *)memory + p->offset;
+      ladei_loader_piece *p = &load->pieces[i];
+      if (p->target == target && p->bytes > 0) p->memory = (char *)memory + p->offset;
     }
   }
   return status;
 }
 
-static lade_status memory_alloc(lade_tensor_load *load, const lade_load_options *options) {
+lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options) {
   load->segments = calloc(load->piece_count + load->target_count, sizeof *load->segments);
   size_t *totals = calloc(load->target_count, sizeof *totals);
   lade_status status = LADE_OK;
   if (load->segments == NULL || totals == NULL)
-    status = memory_error();
+    status = ladei_loader_load_memory_error();
   else if (load->per_tensor)
     status = memory_alloc_each(load);
   else
@@ -231,7 +204,7 @@ static lade_status memory_alloc(lade_tensor_load *load, const lade_load_options 
   return status;
 }
 
-static void memory_free(lade_tensor_load *load) {
+void ladei_loader_load_memory_free(lade_tensor_load *load) {
   for (size_t i = 0; i < load->segment_count; i++) {
     /* It is ours and whole, so only a lost device could refuse it, which has no memory to give back any more. */
     (void)lade_device_free(load->targets[load->segments[i].target].allocator, load->segments[i].memory);
@@ -252,123 +225,136 @@ static uint64_t group_limit(uint64_t before, uint64_t total) {
   return before == 0 ? 16 * LADEI_MIB : ladei_size_min(2 * before, most);
 }
 
-/* Tensors that go as one transfer; `ranges` has room for all of the load. */
-typedef struct group {
-  lade_piece *ranges;
-  size_t count;
-  uint64_t bytes;
-  const load_piece *last;
-} group;
+/* The end of a piece in its file. */
+static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_piece *p) {
+  return load->file->tensors[p->tensor].entry->begin + p->begin + (p->runs - 1) * p->run_stride + p->run_bytes;
+}
 
-/* Whether two tensors are one range of a file. */
-static bool piece_adjoins(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
+/* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */
+static bool piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
   const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
   const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
-  return left->file == right->file && left->entry->end == right->entry->begin;
+  return left->file == right->file && piece_file_end(load, before) == right->entry->begin + p->begin;
 }
 
-/* Whether two tensors of one target are one range, in the file and in memory. */
-static bool piece_follows(const lade_tensor_load *load, const load_piece *before, const load_piece *p) {
+/* Whether two pieces of one target are one range, in the file and in memory. */
+static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
   /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
-  return !load->per_tensor && piece_adjoins(load, before, p) && before->memory + piece_bytes(load, before) == p->memory;
+  return !load->per_tensor && piece_adjoins(load, before, p) && before->memory + before->bytes == p->memory;
 }
 
-/* A tensor's bytes in its file. One that is not kept open must still be there, and the same. */
-static lade_status piece_endpoint(const ladei_loader_checkpoint_file *file, uint64_t offset, uint32_t flags,
-                                  lade_endpoint *out) {
+lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
+  const ladei_loader_checkpoint_tensor *t = &load->file->tensors[tensor];
+  const ladei_loader_checkpoint_file *file = &load->file->files[t->file];
+  uint64_t offset = file->data_offset + t->entry->begin + at;
   if (file->fd >= 0) {
     *out = lade_endpoint_file(file->fd, offset, ladei_loader_path_text(file->path));
-    out->flags = flags;
+    out->flags = load->file_flags;
     return LADE_OK;
   }
-  *out = lade_endpoint_path(file->late_path, offset, flags);
+  *out = lade_endpoint_path(file->late_path, offset, load->file_flags);
   lade_status status = ladei_pipe_file_recheck(file->late_path, &file->identity);
   return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
 }
 
-static lade_status group_add(const lade_tensor_load *load, group *g, load_piece *p) {
-  const ladei_loader_checkpoint_tensor *tensor = &load->file->tensors[p->tensor];
-  const ladei_loader_checkpoint_file *file = &load->file->files[tensor->file];
-  uint64_t bytes = piece_bytes(load, p);
+/* Adds a piece to the transfer that is being put together: as a range for each run, but where one goes on. */
+static lade_status piece_add(const lade_tensor_load *load, ladei_loader_submission *s, ladei_loader_piece *p) {
   lade_status status = LADE_OK;
-  if (g->count > 0 && piece_follows(load, g->last, p)) {
-    g->ranges[g->count - 1].bytes += bytes;
-  } else {
-    lade_piece *range = &g->ranges[g->count++];
-    *range = (lade_piece){.device_memory = p->memory, .bytes = bytes};
-    status = piece_endpoint(file, file->data_offset + tensor->entry->begin, load->file_flags, &range->host);
+  uint64_t first = 0;
+  if (s->range_count > 0 && piece_follows(load, s->last, p)) {
+    s->ranges[s->range_count - 1].bytes += p->run_bytes;
+    first = 1;
   }
-  g->bytes += bytes;
-  g->last = p;
+  for (uint64_t i = first; i < p->runs && status == LADE_OK; i++) {
+    lade_piece *range = &s->ranges[s->range_count++];
+    *range = (lade_piece){.device_memory = p->memory + i * p->run_bytes, .bytes = p->run_bytes};
+    status = ladei_loader_load_endpoint(load, p->tensor, p->begin + i * p->run_stride, &range->host);
+  }
+  s->range_bytes += p->bytes;
+  s->bytes += p->bytes;
+  s->last = p;
   p->ticket = load->tickets.count;
-  p->ready_bytes = g->bytes;
+  p->ready_bytes = s->range_bytes;
   return status;
 }
 
-static lade_status group_submit(lade_tensor_load *load, group *g, const lade_load_target *target) {
+static lade_status ranges_submit(lade_tensor_load *load, ladei_loader_submission *s) {
+  const lade_load_target *target = &load->targets[s->target];
   lade_transfer transfer;
-  if (g->count == 0) return LADE_OK;
+  if (s->range_count == 0) return LADE_OK;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
   transfer.after_stream = 1; /* the memory may have had another user, whose work is queued there */
   transfer.stream = target->stream;
-  transfer.pieces = g->ranges;
-  transfer.piece_count = g->count;
-  transfer.bytes = g->bytes;
-  *g = (group){.ranges = g->ranges};
+  transfer.pieces = s->ranges;
+  transfer.piece_count = s->range_count;
+  transfer.bytes = s->range_bytes;
+  transfer.priority = s->priority;
+  s->range_count = 0;
+  s->range_bytes = 0;
   return ladei_loader_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
 }
 
-/* Whether a tensor has to go into the next group. */
-static bool group_is_full(const lade_tensor_load *load, const group *g, const load_piece *p, uint64_t limit) {
-  if (g->count == 0) return false;
+/* Whether a piece has to go into the next transfer. */
+static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_submission *s,
+                            const ladei_loader_piece *p) {
+  if (s->range_count == 0) return false;
   /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
-  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !piece_adjoins(load, g->last, p)) return true;
+  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
-  return g->bytes + piece_bytes(load, p) > limit ||
-         (load->per_tensor &&
-          ladei_loader_memory_parts(runtime, g->last->memory, piece_bytes(load, g->last), p->memory));
+  return s->range_bytes + p->bytes > s->limit ||
+         (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory, s->last->bytes, p->memory));
 }
 
-static lade_status target_submit(lade_tensor_load *load, uint32_t target, lade_piece *ranges) {
-  lade_status status = LADE_OK;
-  group g = {.ranges = ranges};
-  uint64_t limit = group_limit(0, load->bytes);
-  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
-    load_piece *p = &load->pieces[load->order[i]];
-    if (piece_bytes(load, p) == 0 || p->target != target) continue;
-    if (group_is_full(load, &g, p, limit)) {
-      status = group_submit(load, &g, &load->targets[target]);
-      limit = group_limit(limit, load->bytes);
+/* Room for all ranges that one transfer could have. */
+static lade_status ranges_make(const lade_tensor_load *load, ladei_loader_submission *s) {
+  uint64_t count = 1;
+  for (size_t i = 0; i < load->piece_count; i++)
+    if (!load->pieces[i].carried) count += load->pieces[i].runs;
+  s->ranges = count < SIZE_MAX / sizeof *s->ranges ? calloc(count, sizeof *s->ranges) : NULL;
+  s->limit = group_limit(0, load->bytes);
+  return s->ranges != NULL ? LADE_OK : ladei_loader_load_memory_error();
+}
+
+lade_status ladei_loader_load_submit(lade_tensor_load *load, ladei_loader_submission *s, uint64_t bytes) {
+  lade_status status = s->ranges != NULL ? LADE_OK : ranges_make(load, s);
+  for (; s->next < load->piece_count && s->bytes < bytes && status == LADE_OK; s->next++) {
+    ladei_loader_piece *p = &load->pieces[load->order[s->next]];
+    if (p->bytes == 0 || p->target != s->target || p->carried) continue;
+    if (ranges_are_full(load, s, p)) {
+      status = ranges_submit(load, s);
+      s->limit = group_limit(s->limit, load->bytes);
     }
-    if (status == LADE_OK) status = group_add(load, &g, p);
+    if (status == LADE_OK) status = piece_add(load, s, p);
   }
-  return status == LADE_OK ? group_submit(load, &g, &load->targets[target]) : status;
+  return status == LADE_OK && s->next == load->piece_count ? ranges_submit(load, s) : status;
 }
 
 static lade_status transfers_submit(lade_tensor_load *load) {
-  lade_piece *ranges = calloc(load->piece_count + 1, sizeof *ranges);
-  lade_status status = ranges != NULL ? LADE_OK : memory_error();
-  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++)
-    status = target_submit(load, target, ranges);
-  free(ranges);
+  lade_status status = LADE_OK;
+  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
+    ladei_loader_submission s = {.target = target};
+    status = ladei_loader_load_submit(load, &s, UINT64_MAX);
+    free(s.ranges);
+  }
   return status;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static void load_free(lade_tensor_load *load) {
+void ladei_loader_load_free(lade_tensor_load *load) {
   free(load->targets);
   free(load->pieces);
   free(load->order);
   free(load->segments);
+  ladei_loader_group_plan_free(load->plan);
   free(load);
 }
 
 static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
-  lade_status status = pieces_list(load, options);
+  lade_status status = ladei_loader_load_list(load, options);
   if (status == LADE_OK) status = targets_assign(load, options->target_of);
-  if (status == LADE_OK) status = memory_alloc(load, options);
+  if (status == LADE_OK) status = ladei_loader_load_alloc(load, options);
   return status == LADE_OK ? transfers_submit(load) : status;
 }
 
@@ -377,61 +363,87 @@ static void load_undo(lade_tensor_load *load) {
   lade_error first;
   ladei_error_save(&first);
   if (ladei_loader_ticket_list_end(&load->tickets) == LADE_OK) {
-    memory_free(load);
-    load_free(load);
+    ladei_loader_load_memory_free(load);
+    ladei_loader_load_free(load);
   }
   ladei_error_restore(&first);
 }
 
-lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
-                                  const lade_load_options *options, lade_tensor_load **out) {
-  lade_load_options own;
+static lade_status arguments_check(const lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
+                                   const lade_load_options *options, lade_tensor_load *const *out) {
   if (file == NULL) return ladei_error_null(call, "file");
   if (out == NULL) return ladei_error_null(call, "out");
-  lade_status status = ladei_options_read("lade_load_options", options, &own, sizeof own);
-  if (status == LADE_OK) status = targets_check(targets, target_count);
-  if (status == LADE_OK) status = options_check(&own);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(targets_check(targets, target_count));
+  LADEI_TRY(options_check(options));
+  if (options->rules == NULL && options->rule_count > 0) return ladei_error_null(call, "options.rules");
+  if (options->group == NULL && (options->rule_count > 0 || options->rule_of != NULL))
+    return ladei_error_argument(call, "options.group", "a group, as there are rules", "NULL");
+  if (options->group != NULL && target_count != 1)
+    return ladei_error_argument(call, "target_count", "1, with a group", "%llu", (unsigned long long)target_count);
+  return LADE_OK;
+}
+
+static lade_status load_create(const lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
+                               const lade_load_options *options, lade_tensor_load **out) {
   lade_tensor_load *load = calloc(1, sizeof *load);
   lade_load_target *copies = calloc(target_count, sizeof *copies);
   if (load == NULL || copies == NULL) {
     free(load);
     free(copies);
-    return memory_error();
+    return ladei_loader_load_memory_error();
   }
   memcpy(copies, targets, target_count * sizeof *copies);
   *load = (lade_tensor_load){.file = file,
                              .targets = copies,
                              .target_count = target_count,
-                             .per_tensor = own.per_tensor != 0,
-                             .file_flags = own.file_flags};
-  status = load_build(load, &own);
-  if (status != LADE_OK) {
-    load_undo(load);
-    return status;
-  }
+                             .per_tensor = options->per_tensor != 0,
+                             .file_flags = options->file_flags};
   *out = load;
   return LADE_OK;
 }
 
-/* What `status`, which the tickets gave, means for the load. */
-static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
+lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets, uint64_t target_count,
+                                  const lade_load_options *options, lade_tensor_load **out) {
+  lade_load_options own;
+  lade_tensor_load *load = NULL;
+  LADEI_TRY(ladei_options_read("lade_load_options", options, &own, sizeof own));
+  lade_status status = arguments_check(file, targets, target_count, &own, out);
+  if (status == LADE_OK) status = load_create(file, targets, target_count, &own, &load);
+  /* The ranks of a group hear of each other's failures, from here on. */
+  if (own.group != NULL)
+    status = ladei_loader_group_load(load, &own, status);
+  else if (status == LADE_OK)
+    status = load_build(load, &own);
+  if (status == LADE_OK)
+    *out = load;
+  else if (load != NULL)
+    load_undo(load);
+  return status;
+}
+
+lade_status ladei_loader_load_recheck(lade_tensor_load *load) {
   const ladei_loader_checkpoint_file *checked = NULL;
-  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
-  for (size_t i = 0; asks && i < load->piece_count && status == LADE_OK; i++) {
-    const load_piece *p = &load->pieces[load->order[i]];
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+    const ladei_loader_piece *p = &load->pieces[load->order[i]];
     const ladei_loader_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
-    if (file != checked && p->ticket != NO_TICKET) {
+    if (file != checked && (p->ticket != LADEI_LOADER_NO_TICKET || p->carried)) {
       status = ladei_loader_checkpoint_file_recheck(file);
       checked = file;
     }
   }
-  if (asks && status == LADE_OK) atomic_store_explicit(&load->intact, true, memory_order_relaxed);
+  if (status == LADE_OK) atomic_store_explicit(&load->intact, true, memory_order_relaxed);
   return status;
 }
 
+/* What `status`, which the tickets gave, means for the load. */
+static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
+  bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
+  return asks ? ladei_loader_load_recheck(load) : status;
+}
+
 /* The same for one tensor. */
-static lade_status piece_outcome(const lade_tensor_load *load, const load_piece *p, lade_status status) {
+static lade_status piece_outcome(const lade_tensor_load *load, const ladei_loader_piece *p, lade_status status) {
   bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
   return asks ? ladei_loader_checkpoint_file_recheck(&load->file->files[load->file->tensors[p->tensor].file]) : status;
 }
@@ -442,14 +454,15 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   bool keep = keep_memory && load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done)) == LADE_OK;
   lade_status status = ladei_loader_ticket_list_end(&load->tickets);
   if (status != LADE_OK) return status;
-  if (!keep) memory_free(load);
-  load_free(load);
+  if (!keep) ladei_loader_load_memory_free(load);
+  ladei_loader_load_free(load);
   return LADE_OK;
 }
 
 /* --- asking and waiting ------------------------------------------------------------------------------------------- */
 
-static lade_status piece_get(const char *of, const lade_tensor_load *load, uint64_t index, const load_piece **out) {
+static lade_status piece_get(const char *of, const lade_tensor_load *load, uint64_t index,
+                             const ladei_loader_piece **out) {
   if (load == NULL) return ladei_error_null(of, "load");
   if (index >= load->piece_count) return number_error(of, "index", index, "tensors", load->piece_count);
   *out = &load->pieces[index];
@@ -458,11 +471,31 @@ static lade_status piece_get(const char *of, const lade_tensor_load *load, uint6
 
 lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
                                      uint32_t *out_target) {
-  const load_piece *p = NULL;
+  const ladei_loader_piece *p = NULL;
   lade_status status = piece_get("lade_tensor_load_address", load, index, &p);
   if (status == LADE_OK && out_memory != NULL) *out_memory = p->memory;
   if (status == LADE_OK && out_target != NULL) *out_target = p->target;
   return status;
+}
+
+lade_status lade_tensor_load_slice(const lade_tensor_load *load, uint64_t index, lade_load_slice *slice) {
+  const ladei_loader_piece *p = NULL;
+  LADEI_TRY(piece_get("lade_tensor_load_slice", load, index, &p));
+  const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
+  lade_load_slice own = {.struct_size = sizeof own, .bytes = p->bytes};
+  own.end = entry->rank > 0 ? entry->shape[0] : 1;
+  if (load->plan != NULL) {
+    const ladei_loader_cut *cut = &load->plan->cuts[index];
+    own.spread = cut->spread;
+    if (cut->spread == LADE_SPREAD_SLICE) {
+      own.dim = (int32_t)cut->dim;
+      ladei_loader_cut_range(cut, load->plan->rank, load->plan->size, &own.begin, &own.end);
+    } else if (cut->spread != LADE_SPREAD_REPLICATE) {
+      own.rank = cut->owner;
+      if (cut->owner != load->plan->rank) own.end = 0;
+    }
+  }
+  return ladei_stats_write("lade_load_slice", &own, sizeof own, slice);
 }
 
 lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
@@ -472,17 +505,17 @@ lade_status lade_tensor_load_wait(lade_tensor_load *load, uint64_t timeout_ns) {
 }
 
 lade_status lade_tensor_load_wait_tensor(lade_tensor_load *load, uint64_t index, uint64_t timeout_ns) {
-  const load_piece *p = NULL;
+  const ladei_loader_piece *p = NULL;
   lade_status status = piece_get("lade_tensor_load_wait_tensor", load, index, &p);
-  if (status != LADE_OK || p->ticket == NO_TICKET) return status;
+  if (status != LADE_OK || p->ticket == LADEI_LOADER_NO_TICKET) return status;
   return piece_outcome(load, p,
                        ladei_pipe_ticket_wait_prefix(load->tickets.tickets[p->ticket], p->ready_bytes, timeout_ns));
 }
 
 lade_status lade_tensor_load_stream_wait(lade_tensor_load *load, uint64_t index, lade_stream stream) {
-  const load_piece *p = NULL;
+  const ladei_loader_piece *p = NULL;
   lade_status status = piece_get("lade_tensor_load_stream_wait", load, index, &p);
-  if (status != LADE_OK || p->ticket == NO_TICKET) return status;
+  if (status != LADE_OK || p->ticket == LADEI_LOADER_NO_TICKET) return status;
   return piece_outcome(load, p,
                        lade_stream_wait_ticket_prefix(stream, load->tickets.tickets[p->ticket], p->ready_bytes));
 }
@@ -492,7 +525,8 @@ lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_info *info)
   if (load == NULL) return ladei_error_null("lade_tensor_load_query", "load");
   lade_status status = load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done));
   if (info != NULL) {
-    const lade_load_info own = {sizeof own, load->bytes, done, load->tickets.count};
+    const lade_load_info own = {sizeof own, load->bytes, done + load->arrived_bytes,
+                                load->tickets.count + load->transfers};
     lade_status written = ladei_stats_write("lade_load_info", &own, sizeof own, info);
     status = written != LADE_OK ? written : status;
   }

@@ -45,6 +45,12 @@
  *   pinned_register_chunk_mb       0 (all at once) .. 2^20  ... .register_chunk_bytes
  *   pinned_source                  S, or S|S...             ... .sources, before pinned_use_cuda_host_register;
  *                                                           S: register, driver, pool, pageable
+ *   pinned_budget                  default, on, off         ... .budget
+ *   pinned_budget_name             letters, digits, - _ .   ... .budget_name
+ *   pinned_budget_mb               0 (default) ..           ... .budget_bytes
+ *   pinned_budget_share            first_come, fair, part   ... .budget_share
+ *   pinned_budget_part_mb          0 ..                     ... .budget_part_bytes
+ *   pinned_local_ranks             0 (one) .. 2^20          ... .local_ranks, and lade_pipeline_options.local_ranks
  *   storage                        auto, uring, pread,      lade_pipeline_options.storage
  *                                  cufile
  *
@@ -116,6 +122,13 @@ typedef struct lade_config {
   uint32_t throw_on_cudamalloc_oom;           /**< LADE_DEVICE_REFUSE_BEYOND_LIMIT */
   uint32_t graph_capture_record_stream_reuse; /**< LADE_DEVICE_CAPTURE_REUSE */
   uint32_t reserved;                          /**< 0 */
+  uint32_t pinned_budget;                     /**< lade_pinned_budget_mode */
+  uint32_t pinned_budget_share;               /**< lade_pinned_budget_share */
+  uint64_t pinned_budget_mb;
+  uint64_t pinned_budget_part_mb;
+  uint32_t pinned_local_ranks; /**< 0: not said */
+  uint32_t reserved_2;         /**< 0 */
+  char pinned_budget_name[64]; /**< "": the user's */
 } lade_config;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -148,6 +161,13 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  *
  * PYTORCH_NO_CUDA_MEMORY_CACHING, of whatever value, means device_uncached:True.
  *
+ * LADE_BUDGET=off, on, or KEY:VALUE[,KEY:VALUE...] with the keys name, mb, share and part_mb: the settings pinned_budget and
+ * pinned_budget_KEY, in place of those above.
+ *
+ * What launchers say of the processes of the job on this machine (torchrun's LOCAL_WORLD_SIZE, Open MPI's
+ * OMPI_COMM_WORLD_LOCAL_SIZE, MPICH's MPI_LOCALNRANKS, Slurm's SLURM_NTASKS_PER_NODE, SLURM_STEP_TASKS_PER_NODE, each with the
+ * process's rank on the machine beside it) means pinned_local_ranks, where no settings say it.
+ *
  * LADE_LOG=error|warn|info|debug[:FILE] begins the log (lade/log.h), on standard error or at the end of FILE; `off` does not.
  * The first call of the process that finds it set does that, unless the program has set a callback of its own.
  *
@@ -156,7 +176,7 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  * @param config  [in,out] Set up by lade_config_init(). Untouched on error.
  *
  * Threads: as getenv().
- * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a LADE_LOG or LADE_STATS that is none of these, LADE_ERR_IO for a
+ * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a variable of a launcher that is no such number, and for a LADE_LOG or LADE_STATS that is none of these, LADE_ERR_IO for a
  * file that cannot be opened.
  */
 LADE_API lade_status lade_config_from_env(lade_config *config);
@@ -164,7 +184,8 @@ LADE_API lade_status lade_config_from_env(lade_config *config);
 /** Put the settings of the device cache into its options; fields without a key stay. Threads: any. */
 LADE_API void lade_config_apply_device(const lade_config *config, lade_device_options *options);
 
-/** Put the settings of the pinned pool into its options; fields without a key stay. Threads: any. */
+/** Put the settings of the pinned pool into its options; fields without a key stay. options->budget_name is `config`'s own: it
+ * must outlive the options. Threads: any. */
 LADE_API void lade_config_apply_pinned(const lade_config *config, lade_pinned_options *options);
 
 /** Put the settings of transfers into a pipeline's options; fields without a key stay. Threads: any. */

@@ -81,6 +81,22 @@ typedef enum lade_pinned_state {
   LADE_PINNED_CACHED = 3,  /**< Free and ready. */
 } lade_pinned_state;
 
+/** Whether a pool is in the budget that all pools of all processes share: lade_pinned_options.budget. */
+typedef enum lade_pinned_budget_mode {
+  LADE_PINNED_BUDGET_DEFAULT = 0, /**< On; off on the runtime "sim", where nothing depends on other processes. */
+  LADE_PINNED_BUDGET_ON = 1,
+  LADE_PINNED_BUDGET_OFF = 2
+} lade_pinned_budget_mode;
+
+/** How a pool shares a budget: lade_pinned_options.budget_share. */
+typedef enum lade_pinned_budget_share {
+  LADE_PINNED_BUDGET_FIRST_COME = 0, /**< What others neither hold nor are entitled to. */
+  /** An equal part of what fixed parts leave, among the fair pools that hold or want something, and among
+   * options.local_ranks at least. It is left to them by all others. */
+  LADE_PINNED_BUDGET_FAIR = 1,
+  LADE_PINNED_BUDGET_PART = 2 /**< options.budget_part_bytes, which all others leave to it, and no more. */
+} lade_pinned_budget_share;
+
 /** Options of lade_pinned_pool_create; all zero means all defaults. */
 typedef struct lade_pinned_options {
   size_t struct_size;
@@ -112,11 +128,32 @@ typedef struct lade_pinned_options {
                                       end of one: lade splits its own copies there; split yours
                                       (lade_pinned_info.contiguous_bytes). A multiple of 4 KiB from 1 MiB to 1 TiB. 0:
                                       all at once. */
+  /** lade_pinned_budget_mode. One budget for the pinned memory of all processes of a user on this machine: each pool charges a
+   * segment to it before it pins it, in a file of the user's (/dev/shm/lade-budget-UID; docs/formats.md). Both hold, the
+   * budget and max_bytes. A pool that is refused asks the others to give back what they do not use (those that have a
+   * background thread, or miss their caches, or process events), and waits for it up to wait_ms; then LADE_ERR_LIMIT. The charge of
+   * a process that ends comes back by itself. Where the file cannot be used (full, damaged, not the user's alone, locked by a stopped
+   * process) the pool goes by its own cap; the log names the reason, stats.budget_faults counts. */
+  uint32_t budget;
+  uint32_t budget_share; /**< lade_pinned_budget_share. */
+  /** Borrowed for the call. A budget of its own for all pools that say this name: 1 to 63 letters, digits, '-', '_', '.'. NULL: the
+   * user's. */
+  const char *budget_name;
+  /** The budget in bytes; of several that pools say, the smallest is in force while its pool lives. 0: the first pool that comes
+   * decides: half of the available memory, and for the pools of one control group seven eighths of its headroom, or a max_bytes
+   * that is more. */
+  uint64_t budget_bytes;
+  uint64_t budget_part_bytes; /**< With share PART: its part. Else 0. */
+  /** Processes of this job on this machine (lade_config_from_env() knows launchers). Share FAIR counts on so many; and a pool in no
+   * budget, or one whose budget cannot be asked, takes so many to share its default cap. 0: 1. */
+  uint32_t local_ranks;
+  uint32_t reserved_2; /**< 0 */
 } lade_pinned_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
 LADE_INLINE void lade_pinned_options_init(lade_pinned_options *options) {
-  const lade_pinned_options defaults = {sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const lade_pinned_options defaults = {
+      sizeof(lade_pinned_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0};
   *options = defaults;
 }
 
@@ -187,6 +224,13 @@ typedef struct lade_pinned_stats {
                                   call. The thread gives back what it keeps ready in its next alloc or free that needs its
                                   cache, or when it ends; as long as it makes none, requests at the cap do without. */
   lade_pinned_gauge segments; /**< Pieces of memory held from the system or driver, of reserved_bytes in all. */
+  uint64_t budget_bytes;      /**< The budget that all pools share, as the last charge found it; 0: none. Current. */
+  uint64_t budget_held_bytes; /**< ... and what all of them held. Current. */
+  uint64_t budget_refusals;   /**< Charges that the budget refused. */
+  uint64_t budget_faults;     /**< Charges and credits that the budget's file could not be told at once. */
+  uint64_t budget_returns;    /**< Times that memory was given back because another pool asked for it. */
+  uint64_t
+      pressure_returns; /**< Times that it was because the system was short of memory; with LADE_PINNED_BACKGROUND. */
 } lade_pinned_stats;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */

@@ -283,6 +283,10 @@ typedef struct lade_pipeline_options {
   /** Bytes of staging blocks under way in each direction, about, where lade chooses chunk_bytes: chunks are no longer than
    * fits as many blocks as are in use. What the processor's cache holds reaches the device faster. 0: 144 MiB. */
   uint64_t window_bytes;
+  /** Processes of this job on this machine (lade_config_from_env() knows launchers): they share the processors, where lade
+   * chooses `readers`. 0: 1. */
+  uint32_t local_ranks;
+  uint32_t reserved; /**< 0 */
 } lade_pipeline_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

@@ -32,6 +32,7 @@
 #define LADE_SAFETENSORS_H
 
 #include "lade/device.h"
+#include "lade/group.h"
 #include "lade/pipeline.h"
 
 #ifdef __cplusplus
@@ -162,6 +163,39 @@ typedef struct lade_load_target {
                                          Saving: copies come after what is queued there. */
 } lade_load_target;
 
+/** Which part of a tensor a rank of a group gets. */
+typedef enum lade_load_spread {
+  LADE_SPREAD_REPLICATE = 0, /**< Each rank the whole tensor. */
+  /** Each rank its slice along one dimension: rank r of n gets elements r * size / n to (r + 1) * size / n of it. For tensor
+   * parallelism: the first dimension of a linear layer's weight is its outputs (column-parallel), the second its inputs
+   * (row-parallel). */
+  LADE_SPREAD_SLICE = 1,
+  LADE_SPREAD_RANK = 2, /**< One rank the whole tensor, as for pipeline or expert parallelism. */
+  LADE_SPREAD_BALANCE =
+      3, /**< The same, and the rank is chosen: neighbours stay together, with about the same number of bytes on
+                                each rank. */
+} lade_load_spread;
+
+/** How the tensors of some names are spread over a group. Fields are appended only. */
+typedef struct lade_load_rule {
+  const char
+      *pattern;   /**< Of names, whole ones, as fnmatch(3) without flags: '*' any text, '?' any character. NULL: all.
+                            Not looked at when a callback fills the rule. */
+  int32_t spread; /**< lade_load_spread */
+  int32_t dim;    /**< SLICE: the dimension; from the last one if negative: -1 is the last. */
+  uint32_t rank;  /**< RANK */
+  /** SLICE: 0: a size that the ranks do not divide is refused. 1: cut as torch.chunk() does: slices of the size divided by the
+   * ranks and rounded up, of which the last ones are shorter, or empty. */
+  uint32_t uneven;
+} lade_load_rule;
+
+/**
+ * Fills the rule of one tensor, which is all zero (LADE_SPREAD_REPLICATE) at the call. Called once for each tensor of a load, by
+ * the thread that loads, and must say the same on all ranks. Any status but LADE_OK ends the load, on all ranks, with
+ * LADE_ERR_CALLBACK. C++ exceptions must not leave it.
+ */
+typedef lade_status (*lade_load_rule_callback)(void *user, const lade_tensor_info *tensor, lade_load_rule *rule);
+
 /** Options of lade_safetensors_load; all zero means all defaults. */
 typedef struct lade_load_options {
   size_t struct_size;
@@ -172,6 +206,15 @@ typedef struct lade_load_options {
   uint64_t alignment;        /**< Of each tensor's address; a power of two up to 512. 0: 256. */
   uint32_t per_tensor;       /**< 1: one allocation for each tensor. 0: one for each target. */
   uint32_t file_flags;       /**< How files are read: LADE_FILE_DIRECT, or 0: through the page cache. */
+  /** Experimental: the ranks that load together; see lade_safetensors_load(). NULL: this process loads alone. */
+  lade_group *group;
+  const lade_load_rule *rules;     /**< With a group: the first whose pattern fits counts. No rule fits: REPLICATE. */
+  uint64_t rule_count;             /**< Of `rules`. */
+  lade_load_rule_callback rule_of; /**< With a group, instead of `rules`. */
+  void *rule_user;                 /**< Its first argument. */
+  /** With a group: bytes that one rank reads and hands on at once, about. From 4 KiB to 1 GiB. 0: 16 MiB, less for small
+   * loads. The same on all ranks. */
+  uint64_t part_bytes;
 } lade_load_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -196,6 +239,25 @@ LADE_INLINE void lade_load_info_init(lade_load_info *info) {
   info->struct_size = sizeof(lade_load_info);
 }
 
+/** What this rank has of a tensor. */
+typedef struct lade_load_slice {
+  size_t struct_size;
+  uint64_t begin; /**< SLICE: elements [begin, end) along the dimension. Else 0 and its size, or 0 and 0 if not here. */
+  uint64_t end;
+  uint64_t bytes;    /**< In memory: those of the slice, row-major. 0: nothing of it is here. */
+  int32_t spread;    /**< lade_load_spread */
+  int32_t dim;       /**< SLICE: from 0 on. Else 0. */
+  uint32_t rank;     /**< RANK, BALANCE: who has it. */
+  uint32_t reserved; /**< 0 */
+} lade_load_slice;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_load_slice_init(lade_load_slice *slice) {
+  lade_load_slice zero = LADE_ZERO;
+  *slice = zero;
+  slice->struct_size = sizeof(lade_load_slice);
+}
+
 /**
  * Start to load tensors.
  *
@@ -210,8 +272,9 @@ LADE_INLINE void lade_load_info_init(lade_load_info *info) {
  * Threads: any. Waits: while a pipeline has no room for the transfers; after an error, for those that had begun.
  * Stream order: after the work queued on the targets' streams.
  * Errors: LADE_ERR_INVALID_ARGUMENT; those of lade_device_alloc() and lade_pipeline_submit(), LADE_NOT_READY with a
- * pipeline of options.no_wait. Errors of the transfers come out of the waits below.
- * Source: docs/pipeline.md "Checkpoints".
+ * pipeline of options.no_wait. Errors of the transfers come out of the waits below; with a group, out of this call, as those of
+ * lade_group_broadcast(). LADE_ERR_PEER: ranks disagree.
+ * Source: docs/pipeline.md "Checkpoints", "Checkpoints read once".
  */
 LADE_API lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target *targets,
                                            uint64_t target_count, const lade_load_options *options,
@@ -228,6 +291,16 @@ LADE_API lade_status lade_safetensors_load(lade_safetensors *file, const lade_lo
  */
 LADE_API lade_status lade_tensor_load_address(const lade_tensor_load *load, uint64_t index, void **out_memory,
                                               uint32_t *out_target);
+
+/**
+ * What this rank has of a tensor. Without a group: all of it.
+ *
+ * @param index  Its number in the load.
+ * @param slice  [in,out] struct_size set by lade_load_slice_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_tensor_load_slice(const lade_tensor_load *load, uint64_t index, lade_load_slice *slice);
 
 /**
  * Wait until all tensors have arrived.

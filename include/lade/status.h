@@ -84,7 +84,8 @@ extern "C" {
   X(LADE_ERR_STREAM_RETIRED, 24, "the stream was retired or destroyed and must not be used again")                     \
   X(LADE_ERR_INTERNAL, 25, "an invariant of the library is broken: please report")                                     \
   X(LADE_ERR_FORMAT, 26, "a file is not as its format demands")                                                        \
-  X(LADE_ERR_OVERWRITTEN, 27, "the buffer is not valid any more: a later run may use its memory")
+  X(LADE_ERR_OVERWRITTEN, 27, "the buffer is not valid any more: a later run may use its memory")                      \
+  X(LADE_ERR_PEER, 28, "another rank of the group has died, left, or does something else")
 
 /** Outcome of a call. LADE_OK is 0; LADE_NOT_READY answers a query and is no failure; all others are errors. */
 typedef enum lade_status {

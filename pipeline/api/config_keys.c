@@ -32,4 +32,5 @@ const ladei_settings_table ladei_pipe_settings = {"pipeline", "Pipeline", "lade_
 
 void lade_config_apply_pipeline(const lade_config *config, lade_pipeline_options *options) {
   options->storage = (int32_t)config->storage;
+  options->local_ranks = config->pinned_local_ranks;
 }

@@ -69,10 +69,12 @@ static long clamp(long value, long least, long most) { return value < least ? le
 /*
  * Note [Readers]
  * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
- * processors that the process may use (its affinity mask, the quota of its control groups), between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is theirs.
+ * processors that the process may use (its affinity mask, the quota of its control groups), between 4 and 16. The processes of a job on this machine
+ * share them. Those that are not needed sleep. Where engines are threads, one processor is theirs.
  */
-static uint32_t readers_choose(const lade_runtime *runtime) {
+static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks) {
   long cpus = ladei_processors("");
+  cpus = clamp(local_ranks > 1 ? cpus / (long)local_ranks : cpus, 1, cpus);
   if (runtime->ops->step != NULL) return 4;
   if (engines_are_threads(runtime)) return (uint32_t)clamp(cpus - 1, 1, 4);
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
@@ -98,7 +100,7 @@ static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
 static void options_complete(lade_pipeline *pipeline) {
   lade_pipeline_options *options = &pipeline->options;
   bool threads = engines_are_threads(pipeline->runtime);
-  if (options->readers == 0) options->readers = readers_choose(pipeline->runtime);
+  if (options->readers == 0) options->readers = readers_choose(pipeline->runtime, options->local_ranks);
   if (options->chunk_bytes == 0) options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
   if (options->depth == 0) {
     uint32_t depth =

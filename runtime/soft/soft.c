@@ -113,6 +113,7 @@ static const char *native_error_text(void *self, int64_t native_code) {
   case LADEI_SOFT_NATIVE_ILLEGAL_STATE: return "software device: illegal state";
   case LADEI_SOFT_NATIVE_NOT_READY: return "software device: not ready";
   case LADEI_SOFT_NATIVE_ALREADY_REGISTERED: return "software device: host memory is registered already";
+  case LADEI_SOFT_NATIVE_NOT_REGISTERED: return "software device: host memory is not registered";
   case LADEI_SOFT_NATIVE_LAUNCH_FAILED: return "software device: lost";
   case LADEI_SOFT_NATIVE_NOT_PERMITTED: return "software device: not permitted in a host function";
   case LADEI_SOFT_NATIVE_NOT_SUPPORTED: return "software device: not supported";

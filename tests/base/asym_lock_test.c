@@ -2,14 +2,64 @@
 /* Gates: who gets in, what a visitor may rely on, and that it sleeps while it waits. */
 #include "base/asym_lock.h"
 
+#include <dlfcn.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/asleep.h"
+
+/* How often the process registered for membarrier. */
+static atomic_int registrations;
+
+/* Instead of libc's own. */
+long syscall(long number, ...) {
+  long (*next)(long, ...) = (long (*)(long, ...))(uintptr_t)dlsym(RTLD_NEXT, "syscall");
+  long at[6];
+  va_list arguments;
+  va_start(arguments, number);
+  for (int i = 0; i < 6; i++) at[i] = va_arg(arguments, long);
+  va_end(arguments);
+  /* The kernel takes the command as an int, and so is it passed. */
+  if (number == SYS_membarrier && (int)at[0] == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+    atomic_fetch_add(&registrations, 1);
+  return next(number, at[0], at[1], at[2], at[3], at[4], at[5]);
+}
+
+static void *owner_begins(void *user) {
+  (void)user;
+  ladei_asym_lock lock;
+  ladei_asym_lock_init(&lock);
+  LADE_EXPECT(ladei_asym_lock_enter(&lock));
+  ladei_asym_lock_leave(&lock);
+  return NULL;
+}
+
+static int registrations_of_owners(void) {
+  enum { OWNERS = 4 };
+  pthread_t threads[OWNERS];
+  int before = atomic_load(&registrations);
+  for (int i = 0; i < OWNERS; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, owner_begins, NULL), 0);
+  for (int i = 0; i < OWNERS; i++) pthread_join(threads[i], NULL);
+  return atomic_load(&registrations) - before;
+}
+
+/* The bug: the first call of each thread registered the process, which waits for all processors: 20 ms with 16 of them,
+ * before the first bytes of the first transfer. */
+LADE_TEST(Gate, OwnersDoNotWaitForTheProcessToRegister) {
+  LADE_EXPECT_EQ_INT(registrations_of_owners(), 0);
+  int status = -1;
+  pid_t child = fork();
+  if (child == 0) _exit(registrations_of_owners() == 0 && ladei_asym_lock_barrier() ? 0 : 1);
+  LADE_ASSERT(waitpid(child, &status, 0) == child && WIFEXITED(status));
+  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
+}
 
 LADE_TEST(Gate, OwnerStaysOutWhileAVisitorIsThere) {
   ladei_asym_lock lock;

@@ -85,6 +85,7 @@ static void setting_text(const ladei_setting *s, char *text, size_t text_bytes) 
   switch (s->kind) {
   case LADEI_SETTING_THRESHOLD:
   case LADEI_SETTING_FRACTION: snprintf(text, text_bytes, "%s:0.5", s->key); return;
+  case LADEI_SETTING_NAME: snprintf(text, text_bytes, "%s:a.b_C-9", s->key); return;
   case LADEI_SETTING_DIVISIONS: snprintf(text, text_bytes, "%s:2", s->key); return;
   case LADEI_SETTING_WORD:
   case LADEI_SETTING_WORD_SET:
@@ -557,4 +558,85 @@ LADE_TEST(Config, FillsTheOptions) {
   LADE_EXPECT_EQ_UINT(pinned.flags,
                       LADE_PINNED_NUMA_STRICT | LADE_PINNED_BACKGROUND | LADE_PINNED_DEBUG | LADE_PINNED_DEVICE_MAPPED);
   LADE_EXPECT_EQ_UINT(pinned.register_chunk_bytes, UINT64_C(3) << 20);
+}
+
+/* ---- LADE_BUDGET, and what launchers say ------------------------------------------------------------------------- */
+
+static lade_status budget_read(const char *text, lade_config *config) {
+  lade_config_init(config);
+  setenv("LADE_BUDGET", text, 1);
+  lade_status status = lade_config_from_env(config);
+  unsetenv("LADE_BUDGET");
+  return status;
+}
+
+LADE_TEST(Config, BudgetOfTheEnvironment) {
+  lade_config config;
+  lade_pinned_options options;
+  LADE_EXPECT_OK(budget_read("off", &config));
+  LADE_EXPECT_EQ_UINT(config.pinned_budget, LADE_PINNED_BUDGET_OFF);
+  LADE_EXPECT_OK(budget_read("on", &config));
+  LADE_EXPECT_EQ_UINT(config.pinned_budget, LADE_PINNED_BUDGET_ON);
+  LADE_EXPECT_OK(budget_read("", &config));
+  LADE_EXPECT_EQ_UINT(config.pinned_budget, LADE_PINNED_BUDGET_DEFAULT);
+  LADE_EXPECT_OK(budget_read("name:train, mb:4096, share:part, part_mb:5", &config));
+  lade_pinned_options_init(&options);
+  lade_config_apply_pinned(&config, &options);
+  LADE_EXPECT_EQ_UINT(options.budget, LADE_PINNED_BUDGET_ON);
+  LADE_EXPECT_EQ_STR(options.budget_name, "train");
+  LADE_EXPECT_EQ_UINT(options.budget_bytes, UINT64_C(4096) << 20);
+  LADE_EXPECT_EQ_UINT(options.budget_share, LADE_PINNED_BUDGET_PART);
+  LADE_EXPECT_EQ_UINT(options.budget_part_bytes, UINT64_C(5) << 20);
+}
+
+LADE_TEST(Config, BudgetOfTheEnvironmentIsRefusedByName) {
+  static const char *const bad[] = {"no",        "OFF",       "mb:x", "name:",  "name:a/b",
+                                    "share:all", "mb:1,mb:2", "mb",   "size:4", ","};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    lade_config config, before;
+    lade_config_init(&before);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, budget_read(bad[i], &config));
+    LADE_EXPECT(strncmp(lade_last_error()->text, "LADE_BUDGET (", 13) == 0);
+    LADE_EXPECT(memcmp(&config, &before, sizeof config) == 0);
+  }
+  char name[80] = "name:";
+  lade_config config;
+  memset(name + 5, 'n', 64); /* one too many */
+  LADE_EXPECT_STATUS(LADE_ERR_CONFIG, budget_read(name, &config));
+  name[5 + 63] = '\0';
+  LADE_EXPECT_OK(budget_read(name, &config));
+}
+
+LADE_TEST(Config, LaunchersSayTheLocalRanks) {
+  static const char *const launchers[][2] = {{"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+                                             {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                             {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+                                             {"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}};
+  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+    lade_config config;
+    lade_pinned_options pinned;
+    lade_pipeline_options pipeline;
+    setenv(launchers[i][0], "1", 1);
+    setenv(launchers[i][1], "4", 1);
+    lade_config_init(&config);
+    lade_pinned_options_init(&pinned);
+    lade_pipeline_options_init(&pipeline);
+    LADE_EXPECT_OK(lade_config_from_env(&config));
+    lade_config_apply_pinned(&config, &pinned);
+    lade_config_apply_pipeline(&config, &pipeline);
+    LADE_EXPECT_EQ_UINT(pinned.local_ranks, 4);
+    LADE_EXPECT_EQ_UINT(pipeline.local_ranks, 4);
+    setenv("LADE_ALLOC_CONF", "pinned_local_ranks:2", 1); /* comes first */
+    lade_config_init(&config);
+    LADE_EXPECT_OK(lade_config_from_env(&config));
+    LADE_EXPECT_EQ_UINT(config.pinned_local_ranks, 2);
+    unsetenv("LADE_ALLOC_CONF");
+    setenv(launchers[i][1], "four", 1);
+    lade_config_init(&config);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_from_env(&config));
+    LADE_EXPECT(strstr(lade_last_error()->text, launchers[i][1]) != NULL);
+    LADE_EXPECT_EQ_UINT(config.pinned_local_ranks, 0);
+    unsetenv(launchers[i][0]);
+    unsetenv(launchers[i][1]);
+  }
 }

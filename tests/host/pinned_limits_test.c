@@ -376,7 +376,12 @@ LADE_TEST(PinnedLimits, SettingsInForceAreThoseAskedFor) {
                                  .flags = LADE_PINNED_NUMA_STRICT | LADE_PINNED_DEVICE_MAPPED,
                                  .magazine_bytes = 1,
                                  .max_idle_ms = 4000000001u,
-                                 .register_chunk_bytes = PINNED_FIXTURE_SEGMENT_BYTES};
+                                 .register_chunk_bytes = PINNED_FIXTURE_SEGMENT_BYTES,
+                                 .budget = LADE_PINNED_BUDGET_OFF, /* the default on "sim" */
+                                 .budget_share = LADE_PINNED_BUDGET_PART,
+                                 .budget_bytes = 5,
+                                 .budget_part_bytes = 4,
+                                 .local_ranks = 3};
   pinned_fixture own;
   lade_pinned_options settings;
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;

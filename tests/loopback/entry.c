@@ -39,6 +39,37 @@ static const loop_entry entries[] = {
 #undef LOOP_OTHER_ENTRY
 };
 
+/* In the flavour of programs whose default stream is the thread's. */
+#define LOOP_PER_THREAD(symbol, version, parameters, arguments)                                                        \
+  static CUresult per_thread_##symbol parameters {                                                                     \
+    CUstream own = stream == NULL ? CU_STREAM_PER_THREAD : stream;                                                     \
+    return loop_##symbol##_v##version arguments;                                                                       \
+  }
+LOOPBACK_PER_THREAD(LOOP_PER_THREAD)
+#undef LOOP_PER_THREAD
+
+static const loop_entry per_thread_entries[] = {
+#define LOOP_PER_THREAD_ENTRY(symbol, version, parameters, arguments)                                                  \
+  {#symbol, version > 7000 ? version : 7000, (void (*)(void))per_thread_##symbol},
+    LOOPBACK_PER_THREAD(LOOP_PER_THREAD_ENTRY)
+#undef LOOP_PER_THREAD_ENTRY
+};
+
+/* The look-up finds itself, too. */
+static const loop_entry look_ups[] = {{"cuGetProcAddress", 11030, (void (*)(void))cuGetProcAddress},
+                                      {"cuGetProcAddress", 12000, (void (*)(void))cuGetProcAddress_v2}};
+
+static const loop_entry *program_entry_find(const char *symbol, int version, cuuint64_t flags) {
+  const loop_entry *found = NULL;
+  for (size_t i = 0; i < sizeof look_ups / sizeof look_ups[0]; i++)
+    if (strcmp(look_ups[i].symbol, symbol) == 0 && look_ups[i].version <= version) found = &look_ups[i];
+  if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == 0) return found;
+  for (size_t i = 0; i < sizeof per_thread_entries / sizeof per_thread_entries[0]; i++)
+    if (strcmp(per_thread_entries[i].symbol, symbol) == 0 && per_thread_entries[i].version <= version)
+      found = &per_thread_entries[i];
+  return found;
+}
+
 static const loop_entry *entry_find(const char *symbol, int version, bool *out_known) {
   const loop_entry *found = NULL;
   *out_known = false;
@@ -59,12 +90,13 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **out_function, int versio
   *out_function = NULL;
   *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (version > loop_driver_version()) return CUDA_ERROR_INVALID_VALUE;
-  if (flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM) {
+  if (flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM && !loop_plays_program()) {
     loop_violation("%s asked for with flags %llu: NULL may then be the per-thread stream", symbol,
                    (unsigned long long)flags);
   }
   loop_symbol_asked(symbol, version);
-  const loop_entry *entry = loop_symbol_hidden(symbol) ? NULL : entry_find(symbol, version, &known);
+  const loop_entry *entry = loop_symbol_hidden(symbol) ? NULL : program_entry_find(symbol, version, flags);
+  if (entry == NULL && !loop_symbol_hidden(symbol)) entry = entry_find(symbol, version, &known);
   if (entry != NULL) {
     memcpy(out_function, &entry->function, sizeof entry->function);
     *status = CU_GET_PROC_ADDRESS_SUCCESS;
@@ -81,6 +113,25 @@ CUresult cuGetProcAddress(const char *symbol, void **out_function, int version, 
 
 CUresult cuInit(unsigned int flags) { return loop_cuInit_v2000(flags); }
 CUresult cuDriverGetVersion(int *out_version) { return loop_cuDriverGetVersion_v2020(out_version); }
+
+/* ---- Exported by name, for programs that are linked with the driver ----------------------------------------------- */
+
+/* X(exported name, row's function, (parameters), (arguments)) */
+/* clang-format off */
+#define LOOPBACK_EXPORTED(X) \
+  X(cuDevicePrimaryCtxRetain, loop_cuDevicePrimaryCtxRetain_v7000, (CUcontext *out, CUdevice device), (out, device)) \
+  X(cuDevicePrimaryCtxRelease_v2, loop_cuDevicePrimaryCtxRelease_v11000, (CUdevice device), (device)) \
+  X(cuCtxSetCurrent, loop_cuCtxSetCurrent_v4000, (CUcontext context), (context)) \
+  X(cuMemHostAlloc, loop_cuMemHostAlloc_v2020, (void **out, size_t bytes, unsigned flags), (out, bytes, flags)) \
+  X(cuMemAllocHost_v2, loop_cuMemAllocHost_v3020, (void **out, size_t bytes), (out, bytes)) \
+  X(cuMemFreeHost, loop_cuMemFreeHost_v2000, (void *pointer), (pointer)) \
+  X(cuMemHostGetFlags, loop_cuMemHostGetFlags_v2030, (unsigned *out, void *pointer), (out, pointer))
+/* clang-format on */
+#define LOOP_EXPORTED(name, function, parameters, arguments)                                                           \
+  LOOP_EXPORT CUresult exported_##name parameters __asm__(#name);                                                      \
+  CUresult exported_##name parameters { return function arguments; }
+LOOPBACK_EXPORTED(LOOP_EXPORTED)
+#undef LOOP_EXPORTED
 
 /* ---- The driver about itself ------------------------------------------------------------------------------------- */
 

@@ -51,6 +51,10 @@ typedef struct loopback_hooks {
   /* As cudaDeviceReset(): calls on the device's primary context find it destroyed. */
   void (*reset_device)(int device);
 
+  /* From now on a test plays a program beside lade: look-ups may ask for any flavour of streams, and memory may be pinned for
+   * one context. */
+  void (*play_program)(void);
+
   /* Calls of the symbol since reset, failed ones included; of all symbols together for NULL. */
   uint64_t (*calls)(const char *symbol);
   /* Lowest version, of at_least or more, that cuGetProcAddress was asked for the symbol at; 0: never. */
@@ -82,6 +86,7 @@ typedef struct loopback_hooks {
   X(interrupt)                                                                                                         \
   X(misalign)                                                                                                          \
   X(recycle)                                                                                                           \
+  X(play_program)                                                                                                      \
   X(set_graph_memory)                                                                                                  \
   X(reset_device)                                                                                                      \
   X(calls)                                                                                                             \

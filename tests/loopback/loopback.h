@@ -29,6 +29,12 @@
 
 #define LOOP_EXPORT __attribute__((visibility("default")))
 
+/* What programs call and lade does not; headers before CUDA 12.5 lack the type. */
+typedef CUresult(CUDAAPI *loop_ctx_record_event)(CUcontext context, CUevent event);
+#if CUDA_VERSION < 12050
+typedef loop_ctx_record_event PFN_cuCtxRecordEvent_v12050;
+#endif
+
 /* What a row demands of the caller. */
 enum {
   LOOP_ANYTIME = 0,      /* also before cuInit */
@@ -40,6 +46,19 @@ enum {
 #define LOOP_SAFE_MODE (LOOP_INIT | LOOP_CONTEXT | LOOP_UNSAFE)
 
 /* clang-format off */
+/* Those that lade does not call, for tests that play a program. */
+#define LOOPBACK_PROGRAM_SYMBOLS(X) \
+  X(cuCtxCreate, 3020, LOOP_INIT) \
+  X(cuCtxDestroy, 4000, LOOP_INIT) \
+  X(cuCtxRecordEvent, 12050, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuDevicePrimaryCtxReset, 11000, LOOP_INIT) \
+  X(cuMemAllocHost, 3020, LOOP_SAFE_MODE) \
+  X(cuMemHostGetDevicePointer, 3020, LOOP_CALL) \
+  X(cuMemHostGetFlags, 2030, LOOP_CALL) \
+  X(cuPointerGetAttribute, 4000, LOOP_CALL) \
+  X(cuStreamCreate, 2000, LOOP_CALL) \
+  X(cuMemcpy2DAsync, 3020, LOOP_CALL)
+
 #define LOOPBACK_SYMBOLS(X) \
   X(cuInit, 2000, LOOP_ANYTIME) \
   X(cuDriverGetVersion, 2020, LOOP_ANYTIME) \
@@ -143,7 +162,8 @@ enum {
   X(cuGraphRetainUserObject, 11030, LOOP_CALL) \
   X(cuIpcGetMemHandle, 4010, LOOP_SAFE_MODE) \
   X(cuIpcOpenMemHandle, 11000, LOOP_SAFE_MODE) \
-  X(cuIpcCloseMemHandle, 4010, LOOP_SAFE_MODE)
+  X(cuIpcCloseMemHandle, 4010, LOOP_SAFE_MODE) \
+  LOOPBACK_PROGRAM_SYMBOLS(X)
 
 /*
  * Prototypes of other versions than lade was written for: found by cuGetProcAddress when asked for by number, and a
@@ -169,7 +189,23 @@ enum {
   X(cuGraphGetEdges, 12030) \
   X(cuGraphNodeGetDependencies, 12030) \
   X(cuCtxGetDevice, 13000) \
-  X(cuCtxSynchronize, 13000)
+  X(cuCtxSynchronize, 13000) \
+  X(cuMemHostGetFlags, 13000)
+/* clang-format on */
+
+/*
+ * Functions in which a stream of NULL is the thread's own, for programs that are built so (_ptsz), from version 7000 on.
+ *   X(symbol, version of the row, (parameters), (arguments, `own` for the stream))
+ */
+/* clang-format off */
+#define LOOPBACK_PER_THREAD(X) \
+  X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \
+  X(cuMemcpyDtoHAsync, 3020, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \
+  X(cuMemcpyAsync, 4000, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \
+  X(cuStreamSynchronize, 2000, (CUstream stream), (own)) \
+  X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode), (own, mode)) \
+  X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph *out), (own, out)) \
+  X(cuLaunchHostFunc, 10000, (CUstream stream, CUhostFn function, void *user), (own, function, user))
 /* clang-format on */
 
 /* The functions, with the types of their rows. */
@@ -213,6 +249,16 @@ typedef struct loop_context {
 
 CUresult loop_enter(loop_row row);
 void loop_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Whether a test plays a program: what lade promises of its own look-ups and of memory is not asked of it. */
+bool loop_plays_program(void);
+
+/* Streams that are alive, with the device of each. */
+void loop_stream_note(CUstream stream, int device);
+void loop_stream_forget(CUstream stream);
+size_t loop_streams_of(int device, CUstream *streams, size_t room);
+/* Waits for the work of all streams of the device that do not capture. */
+void loop_streams_wait(int device);
 
 /* The software devices; NULL before cuInit. */
 const lade_runtime_ops *loop_ops(void);

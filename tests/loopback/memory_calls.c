@@ -32,21 +32,74 @@ CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
 
 enum { MISALIGNMENT = 512 }; /* the software device's own memory begins on a page */
 
+/* Flags of the driver's own allocations; an old entry is overwritten by the next allocation at its address. */
+enum { FLAGS_NOTED = 256 };
+static struct {
+  _Atomic(void *) pages;
+  _Atomic(unsigned) native;
+} flags_noted[FLAGS_NOTED];
+
+static void flags_note(void *pages, unsigned native) {
+  for (int i = 0; i < FLAGS_NOTED; i++) {
+    void *none = NULL;
+    if (flags_noted[i].pages != pages && !atomic_compare_exchange_strong(&flags_noted[i].pages, &none, pages)) continue;
+    flags_noted[i].native = native;
+    return;
+  }
+}
+
+static bool flags_find(const void *pages, unsigned *out) {
+  for (int i = 0; i < FLAGS_NOTED; i++) {
+    if (flags_noted[i].pages != pages) continue;
+    *out = flags_noted[i].native;
+    return true;
+  }
+  return false;
+}
+
 CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native) {
   LOOP_ENTER(cuMemHostAlloc, 2020);
   unsigned flags = ((native & CU_MEMHOSTALLOC_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
                    ((native & CU_MEMHOSTALLOC_WRITECOMBINED) != 0 ? LADEI_HOST_WRITE_COMBINED : 0u);
-  if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0) loop_violation("memory pinned for one context only");
+  if ((native & CU_MEMHOSTALLOC_PORTABLE) == 0 && !loop_plays_program())
+    loop_violation("memory pinned for one context only");
   bool misaligned = bytes < loop_misaligned_below();
   void *pages = NULL;
   CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
                                                    misaligned ? bytes + MISALIGNMENT : bytes, flags, &pages));
   *out = misaligned && code == CUDA_SUCCESS ? (char *)pages + MISALIGNMENT : pages;
+  if (code == CUDA_SUCCESS) flags_note(pages, native);
   return code;
 }
 
+CUresult loop_cuMemAllocHost_v3020(void **out, size_t bytes) {
+  LOOP_ENTER(cuMemAllocHost, 3020);
+  return loop_cuMemHostAlloc_v2020(out, bytes, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
+}
+
+/* Every allocation is mapped, as on devices with unified addressing. */
+CUresult loop_cuMemHostGetFlags_v2030(unsigned int *out, void *pointer) {
+  LOOP_ENTER(cuMemHostGetFlags, 2030);
+  unsigned native;
+  if (!flags_find(pointer, &native)) return CUDA_ERROR_INVALID_VALUE;
+  *out = native | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuMemHostGetDevicePointer_v3020(CUdeviceptr *out, void *pointer, unsigned int flags) {
+  LOOP_ENTER(cuMemHostGetDevicePointer, 3020);
+  ladei_pointer_attributes found;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), pointer, &found));
+  if (code == CUDA_SUCCESS && found.device_alias == NULL) code = CUDA_ERROR_INVALID_VALUE;
+  if (code == CUDA_SUCCESS) *out = loop_address(found.device_alias);
+  return code;
+}
+
+/* The driver waits for the device; lade frees nothing that is in use, and must not be helped. */
 CUresult loop_cuMemFreeHost_v2000(void *pointer) {
   LOOP_ENTER(cuMemFreeHost, 2000);
+  if (loop_plays_program()) loop_streams_wait(loop_current()->device);
   bool misaligned = (uintptr_t)pointer % 4096 == MISALIGNMENT;
   return loop_code(loop_ops()->host_free(loop_self(), misaligned ? (char *)pointer - MISALIGNMENT : pointer));
 }
@@ -139,6 +192,14 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
   }
   for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = pointer_answer(&found, attributes[i], data[i]);
   return code;
+}
+
+CUresult loop_cuPointerGetAttribute_v4000(void *out, CUpointer_attribute attribute, CUdeviceptr address) {
+  LOOP_ENTER(cuPointerGetAttribute, 4000);
+  ladei_pointer_attributes found;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
+  if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_UNKNOWN) code = CUDA_ERROR_INVALID_VALUE;
+  return code == CUDA_SUCCESS ? pointer_answer(&found, attribute, out) : code;
 }
 
 CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {

@@ -18,6 +18,7 @@
 #include "tests/loopback/hooks.h"
 #include "tests/loopback/loopback.h"
 
+enum { MAX_CREATED = 8, MAX_STREAMS = 1024 };
 enum { MAX_FAULTS = 16, MAX_HIDDEN = 16, MAX_STACK = 32, DEFAULT_DEVICES = 2, DEFAULT_VERSION = 13000 };
 #define DEVICE_BYTES ((uint64_t)1 << 30)
 
@@ -35,6 +36,12 @@ static struct {
   int version;      /* 0: the default */
   CUresult broken;  /* answer of every call on a context; CUDA_SUCCESS: none */
   loop_context contexts[LOOP_MAX_DEVICES];
+  loop_context created[MAX_CREATED]; /* of the program's own */
+  struct {
+    CUstream handle; /* NULL for a free entry */
+    int device;
+  } streams[MAX_STREAMS];
+  _Atomic(bool) program;
   loop_fault faults[MAX_FAULTS];
   char hidden[MAX_HIDDEN][64];
   int hidden_count;
@@ -105,6 +112,8 @@ loop_context *loop_context_of_device(int device) {
 loop_context *loop_context_find(CUcontext handle) {
   for (int i = 0; i < loop_device_count(); i++)
     if (loop_context_handle(&state.contexts[i]) == handle) return &state.contexts[i];
+  for (int i = 0; i < MAX_CREATED; i++)
+    if (loop_context_handle(&state.created[i]) == handle) return &state.created[i];
   return NULL;
 }
 
@@ -138,7 +147,7 @@ CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
   lade_status status = loop_ops()->device_context(loop_self(), device, &identity);
   if (status != LADE_OK) return loop_code(status);
   pthread_mutex_lock(&state.lock);
-  if (context->retained++ == 0) {
+  if (context->retained++ == 0 || (context->reset && loop_plays_program())) {
     context->created++;
     context->reset = false;
   }
@@ -165,6 +174,48 @@ CUresult loop_cuDevicePrimaryCtxGetState_v7000(CUdevice device, unsigned int *fl
   if (context == NULL) return CUDA_ERROR_INVALID_DEVICE;
   *flags = 0;
   *active = loop_context_usable(context) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+/* What the program and lade had in it is theirs to have given back. */
+CUresult loop_cuDevicePrimaryCtxReset_v11000(CUdevice device) {
+  LOOP_ENTER(cuDevicePrimaryCtxReset, 11000);
+  loop_context *context = loop_context_of_device(device);
+  if (context == NULL) return CUDA_ERROR_INVALID_DEVICE;
+  pthread_mutex_lock(&state.lock);
+  context->reset = true; /* references stay, until they are released */
+  pthread_mutex_unlock(&state.lock);
+  return CUDA_SUCCESS;
+}
+
+/* On the software device it shares the memory and the default stream of the primary one. */
+CUresult loop_cuCtxCreate_v3020(CUcontext *out, unsigned int flags, CUdevice device) {
+  LOOP_ENTER(cuCtxCreate, 3020);
+  loop_context *made = NULL;
+  if (flags != 0 || loop_context_of_device(device) == NULL) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_CREATED && made == NULL; i++)
+    if (state.created[i].retained == 0) made = &state.created[i];
+  if (made != NULL) {
+    made->device = device;
+    made->retained = 1;
+  }
+  pthread_mutex_unlock(&state.lock);
+  if (made == NULL || stack.depth == MAX_STACK) return CUDA_ERROR_OUT_OF_MEMORY;
+  stack.contexts[stack.depth++] = made;
+  *out = loop_context_handle(made);
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuCtxDestroy_v4000(CUcontext handle) {
+  LOOP_ENTER(cuCtxDestroy, 4000);
+  loop_context *context = loop_context_find(handle);
+  if (context == NULL || context < state.created || context >= state.created + MAX_CREATED || context->retained == 0)
+    return CUDA_ERROR_INVALID_CONTEXT;
+  pthread_mutex_lock(&state.lock);
+  context->retained = 0;
+  pthread_mutex_unlock(&state.lock);
+  stack.depth -= loop_current() == context ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -207,6 +258,36 @@ CUresult loop_cuCtxSetCurrent_v4000(CUcontext handle) {
   stack.depth -= stack.depth > 0 ? 1 : 0;
   if (context != NULL) stack.contexts[stack.depth++] = context;
   return CUDA_SUCCESS;
+}
+
+/* ---- Streams that are alive -------------------------------------------------------------------------------------- */
+
+void loop_stream_note(CUstream stream, int device) {
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_STREAMS; i++) {
+    if (state.streams[i].handle != NULL) continue;
+    state.streams[i].handle = stream;
+    state.streams[i].device = device;
+    break;
+  }
+  pthread_mutex_unlock(&state.lock);
+}
+
+void loop_stream_forget(CUstream stream) {
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_STREAMS; i++)
+    if (state.streams[i].handle == stream) state.streams[i].handle = NULL;
+  pthread_mutex_unlock(&state.lock);
+}
+
+size_t loop_streams_of(int device, CUstream *streams, size_t room) {
+  size_t count = 0;
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_STREAMS && count < room; i++)
+    if (state.streams[i].handle != NULL && state.streams[i].device == device)
+      streams[count++] = state.streams[i].handle;
+  pthread_mutex_unlock(&state.lock);
+  return count;
 }
 
 /* ---- Entering a call --------------------------------------------------------------------------------------------- */
@@ -317,6 +398,9 @@ lade_status lade_loopback_reset(void) {
   for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], 0);
   state.interruption.symbol[0] = '\0';
   memset(state.contexts, 0, sizeof state.contexts);
+  memset(state.created, 0, sizeof state.created);
+  memset(state.streams, 0, sizeof state.streams);
+  atomic_store(&state.program, false);
   memset(state.faults, 0, sizeof state.faults);
   memset(state.calls, 0, sizeof state.calls);
   pthread_mutex_unlock(&state.lock);
@@ -354,6 +438,9 @@ void lade_loopback_fail_clear(void) {
   state.broken = CUDA_SUCCESS;
   pthread_mutex_unlock(&state.lock);
 }
+
+void lade_loopback_play_program(void) { atomic_store(&state.program, true); }
+bool loop_plays_program(void) { return atomic_load(&state.program); }
 
 void lade_loopback_misalign(size_t below_bytes) { atomic_store(&state.misaligned_below, below_bytes); }
 size_t loop_misaligned_below(void) { return atomic_load(&state.misaligned_below); }

@@ -45,7 +45,14 @@ CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int nativ
   LOOP_ENTER(cuStreamCreateWithPriority, 5050);
   unsigned flags = native == CU_STREAM_NON_BLOCKING ? LADEI_STREAM_NON_BLOCKING : 0u;
   if (native > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  return loop_code(loop_ops()->stream_create(loop_self(), loop_current()->device, priority, flags, out));
+  CUresult code = loop_code(loop_ops()->stream_create(loop_self(), loop_current()->device, priority, flags, out));
+  if (code == CUDA_SUCCESS) loop_stream_note(*out, loop_current()->device);
+  return code;
+}
+
+CUresult loop_cuStreamCreate_v2000(CUstream *out, unsigned int flags) {
+  LOOP_ENTER(cuStreamCreate, 2000);
+  return loop_cuStreamCreateWithPriority_v5050(out, flags, 0);
 }
 
 CUresult loop_cuStreamDestroy_v4000(CUstream stream) {
@@ -54,6 +61,7 @@ CUresult loop_cuStreamDestroy_v4000(CUstream stream) {
     loop_violation("a default stream destroyed");
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  loop_stream_forget(stream);
   return loop_code(loop_ops()->stream_destroy(loop_self(), stream));
 }
 
@@ -211,4 +219,72 @@ CUresult loop_cuEventElapsedTime_v2000(float *out_milliseconds, CUevent start, C
   CUresult code = loop_code(loop_ops()->event_elapsed_ns(loop_self(), start, end, &ns));
   *out_milliseconds = (float)((double)ns / 1e6);
   return code;
+}
+
+/* ---- Events of whole contexts ------------------------------------------------------------------------------------ */
+
+enum { CONTEXT_STREAMS = 1024 };
+
+/* What `stream` has queued so far comes before what `joined` queues from now on. */
+static lade_status stream_join(const ladei_stream *stream, const ladei_stream *joined, uint64_t context) {
+  lade_event event = NULL;
+  lade_status status = loop_ops()->event_create(loop_self(), context, 0, &event);
+  if (status != LADE_OK) return status;
+  status = loop_ops()->event_record(loop_self(), event, stream);
+  if (status == LADE_OK) status = loop_ops()->stream_wait_event(loop_self(), joined, event);
+  (void)loop_ops()->event_destroy(loop_self(), event);
+  return status;
+}
+
+static bool stream_captures(const ladei_stream *stream) {
+  ladei_capture_info info;
+  return loop_ops()->stream_capture_info(loop_self(), stream, &info) != LADE_OK || info.status != LADEI_CAPTURE_NONE;
+}
+
+/* The streams of a device and its legacy stream, which waits for the per-thread ones. */
+static size_t context_streams(int device, ladei_stream *found) {
+  CUstream handles[CONTEXT_STREAMS - 1];
+  size_t count = loop_streams_of(device, handles, CONTEXT_STREAMS - 1);
+  size_t resolved = 0;
+  (void)loop_ops()->current_device_set(loop_self(), device);
+  for (size_t i = 0; i <= count; i++)
+    if (loop_ops()->stream_resolve(loop_self(), i < count ? handles[i] : LADE_STREAM_LEGACY, &found[resolved]) ==
+        LADE_OK)
+      resolved++;
+  return resolved;
+}
+
+static lade_status streams_record(int device, lade_event event, const ladei_stream *streams, size_t count) {
+  uint64_t context = 0;
+  lade_stream made = NULL;
+  ladei_stream joined;
+  lade_status status = loop_ops()->device_context(loop_self(), device, &context);
+  if (status == LADE_OK) status = loop_ops()->stream_create(loop_self(), device, 0, LADEI_STREAM_NON_BLOCKING, &made);
+  if (status != LADE_OK) return status;
+  status = loop_ops()->stream_resolve(loop_self(), made, &joined);
+  for (size_t i = 0; i < count && status == LADE_OK; i++) status = stream_join(&streams[i], &joined, context);
+  if (status == LADE_OK) status = loop_ops()->event_record(loop_self(), event, &joined);
+  (void)loop_ops()->stream_destroy(loop_self(), made);
+  return status;
+}
+
+void loop_streams_wait(int device) {
+  ladei_stream streams[CONTEXT_STREAMS];
+  size_t count = context_streams(device, streams);
+  for (size_t i = 0; i < count; i++)
+    if (!stream_captures(&streams[i])) (void)loop_ops()->stream_synchronize(loop_self(), &streams[i]);
+}
+
+CUresult loop_cuCtxRecordEvent_v12050(CUcontext handle, CUevent event) {
+  LOOP_ENTER(cuCtxRecordEvent, 12050);
+  ladei_stream streams[CONTEXT_STREAMS];
+  const loop_context *context = loop_context_find(handle);
+  if (context == NULL || !loop_context_usable(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  size_t count = context_streams(context->device, streams);
+  for (size_t i = 0; i < count; i++) {
+    if (!stream_captures(&streams[i])) continue;
+    loop_violation("cuCtxRecordEvent while a stream of the context captures");
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return loop_code(streams_record(context->device, event, streams, count));
 }

@@ -45,6 +45,23 @@ CUresult loop_cuMemcpyAsync_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes
   return copy_queue(direction_find(dst, src), loop_pointer(dst), loop_pointer(src), bytes, stream);
 }
 
+/* Row by row; between host and device memory alone. */
+CUresult loop_cuMemcpy2DAsync_v3020(const CUDA_MEMCPY2D *copy, CUstream stream) {
+  LOOP_ENTER(cuMemcpy2DAsync, 3020);
+  bool from_host = copy->srcMemoryType == CU_MEMORYTYPE_HOST;
+  if (copy->dstMemoryType != (from_host ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST)) return CUDA_ERROR_NOT_SUPPORTED;
+  CUresult code = CUDA_SUCCESS;
+  for (size_t row = 0; row < copy->Height && code == CUDA_SUCCESS; row++) {
+    size_t from = (copy->srcY + row) * copy->srcPitch + copy->srcXInBytes;
+    size_t to = (copy->dstY + row) * copy->dstPitch + copy->dstXInBytes;
+    code = from_host ? copy_queue(LADEI_COPY_H2D, loop_pointer(copy->dstDevice + to),
+                                  (const char *)copy->srcHost + from, copy->WidthInBytes, stream)
+                     : copy_queue(LADEI_COPY_D2H, (char *)copy->dstHost + to, loop_pointer(copy->srcDevice + from),
+                                  copy->WidthInBytes, stream);
+  }
+  return code;
+}
+
 CUresult loop_cuMemcpyHtoD_v3020(CUdeviceptr dst, const void *src, size_t bytes) {
   LOOP_ENTER(cuMemcpyHtoD, 3020);
   return copy_wait(LADEI_COPY_H2D, loop_pointer(dst), src, bytes);

@@ -13,6 +13,7 @@
 #include "base/size.h"
 #include "host/pointer_lookup.h"
 #include "host/pool.h"
+#include "host/topology.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
@@ -63,12 +64,15 @@ static void churn(lade_pinned_pool *pool) {
 /* In a child, as locking cannot be taken back from a thread's stack. */
 static int child_main(uint32_t flags) {
   lade_runtime *runtime = support_runtime_open("sim");
-  if (runtime == NULL) return 1;
+  ladei_topology
+      *plugins; /* of hwloc, where they are installed: libraries of megabytes, loaded until the last topology goes */
+  if (runtime == NULL || ladei_topology_load(LADEI_TOPOLOGY_SYSTEM, NULL, false, &plugins) != LADE_OK) return 1;
   if (mlockall(MCL_FUTURE) != 0) return NOT_ALLOWED; /* but for the software device, which is large */
   lade_pinned_pool *pool = pool_open(runtime, flags);
   if (pool != NULL) churn(pool);
   LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
   support_runtime_close(runtime);
+  ladei_topology_destroy(plugins);
   return lade_test_has_failed() ? 1 : 0;
 }
 

@@ -43,7 +43,7 @@ completes "replay" re
 completes "save settings snapshot stats" s
 completes "--version" --v
 completes "top topo trees" help t
-for command in diff load replay save settings snapshot stats top topo trees; do
+for command in budget diff load replay save settings snapshot stats top topo trees; do
   has "$command" ''
   has --json "$command" --
 done

@@ -35,6 +35,13 @@ static lade_status not_a_start(soft_op op, const void *pointer) {
                            "%p", pointer);
 }
 
+/* As CUDA's driver: an address that lies in no memory of its is not registered; any other is a wrong value. */
+static lade_status not_registered(const soft_runtime *rt, const void *pointer) {
+  if (ladei_soft_range_at(rt, pointer) != NULL) return not_a_start(SOFT_OP_host_unregister, pointer);
+  return ladei_soft_refuse(SOFT_OP_host_unregister, LADEI_SOFT_NATIVE_NOT_REGISTERED, "pointer",
+                           "the start of a registered range", "%p", pointer);
+}
+
 /* The live range that starts at `pointer` and has this kind, or NULL. */
 static soft_range *range_starting(const soft_runtime *rt, const void *pointer, soft_range_kind kind) {
   soft_range *range = ladei_soft_range_at(rt, pointer);
@@ -195,7 +202,7 @@ static lade_status host_end(void *self, soft_op op, void *pointer, soft_range_ki
   ladei_soft_lock(rt);
   soft_range *range = range_starting(rt, pointer, kind);
   if (range == NULL) {
-    status = not_a_start(op, pointer);
+    status = kind == SOFT_RANGE_REGISTERED ? not_registered(rt, pointer) : not_a_start(op, pointer);
   } else {
     pin_uncharge(rt, range->device, range->bytes, range->charged);
     rt->pinned_ranges--;
@@ -216,14 +223,20 @@ static lade_status host_unregister(void *self, void *pointer) {
   return host_end(self, SOFT_OP_host_unregister, pointer, SOFT_RANGE_REGISTERED);
 }
 
+/* CUDA's driver says "registered already" of registered memory alone; its own memory is a wrong value. */
+static int overlap_native(const soft_range *range) {
+  return range->kind == SOFT_RANGE_REGISTERED ? LADEI_SOFT_NATIVE_ALREADY_REGISTERED : LADEI_SOFT_NATIVE_INVALID_VALUE;
+}
+
 static lade_status register_check(const soft_runtime *rt, void *pointer, size_t bytes) {
   bool aligned = (uintptr_t)pointer % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
   if (pointer == NULL || !size_is_sane(bytes) || !aligned) {
     return ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", "whole pages",
                              "%zu bytes at %p", bytes, pointer);
   }
-  if (ladei_soft_range_overlaps(rt, pointer, bytes)) {
-    return ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_ALREADY_REGISTERED, "memory",
+  const soft_range *range = ladei_soft_range_overlapping(rt, pointer, bytes);
+  if (range != NULL) {
+    return ladei_soft_refuse(SOFT_OP_host_register, overlap_native(range), "memory",
                              "memory of which nothing is pinned yet", "%zu bytes at %p", bytes, pointer);
   }
   return LADE_OK;

@@ -111,7 +111,7 @@ soft_range *ladei_soft_range_new(soft_runtime *rt, soft_range_kind kind, soft_de
     address = (rt->count_next + align - 1) / align * align;
     rt->count_next = address + bytes;
   }
-  assert(!ladei_soft_range_overlaps(rt, (const void *)(uintptr_t)address, bytes)); /* I2 */
+  assert(ladei_soft_range_overlapping(rt, (const void *)(uintptr_t)address, bytes) == NULL); /* I2 */
   soft_tree_insert(&rt->ranges, &range->node, address);
   return range;
 }
@@ -125,7 +125,7 @@ soft_range *ladei_soft_range_register(soft_runtime *rt, soft_device *device, voi
                         .host = true,
                         .has_bytes = true,
                         .live = true};
-  assert(!ladei_soft_range_overlaps(rt, address, bytes)); /* I2 */
+  assert(ladei_soft_range_overlapping(rt, address, bytes) == NULL); /* I2 */
   soft_tree_insert(&rt->ranges, &range->node, (uint64_t)(uintptr_t)address);
   return range;
 }
@@ -166,10 +166,12 @@ bool ladei_soft_range_covers(const soft_range *range, const void *address, size_
   return offset <= range->bytes && bytes <= range->bytes - offset;
 }
 
-bool ladei_soft_range_overlaps(const soft_runtime *rt, const void *address, size_t bytes) {
+soft_range *ladei_soft_range_overlapping(const soft_runtime *rt, const void *address, size_t bytes) {
   uint64_t key = (uint64_t)(uintptr_t)address;
+  soft_range *range = ladei_soft_range_at(rt, address);
+  if (range != NULL) return range;
   soft_tree_node *next = soft_tree_ceiling(&rt->ranges, key);
-  return ladei_soft_range_at(rt, address) != NULL || (next != NULL && next->key - key < bytes);
+  return next != NULL && next->key - key < bytes ? (soft_range *)next : NULL;
 }
 
 bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address) {

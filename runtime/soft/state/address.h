@@ -33,7 +33,8 @@ void ladei_soft_range_unmap(soft_range *range);
 /* The live range that holds `address`, or NULL. */
 soft_range *ladei_soft_range_at(const soft_runtime *rt, const void *address);
 bool ladei_soft_range_covers(const soft_range *range, const void *address, size_t bytes);
-bool ladei_soft_range_overlaps(const soft_runtime *rt, const void *address, size_t bytes);
+/* The lowest live range that shares a byte with these, or NULL. */
+soft_range *ladei_soft_range_overlapping(const soft_runtime *rt, const void *address, size_t bytes);
 
 /* Whether an address that no live range holds was handed out before. */
 bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address);

@@ -153,6 +153,33 @@ LADE_TEST_P(Capacity, PinnedLimitHoldsForBothWaysOfPinning, soft_fixture_clocks,
   soft_fixture_close(&f);
 }
 
+static void expect_native(lade_status status, int native) {
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, status);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, native);
+}
+
+/* The codes are those of CUDA's driver, which tells its own memory from what was registered. */
+LADE_TEST_P(Registration, RefusalsAreThoseOfTheDriver, soft_fixture_clocks, clock) {
+  enum { PAGE = 4096 };
+  soft_fixture f = soft_fixture_open(clock, NULL);
+  char *host = soft_fixture_pinned(&f, 4 * PAGE);
+  static _Alignas(4096) char own[4 * PAGE];
+  expect_native(f.ops->host_register(f.self, 0, host, PAGE, 0), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  expect_native(f.ops->host_register(f.self, 0, host + PAGE, PAGE, 0), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  expect_native(f.ops->host_register(f.self, 0, host - PAGE, 2 * PAGE, 0), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  expect_native(f.ops->host_unregister(f.self, host), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  expect_native(f.ops->host_unregister(f.self, host + PAGE), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  expect_native(f.ops->host_unregister(f.self, own), LADEI_SOFT_NATIVE_NOT_REGISTERED);
+  LADE_EXPECT_OK(f.ops->host_register(f.self, 0, own + PAGE, 2 * PAGE, 0));
+  expect_native(f.ops->host_register(f.self, 0, own + PAGE, PAGE, 0), LADEI_SOFT_NATIVE_ALREADY_REGISTERED);
+  expect_native(f.ops->host_register(f.self, 0, own, 2 * PAGE, 0), LADEI_SOFT_NATIVE_ALREADY_REGISTERED);
+  expect_native(f.ops->host_register(f.self, 0, own + 2 * PAGE, 2 * PAGE, 0), LADEI_SOFT_NATIVE_ALREADY_REGISTERED);
+  expect_native(f.ops->host_unregister(f.self, own + 2 * PAGE), LADEI_SOFT_NATIVE_INVALID_VALUE);
+  LADE_EXPECT_OK(f.ops->host_unregister(f.self, own + PAGE));
+  expect_native(f.ops->host_unregister(f.self, own + PAGE), LADEI_SOFT_NATIVE_NOT_REGISTERED);
+  soft_fixture_close(&f);
+}
+
 LADE_TEST_P(Capacity, DeviceMappedPinnedMemoryChargesItsPageTable, soft_fixture_clocks, clock) {
   soft_fixture f = soft_fixture_open(clock, NULL);
   size_t before = free_bytes(&f, 0);

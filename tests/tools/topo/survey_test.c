@@ -385,7 +385,8 @@ static survey large_machine(void) {
     node->huge_pages = (pages_pools){1, {{LADEI_GIB, 999, 999}}};
     for (int k = 0; k < LARGE; k++) s.distances[i * LARGE + k] = i == k ? 10 : 255;
   }
-  s.limits = (ladei_pinned_limits){999 * LADEI_GIB, 998 * LADEI_GIB, 997 * LADEI_GIB};
+  s.limits = (ladei_pinned_limits){
+      .available_bytes = 999 * LADEI_GIB, .cgroup_headroom_bytes = 998 * LADEI_GIB, .memlock_bytes = 997 * LADEI_GIB};
   s.pool = (lade_pinned_options){.sources = 3, .max_bytes = 998 * LADEI_GIB, .segment_bytes = 64 * LADEI_MIB};
   s.huge_pages.count = PAGES_MAX_SIZES;
   for (int i = 0; i < PAGES_MAX_SIZES; i++) s.huge_pages.pools[i] = (pages_pool){LADEI_MIB << i, 1000000, 999999};

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Variables of launchers.
+ *
+ *   launcher   rank on the host           ranks on the host                                 rank in all   ranks in all
+ *   torchrun   LOCAL_RANK                 LOCAL_WORLD_SIZE                                  RANK          WORLD_SIZE
+ *   Open MPI   OMPI_COMM_WORLD_LOCAL_...  OMPI_COMM_WORLD_LOCAL_SIZE                        ..._RANK      ..._SIZE
+ *   MPICH      MPI_LOCALRANKID            MPI_LOCALNRANKS                                   PMI_RANK      PMI_SIZE
+ *   Slurm      SLURM_LOCALID              SLURM_NTASKS_PER_NODE, SLURM_STEP_TASKS_PER_NODE  SLURM_PROCID  SLURM_NTASKS
+ *
+ * Slurm sets the first of the two only where the user gave that number; the second lists all nodes of the step, "4(x2),3",
+ * and SLURM_NODEID is the place in that list.
+ *
+ * R1  Of what is returned, rank < count, and world_rank < world_count unless that is 0.
+ */
+#include "base/local_ranks.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+typedef struct launcher {
+  const char *name;
+  const char *rank, *count, *world_rank, *world_count;
+} launcher;
+
+/* Innermost first. */
+static const launcher launchers[] = {
+    {"torchrun", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE"},
+    {"MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE"},
+    {"Slurm", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_NTASKS"},
+};
+static const char *const slurm_list = "SLURM_STEP_TASKS_PER_NODE";
+static const char *const slurm_node = "SLURM_NODEID";
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+/* Digits and nothing else before; false where there are none, or the number is too large. */
+static bool digits_read(const char **text, uint32_t *out) {
+  const char *at = *text;
+  uint32_t value = 0;
+  while (*at >= '0' && *at <= '9' && value <= LADEI_LOCAL_RANKS_MOST) value = value * 10 + (uint32_t)(*at++ - '0');
+  if (at == *text || value > LADEI_LOCAL_RANKS_MOST) return false;
+  *text = at;
+  *out = value;
+  return true;
+}
+
+static lade_status number_read(const char *name, const char *text, uint32_t least, uint32_t *out) {
+  const char *end = text;
+  uint32_t value;
+  if (!digits_read(&end, &value) || *end != '\0' || value < least)
+    return ladei_error(LADE_ERR_CONFIG, 0, "%s is \"%.64s\"; expected a number from %u to %d", name, text, least,
+                       LADEI_LOCAL_RANKS_MOST);
+  *out = value;
+  return LADE_OK;
+}
+
+/* A rank and the count that it is below. */
+static lade_status pair_read(ladei_variable_get get, const char *rank_name, const char *count_name, uint32_t *rank,
+                             uint32_t *count) {
+  LADEI_TRY(number_read(count_name, get(count_name), 1, count));
+  LADEI_TRY(number_read(rank_name, get(rank_name), 0, rank));
+  if (*rank < *count) return LADE_OK;
+  return ladei_error(LADE_ERR_CONFIG, 0, "%s is %u and %s is %u; expected a rank below the count", rank_name, *rank,
+                     count_name, *count);
+}
+
+/* --- Slurm's list of nodes ---------------------------------------------------------------------------------------- */
+
+/* One part of the list, N or N(xTIMES), with the comma behind it. */
+static bool part_read(const char **text, uint32_t *out_count, uint32_t *out_times) {
+  *out_times = 1;
+  if (!digits_read(text, out_count) || *out_count == 0) return false;
+  if ((*text)[0] == '(' && (*text)[1] == 'x') {
+    *text += 2;
+    if (!digits_read(text, out_times) || *out_times == 0 || **text != ')') return false;
+    ++*text;
+  }
+  if (**text == '\0') return true;
+  return *(*text)++ == ',' && **text != '\0';
+}
+
+/* Processes on the step's node `node`. False: the list is malformed, or ends before. */
+static bool list_find(const char *text, uint32_t node, uint32_t *out) {
+  uint32_t count, times;
+  for (; *text != '\0'; node -= times) {
+    if (!part_read(&text, &count, &times)) return false;
+    if (node < times) {
+      *out = count;
+      return true;
+    }
+  }
+  return false;
+}
+
+static lade_status slurm_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own) {
+  uint32_t node = 0;
+  const char *list = get(slurm_list);
+  LADEI_TRY(number_read(slurm_node, get(slurm_node), 0, &node));
+  LADEI_TRY(number_read(l->rank, get(l->rank), 0, &own->rank));
+  if (!list_find(list, node, &own->count) || own->rank >= own->count)
+    return ladei_error(LADE_ERR_CONFIG, 0,
+                       "%s is \"%.64s\"; expected the processes of each node, as in 4(x2),3, more than %u for node %u",
+                       slurm_list, list, own->rank, node);
+  return LADE_OK;
+}
+
+/* --- launchers ---------------------------------------------------------------------------------------------------- */
+
+static bool both_set(ladei_variable_get get, const char *a, const char *b) { return get(a) != NULL && get(b) != NULL; }
+
+/* *out_found: whether this launcher counts. */
+static lade_status launcher_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own, bool *out_found) {
+  bool last = l == &launchers[sizeof launchers / sizeof launchers[0] - 1];
+  *out_found = true;
+  if (both_set(get, l->rank, l->count))
+    LADEI_TRY(pair_read(get, l->rank, l->count, &own->rank, &own->count));
+  else if (last && get(l->rank) != NULL && both_set(get, slurm_list, slurm_node))
+    LADEI_TRY(slurm_read(get, l, own));
+  else
+    *out_found = false;
+  if (!*out_found || !both_set(get, l->world_rank, l->world_count)) return LADE_OK;
+  return pair_read(get, l->world_rank, l->world_count, &own->world_rank, &own->world_count);
+}
+
+lade_status ladei_local_ranks_read(ladei_variable_get get, ladei_local_ranks *out) {
+  ladei_local_ranks own = {.count = 1};
+  bool found = false;
+  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0] && !found; i++) {
+    LADEI_TRY(launcher_read(get, &launchers[i], &own, &found));
+    own.launcher = found ? launchers[i].name : NULL;
+  }
+  assert(own.rank < own.count && (own.world_count == 0 || own.world_rank < own.world_count)); /* R1 */
+  *out = own;
+  return LADE_OK;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calling process, and others, as /proc shows them. Every file may be missing. */
+#include "host/ledger_process.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Field 22 of /proc/PID/stat; the name in brackets before it may have blanks and brackets. */
+uint64_t ladei_ledger_process_start(uint32_t process_id) {
+  char path[64], text[1024];
+  uint64_t start = 0;
+  snprintf(path, sizeof path, "/proc/%u/stat", (unsigned)process_id);
+  FILE *file = fopen(path, "re");
+  if (file == NULL) return 0;
+  size_t bytes = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  text[bytes] = '\0';
+  char *at = strrchr(text, ')');
+  for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
+  if (at != NULL) start = strtoull(at, NULL, 10);
+  return start;
+}
+
+uint32_t ladei_ledger_namespace(void) {
+  struct stat found;
+  return stat("/proc/self/ns/pid", &found) == 0 ? (uint32_t)found.st_ino : 0;
+}
+
+void ladei_ledger_command(char out[16]) {
+  FILE *file = fopen("/proc/self/comm", "re");
+  memset(out, 0, 16);
+  if (file == NULL) return;
+  if (fgets(out, 16, file) == NULL) memset(out, 0, 16);
+  fclose(file);
+  out[strcspn(out, "\n")] = '\0';
+}

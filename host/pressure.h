@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether the machine, or a control group of the process, is short of memory: for pools with a background thread, which give
+ * back then what they do not use.
+ *
+ * What is read: the time that some task waited for memory, of /proc/pressure/memory and of the group's memory.pressure; and
+ * how often the group was above memory.high or at memory.max, of its memory.events. Triggers on these files would need
+ * privileges for windows this short, and the thread is awake anyway.
+ */
+#ifndef LADE_HOST_PRESSURE_H
+#define LADE_HOST_PRESSURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct ladei_pressure {
+  const char *root; /* before /proc and /sys; borrowed */
+  uint64_t looked_ns;
+  uint64_t stalled_us, group_stalled_us, group_events; /* as read last */
+  bool has_looked;
+} ladei_pressure;
+
+void ladei_pressure_init(ladei_pressure *pressure, const char *root);
+
+/* True: since the last look a tenth of the time was waited for memory, or a group was at its limit. Looks every 100 ms; in
+ * between, and where the kernel does not say, false. */
+bool ladei_pressure_look(ladei_pressure *pressure, uint64_t now_ns);
+
+#endif /* LADE_HOST_PRESSURE_H */

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A load by a group: every byte is read once, and handed on.
+ *
+ *   plan, memory --agree?--> round 0 --> round 1 --> ... --> rest --all there?--> done
+ *        '------'--no: all fail     '--a read failed somewhere: all fail
+ *
+ *   rank 0   read part 0 . read part 3 . read part 6 .          each rank reads ahead, ...
+ *   rank 1   read part 1 . read part 4 . ...
+ *   rank 2   read part 2 . ...
+ *   group                  | 0 1 2 |      | 3 4 5 |             ... and a round's parts go out when all of them were read
+ *
+ * D1  All ranks make the same calls of the group, in the same order: what a rank finds wrong on its own it says in the next gather, and
+ *     all ranks stop there, with the words of the first rank that failed.
+ * D2  A part goes out only after every rank's read of its part of the round has succeeded.
+ * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over; a buffer is read into again only behind its scatter, in
+ *     stream order.
+ * D4  A failed load leaves no transfer under way, and none of its buffers. (Its memory the caller frees, as without a group.)
+ * Locks: none. The thread that calls.
+ */
+#include "loaders/group_load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "loaders/group_plan.h"
+#include "loaders/text.h"
+#include "pipeline/api/ticket.h"
+
+enum {
+  AHEAD = 3, /* rounds: a read, a copy and a hand-over at once, and one in reserve for ranks that are late */
+  BUFFERS = AHEAD + 1,
+};
+
+typedef struct group_load {
+  lade_tensor_load *load;
+  const ladei_loader_group_plan *plan;
+  lade_group *group;
+  ladei_loader_submission rest; /* what this rank reads for itself */
+  uint64_t rest_bytes;
+  void *buffers[BUFFERS];
+  size_t buffer_count, scattered; /* parts read into buffers so far */
+  lade_piece *ranges;
+  size_t *tickets;     /* by part: number in load->tickets, of those that this rank reads */
+  void **sources;      /* by part: the buffer of a scattered one */
+  uint64_t *row_bytes; /* by rank, for the scatter at hand */
+} group_load;
+
+/* --- what is said in a gather ------------------------------------------------------------------------------------- */
+
+typedef struct load_record {
+  int32_t status;
+  uint32_t reserved;
+  int64_t native_code;
+  uint64_t files, bytes, tensors, headers_checksum, plan_checksum; /* in the first gather */
+  char text[440];
+} load_record;
+
+/* `records` has one for each rank. LADE_OK where none tells of a failure; else the first one's, in its words. */
+static lade_status records_outcome(const group_load *g, load_record *records) {
+  for (uint32_t i = 0; i < g->plan->size; i++) {
+    load_record *r = &records[i];
+    if (r->status == LADE_OK) continue;
+    r->text[sizeof r->text - 1] = '\0';
+    ladei_text_tame(r->text);
+    bool known =
+        r->status != LADE_NOT_READY && strcmp(lade_status_name((lade_status)r->status), "LADE_ERR_UNKNOWN") != 0;
+    return ladei_error(known ? (lade_status)r->status : LADE_ERR_PEER, r->native_code, "rank %u of %u: %s", (unsigned)i,
+                       (unsigned)g->plan->size, r->text);
+  }
+  return LADE_OK;
+}
+
+/* Tells all ranks how this one fares, and hears of the others. */
+static lade_status fares_exchange(const group_load *g, load_record *own, load_record *records, lade_status status) {
+  const lade_error *error = lade_last_error();
+  own->status = (int32_t)status;
+  if (status != LADE_OK) {
+    own->native_code = error->native_code;
+    (void)snprintf(own->text, sizeof own->text, "%.439s", error->text);
+  }
+  LADEI_TRY(lade_group_gather(g->group, own, sizeof *own, records));
+  return records_outcome(g, records);
+}
+
+static lade_status fares_tell(const group_load *g, load_record *records, lade_status status) {
+  load_record own;
+  memset(&own, 0, sizeof own); /* padding is sent, too */
+  return fares_exchange(g, &own, records, status);
+}
+
+/* Compares what each rank has with what rank 0 has. */
+static lade_status records_agree(const group_load *g, const load_record *records) {
+  char path[96];
+  const load_record *first = &records[0];
+  (void)snprintf(path, sizeof path, "%s", ladei_loader_path_text(g->load->file->files[0].path));
+  for (uint32_t i = 1; i < g->plan->size; i++) {
+    const load_record *r = &records[i];
+    if (r->files != first->files || r->bytes != first->bytes) {
+      return ladei_error(
+          LADE_ERR_PEER, 0,
+          "ranks disagree about the checkpoint \"%s\": %llu bytes in %llu files on rank %u, %llu in %llu on rank 0",
+          path, (unsigned long long)r->bytes, (unsigned long long)r->files, (unsigned)i,
+          (unsigned long long)first->bytes, (unsigned long long)first->files);
+    }
+    if (r->headers_checksum != first->headers_checksum) {
+      return ladei_error(
+          LADE_ERR_PEER, 0,
+          "ranks disagree about the checkpoint \"%s\": checksum of the headers %016llx on rank %u, %016llx on "
+          "rank 0",
+          path, (unsigned long long)r->headers_checksum, (unsigned)i, (unsigned long long)first->headers_checksum);
+    }
+    if (r->tensors != first->tensors || r->plan_checksum != first->plan_checksum) {
+      return ladei_error(
+          LADE_ERR_PEER, 0,
+          "ranks disagree about the load of \"%s\": %llu tensors, checksum of tensors, rules, part_bytes, alignment "
+          "and per_tensor %016llx on rank %u; %llu, %016llx on rank 0",
+          path, (unsigned long long)r->tensors, (unsigned long long)r->plan_checksum, (unsigned)i,
+          (unsigned long long)first->tensors, (unsigned long long)first->plan_checksum);
+    }
+  }
+  return LADE_OK;
+}
+
+/* --- reading parts ------------------------------------------------------------------------------------------------ */
+
+static ladei_loader_piece *piece_at(const group_load *g, size_t place) {
+  return &g->load->pieces[g->load->order[place]];
+}
+
+static lade_status range_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t at,
+                             void *memory, uint64_t bytes) {
+  lade_piece *range = &g->ranges[transfer->piece_count++];
+  *range = (lade_piece){.device_memory = memory, .bytes = bytes};
+  transfer->bytes += bytes;
+  return ladei_loader_load_endpoint(g->load, p->tensor, at, &range->host);
+}
+
+/* Rows of a piece, as they follow each other in the file; in the buffer all rows of a rank follow each other. */
+static lade_status rows_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part, char *buffer) {
+  const ladei_loader_group_plan *plan = g->plan;
+  const ladei_loader_piece *p = piece_at(g, part->first);
+  const ladei_loader_cut *cut = &plan->cuts[g->load->order[part->first]];
+  uint64_t row = cut->size * cut->unit_bits / 8, rows = part->end - part->begin;
+  for (uint64_t i = 0; i < rows; i++) {
+    for (uint32_t rank = 0; rank < plan->size; rank++) {
+      uint64_t before, run = ladei_loader_cut_run(cut, rank, plan->size, &before);
+      if (run == 0) continue;
+      LADEI_TRY(range_add(g, transfer, p, (part->begin + i) * row + before, buffer + before * rows + i * run, run));
+    }
+  }
+  return LADE_OK;
+}
+
+static lade_status bundle_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part) {
+  if (part->count == 1) {
+    const ladei_loader_piece *p = piece_at(g, part->first);
+    return range_add(g, transfer, p, part->begin, p->memory + part->begin, part->end - part->begin);
+  }
+  for (size_t i = part->first; i < part->first + part->count; i++) {
+    const ladei_loader_piece *p = piece_at(g, i);
+    if (p->bytes > 0) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
+  }
+  return LADE_OK;
+}
+
+/* Begins to read a part, if this rank is its root. */
+static lade_status part_read(group_load *g, size_t number) {
+  const ladei_loader_part *part = &g->plan->parts[number];
+  const lade_load_target *target = &g->load->targets[0];
+  lade_transfer transfer;
+  if (part->root != g->plan->rank) return LADE_OK;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.after_stream = 1; /* the memory's former user, or the scatter out of the buffer (D3) */
+  transfer.stream = target->stream;
+  transfer.pieces = g->ranges;
+  if (part->scatters) {
+    g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
+    LADEI_TRY(rows_add(g, &transfer, part, g->sources[number]));
+  } else {
+    LADEI_TRY(bundle_add(g, &transfer, part));
+  }
+  g->tickets[number] = g->load->tickets.count;
+  return ladei_loader_ticket_list_submit(&g->load->tickets, target->pipeline, &transfer);
+}
+
+/* Begins to read this rank's part of a round, if there is one. */
+static lade_status round_read(group_load *g, size_t round) {
+  size_t first = round * g->plan->size, end = ladei_size_min(first + g->plan->size, g->plan->part_count);
+  lade_status status = LADE_OK;
+  for (size_t i = first; i < end && status == LADE_OK; i++) status = part_read(g, i);
+  return status;
+}
+
+/* --- handing on --------------------------------------------------------------------------------------------------- */
+
+/* Where a part lies, for messages. */
+static lade_status part_prefix(const group_load *g, size_t number, lade_status status) {
+  const ladei_loader_part *part = &g->plan->parts[number];
+  const ladei_loader_checkpoint_tensor *tensor = &g->load->file->tensors[piece_at(g, part->first)->tensor];
+  const ladei_loader_checkpoint_file *file = &g->load->file->files[tensor->file];
+  uint64_t at = file->data_offset + tensor->entry->begin;
+  const ladei_loader_cut *cut = &g->plan->cuts[g->load->order[part->first]];
+  at += part->scatters ? part->begin * (cut->size * cut->unit_bits / 8) : part->begin;
+  return ladei_error_prefix(status, "\"%.80s\" from byte %llu, read by rank %u: ", ladei_loader_path_text(file->path),
+                            (unsigned long long)at, (unsigned)part->root);
+}
+
+/* Waits for this rank's read of a round. */
+static lade_status round_await(const group_load *g, size_t first, size_t end) {
+  for (size_t i = first; i < end; i++) {
+    if (g->plan->parts[i].root != g->plan->rank) continue;
+    lade_status status = lade_ticket_wait(g->load->tickets.tickets[g->tickets[i]], LADE_WAIT_FOREVER);
+    if (status != LADE_OK) return part_prefix(g, i, status);
+  }
+  return LADE_OK;
+}
+
+static lade_status part_scatter(const group_load *g, size_t number) {
+  const ladei_loader_part *part = &g->plan->parts[number];
+  const ladei_loader_piece *p = piece_at(g, part->first);
+  const ladei_loader_cut *cut = &g->plan->cuts[g->load->order[part->first]];
+  for (uint32_t i = 0; i < g->plan->size; i++)
+    g->row_bytes[i] = (part->end - part->begin) * ladei_loader_cut_run(cut, i, g->plan->size, NULL);
+  void *to = p->bytes > 0 ? p->memory + part->begin * p->run_bytes : NULL;
+  return lade_group_scatter(g->group, g->sources[number], g->row_bytes, to, part->root, g->load->targets[0].stream);
+}
+
+static lade_status part_broadcast(const group_load *g, size_t number) {
+  const ladei_loader_part *part = &g->plan->parts[number];
+  char *first = piece_at(g, part->first)->memory + part->begin;
+  const char *end = piece_at(g, part->first + part->count - 1)->memory + part->end;
+  return lade_group_broadcast(g->group, first, (uint64_t)(end - first), part->root, g->load->targets[0].stream);
+}
+
+static lade_status part_hand_on(const group_load *g, size_t number) {
+  lade_status status = g->plan->parts[number].scatters ? part_scatter(g, number) : part_broadcast(g, number);
+  return status == LADE_OK ? status : part_prefix(g, number, status);
+}
+
+/* --- the steps ---------------------------------------------------------------------------------------------------- */
+
+static lade_status buffers_make(group_load *g) {
+  const ladei_loader_group_plan *plan = g->plan;
+  uint64_t ranges = plan->scatter_runs;
+  for (size_t i = 0; i < plan->part_count; i++) ranges = ladei_size_max(ranges, plan->parts[i].count);
+  g->ranges = calloc(ranges + 1, sizeof *g->ranges);
+  g->tickets = calloc(plan->part_count + 1, sizeof *g->tickets);
+  g->sources = calloc(plan->part_count + 1, sizeof *g->sources);
+  g->row_bytes = calloc(plan->size, sizeof *g->row_bytes);
+  if (g->ranges == NULL || g->tickets == NULL || g->sources == NULL || g->row_bytes == NULL)
+    return ladei_loader_load_memory_error();
+  const lade_load_target *target = &g->load->targets[0];
+  while (g->buffer_count < BUFFERS && g->buffer_count < plan->scatter_count) {
+    LADEI_TRY(lade_device_alloc(target->allocator, plan->scatter_bytes, target->stream, &g->buffers[g->buffer_count]));
+    g->buffer_count++;
+  }
+  return LADE_OK;
+}
+
+static void buffers_free(group_load *g) {
+  for (size_t i = 0; i < g->buffer_count; i++)
+    (void)lade_device_free(g->load->targets[0].allocator, g->buffers[i]); /* ours and whole */
+  free(g->ranges);
+  free(g->tickets);
+  free(g->sources);
+  free(g->row_bytes);
+  free(g->rest.ranges);
+}
+
+/* What this rank does by itself before it hears of the others. */
+static lade_status load_prepare(group_load *g, const lade_load_options *options) {
+  LADEI_TRY(ladei_loader_load_alloc(g->load, options));
+  LADEI_TRY(buffers_make(g));
+  for (size_t i = 0; i < g->load->piece_count; i++)
+    if (!g->load->pieces[i].carried) g->rest_bytes += g->load->pieces[i].bytes;
+  return LADE_OK;
+}
+
+static lade_status load_agree(const group_load *g, const lade_load_options *options, load_record *records,
+                              lade_status status) {
+  load_record own;
+  memset(&own, 0, sizeof own);
+  if (status == LADE_OK) {
+    const lade_safetensors *file = g->load->file;
+    own.files = file->file_count;
+    for (size_t i = 0; i < file->file_count; i++) own.bytes += file->files[i].stamp.bytes;
+    own.tensors = g->load->piece_count;
+    own.headers_checksum = ladei_loader_headers_checksum(file);
+    own.plan_checksum = ladei_loader_group_plan_checksum(g->load, options->alignment);
+  }
+  LADEI_TRY(fares_exchange(g, &own, records, status));
+  return records_agree(g, records);
+}
+
+static lade_status load_round(group_load *g, size_t round, size_t rounds, load_record *records) {
+  size_t first = round * g->plan->size, end = ladei_size_min(first + g->plan->size, g->plan->part_count);
+  lade_status status = round_read(g, round + AHEAD);
+  /* A share of what is for this rank alone goes behind it, so that storage is never idle and the others never wait for it. */
+  uint64_t share = g->rest_bytes / rounds * ladei_size_min(round + AHEAD, rounds);
+  if (status == LADE_OK) status = ladei_loader_load_submit(g->load, &g->rest, share);
+  if (status == LADE_OK) status = round_await(g, first, end);
+  status = fares_tell(g, records, status); /* D1, D2 */
+  if (status != LADE_OK) return lade_group_check(g->group) == LADE_OK ? status : part_prefix(g, first, status);
+  for (size_t i = first; i < end && status == LADE_OK; i++) status = part_hand_on(g, i);
+  return status;
+}
+
+/* Waits for all that this rank has coming, and for the others. */
+static lade_status load_finish(group_load *g, load_record *records) {
+  lade_tensor_load *load = g->load;
+  lade_runtime *runtime = load->targets[0].pipeline->runtime;
+  lade_status status = ladei_loader_load_submit(load, &g->rest, UINT64_MAX);
+  if (status == LADE_OK)
+    status = ladei_loader_ticket_list_wait(&load->tickets, 0, load->tickets.count, runtime, LADE_WAIT_FOREVER);
+  if (status == LADE_OK) status = lade_stream_synchronize(runtime, load->targets[0].stream);
+  if (status == LADE_OK) status = ladei_loader_load_recheck(load);
+  return fares_tell(g, records, status);
+}
+
+static lade_status load_run(group_load *g, const lade_load_options *options, load_record *records, lade_status status) {
+  if (status == LADE_OK) status = load_prepare(g, options);
+  LADEI_TRY(load_agree(g, options, records, status));
+  size_t rounds = (g->plan->part_count + g->plan->size - 1) / g->plan->size;
+  lade_status read = LADE_OK;
+  g->rest.priority = LADE_PRIORITY_BACKGROUND;
+  for (size_t i = 0; i < AHEAD && read == LADE_OK; i++) read = round_read(g, i);
+  if (read != LADE_OK) return fares_tell(g, records, read); /* in the place of the first round's, or of the last one */
+  for (size_t i = 0; i < rounds; i++) LADEI_TRY(load_round(g, i, rounds, records));
+  return load_finish(g, records);
+}
+
+/* The tickets are over, and forgotten: the load says so by itself from now on. */
+static lade_status load_settle(lade_tensor_load *load) {
+  load->transfers = load->tickets.count;
+  load->arrived_bytes = load->bytes;
+  for (size_t i = 0; i < load->piece_count; i++) load->pieces[i].ticket = LADEI_LOADER_NO_TICKET;
+  return ladei_loader_ticket_list_end(&load->tickets);
+}
+
+lade_status ladei_loader_group_load(lade_tensor_load *load, const lade_load_options *options, lade_status status) {
+  ladei_loader_group_plan none = {.rank = lade_group_rank(options->group), .size = lade_group_size(options->group)};
+  group_load g = {.load = load, .group = options->group, .plan = &none};
+  load_record *records = calloc(none.size, sizeof *records);
+  if (status == LADE_OK) status = ladei_loader_load_list(load, options);
+  if (status == LADE_OK) status = ladei_loader_group_plan_make(load, options, none.rank, none.size);
+  if (status == LADE_OK) g.plan = load->plan;
+  if (records == NULL) { /* nothing can be heard: the group ends */
+    (void)lade_group_abort(options->group, LADE_ERR_OUT_OF_HOST_MEMORY, "load: no memory for the records of all ranks");
+    return ladei_loader_load_memory_error();
+  }
+  status = load_run(&g, options, records, status);
+  if (status == LADE_OK) status = load_settle(load);
+  lade_error first;
+  ladei_error_save(&first);
+  if (status != LADE_OK && load != NULL) (void)ladei_loader_ticket_list_end(&load->tickets); /* D4 */
+  if (load != NULL) buffers_free(&g);
+  ladei_error_restore(&first);
+  free(records);
+  return status;
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan of a load by a group.
+ *
+ *   tensor, by its rule            read by                      reaches the others by
+ *   REPLICATE                      the root of each part        broadcast, out of and into its place
+ *   SLICE, long runs               each rank: its own runs      nothing: all read what they need
+ *   SLICE, short runs              the root: some rows of all   scatter, out of a buffer, sorted by rank
+ *   RANK, BALANCE                  the rank that has it         nothing
+ *
+ *   row of a sliced tensor:  | rank 0 | rank 1 | rank 2 |  next row ...          a run is a rank's share of a row
+ *
+ * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
+ * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is the same on all
+ *     ranks but for what `rank` picks out of it. The ranks compare checksums before they act on it.
+ * P3  Parts are in the order of the files. Parts [i * size, (i + 1) * size) are a round: each has another root. Who has read least so
+ *     far reads the longest.
+ * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: nothing lies between its pieces but the
+ *     same padding.
+ * Locks: none.
+ */
+#include "loaders/group_plan.h"
+
+#include <assert.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "loaders/text.h"
+
+/*
+ * Note [Short runs]
+ * A rank's share of a row is read by that rank if it is that long: a read of its own costs storage little then, and the bytes go
+ * nowhere else. Shorter ones (8192 columns of two bytes over eight ranks are runs of two kilobytes) are read by rows, in
+ * one piece, and sorted on their way to the device.
+ */
+enum { LONG_RUN_BYTES = 64 * 1024 };
+/* Ranges of one scattered part: each is a copy of its own within a batch. */
+enum { PART_RUNS = 8192 };
+
+#define DEFAULT_PART_BYTES (16 * LADEI_MIB)
+#define MIN_PART_BYTES     UINT64_C(4096)
+#define MAX_PART_BYTES     (1024 * LADEI_MIB)
+
+/* --- cuts --------------------------------------------------------------------------------------------------------- */
+
+void ladei_loader_cut_range(const ladei_loader_cut *cut, uint32_t rank, uint32_t size, uint64_t *out_begin,
+                            uint64_t *out_end) {
+  uint64_t step = cut->size / size + (cut->size % size != 0);
+  /* Of sizes near 2^64 no product is formed that could overflow: no rank times step beyond the size. */
+  *out_begin = step == 0 || rank >= cut->size / step + 1 ? cut->size : ladei_size_min(rank * step, cut->size);
+  *out_end = cut->size - *out_begin < step ? cut->size : *out_begin + step;
+}
+
+uint64_t ladei_loader_cut_run(const ladei_loader_cut *cut, uint32_t rank, uint32_t size, uint64_t *out_before) {
+  uint64_t begin, end;
+  ladei_loader_cut_range(cut, rank, size, &begin, &end);
+  if (out_before != NULL) *out_before = begin * cut->unit_bits / 8;
+  return (end - begin) * cut->unit_bits / 8;
+}
+
+static lade_status rule_error(const ladei_loader_entry *entry, const char *what) {
+  char name[LADEI_LOADER_NAME_TEXT_BYTES];
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: the rule for tensor \"%s\" %s", ladei_loader_load_call,
+                     ladei_loader_name_text(entry->name, name), what);
+}
+
+/* The slices must begin and end at bytes, and divide the dimension unless they need not. */
+static lade_status slices_check(const ladei_loader_entry *entry, const ladei_loader_cut *cut, uint32_t size) {
+  char what[160];
+  uint64_t step = cut->size / size + (cut->size % size != 0);
+  if (!cut->uneven && cut->size % size != 0) {
+    (void)snprintf(what, sizeof what,
+                   "slices dimension %u, whose size is %llu; expected a multiple of %u, the ranks, or uneven",
+                   (unsigned)cut->dim, (unsigned long long)cut->size, (unsigned)size);
+    return rule_error(entry, what);
+  }
+  /* All slices but the last begin at multiples of the step. */
+  if (size > 1 && cut->unit_bits % 8 != 0 && step * (cut->unit_bits % 8) % 8 != 0) {
+    (void)snprintf(what, sizeof what, "slices dimension %u within a byte: %llu times %llu bits", (unsigned)cut->dim,
+                   (unsigned long long)step, (unsigned long long)cut->unit_bits);
+    return rule_error(entry, what);
+  }
+  if (cut->outer > 1 && cut->size * (cut->unit_bits % 8) % 8 != 0)
+    return rule_error(entry, "slices rows that end within a byte");
+  return LADE_OK;
+}
+
+static lade_status cut_slice(const ladei_loader_entry *entry, const lade_load_rule *rule, uint32_t size,
+                             ladei_loader_cut *cut) {
+  char what[128];
+  int64_t dim = rule->dim < 0 ? (int64_t)entry->rank + rule->dim : rule->dim;
+  if (dim < 0 || dim >= (int64_t)entry->rank) {
+    (void)snprintf(what, sizeof what, "slices dimension %d; it has %llu", (int)rule->dim,
+                   (unsigned long long)entry->rank);
+    return rule_error(entry, what);
+  }
+  cut->dim = (uint32_t)dim;
+  cut->uneven = rule->uneven;
+  cut->outer = 1;
+  cut->size = entry->shape[dim];
+  cut->unit_bits = lade_dtype_bits(entry->dtype);
+  if (entry->begin == entry->end) return LADE_OK; /* some dimension is 0; others may be as large as they like */
+  for (int64_t i = 0; i < dim; i++) cut->outer *= entry->shape[i];
+  for (uint64_t i = (uint64_t)dim + 1; i < entry->rank; i++) cut->unit_bits *= entry->shape[i];
+  return slices_check(entry, cut, size);
+}
+
+static lade_status cut_make(const ladei_loader_entry *entry, const lade_load_rule *rule, uint32_t size,
+                            ladei_loader_cut *cut) {
+  char what[96];
+  *cut = (ladei_loader_cut){.spread = rule->spread};
+  if (rule->uneven > 1) return rule_error(entry, "has an `uneven` that is neither 0 nor 1");
+  switch (rule->spread) {
+  case LADE_SPREAD_REPLICATE:
+  case LADE_SPREAD_BALANCE: return LADE_OK;
+  case LADE_SPREAD_SLICE: return cut_slice(entry, rule, size, cut);
+  case LADE_SPREAD_RANK:
+    cut->owner = rule->rank;
+    if (rule->rank < size) return LADE_OK;
+    (void)snprintf(what, sizeof what, "names rank %u; expected below %u", (unsigned)rule->rank, (unsigned)size);
+    return rule_error(entry, what);
+  default:
+    (void)snprintf(what, sizeof what, "has spread %d; expected a lade_load_spread", (int)rule->spread);
+    return rule_error(entry, what);
+  }
+}
+
+static lade_status rule_find(const lade_load_options *options, const lade_tensor_load *load, size_t tensor,
+                             lade_load_rule *out) {
+  const char *name = load->file->tensors[tensor].entry->name;
+  memset(out, 0, sizeof *out);
+  if (options->rule_of != NULL) {
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    LADEI_TRY(lade_safetensors_tensor(load->file, tensor, &info));
+    lade_status status = options->rule_of(options->rule_user, &info, out);
+    if (status == LADE_OK) return LADE_OK;
+    char text[LADEI_LOADER_NAME_TEXT_BYTES];
+    return ladei_error(LADE_ERR_CALLBACK, status, "%s: options.rule_of returned %s for tensor \"%s\"",
+                       ladei_loader_load_call, lade_status_name(status), ladei_loader_name_text(name, text));
+  }
+  for (uint64_t i = 0; i < options->rule_count; i++) {
+    const lade_load_rule *rule = &options->rules[i];
+    if (rule->pattern != NULL && fnmatch(rule->pattern, name, 0) != 0) continue;
+    *out = *rule;
+    return LADE_OK;
+  }
+  return LADE_OK;
+}
+
+/* Neighbours stay together: rank r gets what lies between r and r + 1 n-ths of all bytes that are balanced. */
+static void owners_balance(const lade_tensor_load *load, ladei_loader_group_plan *plan) {
+  uint64_t total = 0, before = 0;
+  for (size_t i = 0; i < load->piece_count; i++)
+    if (plan->cuts[i].spread == LADE_SPREAD_BALANCE) total += load->pieces[i].bytes;
+  uint64_t share = total / plan->size + 1;
+  for (size_t i = 0; i < load->piece_count; i++) {
+    ladei_loader_cut *cut = &plan->cuts[load->order[i]];
+    if (cut->spread != LADE_SPREAD_BALANCE) continue;
+    uint64_t bytes = load->pieces[load->order[i]].bytes;
+    cut->owner = (uint32_t)ladei_size_min((before + bytes / 2) / share, plan->size - 1);
+    before += bytes;
+  }
+}
+
+static lade_status cuts_make(lade_tensor_load *load, const lade_load_options *options, ladei_loader_group_plan *plan) {
+  for (size_t i = 0; i < load->piece_count; i++) {
+    lade_load_rule rule;
+    const ladei_loader_entry *entry = load->file->tensors[load->pieces[i].tensor].entry;
+    LADEI_TRY(rule_find(options, load, load->pieces[i].tensor, &rule));
+    LADEI_TRY(cut_make(entry, &rule, plan->size, &plan->cuts[i]));
+  }
+  owners_balance(load, plan);
+  return LADE_OK;
+}
+
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
+
+/* Whether every rank reads its own runs of a sliced piece: all ranks must say the same, so it is the first rank's run that counts. */
+static bool runs_are_long(const ladei_loader_cut *cut, uint32_t size) {
+  return cut->outer == 1 || ladei_loader_cut_run(cut, 0, size, NULL) >= LONG_RUN_BYTES;
+}
+
+/* What a piece is on this rank, and what each rank reads of it outside of parts. */
+static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, ladei_loader_piece *p) {
+  uint64_t whole = p->bytes;
+  if (whole == 0) return;
+  switch (cut->spread) {
+  case LADE_SPREAD_REPLICATE: p->carried = true; break;
+  case LADE_SPREAD_SLICE: {
+    uint64_t row = cut->size * cut->unit_bits / 8;
+    p->run_bytes = ladei_loader_cut_run(cut, plan->rank, plan->size, &p->begin);
+    p->runs = cut->outer;
+    p->run_stride = row;
+    if (cut->outer == 1) { /* also of rows that end within a byte: what the last slice has is the rest */
+      uint64_t begin, end;
+      ladei_loader_cut_range(cut, plan->rank, plan->size, &begin, &end);
+      p->run_bytes = end == cut->size && begin < end ? whole - p->begin : p->run_bytes;
+    }
+    p->bytes = p->runs * p->run_bytes;
+    p->carried = !runs_are_long(cut, plan->size);
+    for (uint32_t i = 0; i < plan->size && !p->carried; i++)
+      plan->read_bytes[i] += cut->outer * ladei_loader_cut_run(cut, i, plan->size, NULL);
+    break;
+  }
+  default:
+    if (cut->owner != plan->rank) p->bytes = p->run_bytes = 0;
+    plan->read_bytes[cut->owner] += whole;
+  }
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_part *part) {
+  if (plan->part_count == plan->part_capacity) {
+    size_t capacity = plan->part_capacity == 0 ? 64 : 2 * plan->part_capacity;
+    ladei_loader_part *parts = realloc(plan->parts, capacity * sizeof *parts);
+    if (parts == NULL) return ladei_loader_load_memory_error();
+    plan->parts = parts;
+    plan->part_capacity = capacity;
+  }
+  plan->parts[plan->part_count++] = *part;
+  return LADE_OK;
+}
+
+/* A sliced piece with short runs: some rows in each part. */
+static lade_status parts_of_rows(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, size_t place) {
+  uint64_t row = cut->size * cut->unit_bits / 8, rows = plan->part_bytes / row;
+  rows = ladei_size_max(ladei_size_min(rows, PART_RUNS / plan->size), 1);
+  for (uint64_t begin = 0; begin < cut->outer; begin += rows) {
+    uint64_t end = ladei_size_min(begin + rows, cut->outer);
+    const ladei_loader_part part = {
+        .first = place, .count = 1, .scatters = true, .begin = begin, .end = end, .bytes = (end - begin) * row};
+    LADEI_TRY(part_add(plan, &part));
+  }
+  return LADE_OK;
+}
+
+/* A replicated piece that is longer than a part. */
+static lade_status parts_of_bytes(ladei_loader_group_plan *plan, uint64_t bytes, size_t place) {
+  for (uint64_t begin = 0; begin < bytes; begin += plan->part_bytes) {
+    uint64_t end = ladei_size_min(begin + plan->part_bytes, bytes);
+    const ladei_loader_part part = {.first = place, .count = 1, .begin = begin, .end = end, .bytes = end - begin};
+    LADEI_TRY(part_add(plan, &part));
+  }
+  return LADE_OK;
+}
+
+/* The bundle that is being put together goes, and is empty then. */
+static lade_status bundle_end(ladei_loader_group_plan *plan, ladei_loader_part *bundle) {
+  lade_status status = bundle->count > 0 ? part_add(plan, bundle) : LADE_OK;
+  *bundle = (ladei_loader_part){.count = 0};
+  return status;
+}
+
+static lade_status parts_make(lade_tensor_load *load, ladei_loader_group_plan *plan, bool bundles) {
+  ladei_loader_part bundle = {.count = 0};
+  for (size_t place = 0; place < load->piece_count; place++) {
+    const ladei_loader_cut *cut = &plan->cuts[load->order[place]];
+    const ladei_loader_piece *p = &load->pieces[load->order[place]];
+    const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
+    uint64_t whole = entry->end - entry->begin;
+    bool fits = cut->spread == LADE_SPREAD_REPLICATE && whole <= plan->part_bytes;
+    if (whole == 0) continue; /* it is nowhere in memory */
+    if (!fits || !bundles || bundle.bytes + whole > plan->part_bytes) LADEI_TRY(bundle_end(plan, &bundle)); /* P4 */
+    if (fits) {
+      if (bundle.count == 0) bundle.first = place;
+      bundle.count = place + 1 - bundle.first;
+      bundle.bytes += whole;
+      bundle.end = whole;
+    } else if (cut->spread == LADE_SPREAD_REPLICATE) {
+      LADEI_TRY(parts_of_bytes(plan, whole, place));
+    } else if (p->carried) {
+      LADEI_TRY(parts_of_rows(plan, cut, place));
+    }
+  }
+  return bundle_end(plan, &bundle);
+}
+
+/* P3: of the parts of a round the longest goes to the rank that has read least; ties to the first. */
+static void round_assign(ladei_loader_group_plan *plan, ladei_loader_part *parts, size_t count, bool *taken) {
+  memset(taken, 0, plan->size * sizeof *taken);
+  for (size_t turn = 0; turn < count; turn++) {
+    size_t longest = SIZE_MAX;
+    uint32_t least = UINT32_MAX;
+    for (size_t i = 0; i < count; i++)
+      if (parts[i].root == UINT32_MAX && (longest == SIZE_MAX || parts[i].bytes > parts[longest].bytes)) longest = i;
+    for (uint32_t r = 0; r < plan->size; r++)
+      if (!taken[r] && (least == UINT32_MAX || plan->read_bytes[r] < plan->read_bytes[least])) least = r;
+    parts[longest].root = least;
+    taken[least] = true;
+    plan->read_bytes[least] += parts[longest].bytes;
+  }
+}
+
+static lade_status roots_assign(ladei_loader_group_plan *plan) {
+  bool *taken = calloc(plan->size, sizeof *taken);
+  if (taken == NULL) return ladei_loader_load_memory_error();
+  for (size_t i = 0; i < plan->part_count; i++) plan->parts[i].root = UINT32_MAX;
+  for (size_t i = 0; i < plan->part_count; i += plan->size)
+    round_assign(plan, plan->parts + i, ladei_size_min(plan->part_count - i, plan->size), taken);
+  free(taken);
+  for (size_t i = 0; i < plan->part_count; i++) {
+    const ladei_loader_part *part = &plan->parts[i];
+    if (!part->scatters || part->root != plan->rank) continue;
+    plan->scatter_count++;
+    plan->scatter_bytes = ladei_size_max(plan->scatter_bytes, part->bytes);
+    plan->scatter_runs = ladei_size_max(plan->scatter_runs, (part->end - part->begin) * plan->size);
+  }
+  return LADE_OK;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+/* Of small loads each rank has a few parts to read, so that reading and handing on overlap. */
+static lade_status part_bytes_set(ladei_loader_group_plan *plan, const lade_load_options *options, uint64_t total) {
+  if (options->part_bytes == 0) {
+    uint64_t bytes = DEFAULT_PART_BYTES;
+    while (bytes > LADEI_MIB && bytes * plan->size * 8 > total) bytes /= 2;
+    plan->part_bytes = bytes;
+    return LADE_OK;
+  }
+  plan->part_bytes = options->part_bytes;
+  if (options->part_bytes >= MIN_PART_BYTES && options->part_bytes <= MAX_PART_BYTES) return LADE_OK;
+  return ladei_error_argument(ladei_loader_load_call, "options.part_bytes", "from 4096 to 1073741824", "%llu",
+                              (unsigned long long)options->part_bytes);
+}
+
+lade_status ladei_loader_group_plan_make(lade_tensor_load *load, const lade_load_options *options, uint32_t rank,
+                                         uint32_t size) {
+  ladei_loader_group_plan *plan = calloc(1, sizeof *plan);
+  if (plan == NULL) return ladei_loader_load_memory_error();
+  load->plan = plan;
+  plan->rank = rank;
+  plan->size = size;
+  plan->cuts = calloc(load->piece_count + 1, sizeof *plan->cuts);
+  plan->read_bytes = calloc(size, sizeof *plan->read_bytes);
+  if (plan->cuts == NULL || plan->read_bytes == NULL) return ladei_loader_load_memory_error();
+  LADEI_TRY(part_bytes_set(plan, options, load->bytes));
+  LADEI_TRY(cuts_make(load, options, plan));
+  load->bytes = 0;
+  for (size_t i = 0; i < load->piece_count; i++) {
+    piece_set(plan, &plan->cuts[i], &load->pieces[i]);
+    load->bytes += load->pieces[i].bytes;
+  }
+  LADEI_TRY(parts_make(load, plan, !load->per_tensor));
+  return roots_assign(plan);
+}
+
+void ladei_loader_group_plan_free(ladei_loader_group_plan *plan) {
+  if (plan == NULL) return;
+  free(plan->cuts);
+  free(plan->parts);
+  free(plan->read_bytes);
+  free(plan);
+}
+
+/* --- what ranks must agree about ---------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t sum, const void *bytes, size_t count) { return XXH3_64bits_withSeed(bytes, count, sum); }
+static uint64_t mix_number(uint64_t sum, uint64_t number) { return mix(sum, &number, sizeof number); }
+
+uint64_t ladei_loader_group_plan_checksum(const lade_tensor_load *load, uint64_t alignment) {
+  const ladei_loader_group_plan *plan = load->plan;
+  uint64_t sum = mix_number(mix_number(mix_number(plan->size, plan->part_bytes), alignment), load->per_tensor);
+  for (size_t i = 0; i < load->piece_count; i++) {
+    const ladei_loader_cut *cut = &plan->cuts[load->order[i]];
+    sum = mix_number(sum, load->pieces[load->order[i]].tensor);
+    sum = mix_number(sum, (uint64_t)(uint32_t)cut->spread << 32 | cut->dim);
+    sum = mix_number(sum, (uint64_t)cut->owner << 32 | cut->uneven);
+  }
+  for (size_t i = 0; i < plan->part_count; i++) {
+    const ladei_loader_part *part = &plan->parts[i];
+    sum = mix_number(mix_number(mix_number(sum, part->first), part->begin), part->bytes);
+    sum = mix_number(sum, (uint64_t)part->root << 1 | part->scatters);
+  }
+  return sum;
+}
+
+uint64_t ladei_loader_headers_checksum(const lade_safetensors *file) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < file->file_count; i++) {
+    const ladei_loader_header *header = &file->files[i].header;
+    sum = mix_number(mix_number(sum, file->files[i].stamp.bytes), file->files[i].data_offset);
+    for (size_t e = 0; e < header->entry_count; e++) {
+      const ladei_loader_entry *entry = &header->entries[e];
+      sum = mix(sum, entry->name, strlen(entry->name) + 1);
+      sum = mix(sum, entry->shape, entry->rank * sizeof *entry->shape);
+      sum = mix_number(mix_number(mix_number(sum, (uint64_t)entry->dtype), entry->begin), entry->end);
+    }
+    for (size_t m = 0; m < header->metadata_count; m++) {
+      sum = mix(sum, header->metadata[m].key, strlen(header->metadata[m].key) + 1);
+      sum = mix(sum, header->metadata[m].value, strlen(header->metadata[m].value) + 1);
+    }
+  }
+  return mix_number(sum, file->tensor_count);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mode fast: the hooks on copies and fills, which tell the pools what streams use which blocks.
+ *
+ *   the driver's own call --succeeds--> for each address in lade's memory: the stream is recorded for its block
+ *                                       in a capture, or for a node of a graph: the block is noted as a graph's
+ *
+ * W1  A use is noted behind the call and before the program can free the block, since its call has not returned.
+ * W2  A block whose use cannot be recorded is noted as a graph's: its free waits for all streams then.
+ * Locks: none.
+ */
+#include "preload/counters.h"
+#include "preload/driver.h"
+#include "preload/pools.h"
+
+static void use_note(const void *address, CUstream stream, bool in_graph) {
+  lade_pinned_info info;
+  if (!ladei_preload_may_own(address)) return;
+  preload_device *device = ladei_preload_device_of(address, &info);
+  if (device == NULL) return;
+  ladei_preload_begin();
+  if (in_graph || device->lade->lade_pinned_record_event(device->pool, info.base, stream) != LADE_OK)
+    ladei_preload_blocks_note_graph(info.base); /* W2 */
+  ladei_preload_end();
+  ladei_preload_device_leave(device);
+  ladei_preload_count(PRELOAD_COPIES_WATCHED, 1);
+}
+
+static void use(const void *address, CUstream stream) {
+  if (ladei_preload_may_own(address)) use_note(address, stream, ladei_preload_captures(stream));
+}
+
+static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)address; }
+static CUstream legacy(CUstream stream) { return stream; }
+static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_PER_THREAD : stream; }
+
+/* ---- Where a copy begins ----------------------------------------------------------------------------------------- */
+
+/* A side of a copy in up to three dimensions: its first byte in host or unified memory; NULL: in neither. */
+static const void *side(CUmemorytype type, const void *host, CUdeviceptr unified, size_t pitch, size_t height, size_t x,
+                        size_t y, size_t z) {
+  const void *base = type == CU_MEMORYTYPE_HOST ? host : type == CU_MEMORYTYPE_UNIFIED ? at(unified) : NULL;
+  return base == NULL ? NULL : (const char *)base + (z * height + y) * pitch + x;
+}
+
+static void use_2d(const CUDA_MEMCPY2D *copy, CUstream stream) {
+  use(side(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch, 0, copy->srcXInBytes, copy->srcY, 0),
+      stream);
+  use(side(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch, 0, copy->dstXInBytes, copy->dstY, 0),
+      stream);
+}
+
+#define SOURCE_3D(copy)                                                                                                \
+  side((copy)->srcMemoryType, (copy)->srcHost, (copy)->srcDevice, (copy)->srcPitch, (copy)->srcHeight,                 \
+       (copy)->srcXInBytes, (copy)->srcY, (copy)->srcZ)
+#define DESTINATION_3D(copy)                                                                                           \
+  side((copy)->dstMemoryType, (copy)->dstHost, (copy)->dstDevice, (copy)->dstPitch, (copy)->dstHeight,                 \
+       (copy)->dstXInBytes, (copy)->dstY, (copy)->dstZ)
+
+static void use_3d(const CUDA_MEMCPY3D *copy, CUstream stream) {
+  use(SOURCE_3D(copy), stream);
+  use(DESTINATION_3D(copy), stream);
+}
+
+static void use_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) {
+  use(SOURCE_3D(copy), stream);
+  use(DESTINATION_3D(copy), stream);
+}
+
+static void use_pair(CUdeviceptr first, CUdeviceptr second, CUstream stream) {
+  use(at(first), stream);
+  use(at(second), stream);
+}
+
+static void use_batch(const CUdeviceptr *destinations, const CUdeviceptr *sources, size_t count, CUstream stream) {
+  for (size_t i = 0; i < count; i++) use_pair(destinations[i], sources[i], stream);
+}
+
+static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream stream) {
+  for (size_t i = 0; i < count; i++) {
+    if (copies[i].source.type == PRELOAD_OPERAND_POINTER) use(at(copies[i].source.at.pointer.address), stream);
+    if (copies[i].destination.type == PRELOAD_OPERAND_POINTER)
+      use(at(copies[i].destination.at.pointer.address), stream);
+  }
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+#define WATCH_HOOK(field, parameters, arguments, uses, stream_of)                                                      \
+  CUresult hook_##field parameters {                                                                                   \
+    CUresult code = DRIVER_CALL(field) arguments;                                                                      \
+    if (code == CUDA_SUCCESS && !ladei_preload_passes()) {                                                             \
+      CUstream user = stream_of(stream);                                                                               \
+      uses;                                                                                                            \
+    }                                                                                                                  \
+    return code;                                                                                                       \
+  }
+#define WATCH_BOTH(field, parameters, arguments, uses)                                                                 \
+  WATCH_HOOK(field, parameters, arguments, uses, legacy)                                                               \
+  WATCH_HOOK(field##_ptsz, parameters, arguments, uses, per_thread)
+
+WATCH_BOTH(memcpy_async, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, stream),
+           use_pair(dst, src, user))
+WATCH_BOTH(memcpy_peer_async,
+           (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes,
+            CUstream stream),
+           (dst, dst_context, src, src_context, bytes, stream), use_pair(dst, src, user))
+WATCH_BOTH(memcpy_h2d_async, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream),
+           (dst, src, bytes, stream), use(src, user))
+WATCH_BOTH(memcpy_d2h_async, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, stream),
+           use(dst, user))
+WATCH_BOTH(memcpy_d2d_async, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream),
+           (dst, src, bytes, stream), use_pair(dst, src, user))
+WATCH_BOTH(memcpy_h2a_async, (CUarray dst, size_t offset, const void *src, size_t bytes, CUstream stream),
+           (dst, offset, src, bytes, stream), use(src, user))
+WATCH_BOTH(memcpy_a2h_async, (void *dst, CUarray src, size_t offset, size_t bytes, CUstream stream),
+           (dst, src, offset, bytes, stream), use(dst, user))
+WATCH_BOTH(memcpy_2d_async, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream), use_2d(copy, user))
+WATCH_BOTH(memcpy_3d_async, (const CUDA_MEMCPY3D *copy, CUstream stream), (copy, stream), use_3d(copy, user))
+WATCH_BOTH(memcpy_3d_peer_async, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), (copy, stream),
+           use_3d_peer(copy, user))
+WATCH_BOTH(memcpy_batch_async,
+           (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attributes, size_t *starts,
+            size_t attribute_count, size_t *out_failed, CUstream stream),
+           (dsts, srcs, sizes, count, attributes, starts, attribute_count, out_failed, stream),
+           use_batch(dsts, srcs, count, user))
+WATCH_BOTH(memcpy_batch_async_2,
+           (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attributes, size_t *starts,
+            size_t attribute_count, CUstream stream),
+           (dsts, srcs, sizes, count, attributes, starts, attribute_count, stream), use_batch(dsts, srcs, count, user))
+WATCH_BOTH(memcpy_3d_batch_async,
+           (size_t count, preload_copy_3d *copies, size_t *out_failed, unsigned long long flags, CUstream stream),
+           (count, copies, out_failed, flags, stream), use_batch_3d(copies, count, user))
+WATCH_BOTH(memcpy_3d_batch_async_2, (size_t count, preload_copy_3d *copies, unsigned long long flags, CUstream stream),
+           (count, copies, flags, stream), use_batch_3d(copies, count, user))
+WATCH_BOTH(memset_d8_async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream),
+           (dst, value, count, stream), use(at(dst), user))
+WATCH_BOTH(memset_d16_async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream),
+           (dst, value, count, stream), use(at(dst), user))
+WATCH_BOTH(memset_d32_async, (CUdeviceptr dst, unsigned value, size_t count, CUstream stream),
+           (dst, value, count, stream), use(at(dst), user))
+
+WATCH_BOTH(memset_2d_d8_async,
+           (CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream),
+           (dst, pitch, value, width, height, stream), use(at(dst), user))
+WATCH_BOTH(memset_2d_d16_async,
+           (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream),
+           (dst, pitch, value, width, height, stream), use(at(dst), user))
+WATCH_BOTH(memset_2d_d32_async,
+           (CUdeviceptr dst, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
+           (dst, pitch, value, width, height, stream), use(at(dst), user))
+
+/* ---- Nodes of graphs --------------------------------------------------------------------------------------------- */
+
+static CUresult node(CUresult code, const CUDA_MEMCPY3D *copy) {
+  if (code != CUDA_SUCCESS || ladei_preload_passes()) return code;
+  use_note(SOURCE_3D(copy), NULL, true);
+  use_note(DESTINATION_3D(copy), NULL, true);
+  return code;
+}
+
+static CUresult node_of(CUresult code, const preload_node_params *params) {
+  return params != NULL && params->type == CU_GRAPH_NODE_TYPE_MEMCPY ? node(code, &params->copy) : code;
+}
+
+CUresult hook_graph_add_memcpy_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                                    const CUDA_MEMCPY3D *copy, CUcontext context) {
+  return node(DRIVER_CALL(graph_add_memcpy_node)(out, graph, after, count, copy, context), copy);
+}
+
+CUresult hook_graph_memcpy_node_set(CUgraphNode of, const CUDA_MEMCPY3D *copy) {
+  return node(DRIVER_CALL(graph_memcpy_node_set)(of, copy), copy);
+}
+
+CUresult hook_graph_exec_memcpy_node_set(CUgraphExec exec, CUgraphNode of, const CUDA_MEMCPY3D *copy,
+                                         CUcontext context) {
+  return node(DRIVER_CALL(graph_exec_memcpy_node_set)(exec, of, copy, context), copy);
+}
+
+CUresult hook_graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                             preload_node_params *params) {
+  return node_of(DRIVER_CALL(graph_add_node)(out, graph, after, count, params), params);
+}
+
+CUresult hook_graph_add_node_2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges,
+                               size_t count, preload_node_params *params) {
+  return node_of(DRIVER_CALL(graph_add_node_2)(out, graph, after, edges, count, params), params);
+}
+
+CUresult hook_graph_node_set(CUgraphNode of, preload_node_params *params) {
+  return node_of(DRIVER_CALL(graph_node_set)(of, params), params);
+}
+
+CUresult hook_graph_exec_node_set(CUgraphExec exec, CUgraphNode of, preload_node_params *params) {
+  return node_of(DRIVER_CALL(graph_exec_node_set)(exec, of, params), params);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's own functions behind the hooks, and the look-ups that hand out hooks in their place.
+ *
+ *   program --dlsym("cuGetProcAddress_v2")--> hook_get_proc_address_2 --> ... ("cuMemHostAlloc") --> hook_mem_host_alloc
+ *   lade, this library                    --> the driver's own functions
+ *
+ * D1  A hook is handed out only where the driver has the function, and in a prototype that the hook has: the driver gives the
+ *     same function for the version that was asked for and for the one that the hook was written for.
+ * D2  Between ladei_preload_begin() and ladei_preload_end() the calling thread is inside this library or lade: look-ups are the
+ *     driver's own, and every hook passes its call on.
+ * D3  What is behind a hook lies in one driver library, the first that was seen. Functions of another one are handed out as
+ *     they are.
+ * Locks: none; a function, once found, stays.
+ */
+#ifndef LADE_PRELOAD_DRIVER_H
+#define LADE_PRELOAD_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "preload/calls.h"
+
+/* The driver's function of a row. DRIVER_CALL never gives NULL: where there is no driver, or no such function in it, what
+ * it gives returns CUDA_ERROR_NOT_FOUND. */
+#define DRIVER_CALL(field) ((preload_call_##field *)ladei_preload_real(PRELOAD_ROW_##field))
+#define DRIVER_HAS(field)  (ladei_preload_real_find(PRELOAD_ROW_##field) != NULL)
+void *ladei_preload_real(preload_row row);
+void *ladei_preload_real_find(preload_row row);
+
+/* The hook for what a look-up by cuGetProcAddress found, or `found`. */
+void *ladei_preload_hook_for(const char *symbol, int version, cuuint64_t flags, void *found);
+/* The hook for what a look-up by the exported name found in a library, or `found`. */
+void *ladei_preload_hook_named(const char *exported, void *found);
+/* Whether a name is one of the driver's that hooks have; cheap for names that begin with anything but "cu". */
+bool ladei_preload_name_known(const char *exported);
+/* Whether an address lies in this library. */
+bool ladei_preload_owns(const void *address);
+
+extern _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-exec")));
+static inline bool ladei_preload_inside(void) { return ladei_preload_depth != 0; }
+static inline void ladei_preload_begin(void) { ladei_preload_depth++; }
+static inline void ladei_preload_end(void) { ladei_preload_depth--; }
+
+#endif /* LADE_PRELOAD_DRIVER_H */

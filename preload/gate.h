@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A gate: many may be inside at once, and whoever closes it waits until they have left.
+ *
+ *   if (ladei_preload_gate_enter(&gate)) { ... ladei_preload_gate_leave(&gate); }       never waits
+ *   ladei_preload_gate_close(&gate); ... alone ... ladei_preload_gate_open(&gate);     waits for those inside
+ *
+ * N1  After close has returned and until the matching open, enter fails, in every thread. Several may have it closed at once;
+ *     it is open when all have opened it.
+ * N2  Who is inside may make calls of the driver; who closes it holds no lock, and is not inside.
+ */
+#ifndef LADE_PRELOAD_GATE_H
+#define LADE_PRELOAD_GATE_H
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef struct preload_gate {
+  atomic_uint inside;
+  atomic_uint closed;
+} preload_gate;
+
+static inline void ladei_preload_gate_leave(preload_gate *gate) { atomic_fetch_sub(&gate->inside, 1); }
+
+/* Sequentially consistent, as is close: of two that meet, one sees the other. */
+static inline bool ladei_preload_gate_enter(preload_gate *gate) {
+  atomic_fetch_add(&gate->inside, 1);
+  if (atomic_load(&gate->closed) == 0) return true;
+  ladei_preload_gate_leave(gate);
+  return false;
+}
+
+static inline void ladei_preload_gate_enter_waiting(preload_gate *gate) {
+  while (!ladei_preload_gate_enter(gate)) sched_yield();
+}
+
+static inline void ladei_preload_gate_close(preload_gate *gate) {
+  atomic_fetch_add(&gate->closed, 1);
+  while (atomic_load(&gate->inside) != 0) sched_yield();
+}
+
+static inline void ladei_preload_gate_open(preload_gate *gate) { atomic_fetch_sub(&gate->closed, 1); }
+
+#endif /* LADE_PRELOAD_GATE_H */

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * liblade.so.0, opened when the process first asks for memory that lade can serve. So a process that never does loads this
+ * small library alone, and nothing that lade is linked with.
+ */
+#ifndef LADE_PRELOAD_LADE_H
+#define LADE_PRELOAD_LADE_H
+
+#include <stdbool.h>
+
+#include "lade/pinned.h"
+#include "lade/status.h"
+
+#define PRELOAD_LADE_FUNCTIONS(X)                                                                                      \
+  X(lade_last_error)                                                                                                   \
+  X(lade_pinned_alloc)                                                                                                 \
+  X(lade_pinned_empty_cache)                                                                                           \
+  X(lade_pinned_find)                                                                                                  \
+  X(lade_pinned_free)                                                                                                  \
+  X(lade_pinned_pool_create)                                                                                           \
+  X(lade_pinned_pool_destroy)                                                                                          \
+  X(lade_pinned_process_events)                                                                                        \
+  X(lade_pinned_record_event)                                                                                          \
+  X(lade_pinned_stats_get)                                                                                             \
+  X(lade_pinned_stream_retire)                                                                                         \
+  X(lade_runtime_close)                                                                                                \
+  X(lade_runtime_open)
+
+typedef struct preload_lade {
+#define PRELOAD_LADE_FIELD(name) __typeof__(name) *name;
+  PRELOAD_LADE_FUNCTIONS(PRELOAD_LADE_FIELD)
+#undef PRELOAD_LADE_FIELD
+} preload_lade;
+
+/* NULL, after one line on stderr, where the library cannot be opened or lacks a function; and without a line, and `out_busy`
+ * true, while another thread opens it: to wait for that could be to wait for oneself, since the loader has a lock of its own, which
+ * the caller may hold. Any thread. */
+const preload_lade *ladei_preload_lade(bool *out_busy);
+
+#endif /* LADE_PRELOAD_LADE_H */

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hooks on pinned memory.
+ *
+ *   alloc   flags that lade cannot serve, no primary context current, lade fails  -> the driver's own call
+ *           else a block of the device's pool
+ *   free    a block of the program's                                   -> pending, or back to the pool
+ *           another address of lade's: freed already, or not a start   -> CUDA_ERROR_INVALID_VALUE, as the driver says
+ *           else                                                       -> the driver's own call
+ *   register      pages of a block that the program holds -> CUDA_ERROR_INVALID_VALUE, as of memory that the driver allocated
+ *                 else                                        -> what the driver says
+ *   unregister    an address in such a block                  -> CUDA_ERROR_INVALID_VALUE, as register
+ *                 other memory of lade's                      -> CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, as of memory that was freed
+ *                 else                                        -> the driver's own call
+ *
+ * H1  Nothing that the driver was asked for and refused is replaced by a success, and the other way round: what lade cannot do
+ *     the driver is asked.
+ * H2  The driver is never given an address inside lade's memory to free or to unregister.
+ * Locks: none.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "preload/counters.h"
+#include "preload/driver.h"
+#include "preload/pools.h"
+#include "preload/settings.h"
+
+#define SERVED_FLAGS  ((unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP))
+#define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_pinned_alloc */
+enum { PAGE_BYTES = 4096, TWIN_BYTES = 4096 };
+
+typedef struct pinned_request {
+  void **out;
+  size_t bytes;
+  unsigned flags;
+  bool by_alloc_host;
+} pinned_request;
+
+/* ---- Alloc ------------------------------------------------------------------------------------------------------- */
+
+static CUresult driver_alloc(const pinned_request *request) {
+  return request->by_alloc_host ? DRIVER_CALL(mem_alloc_host)(request->out, request->bytes)
+                                : DRIVER_CALL(mem_host_alloc)(request->out, request->bytes, request->flags);
+}
+
+/* From the cache; else after waiting for what is pending. NULL: lade has none. */
+static void *pool_alloc(preload_device *device, size_t bytes) {
+  void *pointer = NULL;
+  ladei_preload_pending_poll(&device->pending);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_pinned_alloc(device->pool, bytes, &pointer);
+  ladei_preload_end();
+  if (status == LADE_OK || atomic_load(&device->pending.bytes) == 0) return pointer;
+  ladei_preload_pending_wait(&device->pending, 0);
+  ladei_preload_begin();
+  (void)device->lade->lade_pinned_alloc(device->pool, bytes, &pointer);
+  ladei_preload_end();
+  return pointer;
+}
+
+static bool serve(preload_device *device, int ordinal, const pinned_request *request) {
+  preload_block *block = malloc(sizeof *block);
+  void *pointer = block == NULL ? NULL : pool_alloc(device, request->bytes);
+  if (pointer == NULL) {
+    free(block);
+    return false;
+  }
+  *block = (preload_block){NULL, pointer, request->bytes, request->flags, ordinal, request->by_alloc_host, false};
+  ladei_preload_device_handed_out(device, pointer, request->bytes);
+  if (!ladei_preload_blocks_add(block)) {
+    ladei_preload_begin();
+    (void)device->lade->lade_pinned_free(device->pool, pointer);
+    ladei_preload_end();
+    free(block);
+    return false;
+  }
+  *request->out = pointer;
+  return true;
+}
+
+/* Whether lade served the request; counts why not. */
+static bool request_served(const pinned_request *request) {
+  if (request->out == NULL || request->bytes == 0 || request->bytes >= REQUEST_LIMIT ||
+      (request->flags & ~SERVED_FLAGS) != 0) {
+    ladei_preload_count(PRELOAD_ALLOCS_BY_FLAGS, 1);
+    return false;
+  }
+  int ordinal = ladei_preload_current_device();
+  if (ordinal < 0) {
+    ladei_preload_count(PRELOAD_ALLOCS_BY_CONTEXT, 1);
+    return false;
+  }
+  preload_device *device = ladei_preload_device_enter(ordinal, true);
+  bool served = device != NULL && serve(device, ordinal, request);
+  if (device != NULL) ladei_preload_device_leave(device);
+  ladei_preload_count(served ? PRELOAD_ALLOCS_SERVED : PRELOAD_ALLOCS_BY_FAILURE, 1);
+  if (served) ladei_preload_count(PRELOAD_BYTES_SERVED, request->bytes);
+  return served;
+}
+
+/* What lade keeps cached must not be what the driver lacks. */
+static CUresult request_alloc(const pinned_request *request) {
+  if (ladei_preload_passes()) return driver_alloc(request);
+  ladei_preload_settings_complain();
+  if (request_served(request)) return CUDA_SUCCESS;
+  CUresult code = driver_alloc(request);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY && ladei_preload_give_back()) code = driver_alloc(request);
+  return code;
+}
+
+CUresult hook_mem_host_alloc(void **out, size_t bytes, unsigned flags) {
+  return request_alloc(&(pinned_request){out, bytes, flags, false});
+}
+
+CUresult hook_mem_alloc_host(void **out, size_t bytes) { return request_alloc(&(pinned_request){out, bytes, 0, true}); }
+
+CUresult hook_mem_alloc_host_1(void **out, unsigned bytes) {
+  return request_alloc(&(pinned_request){out, bytes, 0, true});
+}
+
+/* ---- Free -------------------------------------------------------------------------------------------------------- */
+
+/* Fast mode: the pool itself knows the streams. It must not grow without end where the driver's own free would have waited. */
+static void free_recorded(preload_device *device, void *pointer) {
+  ladei_preload_begin();
+  (void)device->lade->lade_pinned_free(device->pool, pointer);
+  ladei_preload_end();
+}
+
+static void block_give(preload_device *device, preload_block *block) {
+  uint64_t limit = ladei_preload_settings()->pending_bytes;
+  if (ladei_preload_settings()->mode == PRELOAD_FAST && !block->in_graph) {
+    uint64_t bytes = block->bytes;
+    free_recorded(device, block->pointer);
+    free(block);
+    ladei_preload_recorded_wait(device, bytes, limit);
+    return;
+  }
+  ladei_preload_pending_add(&device->pending, block);
+  ladei_preload_pending_wait(&device->pending, limit);
+}
+
+/* B1 of blocks.h: of two threads one gets the block. */
+static bool block_free(const void *pointer, int ordinal) {
+  preload_device *device = ladei_preload_device_enter(ordinal, false);
+  if (device == NULL) return false;
+  preload_block *block = ladei_preload_blocks_take(pointer);
+  if (block != NULL) block_give(device, block);
+  ladei_preload_device_leave(device);
+  return block != NULL;
+}
+
+/* Whether an address lies in memory of lade's, in use or not. */
+static bool is_lades(const void *pointer) {
+  lade_pinned_info info;
+  preload_device *device = ladei_preload_may_own(pointer) ? ladei_preload_device_of(pointer, &info) : NULL;
+  if (device != NULL) ladei_preload_device_leave(device);
+  return device != NULL;
+}
+
+CUresult hook_mem_free_host(void *pointer) {
+  preload_block known;
+  if (ladei_preload_passes()) return DRIVER_CALL(mem_free_host)(pointer);
+  if (ladei_preload_may_own(pointer) && ladei_preload_blocks_find(pointer, &known) &&
+      block_free(pointer, known.device)) {
+    ladei_preload_count(PRELOAD_FREES_SERVED, 1);
+    return CUDA_SUCCESS;
+  }
+  if (is_lades(pointer)) { /* H2 */
+    ladei_preload_count(PRELOAD_FREES_REFUSED, 1);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  ladei_preload_count(PRELOAD_FREES_PASSED, 1);
+  return DRIVER_CALL(mem_free_host)(pointer);
+}
+
+/* The block in use that an address lies in. */
+static bool block_around(const void *address, preload_block *out) {
+  lade_pinned_info info;
+  if (ladei_preload_passes() || !ladei_preload_may_own(address)) return false;
+  preload_device *device = ladei_preload_device_of(address, &info);
+  if (device == NULL) return false;
+  ladei_preload_device_leave(device);
+  return info.state == LADE_PINNED_IN_USE && ladei_preload_blocks_find(info.base, out);
+}
+
+/* ---- Registering ------------------------------------------------------------------------------------------------- */
+
+/* Whole pages are registered. */
+static bool pages_overlap_blocks(const void *pointer, size_t bytes) {
+  uintptr_t begin = (uintptr_t)pointer & ~(uintptr_t)(PAGE_BYTES - 1);
+  uintptr_t room = UINTPTR_MAX - (uintptr_t)pointer - PAGE_BYTES;
+  uintptr_t end =
+      bytes > room ? UINTPTR_MAX : ((uintptr_t)pointer + bytes + PAGE_BYTES - 1) & ~(uintptr_t)(PAGE_BYTES - 1);
+  return ladei_preload_blocks_overlap(begin, end);
+}
+
+/* The driver sees the program's block as a part of memory that lade registered, and not as one that it allocated. Of what the program
+ * does not hold its answer stays. */
+static CUresult register_answer(CUresult code, const void *pointer, size_t bytes) {
+  bool mends = code == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && !ladei_preload_passes();
+  return mends && pages_overlap_blocks(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : code;
+}
+
+CUresult hook_mem_host_register(void *pointer, size_t bytes, unsigned flags) {
+  return register_answer(DRIVER_CALL(mem_host_register)(pointer, bytes, flags), pointer, bytes);
+}
+
+CUresult hook_mem_host_register_1(void *pointer, size_t bytes, unsigned flags) {
+  return register_answer(DRIVER_CALL(mem_host_register_1)(pointer, bytes, flags), pointer, bytes);
+}
+
+CUresult hook_mem_host_unregister(void *pointer) {
+  preload_block block;
+  if (ladei_preload_passes() || !is_lades(pointer)) return DRIVER_CALL(mem_host_unregister)(pointer);
+  return block_around(pointer, &block) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
+}
+
+/* ---- What is said about memory ----------------------------------------------------------------------------------- */
+
+/* What the driver says of memory that it makes itself for the same call. */
+static bool twin_flags(const preload_block *block, unsigned *out) {
+  void *twin = NULL;
+  pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool switched = DRIVER_CALL(thread_exchange_mode)(&mode) == CUDA_SUCCESS;
+  bool found = driver_alloc(&request) == CUDA_SUCCESS;
+  if (found) {
+    found = DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
+    (void)DRIVER_CALL(mem_free_host)(twin);
+  }
+  if (switched) (void)DRIVER_CALL(thread_exchange_mode)(&mode);
+  return found;
+}
+
+static unsigned block_flags(const preload_block *block) {
+  static atomic_uint known[2][SERVED_FLAGS + 1]; /* plus 1; 0: not asked */
+  atomic_uint *slot = &known[block->by_alloc_host ? 1 : 0][block->flags];
+  unsigned flags = atomic_load(slot);
+  if (flags != 0) return flags - 1;
+  if (!twin_flags(block, &flags)) return block->flags;
+  atomic_store(slot, flags + 1);
+  return flags;
+}
+
+CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {
+  preload_block block;
+  if (out == NULL || !block_around(pointer, &block)) return DRIVER_CALL(mem_host_get_flags)(out, pointer);
+  *out = block_flags(&block);
+  return CUDA_SUCCESS;
+}
+
+/* The driver knows the registration, which is a whole segment; the program knows its block. */
+static void attribute_mend(CUpointer_attribute attribute, void *data, const preload_block *block) {
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->pointer;
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *(size_t *)data = block->bytes;
+}
+
+CUresult hook_pointer_get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  preload_block block;
+  CUresult code = DRIVER_CALL(pointer_get_attribute)(data, attribute, address);
+  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block))
+    attribute_mend(attribute, data, &block);
+  return code;
+}
+
+CUresult hook_pointer_get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                     CUdeviceptr address) {
+  preload_block block;
+  CUresult code = DRIVER_CALL(pointer_get_attributes)(count, attributes, data, address);
+  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block))
+    for (unsigned i = 0; i < count; i++) attribute_mend(attributes[i], data[i], &block);
+  return code;
+}
+
+CUresult hook_mem_get_address_range(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {
+  preload_block block;
+  CUresult code = DRIVER_CALL(mem_get_address_range)(out_base, out_bytes, address);
+  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block)) {
+    if (out_base != NULL) *out_base = (CUdeviceptr)(uintptr_t)block.pointer;
+    if (out_bytes != NULL) *out_bytes = block.bytes;
+  }
+  return code;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening, using and ending the pools of devices.
+ *
+ * I1  Every call of lade's runs between ladei_preload_begin() and ladei_preload_end(), so that its look-ups find the driver itself.
+ * Locks: sums_lock guards the sums of pools that have ended.
+ */
+#include "preload/pools.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "preload/counters.h"
+#include "preload/driver.h"
+#include "preload/settings.h"
+
+static preload_device devices[PRELOAD_DEVICES_MAX];
+static atomic_int devices_opened; /* highest ordinal that was ever opened, plus 1 */
+static atomic_bool forked;
+
+static pthread_mutex_t sums_lock = PTHREAD_MUTEX_INITIALIZER;
+static preload_sums ended; /* of pools that have ended */
+
+/* ---- Fork -------------------------------------------------------------------------------------------------------- */
+
+bool ladei_preload_forked(void) { return atomic_load_explicit(&forked, memory_order_relaxed); }
+
+static void child_begins(void) { atomic_store(&forked, true); }
+static void fork_watch(void) { pthread_atfork(NULL, NULL, child_begins); }
+
+void ladei_preload_watch_fork(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, fork_watch);
+}
+
+bool ladei_preload_passes(void) {
+  return ladei_preload_inside() || ladei_preload_forked() || ladei_preload_settings()->mode == PRELOAD_OFF;
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
+
+static lade_status pool_open(preload_device *device, int ordinal) {
+  const preload_settings *settings = ladei_preload_settings();
+  lade_pinned_options options;
+  lade_pinned_options_init(&options);
+  options.device = ordinal;
+  options.max_bytes = settings->max_bytes;
+  options.segment_bytes = settings->segment_bytes;
+  options.flags = LADE_PINNED_DEVICE_MAPPED; /* kernels may read it where it lies, as they may the driver's own */
+  options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
+  lade_status status = device->lade->lade_runtime_open("cuda", NULL, &device->runtime);
+  if (status != LADE_OK) return status;
+  status = device->lade->lade_pinned_pool_create(device->runtime, &options, &device->pool);
+  if (status == LADE_OK) return LADE_OK;
+  device->pool = NULL;
+  (void)device->lade->lade_runtime_close(device->runtime);
+  return status;
+}
+
+static void opened_note(int ordinal) {
+  int seen = atomic_load(&devices_opened);
+  while (seen <= ordinal && !atomic_compare_exchange_weak(&devices_opened, &seen, ordinal + 1)) continue;
+}
+
+static preload_device_state device_open(preload_device *device, int ordinal) {
+  static atomic_bool told;
+  bool busy;
+  ladei_preload_watch_fork();
+  device->lade = ladei_preload_lade(&busy);
+  if (device->lade == NULL) return busy ? PRELOAD_DEVICE_NONE : PRELOAD_DEVICE_FAILED;
+  ladei_preload_begin();
+  lade_status status = pool_open(device, ordinal);
+  if (status != LADE_OK && !atomic_exchange(&told, true))
+    fprintf(stderr, "liblade_preload: device %d: %s; its pinned memory is the driver's\n", ordinal,
+            device->lade->lade_last_error()->text);
+  ladei_preload_end();
+  if (status != LADE_OK) return PRELOAD_DEVICE_FAILED;
+  ladei_preload_pending_init(&device->pending, device->lade, device->pool);
+  opened_note(ordinal);
+  return PRELOAD_DEVICE_OPEN;
+}
+
+/* One thread opens. Others go to the driver meanwhile: the loader's lock, which opening takes, may be theirs (lade.h). */
+static bool device_is_open(preload_device *device, int ordinal, bool open) {
+  preload_device_state state = PRELOAD_DEVICE_NONE;
+  if (open && atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING))
+    atomic_store(&device->state, device_open(device, ordinal));
+  return atomic_load(&device->state) == PRELOAD_DEVICE_OPEN;
+}
+
+preload_device *ladei_preload_device_enter(int ordinal, bool open) {
+  if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return NULL;
+  preload_device *device = &devices[ordinal];
+  ladei_preload_gate_enter_waiting(&device->gate); /* O2 */
+  if (device_is_open(device, ordinal, open)) return device;
+  ladei_preload_gate_leave(&device->gate);
+  return NULL;
+}
+
+void ladei_preload_device_leave(preload_device *device) { ladei_preload_gate_leave(&device->gate); }
+
+bool ladei_preload_opened(void) { return atomic_load_explicit(&devices_opened, memory_order_relaxed) != 0; }
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+void ladei_preload_device_handed_out(preload_device *device, const void *pointer, size_t bytes) {
+  uintptr_t begin = (uintptr_t)pointer, end = begin + bytes;
+  uintptr_t high = atomic_load(&device->high);
+  uintptr_t low = atomic_load(&device->low);
+  while ((low == 0 || begin < low) && !atomic_compare_exchange_weak(&device->low, &low, begin)) continue;
+  while (end > high && !atomic_compare_exchange_weak(&device->high, &high, end)) continue;
+}
+
+static bool in_range(preload_device *device, const void *address) {
+  return (uintptr_t)address < atomic_load_explicit(&device->high, memory_order_relaxed) &&
+         (uintptr_t)address >= atomic_load_explicit(&device->low, memory_order_relaxed);
+}
+
+bool ladei_preload_may_own(const void *address) {
+  int count = atomic_load_explicit(&devices_opened, memory_order_relaxed);
+  for (int i = 0; i < count; i++)
+    if (in_range(&devices[i], address)) return true;
+  return false;
+}
+
+static bool pool_finds(preload_device *device, const void *address, lade_pinned_info *out_info) {
+  lade_pinned_info_init(out_info);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_pinned_find(device->pool, address, out_info);
+  ladei_preload_end();
+  return status == LADE_OK;
+}
+
+preload_device *ladei_preload_device_of(const void *address, lade_pinned_info *out_info) {
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = in_range(&devices[i], address) ? ladei_preload_device_enter(i, false) : NULL;
+    if (device == NULL) continue;
+    if (pool_finds(device, address, out_info)) return device;
+    ladei_preload_device_leave(device);
+  }
+  return NULL;
+}
+
+/* ---- All pools --------------------------------------------------------------------------------------------------- */
+
+void ladei_preload_collect(void) {
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = ladei_preload_device_enter(i, false);
+    if (device == NULL) continue;
+    ladei_preload_pending_collect(&device->pending);
+    ladei_preload_device_leave(device);
+  }
+}
+
+bool ladei_preload_give_back(void) {
+  bool any = false;
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = ladei_preload_device_enter(i, false);
+    if (device == NULL) continue;
+    ladei_preload_pending_wait(&device->pending, 0);
+    ladei_preload_begin();
+    (void)device->lade->lade_pinned_empty_cache(device->pool);
+    ladei_preload_end();
+    ladei_preload_device_leave(device);
+    any = true;
+  }
+  return any;
+}
+
+void ladei_preload_stream_retire(CUstream stream) {
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = ladei_preload_device_enter(i, false);
+    if (device == NULL) continue;
+    ladei_preload_begin();
+    (void)device->lade->lade_pinned_stream_retire(device->pool, stream);
+    ladei_preload_end();
+    ladei_preload_device_leave(device);
+  }
+}
+
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+static void sums_add(preload_sums *sums, const preload_device *device) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_pinned_stats_get(device->pool, &stats);
+  ladei_preload_end();
+  if (status != LADE_OK) return;
+  sums->hits += stats.hits;
+  sums->misses += stats.misses;
+  sums->driver_allocs += stats.driver_allocs;
+  sums->driver_alloc_ns += stats.driver_alloc_ns;
+  sums->driver_free_ns += stats.driver_free_ns;
+  sums->pinned_bytes += stats.reserved_bytes.allocated;
+  sums->peak_in_use_bytes += stats.in_use_bytes.peak;
+  sums->peak_reserved_bytes += stats.reserved_bytes.peak;
+}
+
+void ladei_preload_sums(preload_sums *out) {
+  pthread_mutex_lock(&sums_lock);
+  *out = ended;
+  pthread_mutex_unlock(&sums_lock);
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = ladei_preload_device_enter(i, false);
+    if (device == NULL) continue;
+    sums_add(out, device);
+    ladei_preload_device_leave(device);
+  }
+}
+
+/* ---- Fast mode --------------------------------------------------------------------------------------------------- */
+
+static uint64_t pool_pending_bytes(preload_device *device) {
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_pinned_process_events(device->pool);
+  if (status == LADE_OK) status = device->lade->lade_pinned_stats_get(device->pool, &stats);
+  ladei_preload_end();
+  return status == LADE_OK ? stats.pending_bytes.current : 0;
+}
+
+/* Reading the statistics costs microseconds, so it is done once for a part of the limit. */
+void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit) {
+  const struct timespec pause = {0, 20000};
+  if (atomic_fetch_add(&device->unseen_bytes, bytes) + bytes <= limit / 4) return;
+  atomic_store(&device->unseen_bytes, 0);
+  if (pool_pending_bytes(device) <= limit) return;
+  ladei_preload_count(PRELOAD_LIMIT_WAITS, 1);
+  while (!ladei_preload_recording_blocked() && pool_pending_bytes(device) > limit) nanosleep(&pause, NULL);
+}
+
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
+
+static void ended_add(const preload_device *device) {
+  pthread_mutex_lock(&sums_lock);
+  sums_add(&ended, device);
+  pthread_mutex_unlock(&sums_lock);
+}
+
+/* What the program holds ends with the context, as the driver's own memory does. */
+static void blocks_end(preload_device *device, int ordinal) {
+  preload_block *next;
+  for (preload_block *block = ladei_preload_blocks_take_all(ordinal); block != NULL; block = next) {
+    next = block->next;
+    (void)device->lade->lade_pinned_free(device->pool, block->pointer);
+    free(block);
+  }
+}
+
+/* Of a pool that is left as it is. */
+static void blocks_forget(int ordinal) {
+  preload_block *next;
+  for (preload_block *block = ladei_preload_blocks_take_all(ordinal); block != NULL; block = next) {
+    next = block->next;
+    free(block);
+  }
+}
+
+/* A pool that cannot end is left as it is: its addresses must not come to mean anything else. */
+static preload_device_state device_end(preload_device *device, int ordinal, bool idle) {
+  ended_add(device);
+  if (!idle) {
+    blocks_forget(ordinal);
+    return PRELOAD_DEVICE_FAILED;
+  }
+  ladei_preload_pending_drop(&device->pending);
+  pthread_mutex_destroy(&device->pending.lock);
+  ladei_preload_begin();
+  blocks_end(device, ordinal);
+  lade_status status = device->lade->lade_pinned_pool_destroy(device->pool, true);
+  if (status == LADE_OK) status = device->lade->lade_runtime_close(device->runtime);
+  ladei_preload_end();
+  if (status != LADE_OK) return PRELOAD_DEVICE_FAILED;
+  device->pool = NULL;
+  return PRELOAD_DEVICE_NONE;
+}
+
+void ladei_preload_device_close(int ordinal, bool idle) {
+  if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return;
+  preload_device *device = &devices[ordinal];
+  ladei_preload_gate_close(&device->gate);
+  preload_device_state state = atomic_load(&device->state);
+  if (state == PRELOAD_DEVICE_OPEN) atomic_store(&device->state, device_end(device, ordinal, idle));
+  if (state == PRELOAD_DEVICE_FAILED && device->pool == NULL) atomic_store(&device->state, PRELOAD_DEVICE_NONE);
+  ladei_preload_gate_open(&device->gate);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool of pinned memory for each device, opened when the program first asks for memory in that device's primary context.
+ *
+ *   none --first alloc--> opening --> open --the primary context ends--> none
+ *                             \-----> failed: the driver serves this device until its primary context ends
+ *
+ * O1  The pool of a device registers its memory in that device's primary context, as the driver's own call would pin it
+ *     there; so a reset ends the memory of that device and of no other.
+ * O2  Who uses a pool is inside its device's gate; the pool ends only when all have left.
+ * O3  Each device has a runtime of lade's to itself, so that its reference to the primary context goes with the pool.
+ * Locks: none; the state of a device changes by compare-and-swap.
+ */
+#ifndef LADE_PRELOAD_POOLS_H
+#define LADE_PRELOAD_POOLS_H
+
+#include <stdint.h>
+
+#include "preload/gate.h"
+#include "preload/pending.h"
+
+typedef enum preload_device_state {
+  PRELOAD_DEVICE_NONE,
+  PRELOAD_DEVICE_OPENING,
+  PRELOAD_DEVICE_OPEN,
+  PRELOAD_DEVICE_FAILED
+} preload_device_state;
+
+typedef struct preload_device {
+  preload_gate gate;
+  _Atomic(preload_device_state) state;
+  _Atomic(uintptr_t) low, high; /* every address that was ever handed out lies there; high 0: none */
+  const preload_lade *lade;
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  preload_pending pending;
+  _Atomic(uint64_t) unseen_bytes; /* freed in fast mode since the pool was last asked what is pending */
+} preload_device;
+
+/* Inside the device's gate, with its pool open; opens it first where `open` says so. NULL: there is no pool. */
+preload_device *ladei_preload_device_enter(int device, bool open);
+void ladei_preload_device_leave(preload_device *device);
+/* Ends the pool of a device: blocks that the program holds are its no more. `idle`: nothing uses its memory, which goes back;
+ * otherwise that stays pinned for good, and the driver serves the device. */
+void ladei_preload_device_close(int device, bool idle);
+
+/* The same for the pool that an address lies in, whatever its block's state; out_info describes the block. */
+preload_device *ladei_preload_device_of(const void *address, lade_pinned_info *out_info);
+/* Whether an address may lie in some pool; cheap. */
+bool ladei_preload_may_own(const void *address);
+/* Widens the range of the device's addresses. */
+void ladei_preload_device_handed_out(preload_device *device, const void *pointer, size_t bytes);
+
+/* Whether any pool was ever opened. */
+bool ladei_preload_opened(void);
+/* Gives back what is done, in all pools. Never waits. */
+void ladei_preload_collect(void);
+/* Waits for freed blocks and gives all cached memory of all pools back to the driver. False: there was none. */
+bool ladei_preload_give_back(void);
+/* Fast mode, after a free of `bytes`: waits while more than `limit` bytes of the pool are pending. */
+void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit);
+/* Retires a stream that is about to be destroyed in all pools. */
+void ladei_preload_stream_retire(CUstream stream);
+
+/* Statistics of all pools, those that have ended included; peaks are added. */
+typedef struct preload_sums {
+  uint64_t hits, misses, driver_allocs, driver_alloc_ns, driver_free_ns, pinned_bytes;
+  uint64_t peak_in_use_bytes, peak_reserved_bytes;
+} preload_sums;
+void ladei_preload_sums(preload_sums *out);
+
+/* Whether a hook passes its call on without looking at it: in lade's own calls, in mode off, and in a child of fork(). */
+bool ladei_preload_passes(void);
+bool ladei_preload_forked(void);
+void ladei_preload_watch_fork(void);
+
+#endif /* LADE_PRELOAD_POOLS_H */

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The counters, and LADE_PRELOAD_REPORT: what the library did, written when the process ends.
+ *
+ * I1  Nothing is written by a process that never opened a pool and never allocated pinned memory, nor by a child of fork().
+ * Locks: none.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "preload/counters.h"
+#include "preload/driver.h"
+#include "preload/pools.h"
+#include "preload/settings.h"
+
+static _Atomic(uint64_t) counters[PRELOAD_COUNTER_COUNT];
+
+void ladei_preload_count(preload_counter counter, uint64_t by) {
+  atomic_fetch_add_explicit(&counters[counter], by, memory_order_relaxed);
+}
+
+uint64_t ladei_preload_counted(preload_counter counter) {
+  return atomic_load_explicit(&counters[counter], memory_order_relaxed);
+}
+
+/* "%p" in the name becomes the process id, so that ranks do not overwrite each other's. */
+static bool path_make(const char *pattern, char *path, size_t room) {
+  const char *mark = strstr(pattern, "%p");
+  int written = mark == NULL
+                    ? snprintf(path, room, "%s", pattern)
+                    : snprintf(path, room, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2);
+  return written > 0 && (size_t)written < room;
+}
+
+/* What pinning every byte served would have taken at the rate that pinning took here, less what it took. */
+static double saved_seconds(const preload_sums *sums, uint64_t bytes_served) {
+  if (sums->pinned_bytes == 0) return 0;
+  double ns_per_byte = (double)sums->driver_alloc_ns / (double)sums->pinned_bytes;
+  double ns = ns_per_byte * (double)bytes_served - (double)sums->driver_alloc_ns;
+  return ns > 0 ? ns / 1e9 : 0;
+}
+
+static void report_print(FILE *file, const preload_sums *sums) {
+  static const char *const modes[] = {"safe", "fast", "off"};
+  uint64_t allocs = sums->hits + sums->misses;
+  fprintf(file, "{\n  \"pid\": %d,\n  \"mode\": \"%s\",\n", (int)getpid(), modes[ladei_preload_settings()->mode]);
+#define COUNTER_PRINT(constant, key)                                                                                   \
+  fprintf(file, "  \"%s\": %" PRIu64 ",\n", #key, ladei_preload_counted(PRELOAD_##constant));
+  PRELOAD_COUNTERS(COUNTER_PRINT)
+#undef COUNTER_PRINT
+  fprintf(file, "  \"hits\": %" PRIu64 ",\n  \"misses\": %" PRIu64 ",\n  \"hit_rate\": %.6f,\n", sums->hits,
+          sums->misses, allocs == 0 ? 0.0 : (double)sums->hits / (double)allocs);
+  fprintf(file,
+          "  \"driver_allocs\": %" PRIu64 ",\n  \"driver_alloc_ns\": %" PRIu64 ",\n  \"driver_free_ns\": %" PRIu64,
+          sums->driver_allocs, sums->driver_alloc_ns, sums->driver_free_ns);
+  fprintf(file, ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"peak_in_use_bytes\": %" PRIu64, sums->pinned_bytes,
+          sums->peak_in_use_bytes);
+  fprintf(file, ",\n  \"peak_reserved_bytes\": %" PRIu64 ",\n  \"driver_seconds_saved\": %.6f\n}\n",
+          sums->peak_reserved_bytes, saved_seconds(sums, ladei_preload_counted(PRELOAD_BYTES_SERVED)));
+}
+
+static bool anything_counted(void) {
+  for (int i = 0; i < PRELOAD_COUNTER_COUNT; i++)
+    if (ladei_preload_counted((preload_counter)i) != 0) return true;
+  return false;
+}
+
+/* The loader runs this after the program's own destructors: what they freed is counted. */
+__attribute__((destructor)) static void report_write(void) {
+  char path[4096];
+  preload_sums sums;
+  if (ladei_preload_forked() || !anything_counted() || ladei_preload_settings()->report == NULL) return;
+  ladei_preload_sums(&sums);
+  FILE *file = path_make(ladei_preload_settings()->report, path, sizeof path) ? fopen(path, "we") : NULL;
+  if (file != NULL) {
+    report_print(file, &sums);
+    if (fclose(file) == 0) return;
+  }
+  fprintf(stderr, "liblade_preload: LADE_PRELOAD_REPORT: %s: %s\n", ladei_preload_settings()->report, strerror(errno));
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the environment asks of the preload library: the variables LADE_PRELOAD_... (docs/preload.md).
+ */
+#ifndef LADE_PRELOAD_SETTINGS_H
+#define LADE_PRELOAD_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum preload_mode {
+  PRELOAD_SAFE = 0, /* a freed block waits for all streams */
+  PRELOAD_FAST = 1, /* ... for the streams that copied */
+  PRELOAD_OFF = 2,  /* every call is the driver's */
+} preload_mode;
+
+typedef struct preload_settings {
+  preload_mode mode;
+  const char *report;                /* NULL: none */
+  const char *library;               /* NULL: beside this library, else where the loader finds it */
+  uint64_t max_bytes, segment_bytes; /* of each device's pool; 0: the pool's own default */
+  uint64_t pending_bytes;            /* freed blocks that streams may still use, before a free waits */
+  char wrong[256];                   /* what is wrong with a variable; "" for nothing. The mode is off then. */
+} preload_settings;
+
+/* Read once, when the process first looks at the driver. Any thread. */
+const preload_settings *ladei_preload_settings(void);
+/* Writes `wrong` to stderr, the first time. */
+void ladei_preload_settings_complain(void);
+
+#endif /* LADE_PRELOAD_SETTINGS_H */

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What contexts.c and streams.c share: streams by context, events that destroyed streams leave behind, captures.
+ */
+#ifndef LADE_PRELOAD_STREAMS_H
+#define LADE_PRELOAD_STREAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "preload/contexts.h"
+#include "preload/gate.h"
+
+/* A known context as it is at a moment. */
+typedef struct preload_slot {
+  unsigned index, generation;
+  CUcontext handle;
+} preload_slot;
+
+/* Non-blocking streams of one context that a point covers by events of their own, on drivers before 12.5. */
+enum { PRELOAD_STREAMS_MAX = 512 };
+
+/* Open while nothing captures and no context is being destroyed. */
+extern preload_gate ladei_preload_recording;
+
+bool ladei_preload_context_slot(CUcontext handle, preload_slot *out);
+/* False: there are more than PRELOAD_STREAMS_MAX, or some were not noted. */
+bool ladei_preload_streams_of(unsigned slot, unsigned generation, CUstream streams[PRELOAD_STREAMS_MAX],
+                              size_t *out_count);
+/* Forgets streams and captures of a context that ends. */
+void ladei_preload_streams_drop(unsigned slot, unsigned generation);
+
+/* An event on the stream. */
+bool ladei_preload_mark_stream(CUstream stream, preload_mark *out);
+preload_progress ladei_preload_mark_progress(const preload_mark *mark);
+void ladei_preload_mark_discard(const preload_mark *mark);
+
+/* Number of the last orphan; how far those up to a number are. */
+uint64_t ladei_preload_orphans_now(void);
+preload_progress ladei_preload_orphans_progress(uint64_t through);
+
+#endif /* LADE_PRELOAD_STREAMS_H */

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pools in one ledger. A lock belongs to an open file, so each ladei_ledger of this process is to the others as that of
+ * another process. What ends without its last words is a child that is killed: ledger_processes_test.c.
+ */
+#include "host/ledger.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/shim/lade_test.h"
+#include "tests/support/temp_dir.h"
+
+typedef struct fixture {
+  support_temp_dir folder;
+  char path[LADEI_LEDGER_PATH_BYTES];
+} fixture;
+
+static bool fixture_open(fixture *own) {
+  bool made = support_temp_dir_create(&own->folder);
+  snprintf(own->path, sizeof own->path, "%.200s/ledger", own->folder.path);
+  return made;
+}
+
+static ladei_ledger *pool_of(const fixture *own, uint64_t default_bytes) {
+  ladei_ledger_terms terms = {.default_bytes = default_bytes};
+  return ladei_ledger_create(own->path, &terms, &ladei_ledger_system_calls);
+}
+
+static ladei_ledger_result charge(ladei_ledger *ledger, uint64_t bytes) {
+  ladei_ledger_answer answer;
+  return ladei_ledger_charge(ledger, bytes, &answer);
+}
+
+static ladei_ledger_state state_of(ladei_ledger *ledger) {
+  ladei_ledger_state state;
+  ladei_ledger_state_get(ledger, &state);
+  return state;
+}
+
+/* What the living hold, by the file; -1: it cannot be read. */
+static int64_t held_by_file(const fixture *own, size_t *out_rows) {
+  ladei_ledger_survey survey;
+  if (ladei_ledger_survey_take(own->path, false, &ladei_ledger_system_calls, &survey) != LADE_OK) return -1;
+  int64_t sum = 0;
+  for (size_t i = 0; i < survey.count; i++)
+    if (survey.rows[i].has_owner) sum += (int64_t)survey.rows[i].slot.bytes;
+  if (out_rows != NULL) *out_rows = survey.count;
+  ladei_ledger_survey_release(&survey);
+  return sum;
+}
+
+static void bytes_write(const fixture *own, const void *data, size_t bytes, off_t offset) {
+  int fd = open(own->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  LADE_EXPECT_EQ_INT(pwrite(fd, data, bytes, offset), (int)bytes);
+  close(fd);
+}
+
+static void faults(ladei_ledger *ledger, const char *what) {
+  LADE_EXPECT_EQ_INT(charge(ledger, 10), LADEI_LEDGER_FAULT);
+  ladei_ledger_state state = state_of(ledger);
+  LADE_EXPECT(!state.attached);
+  if (strstr(state.fault, what) == NULL) LADE_EXPECT_EQ_STR(state.fault, what);
+}
+
+LADE_TEST(Ledger, PoolsShareOneBudget) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 777); /* the first one's default counts */
+  LADE_EXPECT_EQ_INT(charge(a, 600), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 401), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_INT(charge(b, 400), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 1000);
+  ladei_ledger_credit(a, 250);
+  LADE_EXPECT(ladei_ledger_leaves(b, 250));
+  LADE_EXPECT(!ladei_ledger_leaves(b, 251));
+  LADE_EXPECT_EQ_INT(charge(b, 250), LADEI_LEDGER_GRANTED);
+  ladei_ledger_destroy(a);
+  LADE_EXPECT_EQ_INT(charge(b, 350), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_UINT(state_of(b).answer.budget_bytes, 1000);
+  ladei_ledger_destroy(b);
+  /* Nobody is left: the next one's default. */
+  a = pool_of(&own, 50);
+  LADE_EXPECT_EQ_INT(charge(a, 51), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_INT(charge(a, 50), LADEI_LEDGER_GRANTED);
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, RefusedPoolAsksTheOthersOnce) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 900), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 0);
+  LADE_EXPECT_EQ_INT(charge(b, 300), LADEI_LEDGER_REFUSED);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 300);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 0);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(b), 0); /* its own wish */
+  ladei_ledger_credit(a, 200);
+  LADE_EXPECT_EQ_INT(charge(b, 300), LADEI_LEDGER_GRANTED);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, FileIsTheUsersAlone) {
+  fixture own;
+  struct stat found;
+  LADE_ASSERT(fixture_open(&own));
+  mode_t mask = umask(0777); /* must not matter */
+  ladei_ledger *a = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  umask(mask);
+  LADE_EXPECT_EQ_INT(stat(own.path, &found), 0);
+  LADE_EXPECT_EQ_UINT(found.st_mode & 07777, 0600);
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* ---- Files that are refused -------------------------------------------------------------------------------------- */
+
+LADE_TEST(Ledger, FilesThatAreNotOursAreRefusedByName) {
+  fixture own;
+  ladei_ledger_header header;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(symlink("/dev/null", own.path), 0);
+  faults(a, "symbolic link");
+  unlink(own.path);
+  LADE_EXPECT_EQ_INT(mkfifo(own.path, 0600), 0);
+  faults(a, "no regular file");
+  unlink(own.path);
+  LADE_EXPECT_EQ_INT(mkdir(own.path, 0700), 0);
+  faults(a, "cannot be opened");
+  rmdir(own.path);
+  bytes_write(&own, "", 0, 0);
+  chmod(own.path, 0644);
+  faults(a, "permissions 0644; expected 0600");
+  chmod(own.path, 0600);
+  bytes_write(&own, "hello", 5, 0);
+  faults(a, "no whole header");
+  char text[4000] = "text of another program";
+  bytes_write(&own, text, sizeof text, 0);
+  faults(a, "no ledger of lade's");
+  ladei_ledger_header_make(&header, 64, 0);
+  header.version = 9;
+  bytes_write(&own, &header, sizeof header, 0);
+  faults(a, "another version");
+  ladei_ledger_header_make(&header, 64, 0);
+  header.made_ns++;
+  bytes_write(&own, &header, sizeof header, 0);
+  faults(a, "checksum");
+  /* All was counted, and is told as soon as the file is good. */
+  unlink(own.path);
+  LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_UINT(state_of(a).held_bytes, 90);
+  LADE_EXPECT_EQ_UINT(state_of(a).faults, 8);
+  LADE_EXPECT_EQ_STR(state_of(a).fault, "");
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 90);
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, FileOfAnotherUserIsRefusedByName) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  bytes_write(&own, "", 0, 0);
+  if (chown(own.path, 12345, (gid_t)-1) != 0) {
+    support_temp_dir_remove(&own.folder);
+    LADE_SKIP("files of other users need privileges");
+  }
+  ladei_ledger *a = pool_of(&own, 1000);
+  faults(a, "belongs to user 12345");
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, FileWithTwoNamesIsRefusedByName) {
+  fixture own;
+  char other[300];
+  LADE_ASSERT(fixture_open(&own));
+  snprintf(other, sizeof other, "%s.other", own.path);
+  bytes_write(&own, "", 0, 0);
+  LADE_EXPECT_EQ_INT(link(own.path, other), 0);
+  ladei_ledger *a = pool_of(&own, 1000);
+  faults(a, "2 names");
+  ladei_ledger_destroy(a);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, FolderThatIsNotThereIsNamed) {
+  ladei_ledger_terms terms = {.default_bytes = 1};
+  ladei_ledger *a = ladei_ledger_create("/nonexistent/lade", &terms, &ladei_ledger_system_calls);
+  faults(a, "/nonexistent/lade cannot be opened: No such file");
+  ladei_ledger_credit(a, 10);
+  ladei_ledger_destroy(a);
+}
+
+/* ---- Files that change under a pool ------------------------------------------------------------------------------ */
+
+LADE_TEST(Ledger, RemovedFileIsMadeAnewWithAllThatIsHeld) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 200), LADEI_LEDGER_GRANTED);
+  unlink(own.path);
+  LADE_EXPECT_EQ_INT(charge(a, 5), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 105);
+  LADE_EXPECT_EQ_INT(charge(b, 5), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 310);
+  ladei_ledger_credit(b, 205);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 105);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* Mapped, the file would end all processes that have it; cut, it names itself once, and is good again. */
+LADE_TEST(Ledger, CutFileIsAFaultAndThenGood) {
+  static const off_t lengths[] = {LADEI_LEDGER_HEADER_BYTES, LADEI_LEDGER_HEADER_BYTES + 60, 0};
+  for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    fixture own;
+    LADE_ASSERT(fixture_open(&own));
+    ladei_ledger *a = pool_of(&own, 1000);
+    LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+    LADE_EXPECT_EQ_INT(truncate(own.path, lengths[i]), 0);
+    faults(a, "was cut or changed");
+    LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+    LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 111);
+    ladei_ledger_destroy(a);
+    support_temp_dir_remove(&own.folder);
+  }
+}
+
+LADE_TEST(Ledger, DamagedSlotOfALivingPoolIsRefused) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 100), LADEI_LEDGER_GRANTED);
+  bytes_write(&own, "x", 1, LADEI_LEDGER_HEADER_BYTES + 20);
+  faults(b, "damaged slot, 0");
+  faults(a, "was cut or changed: slot 0");
+  /* Slot 0 has no owner any more. */
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 222);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* A program that closes all descriptors closes this one; the number is another file's then, which nobody may write to. */
+LADE_TEST(Ledger, DescriptorThatTheProgramClosedIsLeftAlone) {
+  fixture own;
+  char other[300], data[8] = "";
+  LADE_ASSERT(fixture_open(&own));
+  snprintf(other, sizeof other, "%s.other", own.path);
+  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next); /* the ledger's number */
+  ladei_ledger *a = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+  close(next); /* and no other file has it yet */
+  LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 110);
+  close(next);
+  int fd = open(other, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  LADE_EXPECT_EQ_INT(fd, next);
+  LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(pread(fd, data, sizeof data, 0), 0); /* as empty as before */
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 120);
+  ladei_ledger_destroy(a);
+  LADE_EXPECT_EQ_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
+  close(fd);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* ---- Many -------------------------------------------------------------------------------------------------------- */
+
+LADE_TEST(Ledger, FullLedgerIsNamedAndHasRoomAgain) {
+  enum { MOST = 5 };
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *pools[MOST + 1];
+  ladei_ledger_terms terms = {.default_bytes = 1000, .most_slots = MOST};
+  for (int i = 0; i <= MOST; i++) pools[i] = ladei_ledger_create(own.path, &terms, &ladei_ledger_system_calls);
+  for (int i = 0; i < MOST; i++) LADE_EXPECT_EQ_INT(charge(pools[i], 1), LADEI_LEDGER_GRANTED);
+  faults(pools[MOST], "is full: 5 of 5 slots are taken");
+  ladei_ledger_destroy(pools[2]);
+  LADE_EXPECT_EQ_INT(charge(pools[MOST], 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), MOST + 10);
+  for (int i = 0; i <= MOST; i++)
+    if (i != 2) ladei_ledger_destroy(pools[i]);
+  support_temp_dir_remove(&own.folder);
+}
+
+LADE_TEST(Ledger, NamesAndPaths) {
+  char path[LADEI_LEDGER_PATH_BYTES], name[LADEI_LEDGER_NAME_BYTES + 1];
+  LADE_EXPECT(ladei_ledger_path("", 1000, NULL, path));
+  LADE_EXPECT_EQ_STR(path, "/dev/shm/lade-budget-1000");
+  LADE_EXPECT(ladei_ledger_path("/r", 0, "train", path));
+  LADE_EXPECT_EQ_STR(path, "/r/dev/shm/lade-budget-0-train");
+  LADE_EXPECT(ladei_ledger_name_is_good("a-B_9.x"));
+  LADE_EXPECT(!ladei_ledger_name_is_good(""));
+  LADE_EXPECT(!ladei_ledger_name_is_good("../x"));
+  LADE_EXPECT(!ladei_ledger_name_is_good("a b"));
+  memset(name, 'a', sizeof name);
+  name[LADEI_LEDGER_NAME_BYTES] = '\0';
+  LADE_EXPECT(!ladei_ledger_name_is_good(name));
+  name[LADEI_LEDGER_NAME_BYTES - 1] = '\0';
+  LADE_EXPECT(ladei_ledger_name_is_good(name));
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints loaded by groups: every rank has what its rules say, every byte is read once, and what fails somewhere fails everywhere. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/group/ranks.h"
+#include "tests/loaders/fixture.h"
+#include "tests/shim/lade_test.h"
+
+/* --- a checkpoint ------------------------------------------------------------------------------------------------- */
+
+typedef struct tensor_text {
+  const char *name, *dtype, *shape;
+  size_t bytes;
+} tensor_text;
+
+/* In the format's order: larger elements first. 12 divides by 1, 2, 3, 4, 6; 7 by none but itself. */
+static const tensor_text tensors[] = {
+    {"layers.0.attention.q.weight", "F32", "[24,40]", 24 * 40 * 4},
+    {"layers.0.attention.o.weight", "F32", "[40,24]", 40 * 24 * 4},
+    {"layers.0.norm.weight", "F32", "[40]", 160},
+    {"layers.0.norm.bias", "F32", "[40]", 160},
+    {"layers.1.mlp.down.weight", "F32", "[3,65536]", 3 * 65536 * 4}, /* long runs, of 64 KiB and more, up to 4 ranks */
+    {"layers.1.experts.weight", "F32", "[5,12,7]", 5 * 12 * 7 * 4},
+    {"layers.1.scalar", "F32", "[]", 4},
+    {"layers.1.nothing", "F32", "[0,12]", 0},
+    {"embedding.weight", "BF16", "[1000,12]", 1000 * 12 * 2},
+    {"odd.weight", "BF16", "[7,9]", 7 * 9 * 2},
+    {"head.weight", "BF16", "[30000,12]", 30000 * 12 * 2},
+};
+enum { TENSORS = sizeof tensors / sizeof *tensors };
+
+static void checkpoint_write(const char *path) {
+  char header[4096];
+  size_t length = (size_t)snprintf(header, sizeof header, "{"), total = 0;
+  for (size_t i = 0; i < TENSORS; i++) {
+    length += (size_t)snprintf(header + length, sizeof header - length,
+                               "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", i == 0 ? "" : ",",
+                               tensors[i].name, tensors[i].dtype, tensors[i].shape, total, total + tensors[i].bytes);
+    total += tensors[i].bytes;
+  }
+  (void)snprintf(header + length, sizeof header - length, "}");
+  fixture_safetensors_write(path, header, total);
+  unsigned char *data = malloc(total);
+  LADE_ASSERT(data != NULL);
+  for (size_t i = 0; i < total; i++) data[i] = (unsigned char)((i * UINT64_C(0x9E3779B97F4A7C15)) >> 53);
+  int fd = open(path, O_WRONLY);
+  LADE_EXPECT_EQ_INT(pwrite(fd, data, total, (off_t)(8 + length + 1)), (long)total);
+  (void)close(fd);
+  free(data);
+}
+
+/* --- what a rank should have -------------------------------------------------------------------------------------- */
+
+/* The bytes of a slice, element by element, from those of the whole tensor. */
+static size_t slice_cut(const lade_tensor_info *info, const lade_load_slice *slice, const unsigned char *whole,
+                        unsigned char *out) {
+  size_t element = lade_dtype_bits((lade_dtype)info->dtype) / 8, at = 0, inner = 1, count = info->bytes / element;
+  for (uint64_t i = (uint64_t)slice->dim + 1; i < info->rank; i++) inner *= info->shape[i];
+  for (size_t i = 0; i < count; i++) {
+    size_t place = i / inner % info->shape[slice->dim];
+    if (place < slice->begin || place >= slice->end) continue;
+    memcpy(out + at, whole + i * element, element);
+    at += element;
+  }
+  return at;
+}
+
+static void tensor_expect(const ranks_one *one, const fixture *f, lade_safetensors *file, lade_tensor_load *load,
+                          uint64_t tensor, uint64_t index) {
+  lade_tensor_info info;
+  lade_load_slice slice;
+  void *memory = NULL;
+  lade_tensor_info_init(&info);
+  lade_load_slice_init(&slice);
+  LADE_ASSERT_OK(lade_safetensors_tensor(file, tensor, &info));
+  LADE_ASSERT_OK(lade_tensor_load_slice(load, index, &slice));
+  LADE_ASSERT_OK(lade_tensor_load_address(load, index, &memory, NULL));
+  unsigned char *whole = malloc(info.bytes + 1), *want = malloc(info.bytes + 1), *have = malloc(info.bytes + 1);
+  int fd = open(lade_safetensors_file_path(file, info.file), O_RDONLY);
+  LADE_EXPECT_EQ_INT(pread(fd, whole, info.bytes, (off_t)info.offset), (long)info.bytes);
+  (void)close(fd);
+  size_t bytes = info.bytes;
+  memcpy(want, whole, bytes);
+  if (slice.spread == LADE_SPREAD_SLICE)
+    bytes = info.bytes == 0 ? 0 : slice_cut(&info, &slice, whole, want);
+  else if (slice.spread != LADE_SPREAD_REPLICATE && slice.rank != one->rank)
+    bytes = 0;
+  LADE_EXPECT_EQ_UINT(slice.bytes, bytes);
+  LADE_EXPECT_EQ_INT(memory == NULL, bytes == 0);
+  if (bytes > 0 && memory != NULL) {
+    fixture_device_read(f, 0, memory, have, bytes);
+    if (memcmp(have, want, bytes) != 0) LADE_FAIL("rank %u: tensor \"%s\" differs", (unsigned)one->rank, info.name);
+  }
+  free(whole);
+  free(want);
+  free(have);
+}
+
+/* --- loading ------------------------------------------------------------------------------------------------------ */
+
+typedef struct load_case {
+  const char *path;
+  const lade_load_rule *rules;
+  uint64_t rule_count;
+  lade_load_rule_callback rule_of;
+  uint64_t part_bytes;
+  uint32_t per_tensor;
+  _Atomic(uint64_t) read_bytes; /* of all ranks */
+  _Atomic(uint64_t) wanted;     /* of all ranks: in memory */
+} load_case;
+
+static void options_fill(lade_load_options *options, const load_case *c, lade_group *group) {
+  lade_load_options_init(options);
+  options->group = group;
+  options->rules = c->rules;
+  options->rule_count = c->rule_count;
+  options->rule_of = c->rule_of;
+  options->part_bytes = c->part_bytes;
+  options->per_tensor = c->per_tensor;
+}
+
+static void load_body(ranks_one *one) {
+  load_case *c = one->plan->user;
+  fixture f;
+  lade_safetensors *file;
+  lade_tensor_load *load = NULL;
+  lade_load_options options;
+  lade_load_info info;
+  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
+  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
+  options_fill(&options, c, one->group);
+  lade_status status = lade_safetensors_load(file, f.targets, 1, &options, &load);
+  if (status != LADE_OK) LADE_FAIL("rank %u: %s", (unsigned)one->rank, lade_last_error()->text);
+  if (status == LADE_OK) {
+    LADE_EXPECT_OK(lade_tensor_load_wait(load, 0));
+    lade_load_info_init(&info);
+    LADE_EXPECT_OK(lade_tensor_load_query(load, &info));
+    LADE_EXPECT_EQ_UINT(info.bytes_done, info.bytes);
+    c->wanted += info.bytes;
+    lade_pipeline_info moved;
+    lade_pipeline_info_init(&moved);
+    LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
+    c->read_bytes += moved.bytes_completed;
+    for (uint64_t i = 0; i < lade_safetensors_count(file); i++) tensor_expect(one, &f, file, load, i, i);
+    LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  }
+  lade_safetensors_close(file);
+  fixture_close_on(&f);
+}
+
+static uint64_t checkpoint_bytes(void) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < TENSORS; i++) total += tensors[i].bytes;
+  return total;
+}
+
+static void load_run(const char *runtime, uint32_t size, load_case *c) {
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "model.safetensors");
+  checkpoint_write(path);
+  c->path = path;
+  c->read_bytes = 0;
+  c->wanted = 0;
+  ranks_run(&(ranks_plan){.runtime = runtime, .size = size, .body = load_body, .user = c});
+  LADE_EXPECT_EQ_UINT(c->read_bytes, checkpoint_bytes()); /* each byte once */
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
+/* As for a model with tensor parallelism: column-parallel, row-parallel, experts in the middle, the rest everywhere. */
+static const lade_load_rule tensor_parallel[] = {
+    {.pattern = "*.q.weight", .spread = LADE_SPREAD_SLICE, .dim = 0},
+    {.pattern = "*.o.weight", .spread = LADE_SPREAD_SLICE, .dim = 1},
+    {.pattern = "*.down.weight", .spread = LADE_SPREAD_SLICE, .dim = -1},
+    {.pattern = "*.experts.*", .spread = LADE_SPREAD_SLICE, .dim = 1},
+    {.pattern = "head.weight", .spread = LADE_SPREAD_SLICE, .dim = 1},
+    {.pattern = "*.nothing", .spread = LADE_SPREAD_SLICE, .dim = 1},
+};
+enum { TENSOR_PARALLEL = sizeof tensor_parallel / sizeof *tensor_parallel };
+
+LADE_TEST_P(GroupLoad, ReplicatesAll, support_soft_runtimes, runtime) {
+  load_case c = {.part_bytes = 0};
+  load_run(runtime, 3, &c);
+  load_case small = {.part_bytes = 4096};
+  load_run(runtime, 2, &small);
+}
+
+LADE_TEST_P(GroupLoad, SlicesForTensorParallelism, support_soft_runtimes, runtime) {
+  static const uint32_t sizes[] = {1, 2, 4};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    load_case c = {.rules = tensor_parallel, .rule_count = TENSOR_PARALLEL, .part_bytes = i == 1 ? 8192 : 0};
+    load_run(runtime, sizes[i], &c);
+  }
+}
+
+LADE_TEST(GroupLoad, EachTensorAllocatedByItself) {
+  load_case c = {.rules = tensor_parallel, .rule_count = TENSOR_PARALLEL, .per_tensor = 1};
+  load_run("sim", 2, &c);
+}
+
+LADE_TEST(GroupLoad, SplitsByTensors) {
+  static const lade_load_rule rules[] = {
+      {.pattern = "layers.0.*", .spread = LADE_SPREAD_RANK, .rank = 2},
+      {.pattern = "odd.*", .spread = LADE_SPREAD_REPLICATE},
+      {.spread = LADE_SPREAD_BALANCE},
+  };
+  load_case c = {.rules = rules, .rule_count = 3};
+  load_run("sim", 3, &c);
+}
+
+/* Of sizes that ranks do not divide: as torch.chunk(), whose last chunks are short or missing. */
+LADE_TEST(GroupLoad, CutsUnevenSlices) {
+  static const lade_load_rule rules[] = {
+      {.pattern = "layers.1.scalar", .spread = LADE_SPREAD_REPLICATE},
+      {.pattern = "layers.*", .spread = LADE_SPREAD_SLICE, .dim = -1, .uneven = 1},
+      {.pattern = "odd.*", .spread = LADE_SPREAD_SLICE, .dim = 0, .uneven = 1},
+      {.spread = LADE_SPREAD_SLICE, .dim = 1, .uneven = 1},
+  };
+  static const uint32_t sizes[] = {5, 8, 13};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    load_case c = {.rules = rules, .rule_count = 4, .part_bytes = 65536};
+    load_run("sim", sizes[i], &c);
+  }
+}
+
+/* Another dimension for each tensor, by a callback. */
+static lade_status rule_by_shape(void *user, const lade_tensor_info *tensor, lade_load_rule *rule) {
+  (void)user;
+  if (tensor->rank < 2 || lade_dtype_bits((lade_dtype)tensor->dtype) < 8) return LADE_OK;
+  rule->spread = LADE_SPREAD_SLICE;
+  rule->dim = (int32_t)(strlen(tensor->name) % tensor->rank);
+  rule->uneven = 1;
+  return LADE_OK;
+}
+
+LADE_TEST(GroupLoad, AsksACallback) {
+  load_case c = {.rule_of = rule_by_shape};
+  load_run("sim", 4, &c);
+}
+
+/* Files that the safetensors package wrote: all types; several files with an index. */
+LADE_TEST(GroupLoad, FilesOfThePackage) {
+  load_case all = {.path = FIXTURE_GOLDEN "all.safetensors", .rule_of = rule_by_shape};
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 3, .body = load_body, .user = &all});
+  load_case several = {.path = FIXTURE_GOLDEN "sharded.safetensors.index.json", .rule_of = rule_by_shape};
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 4, .body = load_body, .user = &several});
+}
+
+LADE_TEST(GroupLoad, ManyRanks) {
+  load_case c = {.rule_of = rule_by_shape};
+  load_run("sim", RANKS_MANY / 2, &c);
+}
+
+/* --- what fails somewhere fails everywhere ------------------------------------------------------------------------ */
+
+typedef struct failing failing;
+struct failing {
+  const char *paths[2]; /* the second one: of rank 1 */
+  lade_status status;
+  const char *words[2]; /* in each rank's text; NULL: any */
+  void (*change)(const ranks_one *one, const failing *f, lade_load_options *options);
+  bool truncates;    /* the file loses its end once all have opened it */
+  const char *fault; /* an op of rank 1's driver, whose call ... */
+  uint64_t nth;      /* ... of this number from the load on fails */
+  _Atomic(uint32_t) failed;
+};
+
+static void failing_body(ranks_one *one) {
+  failing *c = one->plan->user;
+  fixture f;
+  lade_safetensors *file;
+  lade_tensor_load *load = NULL;
+  lade_load_options options;
+  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
+  LADE_ASSERT_OK(lade_safetensors_open(c->paths[one->rank == 1], &file));
+  LADE_EXPECT_OK(lade_group_barrier(one->group));
+  if (c->truncates && one->rank == 0) LADE_EXPECT_EQ_INT(truncate(c->paths[0], 1000000), 0);
+  LADE_EXPECT_OK(lade_group_barrier(one->group));
+  lade_load_options_init(&options);
+  options.group = one->group;
+  options.rules = tensor_parallel;
+  options.rule_count = TENSOR_PARALLEL;
+  if (c->change != NULL) c->change(one, c, &options);
+  if (c->fault != NULL && one->rank == 1)
+    LADE_EXPECT_OK(lade_soft_fault_add(one->runtime, c->fault, c->nth, LADE_ERR_DRIVER));
+  lade_status status = lade_safetensors_load(file, f.targets, 1, &options, &load);
+  lade_error error;
+  lade_error_copy(&error);
+  LADE_EXPECT_OK(lade_soft_fault_clear(one->runtime));
+  c->failed += status != LADE_OK;
+  if (status != LADE_OK) LADE_EXPECT(load == NULL);
+  if (c->status != LADE_OK) LADE_EXPECT_EQ_INT(status, c->status);
+  for (int i = 0; i < 2 && status != LADE_OK; i++)
+    if (c->words[i] != NULL && strstr(error.text, c->words[i]) == NULL)
+      LADE_FAIL("rank %u says \"%s\"; expected \"%s\" in it", (unsigned)one->rank, error.text, c->words[i]);
+  /* What the ranks find out by themselves leaves the group whole. */
+  if (c->fault == NULL) LADE_EXPECT_OK(lade_group_barrier(one->group));
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  lade_safetensors_close(file);
+  fixture_close_on(&f);
+}
+
+static void failing_run(failing *c) {
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "model.safetensors"),
+       *other = support_temp_dir_path(&dir, "other.safetensors");
+  checkpoint_write(path);
+  fixture_safetensors_write(other, "{\"one\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}", 100);
+  c->paths[0] = path;
+  if (c->paths[1] == NULL) c->paths[1] = path;
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 4, .body = failing_body, .user = c});
+  free(path);
+  free(other);
+  support_temp_dir_remove(&dir);
+}
+
+static void other_rules(const ranks_one *one, const failing *f, lade_load_options *options) {
+  (void)f;
+  if (one->rank == 1) options->rule_count--;
+}
+
+static void other_tensors(const ranks_one *one, const failing *f, lade_load_options *options) {
+  static const uint64_t few[] = {0, 2};
+  (void)f;
+  if (one->rank == 1) options->tensors = few, options->tensor_count = 2;
+}
+
+static void bad_alignment(const ranks_one *one, const failing *f, lade_load_options *options) {
+  (void)f;
+  if (one->rank == 1) options->alignment = 3;
+}
+
+static lade_status refusing_rule(void *user, const lade_tensor_info *tensor, lade_load_rule *rule) {
+  (void)user, (void)rule;
+  return tensor->rank == 3 ? LADE_ERR_LIMIT : LADE_OK;
+}
+
+static void bad_callback(const ranks_one *one, const failing *f, lade_load_options *options) {
+  (void)f;
+  if (one->rank == 1) options->rule_of = refusing_rule;
+}
+
+LADE_TEST(GroupLoad, RanksThatDisagreeAreRefused) {
+  failing rules = {
+      .status = LADE_ERR_PEER, .words = {"ranks disagree about the load", "on rank 1"}, .change = other_rules};
+  failing_run(&rules);
+  failing tensors_differ = {.status = LADE_ERR_PEER, .words = {"2 tensors", "on rank 1"}, .change = other_tensors};
+  failing_run(&tensors_differ);
+}
+
+LADE_TEST(GroupLoad, ARefusedArgumentIsRefusedEverywhere) {
+  failing alignment = {
+      .status = LADE_ERR_INVALID_ARGUMENT, .words = {"rank 1 of 4", "options.alignment"}, .change = bad_alignment};
+  failing_run(&alignment);
+  failing callback = {.status = LADE_ERR_CALLBACK, .words = {"rank 1 of 4", "experts"}, .change = bad_callback};
+  failing_run(&callback);
+}
+
+/* A rank whose file is another one: by size, and of the same size by its header. */
+LADE_TEST(GroupLoad, AnotherFileIsRefused) {
+  static const char *const headers[] = {"{\"one\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}",
+                                        "{\"two\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}"};
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *other = support_temp_dir_path(&dir, "other.safetensors"),
+       *third = support_temp_dir_path(&dir, "third.safetensors");
+  fixture_safetensors_write(other, headers[0], 100);
+  fixture_safetensors_write(third, headers[1], 100);
+  failing size = {.paths = {NULL, other},
+                  .status = LADE_ERR_PEER,
+                  .words = {"ranks disagree about the checkpoint", "bytes in 1 files"}};
+  failing_run(&size);
+  failing header = {
+      .paths = {other, third}, .status = LADE_ERR_PEER, .words = {"checksum of the headers", "on rank 1"}};
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 4, .body = failing_body, .user = &header});
+  free(other);
+  free(third);
+  support_temp_dir_remove(&dir);
+}
+
+LADE_TEST(GroupLoad, AReadThatFailsFailsEverywhere) {
+  failing c = {.status = LADE_ERR_TRUNCATED, .words = {"rank ", "model.safetensors"}, .truncates = true};
+  failing_run(&c);
+  LADE_EXPECT_EQ_UINT(c.failed, 4);
+}
+
+/* A call of one rank's driver fails: all ranks fail or none does, and nothing is left alive in any. */
+LADE_TEST(GroupLoad, AnyDriverCallFailsInOneRank) {
+  static const char *const ops[] = {"device_alloc", "copy", "copy_batch", "event_record", "event_create"};
+  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+    for (uint64_t nth = 1; nth <= 100; nth = nth * 4 + 1) {
+      failing c = {.fault = ops[i], .nth = nth};
+      lade_test_context("call %u of %s", (unsigned)nth, ops[i]);
+      failing_run(&c);
+      LADE_EXPECT(c.failed == 0 || c.failed == 4);
+    }
+  }
+  lade_test_context("%s", "");
+}

@@ -1,0 +1,114 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Plain programs under liblade_preload.so: what they print and their exit status are as without it, and the report is right.
+# usage: preload_test.sh PRELOAD LIBRARY DRIVER STAND_IN STAND_IN_LINKED LOOKS
+set -u
+preload=$PWD/$1
+driver=$(dirname "$PWD/$3")
+stand_in=$4
+stand_in_linked=$5
+looks=$6
+LADE_PRELOAD_LIBRARY=$PWD/$2
+export LADE_PRELOAD_LIBRARY
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# under NAME=VALUE... COMMAND...: with the library and the loopback driver; leaves $dir/out, $dir/err, $status
+under() {
+  env LD_PRELOAD="$preload" LD_LIBRARY_PATH="$driver" "$@" >"$dir/out" 2>"$dir/err"
+  status=$?
+}
+plain() {
+  env LD_LIBRARY_PATH="$driver" "$@" >"$dir/plain_out" 2>"$dir/plain_err"
+  plain_status=$?
+}
+# same COMMAND...: output and status are as without the library
+same() {
+  plain "$@"
+  under "$@"
+  [ "$status" = "$plain_status" ] || fail "$*: status $status, without the library $plain_status: $(cat "$dir/err")"
+  cmp -s "$dir/out" "$dir/plain_out" || fail "$*: another output"
+  cmp -s "$dir/err" "$dir/plain_err" || fail "$*: on stderr: $(cat "$dir/err")"
+}
+value() { sed -n "s/^  \"$1\": \([^,]*\),*$/\1/p" "$dir/report"; }
+is() { [ "$(value "$1")" = "$2" ] || fail "$1 is $(value "$1"), not $2, in: $(cat "$dir/report")"; }
+
+# Programs without CUDA: nothing is written, nothing is opened, no thread is made.
+for program in "ls -l /usr" "cat /proc/self/comm" "sh -c exit\ 3" "false"; do
+  LADE_PRELOAD_REPORT=$dir/none same $program
+done
+python=$(command -v python3)
+if [ -n "$python" ]; then
+  LADE_PRELOAD_REPORT=$dir/none same "$python" -c 'import ctypes, json; print(ctypes.CDLL(None).getpid is not None, json.dumps([1]))'
+  under "$python" -c 'import os; print(len(os.listdir("/proc/self/task")))
+maps = open("/proc/self/maps").read()
+print("liblade.so" in maps, "hwloc" in maps, "libcuda" in maps)'
+  [ "$(tr '\n' ' ' <"$dir/out")" = "1 False False False " ] || fail "python3 has more than it asked for: $(cat "$dir/out")"
+fi
+[ -e "$dir/none" ] && fail "a report of a program without CUDA"
+
+# Look-ups of a program and of a library that knows nothing of either.
+same "$looks"
+[ "$status" = 0 ] || fail "look-ups: $(cat "$dir/out")"
+
+# Both kinds of program, in each mode.
+for program in "$stand_in" "$stand_in_linked"; do
+  for mode in safe fast; do
+    rm -f "$dir/report"
+    plain "$program" 100 keep
+    under LADE_PRELOAD_MODE=$mode LADE_PRELOAD_REPORT="$dir/report" "$program" 100 keep
+    [ "$status$(cat "$dir/out")" = "$plain_status$(cat "$dir/plain_out")" ] || fail "$program: $status, $(cat "$dir/out" "$dir/err")"
+    [ -s "$dir/err" ] && fail "$program: on stderr: $(cat "$dir/err")"
+    is mode "\"$mode\""
+    is allocs_served 100
+    is frees_served 100
+    is bytes_served 10000000
+    is allocs_passed_flags 1
+    is frees_passed 1
+    is misses 1
+    is hits 99
+    is hit_rate 0.990000
+  done
+done
+
+# Names and values that are wrong: said once, and the driver serves.
+for wrong in LADE_PRELOAD_MODE=quick LADE_PRELOAD_MAX_BYTES=12Q LADE_PRELOAD_MAX_BYTES= LADE_PRELOAD_SEGMENT_BYTES=1000 \
+  LADE_PRELOAD_PENDING_BYTES=-1 LADE_PRELOAD_MAX_BYTES=99999999T LADE_PRELOAD_MODUS=safe LADE_PRELOAD_REPORT=; do
+  for program in "$stand_in" "$stand_in_linked"; do
+    under "$wrong" "$program" 3
+    [ "$status" = 0 ] || fail "$wrong: status $status"
+    [ "$(wc -l <"$dir/err")" = 1 ] || fail "$wrong: not one line: $(cat "$dir/err")"
+    grep -q "liblade_preload: .*${wrong%%=*}" "$dir/err" || fail "$wrong: not named: $(cat "$dir/err")"
+  done
+  [ "$(under "$wrong" ls / && cat "$dir/err")" = "" ] || fail "$wrong: said by ls"
+done
+rm -f "$dir/report"
+under LADE_PRELOAD_MODE=off LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3
+[ "$status" = 0 ] && [ ! -s "$dir/err" ] && [ ! -e "$dir/report" ] || fail "mode off: status $status, $(cat "$dir/err")"
+
+# A library that is not there, a report that cannot be written: one line each, the program runs.
+under LADE_PRELOAD_LIBRARY="$dir/nothing.so" "$stand_in" 3
+[ "$status" = 0 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q nothing.so "$dir/err" || fail "no library: $status, $(cat "$dir/err")"
+under LADE_PRELOAD_REPORT="$dir/no/such/folder" "$stand_in" 3
+[ "$status" = 0 ] && grep -q no/such/folder "$dir/err" || fail "no folder for the report: $status, $(cat "$dir/err")"
+
+# A name for each process.
+under LADE_PRELOAD_REPORT="$dir/report.%p" "$stand_in" 3
+set -- "$dir"/report.[0-9]*
+[ $# = 1 ] && [ -s "$1" ] || fail "report.%p: $*"
+
+# Work that never ends keeps no process from ending.
+rm -f "$dir/report"
+under LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy
+[ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "busy: status $status, $(cat "$dir/out" "$dir/err")"
+is allocs_served 4
+
+# Without a driver the program says so by itself.
+same env LD_LIBRARY_PATH="$dir" "$stand_in" 3
+exit $((failures != 0))

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plain CUDA program. usage: stand_in COUNT [keep | busy]
+ *
+ * Allocates and frees pinned memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees the last block
+ * in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work runs there that never
+ * ends. Built twice: it opens the driver as the static runtime does, or is
+ * linked with it (STAND_IN_LINKED).
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/preload/program.h"
+
+static program cuda;
+static void *kept;
+
+static void fail(const char *what, int code) {
+  printf("%s: %d\n", what, code);
+  exit(1);
+}
+
+static void must(CUresult code, const char *what) {
+  if (code != CUDA_SUCCESS) fail(what, (int)code);
+}
+
+#ifdef STAND_IN_LINKED
+CUresult linked_init(unsigned flags) __asm__("cuInit");
+CUresult linked_retain(CUcontext *out, CUdevice device) __asm__("cuDevicePrimaryCtxRetain");
+CUresult linked_set_current(CUcontext context) __asm__("cuCtxSetCurrent");
+CUresult linked_alloc(void **out, size_t bytes, unsigned flags) __asm__("cuMemHostAlloc");
+CUresult linked_free(void *pointer) __asm__("cuMemFreeHost");
+
+static void resolve(void) {
+  cuda.init = linked_init;
+  cuda.primary_retain = linked_retain;
+  cuda.ctx_set_current = linked_set_current;
+  cuda.host_alloc = linked_alloc;
+  cuda.free_host = linked_free;
+}
+#else
+static void resolve(void) {
+  program_look_up *look_up = program_first_look_up();
+  const char *missing = look_up == NULL ? "libcuda.so.1" : program_resolve(&cuda, look_up, 12000, 0);
+  if (missing != NULL) fail(missing, -1);
+}
+#endif
+
+/* The loopback's own controls, where it is the driver. */
+static void play_program(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *symbol = library == NULL ? NULL : dlsym(library, "lade_loopback_play_program");
+  void (*play)(void);
+  memcpy(&play, &symbol, sizeof symbol);
+  if (symbol != NULL) play();
+}
+
+static void free_kept(void) { must(cuda.free_host(kept), "cuMemFreeHost at exit"); }
+
+#ifndef STAND_IN_LINKED
+static void never_end(void *user) {
+  (void)user;
+  for (;;) pause();
+}
+
+static void leave_busy(void) {
+  CUstream stream;
+  void *pointer = NULL;
+  must(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  must(cuda.host_alloc(&pointer, 100000, 0), "cuMemHostAlloc");
+  must(cuda.host_function(stream, never_end, NULL), "cuLaunchHostFunc");
+  must(cuda.free_host(pointer), "cuMemFreeHost");
+  must(cuda.primary_release(0), "cuDevicePrimaryCtxRelease");
+}
+#endif
+
+int main(int argc, char **argv) {
+  int count = argc > 1 ? atoi(argv[1]) : 1;
+  CUcontext context;
+  void *pointer = NULL;
+  play_program();
+  resolve();
+  must(cuda.init(0), "cuInit");
+  must(cuda.primary_retain(&context, 0), "cuDevicePrimaryCtxRetain");
+  must(cuda.ctx_set_current(context), "cuCtxSetCurrent");
+  must(cuda.host_alloc(&pointer, 4096, CU_MEMHOSTALLOC_WRITECOMBINED), "cuMemHostAlloc, write-combined");
+  must(cuda.free_host(pointer), "cuMemFreeHost, write-combined");
+  for (int i = 0; i < count; i++) {
+    must(cuda.host_alloc(&pointer, 100000, 0), "cuMemHostAlloc");
+    memset(pointer, i, 100000);
+    if (i == count - 1 && argc > 2 && strcmp(argv[2], "keep") == 0) {
+      kept = pointer;
+      atexit(free_kept);
+    } else {
+      must(cuda.free_host(pointer), "cuMemFreeHost");
+    }
+  }
+#ifndef STAND_IN_LINKED
+  if (argc > 2 && strcmp(argv[2], "busy") == 0) leave_busy();
+#endif
+  printf("%d blocks\n", count);
+  return 0;
+}
