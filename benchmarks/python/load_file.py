@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How fast lade.safetensors.load_file() brings a checkpoint of 8 GiB to the GPU.
+
+Baselines in the same run, in turn with it: safetensors.torch.load_file(), fastsafetensors where it is installed, and two limits: the
+link (a copy of pinned memory), and the page cache (threads that pread the file into pinned memory and leave it there). Every way
+loads once before; the values are compared with those of the safetensors package then. Figures are medians of the rounds,
+with the least and the most, in seconds from the call until the GPU has all.
+  warm    the file is in the page cache
+  direct  the file is not in the page cache (dropped before each load); lade reads with O_DIRECT, the others as they do
+
+usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--rounds N]
+  --small   32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
+  --folder  where the file is made, and removed; a temporary folder without it
+exit status: 0; 77 without PyTorch and a GPU (not with --small)
+"""
+
+import argparse
+import concurrent.futures
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import lade
+import lade.safetensors
+
+MIB = 1 << 20
+
+
+def module(name):
+    try:
+        return __import__(name, fromlist=["*"])
+    except ImportError:
+        return None
+
+
+def checkpoint_make(path, total):
+    """Tensors of bf16 as a model of language has them, with small ones between; no two blocks of bytes are the same."""
+    large = 32 * MIB if total >= 256 * MIB else 2 * MIB
+    header, at, index = {}, 0, 0
+    while at < total:
+        for name, count in ((f"layers.{index}.weight", large // 2), (f"layers.{index}.norm", 4096)):
+            shape = [count // 1024, 1024]
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 2 * count]}
+            at += 2 * count
+        index += 1
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    block = bytearray(os.urandom(4 * MIB))
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for begin in range(0, at, len(block)):
+            block[:8] = begin.to_bytes(8, "little")
+            file.write(memoryview(block)[:min(len(block), at - begin)])
+        file.flush()
+        os.fsync(file.fileno())
+    return at
+
+
+def cache_drop(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def cache_fill(path):
+    with open(path, "rb", buffering=0) as file:
+        while file.read(64 * MIB):
+            pass
+
+
+class Bench:
+    def __init__(self, arguments, path, total):
+        self.path, self.total, self.small = path, total, arguments.small
+        self.torch = module("torch")
+        self.gpu = bool(self.torch and self.torch.cuda.is_available())
+        self.device = lade.device("cuda:0" if self.gpu else "cpu")
+        self.pinned = None
+
+    def synchronize(self):
+        if self.gpu:
+            self.torch.cuda.synchronize()
+
+    def ways(self, mode):
+        """Name: function that loads and gives what must stay alive."""
+        direct = mode == "direct"
+        ways = {"lade": lambda: lade.safetensors.load_file(self.path, device=self.device, direct=direct)}
+        package = module("safetensors.torch" if self.torch else "safetensors.numpy")
+        if package and self.torch:
+            ways["safetensors"] = lambda: package.load_file(self.path, device="cuda:0" if self.gpu else "cpu")
+        if self.gpu and module("fastsafetensors"):
+            ways["fastsafetensors"] = self.fast
+        if self.gpu:
+            ways["link"] = self.link
+        ways["page cache"] = self.preads
+        return ways
+
+    def fast(self):
+        from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+        loader = SafeTensorsFileLoader(SingleGroup(), self.torch.device("cuda:0"), nogds=True)
+        loader.add_filenames({0: [self.path]})
+        buffers = loader.copy_files_to_device()
+        tensors = {name: buffers.get_tensor(name) for name in loader.get_keys()}
+        return tensors, buffers, loader
+
+    def staging(self):
+        if self.pinned is None:
+            count = min(self.total, 1 << 30)
+            self.pool = lade.PinnedPool(self.device)
+            self.pinned = self.pool.empty(count, "uint8")
+        return self.pinned
+
+    def link(self):
+        source = self.torch.frombuffer(self.staging(), dtype=self.torch.uint8)
+        out = self.torch.empty(self.total, dtype=self.torch.uint8, device="cuda:0")
+        for begin in range(0, self.total, source.numel()):
+            count = min(source.numel(), self.total - begin)
+            out[begin:begin + count].copy_(source[:count], non_blocking=True)
+        return out
+
+    def preads(self):
+        staging = memoryview(self.staging())
+        step = 4 * MIB
+        fd = os.open(self.path, os.O_RDONLY)
+        size = os.fstat(fd).st_size
+
+        def read(begin):
+            place = begin % max(len(staging) - step, 1)
+            return os.preadv(fd, [staging[place:place + min(step, size - begin, len(staging))]], begin)
+
+        with concurrent.futures.ThreadPoolExecutor(min(16, len(os.sched_getaffinity(0)))) as pool:
+            for _ in pool.map(read, range(0, size, step)):
+                pass
+        os.close(fd)
+
+    def equal(self, name, loaded, wanted):
+        """Whether a way gave the values that the safetensors package gives."""
+        if name in ("link", "page cache", "safetensors") or wanted is None:
+            return None
+        tensors = loaded[0] if isinstance(loaded, tuple) else loaded
+        bits = self.torch.int16  # random bits are no numbers at times
+        return set(tensors) == set(wanted) and all(tensors[key].view(bits).equal(wanted[key].view(bits)) for key in wanted)
+
+
+def measure(bench, mode, rounds, emit):
+    ways, seconds = bench.ways(mode), {}
+    wanted = ways["safetensors"]() if "safetensors" in ways else None
+    good = True
+    for name, way in ways.items():
+        loaded = way()
+        bench.synchronize()
+        same = bench.equal(name, loaded, wanted)
+        good = good and same is not False
+        emit({"mode": mode, "way": name, "values_equal": same})
+        del loaded
+    del wanted
+    for number in range(rounds):
+        for name, way in ways.items():
+            gc.collect()
+            if mode == "direct":
+                cache_drop(bench.path)
+            else:
+                cache_fill(bench.path)
+            bench.synchronize()
+            begin = time.perf_counter()
+            loaded = way()
+            bench.synchronize()
+            seconds.setdefault(name, []).append(time.perf_counter() - begin)
+            del loaded
+            emit({"mode": mode, "way": name, "round": number, "seconds": seconds[name][-1], "bytes": bench.total})
+    for name, list_ in seconds.items():
+        median = statistics.median(list_)
+        emit({"mode": mode, "way": name, "median_s": median, "least_s": min(list_), "most_s": max(list_), "bytes": bench.total,
+              "gb_per_s": bench.total / median / 1e9, "times_lade": median / statistics.median(seconds["lade"])})
+        print(f"{mode:7} {name:16} {median:8.3f} s  ({min(list_):.3f} to {max(list_):.3f})  {bench.total / median / 1e9:6.2f} GB/s")
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--out")
+    parser.add_argument("--folder")
+    parser.add_argument("--gib", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch = module("torch")
+    if not arguments.small and not (torch and torch.cuda.is_available()):
+        print("needs PyTorch and a GPU", file=sys.stderr)
+        return 77
+    total = 32 * MIB if arguments.small else int(arguments.gib * (1 << 30))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, open(arguments.out or os.devnull, "w") as out:
+
+        def emit(row):
+            print(json.dumps(row), file=out, flush=True)
+
+        path = os.path.join(folder, "model.safetensors")
+        total = checkpoint_make(path, total)
+        bench = Bench(arguments, path, total)
+        if not bench.torch and not module("ml_dtypes"):
+            print("needs PyTorch, or NumPy and ml_dtypes", file=sys.stderr)
+            return 77
+        good = [measure(bench, mode, 2 if arguments.small else arguments.rounds, emit) for mode in ("warm", "direct")]
+        lade.safetensors.release()
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nanobind's backend: what the extension calls, built for each minor version of Python apart."""
+
+import sys
+
+try:
+    from lade._nanobind._nb_backend_v1 import fill
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"this package of lade is not built for {sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}: "
+        "a newer one may be, and `pip install ./python` in a clone of lade builds it for the Python that runs"
+    ) from error
+
+__all__ = ["fill"]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host tensors into a file of the safetensors format.
+
+    temporary file beside it --> header --> bytes of the tensors, from where they are --> flushed --> renamed
+"""
+
+import ctypes
+import json
+import os
+import stat
+
+_STEP = 64 << 20  # bytes of a write: signals are seen between two
+
+
+def _memory(tensor):
+    """The tensor's bytes as a memoryview; they are not copied."""
+    if hasattr(tensor, "data_ptr"):
+        address, count = tensor.data_ptr(), tensor.nbytes
+    else:
+        address, count = tensor.__array_interface__["data"][0], tensor.nbytes
+    return memoryview((ctypes.c_char * count).from_address(address)).cast("B") if count else memoryview(b"")
+
+
+def _little(tensor):
+    """NumPy arrays of the other byte order, turned round."""
+    dtype = getattr(tensor, "dtype", None)
+    if getattr(dtype, "byteorder", "=") == ">":
+        return tensor.astype(dtype.newbyteorder("<"))
+    return tensor
+
+
+def _header(rows, metadata, bytes_of):
+    header, at = {}, 0
+    if metadata is not None:
+        header["__metadata__"] = dict(metadata)
+    for name, dtype, shape, _ in rows:
+        end = at + bytes_of(dtype, shape)
+        header[name] = {"dtype": dtype, "shape": [int(extent) for extent in shape], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, at
+
+
+def _write(fd, view):
+    while len(view):
+        view = view[os.write(fd, view[:_STEP]):]
+
+
+def _replaceable(path):
+    """Refuses to put a file where a folder or a device is."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(21, "Is a directory", path)
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        raise OSError(22, "neither a file nor a link, so it cannot be replaced", path)
+
+
+def _temporary(folder, name):
+    """A new file beside the one that is written, and its path."""
+    for number in range(1, 1000):
+        path = os.path.join(folder, f".{name}.lade-{os.getpid()}-{number}")
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
+        except FileExistsError:
+            continue
+    raise FileExistsError(17, "a thousand temporary files lie beside it", os.path.join(folder, name))
+
+
+def save_host(rows, path, metadata, order, bytes_of, sync, progress):
+    """Write rows (name, dtype, shape, tensor). `order` numbers the dtypes, later ones first; `bytes_of(dtype, shape)`."""
+    rows = sorted(rows, key=lambda row: (-order[row[1]], row[0]))
+    header, total = _header(rows, metadata, bytes_of)
+    path = os.fsdecode(path)
+    _replaceable(path)
+    folder, name = os.path.split(path)
+    fd, temporary = _temporary(folder, name)
+    try:
+        try:
+            _write(fd, memoryview(header))
+            done = 0
+            for row in rows:
+                tensor = _little(row[3])
+                view = _memory(tensor)
+                _write(fd, view)
+                done += len(view)
+                if progress is not None:
+                    progress(done, total)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        raise
+    if sync:
+        _flush_folder(folder)
+
+
+def _flush_folder(folder):
+    fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

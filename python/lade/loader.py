@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of files, in batches, in device memory.
+
+    files --readers of the pipeline--> pinned memory --> device memory: a few batches ahead --> Batch
+
+The readers are threads of lade, not processes: nothing is pickled, and no worker is started.
+
+>>> loader = lade.Loader("train.tar", 256, fields="img,label", shuffle=True, device="cuda:0", convert=torch.from_dlpack)
+>>> for batch in loader:
+...     step(batch["img"], batch["label"])
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import lade
+from lade import _lade
+
+__all__ = ["Batch", "Loader"]
+
+
+class Batch:
+    """Records that are in device memory together: ``batch["img"]``.
+
+    The memory is used for another batch when this object and all arrays taken from it are gone, or release() was called and the
+    arrays are gone. A loader hands out ``prefetch`` batches at most at a time.
+
+    Of records that are all of one size, or padded, ``batch[field]`` is one array, (records, bytes) of uint8 or as ``layout`` of the
+    loader says; else it is a list of one array for each record.
+    """
+
+    __slots__ = ("_native", "_loader")
+
+    def __init__(self, native, loader):
+        self._native, self._loader = native, loader
+
+    @property
+    def number(self):
+        """From 0, over all epochs."""
+        return self._native.number
+
+    @property
+    def epoch(self):
+        """From 0."""
+        return self._native.epoch
+
+    @property
+    def nbytes(self):
+        """Of the records in device memory."""
+        return self._native.nbytes
+
+    @property
+    def fields(self):
+        """Names of the fields."""
+        return self._loader.index.fields
+
+    def __len__(self):
+        return self._native.count
+
+    def __getitem__(self, field):
+        number = self._field(field)
+        if not self._loader._native.dense:
+            return self.records(field)
+        dtype, shape = self._loader._layout.get(self.fields[number], (None, None))
+        return self._loader._convert(self._native.array(number, dtype, shape))
+
+    def records(self, field=0):
+        """One array of bytes for each record, as a list."""
+        return [self._loader._convert(part) for part in self._native.parts(self._field(field))]
+
+    def lengths(self, field=0):
+        """Bytes of each record, without padding."""
+        return self._native.lengths(self._field(field))
+
+    def numbers(self):
+        """Number of each record in the index."""
+        return self._native.records()
+
+    def keys(self):
+        """Key of each record in the index; None of one without."""
+        return self._native.keys()
+
+    def release(self):
+        """Let go of the batch now. Arrays that were taken from it keep its memory."""
+        self._native.release()
+
+    def _field(self, field):
+        if isinstance(field, str):
+            if field not in self.fields:
+                raise KeyError(f"field {field!r}; the records have {', '.join(map(repr, self.fields))}")
+            return self.fields.index(field)
+        number = field.__index__()
+        if not -len(self.fields) <= number < len(self.fields):
+            raise IndexError(f"field {number}; the records have {len(self.fields)}")
+        return number % len(self.fields)
+
+    def __repr__(self):
+        return f"<lade.Batch {self.number} of {len(self)} records, epoch {self.epoch}>"
+
+
+def _index_from(source, fields, record_bytes):
+    """A RecordIndex, or one of the tar files, or files of fixed records, whose paths were passed."""
+    if isinstance(source, lade.RecordIndex):
+        if fields is not None or record_bytes is not None:
+            raise lade.InvalidArgumentError("fields and record_bytes belong to the index; expected None with a RecordIndex")
+        return source
+    if record_bytes is None and fields is None:
+        raise lade.InvalidArgumentError('fields is None; expected names of tar members\' extensions, such as "jpg,cls", or record_bytes')
+    index = lade.RecordIndex(fields)
+    for path in [source] if isinstance(source, (str, bytes, os.PathLike)) else source:
+        if record_bytes is not None:
+            index.add_fixed(path, record_bytes)
+        else:
+            index.add_tar(path)
+    return index
+
+
+class _Epoch:
+    """The batches of one epoch, or of what is left of it."""
+
+    def __init__(self, loader):
+        self._loader, self._epoch, self._over = loader, None, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = None if self._over else self._loader._take(self._epoch)
+        if batch is None:
+            self._over = True
+            raise StopIteration
+        self._epoch = batch.epoch
+        self._over = self._loader._at_end(batch)
+        return batch
+
+
+class Loader:
+    """Batches of records in device memory, read ahead by threads.
+
+    ``for batch in loader`` goes through one epoch, or what is left of it; ``next(loader)`` goes on over all epochs.
+
+    Parameters
+    ----------
+    source : RecordIndex, path, or sequence of paths
+        Paths are of tar files, which needs `fields`, or of files of records of one size, which needs `record_bytes`.
+    batch_size : int or None
+        Records of a batch. None: as many as `batch_bytes` allows.
+    fields : str or sequence of str
+        As for RecordIndex.
+    record_bytes : int
+        Size of each record.
+    device, pipeline, allocator
+        Where to, and through what. None: new ones, for the first GPU or the software device.
+    stream : Stream, int, object with __cuda_stream__ or None
+        Work that is queued on it after a batch was handed out sees the batch. None: torch's or CuPy's current stream at each
+        batch where that package was imported, else the default stream.
+    shuffle : bool
+        Each epoch in an order of its own, that depends on `seed`, the epoch, `rank` and `world` alone.
+    epochs : int or None
+        None: without end.
+    rank, world : int
+        This process gets records rank, rank + world, ... of the order.
+    equal_ranks : bool
+        Leave out the last records, so that all ranks have as many.
+    drop_last : bool
+        Leave out the last batch of an epoch if it is smaller.
+    prefetch : int
+        Batches read ahead or handed out, at most: 1 to 64. A loop holds the batch before while it asks for the next one, so it needs
+        2 or more.
+    padded : bool
+        All records take the room of the largest one, with zeros behind them.
+    alignment : int or None
+        Of each record in a batch, a power of two up to 512. None: 1 where a field is one array, else 64.
+    batch_bytes : int
+        Bytes of a batch, at most. 0: no limit.
+    skip_unreadable : bool
+        Leave out records that cannot be read; stats() and skips() tell of them.
+    layout : dict
+        For fields of records of one size: ``{"img": ("uint8", (3, 224, 224))}``.
+    convert : function(array)
+        What is done to each array that is taken from a batch: ``torch.from_dlpack``, ``numpy.asarray`` (software device).
+    return_timeout : float or None
+        Seconds that a batch is waited for, at most: TimeoutError then says what is missing.
+    state : dict or None
+        Of state_dict(): where to begin.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Naming the argument.
+    IOError, FormatError
+        A file cannot be read or is damaged.
+
+    Threads: any; one batch at a time is taken. A forked child gets ForkedError, also in workers of a DataLoader: see dataset().
+    """
+
+    def __init__(self, source, batch_size=None, *, fields=None, record_bytes=None, device=None, pipeline=None, allocator=None, stream=None,
+                 shuffle=False, seed=0, epochs=None, rank=0, world=1, equal_ranks=False, drop_last=False, prefetch=4, padded=False,
+                 alignment=None, batch_bytes=0, skip_unreadable=False, layout=None, convert=None, return_timeout=60.0, state=None):
+        self._native = None
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._check(batch_size, batch_bytes, epochs, rank, world, prefetch)
+        self.index = _index_from(source, fields, record_bytes)
+        self._layout = dict(layout or {})
+        for name in self._layout:
+            if name not in self.index.fields:
+                raise lade.InvalidArgumentError(f"layout has {name!r}; the records have {', '.join(map(repr, self.index.fields))}")
+        self._convert = convert or (lambda array: array)
+        self._pipeline = pipeline if pipeline is not None else lade.Pipeline(device)
+        self._device = self._pipeline.device
+        self._allocator = allocator if allocator is not None else lade.DeviceAllocator(self._device)
+        self._stream = stream
+        self._own_stream = self._device.stream() if stream is None and self._device.software else None
+        self._batch_size, self._drop_last, self._bounded = batch_size, drop_last, bool(batch_bytes)
+        self._share = self._share_of(len(self.index), rank, world, equal_ranks)
+        self._options = dict(batch_records=batch_size or 0, batch_bytes=batch_bytes, seed=seed, epochs=epochs or 0, rank=rank, world=world,
+                             prefetch=prefetch, alignment=alignment, padded=padded, shuffle=shuffle, equal_ranks=equal_ranks,
+                             drop_last=drop_last, skip_unreadable=skip_unreadable, return_timeout=return_timeout)
+        self._begin(state)
+
+    @staticmethod
+    def _check(batch_size, batch_bytes, epochs, rank, world, prefetch):
+        """Arguments that the library would take for a default, or that are no numbers of its."""
+        limits = {"batch_size": (batch_size, 1, 1 << 24), "epochs": (epochs, 1, (1 << 63) - 1), "world": (world, 1, (1 << 32) - 1),
+                  "rank": (rank, 0, (1 << 32) - 1), "prefetch": (prefetch, 1, 64), "batch_bytes": (batch_bytes, 0, (1 << 63) - 1)}
+        for name, (value, least, most) in limits.items():
+            if value is None and name in ("batch_size", "epochs"):
+                continue
+            if not hasattr(value, "__index__") or not least <= value.__index__() <= most:
+                raise lade.InvalidArgumentError(f"{name} is {value!r}; expected {least} to {most}")
+        if rank >= world:
+            raise lade.InvalidArgumentError(f"rank is {rank}; expected below {world}, the world")
+        if batch_size is None and not batch_bytes:
+            raise lade.InvalidArgumentError("batch_size is None; expected records of a batch, or batch_bytes")
+
+    @staticmethod
+    def _share_of(count, rank, world, equal_ranks):
+        return count // world if equal_ranks else (count - rank + world - 1) // world
+
+    def _begin(self, state):
+        self._peeked, self._state_before = None, None
+        self._native = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
+                                     **self._options)
+
+    def _own(self):
+        if os.getpid() != self._process:
+            raise lade.ForkedError("Loader: made before fork(); its readers are threads of the parent, and only the parent may use it")
+
+    def _stream_now(self):
+        if self._own_stream is not None or self._stream is not None:
+            return self._own_stream or self._stream
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        if hasattr(torch, "cuda") and torch.cuda.is_initialized():
+            return torch.cuda.current_stream(self._device.ordinal)
+        if hasattr(cupy, "cuda"):
+            return cupy.cuda.get_current_stream()
+        return None
+
+    def _take(self, epoch):
+        """The next batch of an epoch (None: of any); None at its end, and at that of all."""
+        self._own()
+        with self._lock:
+            if self._peeked is None:
+                before = self._native.state()
+                native = self._native.next(self._stream_now(), None)
+                if native is None:
+                    return None
+                self._peeked, self._state_before = Batch(native, self), before
+            if epoch is not None and self._peeked.epoch != epoch:
+                return None
+            batch, self._peeked, self._state_before = self._peeked, None, None
+            return batch
+
+    def _at_end(self, batch):
+        """Whether a batch is known to be the last one of its epoch, without asking for another."""
+        with self._lock:
+            state = self._state_before or self._native.state()
+        left = self._share - state["position"]
+        return state["epoch"] != batch.epoch or left <= 0 or bool(self._drop_last and self._batch_size and left < self._batch_size)
+
+    def __iter__(self):
+        self._own()
+        return _Epoch(self)
+
+    def __next__(self):
+        batch = self._take(None)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def __len__(self):
+        """Batches of an epoch."""
+        if self._batch_size is None or self._bounded:
+            raise TypeError("a Loader with batch_bytes has no length: how many records fit a batch depends on their order")
+        whole, rest = divmod(self._share, self._batch_size)
+        return whole if self._drop_last or not rest else whole + 1
+
+    @property
+    def device(self):
+        """Where the batches are."""
+        return self._device
+
+    def state_dict(self):
+        """Where the loader is, behind the batch that was handed out last, as a dict of ints: enough to go on exactly there."""
+        self._own()
+        with self._lock:
+            return self._state_before or self._native.state()
+
+    def load_state_dict(self, state):
+        """Go on where a state says, with the same files, seed, rank and world. What was read ahead is dropped; batches in use stay.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The state is of other files, or of another order, and the text says which; the loader is as before.
+        """
+        self._own()
+        with self._lock:
+            following = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
+                                      **self._options)
+            self._native, self._peeked, self._state_before = following, None, None
+
+    def stats(self):
+        """Counters: batches, records, skipped_records, skipped_batches, skips_listed."""
+        self._own()
+        return self._native.stats()
+
+    def skips(self):
+        """Records that were left out: ``(number, key, times, what went wrong)``, at most 1024."""
+        self._own()
+        return self._native.skips()
+
+    def close(self):
+        """Stop the reading, and give the memory back. BusyError while a batch is in use."""
+        self._own()
+        with self._lock:
+            self._peeked, self._state_before = None, None
+            self._native.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def dataset(self):
+        """The loader as a ``torch.utils.data.IterableDataset``, for ``DataLoader(loader.dataset(), batch_size=None)``.
+
+        ``num_workers`` must be 0: a worker is a process of its own, and raises.
+        """
+        return _dataset_class()(self)
+
+    def __reduce__(self):
+        raise TypeError("a lade.Loader cannot be sent to another process: its readers are threads of this one. "
+                        "With a DataLoader, expected num_workers=0")
+
+    def __getitem__(self, _):
+        raise TypeError("a lade.Loader has no record of a number. With a DataLoader, expected loader.dataset() and batch_size=None")
+
+    def __repr__(self):
+        return f"<lade.Loader of {len(self.index)} records on {self._device}>"
+
+
+_dataset = None
+
+
+def _dataset_class():
+    """Made when torch is there: it is not imported before."""
+    global _dataset
+    if _dataset is not None:
+        return _dataset
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    class LoaderDataset(IterableDataset):
+        """Batches of a lade.Loader."""
+
+        def __init__(self, loader):
+            super().__init__()
+            self.loader = loader
+
+        def __iter__(self):
+            if get_worker_info() is not None:
+                raise RuntimeError("lade.Loader: its readers are threads, so a DataLoader of it has no workers; expected num_workers=0")
+            return iter(self.loader)
+
+        def __len__(self):
+            return len(self.loader)
+
+        def state_dict(self):
+            return self.loader.state_dict()
+
+        def load_state_dict(self, state):
+            self.loader.load_state_dict(state)
+
+    _dataset = LoaderDataset
+    return _dataset

@@ -1,0 +1,680 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in the safetensors format, loaded straight into device memory and saved from it.
+
+The names are those of the ``safetensors`` package, and so are the errors: ``SafetensorError`` with the same texts. Where that package
+was imported, what is raised is also an instance of its own ``SafetensorError``.
+
+    file --pread, io_uring--> pinned memory --copy engine--> device memory, which the tensors are
+
+Tensors are torch's where torch was imported, else CuPy's where that was imported, else NumPy arrays on a software device and
+:class:`lade.DeviceBuffer` on a GPU; ``framework`` chooses. Device ``"cpu"`` is the software device: its memory is host memory.
+
+A pipeline and an allocator for each device are kept for the next call; :func:`release` gives them back.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import json
+import os
+import sys
+import threading
+
+import lade
+from lade import _lade
+from lade import _slices
+from lade._safetensors_host import save_host
+
+__all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
+
+_HEADER_MOST = 100_000_000
+_KEPT_DEVICES = 8
+
+# Name in files: name in torch, name in NumPy and ml_dtypes (None: has none), bits.
+_DTYPES = {
+    "BOOL": ("bool", "bool", 8),
+    "F4": ("float4_e2m1fn_x2", None, 4),
+    "F6_E2M3": (None, None, 6),
+    "F6_E3M2": (None, None, 6),
+    "U8": ("uint8", "uint8", 8),
+    "I8": ("int8", "int8", 8),
+    "F8_E5M2": ("float8_e5m2", "float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", "float8_e4m3fn", 8),
+    "F8_E8M0": ("float8_e8m0fnu", "float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", "float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", "float8_e5m2fnuz", 8),
+    "I16": ("int16", "int16", 16),
+    "U16": ("uint16", "uint16", 16),
+    "F16": ("float16", "float16", 16),
+    "BF16": ("bfloat16", "bfloat16", 16),
+    "I32": ("int32", "int32", 32),
+    "U32": ("uint32", "uint32", 32),
+    "F32": ("float32", "float32", 32),
+    "C64": ("complex64", "complex64", 64),
+    "F64": ("float64", "float64", 64),
+    "I64": ("int64", "int64", 64),
+    "U64": ("uint64", "uint64", 64),
+}
+_NAMES = {torch_name: name for name, (torch_name, _, _) in _DTYPES.items() if torch_name is not None}
+_ML_DTYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
+
+_FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cp": "cupy", "cupy": "cupy",
+               "lade": "lade"}
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------
+
+
+class SafetensorError(lade.Error):
+    """What is wrong with a file, a name or a slice; the text is that of the ``safetensors`` package where it has one."""
+
+
+_error_classes: dict = {}
+
+
+def _error_class():
+    """The class to raise: also the package's own, where a program has imported it."""
+    package = sys.modules.get("safetensors")
+    theirs = getattr(package, "SafetensorError", None)
+    if theirs is None:
+        return SafetensorError
+    if theirs not in _error_classes:
+        body = {"__doc__": SafetensorError.__doc__, "__module__": __name__}
+        _error_classes[theirs] = type("SafetensorError", (SafetensorError, theirs), body)
+    return _error_classes[theirs]
+
+
+def _error(text):
+    return _error_class()(text)
+
+
+def _header_fault(path):
+    """What the safetensors package says about a file that lade refuses; None where it would say nothing, or there is no telling."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < 8:
+            return "header too small"
+        length = int.from_bytes(file.read(8), "little")
+        if length > _HEADER_MOST:
+            return "header too large"
+        if length + 8 > size:
+            return "invalid header length"
+        raw = file.read(length)
+    try:
+        header = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as fault:
+        end = "" if fault.reason == "unexpected end of data" else f" of {fault.end - fault.start} bytes"
+        return f"invalid UTF-8 in header: invalid utf-8 sequence{end} from index {fault.start}"
+    except ValueError:
+        return None
+    return _layout_fault(header, size - 8 - length) if isinstance(header, dict) else None
+
+
+def _layout_fault(header, data_bytes):
+    """The first rule that the offsets of a header break; None where its entries are none."""
+    entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
+    try:
+        entries = sorted(((*entry["data_offsets"], name, entry["shape"], _DTYPES[entry["dtype"]][2]) for name, entry in entries),
+                         key=lambda row: row[:2])
+    except (KeyError, TypeError):
+        return None
+    at = 0
+    for begin, end, name, shape, bits in entries:
+        numbers = [begin, end, *shape]
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            return None
+        if begin != at or end < begin:
+            return f"invalid offset for tensor `{name}`"
+        at = end
+        for extent in shape:
+            bits *= extent
+            if bits >= 1 << 64:
+                return "overflow computing buffer size from shape and/or element type"
+        if bits % 8 != 0:
+            return "The slice is slicing for subbytes dtypes, and the slice does not end up at a byte boundary, this is invalid."
+        if bits // 8 != end - begin:
+            return "invalid shape, data type, or offset for tensor"
+    return None if at == data_bytes else "incomplete metadata, file not fully covered"
+
+
+def _open_error(path, error):
+    """The error of a file that could not be opened, as the package has it."""
+    if isinstance(error, lade.InvalidArgumentError):
+        return IsADirectoryError(str(error)) if os.path.isdir(path) else OSError(str(error))
+    if isinstance(error, lade.IOError):
+        if error.native_code == errno.ENOENT:
+            return FileNotFoundError(f"No such file or directory: {path}")
+        return error
+    fault = None
+    if not str(path).endswith(".json"):
+        try:
+            fault = _header_fault(path)
+        except OSError:
+            fault = None
+    return _error(f"Error while deserializing header: {fault or f'invalid JSON in header: {error}'}")
+
+
+# --- devices -----------------------------------------------------------------------------------------------------------
+
+_Stage = collections.namedtuple("_Stage", "device pipeline allocator")
+_stages: collections.OrderedDict = collections.OrderedDict()
+_stages_lock = threading.Lock()
+
+
+def _drop_in_child():
+    """A forked child has none of its parent's pipelines, and its lock may be held by a thread that is gone."""
+    global _stages, _stages_lock
+    _stages, _stages_lock = collections.OrderedDict(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+def release():
+    """Give back the pipelines, pinned memory and cached device memory that are kept for the next call.
+
+    Memory of tensors that are alive stays theirs.
+    """
+    with _stages_lock:
+        gone = list(_stages.values())
+        _stages.clear()
+    del gone
+
+
+def _device_from(device):
+    if isinstance(device, lade.Device):
+        return device
+    text = str(device)
+    if isinstance(device, int) and not isinstance(device, bool):
+        text = f"cuda:{device}"
+    kind, _, ordinal = text.partition(":")
+    if kind not in ("cuda", "cpu") or (ordinal and not ordinal.isdecimal()) or text.endswith(":"):
+        raise _error(f"device {text} is invalid")
+    return lade.device(text)
+
+
+def _stage(device, pipeline, allocator):
+    """What a load goes through: what was passed, else what is kept for the device."""
+    if pipeline is not None and allocator is not None:
+        return _Stage(pipeline.device, pipeline, allocator)
+    device = pipeline.device if pipeline is not None else _device_from(device)
+    with _stages_lock:
+        kept = _stages.get(device)
+        if kept is None or kept.pipeline.closed:
+            kept = _Stage(device, lade.Pipeline(device), lade.DeviceAllocator(device))
+            _stages[device] = kept
+            while len(_stages) > _KEPT_DEVICES:
+                _stages.popitem(last=False)
+        _stages.move_to_end(device)
+    return _Stage(device, pipeline or kept.pipeline, allocator or kept.allocator)
+
+
+def _loaded(name):
+    """A package that the program has imported, whole."""
+    module = sys.modules.get(name)
+    return module if hasattr(module, "from_dlpack") else None
+
+
+def _framework_from(framework, device):
+    if framework is None:
+        if _loaded("torch"):
+            return "torch"
+        if device.software:
+            return "numpy"
+        return "cupy" if _loaded("cupy") else "lade"
+    name = _FRAMEWORKS.get(str(framework))
+    if name is None:
+        raise _error(f"framework {framework} is invalid")
+    if (name == "numpy" and not device.software) or (name == "cupy" and device.software):
+        raise _error(f"Device {device} is not supported for framework {name}")
+    return name
+
+
+def _stream_from(stream, framework, device):
+    """The stream that memory is allocated on: of torch and CuPy the current one, in whose order they give memory back."""
+    if stream is not None or device.software:
+        return stream
+    if framework == "torch":
+        return _loaded("torch").cuda.current_stream(device.ordinal)
+    if framework == "cupy":
+        cupy = _loaded("cupy")
+        with cupy.cuda.Device(device.ordinal):
+            return cupy.cuda.get_current_stream()
+    return None
+
+
+# --- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def _numpy_dtype(name, dtype):
+    import numpy
+
+    numpy_name = _DTYPES[dtype][1]
+    if numpy_name is None:
+        raise lade.UnsupportedError(f"tensor {name}: NumPy has no dtype for {dtype}; framework=\"lade\" gives its bytes")
+    if numpy_name not in _ML_DTYPES:
+        return numpy.dtype(numpy_name)
+    try:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, numpy_name))
+    except (ImportError, AttributeError):
+        raise lade.UnsupportedError(
+            f"tensor {name}: NumPy has {dtype} through the package ml_dtypes, which is not there; framework=\"lade\" gives its bytes"
+        ) from None
+
+
+def _torch_dtype(name, dtype):
+    torch_name = _DTYPES[dtype][0]
+    found = getattr(_loaded("torch"), torch_name, None) if torch_name else None
+    if found is None:
+        raise lade.UnsupportedError(f"tensor {name}: this torch has no dtype for {dtype}; framework=\"lade\" gives its bytes")
+    return found
+
+
+def _as_torch(buffer, name, dtype, shape, device):
+    torch = _loaded("torch")
+    kind = _torch_dtype(name, dtype)
+    if dtype == "F4":
+        shape = (*shape[:-1], shape[-1] // 2)
+    if buffer.nbytes == 0:
+        return torch.empty(shape, dtype=kind, device="cpu" if device.software else f"cuda:{device.ordinal}")
+    flat = torch.from_dlpack(buffer)
+    return flat.view(kind).view(shape)
+
+
+def _as_numpy(buffer, name, dtype, shape, device):
+    import numpy
+
+    kind = _numpy_dtype(name, dtype)
+    if buffer.nbytes == 0:
+        return numpy.empty(shape, kind)
+    return numpy.asarray(buffer).view(kind).reshape(shape)
+
+
+def _as_cupy(buffer, name, dtype, shape, device):
+    cupy = _loaded("cupy") or __import__("cupy")
+    kind = _numpy_dtype(name, dtype)
+    with cupy.cuda.Device(device.ordinal):
+        if buffer.nbytes == 0:
+            return cupy.empty(shape, kind)
+        return cupy.from_dlpack(buffer).view(kind).reshape(shape)
+
+
+def _as_lade(buffer, name, dtype, shape, device):
+    return buffer
+
+
+_MAKERS = {"torch": _as_torch, "numpy": _as_numpy, "cupy": _as_cupy, "lade": _as_lade}
+
+_Entry = collections.namedtuple("_Entry", "number name dtype shape bytes file offset")
+
+
+class SafeSlice:
+    """A tensor of a file, of which parts are read: ``f.get_slice(name)[1:3, :, 0]``."""
+
+    def __init__(self, owner, entry):
+        self._owner, self._entry = owner, entry
+
+    def get_shape(self):
+        """The tensor's shape, as a list."""
+        return list(self._entry.shape)
+
+    def get_dtype(self):
+        """The tensor's type as the format names it, such as ``"F32"``."""
+        return self._entry.dtype
+
+    def __getitem__(self, index):
+        """The part as a tensor of its own. Only its bytes are read, or where they are many small pieces, what lies around them."""
+        return self._owner._read_slice(self._entry, index)
+
+    def __repr__(self):
+        return f"<lade.safetensors.SafeSlice {self._entry.name!r} {self._entry.dtype} {list(self._entry.shape)}>"
+
+
+class safe_open:
+    """A checkpoint whose tensors are read one by one.
+
+    Parameters
+    ----------
+    filename : str or os.PathLike
+        A file in the format, or the ``.json`` index of several.
+    framework : str or None
+        ``"pt"`` (torch), ``"np"`` (NumPy), ``"cupy"``, ``"lade"`` (DeviceBuffers of bytes). None: see the module.
+    device : str, int, torch.device or lade.Device
+        ``"cpu"``: the software device, whose memory is host memory.
+    backend : str
+        Of the ``safetensors`` package; has no effect here.
+    pipeline, allocator : lade.Pipeline, lade.DeviceAllocator or None
+        What the bytes go through, and what the memory is from. None: kept ones of the device.
+    stream : Stream, int, object with __cuda_stream__ or None
+        Memory is allocated on it. None: the current stream of torch or CuPy.
+    direct : bool
+        Past the page cache (O_DIRECT).
+
+    Any thread may call anything; calls wait with the GIL released.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    SafetensorError
+        It is not in the format, and in which way.
+    """
+
+    def __init__(self, filename, framework=None, device="cpu", *, backend="mmap", pipeline=None, allocator=None, stream=None,
+                 direct=False):
+        if backend not in ("mmap", "pread"):
+            raise _error(f'backend {backend} is invalid (expected one of: "mmap", "pread")')
+        self._file = None
+        path = os.fspath(filename)
+        if framework is not None and str(framework) not in _FRAMEWORKS:
+            raise _error(f"framework {framework} is invalid")
+        self._at = _stage(device, pipeline, allocator)
+        self._framework = _framework_from(framework, self._at.device)
+        if self._framework == "torch" and not _loaded("torch"):
+            import torch  # noqa: F401
+        self._stream, self._direct = stream, direct
+        try:
+            self._file = _lade._Checkpoint(path)
+        except (lade.FormatError, lade.TruncatedError, lade.IOError, lade.InvalidArgumentError) as error:
+            raise _open_error(os.fsdecode(path), error) from error
+        self._entries = {row[0]: _Entry(number, *row) for number, row in enumerate(self._file.tensors())}
+        self._metadata = dict(self._file.metadata())
+        self._has_metadata = bool(self._metadata) or _has_metadata(self._file.files())
+        self._paths = self._file.files()
+
+    def __enter__(self):
+        self._open_file()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Close the files. Tensors stay; slices that were taken can still be read."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _open_file(self):
+        if self._file is None:
+            raise _error("File is closed")
+        return self._file
+
+    def keys(self):
+        """Names of the tensors, sorted."""
+        self._open_file()
+        return sorted(self._entries)
+
+    def offset_keys(self):
+        """Names of the tensors in the order of their bytes."""
+        self._open_file()
+        return list(self._entries)
+
+    def metadata(self):
+        """The texts of the header, or None where it has none."""
+        self._open_file()
+        return dict(self._metadata) if self._has_metadata else None
+
+    def _entry(self, name):
+        self._open_file()
+        entry = self._entries.get(name)
+        if entry is None:
+            raise _error(f"File does not contain tensor {name}")
+        return entry
+
+    def _target(self):
+        stream = _stream_from(self._stream, self._framework, self._at.device)
+        return (self._at.pipeline, self._at.allocator, stream)
+
+    def _make(self, buffer, entry, shape):
+        return _MAKERS[self._framework](buffer, entry.name, entry.dtype, shape, self._at.device)
+
+    def _load(self, entries, per_tensor=False, progress=None):
+        self._check_dtypes(entries)
+        buffers = self._open_file().load([self._target()], [entry.number for entry in entries], None, per_tensor, self._direct, progress)
+        return {entry.name: self._make(buffer, entry, entry.shape) for entry, buffer in zip(entries, buffers)}
+
+    def _check_dtypes(self, entries):
+        """Before anything is read: types that the framework has not."""
+        check = {"torch": _torch_dtype, "numpy": _numpy_dtype, "cupy": _numpy_dtype, "lade": lambda name, dtype: None}[self._framework]
+        for dtype, name in {entry.dtype: entry.name for entry in entries}.items():
+            check(name, dtype)
+
+    def get_tensor(self, name):
+        """One tensor, in memory of its own."""
+        entry = self._entry(name)
+        return self._load([entry])[entry.name]
+
+    def get_tensors(self):
+        """All tensors by name, in the order of their bytes, in one block of memory."""
+        self._open_file()
+        return self._load(list(self._entries.values()))
+
+    def get_slice(self, name):
+        """A tensor to take parts of."""
+        return SafeSlice(self, self._entry(name))
+
+    def _read_slice(self, entry, index):
+        bits = _DTYPES[entry.dtype][2]
+        self._check_dtypes([entry])
+        plan = _slices.plan(index, entry.shape, bits, _error)
+        ranges = [(entry.offset + begin, count) for begin, count in plan.ranges]
+        buffer = _lade._ranges_read(self._paths[entry.file], self._target(), ranges, self._direct)
+        if plan.inner is None:
+            return self._make(buffer, entry, plan.shape)
+        around = self._make(buffer, entry, plan.around)
+        part = around[plan.inner].reshape(plan.shape)
+        return part.clone() if self._framework == "torch" else part.copy()
+
+
+def _has_metadata(paths):
+    """Whether a header has a "__metadata__" that is empty, which the library does not tell from none."""
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                if length <= 1 << 20 and isinstance(json.loads(file.read(length)).get("__metadata__"), dict):
+                    return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=False,
+              per_tensor=False, progress=None):
+    """Load a checkpoint into device memory.
+
+    Parameters
+    ----------
+    filename : str or os.PathLike
+        A file in the format, or the ``.json`` index of several.
+    device : str, int, torch.device or lade.Device
+        ``"cpu"``: the software device, whose memory is host memory.
+    framework : str or None
+        As for :class:`safe_open`.
+    tensors : iterable of str or None
+        Names of those to load. None: all.
+    pipeline, allocator : lade.Pipeline, lade.DeviceAllocator or None
+        What the bytes go through, and what the memory is from. None: kept ones of the device.
+    stream : Stream, int, object with __cuda_stream__ or None
+        Memory is allocated on it, after the work queued there. None: the current stream of torch or CuPy. Other streams that use
+        a tensor must be done when the last tensor goes.
+    direct : bool
+        Past the page cache (O_DIRECT).
+    per_tensor : bool
+        A block of device memory for each tensor. False: one for all, given back with the last of them, which is faster.
+    progress : function(bytes_done, bytes) or None
+        Called about 50 times a second, in this thread; what it raises ends the load.
+
+    Returns
+    -------
+    dict
+        Tensors by name, in the order of their bytes. All bytes are there.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    SafetensorError
+        It is not in the format, and in which way; or it has no tensor of a name.
+    lade.Error
+        Reading or copying failed; nothing stays allocated. KeyboardInterrupt cancels, too.
+    """
+    with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct) as file:
+        names = file.offset_keys() if tensors is None else dict.fromkeys(tensors)
+        return file._load([file._entry(name) for name in names], per_tensor, progress)
+
+
+# --- saving ------------------------------------------------------------------------------------------------------------
+
+
+def _torch_facts(name, tensor):
+    if str(tensor.layout) != "torch.strided":
+        raise ValueError(f"tensor `{name}` is sparse ({tensor.layout}); expected a dense one, as .to_dense() gives")
+    if not tensor.is_contiguous():
+        raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .contiguous() gives")
+    kind = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.shape)
+    if kind == "float4_e2m1fn_x2":
+        shape = (*shape[:-1], shape[-1] * 2)
+    return kind, shape, tensor.device.type == "cuda", tensor.device.index
+
+
+def _shared_names(tensors):
+    """torch tensors that lie in the same bytes, which a file would have twice."""
+    rows = sorted((tensor.data_ptr(), tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes and tensor.data_ptr())
+    names, end = set(), 0
+    for i, (address, count, name) in enumerate(rows):
+        if i and address < end:
+            names.update((rows[i - 1][2], name))
+        end = max(end, address + count)
+    return names
+
+
+def _facts(name, tensor):
+    """(kind, shape, whether it is on a GPU, its number) of what is to be saved."""
+    torch = _loaded("torch")
+    if torch and isinstance(tensor, torch.Tensor):
+        return _torch_facts(name, tensor)
+    if isinstance(tensor, lade.DeviceBuffer):
+        return str(tensor.dtype), tuple(tensor.shape), True, tensor.device.ordinal
+    if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
+        raise ValueError(f"Key `{name}` is invalid, expected a tensor but received {type(tensor)}")
+    on_gpu = hasattr(tensor, "__cuda_array_interface__")
+    flags = getattr(tensor, "flags", None)
+    if flags is not None and not flags.c_contiguous:
+        raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .copy() gives")
+    return str(getattr(tensor.dtype, "name", tensor.dtype)), tuple(tensor.shape), on_gpu, tensor.device.id if on_gpu else None
+
+
+def _checked(tensors, metadata):
+    """Rows (name, dtype of the format, shape, tensor, device or None); refuses what the format or the package refuses."""
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
+    for key, value in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
+    rows = []
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"name {name!r} is a {type(name).__name__}; expected str")
+        kind, shape, on_gpu, ordinal = _facts(name, tensor)
+        if kind not in _NAMES:
+            raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
+        device = tensor.device if isinstance(tensor, lade.DeviceBuffer) else lade.cuda_device(ordinal) if on_gpu else None
+        rows.append((name, _NAMES[kind], shape, tensor, device))
+    torch = _loaded("torch")
+    shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
+    if shared:
+        raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(shared)}; save one of them, or clones")
+    return rows
+
+
+def _uploaded(rows, stage):
+    """Host tensors among those of a device, copied there for the time of the save."""
+    out = []
+    for name, dtype, shape, tensor, device in rows:
+        if device is None:
+            host = tensor.detach() if hasattr(tensor, "detach") else tensor
+            buffer = stage.allocator.empty(_bytes_of(dtype, shape), "uint8")
+            if buffer.nbytes:
+                stage.pipeline.copy(host, buffer).wait()
+            tensor, device = buffer, stage.device
+        elif device != stage.device:
+            raise lade.InvalidArgumentError(f"tensor {name} is on {device}; expected {stage.device}, as the others are")
+        out.append((name, dtype, shape, tensor, device))
+    return out
+
+
+def _bytes_of(dtype, shape):
+    bits = _DTYPES[dtype][2]
+    for extent in shape:
+        bits *= extent
+    return bits // 8
+
+
+def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream):
+    device = next(row[4] for row in rows if row[4] is not None)
+    stage = _stage(device, pipeline, allocator)
+    rows = _uploaded(rows, stage)
+    torch = _loaded("torch")
+    if stream is None and not device.software:
+        is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in rows)
+        stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", device)
+    entries = [(name, dtype, shape, tensor.detach() if hasattr(tensor, "detach") else tensor, 0)
+               for name, dtype, shape, tensor, _ in rows]
+    target = (stage.pipeline, stage.allocator, stream)
+    _lade._save(path, [target], entries, list((metadata or {}).items()), max_shard_bytes, sync, progress)
+
+
+def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, pipeline=None, allocator=None,
+              stream=None):
+    """Save tensors in the format, byte for byte as the ``safetensors`` package does.
+
+    The file appears under its name when it is complete; after an error the name is as it was.
+
+    Parameters
+    ----------
+    tensors : dict
+        By name: contiguous tensors of torch or CuPy, NumPy arrays, DeviceBuffers. Those of a device must be of one device; host
+        tensors among them are copied there for the time of the save.
+    filename : str or os.PathLike
+    metadata : dict of str or None
+        Texts for the header.
+    max_shard_bytes : int
+        Of tensors in one file; when there are more, several files and an index ``filename + ".index.json"`` are written. 0: one
+        file. Of device tensors only.
+    sync : bool
+        The file is on stable storage before it gets its name.
+    progress : function(bytes_done, bytes) or None
+        Called from time to time, in this thread; what it raises ends the save.
+    pipeline, allocator, stream
+        As for :func:`load_file`. What is queued on the stream is waited for by the copies.
+
+    Raises
+    ------
+    ValueError
+        A tensor is sparse, not contiguous, or no tensor.
+    RuntimeError
+        torch tensors share memory.
+    SafetensorError
+        Writing failed, or a tensor has a dtype that the format has not.
+    """
+    path = os.fspath(filename)
+    rows = _checked(tensors, metadata)
+    try:
+        if any(row[4] is not None for row in rows):
+            _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream)
+        elif max_shard_bytes:
+            raise lade.UnsupportedError("max_shard_bytes is for tensors of a device; expected 0 for host tensors")
+        else:
+            order = {name: number for number, name in enumerate(_DTYPES)}
+            save_host([row[:4] for row in rows], path, metadata, order, _bytes_of, sync, progress)
+    except lade.CancelledError:
+        raise
+    except OSError as error:
+        code = getattr(error, "native_code", 0) or error.errno or 0
+        raise _error(f"Error while serializing: I/O error: {os.strerror(code)} (os error {code}): {error}") from error

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lade in PyTorch 2.8 to 2.15: pinned memory, device memory, checkpoints.
+
+``install_pinned()`` lets lade serve every pinned allocation of PyTorch: ``tensor.pin_memory()``,
+``torch.empty(pin_memory=True)``, ``DataLoader(pin_memory=True)``, and what copies with ``non_blocking=True`` record.
+``install_device()`` makes lade the allocator of device memory; ``mempool_allocator()`` gives one for a ``torch.cuda.MemPool``.
+``load()`` reads a checkpoint.
+
+Each minor version of PyTorch has a native part of its own in this package. Other versions are refused by name, and so is
+what a version cannot do; nothing is installed then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+try:
+    import torch  # type: ignore[import-not-found,unused-ignore]
+except ImportError as _missing:
+    raise ImportError(f"lade.torch needs PyTorch 2.8 to 2.15, which cannot be imported: {_missing}") from _missing
+
+import lade
+
+__all__ = [
+    "device_is_installed",
+    "device_stats",
+    "install_device",
+    "install_pinned",
+    "load",
+    "load_file",
+    "mempool_allocator",
+    "pinned",
+    "pinned_is_installed",
+    "pinned_pool",
+    "uninstall",
+    "uninstall_pinned",
+]
+
+_FIRST_MINOR, _LAST_MINOR = 8, 15
+_TEXT_BYTES = 2048
+_MOST_POOLS = 8  # as many as the router has deleters for
+_PREVIOUS = -1  # the index of PyTorch's own host allocator among the sources
+
+_lock = threading.RLock()
+
+
+# ---- The native part -------------------------------------------------------------------------------------------------
+
+
+def _minor() -> int:
+    """The minor version of PyTorch 2, or a refusal by name."""
+    version = str(torch.__version__)
+    release = re.fullmatch(r"2\.(\d+)\.\d+(\+[\w.]+)?", version)
+    if release is None or not _FIRST_MINOR <= int(release[1]) <= _LAST_MINOR:
+        raise lade.UnsupportedError(
+            f"this is PyTorch {version}; lade.torch knows the releases 2.{_FIRST_MINOR} to 2.{_LAST_MINOR}, "
+            "whose interfaces differ"
+        )
+    return int(release[1])
+
+
+def _check_build() -> None:
+    version = torch.__version__
+    if torch.version.hip is not None:
+        raise lade.UnsupportedError(f"this is PyTorch {version} for ROCm {torch.version.hip}; lade.torch needs CUDA")
+    if torch.version.cuda is None:
+        raise lade.UnsupportedError(f"this is PyTorch {version} without CUDA; lade.torch needs a build with it")
+    if not torch.compiled_with_cxx11_abi():
+        raise lade.UnsupportedError(f"this PyTorch {version} was built with the C++ ABI of before 2011")
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    text: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.lade_torch_library.restype = pointer
+    library.lade_torch_pinned_install.argtypes = [pointer, pointer, number, *text]
+    library.lade_torch_pinned_serve.argtypes = [number]
+    library.lade_torch_pinned_serve.restype = None
+    library.lade_torch_pinned_refused_frees.restype = ctypes.c_uint64
+    library.lade_torch_software_stream.argtypes = [pointer]
+    library.lade_torch_software_stream.restype = None
+    library.lade_torch_device_configure.argtypes = [ctypes.c_char_p, ctypes.c_char_p, *text]
+    library.lade_torch_device_runtime.restype = pointer
+    library.lade_torch_device_allocator.argtypes = [number]
+    library.lade_torch_device_allocator.restype = pointer
+    library.lade_torch_device_stats.argtypes = [number, _Visit, pointer, *text]
+    library.lade_torch_device_refused_frees.restype = ctypes.c_uint64
+
+
+_Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+def _native_path(minor: int) -> str:
+    return os.path.join(os.path.dirname(__file__), f"_torch_2_{minor}.so")
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    """The native part for this PyTorch. Its functions run without the interpreter's lock."""
+    minor = _minor()
+    _check_build()
+    path = _native_path(minor)
+    if not os.path.exists(path):
+        raise lade.UnsupportedError(
+            f"this build of lade has no native part for PyTorch 2.{minor}: {os.path.basename(path)} is missing"
+        )
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise lade.UnsupportedError(f"lade's native part for PyTorch 2.{minor} does not fit this PyTorch: {error}") from None
+    _declare(library)
+    if library.lade_torch_minor() != minor:
+        raise lade.UnsupportedError(f"{path} is for PyTorch 2.{library.lade_torch_minor()}; this is {torch.__version__}")
+    if not library.lade_torch_library_fits():
+        raise lade.UnsupportedError(f"{path} was linked with an older liblade than it needs: another copy was loaded first")
+    return library
+
+
+def _call(function: Any, *arguments: Any) -> int:
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    result: int = function(*arguments, text, _TEXT_BYTES)
+    if result < 0:
+        raise lade.UnsupportedError(text.value.decode(errors="replace").removeprefix("lade: "))
+    return result
+
+
+# ---- Pinned memory ---------------------------------------------------------------------------------------------------
+
+
+class _Serving:
+    """Who serves PyTorch's pinned allocations: the newest open ``with pinned()``, else what was installed last."""
+
+    def __init__(self) -> None:
+        self.base = _PREVIOUS
+        self.scopes: list[_Scope] = []
+        self.pools: dict[int, lade.PinnedPool] = {}  # by index of the source; kept for ever, as their blocks may be
+
+    def index(self) -> int:
+        return self.scopes[-1].index if self.scopes else self.base
+
+    def apply(self) -> None:
+        _native().lade_torch_pinned_serve(self.index())
+
+    def install(self, pool: lade.PinnedPool) -> int:
+        for index, known in self.pools.items():
+            if known is pool:
+                return index
+        if len(self.pools) == _MOST_POOLS:
+            raise lade.UnsupportedError(
+                f"PyTorch has had {_MOST_POOLS} pools in this process, which all stay: install one of these again"
+            )
+        native = _native()
+        handle, runtime, is_software, library = pool._lend()
+        if native.lade_torch_library() != library:
+            raise lade.UnsupportedError("two copies of liblade are loaded: the pool is of the other one")
+        index = _call(native.lade_torch_pinned_install, handle, runtime, int(is_software))
+        self.pools[index] = pool
+        return index
+
+
+class _Scope:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+_serving = _Serving()
+# By device and options; with the device, so that no other one gets its id().
+_default_pools: dict[tuple[Any, str], tuple[Any, lade.PinnedPool]] = {}
+
+
+def _pool_from(pool: lade.PinnedPool | None, device: Any, options: dict[str, Any]) -> lade.PinnedPool:
+    if pool is not None:
+        if not isinstance(pool, lade.PinnedPool):
+            raise TypeError(f"pool is a {type(pool).__name__}; expected a lade.PinnedPool")
+        if device is not None or options:
+            raise TypeError("a pool has its device and options already: give either pool or these")
+        return pool
+    if device is None:
+        device = torch.cuda.current_device()
+    name = id(device) if isinstance(device, lade.Device) else str(device)
+    key = (name, repr(sorted(options.items())))
+    if key not in _default_pools:
+        _default_pools[key] = (device, lade.PinnedPool(device, **options))
+    return _default_pools[key][1]
+
+
+def install_pinned(pool: lade.PinnedPool | None = None, *, device: Any = None, **options: Any) -> lade.PinnedPool:
+    """Let lade serve PyTorch's pinned allocations from now on, in all threads of this process.
+
+    Blocks that PyTorch's own allocator has handed out stay with it. The allocator that is installed is a router, which stays
+    until the process ends, as do the pools: see ``uninstall_pinned()``. A call with other settings lets another pool serve,
+    at most eight in a process.
+
+    Not reached: ``torch.cuda.cudart().cudaHostRegister()``, and what NCCL pins for itself.
+
+    Parameters
+    ----------
+    pool : lade.PinnedPool, optional
+        The pool to serve from, of a GPU. It stays open for ever. Default: a new one, or that of an earlier call with the
+        same settings.
+    device : int or str or torch.device, optional
+        The GPU whose NUMA node memory is near to. Default: PyTorch's current one. Where the machine's GPUs are near
+        different nodes, memory is near the device that is current at each allocation.
+    **options
+        Options of ``lade.PinnedPool``: ``max_bytes``, ``segment_bytes``, ``background`` and so on.
+
+    Returns
+    -------
+    lade.PinnedPool
+        The pool that serves, for ``stats()``, ``trim()`` and ``reserve()``. PyTorch shows the same figures by
+        ``torch.cuda.host_memory_stats()``.
+
+    Raises
+    ------
+    lade.UnsupportedError
+        This PyTorch is not one that lade knows, or another library keeps its host allocator. Nothing is installed.
+    lade.Error
+        The pool cannot be made.
+    """
+    with _lock:
+        _native()
+        served = _pool_from(pool, device, options)
+        _serving.base = _serving.install(served)
+        _serving.apply()
+        return served
+
+
+def uninstall_pinned() -> None:
+    """Let PyTorch's own allocator serve pinned allocations again.
+
+    Tensors in memory of lade stay valid, and their streams go on to be recorded: the router that ``install_pinned()`` has put in
+    place stays, because PyTorch's allocator knows nothing of these blocks. Does nothing where lade is not installed.
+    """
+    with _lock:
+        if not _serving.pools:
+            return
+        _serving.base = _PREVIOUS
+        _serving.apply()
+
+
+uninstall = uninstall_pinned
+
+
+@contextlib.contextmanager
+def pinned(pool: lade.PinnedPool | None = None, *, device: Any = None, **options: Any) -> Iterator[lade.PinnedPool]:
+    """Let lade serve PyTorch's pinned allocations in a part of a program, in all threads.
+
+    Of several such parts that are open, in whatever threads, the one opened last serves. ``install_pinned()`` and
+    ``uninstall_pinned()`` take effect behind the last one. Parameters and errors: as ``install_pinned()``.
+
+    Yields
+    ------
+    lade.PinnedPool
+        The pool that serves.
+    """
+    with _lock:
+        _native()
+        served = _pool_from(pool, device, options)
+        scope = _Scope(_serving.install(served))
+        _serving.scopes.append(scope)
+        _serving.apply()
+    try:
+        yield served
+    finally:
+        with _lock:
+            _serving.scopes.remove(scope)
+            _serving.apply()
+
+
+def pinned_pool() -> lade.PinnedPool | None:
+    """The pool that serves PyTorch's pinned allocations at the moment; None: PyTorch's own allocator does."""
+    with _lock:
+        return _serving.pools.get(_serving.index()) if _serving.pools else None
+
+
+def pinned_is_installed() -> bool:
+    """Whether lade serves PyTorch's pinned allocations at the moment."""
+    return pinned_pool() is not None
+
+
+# ---- Device memory ---------------------------------------------------------------------------------------------------
+
+_device_allocator: Any = None
+
+# What PyTorch calls, by the names of the setters on its allocator.
+_HOOKS = {
+    "set_reset_fn": "lade_torch_device_reset",
+    "set_memory_fraction_fn": "lade_torch_device_memory_fraction",
+    "set_base_alloc_fn": "lade_torch_device_base",
+    "set_record_stream_fn": "lade_torch_device_record_stream",
+    "set_begin_allocate_to_pool": "lade_torch_device_pool_begin",
+    "set_end_allocate_to_pool_fn": "lade_torch_device_pool_end",
+    "set_release_pool": "lade_torch_device_pool_release",
+}
+
+
+def _address(name: str) -> int:
+    address = ctypes.cast(getattr(_native(), name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _pluggable(alloc: str, free: str) -> Any:
+    """A CUDAPluggableAllocator around two functions of the native part."""
+    return torch.cuda.memory.CUDAPluggableAllocator(_native_path(_minor()), alloc, free)
+
+
+def _check_hooks(allocator: Any) -> None:
+    missing = [name for name in _HOOKS if not hasattr(allocator, name)]
+    if missing:
+        raise lade.UnsupportedError(f"the pluggable allocator of PyTorch {torch.__version__} lacks {', '.join(missing)}")
+
+
+def _configure_device(settings: str, runtime: str) -> None:
+    native = _native()
+    _call(native.lade_torch_device_configure, runtime.encode(), settings.encode())
+
+
+def install_device(settings: str = "") -> Any:
+    """Make lade the allocator of PyTorch's device memory, for the whole process.
+
+    To be called before anything uses the GPU: PyTorch replaces no allocator that has begun to work. There is no way back.
+
+    PyTorch has no way to ask a pluggable allocator for these, and refuses them: device statistics (``torch.cuda.memory_stats()``,
+    ``memory_allocated()``; use ``device_stats()``), memory snapshots and histories, sharing tensors with other processes by
+    CUDA IPC, ``torch.cuda.MemPool``, and checkpoints of private pools, and with them the graph trees of ``torch.compile``
+    (``mode="reduce-overhead"``). ``torch.cuda.graph`` works.
+
+    Parameters
+    ----------
+    settings : str
+        Settings of the device cache, as PYTORCH_CUDA_ALLOC_CONF is written: ``"expandable_segments:True"``.
+
+    Returns
+    -------
+    torch.cuda.memory.CUDAPluggableAllocator
+
+    Raises
+    ------
+    lade.UnsupportedError
+        This PyTorch is not one that lade knows, lacks a hook, or has begun to use its own allocator; or a setting is
+        wrong. Nothing is installed.
+    """
+    global _device_allocator
+    with _lock:
+        if _device_allocator is not None:
+            raise lade.UnsupportedError("lade is PyTorch's device allocator already")
+        _native()
+        if torch.cuda.is_initialized():
+            raise lade.UnsupportedError(
+                "PyTorch has initialised CUDA and its allocator, which cannot be replaced any more: call "
+                "lade.torch.install_device() before anything uses the GPU"
+            )
+        plugged = _pluggable("lade_torch_device_alloc", "lade_torch_device_free")
+        _check_hooks(plugged._allocator)
+        _configure_device(settings, "cuda")
+        for setter, function in _HOOKS.items():
+            getattr(plugged._allocator, setter)(_address(function))
+        try:
+            torch.cuda.memory.change_current_allocator(plugged)
+        except RuntimeError as error:
+            raise lade.UnsupportedError(f"PyTorch keeps its device allocator: {error}") from None
+        _device_allocator = plugged
+        return plugged
+
+
+def device_is_installed() -> bool:
+    """Whether lade is the allocator of PyTorch's device memory."""
+    return _device_allocator is not None
+
+
+@functools.cache
+def _segment_allocator() -> Any:
+    """What MemPool takes. It holds no reference to it, so that it must live until the process ends."""
+    return _pluggable("lade_torch_segment_alloc", "lade_torch_segment_free")._allocator
+
+
+def mempool_allocator(settings: str | None = None) -> Any:
+    """An allocator for a pool of PyTorch: ``torch.cuda.MemPool(lade.torch.mempool_allocator())``.
+
+    PyTorch's own allocator takes the pool's segments from lade and cuts them up; statistics, snapshots and graphs are PyTorch's.
+    A segment goes back behind a wait for its device, as by cudaFree.
+
+    Parameters
+    ----------
+    settings : str, optional
+        As of ``install_device()``. They hold for all such allocators and cannot be changed once one has memory.
+
+    Raises
+    ------
+    lade.UnsupportedError
+        This PyTorch is not one that lade knows, or settings come too late.
+    """
+    with _lock:
+        if settings is not None or not _native().lade_torch_device_runtime():
+            _configure_device(settings or "", "cuda")
+        return _segment_allocator()
+
+
+def device_stats(device: Any = None) -> dict[str, int]:
+    """Statistics of lade's allocator of a device, by the names of ``torch.cuda.memory_stats()`` and lade's own.
+
+    Parameters
+    ----------
+    device : int or torch.device, optional
+        Default: PyTorch's current one.
+
+    Returns
+    -------
+    dict[str, int]
+        All 0 while lade has given out no memory there.
+    """
+    ordinal = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    if ordinal is None:
+        ordinal = torch.cuda.current_device()
+    stats: dict[str, int] = {}
+
+    def visit(key: bytes, value: int, _user: object) -> int:
+        stats[key.decode()] = value
+        return 0
+
+    _call(_native().lade_torch_device_stats, ordinal, _Visit(visit), None)
+    return stats
+
+
+# ---- Checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def load(path: Any, device: Any = "cpu", **options: Any) -> dict[str, torch.Tensor]:
+    """Read the tensors of a safetensors file, or of the files that an index names: ``lade.safetensors.load_file``.
+
+    Stands in for ``safetensors.torch.load_file(path, device)`` in programs that load models.
+    """
+    from lade.safetensors import load_file as load_tensors
+
+    return load_tensors(path, device=str(device) if isinstance(device, torch.device) else device, **options)
+
+
+load_file = load

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What memory comes from: the native side of PinnedPool and DeviceAllocator, counted by its owners.
+//
+//   PinnedPool ------+                              (Python object)
+//   Buffer ----------+--> Arena --> Runtime         Arena: Pool (pinned.h) or Allocator (device.h)
+//   DLPack capsule --+
+//
+// A1  owners() counts: the Python object, each block handed out, each call under way without the GIL, each other object
+//     that stands on it (a pipeline). The last one deletes, which closes and waits (R2).
+// A2  close() is for owners() == 1, so that no other thread is in a call of the library on it, as its destroy functions demand:
+//     a block counts until its free has returned.
+// A3  Whether it is closed is read and written under the GIL, but for retire(), which finds open ones alone: an arena is in its
+//     runtime's list (Runtime::arena_add) from its creation until it is about to be closed. A closed arena refuses every call by
+//     name.
+#ifndef LADE_PYTHON_ARENA_H
+#define LADE_PYTHON_ARENA_H
+
+#include "runtime.h"
+
+namespace lade_python {
+
+class Arena {
+public:
+  Arena(Device on) : device_(std::move(on)) {}
+  virtual ~Arena() = default;
+  Arena(const Arena &) = delete;
+  Arena &operator=(const Arena &) = delete;
+
+  void hold() noexcept { owners_.fetch_add(1, std::memory_order_relaxed); }
+  // Any thread, with or without the GIL.
+  void drop() noexcept {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  long owners() const noexcept { return owners_.load(std::memory_order_acquire); }
+  const Device &device() const noexcept { return device_; }
+  Runtime &runtime() const noexcept { return *device_.runtime; }
+  // R3, R4: what is there stays as it is.
+  bool is_abandoned() const noexcept { return exiting() || runtime().is_of_parent(); }
+
+  // Gives a block back. Any thread, with or without the GIL; failures stay in lade_last_error().
+  virtual void free(void *pointer) noexcept = 0;
+  // Tells the library that a stream is about to be destroyed. Called while the arena is in its runtime's list.
+  virtual void retire(lade_stream stream) noexcept = 0;
+
+private:
+  std::atomic<long> owners_{1};
+  Device device_;
+};
+
+// An owner. `Kind` is an Arena.
+template <typename Kind> class Owner {
+public:
+  Owner() = default;
+  // Takes over the count that a new arena starts with.
+  explicit Owner(Kind *arena) noexcept : arena_(arena) {}
+  Owner(const Owner &other) noexcept : arena_(other.arena_) {
+    if (arena_) arena_->hold();
+  }
+  Owner(Owner &&other) noexcept : arena_(other.arena_) { other.arena_ = nullptr; }
+  Owner &operator=(Owner other) noexcept {
+    std::swap(arena_, other.arena_);
+    return *this;
+  }
+  ~Owner() {
+    if (arena_) arena_->drop();
+  }
+
+  Kind *get() const noexcept { return arena_; }
+  Kind *operator->() const noexcept { return arena_; }
+  explicit operator bool() const noexcept { return arena_ != nullptr; }
+
+private:
+  Kind *arena_ = nullptr;
+};
+
+// Lets go of an owner from Python: without the GIL where it is the last one, because that waits (R2).
+template <typename Kind> void let_go(Owner<Kind> &owner) {
+  if (owner && owner->owners() == 1) {
+    Unlocked unlocked;
+    owner = Owner<Kind>();
+  } else {
+    owner = Owner<Kind>();
+  }
+}
+
+// A block of memory that is given back with its last owner: a Buffer, and DLPack capsules made of it.
+//
+// B1  `pointer` is NULL for a block of no bytes, which no arena knows.
+// B2  `kept` lives until the block is free: the stream that device memory was allocated on.
+class Block {
+public:
+  Block(Arena *arena, void *pointer, std::shared_ptr<void> kept = nullptr) noexcept
+      : arena_(arena), pointer_(pointer), kept_(std::move(kept)) {
+    arena->hold();
+  }
+  Block(const Block &) = delete;
+  Block &operator=(const Block &) = delete;
+
+  void hold() noexcept { owners_.fetch_add(1, std::memory_order_relaxed); }
+  void drop() noexcept {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  bool is_shared() const noexcept { return owners_.load(std::memory_order_acquire) > 1; }
+  Arena *arena() const noexcept { return arena_; }
+  void *pointer() const noexcept { return pointer_; }
+
+private:
+  ~Block() {
+    if (pointer_) arena_->free(pointer_);
+    kept_.reset();
+    arena_->drop();
+  }
+  std::atomic<long> owners_{1};
+  Arena *arena_;
+  void *pointer_;
+  std::shared_ptr<void> kept_;
+};
+
+// Lets go of a block from Python (R2).
+inline void let_go(Block *block) {
+  if (block->arena()->owners() == 1) {
+    Unlocked unlocked;
+    block->drop();
+  } else {
+    block->drop();
+  }
+}
+
+// Closes an arena at a user's word; `destroy` is the library's call of its kind. Refuses while others stand on it (A2).
+template <typename Handle, typename Destroy>
+void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy destroy) {
+  if (arena.owners() != 1)
+    raise(LADE_ERR_BUSY, std::string("the ") + class_name + " cannot be closed: " + std::to_string(arena.owners() - 1) +
+                             " buffers, exported tensors, calls in other threads or pipelines still use it");
+  Handle *closed = handle;
+  arena.runtime().arena_remove(&arena);
+  handle = nullptr; // who calls it from now on is refused (A3)
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = destroy(closed);
+  }
+  if (status == LADE_OK) return;
+  handle = closed;
+  set_error(status);
+  arena.runtime().arena_add(&arena);
+  throw nb::python_error();
+}
+
+// Runs a call of the library that may wait, without the GIL; the arena counts it (A1). Throws on failure.
+template <typename Kind, typename Call> void unlocked_call(Kind &arena, Call call) {
+  auto *handle = arena.get();
+  arena.hold();
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = call(handle);
+  }
+  if (__builtin_expect(status != LADE_OK, 0)) set_error(status);
+  arena.drop();
+  if (__builtin_expect(status != LADE_OK, 0)) throw nb::python_error();
+}
+
+} // namespace lade_python
+
+#endif // LADE_PYTHON_ARENA_H

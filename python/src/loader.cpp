@@ -1,0 +1,645 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Batches of records: what lade/loader.py stands on.
+//
+//   lade.RecordIndex --> Index <--+
+//   _Loader -----------------> Feed --> Pipe, Owner<Allocator>
+//   _Batch --> Lease ------------^
+//   DeviceView, DLPack capsules --^
+//
+// F1  A feed counts among the users of its pipe, and its index does not change as long as it is there.
+// F2  A lease gives its batch back with its last owner, in any thread. So a feed whose leases are alive is not destroyed.
+// F3  Calls on the library's loader hold `lock` shared; destroying holds it alone. It is taken without the GIL, or for a call that
+//     does not wait. In a forked child it is not taken.
+#include "loader.h"
+
+#include "current_device.h"
+#include "device.h"
+#include "device_view.h"
+#include "pipeline.h"
+#include "stream.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <shared_mutex>
+
+namespace lade_python {
+
+namespace {
+
+// --- the index -------------------------------------------------------------------------------------------------------
+
+// The library's index, shared with feeds.
+struct Index {
+  lade_record_index *handle = nullptr;
+  std::vector<std::string> fields;
+  std::atomic<int> feeds{0};
+
+  Index() = default;
+  Index(const Index &) = delete;
+  Index &operator=(const Index &) = delete;
+  ~Index() { lade_index_destroy(handle); }
+};
+
+struct IndexObject {
+  std::shared_ptr<Index> index;
+  bool is_adding = false; // another thread adds; under the GIL
+};
+
+// Runs a call that changes the index, without the GIL.
+template <typename Call> void index_change(IndexObject &self, Call call) {
+  if (self.index->feeds.load() > 0)
+    raise(LADE_ERR_BUSY, "the RecordIndex cannot change: " + std::to_string(self.index->feeds.load()) +
+                             " loaders read it; close them first");
+  if (self.is_adding) raise(LADE_ERR_BUSY, "the RecordIndex is being added to by another thread");
+  self.is_adding = true;
+  const std::shared_ptr<Index> index = self.index;
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = call(index->handle);
+  }
+  self.is_adding = false;
+  check(status);
+}
+
+// "jpg,cls" or a sequence of names.
+std::string fields_text(nb::handle fields) {
+  if (PyUnicode_Check(fields.ptr())) return nb::str(fields).c_str();
+  std::string text;
+  for (nb::handle name : nb::iter(fields)) {
+    if (!PyUnicode_Check(name.ptr()))
+      refuse("fields has a " + class_text(name) + "; expected names, such as (\"jpg\", \"cls\")");
+    text += (text.empty() ? "" : ",") + std::string(nb::str(name).c_str());
+  }
+  return text;
+}
+
+void index_init(IndexObject *self, nb::handle fields) {
+  auto index = std::make_shared<Index>();
+  const std::string text = fields.is_none() ? "" : fields_text(fields);
+  check(lade_index_create(fields.is_none() ? nullptr : text.c_str(), &index->handle));
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string names = text.substr(at, comma - at);
+    index->fields.push_back(names.substr(0, names.find(';')));
+    at = comma + 1;
+  }
+  new (self) IndexObject{std::move(index)};
+}
+
+void index_add_tar(IndexObject &self, nb::handle path, bool ignore_zeros) {
+  const std::string text = path_from(path, "path");
+  lade_tar_options options;
+  lade_tar_options_init(&options);
+  options.ignore_zeros = ignore_zeros;
+  index_change(self, [&](lade_record_index *index) { return lade_index_add_tar_with(index, text.c_str(), &options); });
+}
+
+void index_add_fixed(IndexObject &self, nb::handle path, uint64_t record_bytes, uint64_t skip_bytes) {
+  const std::string text = path_from(path, "path");
+  index_change(self, [&](lade_record_index *index) {
+    return lade_index_add_fixed(index, text.c_str(), skip_bytes, record_bytes);
+  });
+}
+
+uint64_t index_add_file(IndexObject &self, nb::handle path) {
+  const std::string text = path_from(path, "path");
+  uint64_t file = 0;
+  index_change(self, [&](lade_record_index *index) { return lade_index_add_file(index, text.c_str(), &file); });
+  return file;
+}
+
+void index_add(IndexObject &self, nb::handle ranges, std::optional<std::string> key) {
+  std::vector<lade_range> list;
+  for (nb::handle item : nb::iter(ranges)) {
+    const nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
+    if (!entry.is_valid()) throw nb::python_error();
+    if (PyTuple_Size(entry.ptr()) != 3)
+      refuse("ranges has " + std::string(nb::repr(item).c_str()) + "; expected (file, offset, bytes)");
+    list.push_back({nb::cast<uint64_t>(nb::object(entry[0])), nb::cast<uint64_t>(nb::object(entry[1])),
+                    nb::cast<uint64_t>(nb::object(entry[2]))});
+  }
+  const uint64_t count = lade_index_field_count(self.index->handle);
+  if (list.size() != count)
+    refuse("ranges has " + std::to_string(list.size()) + " items; expected " + std::to_string(count) +
+           ", one for each field");
+  index_change(
+      self, [&](lade_record_index *index) { return lade_index_add(index, key ? key->c_str() : nullptr, list.data()); });
+}
+
+nb::object index_key(const Index &index, uint64_t record) {
+  const char *key = lade_index_key(index.handle, record);
+  return key ? nb::steal(PyUnicode_DecodeFSDefault(key)) : nb::none();
+}
+
+nb::tuple index_range(IndexObject &self, uint64_t record, uint64_t field) {
+  lade_range range;
+  check(lade_index_range(self.index->handle, record, field, &range));
+  return nb::make_tuple(range.file, range.offset, range.bytes);
+}
+
+// Largest record of each field, and whether all are of that size.
+struct FieldSizes {
+  std::vector<uint64_t> largest;
+  bool uniform = true;
+
+  explicit FieldSizes(const Index &index) : largest(lade_index_field_count(index.handle), 0) {
+    const uint64_t count = lade_index_count(index.handle);
+    for (uint64_t record = 0; record < count; record++)
+      for (size_t field = 0; field < largest.size(); field++) {
+        lade_range range;
+        if (lade_index_range(index.handle, record, field, &range) != LADE_OK) continue;
+        uniform = uniform && (record == 0 || range.bytes == largest[field]);
+        largest[field] = std::max(largest[field], range.bytes);
+      }
+  }
+};
+
+// --- the loader ------------------------------------------------------------------------------------------------------
+
+// The library's loader, with what it stands on.
+class Feed {
+public:
+  Feed(std::shared_ptr<Index> index, std::shared_ptr<Pipe> pipe, Owner<Allocator> allocator)
+      : index_(std::move(index)), pipe_(std::move(pipe)), allocator_(std::move(allocator)) {
+    pipe_->user_add();
+    index_->feeds++;
+  }
+  Feed(const Feed &) = delete;
+  Feed &operator=(const Feed &) = delete;
+  ~Feed() {
+    if (is_usable()) (void)destroy();
+    if (handle_) { // at the exit, and on "sim" what can never end: threads still read by the index, and write
+      (void)new Kept{std::move(index_), std::move(pipe_), std::move(allocator_)};
+      return;
+    }
+    index_->feeds--;
+    pipe_->user_remove();
+  }
+
+  bool is_usable() const noexcept { return !exiting() && pipe_->is_own(); }
+  lade_status create(const lade_loader_options &options) {
+    return lade_loader_create(index_->handle, pipe_->get(), allocator_->get(), &options, &handle_);
+  }
+  // Without the GIL, or where nothing is waited for. After it, every call gives LADE_ERR_INVALID_ARGUMENT.
+  lade_status destroy() noexcept {
+    std::unique_lock<std::shared_mutex> guard(lock_);
+    const lade_status status = lade_loader_destroy(handle_);
+    if (status == LADE_OK) handle_ = nullptr;
+    return status;
+  }
+  template <typename Call> lade_status call(Call function) {
+    std::shared_lock<std::shared_mutex> guard(lock_);
+    return function(handle_);
+  }
+  const Device &device() const noexcept { return pipe_->device(); }
+  const Index &index() const noexcept { return *index_; }
+  Pipe &pipe() const noexcept { return *pipe_; }
+
+private:
+  // What a loader that is not destroyed stands on; never let go of.
+  struct Kept {
+    std::shared_ptr<Index> index;
+    std::shared_ptr<Pipe> pipe;
+    Owner<Allocator> allocator;
+  };
+
+  std::shared_ptr<Index> index_;
+  std::shared_ptr<Pipe> pipe_;
+  Owner<Allocator> allocator_;
+  std::shared_mutex lock_; // F3
+  lade_loader *handle_ = nullptr;
+};
+
+// A batch that is handed out.
+class Lease final : public Shared {
+public:
+  Lease(std::shared_ptr<Feed> feed, const lade_batch &batch, lade_stream stream)
+      : Shared(feed->device()), feed_(std::move(feed)), batch_(batch), stream_(stream) {}
+  ~Lease() override {
+    if (is_abandoned()) return;
+    const CurrentDevice current(device(), stream_);
+    for (const lade_stream other : others_) wait_for(other);
+    (void)feed_->call(
+        [this](lade_loader *loader) { return loader ? lade_loader_return(loader, &batch_, stream_) : LADE_OK; });
+  }
+  lade_status record(lade_stream stream) noexcept override {
+    const lade_stream legacy = LADE_STREAM_LEGACY;
+    const bool same = stream == stream_ || ((!stream || stream == legacy) && (!stream_ || stream_ == legacy));
+    if (!same && std::find(others_.begin(), others_.end(), stream) == others_.end()) others_.push_back(stream);
+    return LADE_OK;
+  }
+  const lade_batch &batch() const noexcept { return batch_; }
+  const Feed &feed() const noexcept { return *feed_; }
+
+private:
+  // The batch's stream waits for the work queued on another one. Where that fails, the other's work is waited for here.
+  void wait_for(lade_stream other) noexcept {
+    lade_runtime *runtime = device().get();
+    lade_event event = nullptr;
+    const CurrentDevice current(device(), other);
+    lade_status status = lade_event_create(runtime, device().ordinal, &event);
+    if (status == LADE_OK) status = lade_event_record(runtime, event, other);
+    if (status == LADE_OK) status = lade_stream_wait_event(runtime, stream_, event);
+    if (status != LADE_OK) (void)lade_stream_synchronize(runtime, other);
+    if (event) (void)lade_event_destroy(runtime, event);
+  }
+
+  std::shared_ptr<Feed> feed_;
+  lade_batch batch_;
+  const lade_stream stream_;
+  std::vector<lade_stream> others_; // under the GIL
+};
+
+struct LoaderObject {
+  std::shared_ptr<Feed> feed;
+  std::vector<uint64_t> rows; // bytes of a record in the dense array of each field; empty: records are not of one size
+  uint32_t prefetch = 0;
+  uint64_t return_timeout_ns = 0;
+  LoaderObject() = default;
+  LoaderObject(LoaderObject &&) = default;
+  ~LoaderObject() {
+    if (feed) let_go(feed);
+  }
+  Feed &open() const {
+    if (feed && !feed->pipe().is_own())
+      raise(LADE_ERR_FORKED,
+            "Loader: made before fork(); its readers are threads of the parent, and only the parent may use it");
+    if (!feed) refuse("the Loader is closed");
+    return *feed;
+  }
+};
+
+struct BatchObject {
+  Owner<Lease> lease;
+  std::vector<uint64_t> rows;
+  BatchObject() = default;
+  BatchObject(BatchObject &&) = default;
+  ~BatchObject() { let_go(lease); }
+  Lease &open() const {
+    if (!lease) refuse("the batch was released");
+    return *lease.get();
+  }
+};
+
+const struct {
+  const char *name;
+  uint64_t lade_loader_state::*field;
+} wide_fields[] = {{"epoch", &lade_loader_state::epoch},
+                   {"position", &lade_loader_state::position},
+                   {"batches", &lade_loader_state::batches},
+                   {"seed", &lade_loader_state::seed},
+                   {"record_count", &lade_loader_state::record_count},
+                   {"files", &lade_loader_state::files},
+                   {"files_in_any_order", &lade_loader_state::files_in_any_order},
+                   {"records", &lade_loader_state::records}};
+const struct {
+  const char *name;
+  uint32_t lade_loader_state::*field;
+} narrow_fields[] = {{"shuffle", &lade_loader_state::shuffle},
+                     {"rank", &lade_loader_state::rank},
+                     {"world", &lade_loader_state::world_size},
+                     {"equal_ranks", &lade_loader_state::equal_ranks}};
+
+nb::dict state_dict(const lade_loader_state &state) {
+  nb::dict out;
+  out["version"] = 1;
+  for (const auto &entry : wide_fields) out[entry.name] = state.*entry.field;
+  for (const auto &entry : narrow_fields) out[entry.name] = state.*entry.field;
+  return out;
+}
+
+lade_loader_state state_from(nb::handle object) {
+  if (!PyDict_Check(object.ptr())) refuse("state is a " + class_text(object) + "; expected a dict of state_dict()");
+  const auto dict = nb::borrow<nb::dict>(object);
+  lade_loader_state state;
+  lade_loader_state_init(&state);
+  const auto number = [&dict](const char *name, uint64_t most) {
+    if (!dict.contains(name)) refuse("state has no \"" + std::string(name) + "\"; expected a dict of state_dict()");
+    const nb::object value = dict[name];
+    uint64_t out = 0;
+    if (!PyLong_Check(value.ptr()) || !nb::try_cast(value, out) || out > most)
+      refuse("state[\"" + std::string(name) + "\"] is " + nb::repr(value).c_str() + "; expected 0 to " +
+             std::to_string(most));
+    return out;
+  };
+  if (number("version", UINT32_MAX) != 1)
+    raise(LADE_ERR_UNSUPPORTED, "state is of version " + std::string(nb::str(nb::object(dict["version"])).c_str()) +
+                                    "; this lade knows version 1");
+  for (const auto &entry : wide_fields) state.*entry.field = number(entry.name, UINT64_MAX);
+  for (const auto &entry : narrow_fields) state.*entry.field = static_cast<uint32_t>(number(entry.name, UINT32_MAX));
+  return state;
+}
+
+// Alignment of records: none where all have the same room, so that a field is one array without gaps.
+uint32_t alignment_of(std::optional<uint32_t> asked, bool dense) {
+  if (asked) return *asked;
+  return dense ? 1 : 0;
+}
+
+std::vector<uint64_t> rows_of(const FieldSizes &sizes, uint32_t alignment, bool padded) {
+  std::vector<uint64_t> rows;
+  if (!sizes.uniform && !padded) return rows;
+  const uint64_t step = alignment ? alignment : 64;
+  for (const uint64_t largest : sizes.largest) rows.push_back((largest + step - 1) / step * step);
+  return rows;
+}
+
+void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipeline, nb::handle allocator_argument,
+                 nb::handle stream, nb::handle resume, uint64_t batch_records, uint64_t batch_bytes, uint64_t seed,
+                 uint64_t epochs, uint32_t rank, uint32_t world, uint32_t prefetch, std::optional<uint32_t> alignment,
+                 bool padded, bool shuffle, bool equal_ranks, bool drop_last, bool skip_unreadable,
+                 nb::handle return_timeout) {
+  IndexObject *index = nullptr;
+  if (!nb::try_cast(index_argument, index) || !index)
+    refuse("index is a " + class_text(index_argument) + "; expected a lade.RecordIndex");
+  if (index->is_adding) raise(LADE_ERR_BUSY, "the RecordIndex is being added to by another thread");
+  const std::shared_ptr<Pipe> pipe = pipe_from(pipeline);
+  Owner<Allocator> allocator = allocator_from(allocator_argument);
+  if (allocator->device().runtime != pipe->device().runtime || allocator->device().ordinal != pipe->device().ordinal)
+    refuse("allocator is of " + allocator->device().text() + "; the pipeline's device is " + pipe->device().text());
+  const FieldSizes sizes(*index->index);
+  lade_loader_options options;
+  lade_loader_options_init(&options);
+  options.batch_records = batch_records;
+  options.batch_bytes = batch_bytes;
+  options.seed = seed;
+  options.epochs = epochs;
+  options.rank = rank;
+  options.world_size = world;
+  options.prefetch = prefetch;
+  options.alignment = alignment_of(alignment, sizes.uniform || padded);
+  options.padded = padded;
+  options.shuffle = shuffle;
+  options.equal_ranks = equal_ranks;
+  options.drop_last = drop_last;
+  options.skip_unreadable = skip_unreadable;
+  options.stream = stream.is_none() ? nullptr : stream_from(*pipe->device().runtime, stream);
+  lade_loader_state state;
+  if (!resume.is_none()) {
+    state = state_from(resume);
+    options.resume = &state;
+  }
+  auto feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator));
+  lade_status status;
+  lade_error error;
+  {
+    Unlocked unlocked;
+    status = feed->create(options);
+    lade_error_copy(&error);
+    if (status != LADE_OK) feed.reset();
+  }
+  if (status != LADE_OK) raise(status, std::string(error.text));
+  new (self) LoaderObject();
+  self->feed = std::move(feed);
+  self->rows = rows_of(sizes, options.alignment, padded);
+  self->prefetch = prefetch ? prefetch : 4;
+  self->return_timeout_ns = timeout_from(return_timeout);
+}
+
+// Waits in slices. None: the last epoch is over.
+nb::object loader_next(LoaderObject &self, nb::handle stream, nb::handle timeout) {
+  (void)self.open();
+  const std::shared_ptr<Feed> feed = self.feed;
+  const Device &device = feed->device();
+  const lade_stream on = stream_from(*device.runtime, stream);
+  const bool is_virtual = feed->pipe().is_virtual();
+  const uint64_t limit = std::min(timeout_from(timeout), self.return_timeout_ns);
+  const Deadline deadline(limit);
+  lade_batch batch;
+  lade_batch_init(&batch);
+  bool is_closed = false;
+  for (lade_status status = LADE_ERR_TIMEOUT; status != LADE_OK;) {
+    const uint64_t slice = is_virtual ? limit : deadline.slice(slice_ns);
+    const CurrentDevice current(device, on);
+    check(current.status());
+    {
+      Unlocked unlocked;
+      status = feed->call([&](lade_loader *loader) {
+        is_closed = !loader;
+        return loader ? lade_loader_next(loader, on, slice, &batch) : LADE_OK;
+      });
+    }
+    if (is_closed) refuse("the Loader is closed");
+    if (status != LADE_OK && status != LADE_ERR_TIMEOUT) check(status);
+    if (status == LADE_OK) break;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (slice == 0 || is_virtual) check(status);
+  }
+  feed->pipe().drain();
+  if (batch.count == 0) return nb::none();
+  BatchObject out;
+  out.lease = Owner<Lease>(new Lease(feed, batch, on));
+  out.rows = self.rows;
+  return nb::cast(std::move(out));
+}
+
+nb::dict loader_state(LoaderObject &self) {
+  lade_loader_state state;
+  lade_loader_state_init(&state);
+  check(self.open().call([&](lade_loader *loader) { return lade_loader_state_get(loader, &state); }));
+  return state_dict(state);
+}
+
+nb::dict loader_stats(LoaderObject &self) {
+  lade_loader_stats stats;
+  lade_loader_stats_init(&stats);
+  check(self.open().call([&](lade_loader *loader) { return lade_loader_stats_get(loader, &stats); }));
+  nb::dict out;
+  out["batches"] = stats.batches;
+  out["records"] = stats.records;
+  out["skipped_records"] = stats.skipped_records;
+  out["skipped_batches"] = stats.skipped_batches;
+  out["skips_listed"] = stats.skips_listed;
+  return out;
+}
+
+nb::list loader_skips(LoaderObject &self) {
+  Feed &feed = self.open();
+  nb::list out;
+  for (uint64_t i = 0; i < LADE_LOADER_SKIPS_LISTED; i++) {
+    lade_loader_skip skip;
+    lade_loader_skip_init(&skip);
+    const lade_status status = feed.call([&](lade_loader *loader) { return lade_loader_skip_get(loader, i, &skip); });
+    if (status != LADE_OK) break;
+    out.append(nb::make_tuple(skip.record, index_key(feed.index(), skip.record), skip.count, nb::str(skip.text)));
+  }
+  return out;
+}
+
+void loader_close(LoaderObject &self) {
+  if (!self.feed) return;
+  (void)self.open();
+  std::shared_ptr<Feed> feed = self.feed;
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = feed->destroy();
+  }
+  check(status);
+  self.feed.reset();
+  let_go(feed);
+}
+
+// --- batches ---------------------------------------------------------------------------------------------------------
+
+uint64_t field_check(const lade_batch &batch, uint64_t field) {
+  if (field >= batch.field_count)
+    refuse("field is " + std::to_string(field) + "; the batch has " + std::to_string(batch.field_count));
+  return field * batch.count;
+}
+
+// The records of a field, each an array of bytes.
+nb::list batch_parts(BatchObject &self, uint64_t field) {
+  Lease &lease = self.open();
+  const lade_batch &batch = lease.batch();
+  const uint64_t first = field_check(batch, field);
+  nb::list out;
+  for (uint64_t i = 0; i < batch.count; i++) {
+    const auto bytes = static_cast<int64_t>(batch.lengths[first + i]);
+    void *data = bytes > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first + i] : nullptr;
+    out.append(nb::cast(DeviceView(lease, data, Layout(&bytes, 1, dtype_find("uint8")))));
+  }
+  return out;
+}
+
+// All records of a field as one array: (records, *shape) of a type, by default (records, bytes) of uint8.
+nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::handle shape) {
+  Lease &lease = self.open();
+  const lade_batch &batch = lease.batch();
+  const uint64_t first = field_check(batch, field);
+  if (self.rows.empty())
+    refuse("records have several sizes: a field is no single array; take records(), or a Loader with padded=True");
+  const uint64_t row = self.rows[field];
+  const DType *type = dtype_from(dtype);
+  std::vector<int64_t> extents{static_cast<int64_t>(batch.count)};
+  uint64_t bytes = type->bytes;
+  if (shape.is_none()) {
+    if (row % type->bytes != 0)
+      refuse("dtype is " + std::string(type->name) + "; records of " + std::to_string(row) +
+             " bytes hold no whole number of them");
+    extents.push_back(static_cast<int64_t>(row / type->bytes));
+    bytes = row;
+  } else {
+    for (nb::handle extent : nb::iter(shape)) {
+      extents.push_back(nb::cast<int64_t>(extent));
+      if (extents.back() < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(extents.back()), &bytes))
+        bytes = UINT64_MAX;
+    }
+  }
+  if (bytes != row)
+    refuse("shape " + std::string(nb::repr(shape).c_str()) + " of " + type->name + " is not the " +
+           std::to_string(row) + " bytes of a record");
+  void *data = row > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first] : nullptr;
+  return nb::cast(DeviceView(lease, data, Layout(extents.data(), static_cast<int>(extents.size()), type)));
+}
+
+nb::list numbers(const uint64_t *list, uint64_t count) {
+  nb::list out;
+  for (uint64_t i = 0; i < count; i++) out.append(list[i]);
+  return out;
+}
+
+nb::list batch_keys(BatchObject &self) {
+  Lease &lease = self.open();
+  nb::list out;
+  for (uint64_t i = 0; i < lease.batch().count; i++)
+    out.append(index_key(lease.feed().index(), lease.batch().records[i]));
+  return out;
+}
+
+void bind_index(nb::module_ &module) {
+  nb::class_<IndexObject>(
+      module, "RecordIndex",
+      "Which records a data set has, and where the bytes of each lie.\n\n"
+      "Parameters\n----------\nfields : str, sequence of str or None\n"
+      "    Names of the fields of each record: for tar files the extensions, with ';' between those of one field\n"
+      "    (``\"jpg;jpeg,cls\"``). None: one field without name.\n\n"
+      "Built by one thread at a time; while a Loader reads it, changes raise BusyError.")
+      .def("__init__", &index_init, nb::arg("fields").none() = nb::none(),
+           nb::sig("def __init__(self, fields: str | typing.Sequence[str] | None = None) -> None"))
+      .def("add_tar", &index_add_tar, nb::arg("path"), nb::kw_only(), nb::arg("ignore_zeros") = false,
+           nb::sig("def add_tar(self, path: typing.Any, *, ignore_zeros: bool = False) -> None"),
+           "Add the records of a tar file: files that follow each other with one key, in the manner of WebDataset.\n\n"
+           "Parameters\n----------\npath : str, bytes or os.PathLike\nignore_zeros : bool\n"
+           "    Read on behind blocks of zeros: archives one behind the other.\n\n"
+           "Raises\n------\nFormatError\n    Naming byte and member; the index is as before.\nIOError\n    It cannot "
+           "be read.")
+      .def("add_fixed", &index_add_fixed, nb::arg("path"), nb::arg("record_bytes"), nb::kw_only(),
+           nb::arg("skip_bytes") = 0,
+           nb::sig("def add_fixed(self, path: typing.Any, record_bytes: int, *, skip_bytes: int = 0) -> None"),
+           "Add a file of records of one size, behind a header of ``skip_bytes``. For an index of one field.")
+      .def("add_file", &index_add_file, nb::arg("path"), nb::sig("def add_file(self, path: typing.Any) -> int"),
+           "Add a file without records, and give its number for add().")
+      .def("add", &index_add, nb::arg("ranges"), nb::arg("key").none() = nb::none(),
+           nb::sig("def add(self, ranges: typing.Iterable[tuple[int, int, int]], key: str | None = None) -> None"),
+           "Add a record: ``(file, offset, bytes)`` for each field.")
+      .def(
+          "key", [](IndexObject &self, uint64_t record) { return index_key(*self.index, record); }, nb::arg("record"),
+          nb::sig("def key(self, record: int) -> str | None"), "Key of a record; None if it has none.")
+      .def("range", &index_range, nb::arg("record"), nb::arg("field") = 0,
+           nb::sig("def range(self, record: int, field: int = 0) -> tuple[int, int, int]"),
+           "``(file, offset, bytes)`` of a field.")
+      .def_prop_ro(
+          "fields",
+          [](IndexObject &self) {
+            nb::list out;
+            for (const std::string &name : self.index->fields) out.append(nb::str(name.c_str()));
+            return nb::tuple(out);
+          },
+          nb::sig("def fields(self) -> tuple[str, ...]"),
+          "Names of the fields; the first one where several mean the same.")
+      .def(
+          "__len__", [](IndexObject &self) { return lade_index_count(self.index->handle); }, "Number of records.")
+      .def(
+          "__repr__",
+          [](IndexObject &self) {
+            return "<lade.RecordIndex of " + std::to_string(lade_index_count(self.index->handle)) + " records>";
+          });
+}
+
+} // namespace
+
+void bind_loader(nb::module_ &module) {
+  bind_index(module);
+  nb::class_<LoaderObject>(module, "_Loader", "What lade.Loader stands on.")
+      .def("__init__", &loader_init, nb::arg("index"), nb::arg("pipeline"), nb::arg("allocator"), nb::kw_only(),
+           nb::arg("stream").none(), nb::arg("resume").none(), nb::arg("batch_records"), nb::arg("batch_bytes"),
+           nb::arg("seed"), nb::arg("epochs"), nb::arg("rank"), nb::arg("world"), nb::arg("prefetch"),
+           nb::arg("alignment").none(), nb::arg("padded"), nb::arg("shuffle"), nb::arg("equal_ranks"),
+           nb::arg("drop_last"), nb::arg("skip_unreadable"), nb::arg("return_timeout").none())
+      .def("next", &loader_next, nb::arg("stream").none(), nb::arg("timeout").none())
+      .def("state", &loader_state)
+      .def("stats", &loader_stats)
+      .def("skips", &loader_skips)
+      .def("close", &loader_close)
+      .def_prop_ro(
+          "dense", [](LoaderObject &self) { return !self.rows.empty(); });
+  nb::class_<BatchObject>(module, "_Batch", "What lade.Batch stands on.")
+      .def_prop_ro("number", [](BatchObject &self) { return self.open().batch().number; })
+      .def_prop_ro("epoch", [](BatchObject &self) { return self.open().batch().epoch; })
+      .def_prop_ro("count", [](BatchObject &self) { return self.open().batch().count; })
+      .def_prop_ro("nbytes", [](BatchObject &self) { return self.open().batch().bytes; })
+      .def("parts", &batch_parts, nb::arg("field"))
+      .def("array", &batch_array, nb::arg("field"), nb::arg("dtype").none(), nb::arg("shape").none())
+      .def(
+          "lengths",
+          [](BatchObject &self, uint64_t field) {
+            const lade_batch &batch = self.open().batch();
+            return numbers(batch.lengths + field_check(batch, field), batch.count);
+          },
+          nb::arg("field"))
+      .def("records",
+           [](BatchObject &self) {
+             const lade_batch &batch = self.open().batch();
+             return numbers(batch.records, batch.count);
+           })
+      .def("keys", &batch_keys)
+      .def("release", [](BatchObject &self) { let_go(self.lease); });
+}
+
+} // namespace lade_python

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The extension lade._lade: each file binds its own.
+#include "device.h"
+#include "device_view.h"
+#include "loader.h"
+#include "pinned.h"
+#include "pipeline.h"
+#include "runtime.h"
+#include "safetensors.h"
+#include "status.h"
+#include "tensor_view.h"
+
+NB_MODULE(_lade, module) {
+  using namespace lade_python;
+  // The classes of errors and the shared runtimes are the process's: a second interpreter would take them over.
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
+    throw nb::import_error("lade serves the main interpreter of a process, and no subinterpreter");
+  // What lives at the interpreter's exit stays as it is (runtime.h, R3): no leak.
+  nb::set_leak_warnings(false);
+  bind_status(module);
+  bind_runtime(module);
+  bind_pinned(module);
+  bind_device(module);
+  bind_tensor_view(module);
+  bind_device_view(module);
+  bind_pipeline(module);
+  bind_safetensors(module);
+  bind_loader(module);
+}

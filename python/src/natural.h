@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sizes and counts as keyword arguments: None, or an int from 0 on; refused by the argument's name otherwise.
+#ifndef LADE_PYTHON_NATURAL_H
+#define LADE_PYTHON_NATURAL_H
+
+#include "status.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace lade_python {
+
+// An argument as it was passed. Borrowed for the call.
+struct NaturalArgument {
+  nb::handle object;
+
+  // Its value; none for None. Refuses what is no int (or has no __index__), negative, or 2^64 and more.
+  std::optional<uint64_t> read(const char *name) const;
+};
+
+} // namespace lade_python
+
+// Takes any object: read() refuses, by name.
+template <> struct nanobind::detail::type_caster<lade_python::NaturalArgument> {
+  NB_TYPE_CASTER(lade_python::NaturalArgument, const_name("int | None"))
+  bool from_python(handle source, uint8_t, cleanup_list *) noexcept {
+    value.object = source;
+    return true;
+  }
+};
+
+#endif // LADE_PYTHON_NATURAL_H

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Statuses of the library as exceptions: lade.Error, and a class below it for each status.
+//
+// C1  Who calls these holds the GIL.
+// C2  The text is read in the thread of the failed call before that thread calls the library again.
+#ifndef LADE_PYTHON_STATUS_H
+#define LADE_PYTHON_STATUS_H
+
+#include <lade/lade.h>
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+namespace lade_python {
+
+namespace nb = nanobind;
+
+// Sets the Python error of a status: its class, with lade_last_error()'s text where that is of this status. Returns NULL.
+PyObject *set_error(lade_status status) noexcept;
+// The same with a text of its own.
+PyObject *set_error(lade_status status, const char *text) noexcept;
+
+// The same of an error that an object kept: its status, text and native code.
+PyObject *set_error(const lade_error &error) noexcept;
+
+// Throws what set_error() sets.
+[[noreturn]] void raise(lade_status status);
+[[noreturn]] void raise(lade_status status, const std::string &text);
+
+// Throws unless the status is LADE_OK. LADE_NOT_READY throws, too: ask where it is an answer.
+inline void check(lade_status status) {
+  if (__builtin_expect(status != LADE_OK, 0)) raise(status);
+}
+
+// Refuses an argument: LADE_ERR_INVALID_ARGUMENT.
+[[noreturn]] void refuse(const std::string &text);
+
+// A number of 1 or more; refuses 0, which None means in this package.
+uint64_t positive(uint64_t value, const char *name);
+
+// What an object is, for messages: its class, with the module where that is not builtins.
+std::string class_text(nb::handle object);
+
+void bind_status(nb::module_ &module);
+
+} // namespace lade_python
+
+#endif // LADE_PYTHON_STATUS_H

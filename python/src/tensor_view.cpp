@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor_view.h"
+
+#include "device.h"
+#include "device_view.h"
+#include "pinned.h"
+#include "stream.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+namespace lade_python {
+
+void TensorView::reset() noexcept {
+  if (buffer_) PyBuffer_Release(buffer_.get());
+  buffer_.reset();
+  capsule_.reset();
+  owner_.reset();
+}
+
+TensorView &TensorView::operator=(TensorView &&other) noexcept {
+  reset();
+  data = other.data, bytes = other.bytes, on_device = other.on_device, ordinal = other.ordinal;
+  read_only = other.read_only, dtype = other.dtype, shape = std::move(other.shape);
+  has_stream = other.has_stream, stream = other.stream, arena = other.arena;
+  owner_ = std::move(other.owner_);
+  capsule_ = std::move(other.capsule_);
+  buffer_ = std::move(other.buffer_);
+  return *this;
+}
+
+// Fills in a view from one way of showing memory.
+struct TensorViewReader {
+  nb::handle object;
+  Access access;
+  const char *name;
+  TensorView view = {};
+
+  [[noreturn]] void refuse_it(const std::string &what) const {
+    refuse(std::string(name) + " is a " + class_text(object) + ", " + what);
+  }
+
+  // An attribute, or an empty object.
+  nb::object attribute(const char *key) const {
+    PyObject *value = PyObject_GetAttrString(object.ptr(), key);
+    if (!value) {
+      if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw nb::python_error();
+      PyErr_Clear();
+    }
+    return nb::steal(value);
+  }
+
+  template <typename Array> void read_own(const Array &array) {
+    view.data = array.block().pointer();
+    view.bytes = array.layout().bytes();
+    view.dtype = array.layout().dtype();
+    view.shape.assign(array.layout().shape(), array.layout().shape() + array.layout().dims());
+    view.arena = array.block().arena();
+  }
+
+  bool read_lade() {
+    Buffer *buffer = nullptr;
+    if (nb::try_cast(object, buffer) && buffer) {
+      read_own(*buffer);
+      return true;
+    }
+    DeviceView *device_view = nullptr;
+    if (nb::try_cast(object, device_view) && device_view) {
+      read_own(*device_view);
+      view.on_device = true;
+      view.ordinal = view.arena->device().ordinal;
+      return true;
+    }
+    DeviceBuffer *device_buffer = nullptr;
+    if (!nb::try_cast(object, device_buffer) || !device_buffer) return false;
+    read_own(*device_buffer);
+    view.on_device = true;
+    view.ordinal = view.arena->device().ordinal;
+    view.has_stream = true;
+    view.stream = device_buffer->stream();
+    return true;
+  }
+
+  // torch.Tensor and classes below it. torch is not imported: where it was not, no argument is a tensor of it.
+  bool is_torch() const {
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *torch = PyDict_GetItemString(modules, "torch");
+    if (!torch) return false;
+    const nb::object tensor = nb::steal(PyObject_GetAttrString(torch, "Tensor"));
+    if (!tensor) { // still being imported
+      PyErr_Clear();
+      return false;
+    }
+    const int is = PyObject_IsInstance(object.ptr(), tensor.ptr());
+    if (is < 0) throw nb::python_error();
+    return is == 1;
+  }
+
+  // str() of it. nb::str() of an attribute takes that for a str already, whatever it is.
+  static std::string text_of(const nb::object &attribute) { return nb::str(attribute).c_str(); }
+
+  bool read_torch() {
+    if (!is_torch()) return false;
+    const nb::object device = object.attr("device");
+    const std::string kind = text_of(device.attr("type"));
+    if (kind != "cpu" && kind != "cuda") refuse_it("on device " + kind + "; expected memory of the host or of CUDA");
+    const std::string layout = text_of(object.attr("layout"));
+    if (layout != "torch.strided") refuse_it("of layout " + layout + "; expected a strided tensor");
+    for (const char *lazy : {"is_conj", "is_neg"})
+      if (nb::cast<bool>(object.attr(lazy)()))
+        refuse_it("whose bytes are not its values yet (" + std::string(lazy) +
+                  "()); expected tensor.resolve_conj().resolve_neg()");
+    if (!nb::cast<bool>(object.attr("is_contiguous")())) refuse_strides();
+    view.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(object.attr("data_ptr")()));
+    view.bytes = nb::cast<size_t>(object.attr("nbytes"));
+    view.on_device = kind == "cuda";
+    if (view.on_device) view.ordinal = nb::cast<int>(device.attr("index"));
+    view.dtype = dtype_find(text_of(object.attr("dtype")).c_str() + std::strlen("torch."));
+    read_shape(object.attr("shape"));
+    return true;
+  }
+
+  [[noreturn]] void refuse_strides() const {
+    refuse_it("which is not contiguous in C order; expected one that is, as a copy is");
+  }
+
+  void read_shape(nb::handle shape) {
+    const Py_ssize_t dims = PySequence_Size(shape.ptr());
+    if (dims < 0) throw nb::python_error();
+    view.shape.clear();
+    for (Py_ssize_t i = 0; i < dims; i++) {
+      const nb::object extent = nb::steal(PySequence_GetItem(shape.ptr(), i));
+      if (!extent) throw nb::python_error();
+      view.shape.push_back(nb::cast<int64_t>(nb::int_(extent)));
+      if (view.shape.back() < 0)
+        refuse_it("with the shape " + std::string(nb::repr(shape).c_str()) + "; expected extents of 0 or more");
+    }
+  }
+
+  // Size of an element by the array interfaces' typestr: "<f4", "|V2", "<U3" (of 4 bytes each), "<M8[ns]".
+  size_t itemsize_of(const std::string &typestr) const {
+    size_t count = 0, at = 2;
+    for (; at < typestr.size() && at < 12 && typestr[at] >= '0' && typestr[at] <= '9'; at++)
+      count = 10 * count + static_cast<size_t>(typestr[at] - '0');
+    if (at == 2 || (at < typestr.size() && typestr[at] != '['))
+      refuse_it("with the typestr \"" + typestr + "\"; expected one of the array interface, such as \"<f4\"");
+    if (typestr[1] == 'O') refuse_it("of Python objects; expected an array of plain values");
+    return typestr[1] == 'U' ? 4 * count : count;
+  }
+
+  // Bytes of `shape`; refuses strides (of bytes; NULL: none) of another order.
+  void take_shape(size_t itemsize, const int64_t *strides) {
+    uint64_t elements = 1, total = 0;
+    bool is_over = false, is_empty = false;
+    for (const int64_t extent : view.shape) {
+      is_empty |= extent == 0;
+      is_over |= __builtin_mul_overflow(elements, static_cast<uint64_t>(extent), &elements);
+    }
+    is_over |= __builtin_mul_overflow(elements, static_cast<uint64_t>(itemsize), &total);
+    if (is_empty) total = 0;
+    if (!is_empty && (is_over || total > PTRDIFF_MAX)) refuse_it("of more bytes than an address space");
+    view.bytes = total;
+    if (!strides || total == 0) return;
+    auto expected = static_cast<int64_t>(itemsize);
+    for (size_t i = view.shape.size(); i-- > 0;) {
+      if (view.shape[i] != 1 && strides[i] != expected) refuse_strides();
+      expected *= view.shape[i];
+    }
+  }
+
+  // The two array interfaces, which share these keys.
+  void read_interface(nb::handle interface) {
+    if (!PyDict_Check(interface.ptr())) refuse_it("whose array interface is no dict");
+    const auto dict = nb::borrow<nb::dict>(interface);
+    for (const char *key : {"shape", "typestr", "data"})
+      if (!dict.contains(key)) refuse_it("whose array interface has no \"" + std::string(key) + "\"");
+    if (dict.contains("mask") && !nb::object(dict["mask"]).is_none()) refuse_it("with a mask; expected one without");
+    const nb::object pair = dict["data"];
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse_it("whose array interface has no address");
+    view.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::object(pair[0])));
+    view.read_only = nb::cast<bool>(nb::bool_(nb::object(pair[1])));
+    const std::string typestr = nb::str(nb::object(dict["typestr"])).c_str();
+    view.dtype = dtype_find(typestr.c_str());
+    read_shape(nb::object(dict["shape"]));
+    std::vector<int64_t> strides;
+    if (dict.contains("strides") && !nb::object(dict["strides"]).is_none())
+      for (nb::handle stride : nb::iter(nb::object(dict["strides"]))) strides.push_back(nb::cast<int64_t>(stride));
+    if (!strides.empty() && strides.size() != view.shape.size())
+      refuse_it("with as many strides as there are no dimensions");
+    take_shape(itemsize_of(typestr), strides.empty() ? nullptr : strides.data());
+  }
+
+  bool read_cuda_array_interface() {
+    const nb::object interface = attribute("__cuda_array_interface__");
+    if (!interface) return false;
+    read_interface(interface);
+    view.on_device = true;
+    const auto dict = nb::borrow<nb::dict>(interface);
+    if (dict.contains("stream") && !nb::object(dict["stream"]).is_none()) {
+      view.has_stream = true;
+      view.stream = reinterpret_cast<lade_stream>(nb::cast<uintptr_t>(nb::object(dict["stream"])));
+    }
+    const nb::object device = attribute("device"); // CuPy: a Device with its number
+    if (device && nb::hasattr(device, "id")) view.ordinal = nb::cast<int>(device.attr("id"));
+    return true;
+  }
+
+  bool read_buffer() {
+    if (!PyObject_CheckBuffer(object.ptr())) return false;
+    std::unique_ptr<Py_buffer> taken(new Py_buffer);
+    if (PyObject_GetBuffer(object.ptr(), taken.get(), PyBUF_FULL_RO) != 0) {
+      if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
+        throw nb::python_error();
+      if (!nb::hasattr(object, "__array_interface__")) throw nb::python_error();
+      PyErr_Clear();
+      return false;
+    }
+    view.buffer_ = std::move(taken);
+    const Py_buffer &buffer = *view.buffer_;
+    if (!PyBuffer_IsContiguous(&buffer, 'C')) refuse_strides();
+    if (buffer.format && std::strchr(buffer.format, 'O'))
+      refuse_it("of Python objects; expected an array of plain values");
+    view.data = buffer.buf;
+    view.bytes = static_cast<size_t>(buffer.len);
+    view.read_only = buffer.readonly;
+    if (buffer.shape) view.shape.assign(buffer.shape, buffer.shape + buffer.ndim);
+    view.dtype = dtype_of_format(buffer.format, buffer.itemsize);
+    return true;
+  }
+
+  // The type of one character of the struct module, of native or little-endian order.
+  static const DType *dtype_of_format(const char *format, Py_ssize_t itemsize) {
+    if (!format) return dtype_find("uint8");
+    if (*format == '<' || *format == '=' || *format == '@') format++;
+    const char kind = std::strchr("bhilqn", *format)    ? 'i'
+                      : std::strchr("BHILQNc", *format) ? 'u'
+                      : std::strchr("efd", *format)     ? 'f'
+                      : *format == 'Z'                  ? 'c'
+                      : *format == '?'                  ? 'b'
+                                                        : '\0';
+    if (kind == '\0' || format[kind == 'c' ? 2 : 1] != '\0') return nullptr;
+    return dtype_find((kind + std::to_string(itemsize)).c_str());
+  }
+
+  nb::object dlpack_capsule(bool is_device) {
+    const nb::object method = object.attr("__dlpack__");
+    nb::dict keywords;
+    keywords["max_version"] = nb::make_tuple(1, 1);
+    if (is_device) keywords["stream"] = -1; // T3
+    try {
+      return method(**keywords);
+    } catch (nb::python_error &error) { // one that does not know versions
+      if (!error.matches(PyExc_TypeError)) throw;
+    }
+    PyDict_DelItemString(keywords.ptr(), "max_version");
+    return method(**keywords);
+  }
+
+  void read_dlpack_tensor(const DLTensor &tensor) {
+    const int32_t type = tensor.device.type;
+    if (type != kDLCPU && type != kDLCUDA && type != kDLCUDAHost && type != kDLCUDAManaged)
+      refuse_it("on a device of DLPack's type " + std::to_string(type) + "; expected memory of the host or of CUDA");
+    if (tensor.dtype.lanes != 1 || tensor.dtype.bits % 8 != 0)
+      refuse_it("of elements of " + std::to_string(tensor.dtype.bits) + " bits; expected whole bytes");
+    view.on_device = type == kDLCUDA;
+    if (view.on_device) view.ordinal = tensor.device.id;
+    view.dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
+    view.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+    const auto itemsize = static_cast<size_t>(tensor.dtype.bits / 8);
+    std::vector<int64_t> strides;
+    if (tensor.strides) strides.assign(tensor.strides, tensor.strides + tensor.dims);
+    for (int64_t &stride : strides) stride *= static_cast<int64_t>(itemsize);
+    take_shape(itemsize, tensor.strides ? strides.data() : nullptr);
+    view.data = tensor.data ? static_cast<char *>(tensor.data) + tensor.byte_offset : nullptr;
+  }
+
+  bool read_dlpack() {
+    if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) return false;
+    const nb::object device = object.attr("__dlpack_device__")();
+    const int type = nb::cast<int>(nb::int_(nb::object(device[0])));
+    view.capsule_ = dlpack_capsule(type == kDLCUDA || type == kDLCUDAManaged);
+    PyObject *capsule = view.capsule_.ptr();
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+      const auto *managed =
+          static_cast<DLManagedTensorVersioned *>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+      if (managed->major != 1)
+        refuse_it("whose DLPack has major version " + std::to_string(managed->major) + "; expected 1");
+      view.read_only = (managed->flags & kDLReadOnly) != 0;
+      read_dlpack_tensor(managed->tensor);
+    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+      read_dlpack_tensor(static_cast<DLManagedTensor *>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor);
+    } else {
+      refuse_it("whose __dlpack__ gave no capsule of DLPack");
+    }
+    return true;
+  }
+
+  bool read_array_interface() {
+    const nb::object interface = attribute("__array_interface__");
+    if (!interface) return false;
+    read_interface(interface);
+    return true;
+  }
+
+  TensorView read() {
+    if (!read_lade() && !read_torch() && !read_cuda_array_interface() && !read_buffer() && !read_array_interface() &&
+        !read_dlpack())
+      refuse_it("which shows no memory; expected a buffer of lade, an array of NumPy, torch or CuPy, bytes, or another "
+                "object with the "
+                "buffer protocol, DLPack or an array interface");
+    if (access == Access::write && view.read_only) refuse_it("which is read-only; expected one that may be written");
+    if (view.bytes == 0) view.data = nullptr;
+    view.owner_ = nb::borrow(object);
+    return std::move(view);
+  }
+};
+
+TensorView tensor_view(nb::handle object, Access access, const char *name) {
+  TensorViewReader reader{object, access, name};
+  return reader.read();
+}
+
+void require_reachable(const TensorView &view, const Device &device, const char *name) {
+  if (view.arena && view.arena->device().runtime != device.runtime)
+    refuse(std::string(name) + " is of " + view.arena->device().text() + " of another runtime; expected memory for " +
+           device.text());
+  if (view.on_device && !view.arena && device.runtime->is_software())
+    refuse(std::string(name) + " is memory of a GPU; expected memory for the software device " + device.text());
+  if (view.on_device && view.ordinal >= 0 && view.ordinal != device.ordinal)
+    refuse(std::string(name) + " is on device " + std::to_string(view.ordinal) +
+           "; expected memory of the host or of " + device.text());
+}
+
+namespace {
+
+nb::dict describe(nb::handle object, bool writable) {
+  const TensorView view = tensor_view(object, writable ? Access::write : Access::read, "object");
+  nb::dict out;
+  nb::list shape;
+  for (const int64_t extent : view.shape) shape.append(extent);
+  out["ptr"] = reinterpret_cast<uintptr_t>(view.data);
+  out["nbytes"] = view.bytes;
+  out["on_device"] = view.on_device;
+  out["ordinal"] = view.ordinal;
+  out["read_only"] = view.read_only;
+  out["dtype"] = view.dtype ? nb::object(nb::str(view.dtype->name)) : nb::object(nb::none());
+  out["shape"] = nb::tuple(shape);
+  out["stream"] =
+      view.has_stream ? nb::object(nb::int_(reinterpret_cast<uintptr_t>(view.stream))) : nb::object(nb::none());
+  return out;
+}
+
+// Both ends of a copy on one device. Host memory that is pageable makes the call wait.
+void copy_async(const DeviceObject &device, nb::handle destination, nb::handle source, nb::handle stream) {
+  const TensorView to = tensor_view(destination, Access::write, "destination");
+  const TensorView from = tensor_view(source, Access::read, "source");
+  if (to.bytes != from.bytes)
+    refuse("source has " + std::to_string(from.bytes) + " bytes and destination " + std::to_string(to.bytes) +
+           "; expected as many");
+  require_reachable(to, device, "destination");
+  require_reachable(from, device, "source");
+  const lade_stream on = stream_from(*device.runtime, stream, device.ordinal);
+  lade_status status;
+  {
+    Unlocked unlocked;
+    status = lade_copy_async(device.get(), to.data, from.data, from.bytes, on);
+  }
+  check(status);
+}
+
+void fill_async(const DeviceObject &device, nb::handle destination, int value, nb::handle stream) {
+  const TensorView to = tensor_view(destination, Access::write, "destination");
+  if (value < 0 || value > 255) refuse("value is " + std::to_string(value) + "; expected a byte, 0 to 255");
+  require_reachable(to, device, "destination");
+  check(lade_fill_async(device.get(), to.data, static_cast<uint8_t>(value), to.bytes,
+                        stream_from(*device.runtime, stream, device.ordinal)));
+}
+
+} // namespace
+
+void bind_tensor_view(nb::module_ &module) {
+  module.def(
+      "memory_info", &describe, nb::arg("object").none(), nb::arg("writable") = false,
+      nb::sig("def memory_info(object: object, writable: bool = False) -> dict[str, typing.Any]"),
+      "What this package sees of an object that it is passed as memory.\n\n"
+      "Parameters\n----------\nobject : object\n"
+      "    A buffer of lade; an array of NumPy, torch, CuPy, Numba; bytes; whatever has the buffer protocol, DLPack, "
+      "or an array\n"
+      "    interface.\nwritable : bool\n    Refuse what is read-only.\n\n"
+      "Returns\n-------\ndict\n    ptr, nbytes, on_device, ordinal (-1: host memory, or not told), read_only, dtype "
+      "(None: a type\n"
+      "    without a name here), shape, and stream (None: not told).\n\n"
+      "Raises\n------\nInvalidArgumentError\n    It shows no memory, is not contiguous in C order, or is read-only.");
+  module.def("copy_async", &copy_async, nb::arg("device"), nb::arg("destination").none(), nb::arg("source").none(),
+             nb::arg("stream").none(),
+             nb::sig("def copy_async(device: Device, destination: object, source: object, stream: StreamLike) -> None"),
+             "Queue a copy; its direction follows from the memory, as with cudaMemcpyDefault.\n\n"
+             "Parameters\n----------\ndevice : Device\ndestination, source : object\n    As many bytes; see "
+             "memory_info(). Both must live, and the source stay as it is,\n"
+             "    until the copy is done: record pinned buffers (PinnedPool.record) to drop them at once.\n"
+             "stream : int or object\n    The copy comes after the work queued on it so far. Waits for it where host "
+             "memory is not pinned.");
+  module.def("fill_async", &fill_async, nb::arg("device"), nb::arg("destination"), nb::arg("value"),
+             nb::arg("stream").none(),
+             nb::sig("def fill_async(device: Device, destination: object, value: int, stream: StreamLike) -> None"),
+             "Queue a fill of pinned or device memory with one byte value. As copy_async().");
+}
+
+} // namespace lade_python

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What differs between the minor versions of PyTorch, in one place. The build gives LADE_TORCH_MINOR and the headers of that
+// version; the macros below say what its interfaces have.
+//
+//   2.8   at::setHostAllocator; figures of the host cache by "allocation" and "segment"
+//   2.10  figures by "active_requests" and "allocations"
+//   2.11  begin_allocate_to_pool, end_allocate_to_pool, release_pool of host allocators
+//   2.14  record_history, get_segments, get_traces, record_external_register of host allocators
+#ifndef LADE_TORCH_ABI_H
+#define LADE_TORCH_ABI_H
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
+
+#if __has_include(<torch/headeronly/version.h>)
+#include <torch/headeronly/version.h>
+#else
+#include <torch/csrc/api/include/torch/version.h>
+#endif
+
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == LADE_TORCH_MINOR, "headers of another PyTorch");
+static_assert(LADE_TORCH_MINOR >= 8 && LADE_TORCH_MINOR <= 15, "a version of PyTorch that nobody has looked at");
+static_assert(_GLIBCXX_USE_CXX11_ABI == 1, "PyTorch's packages have std::string of C++11");
+
+#define LADE_TORCH_HAS_ACTIVE_STATS (LADE_TORCH_MINOR >= 10)
+#define LADE_TORCH_HAS_HOST_POOLS   (LADE_TORCH_MINOR >= 11)
+#define LADE_TORCH_HAS_HOST_HISTORY (LADE_TORCH_MINOR >= 14)
+
+#endif // LADE_TORCH_ABI_H

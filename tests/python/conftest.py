@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share. They run on software devices, with the package that is installed."""
+
+import sys
+
+import pytest
+
+import lade
+
+
+@pytest.fixture
+def device():
+    """A software device of its own, whose streams are threads."""
+    return lade.software_device(clock="cpu")
+
+
+@pytest.fixture
+def sim():
+    """A software device with a virtual clock, on which nothing happens by itself."""
+    return lade.software_device(clock="sim")
+
+
+@pytest.fixture
+def pool(device):
+    return lade.PinnedPool(device)
+
+
+@pytest.fixture
+def unraisable(monkeypatch):
+    """What callbacks raise, as sys.unraisablehook gets it."""
+    caught = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda fault: caught.append((fault.exc_type, str(fault.exc_value), fault.object)))
+    return caught

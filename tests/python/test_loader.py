@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders: batches of records, on software devices."""
+
+import gc
+import io
+import os
+import pickle
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+
+import lade
+
+COUNT = 53
+
+
+def label_of(record):
+    return record * 7 + 1
+
+
+def image_of(record):
+    return np.random.default_rng(record).integers(0, 256, (3, 4, 5), dtype=np.uint8)
+
+
+def member(archive, name, data):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.fixture
+def tar(tmp_path):
+    path = tmp_path / "set.tar"
+    with tarfile.open(path, "w") as archive:
+        for record in range(COUNT):
+            member(archive, f"{record:05}.img", image_of(record).tobytes())
+            member(archive, f"{record:05}.label", label_of(record).to_bytes(8, "little"))
+    return path
+
+
+LAYOUT = {"img": ("uint8", (3, 4, 5)), "label": ("int64", ())}
+
+
+@pytest.fixture
+def made(tar, device):
+    """A function that makes a loader of the tar file."""
+
+    def make(batch_size=8, **options):
+        options = {"fields": "img,label", "device": device, "layout": LAYOUT, "convert": np.asarray, **options}
+        return lade.Loader(tar, batch_size, **options)
+
+    return make
+
+
+def labels(batches):
+    return [label for batch in batches for label in batch["label"].tolist()]
+
+
+def test_batches_have_the_records(made):
+    loader = made()
+    assert len(loader) == 7 and len(loader.index) == COUNT
+    seen = 0
+    for number, batch in enumerate(loader):
+        assert (batch.number, batch.epoch, len(batch)) == (number, 0, 8 if number < 6 else 5)
+        assert batch.numbers() == list(range(seen, seen + len(batch)))
+        assert batch.keys() == [f"{record:05}" for record in batch.numbers()]
+        assert batch.lengths("img") == [60] * len(batch)
+        assert batch["img"].shape == (len(batch), 3, 4, 5) and batch["label"].dtype == np.int64
+        for at, record in enumerate(batch.numbers()):
+            assert (batch["img"][at] == image_of(record)).all() and batch["label"][at] == label_of(record)
+            assert (batch.records(0)[at] == image_of(record).ravel()).all()
+        seen += len(batch)
+    assert seen == COUNT and loader.stats()["records"] >= COUNT
+
+
+def test_each_loop_is_an_epoch(made):
+    loader = made(shuffle=True, seed=3)
+    epochs = [labels(loader) for _ in range(3)]
+    assert all(sorted(epoch) == [label_of(record) for record in range(COUNT)] for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert [labels(made(shuffle=True, seed=3))] == epochs[:1]
+
+
+def test_epochs_end(made):
+    loader = made(epochs=2)
+    assert [sum(1 for _ in loader) for _ in range(4)] == [7, 7, 0, 0]
+    assert len([batch.number for batch in iter(lambda: next(loader, None), None)]) == 0
+
+
+def test_next_goes_on_over_epochs(made):
+    loader = made(epochs=2)
+    assert [batch.epoch for batch in iter(lambda: next(loader, None), None)] == [0] * 7 + [1] * 7
+
+
+def test_loop_goes_on_where_another_was_left(made):
+    loader = made()
+    for batch in loader:
+        if batch.number == 2:
+            break
+    assert [batch.number for batch in loader] == [3, 4, 5, 6]
+    assert [batch.number for batch in loader] == [7, 8, 9, 10, 11, 12, 13]
+
+
+def test_drop_last_and_length(made):
+    loader = made(drop_last=True)
+    assert len(loader) == 6 and [len(batch) for batch in loader] == [8] * 6
+    assert [batch.epoch for batch in loader] == [1] * 6
+
+
+@pytest.mark.parametrize("equal_ranks", [False, True])
+def test_ranks_share_the_records(made, equal_ranks):
+    shares = []
+    for rank in range(3):
+        loader = made(shuffle=True, rank=rank, world=3, equal_ranks=equal_ranks)
+        batches = list(map(lambda batch: batch["label"].copy(), loader))
+        assert len(batches) == len(loader)
+        shares.append(np.concatenate(batches).tolist())
+    everything = [label for share in shares for label in share]
+    assert len(set(everything)) == len(everything) == (COUNT // 3 * 3 if equal_ranks else COUNT)
+    assert {len(share) for share in shares} == ({17} if equal_ranks else {17, 18})
+
+
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 9])
+def test_state_resumes_exactly(made, at):
+    loader = made(shuffle=True, epochs=2)
+    whole = labels(iter(lambda: next(loader, None), None))
+    loader = made(shuffle=True, epochs=2)
+    before = labels(next(loader) for _ in range(at))
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    assert all(isinstance(value, int) for value in state.values())
+    resumed = made(shuffle=True, epochs=2, state=state)
+    assert before + labels(iter(lambda: next(resumed, None), None)) == whole
+    loader.load_state_dict(state)
+    assert labels(iter(lambda: next(loader, None), None)) == whole[len(before):]
+
+
+def test_state_is_not_ahead_of_the_consumer(made):
+    """What a loop has looked at to see that its epoch is over was not handed out."""
+    loader = made(skip_unreadable=True, shuffle=True)
+    assert len(labels(loader)) == COUNT
+    state = loader.state_dict()
+    assert labels(made(skip_unreadable=True, shuffle=True, state=state)) == labels(loader)
+
+
+def test_state_is_not_ahead_where_the_last_batch_cannot_be_read(tmp_path, device):
+    """The end of an epoch is seen by the first batch of the next one, which stays to be handed out."""
+    path = tmp_path / "rows.bin"
+    path.write_bytes(bytes(range(30)) * 10)
+    index = lade.RecordIndex()
+    index.add_fixed(path, 10)
+    os.truncate(path, 200)
+
+    def make(state=None):
+        return lade.Loader(index, 10, device=device, skip_unreadable=True, state=state)
+
+    loader = make()
+    assert [batch.number for batch in loader] == [0, 1]
+    resumed = make(loader.state_dict())
+    assert [batch.number for batch in loader] == [3, 4] == [batch.number for batch in resumed]
+
+
+def test_state_of_another_set_is_refused(made, tmp_path, device):
+    state = made().state_dict()
+    with pytest.raises(lade.InvalidArgumentError):
+        made(seed=1, shuffle=True, state=state)
+    other = tmp_path / "other.bin"
+    other.write_bytes(bytes(COUNT * 4))
+    with pytest.raises(lade.InvalidArgumentError):
+        lade.Loader(other, 8, record_bytes=4, device=device, state=state)
+    loader = made()
+    for broken in (None, {}, {**state, "version": 2}, {**state, "epoch": -1}, {**state, "rank": 1 << 40}, {**state, "position": "0"}, []):
+        if broken is None:
+            continue
+        with pytest.raises(lade.Error):
+            loader.load_state_dict(broken)
+    assert next(loader).number == 0
+
+
+def test_arrays_keep_their_batch(made):
+    """A view that is alive keeps its bytes: the memory is not read into again."""
+    loader = made(prefetch=3)
+    first = next(loader)["img"]
+    wanted = first.copy()
+    for _ in range(20):
+        next(loader)
+    gc.collect()
+    assert (first == wanted).all()
+
+
+def test_too_many_batches_in_use(made):
+    loader = made(prefetch=2, return_timeout=2)
+    held = [next(loader), next(loader)]
+    with pytest.raises(lade.TimeoutError):
+        next(loader)
+    held[0].release()
+    assert next(loader).number == 2
+    with pytest.raises(lade.InvalidArgumentError, match="released"):
+        held[0]["img"]
+
+
+def test_close(made):
+    loader = made()
+    batch = next(loader)
+    with pytest.raises(lade.BusyError):
+        loader.close()
+    batch.release()
+    loader.close()
+    with pytest.raises(lade.InvalidArgumentError, match="closed"):
+        next(loader)
+    loader.close()
+    with made() as loader:
+        next(loader).release()
+
+
+def test_pipeline_of_a_loader_cannot_be_closed(made, device):
+    pipeline = lade.Pipeline(device)
+    loader = made(device=None, pipeline=pipeline)
+    with pytest.raises(lade.BusyError, match="loader"):
+        pipeline.close()
+    with pytest.raises(lade.BusyError, match="loader"):
+        loader.index.add_file(__file__)
+    loader.close()
+    pipeline.close()
+
+
+def test_dropped_loader_and_its_batch(made):
+    loader = made()
+    batch = next(loader)
+    del loader
+    gc.collect()
+    assert batch["label"].tolist() == [label_of(record) for record in range(8)]
+
+
+def test_fixed_records_and_dlpack(tmp_path, device):
+    path = tmp_path / "rows.bin"
+    rows = np.arange(30 * 6, dtype=np.float32).reshape(30, 6)
+    path.write_bytes(rows.tobytes())
+    loader = lade.Loader([path], 7, record_bytes=24, device=device, layout={"": ("float32", (6,))})
+    out = [np.from_dlpack(batch[0]).copy() for batch in loader]
+    assert (np.concatenate(out) == rows).all()
+    array = next(loader)[0]
+    assert array.__dlpack_device__() == (1, 0) and array.shape == (7, 6) and array.dtype == "float32"
+
+
+def test_records_of_several_sizes(tmp_path, device):
+    path = tmp_path / "words.tar"
+    words = [b"a" * size for size in (5, 0, 17, 64, 1)]
+    with tarfile.open(path, "w") as archive:
+        for number, word in enumerate(words):
+            member(archive, f"{number}.txt", word)
+    ragged = next(lade.Loader(path, 5, fields=["txt"], device=device, convert=np.asarray))
+    assert [bytes(part) for part in ragged["txt"]] == words
+    padded = next(lade.Loader(path, 5, fields=["txt"], device=device, padded=True, convert=np.asarray))
+    assert padded["txt"].shape == (5, 64) and padded.lengths() == [len(word) for word in words]
+    assert [bytes(row) for row in padded["txt"]] == [word.ljust(64, b"\0") for word in words]
+    with pytest.raises(TypeError):
+        len(lade.Loader(path, batch_bytes=1000, fields="txt", device=device))
+
+
+def test_index_by_hand(tmp_path, device):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(200)))
+    index = lade.RecordIndex("left,right")
+    file = index.add_file(path)
+    index.add([(file, 10, 3), (file, 100, 4)], key="one")
+    index.add([(file, 0, 3), (file, 50, 4)])
+    assert len(index) == 2 and index.fields == ("left", "right")
+    assert index.key(0) == "one" and index.key(1) is None and index.range(1, 1) == (file, 50, 4)
+    batch = next(lade.Loader(index, 2, device=device, convert=np.asarray))
+    assert batch["right"].tolist() == [[100, 101, 102, 103], [50, 51, 52, 53]] and batch.keys() == ["one", None]
+
+
+def test_unreadable_records(tmp_path, device):
+    path = tmp_path / "rows.bin"
+    path.write_bytes(bytes(range(100)))
+    index = lade.RecordIndex()
+    index.add_fixed(path, 10)
+    os.truncate(path, 95)
+    with pytest.raises(lade.TruncatedError, match="rows.bin"):
+        next(lade.Loader(index, 10, device=device))
+    loader = lade.Loader(index, 10, device=device, skip_unreadable=True)
+    assert len(next(loader)) == 9
+    assert loader.stats()["skipped_records"] >= 1
+    (number, key, times, text), = loader.skips()
+    assert (number, key) == (9, None) and times >= 1 and "rows.bin" in text
+
+
+def test_threads_share_a_loader(made):
+    loader, seen, lock = made(shuffle=True, epochs=3), [], threading.Lock()
+
+    def work():
+        for batch in iter(lambda: next(loader, None), None):
+            with lock:
+                seen.extend(batch["label"].tolist())
+            del batch
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == sorted([label_of(record) for record in range(COUNT)] * 3)
+
+
+@pytest.mark.parametrize("options, text", [
+    ({"batch_size": 0}, "batch_size is 0"), ({"batch_size": None}, "batch_size is None"), ({"rank": 2, "world": 2}, "rank is 2"),
+    ({"epochs": 0}, "epochs is 0"), ({"prefetch": 65}, "prefetch is 65"), ({"prefetch": 0}, "prefetch is 0"),
+    ({"fields": None}, "fields is None"), ({"layout": {"nose": ("uint8", ())}}, "nose"), ({"alignment": 3}, "alignment"),
+    ({"world": 1.5}, "world is 1.5"), ({"batch_size": "8"}, "batch_size is '8'"),
+])
+def test_arguments_are_refused_by_name(made, options, text):
+    with pytest.raises(lade.InvalidArgumentError, match=text):
+        made(**options)
+
+
+def test_fields_are_refused_by_name(made):
+    batch = next(made())
+    with pytest.raises(KeyError, match="nose"):
+        batch["nose"]
+    with pytest.raises(IndexError):
+        batch[2]
+    assert (batch[-1] == batch["label"]).all()
+    with pytest.raises(lade.InvalidArgumentError, match="60 bytes of a record"):
+        made(layout={"img": ("uint8", (61,))}).__next__()["img"]
+
+
+def test_files_that_are_none(tmp_path, device):
+    with pytest.raises(lade.IOError):
+        lade.Loader(tmp_path / "missing.tar", 1, fields="a", device=device)
+    (tmp_path / "short.tar").write_bytes(b"x" * 100)
+    with pytest.raises(lade.FormatError):
+        lade.Loader(tmp_path / "short.tar", 1, fields="a", device=device)
+    (tmp_path / "odd.bin").write_bytes(b"x" * 100)
+    with pytest.raises(lade.FormatError):
+        lade.Loader(tmp_path / "odd.bin", 1, record_bytes=33, device=device)
+
+
+def test_other_processes_are_refused(made):
+    loader = made()
+    with pytest.raises(TypeError, match="num_workers=0"):
+        pickle.dumps(loader)
+    with pytest.raises(TypeError, match="dataset"):
+        loader[0]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(loader)
+        except lade.ForkedError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert b"fork" in os.read(reader, 1000)
+    os.close(reader)
+    assert os.waitpid(child, 0)[1] == 0
+    assert next(loader).number == 0
+
+
+def test_dataset_of_torch(made):
+    data = pytest.importorskip("torch.utils.data")
+    dataset = made(epochs=2).dataset()
+    assert isinstance(dataset, data.IterableDataset) and len(dataset) == 7
+    loader = data.DataLoader(dataset, batch_size=None)
+    assert len(loader) == 7 and [batch.number for batch in loader] == list(range(7))
+    with pytest.raises(RuntimeError, match="num_workers=0"):
+        list(data.DataLoader(dataset, batch_size=None, num_workers=1))
+    assert [batch.epoch for batch in dataset] == [1] * 7
+
+
+def test_virtual_clock(made, sim):
+    loader = made(device=sim, shuffle=True)
+    assert sorted(labels(loader)) == [label_of(record) for record in range(COUNT)]
+    assert sim.soft_report()["unordered_reuse"] == 0

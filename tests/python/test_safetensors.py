@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints, call by call beside the safetensors package where that is installed."""
+
+import gc
+import json
+import os
+import struct
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import lade
+import lade.safetensors as ours
+
+TENSORS = {
+    "weights": np.arange(6 * 5 * 8, dtype=np.float32).reshape(6, 5, 8),
+    "bias": np.arange(7, dtype=np.float16),
+    "count": np.array(3, dtype=np.int64),
+    "mask": np.array([True, False, True]),
+    "none": np.zeros((0, 3), np.uint8),
+    "wave": np.array([1 + 2j, 3 - 4j], dtype=np.complex64),
+    "täg": np.array([250, 3], dtype=np.uint8),
+}
+
+
+def raw(path, header, body=b"", length=None):
+    """A file of a header, which may be anything, and a body."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.safetensors"
+    ours.save_file(TENSORS, path, metadata={"format": "np"})
+    return path
+
+
+@pytest.fixture
+def theirs():
+    return pytest.importorskip("safetensors")
+
+
+def outcome(call):
+    """What a call gives or raises, in a form to compare."""
+    try:
+        value = call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return value
+
+
+def test_round_trip(path):
+    loaded = ours.load_file(path, device="cpu", framework="np")
+    assert loaded.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert loaded[name].dtype == tensor.dtype and loaded[name].shape == tensor.shape
+        assert (loaded[name] == tensor).all() and loaded[name].flags.writeable
+
+
+def test_files_are_those_of_the_package(path, theirs, tmp_path):
+    import safetensors.numpy
+
+    safetensors.numpy.save_file(TENSORS, tmp_path / "package", metadata={"format": "np"})
+    assert path.read_bytes() == (tmp_path / "package").read_bytes()
+    for name, tensor in safetensors.numpy.load_file(path).items():
+        assert (tensor == TENSORS[name]).all()
+
+
+def test_device_tensors_are_saved_the_same(path, device, tmp_path):
+    """Through the pipeline, with a host tensor among them."""
+    stream, allocator = device.stream(), lade.DeviceAllocator(device)
+    pipeline = lade.Pipeline(device)
+    rows = {}
+    for name in ("bias", "weights"):
+        buffer = allocator.empty(TENSORS[name].shape, TENSORS[name].dtype.name, stream=stream)
+        pipeline.copy(TENSORS[name], buffer).wait()
+        rows[name] = buffer
+    rows["täg"] = TENSORS["täg"]
+    calls, texts = [], {"format": "pt", "ä": ""}  # texts of device tensors ended in std::bad_cast
+    ours.save_file(rows, tmp_path / "device", texts, pipeline=pipeline, allocator=allocator, stream=stream,
+                   progress=lambda done, total: calls.append((done, total)))
+    ours.save_file({name: TENSORS[name] for name in rows}, tmp_path / "host", texts)
+    assert (tmp_path / "device").read_bytes() == (tmp_path / "host").read_bytes()
+    assert calls and calls[-1][0] == calls[-1][1]
+
+
+def test_several_files_and_an_index(device, tmp_path):
+    stream, allocator = device.stream(), lade.DeviceAllocator(device)
+    rows = {f"layer{number}": allocator.empty(1000, "float32", stream=stream) for number in range(4)}
+    pipeline = lade.Pipeline(device)
+    for number, buffer in enumerate(rows.values()):
+        pipeline.copy(np.full(1000, number, np.float32), buffer).wait()
+    ours.save_file(rows, tmp_path / "m.safetensors", max_shard_bytes=8000, pipeline=pipeline, allocator=allocator, stream=stream)
+    assert not (tmp_path / "m.safetensors").exists()
+    loaded = ours.load_file(tmp_path / "m.safetensors.index.json", device="cpu", framework="np")
+    assert [int(loaded[f"layer{number}"][999]) for number in range(4)] == [0, 1, 2, 3]
+    with ours.safe_open(tmp_path / "m.safetensors.index.json", "np") as file:
+        assert file.get_slice("layer3")[10:12].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("damage, text", [
+    (lambda p: p.write_bytes(b""), "header too small"), (lambda p: p.write_bytes(b"abc"), "header too small"),
+    (lambda p: raw(p, {}, length=1 << 40), "header too large"), (lambda p: raw(p, {}, length=50), "invalid header length"),
+    (lambda p: raw(p, b'{"\xff":1}'), "invalid UTF-8 in header: invalid utf-8 sequence of 1 bytes from index 2"),
+    (lambda p: raw(p, b"notjson!"), "invalid JSON in header"), (lambda p: raw(p, b"[]"), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F33", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
+     "invalid shape, data type, or offset for tensor"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, bytes(12)), "invalid offset for tensor `a`"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}, bytes(8)), "invalid offset for tensor `a`"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(4)), "incomplete metadata, file not fully covered"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(9)), "incomplete metadata, file not fully covered"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 8]}}, bytes(8)),
+     "overflow computing buffer size from shape and/or element type"),
+    (lambda p: raw(p, {"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 2]}}, bytes(2)), "subbytes dtypes"),
+])
+def test_damaged_files(tmp_path, damage, text):
+    path = tmp_path / "damaged.safetensors"
+    damage(path)
+    with pytest.raises(ours.SafetensorError) as caught:
+        ours.load_file(path, device="cpu")
+    assert str(caught.value).startswith("Error while deserializing header: ") and text in str(caught.value)
+    assert isinstance(caught.value.__cause__, lade.Error)
+    package = sys.modules.get("safetensors") or pytest.importorskip("safetensors")
+    said = outcome(lambda: package.safe_open(path, "np"))
+    assert said[0] == "SafetensorError"
+    if "JSON" not in text:
+        assert said[1] == str(caught.value)
+
+
+def test_errors_are_also_the_package_s_own(path, theirs):
+    with ours.safe_open(path, "np") as file, pytest.raises(theirs.SafetensorError):
+        file.get_tensor("nose")
+    with ours.safe_open(path, "np") as file, pytest.raises(ours.SafetensorError):
+        file.get_tensor("nose")
+
+
+CALLS = [
+    lambda f: f.keys(), lambda f: f.offset_keys(), lambda f: f.metadata(), lambda f: f.get_tensor("weights"), lambda f: f.get_tensor("count"),
+    lambda f: f.get_tensor("nose"), lambda f: f.get_slice("nose"), lambda f: f.get_slice("weights").get_shape(),
+    lambda f: f.get_slice("bias").get_dtype(), lambda f: sorted(f.get_tensors()),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_calls_beside_the_package(path, theirs, number):
+    with ours.safe_open(path, "np") as own, theirs.safe_open(path, "np") as package:
+        assert outcome(lambda: CALLS[number](own)) == outcome(lambda: CALLS[number](package))
+    assert outcome(lambda: CALLS[number](own)) == outcome(lambda: CALLS[number](package)) == ("SafetensorError", "File is closed")
+
+
+SLICES = [
+    "0", "-1", "6", "-7", "1:", ":2", "2:4", "::2", "1:6:2", "::-1", "slice(None,None,0)", ":1, 1:2", "0,0,0", "0,0,0,0", "...", "..., 1",
+    "0,...,1", "...,...", "[0,1]", "5:9", "0:9:2", "7:9:2", "'a'", "1.0", ":,:,::3", "[]", "()", "0:2, -1", "0,slice(1,2),slice(0,4,2)",
+    "0,'x'", "1:3,0,...,1", "[[],[]]", "np.int64(1)", "np.int64(0):np.int64(2)", "6:", "2:2", "0,-9", "1:3, 20", "..., 9", ":9", "True",
+    "None", ":, 1:3, 2:5", "::5, ::4, ::7", "3, :, 7", "2:5, 4", ":, 0:5", "5, 4, 7", "0:6, 0:5, 0:8", ":, :, 3", "::2, 1:2, 4:8",
+]
+
+
+@pytest.mark.parametrize("index", SLICES)
+def test_slices_beside_the_package(path, theirs, index):
+    with ours.safe_open(path, "np") as own, theirs.safe_open(path, "np") as package:
+        mine = outcome(lambda: eval(f"f[{index}]", {"f": own.get_slice("weights"), "np": np}))
+        assert mine == outcome(lambda: eval(f"f[{index}]", {"f": package.get_slice("weights"), "np": np}))
+
+
+@pytest.mark.parametrize("index", ["-1:", "-3:-1", "slice(-10, 2)", "4:1", "3:0, 1"])
+def test_slices_that_the_package_does_not_take(path, index):
+    """They mean what they do in NumPy."""
+    with ours.safe_open(path, "np") as file:
+        got = eval(f"f[{index}]", {"f": file.get_slice("weights")})
+        assert np.array_equal(got, eval(f"f[{index}]", {"f": TENSORS["weights"]})) and got.dtype == np.float32
+        assert file.get_slice("none")[:].shape == (0, 3) and file.get_slice("count")[...] == 3
+
+
+def test_slices_of_many_small_pieces(tmp_path):
+    """What lies around them is read where that is not much more."""
+    tensor = np.arange(3000 * 40, dtype=np.int32).reshape(3000, 40)
+    ours.save_file({"t": tensor}, tmp_path / "t.safetensors")
+    with ours.safe_open(tmp_path / "t.safetensors", "np") as file:
+        for index in (np.s_[:, 3], np.s_[100:2900, 5:30], np.s_[::2, ::3], np.s_[1:2900:3, 39], np.s_[:, 0:1], np.s_[5:1500, 7]):
+            got = file.get_slice("t")[index]
+            assert (got == tensor[index]).all() and got.shape == tensor[index].shape
+            assert got.base is None or got.base.nbytes <= 2 * got.nbytes
+
+
+def test_opening_errors(path, tmp_path, theirs):
+    for args in ((tmp_path / "missing", "np"), (path, "xx"), (path, "np", "bogus")):
+        assert outcome(lambda: ours.safe_open(*args)) == outcome(lambda: theirs.safe_open(*args))
+    for args in ((3, "np"), (None, "np")):
+        with pytest.raises(TypeError):
+            ours.safe_open(*args)
+    with pytest.raises(OSError):
+        ours.safe_open(tmp_path, "np")
+    with pytest.raises(ours.SafetensorError, match="backend"):
+        ours.safe_open(path, "np", backend="magic")
+    with pytest.raises(FileNotFoundError):
+        ours.load_file(tmp_path / "missing", device="cpu")
+
+
+def test_no_gpu_is_said(path):
+    if not lade.device().software:
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(lade.NoDeviceError):
+        ours.load_file(path)
+
+
+def test_metadata_beside_the_package(tmp_path, theirs):
+    for number, header in enumerate(({}, {"__metadata__": {}}, {"__metadata__": {"b": "1", "a": "2"}})):
+        path = raw(tmp_path / str(number), header)
+        with ours.safe_open(path, "np") as own, theirs.safe_open(path, "np") as package:
+            assert own.metadata() == package.metadata() and own.keys() == package.keys() == []
+
+
+@pytest.mark.parametrize("tensors, error", [
+    ([1], ValueError), ({"a": 1}, ValueError), ({1: TENSORS["bias"]}, TypeError), ({"a": TENSORS["weights"].T}, ValueError),
+    ({"a": np.array(["x"])}, ours.SafetensorError), ({"a": np.zeros(2, np.longdouble)}, ours.SafetensorError),
+])
+def test_saving_what_cannot_be(tmp_path, tensors, error):
+    with pytest.raises(error):
+        ours.save_file(tensors, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_where_it_cannot_be(path, tmp_path):
+    before = path.read_bytes()
+    with pytest.raises(ours.SafetensorError, match="No such file or directory .os error 2."):
+        ours.save_file(TENSORS, tmp_path / "no" / "such")
+    with pytest.raises(ours.SafetensorError, match="Is a directory"):
+        ours.save_file(TENSORS, tmp_path)
+    with pytest.raises(ours.SafetensorError):
+        ours.save_file(TENSORS, "/dev/full")
+    with pytest.raises(TypeError, match="metadata"):
+        ours.save_file(TENSORS, path, metadata={"a": 1})
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        raise Stop
+
+    with pytest.raises(Stop):
+        ours.save_file(TENSORS, path, progress=stop)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
+
+
+def test_byte_order_is_turned(tmp_path):
+    ours.save_file({"a": np.array([1.5, -2], ">f4")}, tmp_path / "a")
+    assert ours.load_file(tmp_path / "a", device="cpu", framework="np")["a"].tolist() == [1.5, -2]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_types_of_ml_dtypes(tmp_path, kind):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensor = np.array([1, 2, 4, 0.5], getattr(ml_dtypes, kind))
+    ours.save_file({"a": tensor}, tmp_path / "a")
+    loaded = ours.load_file(tmp_path / "a", device="cpu", framework="np")["a"]
+    assert loaded.dtype == tensor.dtype and loaded.tobytes() == tensor.tobytes()
+
+
+def test_types_without_a_name_are_refused(tmp_path, monkeypatch):
+    path = raw(tmp_path / "a", {"odd": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}, b"abc")
+    with pytest.raises(lade.UnsupportedError, match="odd.*F6_E2M3"):
+        ours.load_file(path, device="cpu", framework="np")
+    assert bytes(np.asarray(ours.load_file(path, device="cpu", framework="lade")["odd"])) == b"abc"
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    path = raw(tmp_path / "b", {"brain": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}, b"ab")
+    with pytest.raises(lade.UnsupportedError, match="brain.*ml_dtypes"):
+        ours.load_file(path, device="cpu", framework="np")
+
+
+def test_some_tensors(path):
+    loaded = ours.load_file(path, device="cpu", framework="np", tensors=["bias", "mask", "bias"])
+    assert list(loaded) == ["bias", "mask"] and (loaded["bias"] == TENSORS["bias"]).all()
+    with pytest.raises(ours.SafetensorError, match="File does not contain tensor nose"):
+        ours.load_file(path, device="cpu", framework="np", tensors=["nose"])
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_memory_goes_back_with_the_last_tensor(path, device, per_tensor):
+    pipeline, allocator = lade.Pipeline(device), lade.DeviceAllocator(device)
+    stream = device.stream()
+
+    def used():
+        return allocator.usage()["allocated_bytes"]
+
+    loaded = ours.load_file(path, framework="np", pipeline=pipeline, allocator=allocator, stream=stream, per_tensor=per_tensor)
+    whole = used()
+    kept = loaded["bias"]
+    alive = weakref.ref(loaded["weights"])
+    del loaded
+    gc.collect()
+    assert alive() is None and (kept == TENSORS["bias"]).all()
+    assert (0 < used() < whole) if per_tensor else used() == whole
+    del kept
+    gc.collect()
+    assert used() == 0
+    pipeline.close()
+    allocator.close()
+
+
+def test_direct_and_progress(path):
+    calls = []
+    loaded = ours.load_file(path, device="cpu", framework="np", direct=True, progress=lambda done, total: calls.append((done, total)))
+    assert (loaded["weights"] == TENSORS["weights"]).all()
+    assert calls[-1][0] == calls[-1][1]
+    with pytest.raises(ZeroDivisionError):
+        ours.load_file(path, device="cpu", framework="np", progress=lambda done, total: 1 / 0)
+
+
+def test_release(path):
+    loaded = ours.load_file(path, device="cpu", framework="np")
+    ours.release()
+    assert (loaded["weights"] == TENSORS["weights"]).all()
+    assert (ours.load_file(path, device="cpu", framework="np")["bias"] == TENSORS["bias"]).all()
+
+
+def test_file_replaced_while_open(path, tmp_path):
+    with ours.safe_open(path, "np") as file:
+        ours.save_file({"other": np.zeros(1)}, path)
+        assert (file.get_tensor("weights") == TENSORS["weights"]).all()
+
+
+def test_torch(path, tmp_path):
+    torch = pytest.importorskip("torch")
+    loaded = ours.load_file(path, device="cpu")
+    assert isinstance(loaded["weights"], torch.Tensor) and (loaded["weights"].numpy() == TENSORS["weights"]).all()
+    assert loaded["mask"].dtype == torch.bool and loaded["count"].shape == () and loaded["none"].shape == (0, 3)
+    kinds = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int16, torch.complex64]
+    tensors = {str(kind): torch.ones(4, 2).to(kind) for kind in kinds}
+    ours.save_file(tensors, tmp_path / "t", metadata={"format": "pt"})
+    again = ours.load_file(tmp_path / "t", device=torch.device("cpu"))
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype and again[name].view(torch.uint8).equal(tensor.view(torch.uint8))
+    package = pytest.importorskip("safetensors.torch")
+    package.save_file(tensors, tmp_path / "p", metadata={"format": "pt"})
+    assert (tmp_path / "t").read_bytes() == (tmp_path / "p").read_bytes()
+    base = torch.zeros(10)
+    for tensors, error in (({"a": base[:6], "b": base[4:]}, RuntimeError), ({"a": torch.zeros(2, 3).T}, ValueError),
+                           ({"a": torch.zeros(3).to_sparse()}, ValueError)):
+        with pytest.raises(error):
+            package.save_file(tensors, tmp_path / "q")
+        with pytest.raises(error):
+            ours.save_file(tensors, tmp_path / "q")
+    with ours.safe_open(path, "pt") as file:
+        assert file.get_slice("weights")[1:3, 2].tolist() == TENSORS["weights"][1:3, 2].tolist()

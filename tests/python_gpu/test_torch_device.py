@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lade as PyTorch's device allocator, and behind its memory pools. Each test is a process: an allocator is chosen once."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU", allow_module_level=True)
+
+INSTALL = "lade.torch.install_device()\n"
+
+
+def program(text, head=INSTALL):
+    text = "import gc, threading, torch, lade, lade.torch\n" + head + textwrap.dedent(text)
+    result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_tensors_compute_and_memory_returns():
+    assert program("""
+        print(lade.torch.device_is_installed())
+        a = torch.randn(512, 512, device="cuda", dtype=torch.float64)
+        b = torch.linalg.inv(a)
+        print(bool(torch.allclose(a @ b, torch.eye(512, device="cuda", dtype=torch.float64), atol=1e-6)))
+        empty = torch.empty(0, device="cuda")
+        print(lade.torch.device_stats()["allocated_bytes.all.current"] >= a.numel() * 8)
+        del a, b, empty
+        gc.collect()
+        torch.cuda.synchronize()
+        big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        before = lade.torch.device_stats()["reserved_bytes.all.current"]
+        del big
+        torch.cuda.empty_cache()
+        print(before - lade.torch.device_stats()["reserved_bytes.all.current"] >= 1 << 30)
+        print(lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["True", "True", "True", "True", "0"]
+
+
+def test_training_steps():
+    assert program("""
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        x = torch.randn(1024, 64, device="cuda"); y = x.sum(1, keepdim=True)
+        losses = []
+        for _ in range(100):
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            losses.append(loss.item())
+        print(losses[-1] < losses[0] / 20)
+    """) == ["True"]
+
+
+def test_a_request_that_fails_is_an_out_of_memory_error():
+    assert program("""
+        try:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print("lade" in str(error))
+        print(int(torch.ones(1000, device="cuda").sum()))
+    """) == ["True", "1000"]
+
+
+def test_the_memory_fraction_is_a_limit():
+    assert program("""
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(0.05)
+        try:
+            torch.empty(total // 10, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            print("refused")
+        print(torch.empty(total // 100, dtype=torch.uint8, device="cuda").numel() > 0)
+    """) == ["refused", "True"]
+
+
+def test_record_stream_keeps_a_block():
+    assert program("""
+        side = torch.cuda.Stream()
+        block = torch.full((1 << 20,), 7, dtype=torch.uint8, device="cuda")
+        pointer = block.data_ptr()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(400_000_000)
+            copy = block.clone()
+        block.record_stream(side)
+        del block
+        other = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+        print(other.data_ptr() != pointer)
+        torch.cuda.synchronize()
+        print(bool((copy == 7).all()))
+    """) == ["True", "True"]
+
+
+def test_graphs_keep_their_memory():
+    assert program("""
+        x = torch.ones(1 << 20, device="cuda")
+        side = torch.cuda.Stream()
+        def work():
+            y = x * 2
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                z = y + 1
+            torch.cuda.current_stream().wait_stream(side)
+            return (y + z).relu()
+        work(); torch.cuda.synchronize()
+        graphs, outs = [], []
+        pool = torch.cuda.graph_pool_handle()
+        for _ in range(2):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                outs.append(work())
+            graphs.append(graph)
+        noise = [torch.full((1 << 20,), 99.0, device="cuda") for _ in range(32)]
+        for value in (1.0, 3.0):
+            x.fill_(value)
+            for graph, out in zip(graphs, outs):
+                graph.replay()
+                torch.cuda.synchronize()
+                print(bool((out == 4 * value + 1).all()))
+        print(all(bool((each == 99).all()) for each in noise))
+        del graphs, graph, outs, out
+        gc.collect()
+        torch.cuda.synchronize(); torch.cuda.empty_cache()
+    """) == ["True"] * 5
+
+
+def test_threads_and_streams():
+    assert program("""
+        wrong = []
+        def work(seed):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for i in range(200):
+                    a = torch.full((1000 + i * 37,), float(seed), device="cuda")
+                    b = a * 2
+                    if float(b.sum()) != 2.0 * seed * a.numel(): wrong.append(seed)
+        threads = [threading.Thread(target=work, args=(s,)) for s in range(1, 9)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        print(len(wrong), lade.torch._native().lade_torch_device_refused_frees())
+    """) == ["0", "0"]
+
+
+FRESH = """
+def fresh(call):
+    failures = []
+    def work():
+        try:
+            call()
+        except Exception as error:
+            failures.append(error)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    for each in failures: raise each
+"""
+
+
+def test_threads_without_a_current_context():
+    """The first that a thread asks of CUDA is memory on the default stream, as of autograd's threads."""
+    assert program("""
+        blocks, kept = [], torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+        fresh(lambda: blocks.append(torch.empty(1 << 20, dtype=torch.uint8, device="cuda")))
+        fresh(lambda: kept.record_stream(torch.cuda.default_stream()))
+        fresh(blocks.clear)
+        fresh(lambda: blocks.append(torch.full((1 << 20,), 5, dtype=torch.uint8, device="cuda").sum().item()))
+        print(blocks[0] == 5 << 20, bool((kept == 0).all()))
+        print(lade.torch._native().lade_torch_device_refused_frees())
+    """, head=INSTALL + FRESH) == ["True", "True", "0"]
+
+
+def test_a_mempool_of_a_thread_without_a_current_context():
+    assert program("""
+        pool, kept = torch.cuda.MemPool(lade.torch.mempool_allocator()), []
+        def work():
+            with torch.cuda.use_mem_pool(pool):
+                kept.append(torch.empty(3 << 20, device="cuda"))
+        fresh(work)
+        print(lade.torch.device_stats()["allocated_bytes.all.current"] >= 12 << 20)
+        print(bool((kept[0].fill_(2) == 2).all()))
+        fresh(kept.clear)
+    """, head=FRESH) == ["True", "True"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_default_streams_of_two_devices():
+    """A block is its own device's, whichever context is current: PyTorch sets a device that it has not used yet late."""
+    assert program("""
+        def work(order):
+            for device in order:
+                with torch.cuda.device(device):
+                    block = torch.full((1 << 20,), device + 1, dtype=torch.uint8, device="cuda")
+                    other = torch.ones(1 << 20, dtype=torch.uint8, device=f"cuda:{1 - device}")
+                    other.record_stream(torch.cuda.default_stream(1 - device))
+                    print(block.device.index == device and int(block.sum()) == (device + 1) << 20)
+        for order in ((0, 1), (1, 0), (1,), (0,)): fresh(lambda: work(order))
+        print(lade.torch._native().lade_torch_device_refused_frees())
+    """, head=INSTALL + FRESH) == ["True"] * 6 + ["0"]
+
+
+def test_expandable_segments():
+    assert program("""
+        tensors = [torch.full((1 << 20,), i, dtype=torch.int32, device="cuda") for i in range(64)]
+        print(all(bool((t == i).all()) for i, t in enumerate(tensors)))
+    """, head="lade.torch.install_device('expandable_segments:True')\n") == ["True"]
+
+
+def test_what_is_lost_is_refused_by_pytorch():
+    out = program("""
+        torch.ones(1, device="cuda")
+        for name, call in (("stats", torch.cuda.memory_stats), ("snapshot", torch.cuda.memory_snapshot),
+                           ("history", lambda: torch.cuda.memory._record_memory_history())):
+            try:
+                call()
+                print(name, "works")
+            except RuntimeError:
+                print(name, "refused")
+    """)
+    assert out[:2] == ["stats", "refused"] and out[2:4] == ["snapshot", "refused"], out
+
+
+def test_too_late_is_refused_by_name():
+    assert program("""
+        kept = torch.ones(1, device="cuda")
+        try:
+            lade.torch.install_device()
+        except lade.UnsupportedError as error:
+            print("before" in str(error), lade.torch.device_is_installed())
+        print(torch.cuda.memory_allocated() >= kept.nbytes)
+    """, head="") == ["True", "False", "True"]
+
+
+def test_device_and_pinned_memory_together():
+    assert program("""
+        lade.torch.install_pinned()
+        host = torch.arange(1 << 20).pin_memory()
+        print(torch.equal(host.cuda(non_blocking=True).cpu(), host))
+    """) == ["True"]
+
+
+def test_the_process_ends_with_tensors_alive():
+    assert program("""
+        kept = [torch.ones(1 << 20, device="cuda") for _ in range(8)]
+        class Late: pass
+        Late.kept = kept
+        print("done")
+    """) == ["done"]
+
+
+def test_a_mempool_takes_segments_from_lade():
+    assert program("""
+        pool = torch.cuda.MemPool(lade.torch.mempool_allocator())
+        outside = torch.ones(1 << 20, device="cuda")
+        print(lade.torch.device_stats()["allocated_bytes.all.current"])
+        with torch.cuda.use_mem_pool(pool):
+            inside = torch.full((3 << 20,), 5.0, device="cuda")
+        print(lade.torch.device_stats()["allocated_bytes.all.current"] >= 12 << 20)
+        print(bool((inside * 2 == 10).all()))
+        after = torch.ones(1 << 20, device="cuda")
+        held = lade.torch.device_stats()["allocated_bytes.all.current"]
+        del inside
+        with torch.cuda.use_mem_pool(pool):
+            again = torch.empty(3 << 20, device="cuda")
+        print(lade.torch.device_stats()["allocated_bytes.all.current"] == held)
+        del again, pool
+        gc.collect(); torch.cuda.synchronize(); torch.cuda.empty_cache()
+        print(lade.torch.device_stats()["allocated_bytes.all.current"])
+        print(torch.cuda.memory_allocated() > 0)
+    """, head="") == ["0", "True", "True", "True", "0", "True"]
+
+
+def test_a_mempool_of_a_graph():
+    assert program("""
+        pool = torch.cuda.MemPool(lade.torch.mempool_allocator())
+        x = torch.ones(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=pool.id):
+            y = x * 3
+        for _ in range(2):
+            x.add_(1)
+            graph.replay()
+        torch.cuda.synchronize()
+        print(bool((y == 9).all()))
+    """, head="") == ["True"]
