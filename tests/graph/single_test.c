@@ -576,6 +576,7 @@ LADE_TEST_P(SingleGraph, AdoptsGraphsOfTheProgram, SUPPORT_RUNTIMES, name) {
   LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
   device_fixture_expect_bytes(&f, w.target, 4, BYTES, 1);
   LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  expect_no_users(&f); /* of the graph that was replaced: by the driver's thread */
   LADE_EXPECT_EQ_UINT(pool_info(&f, pool).use_count, 1);
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, pool));
