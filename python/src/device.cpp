@@ -218,15 +218,13 @@ void consumer_wait(const DeviceBuffer &buffer, lade_stream consumer) {
 // The consumer's stream of __dlpack__ on CUDA: None and 1 the legacy default stream, 2 the per-thread one, -1 no order, else a handle.
 void dlpack_order(const DeviceBuffer &buffer, nb::handle stream) {
   if (stream.is_none()) return consumer_wait(buffer, LADE_STREAM_LEGACY);
-  if (!PyLong_Check(stream.ptr()))
-    refuse("stream is a " + class_text(stream) + "; expected None, -1, or a stream's handle as an int");
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(stream.ptr(), &overflow);
-  if (!overflow && number == -1) return;
-  if (!overflow && number == 0)
+  if (keeps_order_itself(stream)) return;
+  const nb::object number = integer_of(stream);
+  if (!number) refuse("stream is a " + class_text(stream) + "; expected None, -1, or a stream's handle as an int");
+  if (number.equal(nb::int_(0)))
     refuse(
         "stream is 0, which may be either default stream; expected 1 (legacy), 2 (per thread), -1, None, or a handle");
-  consumer_wait(buffer, stream_from(buffer.allocator().runtime(), stream, buffer.allocator().device().ordinal));
+  consumer_wait(buffer, stream_from(buffer.allocator().runtime(), number, buffer.allocator().device().ordinal));
 }
 
 DLDevice dlpack_device(const DeviceBuffer &buffer) {
@@ -330,7 +328,7 @@ void bind_device_buffer(nb::module_ &module) {
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
            nb::arg("copy").none() = nb::none(),
-           nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, "
+           nb::sig("def __dlpack__(self, *, stream: typing.SupportsIndex | None = None, max_version: tuple[int, int] | None = None, "
                    "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object"),
            "A DLPack capsule, for from_dlpack of other packages.\n\n"
            "Parameters\n----------\nstream : int\n"

@@ -20,10 +20,7 @@ DLDevice dlpack_device(const DeviceView &view) {
 void consumer_record(const DeviceView &view, nb::handle stream) {
   if (!view.block().pointer()) return;
   if (stream.is_none()) return check(view.range().record(LADE_STREAM_LEGACY));
-  if (PyLong_Check(stream.ptr()) && PyLong_AsLong(stream.ptr()) == -1) {
-    PyErr_Clear();
-    return;
-  }
+  if (keeps_order_itself(stream)) return;
   check(view.range().record(stream_from(view.range().runtime(), stream)));
 }
 
@@ -88,7 +85,7 @@ void bind_device_view(nb::module_ &module) {
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
            nb::arg("copy").none() = nb::none(),
-           nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, "
+           nb::sig("def __dlpack__(self, *, stream: typing.SupportsIndex | None = None, max_version: tuple[int, int] | None = None, "
                    "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object"),
            "A DLPack capsule. The consumer's stream is recorded: the block is not used again before its work is done.")
       .def(

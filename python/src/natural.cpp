@@ -3,6 +3,16 @@
 
 namespace lade_python {
 
+nb::object integer_of(nb::handle object) {
+  if (!PyIndex_Check(object.ptr()) || PyBool_Check(object.ptr())) return {};
+  nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  if (!number) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+  }
+  return number;
+}
+
 std::optional<uint64_t> NaturalArgument::read(const char *name) const {
   if (object.is_none()) return std::nullopt;
   if (!PyIndex_Check(object.ptr()))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sizes and counts as keyword arguments: None, or an int from 0 on; refused by the argument's name otherwise.
+// Ints that a program passes. Sizes and counts as keyword arguments: None, or an int from 0 on; refused by the argument's name
+// otherwise.
 #ifndef LADE_PYTHON_NATURAL_H
 #define LADE_PYTHON_NATURAL_H
 
@@ -10,6 +11,11 @@
 #include <optional>
 
 namespace lade_python {
+
+// The int that an object stands for: an int itself, or what its __index__ gives, as NumPy's integers have it. Empty where it stands for
+// none, and for a bool, which is no number of anything here. What __index__ raises passes, TypeError apart: arrays have the method and
+// refuse by that.
+nb::object integer_of(nb::handle object);
 
 // An argument as it was passed. Borrowed for the call.
 struct NaturalArgument {

@@ -528,7 +528,7 @@ void bind_pipeline(nb::module_ &module) {
            nb::arg("depth").none() = nb::none(), nb::arg("readers").none() = nb::none(),
            nb::arg("max_transfers").none() = nb::none(), nb::arg("window_bytes").none() = nb::none(),
            nb::arg("storage") = "auto",
-           nb::sig("def __init__(self, device: Device | int | str | None = None, *, pool: PinnedPool | None = None, "
+           nb::sig("def __init__(self, device: DeviceLike = None, *, pool: PinnedPool | None = None, "
                    "chunk_bytes: int | None = None, depth: int | None = None, readers: int | None = None, "
                    "max_transfers: int | None = None, window_bytes: int | None = None, storage: str = 'auto') -> None"))
       .def(

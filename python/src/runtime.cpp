@@ -2,6 +2,7 @@
 #include "runtime.h"
 
 #include "arena.h"
+#include "natural.h"
 #include "stream.h"
 
 #include <nanobind/stl/optional.h>
@@ -215,11 +216,11 @@ Device device_from(nb::handle object) {
   if (object.is_none()) return device_default();
   DeviceObject *device = nullptr;
   if (nb::try_cast(object, device) && device) return *device;
-  if (PyLong_Check(object.ptr()) && !PyBool_Check(object.ptr())) {
+  if (const nb::object integer = integer_of(object); integer) {
     int overflow = 0;
-    const long number = PyLong_AsLongAndOverflow(object.ptr(), &overflow);
+    const long number = PyLong_AsLongAndOverflow(integer.ptr(), &overflow);
     if (overflow || number < 0 || number > 1 << 20)
-      refuse("device is " + std::string(nb::str(object).c_str()) + "; expected a GPU's number from 0 on");
+      refuse("device is " + std::string(nb::str(integer).c_str()) + "; expected a GPU's number from 0 on");
     return device_of(RuntimeOpener::get("cuda"), static_cast<int>(number));
   }
   // torch.device among them.
@@ -340,7 +341,7 @@ void bind_runtime(nb::module_ &module) {
           });
   module.def(
       "device", [](nb::handle object) { return DeviceObject(device_from(object)); },
-      nb::arg("device").none() = nb::none(), nb::sig("def device(device: Device | int | str | None = None) -> Device"),
+      nb::arg("device").none() = nb::none(), nb::sig("def device(device: DeviceLike = None) -> Device"),
       "The device that an argument of this package means.\n\n"
       "Parameters\n----------\ndevice : Device, int, str, torch.device or None\n"
       "    A GPU's number; ``\"cuda\"``, ``\"cuda:1\"``, ``\"cpu\"`` (the software device); None: the first GPU, or "

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream.h"
 
+#include "natural.h"
+
 #include <nanobind/stl/string.h>
+
+#include <climits>
 
 #include <dlfcn.h>
 
@@ -30,16 +34,24 @@ nb::object attribute(nb::handle object, const char *name) {
   return nb::steal(value);
 }
 
+// An attribute that is an integer, or an empty object.
+nb::object attribute_integer(nb::handle object, const char *name) {
+  const nb::object value = attribute(object, name);
+  return value ? integer_of(value) : nb::object();
+}
+
 // The protocol: __cuda_stream__() gives (version, handle); the first versions of numba had a tuple there.
 lade_stream handle_from_protocol(nb::handle object, nb::object protocol) {
   nb::object answer = PyCallable_Check(protocol.ptr()) ? protocol() : protocol;
-  if (!PyTuple_Check(answer.ptr()) || PyTuple_Size(answer.ptr()) != 2 || !PyLong_Check(answer[1].ptr()))
+  nb::object handle;
+  if (PyTuple_Check(answer.ptr()) && PyTuple_Size(answer.ptr()) == 2) handle = integer_of(nb::object(answer[1]));
+  if (!handle)
     refuse("stream: __cuda_stream__ of a " + class_text(object) + " gave " + nb::repr(answer).c_str() +
            "; expected (0, handle)");
   if (!nb::object(answer[0]).equal(nb::int_(0)))
     raise(LADE_ERR_UNSUPPORTED, "stream: __cuda_stream__ of a " + class_text(object) + " has version " +
                                     nb::str(nb::object(answer[0])).c_str() + "; this lade knows version 0");
-  return handle_from_int(nb::object(answer[1]), "the handle that __cuda_stream__ gave");
+  return handle_from_int(handle, "the handle that __cuda_stream__ gave");
 }
 
 } // namespace
@@ -77,9 +89,9 @@ lade_stream any_stream_from(const Runtime &runtime, nb::handle object) {
   }
   if (nb::object protocol = attribute(object, "__cuda_stream__"); protocol)
     return handle_from_protocol(object, protocol);
+  if (nb::object number = integer_of(object); number) return handle_from_int(number, "stream");
   for (const char *name : {"cuda_stream", "ptr"})
-    if (nb::object number = attribute(object, name); number && PyLong_Check(number.ptr()))
-      return handle_from_int(number, name);
+    if (nb::object number = attribute_integer(object, name); number) return handle_from_int(number, name);
   refuse("stream is a " + class_text(object) +
          "; expected a handle (int), None, or an object with __cuda_stream__, as the streams of torch and CuPy are");
 }
@@ -107,9 +119,18 @@ lade_stream stream_from(const Runtime &runtime, nb::handle object, int ordinal) 
 int stream_device(nb::handle object) {
   if (const auto own = stream_owner(object)) return own->device().ordinal;
   for (const char *name : {"device_index", "device_id"})
-    if (nb::object number = attribute(object, name); number && PyLong_Check(number.ptr()))
-      return static_cast<int>(PyLong_AsLong(number.ptr()));
+    if (nb::object number = attribute_integer(object, name); number) {
+      int overflow = 0; // such a number is no device's: said as -1, not told
+      const long ordinal = PyLong_AsLongAndOverflow(number.ptr(), &overflow);
+      return overflow || ordinal < 0 || ordinal > INT_MAX ? -1 : static_cast<int>(ordinal);
+    }
   return -1;
+}
+
+bool keeps_order_itself(nb::handle stream) {
+  const nb::object number = integer_of(stream);
+  int overflow = 0;
+  return number && PyLong_AsLongAndOverflow(number.ptr(), &overflow) == -1 && !overflow;
 }
 
 void bind_stream(nb::module_ &module) {

@@ -39,7 +39,8 @@ std::shared_ptr<Stream> stream_owner(nb::handle object);
 // The stream that an argument means, for work on `runtime`:
 //
 //   None                  the default stream (legacy)
-//   int                   a handle: a cudaStream_t or CUstream as a number; 1 and 2 are CUDA's special ones
+//   int                   a handle: a cudaStream_t or CUstream as a number; 1 and 2 are CUDA's special ones. NumPy's integers, and
+//                         all else with __index__, bool apart
 //   lade.Stream           refused where it is another runtime's
 //   __cuda_stream__       the protocol: a method that gives (0, handle)
 //   .cuda_stream, .ptr    torch's and CuPy's streams of versions without the protocol
@@ -50,6 +51,9 @@ lade_stream stream_from(const Runtime &runtime, nb::handle object, int ordinal =
 
 // The device that a stream's object names (torch: device_index, CuPy: device_id, lade.Stream); -1: not told.
 int stream_device(nb::handle object);
+
+// Whether a DLPack consumer keeps order itself, and names no stream: -1.
+bool keeps_order_itself(nb::handle stream);
 
 // A new stream.
 StreamObject stream_create(const Device &device);

@@ -100,6 +100,8 @@ def test_the_cap(device):
         ({"settings": "nonsense:1"}, "nonsense"),
         ({"device": "gpu0"}, 'device is "gpu0"; expected'),
         ({"device": 1.5}, "device is a float; expected"),
+        ({"device": np.int64(-1)}, "device is -1; expected a GPU.s number from 0 on"),
+        ({"device": True}, "device is a bool; expected"),
     ],
 )
 def test_arguments_that_are_refused(device, keywords, words):
