@@ -328,7 +328,8 @@ void bind_device_buffer(nb::module_ &module) {
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
            nb::arg("copy").none() = nb::none(),
-           nb::sig("def __dlpack__(self, *, stream: typing.SupportsIndex | None = None, max_version: tuple[int, int] | None = None, "
+           nb::sig("def __dlpack__(self, *, stream: typing.SupportsIndex | None = None, max_version: tuple[int, int] | "
+                   "None = None, "
                    "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object"),
            "A DLPack capsule, for from_dlpack of other packages.\n\n"
            "Parameters\n----------\nstream : int\n"
