@@ -349,11 +349,26 @@ static uint64_t cap_left(const lade_pinned_pool *pool) {
   return ladei_size_min(own, ladei_pinned_budget_left(&pool->budget));
 }
 
+/*
+ * Note [The first segments]
+ *   The first request waits until its segment is touched and registered, and a program of a few small blocks needs no more than
+ *   them. So where the program names no size, a pool begins with a segment of one huge page, and each further one is as large as
+ *   all before together, until there are 16 MiB; then segments have their usual size, as they have for requests above 8 MiB: what
+ *   is left over at the ends of segments counts the more, the smaller they are.
+ */
+static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
+  enum { FIRST_ONES_BYTES = 16 << 20 };
+  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  if (reserved >= FIRST_ONES_BYTES || least > FIRST_ONES_BYTES / 2) return ladei_size_max(pool->segment_bytes, least);
+  size_t grown = ladei_size_max(ladei_size_round_down((size_t)reserved, LADEI_PINNED_HUGE_PAGE_BYTES), least);
+  return ladei_size_max(ladei_size_min(grown, pool->segment_bytes), pool->first_segment_bytes);
+}
+
 /* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
 static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_segment **out) {
   size_t least = least_bytes(request);
-  size_t usual = request->exact ? least : ladei_size_max(pool->segment_bytes, least);
+  size_t usual = request->exact ? least : usual_bytes(pool, least);
   lade_status status = segment_pin(pool, request, usual, out);
   if (status == LADE_ERR_LIMIT && least < usual) {
     size_t left = (size_t)cap_left(pool);

@@ -41,6 +41,7 @@ enum {
 };
 
 #define DEFAULT_SEGMENT_BYTES (64 * LADEI_MIB)
+#define FIRST_SEGMENT_BYTES   LADEI_PINNED_HUGE_PAGE_BYTES
 #define LEAST_SEGMENT_BYTES                                                                                            \
   LADEI_PINNED_MAGAZINE_MAX_BYTES /* so that what magazines hold was always split to its class */
 #define DEFAULT_MAGAZINE_BYTES (64 * LADEI_MIB)
@@ -115,6 +116,12 @@ static size_t segment_bytes(const lade_pinned_options *options) {
   return chunk == 0 ? bytes : ladei_size_min(bytes, chunk);
 }
 
+/* A size that the program names is that of all segments. */
+static size_t first_segment_bytes(const lade_pinned_options *options) {
+  size_t bytes = segment_bytes(options);
+  return options->segment_bytes == 0 ? ladei_size_min(bytes, FIRST_SEGMENT_BYTES) : bytes;
+}
+
 static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
                           const ladei_pinned_hooks *hooks) {
   pool->runtime = runtime;
@@ -135,6 +142,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
   pool->segment_bytes = segment_bytes(options);
+  pool->first_segment_bytes = first_segment_bytes(options);
   atomic_init(&pool->home_node, LADEI_PINNED_NODE_UNRESOLVED);
   ladei_pinned_timer_init(&pool->counters.driver_allocs);
   ladei_pinned_timer_init(&pool->counters.driver_frees);

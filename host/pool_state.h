@@ -76,8 +76,9 @@ struct lade_pinned_pool {
   uint64_t wait_ns;
   uint64_t max_idle_ns; /* 0: no age-out */
   size_t segment_bytes;
-  size_t magazine_bytes; /* in the magazines of all threads */
-  int device;            /* that lade_pinned_alloc is near to */
+  size_t first_segment_bytes; /* at most segment_bytes: Note [The first segments] in memory.c */
+  size_t magazine_bytes;      /* in the magazines of all threads */
+  int device;                 /* that lade_pinned_alloc is near to */
   int device_count;
 
   ladei_retire *retire;

@@ -110,7 +110,8 @@ typedef struct lade_pinned_options {
                                (stats.unreached_caches): wait up to this long for memory to come back, by a stream that
                                is done or by another thread's call, before LADE_ERR_LIMIT. 0: no wait. */
   uint64_t segment_bytes;    /**< Memory is pinned in segments of this size, split into blocks; a larger request gets
-                                  a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB. */
+                                  a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB, after
+                                  first ones of 2 to 8 MiB, up to 16 together, for requests of no more. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. At most 64 do. 0: lade chooses: 4,
                                   and more while that is faster, up to 16 and the processors that the process may use

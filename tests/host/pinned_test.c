@@ -107,6 +107,63 @@ LADE_TEST_P(Pinned, OneSegmentServesManyBlocks, support_soft_runtimes, runtime) 
   pinned_fixture_close(&own);
 }
 
+/* Note [The first segments] in host/memory.c. The cap is all that is asked for. */
+LADE_TEST_P(Pinned, FirstSegmentsOfNoNamedSizeAreSmall, support_soft_runtimes, runtime) {
+  enum { COUNT = 192 };
+  static const size_t expected_mib[] = {2, 4, 8, 16, 80, 144, 192};
+  static void *blocks[COUNT];
+  pinned_fixture own;
+  size_t seen = 0;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = 0;
+  options.max_bytes = COUNT * LADEI_MIB;
+  if (!open_with(&own, runtime, &options)) return;
+  for (int round = 0; round < 2; round++) { /* with what was emptied it begins anew */
+    seen = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+      blocks[i] = pinned_fixture_alloc(&own, LADEI_MIB);
+      uint64_t reserved = pinned_fixture_stats(&own).reserved_bytes.current;
+      if (seen == 0 || reserved != expected_mib[seen - 1] * LADEI_MIB) {
+        LADE_ASSERT(seen < sizeof expected_mib / sizeof expected_mib[0]);
+        LADE_EXPECT_EQ_UINT(reserved, expected_mib[seen] * LADEI_MIB);
+        seen++;
+      }
+    }
+    LADE_EXPECT_EQ_UINT(seen, sizeof expected_mib / sizeof expected_mib[0]);
+    for (size_t i = 0; i < COUNT; i++) pinned_fixture_free(&own, blocks[i]);
+    LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  }
+  blocks[0] = pinned_fixture_alloc(&own, 4 * LADEI_MIB); /* as long as it must be, and no segment of its own */
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 4 * LADEI_MIB);
+  pinned_fixture_free(&own, blocks[0]);
+  blocks[0] = pinned_fixture_alloc(&own, LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 4 * LADEI_MIB);
+  pinned_fixture_free(&own, blocks[0]);
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  blocks[0] = pinned_fixture_alloc(&own, 9 * LADEI_MIB); /* large ones share segments of the usual size */
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 64 * LADEI_MIB);
+  pinned_fixture_free(&own, blocks[0]);
+  pinned_fixture_close(&own);
+}
+
+/* A registration is no longer than its chunk that is no number of huge pages. */
+LADE_TEST(Pinned, FirstSegmentsAreNoLongerThanAChunk) {
+  pinned_fixture own;
+  void *blocks[4];
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = 0;
+  options.register_chunk_bytes = 3 * LADEI_MIB;
+  if (!open_with(&own, "sim", &options)) return;
+  static const size_t expected_mib[] = {2, 4, 7, 7};
+  for (size_t i = 0; i < 4; i++) {
+    blocks[i] = pinned_fixture_alloc(&own, 2 * LADEI_MIB - (i == 3 ? LADEI_MIB : 0));
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, expected_mib[i] * LADEI_MIB);
+  }
+  for (size_t i = 0; i < 4; i++) pinned_fixture_free(&own, blocks[i]);
+  pinned_fixture_close(&own);
+}
+
 LADE_TEST_P(Pinned, RequestLargerThanASegmentGetsItsOwnExactly, support_soft_runtimes, runtime) {
   pinned_fixture own;
   if (!open_small(&own, runtime)) return;
