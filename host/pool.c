@@ -99,8 +99,8 @@ static lade_status cap_set(lade_pinned_pool *pool, const lade_pinned_options *op
 /* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
 static void prefault_choose(ladei_pinned_source_settings *source, const lade_pinned_options *options) {
   source->prefault_threads = options->prefault_threads;
-  source->prefault_adapts = options->prefault_threads == 0 && !source->runtime->software_device;
-  if (source->prefault_adapts)
+  source->prefault_chosen = options->prefault_threads == 0 && !source->runtime->software_device;
+  if (source->prefault_chosen)
     source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root), MOST_PREFAULT_THREADS);
 }
 

@@ -10,10 +10,15 @@
  *
  * Note [Threads that touch]
  *   Helpers live as long as the area is touched: to make 15 threads for each segment of 64 MiB costs more than the touching,
- *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. How many are
- *   worth it depends on the machine: memory takes so much zeroing and no more, and where the kernel has one lock for all
- *   faults of a process, more threads are slower. So it begins with four threads, and doubles them as long as that brings a
- *   sixteenth at least. While those who pin are slower than those who touch, nothing is learned, and nobody needed.
+ *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. For that reason
+ *   they are made before anything may be touched, too.
+ *   Where the number is lade's choice, it follows from the length of the area alone: four threads for less than 256 MiB,
+ *   which they touch about as fast as they are made; for more, all that there are. An earlier version began with four
+ *   threads in every area, and doubled them as long as that was a sixteenth faster, by a measurement of 256 MiB. On an H200
+ *   machine of 16 processors, 16 GiB (benchmarks/results/h200/pinned_pin_16G.txt): touching alone takes 647 ms with four
+ *   threads, 410 with 8, 269 with 16; a reserve took 1252 ms with that choice, and 482 with 16 threads asked for. So the
+ *   measurement stayed at four. What it compares is not the touching alone: the first 256 MiB begin before any registration,
+ *   and the ones to compare with run beside registrations, which wait for the same lock of the kernel.
  *
  * I1  position <= limit <= bytes. Steps below `position` are touched, or in somebody's hand.
  * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.
@@ -30,29 +35,15 @@
 
 enum { PAGE_BYTES = 4096 };
 
-#define STEP_BYTES    (2 * LADEI_MIB)
-#define HELPER_BYTES  (4 * LADEI_MIB) /* less is touched in the time that it takes to make a thread */
-#define MEASURE_BYTES (256 * LADEI_MIB)
-
+#define STEP_BYTES   (2 * LADEI_MIB)
+#define HELPER_BYTES (4 * LADEI_MIB) /* less is touched in the time that it takes to make a thread */
 /* ---- How many ---------------------------------------------------------------------------------------------------- */
 
-void ladei_prefault_size_init(ladei_prefault_size *size, unsigned most, bool adapts) {
-  unsigned first = adapts && most > LADEI_PREFAULT_FIRST_THREADS ? LADEI_PREFAULT_FIRST_THREADS : most;
-  *size = (ladei_prefault_size){.threads = first, .most = most, .settled = first >= most};
-}
-
-void ladei_prefault_size_judge(ladei_prefault_size *size, uint64_t rate) {
-  if (size->settled) return;
-  if (rate < size->rate + size->rate / 16) {
-    size->threads = size->fewer;
-    size->settled = true;
-  } else if (size->threads == size->most) {
-    size->settled = true;
-  } else {
-    size->rate = rate;
-    size->fewer = size->threads;
-    size->threads = size->threads * 2 < size->most ? size->threads * 2 : size->most;
-  }
+unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes) {
+  size_t useful = 1 + bytes / HELPER_BYTES, most = ladei_size_min(crew->threads, LADEI_PREFAULT_MAX_THREADS);
+  if (crew->fewer_for_small && bytes < LADEI_PREFAULT_LARGE_BYTES)
+    most = ladei_size_min(most, LADEI_PREFAULT_SMALL_THREADS);
+  return (unsigned)ladei_size_min(most, useful);
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
@@ -86,7 +77,6 @@ static void step_do(ladei_prefault *own, unsigned index) {
   if (!step_populate(own->address + begin, bytes)) step_touch(own->address + begin, bytes);
   ladei_lock_acquire(&own->lock);
   own->in_hand[index] = SIZE_MAX;
-  own->touched_bytes += bytes;
   ladei_condition_broadcast(&own->touched);
 }
 
@@ -95,70 +85,32 @@ static void *helper(void *user) {
   if (own->crew.topology != NULL && own->crew.node >= 0) ladei_topology_bind_thread(own->crew.topology, own->crew.node);
   ladei_lock_acquire(&own->lock);
   unsigned index = ++own->arrived;
-  while (!own->stopping) {
-    if (own->position < own->limit && index < own->size.threads) {
+  while (!own->stopping)
+    if (own->position < own->limit)
       step_do(own, index);
-    } else {
-      own->starved = own->starved || (own->position == own->limit && own->position < own->bytes);
+    else
       ladei_condition_wait(&own->opened, &own->lock);
-    }
-  }
   ladei_lock_release(&own->lock);
   return NULL;
 }
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* As many helpers as the size asks for; where the system gives no more, it is left at what there is. */
-static void helpers_start(ladei_prefault *own) {
-  unsigned wanted = own->size.threads;
-  while (own->helper_count + 1 < wanted && ladei_thread_start(&own->helpers[own->helper_count], helper, own) == 0)
+/* Where the system gives no more, it is left at what there is. */
+static void helpers_start(ladei_prefault *own, unsigned threads) {
+  while (own->helper_count + 1 < threads && ladei_thread_start(&own->helpers[own->helper_count], helper, own) == 0)
     own->helper_count++;
-  if (own->helper_count + 1 >= wanted) return;
-  ladei_lock_acquire(&own->lock);
-  ladei_prefault_size_init(&own->size, own->helper_count + 1, false);
-  ladei_lock_release(&own->lock);
-}
-
-/* Whether it is known how fast the present size is; then the next measurement begins. */
-static bool rate_read(ladei_prefault *own, uint64_t *out) {
-  uint64_t now_ns = own->crew.now_ns(own->crew.self);
-  ladei_lock_acquire(&own->lock);
-  bool begins = own->since_ns == 0 || own->starved;
-  bool ends = !begins && own->touched_bytes >= MEASURE_BYTES && now_ns > own->since_ns;
-  if (ends) *out = own->touched_bytes * UINT64_C(1000000) / (now_ns - own->since_ns) * 1000;
-  if (begins || ends) {
-    own->starved = false;
-    own->touched_bytes = 0;
-    own->since_ns = now_ns;
-  }
-  ladei_lock_release(&own->lock);
-  return ends;
-}
-
-static void size_look(ladei_prefault *own) {
-  uint64_t rate;
-  if (own->size.settled || !rate_read(own, &rate)) return;
-  ladei_lock_acquire(&own->lock);
-  ladei_prefault_size_judge(&own->size, rate);
-  ladei_condition_broadcast(&own->opened);
-  ladei_lock_release(&own->lock);
-  helpers_start(own);
-  own->since_ns = 0; /* without the time that it took */
 }
 
 /* ---- An area ----------------------------------------------------------------------------------------------------- */
 
 void ladei_prefault_open(ladei_prefault *prefault, const ladei_prefault_crew *crew, void *address, size_t bytes) {
-  size_t useful = 1 + bytes / HELPER_BYTES;
-  unsigned most = (unsigned)ladei_size_min(ladei_size_min(crew->threads, LADEI_PREFAULT_MAX_THREADS), useful);
   *prefault = (ladei_prefault){.crew = *crew, .address = address, .bytes = bytes};
   for (size_t i = 0; i < LADEI_PREFAULT_MAX_THREADS; i++) prefault->in_hand[i] = SIZE_MAX;
   ladei_lock_init(&prefault->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&prefault->opened);
   ladei_condition_init(&prefault->touched);
-  ladei_prefault_size_init(&prefault->size, most, crew->adapts);
-  if (ladei_prefault_is_on(prefault)) helpers_start(prefault);
+  helpers_start(prefault, ladei_prefault_threads(crew, bytes));
 }
 
 void ladei_prefault_allow(ladei_prefault *prefault, size_t end) {
@@ -196,9 +148,7 @@ static bool wait_or_help(ladei_prefault *own, size_t end) {
 
 void ladei_prefault_wait(ladei_prefault *prefault, size_t end) {
   if (!ladei_prefault_is_on(prefault)) return;
-  do {
-    size_look(prefault);
-  } while (wait_or_help(prefault, end));
+  while (wait_or_help(prefault, end)) continue;
 }
 
 void ladei_prefault_close(ladei_prefault *prefault) {

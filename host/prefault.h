@@ -16,32 +16,23 @@
 #include <pthread.h>
 
 #include "base/lock.h"
+#include "base/size.h"
 #include "host/topology.h"
 
-enum { LADEI_PREFAULT_MAX_THREADS = 64, LADEI_PREFAULT_FIRST_THREADS = 4 };
+enum { LADEI_PREFAULT_MAX_THREADS = 64, LADEI_PREFAULT_SMALL_THREADS = 4 };
 
-/* Number of threads that is found while they work: Note [Threads that touch]. Pure. */
-typedef struct ladei_prefault_size {
-  unsigned threads; /* now */
-  unsigned most;
-  bool settled;
-  unsigned fewer; /* before the doubling that is tried */
-  uint64_t rate;  /* bytes per second with those; 0: none is tried */
-} ladei_prefault_size;
-
-void ladei_prefault_size_init(ladei_prefault_size *size, unsigned most, bool adapts);
-/* So many bytes per second were touched by `threads`. */
-void ladei_prefault_size_judge(ladei_prefault_size *size, uint64_t rate);
+#define LADEI_PREFAULT_LARGE_BYTES (256 * LADEI_MIB)
 
 /* Who touches. */
 typedef struct ladei_prefault_crew {
   const ladei_topology *topology; /* the threads are bound near `node` where this is not NULL and node not -1 */
   int node;
-  unsigned threads; /* at most, the calling one included; 0: nobody, and ladei_prefault_wait does nothing */
-  bool adapts;      /* as many of them as make it faster; else all */
-  uint64_t (*now_ns)(void *self); /* for that */
-  void *self;
+  unsigned threads;     /* at most, the calling one included; 0: nobody, and ladei_prefault_wait does nothing */
+  bool fewer_for_small; /* areas of less than LADEI_PREFAULT_LARGE_BYTES take LADEI_PREFAULT_SMALL_THREADS at most */
 } ladei_prefault_crew;
+
+/* Threads that touch an area of `bytes`, the calling one included: Note [Threads that touch]. Pure. */
+unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes);
 
 typedef struct ladei_prefault {
   /* Constant. */
@@ -53,16 +44,12 @@ typedef struct ladei_prefault {
   unsigned helper_count;
   /* Guard: lock. */
   ladei_lock lock;
-  ladei_condition opened;  /* limit, size.threads or stopping has changed */
+  ladei_condition opened;  /* limit or stopping has changed */
   ladei_condition touched; /* a step is done */
   size_t limit, position;
   size_t in_hand[LADEI_PREFAULT_MAX_THREADS]; /* [0] the opener's; begin of the step, SIZE_MAX: none */
   unsigned arrived;                           /* helpers that have begun */
   bool stopping;
-  ladei_prefault_size size;
-  bool starved; /* since the measurement began somebody found nothing to touch: what counts is not the touching */
-  size_t touched_bytes; /* since then */
-  uint64_t since_ns;    /* the opener's: when it began; 0: with the next look */
 } ladei_prefault;
 
 /* Touches [address, address + bytes), bytes a multiple of 4 KiB, as far as it is allowed, which is nowhere at first.

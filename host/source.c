@@ -86,9 +86,7 @@ static ladei_prefault_crew crew_of(const ladei_pinned_source_settings *settings,
   return (ladei_prefault_crew){.topology = topology,
                                .node = node,
                                .threads = settings->prefault_threads,
-                               .adapts = settings->prefault_adapts,
-                               .now_ns = settings->runtime->ops->now_ns,
-                               .self = settings->runtime->self};
+                               .fewer_for_small = settings->prefault_chosen};
 }
 
 /* Length of the chunk that begins there; 0 at the end. */

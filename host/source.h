@@ -38,7 +38,7 @@ typedef struct ladei_pinned_source_settings {
   const char *root;            /* before /sys; "" for this machine */
   bool device_mapped;          /* register, driver: the devices get an address too */
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
-  bool prefault_adapts;        /* that many at most, and as many as make it faster */
+  bool prefault_chosen;        /* by lade: fewer touch small areas */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
   ladei_pinned_driver_pools *driver_pools;
 } ladei_pinned_source_settings;

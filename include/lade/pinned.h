@@ -113,10 +113,10 @@ typedef struct lade_pinned_options {
                                   a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB, after
                                   first ones of 2 to 8 MiB, up to 16 together, for requests of no more. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
-                                  which is faster than letting the driver do it. At most 64 do. 0: lade chooses: 4,
-                                  and more while that is faster, up to 16 and the processors that the process may use
-                                  (affinity mask, quota of the control groups); none on software devices, which lock no
-                                  memory. They end with the call. */
+                                  which is faster than letting the driver do it. At most 64 do. 0: lade chooses: as many as
+                                  the process has processors (affinity mask, quota of the control groups), 16 at most,
+                                  and 4 at most where a call pins less than 256 MiB; none on software devices, which
+                                  lock no memory. They end with the call. */
   uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: Reserves whose segments are touched ahead: what overlaps, what fails half way, and who comes between. */
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -121,6 +122,46 @@ LADE_TEST(PinnedReserve, NextChunksOfABlockAreTouchedWhileOneIsRegistered) {
   LADE_EXPECT_OK(r.status);
   pinned_fixture_free(&r.own, r.block);
   pinned_fixture_close(&r.own);
+}
+
+static int thread_count(void) {
+  int count = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  LADE_EXPECT(tasks != NULL);
+  for (const struct dirent *entry; tasks != NULL && (entry = readdir(tasks)) != NULL;)
+    count += entry->d_name[0] != '.' ? 1 : 0;
+  if (tasks != NULL) closedir(tasks);
+  return count;
+}
+
+/* Of 16 threads. They live from before the first registration until after the last one. */
+static int helpers_of(uint64_t bytes, bool is_block, bool chosen) {
+  lade_pinned_options options = pinned_fixture_options();
+  reserving r = {.bytes = bytes, .is_block = is_block};
+  options.prefault_threads = 16;
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  options.segment_bytes = 64 * LADEI_MIB;
+  options.max_bytes = LADEI_GIB;
+  if (!pinned_fixture_open(&r.own, support_interposer_open("cpu", NULL), &options)) return -1;
+  r.own.pool->source.prefault_chosen = chosen;
+  int before = thread_count();
+  reserve_begin(&r, 1);
+  int helpers = thread_count() - before - 1;
+  reserve_end(&r);
+  LADE_EXPECT_OK(r.status);
+  if (is_block) pinned_fixture_free(&r.own, r.block);
+  pinned_fixture_close(&r.own);
+  return helpers;
+}
+
+/* As on a machine of 16 processors. What counts is all that the call pins, not the length of its segments. */
+LADE_TEST(PinnedReserve, LargeOnesTakeAllProcessorsSmallOnesFour) {
+  LADE_EXPECT_EQ_INT(helpers_of(64 * LADEI_MIB, false, true), 3);
+  LADE_EXPECT_EQ_INT(helpers_of(128 * LADEI_MIB, false, true), 3);
+  LADE_EXPECT_EQ_INT(helpers_of(256 * LADEI_MIB, false, true), 15);
+  LADE_EXPECT_EQ_INT(helpers_of(64 * LADEI_MIB, true, true), 3);
+  LADE_EXPECT_EQ_INT(helpers_of(256 * LADEI_MIB, true, true), 15);
+  LADE_EXPECT_EQ_INT(helpers_of(128 * LADEI_MIB, false, false), 15);
 }
 
 /* 256 MiB ahead, not more: what a reserve that fails had touched in vain. */
@@ -313,7 +354,7 @@ LADE_TEST(PinnedReserve, ThreadsOfLadesChoiceObeyTheQuota) {
   lade_pinned_options_init(&settings);
   LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
   LADE_EXPECT_EQ_UINT(settings.prefault_threads, 1);
-  LADE_EXPECT(own.pool->source.prefault_adapts);
+  LADE_EXPECT(own.pool->source.prefault_chosen);
   pinned_fixture_close(&own);
   support_temp_dir_remove(&root);
 }
