@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast lade.safetensors.load_file() brings a checkpoint of 8 GiB to the GPU.
+"""How fast lade.safetensors.load_file() brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk.
 
 Baselines in the same run, in turn with it: safetensors.torch.load_file(), fastsafetensors where it is installed, and two limits: the
 link (a copy of pinned memory), and the page cache (threads that pread the file into pinned memory and leave it there). Every way
 loads once before; the values are compared with those of the safetensors package then. Figures are medians of the rounds,
-with the least and the most, in seconds from the call until the GPU has all.
+with the least and the most, in seconds from the call until the GPU has all. Each load is shown when it is over.
   warm    the file is in the page cache
   direct  the file is not in the page cache (dropped before each load); lade reads with O_DIRECT, the others as they do
 
-usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--rounds N]
-  --small   32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
-  --folder  where the file is made, and removed; a temporary folder without it
-exit status: 0; 77 without PyTorch and a GPU (not with --small)
+A mode ends after --seconds: a load of lade that is under way then is given up, one of others is the last. Medians are of the loads
+that were over, and the row "ended" tells that there were fewer.
+
+usage: benchmarks/python/load_file.py [--small] [--out FILE] [--folder DIR] [--gib N] [--direct-gib N] [--rounds N] [--seconds N]
+  --small       32 MiB and two rounds, also without a GPU or PyTorch: to see that it runs; worth no figure
+  --folder      where the file is made, and removed; a temporary folder without it
+  --gib         size of the file that is read warm (8); 0: not read
+  --direct-gib  size of the file that is read from the disk (1); 0: not read
+  --rounds      loads of each way in each mode (5)
+  --seconds     bound of each mode (120)
+exit status: 0; 1 where values differ; 77 without PyTorch and a GPU (not with --small)
 """
 
 import argparse
@@ -20,6 +27,7 @@ import concurrent.futures
 import gc
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -147,38 +155,92 @@ class Bench:
         return set(tensors) == set(wanted) and all(tensors[key].view(bits).equal(wanted[key].view(bits)) for key in wanted)
 
 
-def measure(bench, mode, rounds, emit):
-    ways, seconds = bench.ways(mode), {}
-    wanted = ways["safetensors"]() if "safetensors" in ways else None
+class TimeOver(Exception):
+    pass
+
+
+class Bound:
+    """Raises TimeOver in this thread's calls when the time is over: by a signal, which a wait of lade sees at once."""
+
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+
+    def __call__(self, function):
+        """Calls it with the signal on. Again each second, where code that is being cleaned up has taken the first."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeOver
+        before = signal.signal(signal.SIGALRM, self.ring)
+        signal.setitimer(signal.ITIMER_REAL, left, 1)
+        try:
+            return function()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    @staticmethod
+    def ring(*_):
+        raise TimeOver
+
+
+def load(bench, way):
+    """What a way gives, when the GPU has it."""
+    loaded = way()
+    bench.synchronize()
+    return loaded
+
+
+def values_compare(bench, mode, ways, bound, emit):
+    """The load of each way that comes first. False: values differ."""
     good = True
+    wanted = bound(ways["safetensors"]) if "safetensors" in ways else None
     for name, way in ways.items():
-        loaded = way()
-        bench.synchronize()
-        same = bench.equal(name, loaded, wanted)
+        same = bench.equal(name, bound(lambda: load(bench, way)), wanted)
         good = good and same is not False
         emit({"mode": mode, "way": name, "values_equal": same})
-        del loaded
-    del wanted
+    return good
+
+
+def rounds_run(bench, mode, ways, rounds, bound, emit, seconds):
+    """Adds the seconds of each load to those of its way."""
     for number in range(rounds):
         for name, way in ways.items():
             gc.collect()
-            if mode == "direct":
-                cache_drop(bench.path)
-            else:
-                cache_fill(bench.path)
+            bound(lambda: (cache_drop if mode == "direct" else cache_fill)(bench.path))
             bench.synchronize()
             begin = time.perf_counter()
-            loaded = way()
-            bench.synchronize()
+            loaded = bound(lambda: load(bench, way))
             seconds.setdefault(name, []).append(time.perf_counter() - begin)
             del loaded
             emit({"mode": mode, "way": name, "round": number, "seconds": seconds[name][-1], "bytes": bench.total})
+            print(f"{mode:7} {name:16} {seconds[name][-1]:8.3f} s  round {number + 1} of {rounds}", flush=True)
+
+
+def measure(bench, mode, rounds, limit, emit):
+    ways, seconds, good = bench.ways(mode), {}, True
+    bound = Bound(limit)
+    try:
+        good = values_compare(bench, mode, ways, bound, emit)
+        rounds_run(bench, mode, ways, rounds, bound, emit, seconds)
+    except TimeOver:
+        emit({"mode": mode, "ended": limit, "rounds": {name: len(list_) for name, list_ in seconds.items()}})
+        print(f"{mode:7} ended after {limit:g} s: the loads above are all", flush=True)
     for name, list_ in seconds.items():
         median = statistics.median(list_)
         emit({"mode": mode, "way": name, "median_s": median, "least_s": min(list_), "most_s": max(list_), "bytes": bench.total,
               "gb_per_s": bench.total / median / 1e9, "times_lade": median / statistics.median(seconds["lade"])})
-        print(f"{mode:7} {name:16} {median:8.3f} s  ({min(list_):.3f} to {max(list_):.3f})  {bench.total / median / 1e9:6.2f} GB/s")
+        print(f"{mode:7} {name:16} {median:8.3f} s  ({min(list_):.3f} to {max(list_):.3f})  {bench.total / median / 1e9:6.2f} GB/s",
+              flush=True)
     return good
+
+
+def measure_file(arguments, mode, gib, emit):
+    """One mode, with a file of its own."""
+    total = 32 * MIB if arguments.small else int(gib * (1 << 30))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        path = os.path.join(folder, "model.safetensors")
+        bench = Bench(arguments, path, checkpoint_make(path, total))
+        return measure(bench, mode, 2 if arguments.small else arguments.rounds, arguments.seconds, emit)
 
 
 def main():
@@ -187,26 +249,25 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--folder")
     parser.add_argument("--gib", type=float, default=8)
+    parser.add_argument("--direct-gib", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
     torch = module("torch")
     if not arguments.small and not (torch and torch.cuda.is_available()):
         print("needs PyTorch and a GPU", file=sys.stderr)
         return 77
-    total = 32 * MIB if arguments.small else int(arguments.gib * (1 << 30))
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, open(arguments.out or os.devnull, "w") as out:
+    if not torch and not module("ml_dtypes"):
+        print("needs PyTorch, or NumPy and ml_dtypes", file=sys.stderr)
+        return 77
+    with open(arguments.out or os.devnull, "w") as out:
 
         def emit(row):
             print(json.dumps(row), file=out, flush=True)
 
-        path = os.path.join(folder, "model.safetensors")
-        total = checkpoint_make(path, total)
-        bench = Bench(arguments, path, total)
-        if not bench.torch and not module("ml_dtypes"):
-            print("needs PyTorch, or NumPy and ml_dtypes", file=sys.stderr)
-            return 77
-        good = [measure(bench, mode, 2 if arguments.small else arguments.rounds, emit) for mode in ("warm", "direct")]
-        lade.safetensors.release()
+        modes = {"warm": arguments.gib, "direct": arguments.direct_gib}
+        good = [measure_file(arguments, mode, gib, emit) for mode, gib in modes.items() if gib > 0]
+    lade.safetensors.release()
     return 0 if all(good) else 1
 
 
