@@ -121,22 +121,27 @@ typedef struct ladei_device_last_event {
 typedef struct ladei_device_heap_segment {
   ladei_slab_head head;
   ladei_order_node order; /* in heap->segments, by address */
+
+  /* What each change of a block looks at: one line of cache. */
+  _Alignas(64) ladei_device_block_pool *pool;
+  uint64_t stream_key;
+  ladei_device_granule_table *granules;           /* expandable; else NULL */
+  _Atomic(struct ladei_device_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
+  ladei_device_start_bits starts;                 /* starts.words NULL: none yet, or the segment is too large */
+
   uint64_t address;
   size_t size; /* expandable: of the reservation */
   ladei_stream stream;
-  ladei_stream legacy; /* PER_THREAD: the legacy stream of its context; context 0: not known */
-  uint64_t stream_key;
-  ladei_device_block_pool *pool;
-  _Atomic(struct ladei_device_last_event *) last; /* the stream was retired: make no call on it; NULL: it was not */
-  ladei_device_start_bits starts;                 /* starts.words NULL: none yet, or the segment is too large */
-  ladei_device_granule_table *granules;           /* expandable; else NULL */
-  bool oversize_counted;                          /* it is in the oversize_segments gauge */
-  bool emptied;                                   /* expandable: granules were unmapped since it was last looked at */
-  bool counted_out;                               /* hidden, and gone: no counter has it any more */
-  bool wanted_back;                               /* it would have gone back while frees were held (native/caching.c) */
-  struct ladei_device_block *hidden;              /* its only block, while it is hidden; else NULL */
-  struct ladei_history_context *context;          /* of the allocation that it was got for; NULL: none */
+  ladei_stream legacy;                   /* PER_THREAD: the legacy stream of its context; context 0: not known */
+  bool oversize_counted;                 /* it is in the oversize_segments gauge */
+  bool emptied;                          /* expandable: granules were unmapped since it was last looked at */
+  bool counted_out;                      /* hidden, and gone: no counter has it any more */
+  bool wanted_back;                      /* it would have gone back while frees were held (native/caching.c) */
+  struct ladei_device_block *hidden;     /* its only block, while it is hidden; else NULL */
+  struct ladei_history_context *context; /* of the allocation that it was got for; NULL: none */
 } ladei_device_heap_segment;
+_Static_assert(offsetof(ladei_device_heap_segment, starts.words) - offsetof(ladei_device_heap_segment, pool) < 64,
+               "what changes of blocks look at is one line of cache");
 
 /*
  * Records are type-stable: one that was given up is used for another block some day, and is memory until the heap is
