@@ -31,7 +31,8 @@ import types
 from typing import Any, Callable, Mapping
 
 import lade
-from lade._cupy_streams import Streams
+from lade import _lade
+from lade._cupy_streams import Arena, Streams
 from lade._third_party import PerDevice, require, table
 
 __all__ = ["Installation", "install", "uninstall", "installed", "record_stream"]
@@ -62,10 +63,7 @@ def _checked_cupy() -> types.ModuleType:
 
 
 def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAllocator]) -> Callable[[int], Any]:
-    """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer."""
-    current_device, current_stream = cupy.cuda.runtime.getDevice, cupy.cuda.get_current_stream
-    memory, pointer, allocator_of = cupy.cuda.UnownedMemory, cupy.cuda.MemoryPointer, allocators.get
-    held, hold = _streams.held, _streams.hold
+    """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer. Its memory's owner is a _CupyBlock."""
 
     class OutOfMemoryError(cupy.cuda.memory.OutOfMemoryError):  # type: ignore[misc, name-defined]
         """CuPy's error with lade's text, which names what was asked for, what is free and who has the rest."""
@@ -73,42 +71,24 @@ def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAl
         def __str__(self) -> str:
             return str(self.__cause__ or super().__str__())
 
-    def lade_device_memory(nbytes: int) -> Any:
-        ordinal = current_device()
-        allocator = allocator_of(ordinal)
-        stream = current_stream()  # referred to until the call is over: so it is not retired meanwhile
-        handle = stream.ptr
-        if handle not in held:
-            hold(stream)
-        try:
-            block = allocator.alloc(nbytes, handle)
-        except (lade.OutOfDeviceMemoryError, lade.LimitError) as error:
+    def failed(nbytes: int, error: BaseException) -> None:
+        if isinstance(error, (lade.OutOfDeviceMemoryError, lade.LimitError)):
             raise OutOfMemoryError(nbytes, -1) from error
-        # CuPy's memory holds the block, and a view of the array holds CuPy's memory.
-        return pointer(memory(block.ptr, nbytes, (block, allocator), ordinal), 0)
 
-    return lade_device_memory
-
-
-class _PinnedMemory:
-    """What CuPy expects behind a PinnedMemoryPointer: an address, a size, and that the block lives as long as this."""
-
-    __slots__ = ("ptr", "size", "block")
-
-    def __init__(self, block: Any, size: int) -> None:
-        self.ptr = block.ptr
-        self.size = size
-        self.block = block
+    cuda = cupy.cuda
+    return _lade._cupy_device_function(allocators.get, cuda.runtime.getDevice, cuda.MemoryPointer, cuda.UnownedMemory,
+                                       cuda.get_current_stream, _streams.held, _streams.hold, failed)
 
 
 def _pinned_function(cupy: types.ModuleType, pools: PerDevice[lade.PinnedPool]) -> Callable[[int], Any]:
-    """What cupy.cuda.set_pinned_memory_allocator() takes: bytes to PinnedMemoryPointer."""
-    current_device, pointer, pool_of = cupy.cuda.runtime.getDevice, cupy.cuda.PinnedMemoryPointer, pools.get
+    """What cupy.cuda.set_pinned_memory_allocator() takes: bytes to PinnedMemoryPointer. Its memory is a _CupyBlock."""
+    return _lade._cupy_pinned_function(pools.get, cupy.cuda.runtime.getDevice, cupy.cuda.PinnedMemoryPointer)
 
-    def lade_pinned_memory(nbytes: int) -> Any:
-        return pointer(_PinnedMemory(pool_of(current_device()).empty(nbytes, "uint8"), nbytes), 0)
 
-    return lade_pinned_memory
+def _served(field: str, arenas: PerDevice[Arena] | None) -> PerDevice[Arena]:
+    if arenas is None:
+        raise lade.UnsupportedError(f"{field} memory is CuPy's own: lade.cupy.install() was called with {field}=False")
+    return arenas
 
 
 class Installation:
@@ -136,9 +116,7 @@ class Installation:
         lade.UnsupportedError
             Device memory is not lade's: ``install(device=False)``.
         """
-        if self._allocators is None:
-            raise lade.UnsupportedError("device memory is CuPy's own: lade.cupy.install() was called with device=False")
-        return self._allocators.get(ordinal)
+        return _served("device", self._allocators).get(ordinal)
 
     def pinned(self, ordinal: int = 0) -> lade.PinnedPool:
         """The pool of pinned memory near a device, made now if CuPy did not need it yet.
@@ -153,9 +131,7 @@ class Installation:
         lade.UnsupportedError
             Pinned memory is not lade's: ``install(pinned=False)``.
         """
-        if self._pools is None:
-            raise lade.UnsupportedError("pinned memory is CuPy's own: lade.cupy.install() was called with pinned=False")
-        return self._pools.get(ordinal)
+        return _served("pinned", self._pools).get(ordinal)
 
     def _put(self) -> None:
         """Sets both allocators, or none: CuPy refuses the first inside of using_allocator(), the second never."""
@@ -193,17 +169,11 @@ class Installation:
         self.uninstall()
 
 
-def _allocators(given: Any) -> PerDevice[lade.DeviceAllocator] | None:
-    made = table(lambda ordinal: _streams.add_arena(lade.DeviceAllocator(lade.cuda_device(ordinal))), given, lade.DeviceAllocator, "device")
-    for _, allocator in made.items() if made else ():
-        _streams.add_arena(allocator)
-    return made
-
-
-def _pools(given: Any) -> PerDevice[lade.PinnedPool] | None:
-    made = table(lambda ordinal: _streams.add_arena(lade.PinnedPool(lade.cuda_device(ordinal))), given, lade.PinnedPool, "pinned")
-    for _, pool in made.items() if made else ():
-        _streams.add_arena(pool)
+def _arenas(kind: type[Arena], given: Any, field: str) -> PerDevice[Arena] | None:
+    """The allocators or pools that an argument of install() asks for, by device. Streams are retired on them."""
+    made = table(lambda ordinal: _streams.add_arena(kind(lade.cuda_device(ordinal))), given, kind, field)
+    for _, arena in made.items() if made else ():
+        _streams.add_arena(arena)
     return made
 
 
@@ -242,7 +212,7 @@ def install(
     """
     global _current
     cupy = _checked_cupy()
-    allocators, pools = _allocators(device), _pools(pinned)
+    allocators, pools = _arenas(lade.DeviceAllocator, device, "device"), _arenas(lade.PinnedPool, pinned, "pinned")
     installation = Installation(cupy, allocators, pools)
     with _lock:
         if _current is not None:
@@ -279,10 +249,8 @@ def record_stream(array: Any, stream: Any) -> None:
     lade.ForeignPointerError
         The array's memory is not lade's.
     """
-    owner = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
-    if not (isinstance(owner, tuple) and len(owner) == 2 and isinstance(owner[0], lade.DeviceBuffer)):
-        raise lade.ForeignPointerError(f"array is a {type(array).__name__} whose memory is not lade's; expected a CuPy array with memory of lade")
-    block, allocator = owner
-    if getattr(stream, "ptr", 0) not in _streams.held:
+    block = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
+    if isinstance(block, _lade._CupyBlock) and getattr(stream, "ptr", 0) not in _streams.held:
         _streams.hold(stream)
-    allocator.record_stream(block, stream)
+    if not _lade._cupy_record_stream(block, stream):
+        raise lade.ForeignPointerError(f"array is a {type(array).__name__} whose memory is not lade's; expected a CuPy array with memory of lade")

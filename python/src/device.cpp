@@ -47,17 +47,27 @@ lade_stream stream_on(const Device &device, nb::handle object) {
 
 } // namespace
 
-DeviceBuffer device_empty(Allocator &allocator, Layout &&layout, nb::handle stream) {
-  const lade_stream on = stream_on(allocator.device(), stream);
-  std::shared_ptr<void> kept = stream_owner(stream);
+Block *device_block(Allocator &allocator, size_t bytes, lade_stream on, std::shared_ptr<void> kept) {
   void *pointer = nullptr;
-  const size_t bytes = layout.bytes();
   if (bytes > 0)
     unlocked_call(allocator,
                   [&](lade_device_allocator *handle) { return lade_device_alloc(handle, bytes, on, &pointer); });
   else
     (void)allocator.get();
-  return DeviceBuffer(new Block(&allocator, pointer, std::move(kept)), std::move(layout), on);
+  return new Block(&allocator, pointer, std::move(kept));
+}
+
+DeviceBuffer device_empty(Allocator &allocator, Layout &&layout, nb::handle stream) {
+  const lade_stream on = stream_on(allocator.device(), stream);
+  Block *block = device_block(allocator, layout.bytes(), on, stream_owner(stream));
+  return DeviceBuffer(block, std::move(layout), on);
+}
+
+void device_record(const Block &block, nb::handle stream) {
+  const Allocator &allocator = static_cast<const Allocator &>(*block.arena());
+  lade_device_allocator *handle = allocator.get();
+  const lade_stream on = stream_on(allocator.device(), stream);
+  if (block.pointer()) check(lade_device_record_stream(handle, block.pointer(), on));
 }
 
 namespace {
@@ -149,9 +159,7 @@ void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb:
     refuse("buffer is a " + class_text(object) + "; expected a lade.DeviceBuffer");
   if (buffer->block().arena() != self.allocator.get())
     raise(LADE_ERR_FOREIGN_POINTER, "the buffer is of another DeviceAllocator");
-  lade_device_allocator *handle = self.allocator->get();
-  const lade_stream on = stream_on(self.allocator->device(), stream);
-  if (buffer->block().pointer()) check(lade_device_record_stream(handle, buffer->block().pointer(), on));
+  device_record(buffer->block(), stream);
 }
 
 lade_device_stats allocator_stats(const AllocatorObject &self) {

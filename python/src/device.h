@@ -70,7 +70,12 @@ private:
   lade_stream stream_;
 };
 
-// A block of the allocator, for work on `stream`, a stream argument; the block holds a lade.Stream. Waits without the GIL.
+// A block of the allocator, for work on `on`. Waits without the GIL.
+Block *device_block(Allocator &allocator, size_t bytes, lade_stream on, std::shared_ptr<void> kept = nullptr);
+// Notes a stream, an argument, on a block of an allocator. Refuses one that tells of another device.
+void device_record(const Block &block, nb::handle stream);
+
+// The same as an array, for work on `stream`, a stream argument; the block holds a lade.Stream. Waits without the GIL.
 DeviceBuffer device_empty(Allocator &allocator, Layout &&layout, nb::handle stream);
 
 void bind_device(nb::module_ &module);

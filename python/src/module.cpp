@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The extension lade._lade: each file binds its own.
+#include "cupy_calls.h"
 #include "device.h"
 #include "device_view.h"
 #include "loader.h"
@@ -27,4 +28,5 @@ NB_MODULE(_lade, module) {
   bind_pipeline(module);
   bind_safetensors(module);
   bind_loader(module);
+  bind_cupy(module);
 }

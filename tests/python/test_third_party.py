@@ -190,9 +190,7 @@ def test_a_recorded_stream_is_retired_before_it_dies(noting):
     pointer = noting.cupy.cuda.alloc(4096)
     other = noting.stream()
     noting.native[-1].soft_hold()
-    block = pointer.mem._owner[0]
-    lade.fill_async(noting.allocator.device, block, 1, noting.native[-1])
-    del block
+    lade.fill_async(noting.allocator.device, (ctypes.c_char * 4096).from_address(pointer.ptr), 1, noting.native[-1])
     handle = other.ptr
     noting.cupy.lade.record_stream(types.SimpleNamespace(data=pointer), other)
     address = pointer.ptr
@@ -285,12 +283,71 @@ def test_threads_with_streams_of_their_own(cupy, device, monkeypatch):
         assert log.index(("retired", handle)) < log.index(("destroyed", handle))
 
 
+@pytest.mark.parametrize("kind, name", [("device", "MemoryPointer"), ("device", "UnownedMemory"), ("pinned", "PinnedMemoryPointer")])
+def test_what_fails_behind_the_allocation_gives_the_block_back(cupy, monkeypatch, kind, name):
+    def refuse(*arguments):
+        assert arguments
+        raise KeyError("refused")
+
+    monkeypatch.setattr(cupy.cuda, name, refuse)
+    with cupy.lade.install() as memory:
+        with pytest.raises(KeyError, match="refused"):
+            (cupy.cuda.alloc if kind == "device" else cupy.cuda.alloc_pinned_memory)(4096)
+        assert memory.device(0).usage()["allocated_bytes"] == 0
+        assert memory.pinned(0).stats()["in_use_blocks.current"] == 0
+
+
+@pytest.mark.parametrize("name, answer", [("device", ValueError), ("device", "x"), ("device", -1), ("device", None), ("stream", ValueError),
+                                          ("stream", object()), ("stream", types.SimpleNamespace(ptr="x"))])
+def test_what_cupy_says_wrongly_is_an_error(cupy, monkeypatch, name, answer):
+    def wrong():
+        if answer is ValueError:
+            raise answer("no device")
+        return answer
+
+    monkeypatch.setattr(*((cupy.cuda.runtime, "getDevice") if name == "device" else (cupy.cuda, "get_current_stream")), wrong)
+    with cupy.lade.install() as memory:
+        with pytest.raises((ValueError, TypeError, OverflowError, AttributeError)):
+            cupy.cuda.alloc(4096)
+        assert memory.device(0).usage()["allocated_bytes"] == 0
+
+
+@pytest.mark.parametrize("nbytes", [-1, 1 << 63, 1 << 64, 1.5, "10", None])
+def test_wrong_sizes_are_refused(cupy, monkeypatch, nbytes):
+    functions = []
+    monkeypatch.setattr(cupy.cuda, "set_allocator", functions.append)
+    monkeypatch.setattr(cupy.cuda, "set_pinned_memory_allocator", functions.append)
+    with cupy.lade.install():
+        for function in functions[:2]:
+            with pytest.raises(lade.InvalidArgumentError, match="nbytes is"):
+                function(nbytes)
+
+
+def test_blocks_leave_nothing_behind(cupy):
+    """Not even a count of their class; their figures are read-only, and only lade makes them."""
+    kind = lade._lade._CupyBlock
+    with cupy.lade.install():
+        cupy.cuda.alloc(4096), cupy.cuda.alloc_pinned_memory(4096)
+        count = sys.getrefcount(kind)
+        kept = [cupy.cuda.alloc_pinned_memory(4096) for _ in range(100)]
+        assert isinstance(kept[0].mem, kind) and sys.getrefcount(kind) == count + 100
+        with pytest.raises(AttributeError):
+            kept[0].mem.ptr = 1
+        kept.clear()
+        assert sys.getrefcount(kind) == count
+    with pytest.raises(TypeError):
+        kind()
+
+
 def test_record_stream_refuses_memory_of_others(cupy, device):
     with pytest.raises(lade.ForeignPointerError, match="not lade's"):
         cupy.lade.record_stream(object(), 0)
-    foreign = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(4096, 10, object(), 0), 0)
-    with pytest.raises(lade.ForeignPointerError, match="not lade's"):
-        cupy.lade.record_stream(types.SimpleNamespace(data=foreign), 0)
+    with cupy.lade.install():
+        pinned = cupy.cuda.alloc_pinned_memory(8).mem
+    for owner in (object(), pinned, None):
+        foreign = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(4096, 10, owner, 0), 0)
+        with pytest.raises(lade.ForeignPointerError, match="not lade's"):
+            cupy.lade.record_stream(types.SimpleNamespace(data=foreign), 0)
 
 
 def test_memory_without_bytes(cupy):

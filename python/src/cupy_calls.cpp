@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cupy_calls.h"
+
+#include "device.h"
+#include "natural.h"
+#include "pinned.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace lade_python {
+
+namespace {
+
+// ---- The block -------------------------------------------------------------------------------------------------------
+
+// lade._lade._CupyBlock: P1. Not tracked by the garbage collector: an arena refers to no array.
+struct BlockObject {
+  PyObject_HEAD unsigned long long ptr;
+  Py_ssize_t size;
+  Block *block;
+  PyObject *arena;
+};
+
+PyTypeObject *block_type;
+
+void block_dealloc(PyObject *self) {
+  auto *object = reinterpret_cast<BlockObject *>(self);
+  PyTypeObject *type = Py_TYPE(self);
+  if (object->block) let_go(object->block);
+  Py_XDECREF(object->arena);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef block_members[] = {{"ptr", T_ULONGLONG, offsetof(BlockObject, ptr), READONLY, "Address."},
+                               {"size", T_PYSSIZET, offsetof(BlockObject, size), READONLY, "Size in bytes."},
+                               {nullptr, 0, 0, 0, nullptr}};
+char block_text[] = "A block of memory that CuPy has of lade.";
+PyType_Slot block_slots[] = {{Py_tp_dealloc, reinterpret_cast<void *>(&block_dealloc)},
+                             {Py_tp_members, block_members},
+                             {Py_tp_doc, block_text},
+                             {0, nullptr}};
+PyType_Spec block_spec = {"lade._lade._CupyBlock", sizeof(BlockObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, block_slots};
+
+// Takes over a count of the block.
+nb::object block_object(Block *block, size_t bytes, PyObject *arena) {
+  PyObject *made = PyType_GenericAlloc(block_type, 0);
+  if (!made) {
+    let_go(block);
+    throw nb::python_error();
+  }
+  auto *object = reinterpret_cast<BlockObject *>(made);
+  object->ptr = reinterpret_cast<uintptr_t>(block->pointer());
+  object->size = static_cast<Py_ssize_t>(bytes);
+  object->block = block;
+  Py_INCREF(arena);
+  object->arena = arena;
+  return nb::steal(made);
+}
+
+// ---- The functions ---------------------------------------------------------------------------------------------------
+
+// An allocator or pool of one device: its Python object, and what that wraps.
+template <typename Object> struct Slot {
+  nb::object object;
+  Object *native = nullptr;
+};
+
+// What a function holds of CuPy and of lade.cupy.
+template <typename Object> struct Function {
+  nb::object arena_of; // from a device's number to its allocator or pool, the same one each time
+  nb::object current_device, current_stream, held, hold, memory, pointer, failed;
+  std::vector<Slot<Object>> slots; // by the device's number, as far as they were asked for
+  PyObject *ptr_name = PyUnicode_InternFromString("ptr");
+
+  Slot<Object> slot(PyObject *ordinal, size_t number) {
+    if (__builtin_expect(number < slots.size() && slots[number].native != nullptr, 1)) return slots[number];
+    Slot<Object> found;
+    found.object = nb::steal(PyObject_CallFunctionObjArgs(arena_of.ptr(), ordinal, nullptr));
+    if (!found.object) throw nb::python_error();
+    found.native = nb::cast<Object *>(found.object);
+    if (slots.size() <= number) slots.resize(number + 1);
+    return slots[number] = found;
+  }
+};
+
+nb::object called(const nb::object &function) {
+  nb::object result = nb::steal(PyObject_CallNoArgs(function.ptr()));
+  if (!result) throw nb::python_error();
+  return result;
+}
+
+// A class of CuPy, made of arguments of which each is stolen.
+template <typename... Arguments> nb::object made(const nb::object &type, Arguments... arguments) {
+  nb::object tuple = nb::steal(PyTuple_New(sizeof...(arguments)));
+  PyObject *items[] = {arguments...};
+  Py_ssize_t at = 0;
+  bool is_whole = tuple.ptr() != nullptr;
+  for (PyObject *item : items) {
+    if (is_whole && item)
+      (void)PyTuple_SetItem(tuple.ptr(), at++, item);
+    else
+      Py_XDECREF(item);
+    is_whole = is_whole && item;
+  }
+  nb::object result;
+  if (is_whole) result = nb::steal(PyObject_Call(type.ptr(), tuple.ptr(), nullptr));
+  if (!result) throw nb::python_error();
+  return result;
+}
+
+// P2. The stream's object is kept by the caller.
+lade_stream stream_now(Function<AllocatorObject> &function, const Allocator &allocator, const nb::object &stream) {
+  const nb::object handle = nb::steal(PyObject_GetAttr(stream.ptr(), function.ptr_name));
+  if (!handle) throw nb::python_error();
+  const int is_held = PyDict_Contains(function.held.ptr(), handle.ptr());
+  if (is_held < 0) throw nb::python_error();
+  if (!is_held && !nb::steal(PyObject_CallFunctionObjArgs(function.hold.ptr(), stream.ptr(), nullptr)))
+    throw nb::python_error();
+  return stream_from(allocator.runtime(), handle, allocator.device().ordinal);
+}
+
+// Device memory. What lade refuses goes through `failed`, which raises CuPy's error.
+Block *block_now(Function<AllocatorObject> &function, AllocatorObject &arena, size_t bytes, PyObject *nbytes) {
+  const nb::object stream = called(function.current_stream);
+  const lade_stream on = stream_now(function, *arena.allocator.get(), stream);
+  try {
+    return device_block(*arena.allocator.get(), bytes, on);
+  } catch (nb::python_error &error) {
+    const nb::object value = nb::borrow(error.value());
+    if (!nb::steal(PyObject_CallFunctionObjArgs(function.failed.ptr(), nbytes, value.ptr(), nullptr)))
+      throw nb::python_error();
+    throw;
+  }
+}
+
+Block *block_now(Function<PoolObject> &, PoolObject &arena, size_t bytes, PyObject *) {
+  return pool_block(*arena.pool.get(), bytes);
+}
+
+template <typename Object> PyObject *allocate(Function<Object> &function, PyObject *nbytes) {
+  const std::optional<uint64_t> bytes = NaturalArgument{nbytes}.read("nbytes");
+  if (!bytes || *bytes > static_cast<uint64_t>(PY_SSIZE_T_MAX))
+    refuse("nbytes is " + std::string(nb::repr(nbytes).c_str()) + "; expected an int of 0 or more, below 2^63");
+  const nb::object ordinal = called(function.current_device);
+  const size_t number = PyLong_AsSize_t(ordinal.ptr());
+  if (number == static_cast<size_t>(-1)) throw nb::python_error();
+  const Slot<Object> slot = function.slot(ordinal.ptr(), number);
+  Block *block = block_now(function, *slot.native, *bytes, nbytes);
+  nb::object memory = block_object(block, *bytes, slot.object.ptr());
+  if (function.memory) {
+    PyObject *address = PyLong_FromUnsignedLongLong(reinterpret_cast<BlockObject *>(memory.ptr())->ptr);
+    memory =
+        made(function.memory, address, PyLong_FromSize_t(*bytes), memory.release().ptr(), PyLong_FromSize_t(number));
+  }
+  return made(function.pointer, memory.release().ptr(), PyLong_FromLong(0)).release().ptr();
+}
+
+const char capsule_name[] = "lade.cupy";
+
+// What CuPy calls. C++'s exceptions end here.
+template <typename Object> PyObject *entry(PyObject *capsule, PyObject *nbytes) {
+  try {
+    return allocate(*static_cast<Function<Object> *>(PyCapsule_GetPointer(capsule, capsule_name)), nbytes);
+  } catch (nb::python_error &error) {
+    error.restore();
+  } catch (const std::bad_alloc &) {
+    PyErr_NoMemory();
+  } catch (const std::exception &error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+template <typename Object> void function_drop(PyObject *capsule) {
+  auto *function = static_cast<Function<Object> *>(PyCapsule_GetPointer(capsule, capsule_name));
+  Py_XDECREF(function->ptr_name);
+  delete function;
+}
+
+template <typename Object> nb::object function_object(PyMethodDef &method, std::unique_ptr<Function<Object>> function) {
+  const nb::object capsule = nb::steal(PyCapsule_New(function.get(), capsule_name, &function_drop<Object>));
+  if (!capsule) throw nb::python_error();
+  (void)function.release();
+  nb::object out = nb::steal(PyCFunction_NewEx(&method, capsule.ptr(), nullptr));
+  if (!out) throw nb::python_error();
+  return out;
+}
+
+PyMethodDef device_method = {"lade_device_memory", &entry<AllocatorObject>, METH_O,
+                             "Device memory of lade as a cupy.cuda.MemoryPointer."};
+PyMethodDef pinned_method = {"lade_pinned_memory", &entry<PoolObject>, METH_O,
+                             "Pinned memory of lade as a cupy.cuda.PinnedMemoryPointer."};
+
+nb::object device_function(nb::object arena_of, nb::object current_device, nb::object pointer, nb::object memory,
+                           nb::object current_stream, nb::object held, nb::object hold, nb::object failed) {
+  auto function = std::make_unique<Function<AllocatorObject>>();
+  function->arena_of = std::move(arena_of);
+  function->current_device = std::move(current_device);
+  function->pointer = std::move(pointer);
+  function->memory = std::move(memory);
+  function->current_stream = std::move(current_stream);
+  function->held = std::move(held);
+  function->hold = std::move(hold);
+  function->failed = std::move(failed);
+  return function_object(device_method, std::move(function));
+}
+
+nb::object pinned_function(nb::object arena_of, nb::object current_device, nb::object pointer) {
+  auto function = std::make_unique<Function<PoolObject>>();
+  function->arena_of = std::move(arena_of);
+  function->current_device = std::move(current_device);
+  function->pointer = std::move(pointer);
+  return function_object(pinned_method, std::move(function));
+}
+
+// False: the object is no block of device memory of lade's.
+bool record_stream(nb::handle object, nb::handle stream) {
+  if (Py_TYPE(object.ptr()) != block_type) return false;
+  const Block &block = *reinterpret_cast<BlockObject *>(object.ptr())->block;
+  if (dynamic_cast<Allocator *>(block.arena()) == nullptr) return false;
+  device_record(block, stream);
+  return true;
+}
+
+} // namespace
+
+void bind_cupy(nb::module_ &module) {
+  block_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&block_spec));
+  if (!block_type) throw nb::python_error();
+  module.attr("_CupyBlock") = nb::borrow(reinterpret_cast<PyObject *>(block_type));
+  module.def("_cupy_device_function", &device_function, "What cupy.cuda.set_allocator() takes.");
+  module.def("_cupy_pinned_function", &pinned_function, "What cupy.cuda.set_pinned_memory_allocator() takes.");
+  module.def("_cupy_record_stream", &record_stream, nb::arg("block").none(), nb::arg("stream").none(),
+             "Notes a stream on a block of device memory that CuPy has; False: it is none.");
+}
+
+} // namespace lade_python

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What CuPy calls for memory, without steps in Python: lade.cupy puts the functions together.
+//
+//   cupy.cuda.alloc(n) --> builtin function --> device: the current one          cupy.cuda.runtime.getDevice()
+//                                           --> stream: the current one, held    cupy.cuda.get_current_stream()  (K1)
+//                                           --> block:  _CupyBlock
+//                                           --> UnownedMemory(address, n, block, device), MemoryPointer(that, 0)
+//
+//   cupy.cuda.alloc_pinned_memory(n) has no stream, and PinnedMemoryPointer(block, 0) takes the block itself as its memory.
+//
+// P1  A _CupyBlock owns one block, and holds the Python object that it came from: lade._cupy_streams retires streams on that object.
+//     Its dealloc gives the block back, in any thread.
+// P2  The stream's object is referred to from before its first use until lade has the block (lade._cupy_streams, K1).
+// P3  A failed call has given its block back.
+#ifndef LADE_PYTHON_CUPY_CALLS_H
+#define LADE_PYTHON_CUPY_CALLS_H
+
+#include "runtime.h"
+
+namespace lade_python {
+
+void bind_cupy(nb::module_ &module);
+
+} // namespace lade_python
+
+#endif // LADE_PYTHON_CUPY_CALLS_H
