@@ -103,8 +103,13 @@ static void parent_goes_on(void) { (void)pthread_mutex_unlock(&files_lock); }
 
 /* L3. The calls are not the tests': a child has real copies. */
 static void child_begins(void) {
-  for (ladei_ledger_file *file = files_first; file != NULL; file = file->next) close(file->fd);
-  files_first = NULL;
+  while (files_first != NULL) {
+    ladei_ledger_file *file = files_first;
+    files_first = file->next;
+    close(file->fd);
+    file->fd = -1;
+    file->next = file->before = NULL;
+  }
   (void)pthread_mutex_unlock(&files_lock);
 }
 

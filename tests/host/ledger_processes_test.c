@@ -193,6 +193,40 @@ LADE_TEST(LedgerProcesses, ForkedChildDoesNotKeepWhatItsParentHeld) {
   support_temp_dir_remove(&folder);
 }
 
+/* In a child, where a file gets the number that pool b had: when pool a goes on, b's number must not be closed in children. */
+static int grandchild_look(ladei_ledger *a, int next) {
+  ladei_ledger_answer answer;
+  int status = 0;
+  int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (fd != next) return 2;
+  if (ladei_ledger_charge(a, 1, &answer) != LADEI_LEDGER_GRANTED) return 3;
+  pid_t child = fork();
+  if (child == 0) _exit(fcntl(fd, F_GETFD) < 0);
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+}
+
+LADE_TEST(LedgerProcesses, ChildOfAChildClosesNoFileOfItsOwn) {
+  ladei_ledger_terms terms = {.default_bytes = BUDGET};
+  ladei_ledger_answer answer;
+  int status = 0;
+  LADE_ASSERT(folder_open());
+  fflush(NULL);
+  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  ladei_ledger *a = ladei_ledger_create(path, &terms, &ladei_ledger_system_calls);
+  ladei_ledger *b = ladei_ledger_create(path, &terms, &ladei_ledger_system_calls);
+  LADE_EXPECT_EQ_INT(ladei_ledger_charge(b, 1, &answer), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(ladei_ledger_charge(a, 1, &answer), LADEI_LEDGER_GRANTED);
+  pid_t child = fork();
+  if (child == 0) _exit(grandchild_look(a, next));
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT(WIFEXITED(status));
+  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&folder);
+}
+
 /* Nobody is told of a fork by a system call: the copy keeps the lock, and only a person can say that it is nobody's. */
 LADE_TEST(LedgerProcesses, ChildThatKeepsALockIsSeenAndReleased) {
   LADE_ASSERT(folder_open());
