@@ -5,8 +5,12 @@
  *   DETACHED --(file opened, locked, read; a free slot locked and written)--> ATTACHED
  *   ATTACHED --(file gone, damaged, not to be written; own slot not as written)--> DETACHED
  *
- *   charge:  enter (attach or look whether all is there; file lock; read) -> decide -> refused: look for slots without
- *            owner, decide again -> write the own slot -> leave
+ *   charge:  enter (file lock; read; attach, or look whether all is there) -> look for the owner of one slot, decide ->
+ *            refused: look for more slots without owner, decide again -> write the own slot -> leave
+ *
+ * Thousands of processes that start at once wait for each other at the file lock. So who joins asks for few locks of slots, and
+ * reads what its process says of itself before it has the file lock. Where something is short, all slots of processes that
+ * have ended are found in one go: a process id is no proof, so the lock of each is asked for, which is cheap then.
  *
  * W1  held_bytes is what the pool holds, whether the ledger knows it or not.
  * W2  While attached, the own slot's lock is held, and the slot says held_bytes unless `told` is false.
@@ -30,9 +34,10 @@
 #include "host/ledger_process.h"
 
 enum {
-  PROBES_PER_CHARGE = 1,    /* slots whose owner is looked for though nothing is short */
-  PROBES_PER_ATTACH = 16,   /* thousands of processes that start at once wait for each other */
-  PROBES_PER_REFUSAL = 512, /* each asks the kernel, which walks all locks of the file */
+  PROBES_PER_CHARGE = 1, /* slots whose owner is looked for though nothing is short */
+  PROBES_PER_ATTACH = 2, /* more than one: slots of the dead become fewer also where pools only come and go */
+  PROBES_PER_REFUSAL =
+      512, /* of processes that seem to live; each asks the kernel, which walks all locks of the file */
 };
 /* Once it was waited for in vain. */
 #define IMPATIENT_NS UINT64_C(1000000)
@@ -47,7 +52,7 @@ struct ladei_ledger {
   bool fault_was_told;    /* to ladei_ledger_fault_is_new */
   size_t index;           /* of the own slot, while attached */
   size_t probe;           /* slot whose owner is looked for next */
-  ladei_ledger_slot slot; /* as written last */
+  ladei_ledger_slot slot; /* as written last; before, while the file is open: what it will be but for others' terms */
   uint64_t held_bytes;
   uint64_t requests; /* as read last */
   uint64_t faults;
@@ -138,6 +143,19 @@ static void owners_look(ladei_ledger *ledger, size_t most) {
   }
 }
 
+/* Where something is short: the slots of processes that have ended, then others. */
+static void owners_look_hard(ladei_ledger *ledger) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  uint32_t namespace_id = ledger->slot.namespace_id;
+  for (size_t i = 0; i < count && namespace_id != 0; i++) {
+    bool gone = ladei_ledger_slot_is_taken(&slots[i]) && slots[i].namespace_id == namespace_id &&
+                ladei_ledger_process_is_gone(slots[i].process_id);
+    if (gone && !is_own(ledger, i) && !ladei_ledger_slot_has_owner(&ledger->file, i)) slot_free(ledger, i);
+  }
+  owners_look(ledger, PROBES_PER_REFUSAL);
+}
+
 /* W3. A slot that is torn or damaged is nobody's, or the file cannot be trusted. */
 static bool slots_check(ladei_ledger *ledger) {
   size_t count = ladei_ledger_file_count(&ledger->file);
@@ -211,11 +229,12 @@ static bool slot_place(ladei_ledger *ledger, const ladei_ledger_slot *slot, size
 /* The file is locked and read. What the pool holds goes into the slot, however much that is. */
 static bool attach(ladei_ledger *ledger) {
   size_t index;
-  ladei_ledger_slot slot = slot_of_terms(&ledger->terms);
+  ladei_ledger_slot slot = ledger->slot;
   defaults_adopt(ledger, &slot);
+  ledger->probe = slot.process_id; /* not all at the same slots */
   owners_look(ledger, PROBES_PER_ATTACH);
   if (!slot_find(ledger, &index)) {
-    owners_look(ledger, PROBES_PER_REFUSAL);
+    owners_look_hard(ledger);
     if (!slot_find(ledger, &index)) return false;
   }
   slot.bytes = ledger->held_bytes;
@@ -250,6 +269,8 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
     if (ledger->file.fd < 0) {
       ledger->attached = false;
       if (!ladei_ledger_file_open(&ledger->file, ledger->path, true, &ledger->fault)) return false;
+      ledger->slot = slot_of_terms(&ledger->terms);
+      ladei_ledger_file_read_ahead(&ledger->file);
     }
     if (!ladei_ledger_file_lock(&ledger->file, ledger->path, patience_ns, &ledger->fault)) return false;
     if (ledger->file.fd >= 0 && !ladei_ledger_file_is_there(&ledger->file, ledger->path, out_bytes, &ledger->fault))
@@ -264,10 +285,12 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
 static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
   size_t bytes = 0;
   ledger->fault.timed_out = ledger->fault.is_absent = false;
+  bool full = patience_ns == LADEI_LEDGER_PATIENCE_NS;
+  if (full && !ledger->attached) patience_ns = LADEI_LEDGER_JOIN_PATIENCE_NS;
   bool locked = file_lock(ledger, ledger->impatient ? IMPATIENT_NS : patience_ns, &bytes);
   if (!locked && ledger->fault.timed_out) {
     /* Who has waited for little has learnt little. */
-    ledger->impatient = ledger->impatient || patience_ns == LADEI_LEDGER_PATIENCE_NS;
+    ledger->impatient = ledger->impatient || full;
     return false;
   }
   ledger->impatient = false;
@@ -320,7 +343,7 @@ static bool charge_decide(ladei_ledger *ledger, uint64_t bytes, bool *out_grante
   owners_look(ledger, PROBES_PER_CHARGE);
   decide(ledger);
   if (most > ledger->answer.most_bytes) {
-    owners_look(ledger, PROBES_PER_REFUSAL);
+    owners_look_hard(ledger);
     decide(ledger);
   }
   *out_granted = most <= ledger->answer.most_bytes;

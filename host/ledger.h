@@ -3,12 +3,16 @@
  * The ledger of pinned memory: one file per user and host, which the pools of all processes charge before they pin, and credit
  * after they unpin. docs/formats.md, "Ledger of pinned memory", has its bytes; ledger_rules.h what they mean.
  *
- *   file lock    (byte LADEI_LEDGER_FILE_LOCK)       held for each change: read all slots, decide, write the own one
- *   slot lock    (byte LADEI_LEDGER_SLOT_LOCK + i)   held by the pool of slot i from taking it until its end
+ *   file lock    (flock())                                        held for each change: read all slots, decide, write the own one
+ *   slot lock    (F_OFD_SETLK, byte LADEI_LEDGER_SLOT_LOCK + i)   held by the pool of slot i from taking it until its end
  *
- * Both are locks of the open file (F_OFD_SETLK), which the kernel releases when the process ends, however it ends. So a slot
- * whose lock is free has no owner: what it charges counts no more. Process ids would tell less: they mean nothing in other
- * namespaces, and are given anew.
+ * Both are locks of the open file, which the kernel releases when the process ends, however it ends. So a slot whose lock is
+ * free has no owner: what it charges counts no more. Process ids would tell less: they mean nothing in other namespaces, and
+ * are given anew. They only say where to look first.
+ *
+ * The kernel keeps the two kinds apart, and walks all locks of a file's bytes for each question about one. So the file lock,
+ * which every change needs, costs the same with thousands of slots; what a slot's lock costs grows with them, and few are asked for:
+ * one where a pool joins, one in each charge, and many only where the budget would refuse or the file is full.
  *
  * A slot says what its pool holds, not what changed. So a write that failed is made good by the next one; and a pool that lost
  * the ledger (its file was removed, damaged, cut) takes a slot of a new one with all that it holds.
@@ -25,8 +29,7 @@
 #include "host/ledger_rules.h"
 #include "lade/status.h"
 
-#define LADEI_LEDGER_FILE_LOCK (INT64_C(1) << 40)
-#define LADEI_LEDGER_SLOT_LOCK (LADEI_LEDGER_FILE_LOCK + 4096)
+#define LADEI_LEDGER_SLOT_LOCK (INT64_C(1) << 40)
 
 enum {
   LADEI_LEDGER_PATH_BYTES = 256,
@@ -34,8 +37,15 @@ enum {
   LADEI_LEDGER_FAULT_BYTES = 400,
 };
 
-/* How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. */
-#define LADEI_LEDGER_PATIENCE_NS UINT64_C(500000000)
+/*
+ * How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. Who joins waits
+ * longer: where thousands of processes start at once, the one that has the lock gets a processor only after all of them have
+ * had one. Where the file changes meanwhile nobody is stopped: others were first, and are waited for up to LADEI_LEDGER_QUEUE
+ * times as long.
+ */
+#define LADEI_LEDGER_PATIENCE_NS      UINT64_C(500000000)
+#define LADEI_LEDGER_JOIN_PATIENCE_NS UINT64_C(2000000000)
+#define LADEI_LEDGER_QUEUE            8
 
 /* What a ledger asks the system. Tests put faults and other clocks in place of it. Each as the call of its name; failures in
  * errno. */
@@ -45,6 +55,7 @@ typedef struct ladei_ledger_calls {
   int (*fstat)(void *user, int fd, struct stat *out);
   int (*fchmod)(void *user, int fd, mode_t mode);
   int (*ftruncate)(void *user, int fd, off_t bytes);
+  int (*flock)(void *user, int fd, int operation);
   int (*lock)(void *user, int fd, int command, short type, int64_t byte, short *out_type); /* one byte; fcntl */
   ssize_t (*pread)(void *user, int fd, void *data, size_t bytes, off_t offset);
   ssize_t (*pwrite)(void *user, int fd, const void *data, size_t bytes, off_t offset);

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,6 +57,10 @@ static int system_fchmod(void *user, int fd, mode_t mode) {
   (void)user;
   return fchmod(fd, mode);
 }
+static int system_flock(void *user, int fd, int operation) {
+  (void)user;
+  return flock(fd, operation);
+}
 static int system_lock(void *user, int fd, int command, short type, int64_t byte, short *out_type) {
   struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
   (void)user;
@@ -88,9 +93,9 @@ static void system_sleep(void *user, uint64_t ns) {
   (void)nanosleep(&pause, NULL);
 }
 
-const ladei_ledger_calls ladei_ledger_system_calls = {system_open,         system_close, system_fstat, system_fchmod,
-                                                      system_ftruncate,    system_lock,  system_pread, system_pwrite,
-                                                      system_monotonic_ns, system_sleep, NULL};
+const ladei_ledger_calls ladei_ledger_system_calls = {
+    system_open, system_close, system_fstat,  system_fchmod,       system_ftruncate, system_flock,
+    system_lock, system_pread, system_pwrite, system_monotonic_ns, system_sleep,     NULL};
 
 /* ---- Open files of the process ----------------------------------------------------------------------------------- */
 
@@ -225,17 +230,15 @@ static void file_forget(ladei_ledger_file *file, bool close_it) {
 /* L1. Whose the descriptor is. */
 typedef enum owner { OWN, OWN_REMOVED, OF_ANOTHER, UNKNOWN } owner;
 
-static owner descriptor_owner(const ladei_ledger_file *file, size_t *out_bytes) {
-  struct stat found;
-  if (file->calls->fstat(file->calls->user, file->fd, &found) != 0) return errno == EBADF ? OF_ANOTHER : UNKNOWN;
-  if (found.st_dev != file->device || found.st_ino != file->inode) return OF_ANOTHER;
-  *out_bytes = (size_t)found.st_size;
-  return found.st_nlink > 0 ? OWN : OWN_REMOVED;
+static owner descriptor_owner(const ladei_ledger_file *file, struct stat *found) {
+  if (file->calls->fstat(file->calls->user, file->fd, found) != 0) return errno == EBADF ? OF_ANOTHER : UNKNOWN;
+  if (found->st_dev != file->device || found->st_ino != file->inode) return OF_ANOTHER;
+  return found->st_nlink > 0 ? OWN : OWN_REMOVED;
 }
 
 void ladei_ledger_file_close(ladei_ledger_file *file) {
-  size_t bytes;
-  if (file->fd >= 0) file_forget(file, descriptor_owner(file, &bytes) != OF_ANOTHER);
+  struct stat found;
+  if (file->fd >= 0) file_forget(file, descriptor_owner(file, &found) != OF_ANOTHER);
   free(file->data);
   file->data = NULL;
   file->bytes = file->room = 0;
@@ -243,8 +246,9 @@ void ladei_ledger_file_close(ladei_ledger_file *file) {
 
 bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_t *out_bytes,
                                 ladei_ledger_fault *fault) {
-  switch (descriptor_owner(file, out_bytes)) {
-  case OWN: return true;
+  struct stat found;
+  switch (descriptor_owner(file, &found)) {
+  case OWN: *out_bytes = (size_t)found.st_size; return true;
   case UNKNOWN: return fault_of_call(fault, path, "examined");
   case OWN_REMOVED: file_forget(file, true); return true;
   default:
@@ -263,37 +267,79 @@ static int lock_call(ladei_ledger_file *file, int command, short type, int64_t b
   return result;
 }
 
-bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns,
-                            ladei_ledger_fault *fault) {
-  enum { SHORTEST_NS = 20 * 1000, LONGEST_NS = 1000 * 1000 };
-  const ladei_ledger_calls *calls = file->calls;
-  uint64_t pause_ns = SHORTEST_NS, begin_ns = 0;
-  short type;
-  while (lock_call(file, F_OFD_SETLK, F_WRLCK, LADEI_LEDGER_FILE_LOCK, &type) != 0) {
-    if (errno == EBADF) { /* L1: the program closed it */
-      file_forget(file, false);
-      return true;
-    }
-    if (errno != EAGAIN && errno != EACCES) return fault_of_call(fault, path, "locked");
-    uint64_t now_ns = calls->monotonic_ns(calls->user);
-    begin_ns = begin_ns == 0 ? now_ns : begin_ns;
-    if (now_ns - begin_ns >= patience_ns) { /* L2 */
-      ladei_ledger_fault_set(fault, path,
-                             "is locked for more than %llu ms by a process that may be stopped; lade budget names it",
-                             (unsigned long long)(patience_ns / 1000000));
-      fault->timed_out = true;
-      return false;
-    }
-    calls->sleep(calls->user, pause_ns);
-    pause_ns = pause_ns * 2 < LONGEST_NS ? pause_ns * 2 : LONGEST_NS;
-  }
+static int flock_call(ladei_ledger_file *file, int operation) {
+  int result;
+  do result = file->calls->flock(file->calls->user, file->fd, operation);
+  while (result != 0 && errno == EINTR);
+  return result;
+}
+
+/* L2. A wait for the file lock. */
+typedef struct queue {
+  bool has_begun;
+  bool is_long; /* in vain, though the file changed again and again */
+  uint64_t begin_ns, change_ns, chance;
+  struct timespec written; /* only compared, so that steps of the settable clock do not matter */
+} queue;
+
+static bool same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* Half as long as was waited so far, more or less: thousands that asked a thousand times a second each, or all at the same time,
+ * would keep the processors from the one that has the lock. */
+static uint64_t queue_pause_ns(queue *own, uint64_t now_ns, uint64_t left_ns) {
+  enum { SHORTEST_NS = 20 * 1000, LONGEST_NS = 200 * 1000 * 1000 };
+  uint64_t pause_ns = (now_ns - own->begin_ns) / 2;
+  pause_ns = pause_ns < SHORTEST_NS ? SHORTEST_NS : pause_ns > LONGEST_NS ? LONGEST_NS : pause_ns;
+  own->chance = own->chance * UINT64_C(6364136223846793005) + 1442695040888963407; /* Knuth's MMIX generator */
+  pause_ns += pause_ns / 2 - pause_ns * (own->chance >> 44) / (UINT64_C(1) << 20);
+  return pause_ns < left_ns ? pause_ns : left_ns;
+}
+
+/* False: it was waited for in vain. */
+static bool queue_wait(queue *own, const ladei_ledger_calls *calls, const struct stat *found, uint64_t patience_ns) {
+  uint64_t now_ns = calls->monotonic_ns(calls->user);
+  if (!own->has_begun)
+    *own = (queue){.has_begun = true, .begin_ns = now_ns, .change_ns = now_ns, .chance = (uint64_t)getpid()};
+  if (!same_time(&own->written, &found->st_mtim)) own->change_ns = now_ns;
+  own->written = found->st_mtim;
+  own->is_long = (now_ns - own->begin_ns) / LADEI_LEDGER_QUEUE >= patience_ns;
+  uint64_t unchanged_ns = now_ns - own->change_ns;
+  if (own->is_long || unchanged_ns >= patience_ns) return false;
+  calls->sleep(calls->user, queue_pause_ns(own, now_ns, patience_ns - unchanged_ns));
   return true;
 }
 
-void ladei_ledger_file_unlock(ladei_ledger_file *file) {
-  short type;
-  (void)lock_call(file, F_OFD_SETLK, F_UNLCK, LADEI_LEDGER_FILE_LOCK, &type);
+/* L1: flock() of another file would change a lock that the program has on it. So the descriptor is looked at before, too. */
+bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns,
+                            ladei_ledger_fault *fault) {
+  struct stat found;
+  queue wait = {.has_begun = false};
+  for (;;) {
+    owner whose = descriptor_owner(file, &found);
+    if (whose == UNKNOWN) return fault_of_call(fault, path, "examined");
+    if (whose != OF_ANOTHER && flock_call(file, LOCK_EX | LOCK_NB) == 0) return true;
+    if (whose == OF_ANOTHER || errno == EBADF) {
+      file_forget(file, false);
+      return true;
+    }
+    if (errno != EWOULDBLOCK) return fault_of_call(fault, path, "locked");
+    if (!queue_wait(&wait, file->calls, &found, patience_ns)) break;
+  }
+  unsigned long long patience_ms = (unsigned long long)(patience_ns / 1000000);
+  if (wait.is_long)
+    ladei_ledger_fault_set(fault, path, "is locked by one process after the other for more than %llu ms",
+                           patience_ms * LADEI_LEDGER_QUEUE);
+  else
+    ladei_ledger_fault_set(fault, path,
+                           "is locked for more than %llu ms by a process that may be stopped; lade budget names it",
+                           patience_ms);
+  fault->timed_out = true;
+  return false;
 }
+
+void ladei_ledger_file_unlock(ladei_ledger_file *file) { (void)flock_call(file, LOCK_UN); }
 
 bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index) {
   short type;
@@ -370,6 +416,12 @@ const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count
   if (slots > header.most_slots) return "is longer than its header says";
   *out_count = slots;
   return NULL;
+}
+
+void ladei_ledger_file_read_ahead(ladei_ledger_file *file) {
+  struct stat found;
+  ladei_ledger_fault ignored;
+  if (descriptor_owner(file, &found) == OWN) (void)bytes_read(file, "", (size_t)found.st_size, &ignored);
 }
 
 static uint64_t wall_ns(void) {

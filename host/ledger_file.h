@@ -4,7 +4,8 @@
  *
  * L1  A file descriptor is used only while it is the file that was opened: a program may close descriptors that are not its
  *     own (closefrom), and another file gets the number.
- * L2  No wait is longer than the patience of its caller.
+ * L2  No wait is longer than the patience of its caller while the file stays as it is, and LADEI_LEDGER_QUEUE times that while
+ *     others change it.
  * L3  After fork() the child has closed its copies of all descriptors: a copy would keep the locks of a parent that ended.
  */
 #ifndef LADE_HOST_LEDGER_FILE_H
@@ -43,7 +44,7 @@ void ladei_ledger_file_close(ladei_ledger_file *file);
 bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_t *out_bytes,
                                 ladei_ledger_fault *fault);
 
-/* Takes the file lock; waits up to `patience_ns`. L1: where the program has closed the descriptor, the file is not open any more. */
+/* Takes the file lock; waits as L2 says. L1: where the program has closed the descriptor, the file is not open any more. */
 bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns, ladei_ledger_fault *fault);
 void ladei_ledger_file_unlock(ladei_ledger_file *file);
 /* Takes a slot's lock, which ends with the file. False: another open file has it. */
@@ -51,6 +52,8 @@ bool ladei_ledger_slot_lock(ladei_ledger_file *file, size_t index);
 /* Whether another open file has a slot's lock; where the system does not say, it has. */
 bool ladei_ledger_slot_has_owner(ladei_ledger_file *file, size_t index);
 
+/* Before the lock is taken: reads what there is, so that memory for it is there and touched when the lock is held. */
+void ladei_ledger_file_read_ahead(ladei_ledger_file *file);
 /* Reads all of its `bytes`. An empty file gets a header first, with `most_slots`, where that is not 0. */
 bool ladei_ledger_file_read(ladei_ledger_file *file, const char *path, size_t bytes, uint32_t most_slots,
                             ladei_ledger_fault *fault);

@@ -2,6 +2,9 @@
 /* The calling process, and others, as /proc shows them. Every file may be missing. */
 #include "host/ledger_process.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +24,11 @@ uint64_t ladei_ledger_process_start(uint32_t process_id) {
   for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
   if (at != NULL) start = strtoull(at, NULL, 10);
   return start;
+}
+
+/* No id of a process: those below mean groups of them, and a ledger's bytes may be anything. */
+bool ladei_ledger_process_is_gone(uint32_t process_id) {
+  return process_id > 0 && process_id <= INT_MAX && kill((pid_t)process_id, 0) != 0 && errno == ESRCH;
 }
 
 uint32_t ladei_ledger_namespace(void) {

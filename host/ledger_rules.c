@@ -44,11 +44,11 @@ void ladei_ledger_header_make(ladei_ledger_header *out, uint32_t most_slots, uin
 
 const char *ladei_ledger_header_check(const ladei_ledger_header *header) {
   if (memcmp(header->magic, LADEI_LEDGER_MAGIC, sizeof header->magic) != 0) return "is no ledger of lade's";
-  if (header->version != LADEI_LEDGER_VERSION) return "has another version of the format than this library's (1)";
+  if (header->version != LADEI_LEDGER_VERSION) return "has another version of the format than this library's (2)";
   if (header->checksum != header_sum(header)) return "has a damaged header: its checksum is wrong";
   if (header->header_bytes != LADEI_LEDGER_HEADER_BYTES || header->slot_bytes != LADEI_LEDGER_SLOT_BYTES ||
       header->most_slots == 0 || header->most_slots > LADEI_LEDGER_MOST_SLOTS)
-    return "has a header with sizes that version 1 does not have";
+    return "has a header with sizes that version 2 does not have";
   return NULL;
 }
 

@@ -5,12 +5,9 @@
  * S1  Nothing of the file changes unless slots are released, and then with the file lock held.
  * Locks: none of the process's.
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "host/ledger_file.h"
@@ -20,7 +17,7 @@
 static bool row_is_orphan(const ladei_ledger_row *row) {
   uint32_t namespace_id = ladei_ledger_namespace();
   if (!row->has_owner || namespace_id == 0 || row->slot.namespace_id != namespace_id) return false;
-  if (kill((pid_t)row->slot.process_id, 0) != 0) return errno == ESRCH;
+  if (ladei_ledger_process_is_gone(row->slot.process_id)) return true;
   uint64_t start = ladei_ledger_process_start(row->slot.process_id);
   return start != 0 && row->slot.process_start != 0 && start != row->slot.process_start;
 }

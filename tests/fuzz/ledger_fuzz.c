@@ -34,9 +34,10 @@ static int file_close(void *user, int fd) {
   return 0;
 }
 static int file_stat(void *user, int fd, struct stat *out) {
-  (void)user;
+  const memory_file *file = user;
   (void)fd;
   memset(out, 0, sizeof *out);
+  out->st_size = (off_t)file->bytes;
   out->st_mode = S_IFREG | 0600;
   out->st_uid = geteuid();
   out->st_nlink = 1;
@@ -52,6 +53,12 @@ static int file_truncate(void *user, int fd, off_t bytes) {
   memory_file *file = user;
   (void)fd;
   file->bytes = (size_t)bytes;
+  return 0;
+}
+static int file_flock(void *user, int fd, int operation) {
+  (void)user;
+  (void)fd;
+  (void)operation;
   return 0;
 }
 static int file_lock(void *user, int fd, int command, short type, int64_t byte, short *out_type) {
@@ -132,8 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   file_make(file, &reader);
   bytes_change(file, &reader);
   (void)ladei_ledger_parse(file->data, file->bytes, &count);
-  const ladei_ledger_calls calls = {file_open, file_close, file_stat,  file_mode,  file_truncate, file_lock,
-                                    file_read, file_write, file_clock, file_sleep, file};
+  const ladei_ledger_calls calls = {file_open, file_close, file_stat,  file_mode,  file_truncate, file_flock,
+                                    file_lock, file_read,  file_write, file_clock, file_sleep,    file};
   terms.share = fuzz_below(&reader, LADEI_LEDGER_SHARES);
   ladei_ledger *pool = ladei_ledger_create("ledger", &terms, &calls);
   for (int i = 0; i < 8 && pool != NULL; i++) {

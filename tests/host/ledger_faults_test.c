@@ -91,6 +91,9 @@ static int call_close(void *user, int fd) {
 static int call_fstat(void *user, int fd, struct stat *out) { return intercept(user, NULL) ? -1 : fstat(fd, out); }
 static int call_fchmod(void *user, int fd, mode_t mode) { return intercept(user, NULL) ? -1 : fchmod(fd, mode); }
 static int call_ftruncate(void *user, int fd, off_t bytes) { return intercept(user, NULL) ? -1 : ftruncate(fd, bytes); }
+static int call_flock(void *user, int fd, int operation) {
+  return intercept(user, NULL) ? -1 : ladei_ledger_system_calls.flock(NULL, fd, operation);
+}
 static int call_lock(void *user, int fd, int command, short type, int64_t byte, short *out_type) {
   return intercept(user, NULL) ? -1 : ladei_ledger_system_calls.lock(NULL, fd, command, type, byte, out_type);
 }
@@ -104,8 +107,8 @@ static uint64_t call_clock(void *user) { return ((script *)user)->clock += 1; }
 static void call_sleep(void *user, uint64_t ns) { ((script *)user)->clock += ns; }
 
 static ladei_ledger_calls calls_of(script *own) {
-  return (ladei_ledger_calls){call_open,   call_close, call_fstat, call_fchmod, call_ftruncate, call_lock, call_pread,
-                              call_pwrite, call_clock, call_sleep, own};
+  return (ladei_ledger_calls){call_open, call_close, call_fstat,  call_fchmod, call_ftruncate, call_flock,
+                              call_lock, call_pread, call_pwrite, call_clock,  call_sleep,     own};
 }
 
 /* ---- The other pool, in a process of its own --------------------------------------------------------------------- */

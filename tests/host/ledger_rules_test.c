@@ -161,7 +161,7 @@ LADE_TEST(LedgerRules, HeaderIsRefusedForEachDifference) {
     LADE_EXPECT(ladei_ledger_header_check(&other) != NULL);
   }
   ladei_ledger_header_make(&header, 64, 1);
-  header.version = 2;
+  header.version = LADEI_LEDGER_VERSION + 1;
   LADE_EXPECT(strstr(ladei_ledger_header_check(&header), "version") != NULL);
 }
 

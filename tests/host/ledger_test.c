@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
@@ -271,13 +272,128 @@ LADE_TEST(Ledger, DescriptorThatTheProgramClosedIsLeftAlone) {
   close(next);
   int fd = open(other, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   LADE_EXPECT_EQ_INT(fd, next);
+  LADE_EXPECT_EQ_INT(flock(fd, LOCK_SH), 0); /* the program's own: a lock of the ledger's on it would change it */
   LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+  int again = open(other, O_RDWR | O_CLOEXEC);
+  LADE_EXPECT_EQ_INT(flock(again, LOCK_EX | LOCK_NB), -1);
+  LADE_EXPECT_EQ_INT(flock(again, LOCK_SH | LOCK_NB), 0);
+  close(again);
   LADE_EXPECT_EQ_INT(pread(fd, data, sizeof data, 0), 0); /* as empty as before */
   LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 120);
   ladei_ledger_destroy(a);
   LADE_EXPECT_EQ_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
   close(fd);
   support_temp_dir_remove(&own.folder);
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+/* Time goes on by sleeping alone; meanwhile others may change the file, which is locked by its holder. */
+typedef struct waiting {
+  fixture own;
+  uint64_t now_ns;
+  int holder;       /* descriptor */
+  bool changes;     /* at each sleep, with times of the settable clock after steps of it */
+  int sleeps, ends; /* so far; the holder is done after so many, if that is not 0 */
+} waiting;
+
+static uint64_t waiting_clock(void *user) { return ((waiting *)user)->now_ns; }
+
+static void file_touch(const waiting *w, time_t seconds) {
+  const struct timespec times[2] = {{seconds, 0}, {seconds, 0}};
+  LADE_EXPECT_EQ_INT(futimens(w->holder, times), 0);
+}
+
+static void waiting_sleep(void *user, uint64_t ns) {
+  static const time_t steps[] = {0, 4000000000, 1, 86400, 3000000000};
+  waiting *w = user;
+  w->now_ns += ns;
+  w->sleeps++;
+  if (w->changes) file_touch(w, steps[w->sleeps % 5] + w->sleeps % 7);
+  if (w->ends != 0 && w->sleeps == w->ends) LADE_EXPECT_EQ_INT(flock(w->holder, LOCK_UN), 0);
+}
+
+static ladei_ledger_calls waiting_calls(waiting *w) {
+  ladei_ledger_calls calls = ladei_ledger_system_calls;
+  calls.monotonic_ns = waiting_clock;
+  calls.sleep = waiting_sleep;
+  calls.user = w;
+  return calls;
+}
+
+/* The file is there, and locked. */
+static bool waiting_open(waiting *w) {
+  memset(w, 0, sizeof *w);
+  if (!fixture_open(&w->own)) return false;
+  w->now_ns = 1;
+  w->holder = open(w->own.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  return flock(w->holder, LOCK_EX) == 0;
+}
+
+static void waiting_close(waiting *w, ladei_ledger *ledger) {
+  ladei_ledger_destroy(ledger);
+  close(w->holder);
+  support_temp_dir_remove(&w->own.folder);
+}
+
+/* A charge is a fault, after so long, for that reason. */
+static void waits_in_vain(waiting *w, ladei_ledger *ledger, uint64_t ns, const char *what) {
+  uint64_t begin_ns = w->now_ns;
+  LADE_EXPECT_EQ_INT(charge(ledger, 10), LADEI_LEDGER_FAULT);
+  LADE_EXPECT_EQ_UINT(w->now_ns - begin_ns, ns);
+  if (strstr(state_of(ledger).fault, what) == NULL) LADE_EXPECT_EQ_STR(state_of(ledger).fault, what);
+}
+
+/* L2. The times of the file do not matter, whatever they are. */
+LADE_TEST(Ledger, StoppedProcessIsWaitedForOnce) {
+  static const time_t times[] = {0, 1, 4000000000};
+  for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+    waiting w;
+    LADE_ASSERT(waiting_open(&w));
+    file_touch(&w, times[i]);
+    ladei_ledger_calls calls = waiting_calls(&w);
+    ladei_ledger_terms terms = {.default_bytes = 1000};
+    ladei_ledger *a = ladei_ledger_create(w.own.path, &terms, &calls);
+    waits_in_vain(&w, a, LADEI_LEDGER_JOIN_PATIENCE_NS,
+                  "is locked for more than 2000 ms by a process that may be stopped");
+    waits_in_vain(&w, a, 1000000, "is locked for more than 1 ms by a process");
+    LADE_EXPECT_EQ_INT(flock(w.holder, LOCK_UN), 0);
+    LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+    LADE_EXPECT_EQ_INT((int)held_by_file(&w.own, NULL), 30);
+    LADE_EXPECT_EQ_INT(flock(w.holder, LOCK_EX), 0);
+    waits_in_vain(&w, a, LADEI_LEDGER_PATIENCE_NS, "is locked for more than 500 ms by a process that may be stopped");
+    LADE_EXPECT_EQ_INT(flock(w.holder, LOCK_UN), 0);
+    waiting_close(&w, a);
+  }
+}
+
+/* Thousands that start at once: each was told that a process is stopped when it had waited for half a second in all. */
+LADE_TEST(Ledger, OthersThatWereFirstAreWaitedFor) {
+  enum { SLEEPS = 60 };
+  waiting w;
+  LADE_ASSERT(waiting_open(&w));
+  w.changes = true;
+  w.ends = SLEEPS;
+  ladei_ledger_calls calls = waiting_calls(&w);
+  ladei_ledger_terms terms = {.default_bytes = 1000};
+  ladei_ledger *a = ladei_ledger_create(w.own.path, &terms, &calls);
+  LADE_EXPECT_EQ_INT(charge(a, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_GT_UINT(w.now_ns, 2 * LADEI_LEDGER_JOIN_PATIENCE_NS);
+  waiting_close(&w, a);
+}
+
+/* A file that changes for good, and whose lock is never free, ends a wait, too; after some hundred looks at it. */
+LADE_TEST(Ledger, WaitForOthersEnds) {
+  waiting w;
+  LADE_ASSERT(waiting_open(&w));
+  w.changes = true;
+  ladei_ledger_calls calls = waiting_calls(&w);
+  ladei_ledger_terms terms = {.default_bytes = 1000};
+  ladei_ledger *a = ladei_ledger_create(w.own.path, &terms, &calls);
+  faults(a, "is locked by one process after the other for more than 16000 ms");
+  LADE_EXPECT_GE_UINT(w.now_ns, LADEI_LEDGER_QUEUE * LADEI_LEDGER_JOIN_PATIENCE_NS);
+  LADE_EXPECT_LT_INT(w.sleeps, 300);
+  waiting_close(&w, a);
 }
 
 /* ---- Many -------------------------------------------------------------------------------------------------------- */

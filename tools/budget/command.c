@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,42 +115,44 @@ static uint64_t wall_ns(void) {
 
 /* ---- Who keeps the file locked ----------------------------------------------------------------------------------- */
 
-/* A line of /proc/PID/fdinfo/FD: "lock: 1: OFDLCK ADVISORY WRITE -1 00:19:12 START END". */
+/* A line of /proc/PID/fdinfo/FD: "lock: 1: FLOCK ADVISORY WRITE 1234 00:19:12 0 EOF". */
 static bool line_is_file_lock(const char *line) {
-  unsigned long long start;
-  if (strncmp(line, "lock:", 5) != 0 || strstr(line, "OFDLCK") == NULL) return false;
-  const char *at = strrchr(line, ':');
-  return at != NULL && sscanf(at, ":%*u %llu", &start) == 1 && start == (unsigned long long)LADEI_LEDGER_FILE_LOCK;
+  return strncmp(line, "lock:", 5) == 0 && strstr(line, " FLOCK ") != NULL && strstr(line, " WRITE ") != NULL;
 }
 
-static bool descriptor_has_lock(uint32_t process_id, const char *fd) {
+static bool descriptor_has_lock(uint32_t process_id, const char *fd, const struct stat *ledger) {
   char path[320], line[256];
-  bool found = false;
+  struct stat found;
+  bool has_lock = false;
+  snprintf(path, sizeof path, "/proc/%u/fd/%s", (unsigned)process_id, fd);
+  if (stat(path, &found) != 0 || found.st_dev != ledger->st_dev || found.st_ino != ledger->st_ino) return false;
   snprintf(path, sizeof path, "/proc/%u/fdinfo/%s", (unsigned)process_id, fd);
   FILE *file = fopen(path, "re");
-  while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) found = line_is_file_lock(line);
+  while (file != NULL && !has_lock && fgets(line, sizeof line, file) != NULL) has_lock = line_is_file_lock(line);
   if (file != NULL) fclose(file);
-  return found;
+  return has_lock;
 }
 
-static bool process_has_lock(uint32_t process_id) {
+static bool process_has_lock(uint32_t process_id, const struct stat *ledger) {
   char path[64];
   bool found = false;
   snprintf(path, sizeof path, "/proc/%u/fdinfo", (unsigned)process_id);
   DIR *folder = opendir(path);
   if (folder == NULL) return false;
   for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;)
-    found = entry->d_name[0] != '.' && descriptor_has_lock(process_id, entry->d_name);
+    found = entry->d_name[0] != '.' && descriptor_has_lock(process_id, entry->d_name, ledger);
   closedir(folder);
   return found;
 }
 
 /* 0: none that can be seen. */
-static uint32_t lock_owner(const ladei_ledger_survey *survey) {
+static uint32_t lock_owner(const char *path, const ladei_ledger_survey *survey) {
   uint32_t namespace_id = ladei_ledger_namespace();
+  struct stat ledger;
+  if (stat(path, &ledger) != 0) return 0;
   for (size_t i = 0; i < survey->count && survey->busy; i++) {
     const ladei_ledger_slot *slot = &survey->rows[i].slot;
-    if (slot->namespace_id == namespace_id && process_has_lock(slot->process_id)) return slot->process_id;
+    if (slot->namespace_id == namespace_id && process_has_lock(slot->process_id, &ledger)) return slot->process_id;
   }
   return 0;
 }
@@ -169,7 +172,7 @@ static void row_print(const ladei_ledger_row *row, uint32_t namespace_id, uint64
 
 static void text_print(const char *path, const ladei_ledger_survey *survey, bool release_dead) {
   char budget[24], held[24], released[24];
-  uint32_t owner = lock_owner(survey), namespace_id = ladei_ledger_namespace();
+  uint32_t owner = lock_owner(path, survey), namespace_id = ladei_ledger_namespace();
   bool foreign = false;
   uint64_t now_ns = wall_ns();
   printf("%s: %s of %s held by %u pools\n", path, size_text(survey->answer.held_bytes, held),
@@ -209,8 +212,8 @@ static bool json_print(const char *path, const ladei_ledger_survey *survey) {
       json_pack("{si ss so? sI si sb sI sI sI so}", "version", 1, "path", path, "budget_bytes",
                 limited ? json_integer((json_int_t)survey->answer.budget_bytes) : json_null(), "held_bytes",
                 (json_int_t)survey->answer.held_bytes, "pools", (int)survey->answer.pools, "busy", (int)survey->busy,
-                "locked_by", (json_int_t)lock_owner(survey), "released", (json_int_t)survey->released, "released_bytes",
-                (json_int_t)survey->released_bytes, "rows", rows);
+                "locked_by", (json_int_t)lock_owner(path, survey), "released", (json_int_t)survey->released,
+                "released_bytes", (json_int_t)survey->released_bytes, "rows", rows);
   made = made && report != NULL && json_dumpf(report, stdout, JSON_COMPACT) == 0;
   putchar('\n');
   json_decref(report);

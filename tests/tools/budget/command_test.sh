@@ -6,7 +6,7 @@
 set -u
 . tests/tools/command.sh
 holder=$2
-name=test-$$
+name=test-${dir##*/} # not by process id: sandboxes have their own
 file=/dev/shm/lade-budget-$(id -u)-$name
 [ -w /dev/shm ] || { echo "skipped: /dev/shm cannot be written" && exit 0; }
 trap 'rm -rf "$dir" "$file"' EXIT
@@ -26,10 +26,12 @@ mkfifo "$dir/a" "$dir/b"
 "$holder" $name 1000 300 <"$dir/a" >"$dir/a.out" &
 a=$!
 exec 5>"$dir/a"
+until [ -s "$dir/a.out" ]; do sleep 0.01; done
+exec 7<>"$file" # a lock of this open file is the second holder's, too
 "$holder" $name 1000 200 <"$dir/b" 5>&- >"$dir/b.out" &
 b=$!
 exec 6>"$dir/b"
-until [ -s "$dir/a.out" ] && [ -s "$dir/b.out" ]; do sleep 0.01; done
+until [ -s "$dir/b.out" ]; do sleep 0.01; done
 
 run 0 budget $name
 says "500.0 MiB of 1000.0 MiB held by 2 pools" out
@@ -48,6 +50,17 @@ assert rows[int(sys.argv[2])]["bytes"] == 300 * mib and rows[int(sys.argv[3])]["
 assert all(row["state"] == "alive" and row["share"] == "first_come" and row["same_namespace"] for row in rows.values())
 assert all(row["since_ns"] > 10**18 and row["command"] == "holder" for row in rows.values())
 END
+
+flock -n 7 || fail "the file is locked"
+run 0 budget $name
+says "500.0 MiB of 1000.0 MiB held by 2 pools" out
+says "locked by process $b, which may be stopped" out
+run 1 budget --release-dead $name
+says "is locked for more than 500 ms by a process that may be stopped" err
+flock -u 7
+run 0 budget $name
+grep -q locked "$dir/out" && fail "it is said to be locked: $(cat "$dir/out")"
+exec 7>&-
 
 # A third one would be too much, and is told who has it.
 "$holder" $name 1000 600 </dev/null >"$dir/out" 2>"$dir/err" && fail "more than the budget was pinned"
