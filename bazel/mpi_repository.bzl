@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """@mpi: the MPI that pkg-config finds, Open MPI or MPICH; empty where there is none.
 
+LADE_MPI in the environment (--repo_env) is the package's name, where there are several: ompi-c, mpich.
+
     load("@mpi//:found.bzl", "MPI_FOUND")
 
     MPI_FOUND = False:   @mpi has no header and links nothing
@@ -37,7 +39,9 @@ def _mpi_repository_impl(ctx):
     pkg_config = ctx.which("pkg-config")
     linkopts = []
     folder = None
-    for package in _PACKAGES if pkg_config else []:
+    chosen = ctx.os.environ.get("LADE_MPI", "")
+    packages = [chosen] if chosen else _PACKAGES
+    for package in packages if pkg_config else []:
         flags = _answer(ctx, pkg_config, "--cflags-only-I", package)
         folder = _include_folder(ctx, flags) if flags else None
         if folder:
@@ -49,5 +53,6 @@ def _mpi_repository_impl(ctx):
 
 mpi_repository = repository_rule(
     implementation = _mpi_repository_impl,
+    environ = ["LADE_MPI"],
     local = True,
 )

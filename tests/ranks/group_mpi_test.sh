@@ -29,14 +29,14 @@ done
 head -c 500000 /dev/urandom >"$folder/input"
 mpi_run 4 "$staging" --ranks --runtime cpu --input "$folder/input" --chunk 16K --passes 1 --direction h2d \
   --json "$folder/json" >"$folder/out" 2>"$folder/err" || fail "staging_throughput under mpirun"
-[ "$(grep -c '^ranks     4 on 1 host and 1 device (ranks share devices), started by Open MPI' "$folder/out")" = 1 ] ||
+[ "$(grep -c '^ranks     4 on 1 host and 1 device (ranks share devices), started by ' "$folder/out")" = 1 ] ||
   fail "not one table of four ranks"
 grep -q '"bytes": 500000,' "$folder/json" || fail "the shares are not the input"
 
 # As on four hosts: the group is one over MPI.
 cat >"$folder/host" <<'EOF'
 #!/bin/sh
-export OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1
+export OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1
 exec "$@"
 EOF
 chmod +x "$folder/host"
@@ -47,7 +47,7 @@ grep -q '"bytes": 500000,' "$folder/json" || fail "the shares of four hosts are 
 # One of them is killed: all end, and somebody says so.
 cat >"$folder/rank" <<'EOF'
 #!/bin/sh
-echo $$ >"$1/pid.$OMPI_COMM_WORLD_RANK"
+echo $$ >"$1/pid.${OMPI_COMM_WORLD_RANK-$PMI_RANK}"
 exec "$2" --ranks --runtime cpu --input "$1/input" --chunk 4K --passes 99
 EOF
 chmod +x "$folder/rank"
@@ -59,6 +59,7 @@ kill -9 "$(cat "$folder/pid.1")"
 wait $job
 status=$?
 [ $status -ne 0 ] && [ $status -ne 124 ] || fail "a rank is killed: exit status $status"
-grep -q 'rank 1' "$folder/err" || fail "nobody says that rank 1 was killed"
+# MPICH's launcher ends the others at once, and names the signal.
+grep -q 'rank 1' "$folder/err" || grep -q 'Killed (signal 9)' "$folder/out" || fail "nobody says that rank 1 was killed"
 
 [ $failures -eq 0 ]

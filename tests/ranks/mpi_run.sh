@@ -8,9 +8,10 @@ mpi_run() {
   shift
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_vader_single_copy_mechanism=none \
     OMPI_MCA_mpi_yield_when_idle=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe \
-    timeout -k 5 120 mpirun $mpi_as_root -n "$mpi_ranks" "$@"
+    timeout -k 5 120 "$mpi_launcher" $mpi_as_root -n "$mpi_ranks" "$@"
 }
 
+mpi_launcher=${MPIRUN:-mpirun} # MPIRUN: of another MPI than the system's own
 # Open MPI refuses root, who is all there is in a container; MPICH knows no such option.
 mpi_as_root=
-if [ "$(id -u)" -eq 0 ] && mpirun --version 2>/dev/null | grep -q 'Open MPI'; then mpi_as_root=--allow-run-as-root; fi
+if [ "$(id -u)" -eq 0 ] && "$mpi_launcher" --version 2>/dev/null | grep -q 'Open MPI'; then mpi_as_root=--allow-run-as-root; fi
