@@ -279,6 +279,18 @@ def test_unknown_pointers_are_not_known(served, calls):
 
 
 @needs_calls
+def test_addresses_inside_a_block_are_known_by_any_context(device, served, calls):
+    """PyTorch's cache knows a block by its begin or its context alone, and does not protect the rest."""
+    stream = device.stream()
+    block = calls.allocate(50_000)
+    pointer = calls.pointer(block)
+    for offset, context in ((0, None), (0, pointer + 8), (49_999, None), (4096, 1), (100, pointer)):
+        assert calls.record(pointer + offset, context, stream.handle)
+    calls.release(block)
+    stream.synchronize()
+
+
+@needs_calls
 def test_a_freed_block_is_refused(served, calls):
     block = calls.allocate(8192)
     pointer = calls.pointer(block)
@@ -374,6 +386,38 @@ def test_host_memory_stats_tell_the_pools_figures(served, calls):
         assert theirs[key] == mine[key], key
     assert theirs["active_requests.current"] >= 1
     calls.release(block)
+
+
+@needs_calls
+def test_reference_counts_what_pytorchs_cache_counts():
+    """Programs that count blocks: a call of the driver for each, of the next power of two."""
+    assert program("""
+        pool = lade.torch.install_pinned(lade.PinnedPool(lade.software_device(), reference=True))
+        calls = torch_calls.Calls(torch.__version__)
+
+        def figures():
+            stats = calls.stats()
+            names = ("active_requests", "allocations", "active_bytes", "allocated_bytes")
+            return [stats[f"{name}.{cell}"] for name in names for cell in ("current", "peak", "allocated", "freed")] + [
+                stats["num_host_alloc"], stats["num_host_free"]]
+
+        assert figures() == [0] * 18
+        blocks = []
+        for number, size, total in ((1, 40_000, 64 << 10), (2, 80_000, 192 << 10)):
+            blocks.append(calls.allocate(size))
+            assert figures() == [number, number, number, 0] * 2 + [total, total, total, 0] * 2 + [number, 0]
+        pool.empty_cache()  # nothing of it is free
+        assert figures() == [2, 2, 2, 0] * 2 + [192 << 10] * 3 + [0] + [192 << 10] * 3 + [0] + [2, 0]
+        address = calls.pointer(blocks[0])
+        calls.release(blocks.pop(0))
+        blocks.append(calls.allocate(33_000))
+        assert calls.pointer(blocks[-1]) == address, "of the same power of two"
+        for block in blocks:
+            calls.release(block)
+        pool.empty_cache()
+        assert figures()[-2:] == [2, 2] and pool.stats()["reserved_bytes.current"] == 0
+        print("equal")
+    """) == "equal"
 
 
 @needs_calls
@@ -483,6 +527,27 @@ class TestCapture:
         calls.pool("release", self.pool)
         assert in_use(served) == used
         calls.pool("release", self.pool)
+
+    @pytest.mark.parametrize("is_used", [False, True])
+    @pytest.mark.parametrize("is_dropped", [False, True])
+    def test_the_next_capture_of_a_pool_gets_what_nobody_uses(self, served, calls, current_stream, is_used, is_dropped):
+        stream = served.device.stream()
+        blocks, pointers = [], []
+        for _ in range(2):
+            self.begin(calls, current_stream, stream.handle)
+            blocks.append(calls.allocate(32))
+            pointers.append(calls.pointer(blocks[-1]))
+            if is_used:
+                assert calls.record(pointers[-1], None, stream.handle)
+            if is_dropped:
+                calls.release(blocks.pop())
+            calls.pool("end", self.pool)
+        assert (pointers[0] == pointers[1]) == (is_dropped and not is_used)
+        for block in blocks:
+            calls.release(block)
+        for _ in range(2):
+            calls.pool("release", self.pool)
+        stream.synchronize()
 
     def test_an_end_without_a_begin_is_pytorchs_error(self, served, calls):
         with pytest.raises(torch_calls.Refused):

@@ -182,6 +182,28 @@ def test_the_default_stream_is_waited_for(pool):
     assert bool((target == 1).all())
 
 
+def test_a_copy_that_does_not_wait_lands_in_pinned_memory(pool):
+    before = in_use(pool)
+    back = torch.arange(MIB, device="cuda").to("cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    assert back.is_pinned() and in_use(pool) == before + 1 and torch.equal(back, torch.arange(MIB))
+    waited = torch.arange(10, device="cuda").to("cpu")
+    assert not waited.is_pinned() and in_use(pool) == before + 1
+
+
+def test_copies_that_convert(pool):
+    """PyTorch converts in device memory, and the pinned side is one of two copies."""
+    source, host, target = torch.full((1000,), 3.0, device="cuda"), torch.zeros(1000, pin_memory=True), None
+    torch.cuda._sleep(SLEEP_CYCLES)
+    host.copy_(source, non_blocking=True)
+    target = torch.empty(1000, dtype=torch.int64, device="cuda")
+    target.copy_(host, non_blocking=True)
+    del host
+    others = [torch.zeros(1000, pin_memory=True) for _ in range(4)]
+    torch.cuda.synchronize()
+    assert bool((target == 3).all()) and all(bool((each == 0).all()) for each in others)
+
+
 def test_record_stream_of_a_copys_result(pool):
     side = torch.cuda.Stream()
     host = torch.arange(MIB, dtype=torch.int32).pin_memory()
@@ -299,6 +321,37 @@ def test_a_dataloader_pins_with_lade(pool, workers):
     assert pool.stats()["hits"] + pool.stats()["misses"] >= hits + 256
 
 
+class Pair:
+    """A batch that pins itself, as DataLoader lets it."""
+
+    def __init__(self, items):
+        self.left = torch.stack([item[0] for item in items])
+        self.right = torch.stack([item[1] for item in items])
+
+    def pin_memory(self):
+        self.left, self.right = self.left.pin_memory(), self.right.pin_memory()
+        return self
+
+
+def pairs_of(items):
+    return Pair(items)
+
+
+def nested_of(items):
+    sequence = torch.nn.utils.rnn.pack_sequence([item[0] for item in items], enforce_sorted=False)
+    return {"tuple": (items[0][0], [items[0][1], "text"]), "sequence": sequence, "number": 7}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_pins_whatever_holds_tensors(pool, workers):
+    data = torch.utils.data.TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20))
+    for batch in torch.utils.data.DataLoader(data, batch_size=2, collate_fn=pairs_of, num_workers=workers, pin_memory=True):
+        assert batch.left.is_pinned() and batch.right.is_pinned()
+    for batch in torch.utils.data.DataLoader(data, batch_size=2, collate_fn=nested_of, num_workers=workers, pin_memory=True):
+        assert batch["tuple"][0].is_pinned() and batch["tuple"][1][0].is_pinned() and batch["sequence"].data.is_pinned()
+        assert batch["tuple"][1][1] == "text" and batch["number"] == 7
+
+
 # ---- Figures and the cache -------------------------------------------------------------------------------------------
 
 
@@ -316,6 +369,38 @@ def test_host_memory_stats_tell_lades_figures(pool):
             compared += 1
     assert compared >= 24
     del tensor
+
+
+def test_reference_counts_what_pytorchs_cache_counts():
+    """The figures of both in programs of their own: PyTorch's cache, and lade that decides as it does."""
+    text = """
+        if {lade}:
+            lade.torch.install_pinned(reference=True)
+        def figures():
+            stats = torch.cuda.host_memory_stats()
+            return {{key: value for key, value in stats.items() if ("time" not in key or key.endswith("count")) and "bucket" not in key}}
+        seen, kept = [figures()], []
+        for count in (10_000, 20_000, 100, 8_192):
+            kept.append(torch.ones(count, pin_memory=True))
+            seen.append(figures())
+        del kept[1]
+        seen.append(figures())
+        kept.append(torch.ones(17_000, pin_memory=True))
+        seen.append(figures())
+        kept.clear()
+        torch._C._host_emptyCache()
+        seen.append(figures())
+        print(seen)
+    """
+    theirs, ours = program(text.format(lade=False)), program(text.format(lade=True))
+    assert ours == theirs
+
+
+def test_pytorchs_settings_of_pinned_memory_are_taken(pool):
+    """They tell PyTorch's own cache how to ask the driver, and lade's pools have options of their own."""
+    for setting in ("pinned_use_cuda_host_register:True", "pinned_use_background_threads:True", "pinned_use_cuda_host_register:False"):
+        torch.cuda.memory._set_allocator_settings(setting)
+        assert torch.ones(1 << 20, pin_memory=True).is_pinned()
 
 
 def test_statistics_can_be_reset(pool):
@@ -447,6 +532,45 @@ def test_a_dropped_tensor_of_a_graph_is_not_reused(pool):
     graph.replay()
     torch.cuda.synchronize()
     assert bool((device == 5).all())
+
+
+@pytest.mark.skipif(MINOR < 11, reason="pools of host memory came with PyTorch 2.11")
+@pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("graphs", [1, 2])
+def test_a_pool_of_graphs_hands_out_again_what_nobody_uses(pool, graphs, is_used, is_dropped):
+    """Two pinned tensors, in one capture or in two that share their pool: one address where the first is dropped and not copied."""
+    shared, pointers, kept = torch.cuda.graph_pool_handle(), [], []
+    target = torch.empty(8, device="cuda")
+
+    def take():
+        host = torch.zeros(8).pin_memory()
+        pointers.append(host.data_ptr())
+        if is_used:
+            target.copy_(host, non_blocking=True)
+        if not is_dropped:
+            kept.append(host)
+
+    torch.cuda.synchronize()
+    recorded = [torch.cuda.CUDAGraph() for _ in range(graphs)]
+    for graph in recorded:
+        with torch.cuda.graph(graph, pool=shared, capture_error_mode="thread_local"):
+            take()
+            if graphs == 1:
+                take()
+    assert (pointers[0] == pointers[1]) == (is_dropped and not is_used)
+    kept.clear()
+    del recorded, graph
+    gc.collect()
+
+
+def test_copies_of_pageable_memory_are_refused_in_captures(pool):
+    target, pageable = torch.empty(8, device="cuda"), torch.empty(8)
+    for destination, source in ((target, pageable), (pageable, target)):
+        with pytest.raises(RuntimeError, match="during CUDA graph capture"):
+            captured(lambda: destination.copy_(source, non_blocking=True))
+    torch.cuda.synchronize()
+    assert torch.ones(8).pin_memory().cuda().sum() == 8, "and the program goes on"
 
 
 def test_memory_that_is_allocated_in_a_capture(pool):
