@@ -5,6 +5,15 @@ Needs no GPU: ``lade.software_device()`` is a device made of host memory. Nothin
 that return their objects.
 """
 
+import sys as _sys
+
+if "t" in _sys.abiflags:
+    raise ImportError(
+        f"this is a free-threaded Python {_sys.version_info.major}.{_sys.version_info.minor}; lade's extension is for CPython with its global"
+        " interpreter lock",
+        name="lade",
+    )
+
 from lade import _lade
 from lade._lade import *  # noqa: F403
 

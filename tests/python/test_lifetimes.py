@@ -156,6 +156,21 @@ def test_subinterpreters_are_refused():
     assert "subinterpreter" in out
 
 
+def test_a_free_threaded_interpreter_is_refused_by_name():
+    """What such an interpreter calls itself is all of it that is here: there is none in Debian, and none in the package index."""
+    out = run("""
+        import sys
+        sys.abiflags = "t"
+        try:
+            import lade
+        except ImportError as error:
+            print(error, error.name, "lade._lade" in sys.modules)
+        """)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert out.startswith(f"this is a free-threaded Python {version}; lade's extension is for CPython with its global interpreter lock")
+    assert out.endswith(" lade False\n")
+
+
 def test_nothing_is_imported_unasked():
     out = run("""
         import sys, lade
