@@ -21,8 +21,6 @@
 #include "base/huge_pages.h"
 #include "base/size.h"
 
-enum { LINE_BYTES = 64 };
-
 static size_t chunk_records(unsigned chunk) { return (size_t)LADEI_SLAB_FIRST << chunk; }
 
 /* Chunk of an index; *out_place is its place there. */
@@ -59,12 +57,8 @@ static bool slab_grow(ladei_slab *slab) {
   uint32_t *stack = realloc(slab->free_stack, (slab->capacity + records) * sizeof *stack);
   if (stack == NULL) return false;
   slab->free_stack = stack;
-  size_t bytes = records * slab->record_bytes + LINE_BYTES - 1;
-  unsigned char *memory = calloc(1, bytes);
+  unsigned char *memory = ladei_huge_pages_calloc(records * slab->record_bytes, &slab->memory[chunk]);
   if (memory == NULL) return false;
-  ladei_huge_pages_advise(memory, bytes);
-  slab->memory[chunk] = memory;
-  memory += -(uintptr_t)memory % LINE_BYTES;
   atomic_store_explicit(&slab->chunks[chunk], memory, memory_order_release);
   slab->capacity += (uint32_t)records;
   return true;

@@ -14,7 +14,7 @@ void ladei_device_block_map_destroy(ladei_device_block_map *map) {
   ladei_device_block_map_table *table = ladei_device_block_map_table_of(map);
   while (table != NULL) {
     ladei_device_block_map_table *former = table->former;
-    free(table);
+    free(table->memory);
     table = former;
   }
   atomic_store_explicit(&map->table, NULL, memory_order_relaxed);
@@ -26,9 +26,10 @@ static ladei_device_block_map_table *table_create(size_t capacity) {
   if (!ladei_size_mul(capacity, sizeof(ladei_device_block_map_entry), &bytes) ||
       !ladei_size_add(bytes, sizeof(ladei_device_block_map_table), &bytes))
     return NULL;
-  ladei_device_block_map_table *table = calloc(1, bytes);
+  void *memory;
+  ladei_device_block_map_table *table = ladei_huge_pages_calloc(bytes, &memory);
   if (table == NULL) return NULL;
-  ladei_huge_pages_advise(table, bytes);
+  table->memory = memory;
   table->mask = capacity - 1;
   return table;
 }

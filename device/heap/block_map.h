@@ -35,7 +35,8 @@ typedef struct ladei_device_block_map_entry {
 
 typedef struct ladei_device_block_map_table {
   struct ladei_device_block_map_table *former;
-  size_t mask; /* capacity - 1 */
+  void *memory; /* that the table lies in */
+  size_t mask;  /* capacity - 1 */
   ladei_device_block_map_entry entries[];
 } ladei_device_block_map_table;
 

@@ -19,21 +19,20 @@ static size_t slot_find(const number_map *map, uint64_t key) {
 }
 
 void number_map_destroy(number_map *map) {
-  free(map->entries);
+  free(map->memory);
   *map = (number_map){.entries = NULL};
 }
 
 static bool map_grow(number_map *map) {
   number_map larger = *map;
   larger.capacity = map->capacity == 0 ? SMALLEST_CAPACITY : 2 * map->capacity;
-  larger.entries = calloc(larger.capacity, sizeof *larger.entries);
+  larger.entries = ladei_huge_pages_calloc(larger.capacity * sizeof *larger.entries, &larger.memory);
   if (larger.entries == NULL) return false;
-  ladei_huge_pages_advise(larger.entries, larger.capacity * sizeof *larger.entries);
   for (size_t i = 0; i < map->capacity; i++) {
     uint64_t key = map->entries[i].key;
     if (key != 0) larger.entries[slot_find(&larger, key)] = map->entries[i];
   }
-  free(map->entries);
+  free(map->memory);
   *map = larger;
   return true;
 }

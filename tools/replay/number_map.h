@@ -22,6 +22,7 @@ typedef struct number_map_entry {
 
 typedef struct number_map {
   number_map_entry *entries;
+  void *memory; /* that they lie in */
   size_t capacity;
   size_t count;        /* in entries */
   bool zero_used;      /* key 0 is in the map ... */
