@@ -20,6 +20,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/library_functions.h"
+
 /* ---- libdw ------------------------------------------------------------------------------------------------------- */
 
 typedef struct dw_die {
@@ -76,24 +78,19 @@ static pthread_mutex_t symbols_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* NULL: it is not there. Lock held. */
 static const libdw *libdw_get(void) {
+  static const ladei_library_function names[] = {
+#define DW_NAME(result, name, arguments) LADEI_LIBRARY_FUNCTION(libdw, name, name),
+      DW_FUNCTIONS(DW_NAME)
+#undef DW_NAME
+          LADEI_LIBRARY_FUNCTION(libdw, callbacks.find_elf, dwfl_build_id_find_elf),
+      LADEI_LIBRARY_FUNCTION(libdw, callbacks.find_debuginfo, dwfl_build_id_find_debuginfo)};
   static libdw functions;
   static bool tried, found;
   if (tried) return found ? &functions : NULL;
   tried = true;
   void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) return NULL;
-  found = true;
-#define DW_LOOKUP(result, name, arguments)                                                                             \
-  {                                                                                                                    \
-    void *function = dlsym(library, #name);                                                                            \
-    memcpy(&functions.name, &function, sizeof function);                                                               \
-    found = found && function != NULL;                                                                                 \
-  }
-  DW_FUNCTIONS(DW_LOOKUP)
-#undef DW_LOOKUP
-  functions.callbacks.find_elf = dlsym(library, "dwfl_build_id_find_elf");
-  functions.callbacks.find_debuginfo = dlsym(library, "dwfl_build_id_find_debuginfo");
-  found = found && functions.callbacks.find_elf != NULL && functions.callbacks.find_debuginfo != NULL;
+  found = ladei_library_functions_find(library, names, sizeof names / sizeof names[0], &functions) == NULL;
   return found ? &functions : NULL;
 }
 

@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 #include "history/threads.h"
 
 /* ---- Frame pointers ---------------------------------------------------------------------------------------------- */
@@ -52,8 +53,9 @@ static int frames_walk(void **addresses, int most) {
 
 static ladei_unwind libunwind_open(void) {
   void *library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
-  void *function = library == NULL ? NULL : dlsym(library, "unw_backtrace");
-  return (ladei_unwind)(uintptr_t)function;
+  ladei_unwind function = NULL;
+  if (library != NULL) (void)ladei_library_function_find(library, "unw_backtrace", &function);
+  return function;
 }
 
 static ladei_unwind walker_of(uint32_t method) {

@@ -12,7 +12,7 @@
  *
  * The kernel keeps the two kinds apart, and walks all locks of a file's bytes for each question about one. So the file lock,
  * which every change needs, costs the same with thousands of slots; what a slot's lock costs grows with them, and few are asked for:
- * one where a pool joins, one in each charge, and many only where the budget would refuse or the file is full.
+ * a few where a pool joins, one in each charge, and many only where the budget would refuse or the file is full.
  *
  * A slot says what its pool holds, not what changed. So a write that failed is made good by the next one; and a pool that lost
  * the ledger (its file was removed, damaged, cut) takes a slot of a new one with all that it holds.

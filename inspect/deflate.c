@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 
 /* zlib's stream and constants, as its ABI has had them since version 1.2. */
 typedef struct zlib_stream {
@@ -57,11 +58,10 @@ static lade_status library_open(ladei_deflate *d) {
   d->library = dlopen("libz.so.1", RTLD_NOW | RTLD_LOCAL);
   if (d->library == NULL) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "libz.so.1 cannot be opened: %s", dlerror());
   int (*init)(zlib_stream *, int, int, int, int, int, const char *, int);
-  *(void **)&init = dlsym(d->library, "deflateInit2_");
-  *(void **)&d->deflate = dlsym(d->library, "deflate");
-  *(void **)&d->end = dlsym(d->library, "deflateEnd");
-  if (init == NULL || d->deflate == NULL || d->end == NULL)
-    return ladei_error(LADE_ERR_UNSUPPORTED, 0, "libz.so.1 has no deflateInit2_, deflate or deflateEnd");
+  bool whole = ladei_library_function_find(d->library, "deflateInit2_", &init);
+  whole = ladei_library_function_find(d->library, "deflate", &d->deflate) && whole;
+  whole = ladei_library_function_find(d->library, "deflateEnd", &d->end) && whole;
+  if (!whole) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "libz.so.1 has no deflateInit2_, deflate or deflateEnd");
   int result =
       init(&d->stream, LEVEL, ZLIB_DEFLATED, ZLIB_GZIP, MEMORY_LEVEL, STRATEGY, "1.2.11", (int)sizeof d->stream);
   if (result == ZLIB_OK) return LADE_OK;

@@ -3,29 +3,18 @@
 #include "loaders/libarchive.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 
 static const char soname[] = "libarchive.so.13";
 
-/* The first function that the library lacks; NULL: it has all. */
-static const char *functions_find(void *library, ladei_libarchive *out) {
-  static const struct {
-    const char *name;
-    size_t offset;
-  } functions[] = {
-#define FUNCTION(member, function) {#function, offsetof(ladei_libarchive, member)},
-      LADEI_LIBARCHIVE_FUNCTIONS(FUNCTION)
+static const ladei_library_function functions[] = {
+#define FUNCTION(member, function) LADEI_LIBRARY_FUNCTION(ladei_libarchive, member, function),
+    LADEI_LIBARCHIVE_FUNCTIONS(FUNCTION)
 #undef FUNCTION
-  };
-  for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-    void *function = dlsym(library, functions[i].name);
-    if (function == NULL) return functions[i].name;
-    memcpy((char *)out + functions[i].offset, &function, sizeof function);
-  }
-  return NULL;
-}
+};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 lade_status ladei_libarchive_open(ladei_libarchive *out) {
   void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -33,7 +22,7 @@ lade_status ladei_libarchive_open(ladei_libarchive *out) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0,
                        "tar shards: %s; it is in the package libarchive13 (Debian) or libarchive (Fedora)", dlerror());
   }
-  const char *lacks = functions_find(library, out);
+  const char *lacks = ladei_library_functions_find(library, functions, FUNCTIONS, out);
   return lacks == NULL ? LADE_OK
                        : ladei_error(LADE_ERR_UNSUPPORTED, 0,
                                      "tar shards: %s has no %s: version 3.0 or later is needed", soname, lacks);

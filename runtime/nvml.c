@@ -15,9 +15,9 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 
 /* Of nvml.h: return codes, and the value for "not available". */
 enum { NVML_SUCCESS = 0, NVML_NOT_FOUND = 6, NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9 };
@@ -46,21 +46,18 @@ typedef struct nvml_api {
 /* Room for the first question; the library says how much it would have taken. */
 enum { PROCESSES_FIRST = 8, PROCESSES_MAX = 65536 };
 
-static bool symbol_load(void *library, const char *name, void *function) {
-  void *symbol = dlsym(library, name);
-  memcpy(function, &symbol, sizeof symbol);
-  return symbol != NULL;
-}
+static const ladei_library_function functions[] = {
+    LADEI_LIBRARY_FUNCTION(nvml_api, init, nvmlInit_v2), LADEI_LIBRARY_FUNCTION(nvml_api, shutdown, nvmlShutdown),
+    LADEI_LIBRARY_FUNCTION(nvml_api, device_by_pci, nvmlDeviceGetHandleByPciBusId_v2),
+    LADEI_LIBRARY_FUNCTION(nvml_api, compute, nvmlDeviceGetComputeRunningProcesses_v3)};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 static lade_status api_load(const char *name, nvml_api *out) {
   void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == NULL) return ladei_error(LADE_ERR_UNSUPPORTED, 0, "NVML: %s cannot be opened", name);
-  bool whole = symbol_load(library, "nvmlInit_v2", &out->init) &&
-               symbol_load(library, "nvmlShutdown", &out->shutdown) &&
-               symbol_load(library, "nvmlDeviceGetHandleByPciBusId_v2", &out->device_by_pci) &&
-               symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &out->compute);
-  (void)symbol_load(library, "nvmlDeviceGetGraphicsRunningProcesses_v3", &out->graphics);
-  (void)symbol_load(library, "nvmlDeviceGetIndex", &out->index);
+  bool whole = ladei_library_functions_find(library, functions, FUNCTIONS, out) == NULL;
+  (void)ladei_library_function_find(library, "nvmlDeviceGetGraphicsRunningProcesses_v3", &out->graphics);
+  (void)ladei_library_function_find(library, "nvmlDeviceGetIndex", &out->index);
   dlclose(library); /* RTLD_NODELETE keeps it in place */
   return whole ? LADE_OK
                : ladei_error(LADE_ERR_UNSUPPORTED, 0, "NVML: %s has no list of processes: it is too old", name);

@@ -11,11 +11,11 @@
  */
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/types.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/library_functions.h"
 #include "lade/device.h"
 
 typedef void *(*alloc_function)(ssize_t bytes, int device, lade_stream stream);
@@ -43,13 +43,9 @@ static lade_status library_free(void *user, void *pointer, size_t bytes, int dev
 
 static const char call[] = "lade_device_plugin_load";
 
-/* A pointer to a function, as dlsym has it. */
-static lade_status symbol_find(void *handle, const char *field, const char *symbol, void *out, size_t bytes) {
-  void *address = dlsym(handle, symbol);
-  if (address == NULL)
-    return ladei_error_argument(call, field, "a symbol that the library has, not NULL", "\"%s\"", symbol);
-  memcpy(out, &address, bytes);
-  return LADE_OK;
+static lade_status symbol_find(void *handle, const char *field, const char *symbol, void *out_function) {
+  if (ladei_library_function_find(handle, symbol, out_function)) return LADE_OK;
+  return ladei_error_argument(call, field, "a symbol that the library has, not NULL", "\"%s\"", symbol);
 }
 
 static lade_status library_open(const char *path, const char *alloc_symbol, const char *free_symbol,
@@ -60,10 +56,8 @@ static lade_status library_open(const char *path, const char *alloc_symbol, cons
     return ladei_error(LADE_ERR_IO, 0, "%s: %s cannot be loaded: %s", call, path,
                        why != NULL ? why : "no reason given");
   }
-  lade_status status =
-      symbol_find(library->handle, "alloc_symbol", alloc_symbol, &library->alloc, sizeof library->alloc);
-  if (status == LADE_OK)
-    status = symbol_find(library->handle, "free_symbol", free_symbol, &library->free, sizeof library->free);
+  lade_status status = symbol_find(library->handle, "alloc_symbol", alloc_symbol, &library->alloc);
+  if (status == LADE_OK) status = symbol_find(library->handle, "free_symbol", free_symbol, &library->free);
   if (status != LADE_OK) (void)dlclose(library->handle);
   return status;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 
 /* Global, since parts of Open MPI that it opens itself look for its symbols there. */
 static void *library_open(const char *path) { return dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE); }
@@ -33,9 +34,8 @@ static lade_status table_find(const char *path, const ladei_mpi_plugin **out) {
   if (library == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "MPI: %s; it is built with lade where cmake finds an MPI", dlerror());
   ladei_mpi_plugin_get_function get;
-  void *symbol = dlsym(library, LADEI_MPI_PLUGIN_SYMBOL);
-  memcpy(&get, &symbol, sizeof symbol);
-  const ladei_mpi_plugin *plugin = symbol != NULL ? get() : NULL;
+  bool has = ladei_library_function_find(library, LADEI_MPI_PLUGIN_SYMBOL, &get);
+  const ladei_mpi_plugin *plugin = has ? get() : NULL;
   if (plugin != NULL && plugin->version == LADEI_MPI_PLUGIN_VERSION) {
     *out = plugin;
     return LADE_OK;

@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 
 enum { DRIVER_ALREADY_OPEN = 5026, HANDLE_OF_DESCRIPTOR = 1 };
 
@@ -43,19 +44,13 @@ struct ladei_pipe_cufile {
   ssize_t (*write)(void *handle, const void *base, size_t bytes, off_t file_offset, off_t base_offset);
 };
 
-/* An address of a function, from one of an object. */
-static bool symbol_find(const ladei_pipe_cufile *cufile, const char *name, void *out_function) {
-  void *symbol = dlsym(cufile->library, name);
-  memcpy(out_function, &symbol, sizeof symbol);
-  return symbol != NULL;
-}
-
-static bool symbols_find(ladei_pipe_cufile *cufile) {
-  return symbol_find(cufile, "cuFileDriverOpen", &cufile->driver_open) &&
-         symbol_find(cufile, "cuFileHandleRegister", &cufile->handle_register) &&
-         symbol_find(cufile, "cuFileHandleDeregister", &cufile->handle_deregister) &&
-         symbol_find(cufile, "cuFileRead", &cufile->read) && symbol_find(cufile, "cuFileWrite", &cufile->write);
-}
+static const ladei_library_function functions[] = {
+    LADEI_LIBRARY_FUNCTION(ladei_pipe_cufile, driver_open, cuFileDriverOpen),
+    LADEI_LIBRARY_FUNCTION(ladei_pipe_cufile, handle_register, cuFileHandleRegister),
+    LADEI_LIBRARY_FUNCTION(ladei_pipe_cufile, handle_deregister, cuFileHandleDeregister),
+    LADEI_LIBRARY_FUNCTION(ladei_pipe_cufile, read, cuFileRead),
+    LADEI_LIBRARY_FUNCTION(ladei_pipe_cufile, write, cuFileWrite)};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 static lade_status driver_open(const ladei_pipe_cufile *cufile) {
   cufile_error error = cufile->driver_open();
@@ -71,7 +66,7 @@ lade_status ladei_pipe_cufile_open(ladei_pipe_cufile **out) {
   cufile->library = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL);
   if (cufile->library == NULL)
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: %s", dlerror());
-  else if (!symbols_find(cufile))
+  else if (ladei_library_functions_find(cufile->library, functions, FUNCTIONS, cufile) != NULL)
     status = ladei_error(LADE_ERR_UNSUPPORTED, 0, "no GPUDirect Storage: libcufile.so.0 lacks a function");
   else
     status = driver_open(cufile);

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/library_functions.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/driver.h"
 
@@ -54,13 +55,11 @@ static lade_status entry_point_load(PFN_cuGetProcAddress_v12000 get_proc_address
 
 static lade_status api_load(const char *library_name, void *library, cuda_api *out) {
   PFN_cuGetProcAddress_v12000 get_proc_address;
-  void *symbol = dlsym(library, "cuGetProcAddress_v2");
-  if (symbol == NULL) {
+  if (!ladei_library_function_find(library, "cuGetProcAddress_v2", &get_proc_address)) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0,
                        "runtime \"cuda\": %s lacks cuGetProcAddress_v2; lade needs the driver of CUDA 12.0 or newer",
                        library_name);
   }
-  memcpy(&get_proc_address, &symbol, sizeof get_proc_address);
   for (size_t i = 0; i < ENTRY_POINT_COUNT; i++) {
     lade_status status = entry_point_load(get_proc_address, &entry_points[i], out);
     if (status != LADE_OK) return status;

@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/library_functions.h"
 #include "config/config.h"
 #include "host/limits.h"
 #include "lade/runtime.h"
@@ -58,10 +59,8 @@ static void driver_look(finding *out) {
     return;
   }
   int (*version_get)(int *) = NULL;
-  void *symbol = dlsym(library, "cuDriverGetVersion");
   int version = 0;
-  memcpy(&version_get, &symbol, sizeof version_get);
-  if (version_get != NULL) (void)version_get(&version);
+  if (ladei_library_function_find(library, "cuDriverGetVersion", &version_get)) (void)version_get(&version);
   dlclose(library);
   found(out, "libcuda.so.1, CUDA %d.%d", version / 1000, version % 1000 / 10);
   if (version < 12000) advise(out, FINDING_TO_DO, "lade needs a driver of CUDA 12.0 or newer (525.60 and later)");
