@@ -16,13 +16,12 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "group/frame.h"
 #include "group/local/carry.h"
 #include "group/local/rendezvous.h"
 
 static const char create_call[] = "lade_group_create_local";
 
-#define DEFAULT_TIMEOUT_NS UINT64_C(60000000000)
-#define MAX_TIMEOUT_NS     UINT64_C(3600000000000)
 enum {
   DEFAULT_SLOTS = 8,
   MIN_SLOTS = 3, /* C3 in carry.c */
@@ -41,12 +40,6 @@ typedef struct local_group {
 static uint32_t local_rank(void *self) { return ((local_group *)self)->shared.rank; }
 static uint32_t local_size(void *self) { return ((local_group *)self)->shared.size; }
 
-/* What the library's own calls left in the thread's record, for the table's caller. */
-static lade_status outcome(lade_status status, lade_error *error) {
-  if (status != LADE_OK) ladei_error_save(error);
-  return status;
-}
-
 static lade_status stream_take(const local_group *local, lade_stream stream, ladei_stream *out) {
   lade_runtime *runtime = local->carrier.runtime;
   LADEI_TRY(runtime->ops->stream_resolve(runtime->self, stream, out));
@@ -60,17 +53,10 @@ static lade_status local_broadcast(void *self, void *memory, uint64_t bytes, uin
   ladei_group_load load = {
       .root = root, .bytes = bytes, .from = memory, .gap_at = bytes, .to = memory, .to_begin = 0, .to_end = bytes};
   lade_status status = stream_take(local, stream, &resolved);
-  if (status != LADE_OK) return outcome(status, error);
+  if (status != LADE_OK) return ladei_group_outcome(status, error);
   ladei_group_shared_begin(&local->shared, LADEI_GROUP_BROADCAST, root, bytes);
   if (local->shared.size > 1) status = ladei_group_carry(&local->carrier, &load, &resolved);
-  return outcome(status, error);
-}
-
-/* FNV-1a over the parts: ranks that cut differently find out. */
-static uint64_t parts_checksum(const uint64_t *bytes, uint32_t count) {
-  uint64_t sum = UINT64_C(0xcbf29ce484222325);
-  for (uint32_t i = 0; i < count; i++) sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
-  return sum;
+  return ladei_group_outcome(status, error);
 }
 
 /* Copies the root's own part, and waits for it (L2). */
@@ -78,7 +64,7 @@ static lade_status own_part_copy(const local_group *local, const char *part, voi
                                  const ladei_stream *stream) {
   const lade_runtime *runtime = local->carrier.runtime;
   if (bytes == 0 || part == to) return LADE_OK;
-  LADEI_TRY(runtime->ops->copy(runtime->self, LADEI_COPY_D2D, to, part, bytes, stream));
+  LADEI_TRY(ladei_group_own_part_copy(runtime, part, to, bytes, stream));
   return runtime->ops->stream_synchronize(runtime->self, stream);
 }
 
@@ -96,23 +82,24 @@ static lade_status local_scatter(void *self, const void *from, const uint64_t *b
   load.to = to, load.to_begin = before, load.to_end = before + bytes[rank];
   ladei_stream resolved;
   lade_status status = stream_take(local, stream, &resolved);
-  if (status != LADE_OK) return outcome(status, error);
-  ladei_group_shared_begin(&local->shared, LADEI_GROUP_SCATTER, root, parts_checksum(bytes, local->shared.size));
+  if (status != LADE_OK) return ladei_group_outcome(status, error);
+  ladei_group_shared_begin(&local->shared, LADEI_GROUP_SCATTER, root,
+                           ladei_group_parts_hash(bytes, local->shared.size));
   if (total > 0) status = ladei_group_carry(&local->carrier, &load, &resolved);
   if (status == LADE_OK && rank == root)
     status = own_part_copy(local, (const char *)from + before_root, to, bytes[root], &resolved);
-  return outcome(status, error);
+  return ladei_group_outcome(status, error);
 }
 
 static lade_status local_barrier(void *self, lade_error *error) {
   local_group *local = self;
-  return outcome(ladei_group_exchange(&local->shared, local->carrier.runtime, LADEI_GROUP_BARRIER, NULL, 0, NULL),
-                 error);
+  return ladei_group_outcome(
+      ladei_group_exchange(&local->shared, local->carrier.runtime, LADEI_GROUP_BARRIER, NULL, 0, NULL), error);
 }
 
 static lade_status local_gather(void *self, const void *record, uint64_t bytes, void *out_records, lade_error *error) {
   local_group *local = self;
-  return outcome(
+  return ladei_group_outcome(
       ladei_group_exchange(&local->shared, local->carrier.runtime, LADEI_GROUP_GATHER, record, bytes, out_records),
       error);
 }
@@ -148,12 +135,12 @@ static lade_status options_check(lade_group_local_options *o, int device_count) 
   size_t length = strnlen(o->name, LADEI_GROUP_LOCAL_NAME + 1);
   if (length == 0 || length > LADEI_GROUP_LOCAL_NAME)
     return ladei_error_argument(create_call, "options.name", "1 to 80 bytes", "\"%.81s\"", o->name);
-  if (o->timeout_ns == 0) o->timeout_ns = DEFAULT_TIMEOUT_NS;
+  if (o->timeout_ns == 0) o->timeout_ns = LADEI_GROUP_TIMEOUT_NS;
   if (o->slots == 0) o->slots = DEFAULT_SLOTS;
   if (o->slot_bytes == 0) o->slot_bytes = DEFAULT_SLOT_BYTES;
   LADEI_TRY(number_check("options.size", o->size, 1, LADEI_GROUP_LOCAL_RANKS));
   LADEI_TRY(number_check("options.rank", o->rank, 0, o->size - 1u));
-  LADEI_TRY(number_check("options.timeout_ns", o->timeout_ns, 1, MAX_TIMEOUT_NS));
+  LADEI_TRY(number_check("options.timeout_ns", o->timeout_ns, 1, LADEI_GROUP_MOST_TIMEOUT_NS));
   LADEI_TRY(number_check("options.slots", o->slots, MIN_SLOTS, LADEI_GROUP_LOCAL_SLOTS));
   LADEI_TRY(number_check("options.slot_bytes", o->slot_bytes, MIN_SLOT_BYTES, MAX_SLOT_BYTES));
   if (!ladei_is_power_of_two(o->slot_bytes))

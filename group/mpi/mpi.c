@@ -30,13 +30,13 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "group/frame.h"
 #include "group/mpi/messages.h"
 #include "group/mpi/open_plugin.h"
 #include "lade/soft.h"
 #include "runtime/ops.h"
 
 enum { MOST_SLOTS = 16, DEFAULT_SLOTS = 4 };
-static const uint64_t default_timeout_ns = UINT64_C(60000000000), most_timeout_ns = UINT64_C(3600000000000);
 static const uint64_t default_slot_bytes = UINT64_C(4) << 20, least_slot_bytes = UINT64_C(4) << 10,
                       most_slot_bytes = UINT64_C(64) << 20;
 
@@ -75,7 +75,7 @@ static void turn_take(mpi_group *g) {
 
 /* Q5. A failure's text goes to where the group looks for it. */
 static lade_status turn_give(mpi_group *g, lade_status status, lade_error *error) {
-  if (status != LADE_OK) *error = *lade_last_error();
+  (void)ladei_group_outcome(status, error);
   atomic_flag_clear_explicit(&g->turn, memory_order_release);
   if (atomic_load_explicit(&g->messages.failing, memory_order_acquire)) notice_send(g);
   return status;
@@ -269,27 +269,14 @@ static lade_status op_broadcast(void *self, void *memory, uint64_t bytes, uint32
   return turn_give(g, broadcast_run(g, memory, bytes, root, stream), error);
 }
 
-static uint64_t parts_hash(const uint64_t *bytes, uint32_t count) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-  for (uint32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-  return hash;
-}
-
-/* At the root: its own part, which MPI need not carry. */
-static lade_status own_part_copy(mpi_group *g, const char *from, const uint64_t *bytes, char *to,
-                                 const ladei_stream *stream) {
-  uint32_t rank = g->messages.rank;
-  for (uint32_t i = 0; i < rank; i++) from += bytes[i];
-  if (bytes[rank] == 0 || from == to) return LADE_OK;
-  return ops_of(g)->copy(g->runtime->self, LADEI_COPY_D2D, to, from, bytes[rank], stream);
-}
-
 static lade_status scatter_run(mpi_group *g, const void *from, const uint64_t *bytes, void *to, uint32_t root,
                                lade_stream stream) {
   uint32_t rank = g->messages.rank;
-  ladei_mpi_call call = {.kind = LADEI_MPI_SCATTER, .root = root, .parts = parts_hash(bytes, g->messages.size)};
+  const ladei_mpi_call call = {.kind = LADEI_MPI_SCATTER,
+                               .root = root,
+                               .bytes = ladei_group_parts_before(bytes, g->messages.size),
+                               .parts = ladei_group_parts_hash(bytes, g->messages.size)};
   ladei_stream resolved;
-  for (uint32_t i = 0; i < g->messages.size; i++) call.bytes += bytes[i];
   LADEI_TRY(ops_of(g)->stream_resolve(g->runtime->self, stream, &resolved));
   LADEI_TRY(meet(g, call, NULL, 0));
   bool sends = rank == root;
@@ -301,7 +288,9 @@ static lade_status scatter_run(mpi_group *g, const void *from, const uint64_t *b
             .bytes = bytes,
             .part = sends ? 0 : rank};
   LADEI_TRY(lane_run(&l));
-  if (sends) LADEI_TRY(own_part_copy(g, from, bytes, to, &resolved));
+  if (sends)
+    LADEI_TRY(ladei_group_own_part_copy(g->runtime, (const char *)from + ladei_group_parts_before(bytes, rank), to,
+                                        bytes[rank], &resolved));
   return lane_meet_again(g, call);
 }
 
@@ -363,9 +352,8 @@ typedef struct introduction {
   uint64_t slot_bytes;
   uint32_t slots;
   int32_t transport;
-  int32_t can_device; /* MPI takes device memory here */
-  int32_t status;     /* of making slots and events */
-  char text[256];
+  int32_t can_device;      /* MPI takes device memory here */
+  ladei_group_needs needs; /* slots and events */
 } introduction;
 
 /* Each rank finds the same: nobody needs to be told. */
@@ -376,8 +364,7 @@ static lade_status introductions_compare(mpi_group *g, bool *out_all_can) {
   for (uint32_t i = 0; i < g->messages.size; i++) {
     memcpy(&other, ladei_mpi_record(&g->messages, i, sizeof other), sizeof other);
     *out_all_can = *out_all_can && other.can_device;
-    if (other.status != LADE_OK)
-      return ladei_error((lade_status)other.status, 0, "rank %u: %.*s", i, (int)sizeof other.text - 1, other.text);
+    LADEI_TRY(ladei_group_needs_check(&other.needs, i));
     if (other.slot_bytes != own.slot_bytes || other.slots != own.slots || other.transport != own.transport)
       return ladei_error(
           LADE_ERR_PEER, 0,
@@ -395,11 +382,6 @@ static lade_status introduce(mpi_group *g, introduction *own, bool *out_all_can)
   lade_status status = introductions_compare(g, out_all_can);
   g->messages.heard = status != LADE_OK;
   return status;
-}
-
-static void introduction_failed(introduction *own, lade_status status) {
-  own->status = (int32_t)status;
-  if (status != LADE_OK) (void)snprintf(own->text, sizeof own->text, "%.250s", lade_last_error()->text);
 }
 
 static lade_status events_make(mpi_group *g) {
@@ -431,13 +413,13 @@ static lade_status slots_agree(mpi_group *g, int32_t transport) {
   bool all_can;
   introduction own = {.slot_bytes = g->slot_bytes, .slots = g->slot_count, .transport = transport};
   own.can_device = strcmp(lade_runtime_name(g->runtime), "cuda") == 0 && g->messages.plugin->takes_device_memory() == 1;
-  introduction_failed(&own, events_make(g));
+  ladei_group_needs_note(&own.needs, events_make(g));
   LADEI_TRY(introduce(g, &own, &all_can));
   if (transport == LADE_GROUP_TRANSPORT_DEVICE && !all_can)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0,
                        "options.transport is DEVICE, and the MPI of a rank takes no device memory");
   g->by_device = transport != LADE_GROUP_TRANSPORT_HOST && all_can;
-  introduction_failed(&own, slots_make(g));
+  ladei_group_needs_note(&own.needs, slots_make(g));
   return introduce(g, &own, &all_can);
 }
 
@@ -460,12 +442,9 @@ static lade_status options_read(const lade_group_mpi_options *given, lade_group_
   static const char call[] = "lade_group_create_mpi";
   lade_group_mpi_options_init(own);
   if (given != NULL) LADEI_TRY(ladei_options_read("lade_group_mpi_options", given, own, sizeof *own));
-  if (own->timeout_ns == 0) own->timeout_ns = default_timeout_ns;
   if (own->slot_bytes == 0) own->slot_bytes = default_slot_bytes;
   if (own->slots == 0) own->slots = DEFAULT_SLOTS;
-  if (own->timeout_ns > most_timeout_ns)
-    return ladei_error_argument(call, "options.timeout_ns", "an hour at most", "%llu",
-                                (unsigned long long)own->timeout_ns);
+  LADEI_TRY(ladei_group_timeout_read(call, &own->timeout_ns));
   if (!ladei_is_power_of_two(own->slot_bytes) || own->slot_bytes < least_slot_bytes ||
       own->slot_bytes > most_slot_bytes)
     return ladei_error_argument(call, "options.slot_bytes", "a power of two from 4096 to 67108864", "%llu",
@@ -490,6 +469,14 @@ static lade_status group_make(mpi_group *g, const lade_group_mpi_options *own, l
   return lade_group_create(&mpi_ops, g, out);
 }
 
+/* The other ranks are told, unless MPI has not begun here, or is not to be called any more. */
+static void group_undo(void *self) {
+  mpi_group *g = self;
+  if (g->messages.communicator != NULL && !g->messages.abandoned && g->messages.requests != NULL)
+    op_abort(g, lade_last_error());
+  op_destroy(g);
+}
+
 lade_status lade_group_create_mpi(lade_runtime *runtime, const lade_group_mpi_options *options, lade_group **out) {
   lade_group_mpi_options own;
   if (runtime == NULL) return ladei_error_null(__func__, "runtime");
@@ -503,13 +490,5 @@ lade_status lade_group_create_mpi(lade_runtime *runtime, const lade_group_mpi_op
   g->slot_bytes = own.slot_bytes;
   atomic_flag_clear(&g->turn);
   lade_status status = group_make(g, &own, out);
-  if (status == LADE_OK) return LADE_OK;
-  lade_error first;
-  (void)ladei_error_prefix(status, "%s: ", __func__);
-  ladei_error_save(&first);
-  if (g->messages.communicator != NULL && !g->messages.abandoned && g->messages.requests != NULL)
-    op_abort(g, lade_last_error());
-  op_destroy(g);
-  ladei_error_restore(&first);
-  return status;
+  return status == LADE_OK ? LADE_OK : ladei_group_undo(__func__, status, group_undo, g);
 }

@@ -13,7 +13,6 @@
  */
 #include <assert.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,11 +20,11 @@
 #include "base/backoff.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "group/frame.h"
 #include "group/nccl/library.h"
 #include "lade/group.h"
 #include "runtime/ops.h"
 
-static const uint64_t default_timeout_ns = UINT64_C(60000000000), most_timeout_ns = UINT64_C(3600000000000);
 /* Of one step, for which the time limit holds: at 10 GB/s it takes a tenth of a second. */
 static const uint64_t default_piece_bytes = UINT64_C(1) << 30, least_piece_bytes = UINT64_C(4) << 10,
                       most_piece_bytes = UINT64_C(1) << 36;
@@ -151,8 +150,7 @@ static lade_status call_begin(nccl_group *g, const agreement *own, lade_stream h
 
 /* L3 */
 static lade_status call_end(nccl_group *g, lade_status status, const ladei_stream *stream, lade_error *error) {
-  if (status == LADE_OK) return LADE_OK;
-  *error = *lade_last_error();
+  if (ladei_group_outcome(status, error) == LADE_OK) return LADE_OK;
   bool was = g->communicator != NULL;
   communicator_abort(g);
   if (was && stream->handle != NULL) (void)ops_of(g)->stream_synchronize(g->runtime->self, stream);
@@ -223,13 +221,6 @@ static uint64_t longest_part(const nccl_group *g, const step *s) {
   return longest;
 }
 
-static lade_status own_part_copy(const nccl_group *g, const step *s, const ladei_stream *stream) {
-  const char *own = s->from;
-  for (uint32_t i = 0; i < g->rank; i++) own += s->bytes[i];
-  if (s->bytes[g->rank] == 0 || own == s->to) return LADE_OK;
-  return ops_of(g)->copy(g->runtime->self, LADEI_COPY_D2D, s->to, own, s->bytes[g->rank], stream);
-}
-
 static lade_status scatter_run(nccl_group *g, step *s, const ladei_stream *stream) {
   static const char what[] = "a scatter";
   uint64_t mine = g->rank == s->root ? longest_part(g, s) : s->bytes[g->rank];
@@ -237,22 +228,20 @@ static lade_status scatter_run(nccl_group *g, step *s, const ladei_stream *strea
     LADEI_TRY(call_settle(g, what, step_queue(g, s, stream)));
     LADEI_TRY(stream_await(g, what, stream));
   }
-  return g->rank == s->root ? own_part_copy(g, s, stream) : LADE_OK;
-}
-
-static uint64_t parts_hash(const uint64_t *bytes, uint32_t count) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-  for (uint32_t i = 0; i < count; i++) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-  return hash;
+  if (g->rank != s->root) return LADE_OK;
+  return ladei_group_own_part_copy(g->runtime, s->from + ladei_group_parts_before(s->bytes, g->rank), s->to,
+                                   s->bytes[g->rank], stream);
 }
 
 static lade_status op_scatter(void *self, const void *from, const uint64_t *bytes, void *to, uint32_t root,
                               lade_stream stream, lade_error *error) {
   nccl_group *g = self;
-  agreement own = {.kind = SCATTER, .root = root, .parts = parts_hash(bytes, g->size)};
+  agreement own = {.kind = SCATTER,
+                   .root = root,
+                   .bytes = ladei_group_parts_before(bytes, g->size),
+                   .parts = ladei_group_parts_hash(bytes, g->size)};
   step s = {.from = from, .bytes = bytes, .to = to, .root = root};
   ladei_stream resolved = {0};
-  for (uint32_t i = 0; i < g->size; i++) own.bytes += bytes[i];
   lade_status status = call_begin(g, &own, stream, &resolved);
   if (status == LADE_OK) status = scatter_run(g, &s, &resolved);
   return call_end(g, status, &resolved, error);
@@ -263,17 +252,12 @@ static lade_status op_scatter(void *self, const void *from, const uint64_t *byte
 static uint32_t op_rank(void *self) { return ((nccl_group *)self)->rank; }
 static uint32_t op_size(void *self) { return ((nccl_group *)self)->size; }
 
-static lade_status parent_result(lade_status status, lade_error *error) {
-  if (status != LADE_OK) *error = *lade_last_error();
-  return status;
-}
-
 static lade_status op_barrier(void *self, lade_error *error) {
-  return parent_result(lade_group_barrier(((nccl_group *)self)->parent), error);
+  return ladei_group_outcome(lade_group_barrier(((nccl_group *)self)->parent), error);
 }
 
 static lade_status op_gather(void *self, const void *record, uint64_t bytes, void *out_records, lade_error *error) {
-  return parent_result(lade_group_gather(((nccl_group *)self)->parent, record, bytes, out_records), error);
+  return ladei_group_outcome(lade_group_gather(((nccl_group *)self)->parent, record, bytes, out_records), error);
 }
 
 /* L4. An operation under way looks at `failing`. */
@@ -310,8 +294,7 @@ static const lade_group_ops nccl_ops = {
 typedef struct introduction {
   ladei_nccl_id id; /* of rank 0 */
   uint64_t piece_bytes;
-  int32_t status; /* of what it needs besides */
-  char text[256];
+  ladei_group_needs needs;
 } introduction;
 
 static lade_status event_make(nccl_group *g) {
@@ -333,8 +316,7 @@ static lade_status own_needs(nccl_group *g, const char *library, ladei_nccl_id *
 /* All ranks find the same: no other one needs to be told. */
 static lade_status introductions_compare(const nccl_group *g, const introduction *all) {
   for (uint32_t i = 0; i < g->size; i++) {
-    if (all[i].status != LADE_OK)
-      return ladei_error((lade_status)all[i].status, 0, "rank %u: %.*s", i, (int)sizeof all[i].text - 1, all[i].text);
+    LADEI_TRY(ladei_group_needs_check(&all[i].needs, i));
     if (all[i].piece_bytes != all[0].piece_bytes)
       return ladei_error(LADE_ERR_PEER, 0, "options.piece_bytes is %llu on rank %u and %llu on rank 0",
                          (unsigned long long)all[i].piece_bytes, i, (unsigned long long)all[0].piece_bytes);
@@ -347,10 +329,8 @@ static lade_status introduce(nccl_group *g, const char *library, ladei_nccl_id *
   introduction *all = calloc(g->size, sizeof *all);
   if (all == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %u ranks", g->size);
   _Static_assert(sizeof own <= LADE_GROUP_RECORD_BYTES, "gathered at once");
-  lade_status status = own_needs(g, library, &own.id);
-  own.status = (int32_t)status;
-  if (status != LADE_OK) (void)snprintf(own.text, sizeof own.text, "%.250s", lade_last_error()->text);
-  status = lade_group_gather(g->parent, &own, sizeof own, all);
+  ladei_group_needs_note(&own.needs, own_needs(g, library, &own.id));
+  lade_status status = lade_group_gather(g->parent, &own, sizeof own, all);
   if (status == LADE_OK) status = introductions_compare(g, all);
   if (status == LADE_OK) *out_id = all[0].id;
   free(all);
@@ -391,11 +371,8 @@ static lade_status options_read(const lade_group_nccl_options *given, lade_group
   static const char call[] = "lade_group_create_nccl";
   lade_group_nccl_options_init(own);
   if (given != NULL) LADEI_TRY(ladei_options_read("lade_group_nccl_options", given, own, sizeof *own));
-  if (own->timeout_ns == 0) own->timeout_ns = default_timeout_ns;
   if (own->piece_bytes == 0) own->piece_bytes = default_piece_bytes;
-  if (own->timeout_ns > most_timeout_ns)
-    return ladei_error_argument(call, "options.timeout_ns", "an hour at most", "%llu",
-                                (unsigned long long)own->timeout_ns);
+  LADEI_TRY(ladei_group_timeout_read(call, &own->timeout_ns));
   if (own->piece_bytes < least_piece_bytes || own->piece_bytes > most_piece_bytes)
     return ladei_error_argument(call, "options.piece_bytes", "from 4096 to 68719476736", "%llu",
                                 (unsigned long long)own->piece_bytes);
@@ -420,11 +397,5 @@ lade_status lade_group_create_nccl(lade_runtime *runtime, lade_group *parent, co
   g->timeout_ns = own.timeout_ns;
   g->piece_bytes = own.piece_bytes;
   lade_status status = group_make(g, own.library, out);
-  if (status == LADE_OK) return LADE_OK;
-  lade_error first;
-  (void)ladei_error_prefix(status, "%s: ", __func__);
-  ladei_error_save(&first);
-  op_destroy(g);
-  ladei_error_restore(&first);
-  return status;
+  return status == LADE_OK ? LADE_OK : ladei_group_undo(__func__, status, op_destroy, g);
 }
