@@ -166,6 +166,7 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
   if (file == NULL) return opened;
   replay_settings settings = {.conf = conf,
                               .snapshot = s->out != NULL ? snapshot_take : NULL,
+                              .totals_only = !s->json,
                               .sample = s->line != NULL ? sample_take : NULL,
                               .user = s};
   int status = EXIT_FAILED;

@@ -53,9 +53,9 @@ typedef struct report_entry {
   const uint64_t *oom;
   size_t oom_count;
   const lade_device_stats *stats;
-  const report_segment *segments; /* by ascending address */
+  const report_segment *segments; /* by ascending address; NULL: totals only */
   size_t segment_count;
-  const report_block *blocks;
+  const report_block *blocks; /* as segments */
   report_pinned pinned;
 } report_entry;
 

@@ -86,6 +86,48 @@ LADE_TEST(Replay, ReportsSegmentsBlocksAndIds) {
                 texts);
 }
 
+static void summary_write(void *user, const report_entry *entry) {
+  output *o = user;
+  report_write_summary(o->stream, entry);
+  fprintf(o->stream, "  %s\n", entry->segments == NULL && entry->blocks == NULL ? "totals" : "blocks");
+}
+
+/* Summaries of all snapshots; the caller frees them. */
+static char *summaries(const char *text, bool totals_only) {
+  output o = {.json = NULL};
+  o.stream = open_memstream(&o.json, &o.length);
+  FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+  replay_settings settings = {.snapshot = summary_write, .totals_only = totals_only, .user = &o};
+  replay *r = replay_create(&settings);
+  trace_reader *reader = trace_reader_create(file, "t");
+  LADE_EXPECT_EQ_INT(replay_run(r, reader), TRACE_END);
+  replay_destroy(r);
+  trace_reader_destroy(reader);
+  fclose(file);
+  fclose(o.stream);
+  return o.json;
+}
+
+/* Segments of both kinds and of pools, blocks freed and pending, requests that ran out of memory, pinned blocks. */
+LADE_TEST(Replay, TotalsAreThoseOfTheBlocks) {
+  static const char *const confs[] = {"", "conf expandable_segments:True\n"};
+  static const char rest[] =
+      "stream 1\nsnapshot empty\nalloc 1 1000 0\nalloc 2 3000000 0\nalloc 3 30000000 1\nfree 2\nsnapshot one\n"
+      "pool_begin 7 0\nalloc 4 500 0\nalloc 5 12000000 0\npool_end 7\nrecord 5 1\nfree 5\nalloc 6 1152921504606846975 "
+      "0\n"
+      "halloc 1 5000\nsnapshot two\nempty_cache\nsnapshot three\n";
+  for (int i = 0; i < 2; i++) {
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "device 200000000\n%s%s", confs[i], rest);
+    char *blocks = summaries(text, false), *totals = summaries(text, true);
+    LADE_EXPECT_CONTAINS_STR(blocks, "segments; driver");
+    for (char *at; (at = strstr(blocks, "  blocks\n")) != NULL;) memcpy(at, "  totals", 8);
+    LADE_EXPECT_EQ_STR(totals, blocks);
+    free(blocks);
+    free(totals);
+  }
+}
+
 LADE_TEST(Replay, ListsWhatRanOutOfMemory) {
   static const char *const texts[] = {"\"oom\":[1,2,3]", "\"num_ooms\":2,", "\"num_alloc_retries\":2,",
                                       "\"num_device_alloc\":0,", NULL};
