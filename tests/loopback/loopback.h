@@ -51,11 +51,16 @@ enum {
   X(cuCtxCreate, 3020, LOOP_INIT) \
   X(cuCtxDestroy, 4000, LOOP_INIT) \
   X(cuCtxRecordEvent, 12050, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuDeviceGetMemPool, 11020, LOOP_INIT) \
   X(cuDevicePrimaryCtxReset, 11000, LOOP_INIT) \
+  X(cuDeviceSetMemPool, 11020, LOOP_INIT) \
+  X(cuMemAllocAsync, 11020, LOOP_SAFE_MODE) \
   X(cuMemAllocHost, 3020, LOOP_SAFE_MODE) \
+  X(cuMemAllocPitch, 3020, LOOP_CALL) \
   X(cuMemHostGetDevicePointer, 3020, LOOP_CALL) \
   X(cuMemHostGetFlags, 2030, LOOP_CALL) \
   X(cuPointerGetAttribute, 4000, LOOP_CALL) \
+  X(cuPointerSetAttribute, 6000, LOOP_CALL) \
   X(cuStreamCreate, 2000, LOOP_CALL) \
   X(cuMemcpy2DAsync, 3020, LOOP_CALL)
 
@@ -199,6 +204,8 @@ enum {
  */
 /* clang-format off */
 #define LOOPBACK_PER_THREAD(X) \
+  X(cuMemAllocAsync, 11020, (CUdeviceptr *out, size_t bytes, CUstream stream), (out, bytes, own)) \
+  X(cuMemFreeAsync, 11020, (CUdeviceptr address, CUstream stream), (address, own)) \
   X(cuMemcpyHtoDAsync, 3020, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \
   X(cuMemcpyDtoHAsync, 3020, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \
   X(cuMemcpyAsync, 4000, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, own)) \

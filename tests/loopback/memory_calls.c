@@ -17,15 +17,34 @@ CUresult loop_cuMemAlloc_v3020(CUdeviceptr *out, size_t bytes) {
   return code;
 }
 
-/* Freeing under another device's context works in the driver, but lade promises not to. */
+/* Freeing under another device's context works in the driver, but lade promises not to. Programs may free memory of pools, too, when
+ * its users are done. (The driver waits for the device; lade frees nothing that is in use, and must not be helped.) */
 CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
   LOOP_ENTER(cuMemFree, 3020);
   ladei_pointer_attributes found;
   lade_status status = loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found);
   int device = status == LADE_OK && found.kind == LADEI_MEMORY_DEVICE ? found.device : loop_current()->device;
-  if (device != loop_current()->device)
+  if (device != loop_current()->device && !loop_plays_program())
     loop_violation("memory of device %d freed under the context of device %d", device, loop_current()->device);
-  return loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
+  CUresult code = loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
+  ladei_stream stream;
+  if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program() ||
+      loop_stream(LADE_STREAM_LEGACY, &stream) != CUDA_SUCCESS)
+    return code;
+  return loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream));
+}
+
+/* Rows as a GPU has them: of a multiple of 512 bytes. */
+CUresult loop_cuMemAllocPitch_v3020(CUdeviceptr *out, size_t *out_pitch, size_t width_bytes, size_t height,
+                                    unsigned int element_bytes) {
+  LOOP_ENTER(cuMemAllocPitch, 3020);
+  void *pointer = NULL;
+  size_t pitch = (width_bytes + 511) / 512 * 512;
+  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  CUresult code = loop_code(loop_ops()->device_alloc(loop_self(), loop_current()->device, pitch * height, &pointer));
+  *out = loop_address(pointer);
+  *out_pitch = pitch;
+  return code;
 }
 
 /* ---- Pinned memory ----------------------------------------------------------------------------------------------- */
@@ -176,8 +195,23 @@ static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_
   case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     *(CUdeviceptr *)out = loop_address(found->device_alias);
     return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    *(int *)out = found->kind == LADEI_MEMORY_DEVICE ? 1 : 0;
+    return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)out = NULL; return CUDA_SUCCESS;
   default: return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+/* Copies of software devices are in order anyhow. */
+CUresult loop_cuPointerSetAttribute_v6000(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+  LOOP_ENTER(cuPointerSetAttribute, 6000);
+  ladei_pointer_attributes found;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
+  if (code != CUDA_SUCCESS) return code;
+  return value != NULL && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && found.kind == LADEI_MEMORY_DEVICE
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribute *attributes, void **data,
@@ -344,6 +378,23 @@ CUresult loop_cuDeviceGetDefaultMemPool_v11020(CUmemoryPool *out, CUdevice devic
   return code;
 }
 
+/* Pools that the program gave its devices; NULL: the default one. */
+static _Atomic(CUmemoryPool) device_pools[LOOP_MAX_DEVICES];
+
+CUresult loop_cuDeviceGetMemPool_v11020(CUmemoryPool *out, CUdevice device) {
+  LOOP_ENTER(cuDeviceGetMemPool, 11020);
+  if (loop_context_of_device(device) == NULL) return CUDA_ERROR_INVALID_DEVICE;
+  *out = device_pools[device];
+  return *out != NULL ? CUDA_SUCCESS : loop_cuDeviceGetDefaultMemPool_v11020(out, device);
+}
+
+CUresult loop_cuDeviceSetMemPool_v11020(CUdevice device, CUmemoryPool pool) {
+  LOOP_ENTER(cuDeviceSetMemPool, 11020);
+  if (loop_context_of_device(device) == NULL || pool == NULL) return CUDA_ERROR_INVALID_VALUE;
+  device_pools[device] = pool;
+  return CUDA_SUCCESS;
+}
+
 static bool pool_location(const CUmemLocation *location, ladei_pool_location *out) {
   switch ((int)location->type) {
   case CU_MEM_LOCATION_TYPE_DEVICE: *out = LADEI_POOL_DEVICE; return true;
@@ -376,6 +427,8 @@ CUresult loop_cuMemPoolDestroy_v11020(CUmemoryPool pool) {
   LOOP_ENTER(cuMemPoolDestroy, 11020);
   CUresult code = loop_code(loop_ops()->pool_destroy(loop_self(), soft_pool(pool)));
   if (code == CUDA_SUCCESS) host_pool_note(pool, false);
+  for (int i = 0; i < LOOP_MAX_DEVICES && code == CUDA_SUCCESS; i++)
+    if (device_pools[i] == pool) device_pools[i] = NULL;
   return code;
 }
 
@@ -439,9 +492,27 @@ CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUm
   return code;
 }
 
+CUresult loop_cuMemAllocAsync_v11020(CUdeviceptr *out, size_t bytes, CUstream handle) {
+  LOOP_ENTER(cuMemAllocAsync, 11020);
+  ladei_stream stream;
+  CUmemoryPool pool = NULL;
+  void *pointer = NULL;
+  CUresult code = loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS) code = loop_cuDeviceGetMemPool_v11020(&pool, stream.device);
+  if (code == CUDA_SUCCESS)
+    code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
+  if (code == CUDA_SUCCESS) *out = loop_address(pointer);
+  return code;
+}
+
 CUresult loop_cuMemFreeAsync_v11020(CUdeviceptr address, CUstream handle) {
   LOOP_ENTER(cuMemFreeAsync, 11020);
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  return code == CUDA_SUCCESS ? loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream)) : code;
+  if (code != CUDA_SUCCESS) return code;
+  code = loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream));
+  if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program()) return code;
+  /* Memory of cuMemAlloc, which programs may free so: the driver gives it back behind the stream's work. */
+  if (loop_ops()->stream_synchronize(loop_self(), &stream) != LADE_OK) return code;
+  return loop_code(loop_ops()->device_free(loop_self(), stream.device, loop_pointer(address)));
 }

@@ -1,145 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Across sources: a program resolves the driver as the static CUDA runtime does, and allocates, copies and frees through what it
- * found. Built twice: with the hooks linked in (TEST_LINKED; the sanitisers take part), and as a plain program that runs itself
- * again with liblade_preload.so preloaded. The driver is the loopback, whose software devices see a block that is reused too
- * early. The mode and the driver's version come from the target's environment.
+ * Across sources: a program allocates pinned memory, copies and frees, in each mode of LADE_PRELOAD_MODE.
  */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <semaphore.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/loopback/hooks.h"
-#include "tests/preload/program.h"
-#include "tests/shim/lade_test.h"
-
-#ifdef TEST_LINKED
-#include "preload/driver.h"
-#endif
-
-/* Small segments and limits. Bazel's own shell must not run with the library, so the program runs itself again. */
-__attribute__((constructor)) static void environment_set(int argc, char **argv) {
-  (void)argc;
-  (void)argv;
-  setenv("LADE_PRELOAD_LIBRARY", "./liblade.so.0", 0);
-  setenv("LADE_PRELOAD_SEGMENT_BYTES", "4M", 0);
-  setenv("LADE_PRELOAD_PENDING_BYTES", "16M", 0);
-  setenv("LADE_PRELOAD_MAX_BYTES", "512M", 0);
-#ifndef TEST_LINKED
-  if (getenv("LD_PRELOAD") != NULL) return;
-  setenv("LD_PRELOAD", "preload/liblade_preload.so", 1);
-  execv("/proc/self/exe", argv);
-#endif
-}
-
-#define MIB ((size_t)1 << 20)
-enum { SMALL = 4096 };
-
-static const loopback_hooks *hooks;
-static program cuda, cuda_ptsz; /* built with either default stream */
+#include "tests/preload/fixture.h"
 
 static bool is_fast(void) {
   const char *mode = getenv("LADE_PRELOAD_MODE");
   return mode != NULL && strcmp(mode, "fast") == 0;
 }
 
-static int driver_version(void) {
-  const char *version = getenv("TEST_DRIVER_VERSION");
-  return version == NULL ? 13000 : atoi(version);
-}
-
-static program_look_up *first_look_up(void) {
-#ifdef TEST_LINKED
-  return (program_look_up *)hook_get_proc_address_2;
-#else
-  return program_first_look_up();
-#endif
-}
-
-static void start_without_context(void) {
-  hooks = loopback_hooks_get();
-  LADE_ASSERT(hooks != NULL);
-  LADE_ASSERT_OK(hooks->reset());
-  hooks->play_program();
-  hooks->set_version(driver_version());
-  const char *missing = program_resolve(&cuda, first_look_up(), 12000, 0);
-  LADE_ASSERT_EQ_STR(missing == NULL ? "" : missing, "");
-  missing = program_resolve(&cuda_ptsz, first_look_up(), 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-  LADE_ASSERT_EQ_STR(missing == NULL ? "" : missing, "");
-}
-
-#define LADE_CU(call) LADE_EXPECT_EQ_INT((int)(call), CUDA_SUCCESS)
-#define START()                                                                                                        \
-  do {                                                                                                                 \
-    start();                                                                                                           \
-    if (lade_test_has_failed()) return;                                                                                \
-  } while (0)
-
-static void start(void) {
-  CUcontext context;
-  start_without_context();
-  if (lade_test_has_failed()) return;
-  LADE_CU(cuda.init(0));
-  LADE_CU(cuda.primary_retain(&context, 0));
-  LADE_CU(cuda.ctx_set_current(context));
-}
-
-static lade_soft_report soft_report(void) {
-  lade_soft_report report;
-  lade_soft_report_init(&report);
-  LADE_EXPECT_OK(hooks->report(&report));
-  return report;
-}
-
-/* The program's last reference goes, and with it all that lade has on the device. */
-static void finish(void) {
-  hooks->fail_clear();
-  LADE_CU(cuda.ctx_set_current(NULL));
-  LADE_CU(cuda.primary_release(0));
-  lade_soft_report report = soft_report();
-  LADE_EXPECT_EQ_UINT(report.freed_memory_used, 0);
-  LADE_EXPECT_EQ_UINT(report.unordered_reuse, 0);
-  LADE_EXPECT_EQ_UINT(report.unpinned_copies, 0);
-  LADE_EXPECT_EQ_UINT(report.stale_handles, 0);
-  LADE_EXPECT_EQ_UINT(report.pinned_ranges, 0);
-  LADE_EXPECT_EQ_UINT(report.events, 0);
-  LADE_EXPECT_EQ_UINT(report.streams, 0);
-  LADE_EXPECT_EQ_UINT(hooks->retained(0), 0);
-  LADE_EXPECT_EQ_STR(hooks->violations(), "");
-}
-
 static uint64_t pins(void) { return hooks->calls("cuMemHostRegister") + hooks->calls("cuMemHostAlloc"); }
-
-/* ---- Holding a stream -------------------------------------------------------------------------------------------- */
-
-typedef struct hold {
-  sem_t released;
-  atomic_bool is_released;
-} hold;
-
-static void hold_wait(void *user) {
-  hold *own = user;
-  while (sem_wait(&own->released) != 0) continue;
-}
-
-/* Work queued on the stream from now on waits for hold_end(). */
-static void hold_begin(hold *own, const program *as, CUstream stream) {
-  sem_init(&own->released, 0, 0);
-  atomic_store(&own->is_released, false);
-  LADE_CU(as->host_function(stream, hold_wait, own));
-}
-
-static void hold_end(hold *own) {
-  atomic_store(&own->is_released, true);
-  sem_post(&own->released);
-}
 
 /* Whether one of the next blocks of the size is this one. Few, while a stream is held: a free waits where much is pending. */
 static bool handed_out(const program *as, const void *block, size_t bytes, int tries) {

@@ -33,6 +33,20 @@
   X(pointer_get_attributes, cuPointerGetAttributes, 7000, (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
   X(mem_alloc, cuMemAlloc, 3020, (CUdeviceptr *, size_t)) \
   X(mem_free, cuMemFree, 3020, (CUdeviceptr)) \
+  X(mem_alloc_async, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream)) \
+  X(mem_free_async, cuMemFreeAsync, 11020, (CUdeviceptr, CUstream)) \
+  X(mem_alloc_from_pool, cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
+  X(mem_alloc_pitch, cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
+  X(mem_get_info, cuMemGetInfo, 3020, (size_t *, size_t *)) \
+  X(mem_get_address_range, cuMemGetAddressRange, 3020, (CUdeviceptr *, size_t *, CUdeviceptr)) \
+  X(pointer_set_attribute, cuPointerSetAttribute, 6000, (const void *, CUpointer_attribute, CUdeviceptr)) \
+  X(ipc_get_mem_handle, cuIpcGetMemHandle, 4010, (CUipcMemHandle *, CUdeviceptr)) \
+  X(device_default_pool, cuDeviceGetDefaultMemPool, 11020, (CUmemoryPool *, CUdevice)) \
+  X(device_set_pool, cuDeviceSetMemPool, 11020, (CUdevice, CUmemoryPool)) \
+  X(pool_create, cuMemPoolCreate, 11020, (CUmemoryPool *, const CUmemPoolProps *)) \
+  X(pool_destroy, cuMemPoolDestroy, 11020, (CUmemoryPool)) \
+  X(pool_set_access, cuMemPoolSetAccess, 11020, (CUmemoryPool, const CUmemAccessDesc *, size_t)) \
+  X(memset_d8_async, cuMemsetD8Async, 3020, (CUdeviceptr, unsigned char, size_t, CUstream)) \
   X(stream_create, cuStreamCreate, 2000, (CUstream *, unsigned)) \
   X(stream_destroy, cuStreamDestroy, 4000, (CUstream)) \
   X(stream_synchronize, cuStreamSynchronize, 2000, (CUstream)) \
