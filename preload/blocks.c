@@ -18,14 +18,19 @@ typedef struct shard {
   size_t count;
 } shard;
 
-static shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+struct preload_blocks {
+  shard shards[SHARDS];
+};
+
+preload_blocks ladei_preload_pinned_blocks = {{[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}};
+preload_blocks ladei_preload_device_blocks = {{[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}}};
 
 /* Blocks begin at multiples of 512; Fibonacci hashing spreads what is left of the address over the upper bits. */
 static uint64_t hash_of(const void *pointer) {
   return ((uint64_t)(uintptr_t)pointer >> 9) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static shard *shard_of(const void *pointer) { return &shards[hash_of(pointer) >> 58]; }
+static shard *shard_of(preload_blocks *all, const void *pointer) { return &all->shards[hash_of(pointer) >> 58]; }
 
 static preload_block **bucket_of(preload_block **buckets, size_t count, const void *pointer) {
   return &buckets[(hash_of(pointer) >> 16) & (count - 1)];
@@ -50,8 +55,8 @@ static bool shard_grow(shard *of) {
   return true;
 }
 
-bool ladei_preload_blocks_add(preload_block *block) {
-  shard *of = shard_of(block->pointer);
+bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block) {
+  shard *of = shard_of(all, block->pointer);
   pthread_mutex_lock(&of->lock);
   bool room = of->count < of->bucket_count || shard_grow(of);
   if (room) {
@@ -72,8 +77,8 @@ static preload_block **link_find(shard *of, const void *pointer) {
   return link;
 }
 
-bool ladei_preload_blocks_find(const void *pointer, preload_block *out) {
-  shard *of = shard_of(pointer);
+bool ladei_preload_blocks_find(preload_blocks *all, const void *pointer, preload_block *out) {
+  shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
   preload_block **link = link_find(of, pointer);
   bool found = link != NULL && *link != NULL;
@@ -88,19 +93,19 @@ static bool bucket_overlaps(const preload_block *block, uintptr_t begin, uintptr
   return block != NULL;
 }
 
-bool ladei_preload_blocks_overlap(uintptr_t begin, uintptr_t end) {
+bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_t end) {
   bool found = false;
   for (int i = 0; i < SHARDS && !found; i++) {
-    pthread_mutex_lock(&shards[i].lock);
-    for (size_t j = 0; j < shards[i].bucket_count && !found; j++)
-      found = bucket_overlaps(shards[i].buckets[j], begin, end);
-    pthread_mutex_unlock(&shards[i].lock);
+    pthread_mutex_lock(&all->shards[i].lock);
+    for (size_t j = 0; j < all->shards[i].bucket_count && !found; j++)
+      found = bucket_overlaps(all->shards[i].buckets[j], begin, end);
+    pthread_mutex_unlock(&all->shards[i].lock);
   }
   return found;
 }
 
-preload_block *ladei_preload_blocks_take(const void *pointer) {
-  shard *of = shard_of(pointer);
+preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointer) {
+  shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
   preload_block **link = link_find(of, pointer);
   preload_block *block = link == NULL ? NULL : *link;
@@ -128,19 +133,19 @@ static preload_block *bucket_take_all(preload_block **link, int device, preload_
   return taken;
 }
 
-preload_block *ladei_preload_blocks_take_all(int device) {
+preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device) {
   preload_block *taken = NULL;
   for (int i = 0; i < SHARDS; i++) {
-    pthread_mutex_lock(&shards[i].lock);
-    for (size_t j = 0; j < shards[i].bucket_count; j++)
-      taken = bucket_take_all(&shards[i].buckets[j], device, taken, &shards[i].count);
-    pthread_mutex_unlock(&shards[i].lock);
+    pthread_mutex_lock(&all->shards[i].lock);
+    for (size_t j = 0; j < all->shards[i].bucket_count; j++)
+      taken = bucket_take_all(&all->shards[i].buckets[j], device, taken, &all->shards[i].count);
+    pthread_mutex_unlock(&all->shards[i].lock);
   }
   return taken;
 }
 
-void ladei_preload_blocks_note_graph(const void *pointer) {
-  shard *of = shard_of(pointer);
+void ladei_preload_blocks_note_graph(preload_blocks *all, const void *pointer) {
+  shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
   preload_block **link = link_find(of, pointer);
   if (link != NULL && *link != NULL) (*link)->in_graph = true;

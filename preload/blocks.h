@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The blocks that the program holds of lade: what it asked for, by address.
+ * The blocks that the program holds of lade: what it asked for, by address. One table for pinned memory, one for device memory.
  *
  * B1  A block is in the table from the moment its address is known to the program until the program frees it: of two threads
  *     that free one address, one takes it.
@@ -18,23 +18,27 @@ typedef struct preload_block {
   struct preload_block *next; /* in its shard's bucket; later among the blocks freed together */
   void *pointer;
   size_t bytes;   /* as asked for */
-  unsigned flags; /* of cuMemHostAlloc, as asked for */
   int device;     /* ordinal: whose pool it is of */
+  unsigned flags; /* pinned: of cuMemHostAlloc, as asked for */
   bool by_alloc_host;
-  bool in_graph; /* a node of a graph may use it; streams that launch it are not seen */
+  bool in_graph;   /* pinned: a node of a graph may use it; streams that launch it are not seen */
+  bool is_ordered; /* device memory: of cuMemAllocAsync */
 } preload_block;
 
+typedef struct preload_blocks preload_blocks;
+extern preload_blocks ladei_preload_pinned_blocks, ladei_preload_device_blocks;
+
 /* False: no memory for the table; the block stays the caller's. */
-bool ladei_preload_blocks_add(preload_block *block);
+bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block);
 /* A copy of the block that begins there. */
-bool ladei_preload_blocks_find(const void *pointer, preload_block *out);
+bool ladei_preload_blocks_find(preload_blocks *all, const void *pointer, preload_block *out);
 /* Whether a block has bytes in [begin, end). Looks at every block. */
-bool ladei_preload_blocks_overlap(uintptr_t begin, uintptr_t end);
+bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_t end);
 /* The block that begins there, taken out; NULL: there is none. */
-preload_block *ladei_preload_blocks_take(const void *pointer);
+preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointer);
 /* All blocks of a device, taken out and linked by `next`. */
-preload_block *ladei_preload_blocks_take_all(int device);
+preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device);
 /* Notes that a graph may use the block. */
-void ladei_preload_blocks_note_graph(const void *pointer);
+void ladei_preload_blocks_note_graph(preload_blocks *all, const void *pointer);
 
 #endif /* LADE_PRELOAD_BLOCKS_H */

@@ -11,7 +11,7 @@
  *     since     CUDA version, 1000 * major + 10 * minor, from which on cuGetProcAddress gives this prototype
  *     exported  name in libcuda, and of a hook also the name under which this library exports it
  *     flavour   LEGACY, or PER_THREAD: a stream of NULL is the calling thread's default stream (_ptsz)
- *     group     ALWAYS, or WATCH, in mode fast: when a look-up gives the hook
+ *     group     when a look-up gives the hook: ALWAYS; WATCH, in mode fast; DEVICE, where LADE_PRELOAD_DEVICE asks for it
  *
  * Numbers and prototypes are the driver's binary interface, which never changes for one exported name.
  */
@@ -70,6 +70,8 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
   X(ctx_synchronize, "cuCtxSynchronize", 2000, "cuCtxSynchronize", (void)) \
   X(ctx_record_event, "cuCtxRecordEvent", 12050, "cuCtxRecordEvent", (CUcontext, CUevent)) \
   X(device_get, "cuDeviceGet", 2000, "cuDeviceGet", (CUdevice *, int)) \
+  X(device_get_default_mem_pool, "cuDeviceGetDefaultMemPool", 11020, "cuDeviceGetDefaultMemPool", (CUmemoryPool *, CUdevice)) \
+  X(device_get_mem_pool, "cuDeviceGetMemPool", 11020, "cuDeviceGetMemPool", (CUmemoryPool *, CUdevice)) \
   X(device_get_count, "cuDeviceGetCount", 2000, "cuDeviceGetCount", (int *)) \
   X(primary_ctx_get_state, "cuDevicePrimaryCtxGetState", 7000, "cuDevicePrimaryCtxGetState", (CUdevice, unsigned *, int *)) \
   X(thread_exchange_mode, "cuThreadExchangeStreamCaptureMode", 10010, "cuThreadExchangeStreamCaptureMode", \
@@ -107,6 +109,31 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
     (void *, CUpointer_attribute, CUdeviceptr)) \
   X(pointer_get_attributes, "cuPointerGetAttributes", 7000, "cuPointerGetAttributes", LEGACY, ALWAYS, \
     (unsigned, CUpointer_attribute *, void **, CUdeviceptr)) \
+  X(mem_alloc, "cuMemAlloc", 3020, "cuMemAlloc_v2", LEGACY, DEVICE, (CUdeviceptr *, size_t)) \
+  X(mem_free, "cuMemFree", 3020, "cuMemFree_v2", LEGACY, DEVICE, (CUdeviceptr)) \
+  PRELOAD_BOTH(X, mem_alloc_async, "cuMemAllocAsync", 11020, "cuMemAllocAsync", DEVICE, \
+    (CUdeviceptr *, size_t, CUstream)) \
+  PRELOAD_BOTH(X, mem_free_async, "cuMemFreeAsync", 11020, "cuMemFreeAsync", DEVICE, (CUdeviceptr, CUstream)) \
+  PRELOAD_BOTH(X, mem_alloc_from_pool_async, "cuMemAllocFromPoolAsync", 11020, "cuMemAllocFromPoolAsync", DEVICE, \
+    (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
+  X(mem_alloc_pitch, "cuMemAllocPitch", 3020, "cuMemAllocPitch_v2", LEGACY, DEVICE, \
+    (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
+  X(mem_alloc_managed, "cuMemAllocManaged", 6000, "cuMemAllocManaged", LEGACY, DEVICE, (CUdeviceptr *, size_t, unsigned)) \
+  X(mem_create, "cuMemCreate", 10020, "cuMemCreate", LEGACY, DEVICE, \
+    (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
+  X(array_create, "cuArrayCreate", 3020, "cuArrayCreate_v2", LEGACY, DEVICE, \
+    (CUarray *, const CUDA_ARRAY_DESCRIPTOR *)) \
+  X(array_3d_create, "cuArray3DCreate", 3020, "cuArray3DCreate_v2", LEGACY, DEVICE, \
+    (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *)) \
+  X(mipmapped_array_create, "cuMipmappedArrayCreate", 5000, "cuMipmappedArrayCreate", LEGACY, DEVICE, \
+    (CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned)) \
+  X(mem_get_info, "cuMemGetInfo", 3020, "cuMemGetInfo_v2", LEGACY, DEVICE, (size_t *, size_t *)) \
+  X(mem_pool_set_access, "cuMemPoolSetAccess", 11020, "cuMemPoolSetAccess", LEGACY, DEVICE, \
+    (CUmemoryPool, const CUmemAccessDesc *, size_t)) \
+  X(device_set_mem_pool, "cuDeviceSetMemPool", 11020, "cuDeviceSetMemPool", LEGACY, DEVICE, (CUdevice, CUmemoryPool)) \
+  X(ipc_get_mem_handle, "cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle", LEGACY, DEVICE, (CUipcMemHandle *, CUdeviceptr)) \
+  X(pointer_set_attribute, "cuPointerSetAttribute", 6000, "cuPointerSetAttribute", LEGACY, DEVICE, \
+    (const void *, CUpointer_attribute, CUdeviceptr)) \
   X(ctx_create, "cuCtxCreate", 3020, "cuCtxCreate_v2", LEGACY, ALWAYS, (CUcontext *, unsigned, CUdevice)) \
   X(ctx_create_3, "cuCtxCreate", 11040, "cuCtxCreate_v3", LEGACY, ALWAYS, \
     (CUcontext *, void *, int, unsigned, CUdevice)) \

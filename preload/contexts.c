@@ -139,6 +139,30 @@ int ladei_preload_current_device(void) {
   return device;
 }
 
+/* What is not known yet may be a primary context that was made where nobody looked. */
+static int handle_device(CUcontext handle) {
+  unsigned now = atomic_load(&changes);
+  if (handle == remembered.handle && now == remembered.changes) return remembered.device;
+  int device = context_device(handle);
+  int count = device == -2 ? devices_count() : 0;
+  for (int i = 0; i < count; i++) primary_learn(i);
+  if (count > 0) device = context_device(handle);
+  remembered.handle = handle;
+  remembered.changes = now;
+  remembered.device = device < 0 ? -1 : device;
+  return remembered.device;
+}
+
+CUresult ladei_preload_stream_device(CUstream stream, int *out_device) {
+  CUcontext handle = NULL;
+  bool is_special = stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  CUresult code = is_special ? DRIVER_CALL(ctx_get_current)(&handle) : DRIVER_CALL(stream_get_ctx)(stream, &handle);
+  if (code != CUDA_SUCCESS) return code;
+  if (handle == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+  *out_device = handle_device(handle);
+  return CUDA_SUCCESS;
+}
+
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static CUevent event_reuse(unsigned slot, unsigned generation) {

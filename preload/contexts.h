@@ -48,6 +48,9 @@ typedef enum preload_progress {
 
 /* The ordinal of the device whose primary context is current in the calling thread; -1: none is, or another context. */
 int ladei_preload_current_device(void);
+/* The same of the context that a stream is of; special handles are streams of the current one. Not while the stream captures.
+ * CUDA_ERROR_INVALID_CONTEXT for those without one; the driver's code for a handle that is no stream. */
+CUresult ladei_preload_stream_device(CUstream stream, int *out_device);
 /* Notes a context of the program; the second where it is a device's primary one. */
 void ladei_preload_context_note(CUcontext handle);
 void ladei_preload_context_note_primary(CUcontext handle, int device);

@@ -20,7 +20,7 @@ static void use_note(const void *address, CUstream stream, bool in_graph) {
   if (device == NULL) return;
   ladei_preload_begin();
   if (in_graph || device->lade->lade_pinned_record_event(device->pool, info.base, stream) != LADE_OK)
-    ladei_preload_blocks_note_graph(info.base); /* W2 */
+    ladei_preload_blocks_note_graph(&ladei_preload_pinned_blocks, info.base); /* W2 */
   ladei_preload_end();
   ladei_preload_device_leave(device);
   ladei_preload_count(PRELOAD_COPIES_WATCHED, 1);

@@ -14,7 +14,7 @@
 #include "preload/settings.h"
 
 enum { FLAVOUR_LEGACY = 1, FLAVOUR_PER_THREAD = 2 }; /* CU_GET_PROC_ADDRESS_LEGACY_STREAM, _PER_THREAD_DEFAULT_STREAM */
-enum { GROUP_CALLED, GROUP_ALWAYS, GROUP_WATCH };
+enum { GROUP_CALLED, GROUP_ALWAYS, GROUP_WATCH, GROUP_DEVICE };
 
 typedef struct driver_row {
   const char *symbol;
@@ -120,6 +120,7 @@ void *ladei_preload_real(preload_row row) {
 static bool group_enabled(int group) {
   const preload_settings *settings = ladei_preload_settings();
   if (group == GROUP_WATCH) return settings->mode == PRELOAD_FAST;
+  if (group == GROUP_DEVICE) return settings->device != PRELOAD_DEVICE_OFF;
   return group == GROUP_ALWAYS;
 }
 

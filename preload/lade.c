@@ -54,7 +54,7 @@ static int library_load(void) {
   int outcome = library != NULL && functions_load(library) ? LIBRARY_OPEN : LIBRARY_MISSING;
   if (outcome == LIBRARY_MISSING) {
     const char *why = dlerror();
-    fprintf(stderr, "liblade_preload: %s; pinned memory is the driver's\n", why != NULL ? why : LIBRARY_NAME);
+    fprintf(stderr, "liblade_preload: %s; all memory is the driver's\n", why != NULL ? why : LIBRARY_NAME);
   }
   ladei_preload_end();
   return outcome;

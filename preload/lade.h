@@ -8,10 +8,20 @@
 
 #include <stdbool.h>
 
+#include "lade/device.h"
 #include "lade/pinned.h"
 #include "lade/status.h"
 
 #define PRELOAD_LADE_FUNCTIONS(X)                                                                                      \
+  X(lade_device_alloc)                                                                                                 \
+  X(lade_device_allocator_create)                                                                                      \
+  X(lade_device_allocator_destroy)                                                                                     \
+  X(lade_device_empty_cache)                                                                                           \
+  X(lade_device_find)                                                                                                  \
+  X(lade_device_free)                                                                                                  \
+  X(lade_device_record_stream)                                                                                         \
+  X(lade_device_stats_get)                                                                                             \
+  X(lade_device_stream_retire)                                                                                         \
   X(lade_last_error)                                                                                                   \
   X(lade_pinned_alloc)                                                                                                 \
   X(lade_pinned_empty_cache)                                                                                           \
@@ -24,7 +34,9 @@
   X(lade_pinned_stats_get)                                                                                             \
   X(lade_pinned_stream_retire)                                                                                         \
   X(lade_runtime_close)                                                                                                \
-  X(lade_runtime_open)
+  X(lade_runtime_open)                                                                                                 \
+  X(lade_stream_create)                                                                                                \
+  X(lade_stream_destroy)
 
 typedef struct preload_lade {
 #define PRELOAD_LADE_FIELD(name) __typeof__(name) *name;

@@ -127,7 +127,8 @@ static bool is_special(CUstream stream) {
 
 CUresult hook_stream_destroy(CUstream stream) {
   if (!ladei_preload_passes() && !is_special(stream)) {
-    if (ladei_preload_settings()->mode == PRELOAD_FAST) ladei_preload_stream_retire(stream);
+    const preload_settings *settings = ladei_preload_settings();
+    if (settings->mode == PRELOAD_FAST || settings->device != PRELOAD_DEVICE_OFF) ladei_preload_stream_retire(stream);
     ladei_preload_stream_forget(stream);
   }
   return DRIVER_CALL(stream_destroy)(stream);

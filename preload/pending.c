@@ -17,11 +17,11 @@
 enum { BATCH_BLOCKS = 16, BATCH_BYTES = 4 << 20 };
 enum { POLL_NS = 20000 }; /* between two questions while a thread waits: about what a copy of 1 MiB takes */
 
-void ladei_preload_pending_init(preload_pending *pending, const preload_lade *lade, lade_pinned_pool *pool) {
+void ladei_preload_pending_init(preload_pending *pending, preload_give_back *give_back, void *user) {
   memset(pending, 0, sizeof *pending);
   pthread_mutex_init(&pending->lock, NULL);
-  pending->lade = lade;
-  pending->pool = pool;
+  pending->give_back = give_back;
+  pending->user = user;
 }
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static void blocks_release(preload_pending *pending, preload_batch *batch) {
   ladei_preload_begin();
   for (preload_block *block = batch->blocks; block != NULL; block = next) {
     next = block->next;
-    (void)pending->lade->lade_pinned_free(pending->pool, block->pointer);
+    pending->give_back(pending->user, block->pointer);
     free(block);
   }
   ladei_preload_end();

@@ -2,7 +2,7 @@
 /*
  * Freed blocks that streams may still use, of one pool.
  *
- *   free --> open batch --full, or somebody looks for memory--> recorded batch (a point) --done--> lade_pinned_free
+ *   free --> open batch --full, or somebody looks for memory--> recorded batch (a point) --done--> the pool
  *                 ^------------- the point cannot be recorded --------/
  *
  * P1  A block goes back to its pool only after a point that was recorded after its free is done.
@@ -19,7 +19,6 @@
 
 #include "preload/blocks.h"
 #include "preload/contexts.h"
-#include "preload/lade.h"
 
 typedef struct preload_batch {
   struct preload_batch *next;
@@ -29,17 +28,20 @@ typedef struct preload_batch {
   preload_point point;
 } preload_batch;
 
+/* Gives a block back to its pool. Runs between ladei_preload_begin() and ladei_preload_end(). */
+typedef void preload_give_back(void *user, void *pointer);
+
 typedef struct preload_pending {
   pthread_mutex_t lock;
   preload_batch open; /* its point is not recorded */
   preload_batch *first, *last;
   _Atomic(uint64_t) bytes;
   _Atomic(size_t) recorded; /* batches in the queue */
-  const preload_lade *lade;
-  lade_pinned_pool *pool;
+  preload_give_back *give_back;
+  void *user;
 } preload_pending;
 
-void ladei_preload_pending_init(preload_pending *pending, const preload_lade *lade, lade_pinned_pool *pool);
+void ladei_preload_pending_init(preload_pending *pending, preload_give_back *give_back, void *user);
 /* Takes the block. */
 void ladei_preload_pending_add(preload_pending *pending, preload_block *block);
 /* Gives back what is done. Never waits. */

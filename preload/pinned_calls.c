@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "preload/answers.h"
 #include "preload/counters.h"
 #include "preload/driver.h"
 #include "preload/pools.h"
@@ -66,9 +67,13 @@ static bool serve(preload_device *device, int ordinal, const pinned_request *req
     free(block);
     return false;
   }
-  *block = (preload_block){NULL, pointer, request->bytes, request->flags, ordinal, request->by_alloc_host, false};
-  ladei_preload_device_handed_out(device, pointer, request->bytes);
-  if (!ladei_preload_blocks_add(block)) {
+  *block = (preload_block){.pointer = pointer,
+                           .bytes = request->bytes,
+                           .flags = request->flags,
+                           .device = ordinal,
+                           .by_alloc_host = request->by_alloc_host};
+  ladei_preload_range_widen(&device->pinned_range, pointer, request->bytes);
+  if (!ladei_preload_blocks_add(&ladei_preload_pinned_blocks, block)) {
     ladei_preload_begin();
     (void)device->lade->lade_pinned_free(device->pool, pointer);
     ladei_preload_end();
@@ -145,7 +150,7 @@ static void block_give(preload_device *device, preload_block *block) {
 static bool block_free(const void *pointer, int ordinal) {
   preload_device *device = ladei_preload_device_enter(ordinal, false);
   if (device == NULL) return false;
-  preload_block *block = ladei_preload_blocks_take(pointer);
+  preload_block *block = ladei_preload_blocks_take(&ladei_preload_pinned_blocks, pointer);
   if (block != NULL) block_give(device, block);
   ladei_preload_device_leave(device);
   return block != NULL;
@@ -162,7 +167,7 @@ static bool is_lades(const void *pointer) {
 CUresult hook_mem_free_host(void *pointer) {
   preload_block known;
   if (ladei_preload_passes()) return DRIVER_CALL(mem_free_host)(pointer);
-  if (ladei_preload_may_own(pointer) && ladei_preload_blocks_find(pointer, &known) &&
+  if (ladei_preload_may_own(pointer) && ladei_preload_blocks_find(&ladei_preload_pinned_blocks, pointer, &known) &&
       block_free(pointer, known.device)) {
     ladei_preload_count(PRELOAD_FREES_SERVED, 1);
     return CUDA_SUCCESS;
@@ -175,16 +180,6 @@ CUresult hook_mem_free_host(void *pointer) {
   return DRIVER_CALL(mem_free_host)(pointer);
 }
 
-/* The block in use that an address lies in. */
-static bool block_around(const void *address, preload_block *out) {
-  lade_pinned_info info;
-  if (ladei_preload_passes() || !ladei_preload_may_own(address)) return false;
-  preload_device *device = ladei_preload_device_of(address, &info);
-  if (device == NULL) return false;
-  ladei_preload_device_leave(device);
-  return info.state == LADE_PINNED_IN_USE && ladei_preload_blocks_find(info.base, out);
-}
-
 /* ---- Registering ------------------------------------------------------------------------------------------------- */
 
 /* Whole pages are registered. */
@@ -193,7 +188,7 @@ static bool pages_overlap_blocks(const void *pointer, size_t bytes) {
   uintptr_t room = UINTPTR_MAX - (uintptr_t)pointer - PAGE_BYTES;
   uintptr_t end =
       bytes > room ? UINTPTR_MAX : ((uintptr_t)pointer + bytes + PAGE_BYTES - 1) & ~(uintptr_t)(PAGE_BYTES - 1);
-  return ladei_preload_blocks_overlap(begin, end);
+  return ladei_preload_blocks_overlap(&ladei_preload_pinned_blocks, begin, end);
 }
 
 /* The driver sees the program's block as a part of memory that lade registered, and not as one that it allocated. Of what the program
@@ -214,7 +209,8 @@ CUresult hook_mem_host_register_1(void *pointer, size_t bytes, unsigned flags) {
 CUresult hook_mem_host_unregister(void *pointer) {
   preload_block block;
   if (ladei_preload_passes() || !is_lades(pointer)) return DRIVER_CALL(mem_host_unregister)(pointer);
-  return block_around(pointer, &block) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
+  return ladei_preload_pinned_around(pointer, &block) ? CUDA_ERROR_INVALID_VALUE
+                                                      : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
 }
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
@@ -246,40 +242,8 @@ static unsigned block_flags(const preload_block *block) {
 
 CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {
   preload_block block;
-  if (out == NULL || !block_around(pointer, &block)) return DRIVER_CALL(mem_host_get_flags)(out, pointer);
+  if (out == NULL || !ladei_preload_pinned_around(pointer, &block))
+    return DRIVER_CALL(mem_host_get_flags)(out, pointer);
   *out = block_flags(&block);
   return CUDA_SUCCESS;
-}
-
-/* The driver knows the registration, which is a whole segment; the program knows its block. */
-static void attribute_mend(CUpointer_attribute attribute, void *data, const preload_block *block) {
-  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->pointer;
-  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *(size_t *)data = block->bytes;
-}
-
-CUresult hook_pointer_get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
-  preload_block block;
-  CUresult code = DRIVER_CALL(pointer_get_attribute)(data, attribute, address);
-  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block))
-    attribute_mend(attribute, data, &block);
-  return code;
-}
-
-CUresult hook_pointer_get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
-                                     CUdeviceptr address) {
-  preload_block block;
-  CUresult code = DRIVER_CALL(pointer_get_attributes)(count, attributes, data, address);
-  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block))
-    for (unsigned i = 0; i < count; i++) attribute_mend(attributes[i], data[i], &block);
-  return code;
-}
-
-CUresult hook_mem_get_address_range(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {
-  preload_block block;
-  CUresult code = DRIVER_CALL(mem_get_address_range)(out_base, out_bytes, address);
-  if (code == CUDA_SUCCESS && block_around((const void *)(uintptr_t)address, &block)) {
-    if (out_base != NULL) *out_base = (CUdeviceptr)(uintptr_t)block.pointer;
-    if (out_bytes != NULL) *out_bytes = block.bytes;
-  }
-  return code;
 }

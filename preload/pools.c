@@ -39,6 +39,10 @@ bool ladei_preload_passes(void) {
   return ladei_preload_inside() || ladei_preload_forked() || ladei_preload_settings()->mode == PRELOAD_OFF;
 }
 
+bool ladei_preload_heaps_pass(void) {
+  return ladei_preload_settings()->device == PRELOAD_DEVICE_OFF || ladei_preload_inside() || ladei_preload_forked();
+}
+
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static lade_status pool_open(preload_device *device, int ordinal) {
@@ -59,25 +63,59 @@ static lade_status pool_open(preload_device *device, int ordinal) {
   return status;
 }
 
+static void pinned_give_back(void *user, void *pointer) {
+  preload_device *device = user;
+  (void)device->lade->lade_pinned_free(device->pool, pointer);
+}
+
+static void heap_give_back(void *user, void *pointer) {
+  preload_device *device = user;
+  (void)device->lade->lade_device_free(device->heap, pointer);
+}
+
+/* Plain segments: peers that the program lets at its context reach no others. */
+static lade_status heap_open(preload_device *device, int ordinal) {
+  const preload_lade *lade = device->lade;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  lade_status status = lade->lade_stream_create(device->runtime, ordinal, &device->home);
+  if (status != LADE_OK) return status;
+  status = lade->lade_device_allocator_create(device->runtime, ordinal, &options, &device->heap);
+  if (status == LADE_OK) {
+    ladei_preload_pending_init(&device->heap_pending, heap_give_back, device);
+    return LADE_OK;
+  }
+  device->heap = NULL;
+  (void)lade->lade_stream_destroy(device->runtime, device->home);
+  return status;
+}
+
 static void opened_note(int ordinal) {
   int seen = atomic_load(&devices_opened);
   while (seen <= ordinal && !atomic_compare_exchange_weak(&devices_opened, &seen, ordinal + 1)) continue;
 }
 
-static preload_device_state device_open(preload_device *device, int ordinal) {
+static void refusal_tell(const preload_device *device, int ordinal, const char *memory) {
   static atomic_bool told;
+  if (!atomic_exchange(&told, true))
+    fprintf(stderr, "liblade_preload: device %d: %s; its %s memory is the driver's\n", ordinal,
+            device->lade->lade_last_error()->text, memory);
+}
+
+static preload_device_state device_open(preload_device *device, int ordinal) {
   bool busy;
   ladei_preload_watch_fork();
   device->lade = ladei_preload_lade(&busy);
   if (device->lade == NULL) return busy ? PRELOAD_DEVICE_NONE : PRELOAD_DEVICE_FAILED;
   ladei_preload_begin();
   lade_status status = pool_open(device, ordinal);
-  if (status != LADE_OK && !atomic_exchange(&told, true))
-    fprintf(stderr, "liblade_preload: device %d: %s; its pinned memory is the driver's\n", ordinal,
-            device->lade->lade_last_error()->text);
+  if (status != LADE_OK) refusal_tell(device, ordinal, "pinned and device");
+  if (status == LADE_OK && ladei_preload_settings()->device != PRELOAD_DEVICE_OFF &&
+      heap_open(device, ordinal) != LADE_OK)
+    refusal_tell(device, ordinal, "device");
   ladei_preload_end();
   if (status != LADE_OK) return PRELOAD_DEVICE_FAILED;
-  ladei_preload_pending_init(&device->pending, device->lade, device->pool);
+  ladei_preload_pending_init(&device->pending, pinned_give_back, device);
   opened_note(ordinal);
   return PRELOAD_DEVICE_OPEN;
 }
@@ -105,23 +143,30 @@ bool ladei_preload_opened(void) { return atomic_load_explicit(&devices_opened, m
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-void ladei_preload_device_handed_out(preload_device *device, const void *pointer, size_t bytes) {
+void ladei_preload_range_widen(preload_range *range, const void *pointer, size_t bytes) {
   uintptr_t begin = (uintptr_t)pointer, end = begin + bytes;
-  uintptr_t high = atomic_load(&device->high);
-  uintptr_t low = atomic_load(&device->low);
-  while ((low == 0 || begin < low) && !atomic_compare_exchange_weak(&device->low, &low, begin)) continue;
-  while (end > high && !atomic_compare_exchange_weak(&device->high, &high, end)) continue;
+  uintptr_t high = atomic_load(&range->high);
+  uintptr_t low = atomic_load(&range->low);
+  while ((low == 0 || begin < low) && !atomic_compare_exchange_weak(&range->low, &low, begin)) continue;
+  while (end > high && !atomic_compare_exchange_weak(&range->high, &high, end)) continue;
 }
 
-static bool in_range(preload_device *device, const void *address) {
-  return (uintptr_t)address < atomic_load_explicit(&device->high, memory_order_relaxed) &&
-         (uintptr_t)address >= atomic_load_explicit(&device->low, memory_order_relaxed);
+static bool in_range(preload_range *range, const void *address) {
+  return (uintptr_t)address < atomic_load_explicit(&range->high, memory_order_relaxed) &&
+         (uintptr_t)address >= atomic_load_explicit(&range->low, memory_order_relaxed);
 }
 
 bool ladei_preload_may_own(const void *address) {
   int count = atomic_load_explicit(&devices_opened, memory_order_relaxed);
   for (int i = 0; i < count; i++)
-    if (in_range(&devices[i], address)) return true;
+    if (in_range(&devices[i].pinned_range, address)) return true;
+  return false;
+}
+
+bool ladei_preload_heap_may_own(const void *address) {
+  int count = atomic_load_explicit(&devices_opened, memory_order_relaxed);
+  for (int i = 0; i < count; i++)
+    if (in_range(&devices[i].heap_range, address)) return true;
   return false;
 }
 
@@ -136,9 +181,29 @@ static bool pool_finds(preload_device *device, const void *address, lade_pinned_
 preload_device *ladei_preload_device_of(const void *address, lade_pinned_info *out_info) {
   int count = atomic_load(&devices_opened);
   for (int i = 0; i < count; i++) {
-    preload_device *device = in_range(&devices[i], address) ? ladei_preload_device_enter(i, false) : NULL;
+    preload_device *device = in_range(&devices[i].pinned_range, address) ? ladei_preload_device_enter(i, false) : NULL;
     if (device == NULL) continue;
     if (pool_finds(device, address, out_info)) return device;
+    ladei_preload_device_leave(device);
+  }
+  return NULL;
+}
+
+static bool heap_finds(preload_device *device, const void *address, lade_device_block_info *out_info) {
+  lade_device_block_info_init(out_info);
+  if (device->heap == NULL) return false;
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_device_find(device->heap, address, out_info);
+  ladei_preload_end();
+  return status == LADE_OK;
+}
+
+preload_device *ladei_preload_heap_of(const void *address, lade_device_block_info *out_info) {
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = in_range(&devices[i].heap_range, address) ? ladei_preload_device_enter(i, false) : NULL;
+    if (device == NULL) continue;
+    if (heap_finds(device, address, out_info)) return device;
     ladei_preload_device_leave(device);
   }
   return NULL;
@@ -152,6 +217,7 @@ void ladei_preload_collect(void) {
     preload_device *device = ladei_preload_device_enter(i, false);
     if (device == NULL) continue;
     ladei_preload_pending_collect(&device->pending);
+    if (device->heap != NULL) ladei_preload_pending_collect(&device->heap_pending);
     ladei_preload_device_leave(device);
   }
 }
@@ -172,13 +238,33 @@ bool ladei_preload_give_back(void) {
   return any;
 }
 
+bool ladei_preload_heaps_give_back(void) {
+  bool any = false;
+  int count = atomic_load(&devices_opened);
+  for (int i = 0; i < count; i++) {
+    preload_device *device = ladei_preload_device_enter(i, false);
+    if (device == NULL) continue;
+    if (device->heap != NULL) {
+      ladei_preload_pending_wait(&device->heap_pending, 0);
+      ladei_preload_begin();
+      (void)device->lade->lade_device_empty_cache(device->heap);
+      ladei_preload_end();
+      any = true;
+    }
+    ladei_preload_device_leave(device);
+  }
+  return any;
+}
+
 void ladei_preload_stream_retire(CUstream stream) {
+  bool is_fast = ladei_preload_settings()->mode == PRELOAD_FAST;
   int count = atomic_load(&devices_opened);
   for (int i = 0; i < count; i++) {
     preload_device *device = ladei_preload_device_enter(i, false);
     if (device == NULL) continue;
     ladei_preload_begin();
-    (void)device->lade->lade_pinned_stream_retire(device->pool, stream);
+    if (is_fast) (void)device->lade->lade_pinned_stream_retire(device->pool, stream);
+    if (device->heap != NULL) (void)device->lade->lade_device_stream_retire(device->heap, stream);
     ladei_preload_end();
     ladei_preload_device_leave(device);
   }
@@ -186,7 +272,21 @@ void ladei_preload_stream_retire(CUstream stream) {
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
+static void heap_sums_add(preload_sums *sums, const preload_device *device) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_device_stats_get(device->heap, &stats);
+  ladei_preload_end();
+  if (status != LADE_OK) return;
+  sums->heap_driver_allocs += stats.device_allocs;
+  sums->heap_driver_frees += stats.device_frees;
+  sums->heap_peak_in_use_bytes += stats.allocated_bytes.all.peak;
+  sums->heap_peak_reserved_bytes += stats.reserved_bytes.all.peak;
+}
+
 static void sums_add(preload_sums *sums, const preload_device *device) {
+  if (device->heap != NULL) heap_sums_add(sums, device);
   lade_pinned_stats stats;
   lade_pinned_stats_init(&stats);
   ladei_preload_begin();
@@ -247,36 +347,49 @@ static void ended_add(const preload_device *device) {
 }
 
 /* What the program holds ends with the context, as the driver's own memory does. */
-static void blocks_end(preload_device *device, int ordinal) {
+static void blocks_end(preload_blocks *all, int ordinal, preload_give_back *give_back, preload_device *device) {
   preload_block *next;
-  for (preload_block *block = ladei_preload_blocks_take_all(ordinal); block != NULL; block = next) {
+  for (preload_block *block = ladei_preload_blocks_take_all(all, ordinal); block != NULL; block = next) {
     next = block->next;
-    (void)device->lade->lade_pinned_free(device->pool, block->pointer);
+    if (give_back != NULL) give_back(device, block->pointer);
     free(block);
   }
 }
 
-/* Of a pool that is left as it is. */
-static void blocks_forget(int ordinal) {
-  preload_block *next;
-  for (preload_block *block = ladei_preload_blocks_take_all(ordinal); block != NULL; block = next) {
-    next = block->next;
-    free(block);
-  }
+static void pending_end(preload_pending *pending) {
+  ladei_preload_pending_drop(pending);
+  pthread_mutex_destroy(&pending->lock);
+}
+
+static lade_status heap_end(preload_device *device, int ordinal) {
+  const preload_lade *lade = device->lade;
+  if (device->heap == NULL) return LADE_OK;
+  pending_end(&device->heap_pending);
+  blocks_end(&ladei_preload_device_blocks, ordinal, heap_give_back, device);
+  lade_status status = lade->lade_device_allocator_destroy(device->heap, true);
+  if (status != LADE_OK) return status;
+  device->heap = NULL;
+  return lade->lade_stream_destroy(device->runtime, device->home);
+}
+
+static lade_status pinned_end(preload_device *device, int ordinal) {
+  pending_end(&device->pending);
+  blocks_end(&ladei_preload_pinned_blocks, ordinal, pinned_give_back, device);
+  return device->lade->lade_pinned_pool_destroy(device->pool, true);
 }
 
 /* A pool that cannot end is left as it is: its addresses must not come to mean anything else. */
 static preload_device_state device_end(preload_device *device, int ordinal, bool idle) {
   ended_add(device);
   if (!idle) {
-    blocks_forget(ordinal);
+    blocks_end(&ladei_preload_pinned_blocks, ordinal, NULL, device);
+    blocks_end(&ladei_preload_device_blocks, ordinal, NULL, device);
     return PRELOAD_DEVICE_FAILED;
   }
-  ladei_preload_pending_drop(&device->pending);
-  pthread_mutex_destroy(&device->pending.lock);
   ladei_preload_begin();
-  blocks_end(device, ordinal);
-  lade_status status = device->lade->lade_pinned_pool_destroy(device->pool, true);
+  lade_status heap_status = heap_end(device, ordinal);
+  lade_status status = pinned_end(device, ordinal);
+  if (status == LADE_OK) status = heap_status;
   if (status == LADE_OK) status = device->lade->lade_runtime_close(device->runtime);
   ladei_preload_end();
   if (status != LADE_OK) return PRELOAD_DEVICE_FAILED;

@@ -2,7 +2,7 @@
 /*
  * The counters, and LADE_PRELOAD_REPORT: what the library did, written when the process ends.
  *
- * I1  Nothing is written by a process that never opened a pool and never allocated pinned memory, nor by a child of fork().
+ * I1  Nothing is written by a process that never asked for memory that lade serves, nor by a child of fork().
  * Locks: none.
  */
 #include <errno.h>
@@ -46,8 +46,10 @@ static double saved_seconds(const preload_sums *sums, uint64_t bytes_served) {
 
 static void report_print(FILE *file, const preload_sums *sums) {
   static const char *const modes[] = {"safe", "fast", "off"};
+  static const char *const devices[] = {"off", "malloc", "all"};
   uint64_t allocs = sums->hits + sums->misses;
-  fprintf(file, "{\n  \"pid\": %d,\n  \"mode\": \"%s\",\n", (int)getpid(), modes[ladei_preload_settings()->mode]);
+  fprintf(file, "{\n  \"pid\": %d,\n  \"mode\": \"%s\",\n  \"device\": \"%s\",\n", (int)getpid(),
+          modes[ladei_preload_settings()->mode], devices[ladei_preload_settings()->device]);
 #define COUNTER_PRINT(constant, key)                                                                                   \
   fprintf(file, "  \"%s\": %" PRIu64 ",\n", #key, ladei_preload_counted(PRELOAD_##constant));
   PRELOAD_COUNTERS(COUNTER_PRINT)
@@ -59,6 +61,10 @@ static void report_print(FILE *file, const preload_sums *sums) {
           sums->driver_allocs, sums->driver_alloc_ns, sums->driver_free_ns);
   fprintf(file, ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"peak_in_use_bytes\": %" PRIu64, sums->pinned_bytes,
           sums->peak_in_use_bytes);
+  fprintf(file, ",\n  \"device_driver_allocs\": %" PRIu64 ",\n  \"device_driver_frees\": %" PRIu64,
+          sums->heap_driver_allocs, sums->heap_driver_frees);
+  fprintf(file, ",\n  \"device_peak_in_use_bytes\": %" PRIu64 ",\n  \"device_peak_reserved_bytes\": %" PRIu64,
+          sums->heap_peak_in_use_bytes, sums->heap_peak_reserved_bytes);
   fprintf(file, ",\n  \"peak_reserved_bytes\": %" PRIu64 ",\n  \"driver_seconds_saved\": %.6f\n}\n",
           sums->peak_reserved_bytes, saved_seconds(sums, ladei_preload_counted(PRELOAD_BYTES_SERVED)));
 }

@@ -30,15 +30,32 @@ typedef struct variable {
   size_t offset;
 } variable;
 
-static bool mode_read(const char *value, void *field) {
-  static const char *const words[] = {[PRELOAD_SAFE] = "safe", [PRELOAD_FAST] = "fast", [PRELOAD_OFF] = "off"};
-  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-    if (strcmp(value, words[i]) == 0) {
-      *(preload_mode *)field = (preload_mode)i;
-      return true;
-    }
+enum { WORDS = 3 };
+
+static bool word_find(const char *const words[WORDS], const char *value, unsigned *out) {
+  for (unsigned i = 0; i < WORDS; i++) {
+    if (strcmp(value, words[i]) != 0) continue;
+    *out = i;
+    return true;
   }
   return false;
+}
+
+static bool mode_read(const char *value, void *field) {
+  static const char *const words[WORDS] = {[PRELOAD_SAFE] = "safe", [PRELOAD_FAST] = "fast", [PRELOAD_OFF] = "off"};
+  unsigned found;
+  if (!word_find(words, value, &found)) return false;
+  *(preload_mode *)field = (preload_mode)found;
+  return true;
+}
+
+static bool device_read(const char *value, void *field) {
+  static const char *const words[WORDS] = {
+      [PRELOAD_DEVICE_OFF] = "off", [PRELOAD_DEVICE_MALLOC] = "malloc", [PRELOAD_DEVICE_ALL] = "all"};
+  unsigned found;
+  if (!word_find(words, value, &found)) return false;
+  *(preload_device_calls *)field = (preload_device_calls)found;
+  return true;
 }
 
 static bool path_read(const char *value, void *field) {
@@ -80,6 +97,7 @@ static bool cap_read(const char *value, void *field) {
 
 static const variable variables[] = {
     {"MODE", "safe, fast or off", mode_read, offsetof(preload_settings, mode)},
+    {"DEVICE", "off, malloc or all", device_read, offsetof(preload_settings, device)},
     {"REPORT", "the name of a file", path_read, offsetof(preload_settings, report)},
     {"LIBRARY", "the path of liblade.so.0", path_read, offsetof(preload_settings, library)},
     {"MAX_BYTES", "a size of 1M and more, such as 8G", cap_read, offsetof(preload_settings, max_bytes)},
@@ -113,6 +131,7 @@ static void settings_read(void) {
     if (equals != NULL) variable_take(name, (size_t)(equals - name), equals + 1);
   }
   if (settings.wrong[0] != '\0') settings.mode = PRELOAD_OFF; /* I2 */
+  if (settings.mode == PRELOAD_OFF) settings.device = PRELOAD_DEVICE_OFF;
 }
 
 const preload_settings *ladei_preload_settings(void) {

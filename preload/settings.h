@@ -14,10 +14,17 @@ typedef enum preload_mode {
   PRELOAD_OFF = 2,  /* every call is the driver's */
 } preload_mode;
 
+typedef enum preload_device_calls {
+  PRELOAD_DEVICE_OFF = 0,    /* device memory is the driver's */
+  PRELOAD_DEVICE_MALLOC = 1, /* cuMemAlloc */
+  PRELOAD_DEVICE_ALL = 2,    /* cuMemAllocAsync, too */
+} preload_device_calls;
+
 typedef struct preload_settings {
   preload_mode mode;
-  const char *report;                /* NULL: none */
-  const char *library;               /* NULL: beside this library, else where the loader finds it */
+  preload_device_calls device; /* which allocations of device memory lade serves; PRELOAD_DEVICE_OFF in mode off */
+  const char *report;          /* NULL: none */
+  const char *library;         /* NULL: beside this library, else where the loader finds it */
   uint64_t max_bytes, segment_bytes; /* of each device's pool; 0: the pool's own default */
   uint64_t pending_bytes;            /* freed blocks that streams may still use, before a free waits */
   char wrong[256];                   /* what is wrong with a variable; "" for nothing. The mode is off then. */

@@ -74,12 +74,32 @@ for program in "$stand_in" "$stand_in_linked"; do
     is misses 1
     is hits 99
     is hit_rate 0.990000
+    is device "\"off\""
+    is device_allocs_served 0
+    is device_frees_passed 0
+  done
+  for device in malloc all; do
+    rm -f "$dir/report"
+    plain "$program" 100 keep
+    under LADE_PRELOAD_DEVICE=$device LADE_PRELOAD_REPORT="$dir/report" "$program" 100 keep
+    [ "$status$(cat "$dir/out")" = "$plain_status$(cat "$dir/plain_out")" ] || fail "$program: $status, $(cat "$dir/out" "$dir/err")"
+    [ -s "$dir/err" ] && fail "$program: on stderr: $(cat "$dir/err")"
+    is device "\"$device\""
+    is allocs_served 100
+    is device_allocs_served 100
+    is device_async_allocs_served 0
+    is device_bytes_served 10000000
+    is device_frees_served 100
+    is device_frees_passed 0
+    is device_driver_allocs 1
+    is device_peak_reserved_bytes 2097152
   done
 done
 
 # Names and values that are wrong: said once, and the driver serves.
 for wrong in LADE_PRELOAD_MODE=quick LADE_PRELOAD_MAX_BYTES=12Q LADE_PRELOAD_MAX_BYTES= LADE_PRELOAD_SEGMENT_BYTES=1000 \
-  LADE_PRELOAD_PENDING_BYTES=-1 LADE_PRELOAD_MAX_BYTES=99999999T LADE_PRELOAD_MODUS=safe LADE_PRELOAD_REPORT=; do
+  LADE_PRELOAD_PENDING_BYTES=-1 LADE_PRELOAD_MAX_BYTES=99999999T LADE_PRELOAD_MODUS=safe LADE_PRELOAD_REPORT= \
+  LADE_PRELOAD_DEVICE=yes LADE_PRELOAD_DEVICE=; do
   for program in "$stand_in" "$stand_in_linked"; do
     under "$wrong" "$program" 3
     [ "$status" = 0 ] || fail "$wrong: status $status"
@@ -108,6 +128,10 @@ rm -f "$dir/report"
 under LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy
 [ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "busy: status $status, $(cat "$dir/out" "$dir/err")"
 is allocs_served 4
+rm -f "$dir/report"
+under LADE_PRELOAD_DEVICE=all LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy
+[ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "busy, device memory: status $status, $(cat "$dir/out" "$dir/err")"
+is device_allocs_served 4
 
 # Without a driver the program says so by itself.
 same env LD_LIBRARY_PATH="$dir" "$stand_in" 3

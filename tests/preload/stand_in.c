@@ -2,10 +2,9 @@
 /*
  * A plain CUDA program. usage: stand_in COUNT [keep | busy]
  *
- * Allocates and frees pinned memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees the last block
- * in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work runs there that never
- * ends. Built twice: it opens the driver as the static runtime does, or is
- * linked with it (STAND_IN_LINKED).
+ * Allocates and frees pinned memory and device memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees
+ * the last blocks in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work
+ * runs there that never ends. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 
 static program cuda;
 static void *kept;
+static CUdeviceptr kept_on_device;
 
 static void fail(const char *what, int code) {
   printf("%s: %d\n", what, code);
@@ -33,6 +33,8 @@ CUresult linked_retain(CUcontext *out, CUdevice device) __asm__("cuDevicePrimary
 CUresult linked_set_current(CUcontext context) __asm__("cuCtxSetCurrent");
 CUresult linked_alloc(void **out, size_t bytes, unsigned flags) __asm__("cuMemHostAlloc");
 CUresult linked_free(void *pointer) __asm__("cuMemFreeHost");
+CUresult linked_device_alloc(CUdeviceptr *out, size_t bytes) __asm__("cuMemAlloc_v2");
+CUresult linked_device_free(CUdeviceptr address) __asm__("cuMemFree_v2");
 
 static void resolve(void) {
   cuda.init = linked_init;
@@ -40,6 +42,8 @@ static void resolve(void) {
   cuda.ctx_set_current = linked_set_current;
   cuda.host_alloc = linked_alloc;
   cuda.free_host = linked_free;
+  cuda.mem_alloc = linked_device_alloc;
+  cuda.mem_free = linked_device_free;
 }
 #else
 static void resolve(void) {
@@ -58,7 +62,10 @@ static void play_program(void) {
   if (symbol != NULL) play();
 }
 
-static void free_kept(void) { must(cuda.free_host(kept), "cuMemFreeHost at exit"); }
+static void free_kept(void) {
+  must(cuda.free_host(kept), "cuMemFreeHost at exit");
+  must(cuda.mem_free(kept_on_device), "cuMemFree at exit");
+}
 
 #ifndef STAND_IN_LINKED
 static void never_end(void *user) {
@@ -69,10 +76,12 @@ static void never_end(void *user) {
 static void leave_busy(void) {
   CUstream stream;
   void *pointer = NULL;
+  CUdeviceptr address = 0;
   must(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   must(cuda.host_alloc(&pointer, 100000, 0), "cuMemHostAlloc");
   must(cuda.host_function(stream, never_end, NULL), "cuLaunchHostFunc");
   must(cuda.free_host(pointer), "cuMemFreeHost");
+  must(cuda.mem_alloc(&address, 100000), "cuMemAlloc"); /* ends with the device */
   must(cuda.primary_release(0), "cuDevicePrimaryCtxRelease");
 }
 #endif
@@ -81,6 +90,7 @@ int main(int argc, char **argv) {
   int count = argc > 1 ? atoi(argv[1]) : 1;
   CUcontext context;
   void *pointer = NULL;
+  CUdeviceptr address = 0;
   play_program();
   resolve();
   must(cuda.init(0), "cuInit");
@@ -90,11 +100,14 @@ int main(int argc, char **argv) {
   must(cuda.free_host(pointer), "cuMemFreeHost, write-combined");
   for (int i = 0; i < count; i++) {
     must(cuda.host_alloc(&pointer, 100000, 0), "cuMemHostAlloc");
+    must(cuda.mem_alloc(&address, 100000), "cuMemAlloc");
     memset(pointer, i, 100000);
     if (i == count - 1 && argc > 2 && strcmp(argv[2], "keep") == 0) {
       kept = pointer;
+      kept_on_device = address;
       atexit(free_kept);
     } else {
+      must(cuda.mem_free(address), "cuMemFree");
       must(cuda.free_host(pointer), "cuMemFreeHost");
     }
   }

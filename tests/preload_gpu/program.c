@@ -5,6 +5,9 @@
  *
  *   program answers             what the runtime says of pinned memory, and of wrong calls: the same lines either way
  *   program work                copies, kernels on pinned memory, captures, threads, a reset: checks bytes, prints the same lines
+ *   program device_answers      the same of device memory
+ *   program device_work         kernels, copies, captures, threads and a reset with device memory that is freed at once
+ *   program device_loop BYTES STREAMS ROUNDS WAIT   as loop: cudaMalloc, cudaMemsetAsync, cudaFree
  *   program loop BYTES STREAMS ROUNDS WAIT   alloc, copy, free: prints ns per alloc and free, ns per round, wrong bytes.
  *                               Every WAIT rounds it waits for all streams, outside of what is timed as alloc and free; 0: never, so
  *                               that copies are queued faster than the link moves them and alloc and free have to wait for it
@@ -299,6 +302,237 @@ static int loop(size_t bytes, int stream_count, int rounds, int wait) {
   return wrong == 0 ? 0 : 1;
 }
 
+/* ---- device memory ----------------------------------------------------------------------------------------------- */
+
+static int memory_is_back(size_t before_bytes) {
+  size_t free_now, total;
+  MUST(cudaMemGetInfo(&free_now, &total));
+  return free_now + MIB >= before_bytes;
+}
+
+static void device_sizes(void) {
+  void *block;
+  size_t before, total;
+  MUST(cudaMemGetInfo(&before, &total));
+  MUST(cudaMalloc(&block, 256 * MIB));
+  printf("256 MiB are gone: %d\n", !memory_is_back(before));
+  MUST(cudaFree(block));
+  printf("they are back: %d\n", memory_is_back(before));
+  say("more than there is", cudaMalloc(&block, (size_t)1 << 50));
+  say("alloc of 0", cudaMalloc(&block, 0));
+}
+
+static void device_attributes(void *block, const char *of) {
+  struct cudaPointerAttributes attributes = {0};
+  MUST(cudaPointerGetAttributes(&attributes, (char *)block + 100));
+  printf("%s: type %d, device %d, device pointer %d, host pointer %d\n", of, (int)attributes.type, attributes.device,
+         attributes.devicePointer == (char *)block + 100, attributes.hostPointer != NULL);
+}
+
+static int device_answers(void) {
+  static char own[4096];
+  char *block, *ordered;
+  void *pitched;
+  size_t pitch;
+  cudaStream_t stream, other;
+  MUST(cudaSetDevice(0));
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  MUST(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  device_sizes();
+  MUST(cudaMalloc((void **)&block, 10000));
+  device_attributes(block, "cudaMalloc");
+  say("free inside", cudaFree(block + 512));
+  say("free as pinned memory", cudaFreeHost(block));
+  MUST(cudaFree(block));
+  say("free again", cudaFree(block));
+  say("free NULL", cudaFree(NULL));
+  say("free of static memory", cudaFree(own));
+  MUST(cudaMallocAsync((void **)&ordered, 10000, stream));
+  device_attributes(ordered, "cudaMallocAsync");
+  MUST(cudaStreamSynchronize(stream));
+  say("free where it was allocated", cudaFreeAsync(ordered, stream));
+  MUST(cudaMallocAsync((void **)&ordered, 10000, stream));
+  MUST(cudaStreamSynchronize(stream));
+  say("free on another stream", cudaFreeAsync(ordered, other));
+  MUST(cudaMallocAsync((void **)&ordered, 10000, stream));
+  MUST(cudaStreamSynchronize(stream));
+  say("free without a stream", cudaFree(ordered));
+  MUST(cudaMalloc((void **)&block, 10000));
+  say("free in order what is not ordered", cudaFreeAsync(block, stream));
+  MUST(cudaMallocPitch(&pitched, &pitch, 1000, 100));
+  say("free of pitched memory", cudaFree(pitched));
+  MUST(cudaMallocManaged((void **)&block, 10000, cudaMemAttachGlobal));
+  say("free of managed memory", cudaFree(block));
+  say("after all that", cudaDeviceSynchronize());
+  MUST(cudaStreamDestroy(stream));
+  MUST(cudaStreamDestroy(other));
+  return 0;
+}
+
+enum { DEVICE_WORDS = 1 << 18, DEVICE_ROUNDS = 60 };
+
+/* A slow kernel writes a block, which a copy reads; the block is freed at once, and what another stream gets is overwritten. */
+static uint64_t freed_in_use(cudaStream_t stream, cudaStream_t other, int ordered) {
+  uint64_t wrong = 0;
+  uint32_t *source, *results;
+  size_t bytes = DEVICE_WORDS * sizeof *source;
+  MUST(cudaMallocHost((void **)&source, bytes));
+  MUST(cudaMallocHost((void **)&results, DEVICE_ROUNDS * bytes));
+  words_fill(source, DEVICE_WORDS, 1000);
+  for (int i = 0; i < DEVICE_ROUNDS; i++) {
+    uint32_t *block, *spoilt;
+    MUST(ordered ? cudaMallocAsync((void **)&block, bytes, stream) : cudaMalloc((void **)&block, bytes));
+    kernel_launch(block, source, DEVICE_WORDS, 200000, stream);
+    MUST(cudaMemcpyAsync(results + (size_t)i * DEVICE_WORDS, block, bytes, cudaMemcpyDeviceToHost, stream));
+    MUST(ordered ? cudaFreeAsync(block, stream) : cudaFree(block));
+    MUST(ordered ? cudaMallocAsync((void **)&spoilt, bytes, other) : cudaMalloc((void **)&spoilt, bytes));
+    MUST(cudaMemsetAsync(spoilt, 0xff, bytes, other));
+    MUST(ordered ? cudaFreeAsync(spoilt, other) : cudaFree(spoilt));
+  }
+  MUST(cudaStreamSynchronize(stream));
+  MUST(cudaStreamSynchronize(other));
+  for (int i = 0; i < DEVICE_ROUNDS; i++) wrong += wrong_words(results + (size_t)i * DEVICE_WORDS, DEVICE_WORDS, 1001);
+  MUST(cudaFreeHost(source));
+  MUST(cudaFreeHost(results));
+  return wrong;
+}
+
+/* Allocated on one stream, used and freed on another that waits for it. */
+static uint64_t freed_elsewhere(cudaStream_t stream, cudaStream_t other) {
+  uint64_t wrong = 0;
+  uint32_t *source, *results;
+  size_t bytes = DEVICE_WORDS * sizeof *source;
+  cudaEvent_t event;
+  MUST(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  MUST(cudaMallocHost((void **)&source, bytes));
+  MUST(cudaMallocHost((void **)&results, DEVICE_ROUNDS * bytes));
+  words_fill(source, DEVICE_WORDS, 1000);
+  for (int i = 0; i < DEVICE_ROUNDS; i++) {
+    uint32_t *block;
+    MUST(cudaMallocAsync((void **)&block, bytes, stream));
+    MUST(cudaMemsetAsync(block, 0xff, bytes, stream));
+    MUST(cudaEventRecord(event, stream));
+    MUST(cudaStreamWaitEvent(other, event, 0));
+    kernel_launch(block, source, DEVICE_WORDS, 200000, other);
+    MUST(cudaMemcpyAsync(results + (size_t)i * DEVICE_WORDS, block, bytes, cudaMemcpyDeviceToHost, other));
+    MUST(cudaFreeAsync(block, other));
+  }
+  MUST(cudaStreamSynchronize(other));
+  for (int i = 0; i < DEVICE_ROUNDS; i++) wrong += wrong_words(results + (size_t)i * DEVICE_WORDS, DEVICE_WORDS, 1001);
+  MUST(cudaFreeHost(source));
+  MUST(cudaFreeHost(results));
+  MUST(cudaEventDestroy(event));
+  return wrong;
+}
+
+/* Allocated and freed inside the capture, which makes nodes of both; beside it cudaMalloc and cudaFree. */
+static uint64_t device_captures(cudaStream_t stream) {
+  uint64_t wrong = 0;
+  uint32_t *source, *back, *block, *beside;
+  size_t bytes = DEVICE_WORDS * sizeof *source;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  MUST(cudaMallocHost((void **)&source, bytes));
+  MUST(cudaMallocHost((void **)&back, bytes));
+  words_fill(source, DEVICE_WORDS, 7);
+  MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  MUST(cudaMallocAsync((void **)&block, bytes, stream));
+  kernel_launch(block, source, DEVICE_WORDS, 200000, stream);
+  MUST(cudaMemcpyAsync(back, block, bytes, cudaMemcpyDeviceToHost, stream));
+  MUST(cudaFreeAsync(block, stream));
+  for (int i = 0; i < 40; i++) {
+    MUST(cudaMalloc((void **)&beside, bytes));
+    MUST(cudaFree(beside));
+  }
+  MUST(cudaStreamEndCapture(stream, &graph));
+  MUST(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 10; i++) MUST(cudaGraphLaunch(exec, stream));
+  MUST(cudaStreamSynchronize(stream));
+  wrong += wrong_words(back, DEVICE_WORDS, 8);
+  MUST(cudaGraphExecDestroy(exec));
+  MUST(cudaGraphDestroy(graph));
+  MUST(cudaFreeHost(source));
+  MUST(cudaFreeHost(back));
+  return wrong;
+}
+
+static void *device_thread(void *number) {
+  cudaStream_t stream, other;
+  uint64_t wrong;
+  MUST(cudaSetDevice(0));
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  MUST(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  wrong = freed_in_use(stream, other, (int)((uintptr_t)number % 2));
+  MUST(cudaStreamDestroy(stream));
+  MUST(cudaStreamDestroy(other));
+  return (void *)(uintptr_t)wrong;
+}
+
+static uint64_t device_threads(void) {
+  enum { THREADS = 4 };
+  pthread_t all[THREADS];
+  uint64_t wrong = 0;
+  for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&all[i], NULL, device_thread, (void *)i);
+  for (int i = 0; i < THREADS; i++) {
+    void *result;
+    pthread_join(all[i], &result);
+    wrong += (uintptr_t)result;
+  }
+  return wrong;
+}
+
+static int device_work(void) {
+  cudaStream_t stream, other;
+  void *lost;
+  MUST(cudaSetDevice(0));
+  kernel_load();
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  MUST(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  printf("cudaFree of memory in use: %llu wrong\n", (unsigned long long)freed_in_use(stream, other, 0));
+  printf("on the default stream: %llu wrong\n", (unsigned long long)freed_in_use(NULL, other, 0));
+  printf("cudaFreeAsync of memory in use: %llu wrong\n", (unsigned long long)freed_in_use(stream, other, 1));
+  printf("on another stream: %llu wrong\n", (unsigned long long)freed_elsewhere(stream, other));
+  printf("captures: %llu wrong\n", (unsigned long long)device_captures(stream));
+  printf("threads: %llu wrong\n", (unsigned long long)device_threads());
+  MUST(cudaStreamDestroy(stream));
+  MUST(cudaStreamDestroy(other));
+  MUST(cudaMalloc(&lost, MIB));
+  MUST(cudaDeviceReset());
+  printf("copies after a reset: %llu wrong\n", (unsigned long long)copies(5));
+  MUST(cudaMalloc(&lost, MIB)); /* the process ends with it */
+  return 0;
+}
+
+static int device_loop(size_t bytes, int stream_count, int rounds, int wait) {
+  enum { STREAMS = 64, WARM_UP = 64 };
+  cudaStream_t streams[STREAMS];
+  uint64_t calls_ns = 0, start = 0;
+  MUST(cudaSetDevice(0));
+  for (int i = 0; i < stream_count; i++) MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+  for (int i = -WARM_UP; i < rounds; i++) {
+    void *block;
+    int at = (i + WARM_UP) % stream_count;
+    if (i == 0) {
+      MUST(cudaDeviceSynchronize());
+      start = now_ns();
+    }
+    for (int s = 0; wait > 0 && (i + WARM_UP) % wait == 0 && s < stream_count; s++)
+      MUST(cudaStreamSynchronize(streams[s]));
+    uint64_t before = now_ns();
+    MUST(cudaMalloc(&block, bytes));
+    uint64_t between = now_ns();
+    MUST(cudaMemsetAsync(block, i, bytes, streams[at]));
+    uint64_t again = now_ns();
+    MUST(cudaFree(block));
+    if (i >= 0) calls_ns += between - before + now_ns() - again;
+  }
+  MUST(cudaDeviceSynchronize());
+  uint64_t all_ns = now_ns() - start;
+  printf("%zu %d %d %d %.0f %.0f 0\n", bytes, stream_count, rounds, wait, (double)calls_ns / rounds,
+         (double)all_ns / rounds);
+  return 0;
+}
+
 /* ---- bandwidth --------------------------------------------------------------------------------------------------- */
 
 static double copy_gb_per_s(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
@@ -332,9 +566,14 @@ int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "answers") == 0) return answers();
   if (strcmp(what, "work") == 0) return work();
+  if (strcmp(what, "device_answers") == 0) return device_answers();
+  if (strcmp(what, "device_work") == 0) return device_work();
   if (strcmp(what, "bandwidth") == 0) return bandwidth();
+  if (strcmp(what, "device_loop") == 0 && argc == 6)
+    return device_loop(strtoull(argv[2], NULL, 10), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
   if (strcmp(what, "loop") == 0 && argc == 6)
     return loop(strtoull(argv[2], NULL, 10), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
-  fprintf(stderr, "usage: program answers | work | bandwidth | loop BYTES STREAMS ROUNDS WAIT\n");
+  fprintf(stderr, "usage: program answers | work | device_answers | device_work | bandwidth |\n"
+                  "       loop BYTES STREAMS ROUNDS WAIT | device_loop BYTES STREAMS ROUNDS WAIT\n");
   return 2;
 }

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hooks that say something about memory: the driver knows lade's segments, the program knows its blocks.
+ *
+ *   cuMemGetAddressRange, cuPointerGetAttribute(s)   start and size are the block's; all else is the driver's answer, but for
+ *                                                    device memory: no legacy handle can be had (below), and memory of
+ *                                                    cuMemAllocAsync is of the pool that the device has
+ *   cuPointerSetAttribute   a switch of the whole segment: turned on, and never off for neighbours that want it
+ *   cuMemGetInfo            what is cached in whole segments is free: it goes back before any request fails for lack of memory. Freed
+ *                           blocks are waited for first, as the driver's cuMemFree would have; pieces of segments that hold blocks
+ *                           of the program's are not free, since no large request could have them
+ *   cuIpcGetMemHandle       refused for lade's blocks: the handle would be the segment's, with its start and its neighbours, and the
+ *                           same one for the next block there
+ *
+ * Locks: none.
+ */
+#include "preload/answers.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "preload/counters.h"
+#include "preload/driver.h"
+#include "preload/pools.h"
+
+static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)address; }
+
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
+
+bool ladei_preload_pinned_around(const void *address, preload_block *out) {
+  lade_pinned_info info;
+  if (ladei_preload_passes() || !ladei_preload_may_own(address)) return false;
+  preload_device *device = ladei_preload_device_of(address, &info);
+  if (device == NULL) return false;
+  ladei_preload_device_leave(device);
+  return info.state == LADE_PINNED_IN_USE && ladei_preload_blocks_find(&ladei_preload_pinned_blocks, info.base, out);
+}
+
+/* Behind what was asked for there is memory that is nobody's. */
+bool ladei_preload_device_around(const void *address, preload_block *out) {
+  lade_device_block_info info;
+  if (ladei_preload_heaps_pass() || !ladei_preload_heap_may_own(address)) return false;
+  preload_device *device = ladei_preload_heap_of(address, &info);
+  if (device == NULL) return false;
+  ladei_preload_device_leave(device);
+  const void *start = (const void *)(uintptr_t)info.address;
+  return ladei_preload_blocks_find(&ladei_preload_device_blocks, start, out) &&
+         (uintptr_t)address - (uintptr_t)start < out->bytes;
+}
+
+static bool block_around(CUdeviceptr address, preload_block *out, bool *out_on_device) {
+  *out_on_device = false;
+  if (ladei_preload_pinned_around(at(address), out)) return true;
+  *out_on_device = ladei_preload_device_around(at(address), out);
+  return *out_on_device;
+}
+
+/* ---- Ranges and attributes --------------------------------------------------------------------------------------- */
+
+static CUmemoryPool pool_of(const preload_block *block) {
+  CUdevice device;
+  CUmemoryPool pool = NULL;
+  if (block->is_ordered && DRIVER_CALL(device_get)(&device, block->device) == CUDA_SUCCESS &&
+      DRIVER_CALL(device_get_mem_pool)(&pool, device) != CUDA_SUCCESS)
+    pool = NULL;
+  return pool;
+}
+
+static void attribute_mend(CUpointer_attribute attribute, void *data, const preload_block *block, bool on_device) {
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->pointer;
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *(size_t *)data = block->bytes;
+  if (!on_device) return;
+  if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) *(int *)data = 0;
+  if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) *(CUmemoryPool *)data = pool_of(block);
+}
+
+CUresult hook_pointer_get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+  preload_block block;
+  bool on_device;
+  CUresult code = DRIVER_CALL(pointer_get_attribute)(data, attribute, address);
+  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device))
+    attribute_mend(attribute, data, &block, on_device);
+  return code;
+}
+
+CUresult hook_pointer_get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                     CUdeviceptr address) {
+  preload_block block;
+  bool on_device;
+  CUresult code = DRIVER_CALL(pointer_get_attributes)(count, attributes, data, address);
+  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device))
+    for (unsigned i = 0; i < count; i++) attribute_mend(attributes[i], data[i], &block, on_device);
+  return code;
+}
+
+CUresult hook_mem_get_address_range(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {
+  preload_block block;
+  bool on_device;
+  CUresult code = DRIVER_CALL(mem_get_address_range)(out_base, out_bytes, address);
+  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device)) {
+    if (out_base != NULL) *out_base = (CUdeviceptr)(uintptr_t)block.pointer;
+    if (out_bytes != NULL) *out_bytes = block.bytes;
+  }
+  return code;
+}
+
+CUresult hook_pointer_set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+  preload_block block;
+  if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL && *(const unsigned *)value == 0 &&
+      ladei_preload_device_around(at(address), &block))
+    return CUDA_SUCCESS;
+  return DRIVER_CALL(pointer_set_attribute)(value, attribute, address);
+}
+
+/* ---- How much there is ------------------------------------------------------------------------------------------- */
+
+/* Bytes of the device's cached segments that hold no block, in use or pending. */
+static uint64_t device_cached_bytes(const preload_device *device) {
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  ladei_preload_begin();
+  lade_status status = device->lade->lade_device_stats_get(device->heap, &stats);
+  ladei_preload_end();
+  uint64_t taken = stats.active_bytes.all.current + stats.inactive_split_bytes.all.current;
+  return status == LADE_OK && stats.reserved_bytes.all.current > taken ? stats.reserved_bytes.all.current - taken : 0;
+}
+
+/* Of the current context's device, with that device's heap; NULL: there is none. */
+static preload_device *current_heap_enter(void) {
+  CUdevice native;
+  if (ladei_preload_heaps_pass() || !ladei_preload_opened() || DRIVER_CALL(ctx_get_device)(&native) != CUDA_SUCCESS)
+    return NULL;
+  preload_device *device = ladei_preload_device_enter(ladei_preload_device_ordinal(native), false);
+  if (device == NULL || device->heap != NULL) return device;
+  ladei_preload_device_leave(device);
+  return NULL;
+}
+
+CUresult hook_mem_get_info(size_t *out_free, size_t *out_total) {
+  size_t free_bytes = 0, total_bytes = 0;
+  preload_device *device = out_free == NULL ? NULL : current_heap_enter();
+  if (device == NULL) return DRIVER_CALL(mem_get_info)(out_free, out_total);
+  ladei_preload_pending_wait(&device->heap_pending, 0);
+  CUresult code = DRIVER_CALL(mem_get_info)(&free_bytes, &total_bytes);
+  if (code == CUDA_SUCCESS) {
+    size_t room = total_bytes - free_bytes;
+    uint64_t cached = device_cached_bytes(device);
+    *out_free = free_bytes + (cached < room ? cached : room);
+    if (out_total != NULL) *out_total = total_bytes;
+  }
+  ladei_preload_device_leave(device);
+  return code;
+}
+
+/* ---- Other processes --------------------------------------------------------------------------------------------- */
+
+CUresult hook_ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr address) {
+  static atomic_bool told;
+  preload_block block;
+  if (!ladei_preload_device_around(at(address), &block)) return DRIVER_CALL(ipc_get_mem_handle)(out, address);
+  ladei_preload_count(PRELOAD_DEVICE_HANDLES_REFUSED, 1);
+  if (!atomic_exchange(&told, true))
+    fprintf(stderr, "liblade_preload: cuIpcGetMemHandle: memory that lade serves cannot be shared between processes; "
+                    "LADE_PRELOAD_DEVICE=off leaves device memory to the driver\n");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
