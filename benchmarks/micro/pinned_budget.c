@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -173,6 +174,14 @@ static bool case_run(bench *b, const bench_case *self) {
   return good;
 }
 
+/* Each pool has a file open. */
+static void descriptors_allow(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv) {
   static const budget_case kinds[] = {{1, false},    {8, false}, {64, false},  {500, false}, {1024, false},
                                       {4096, false}, {64, true}, {1024, true}, {4096, true}};
@@ -185,6 +194,7 @@ int main(int argc, char **argv) {
                                      {"join_64", "a pool that comes, charges and goes, beside 64", case_run, &kinds[6]},
                                      {"join_1024", "... beside 1,024", case_run, &kinds[7]},
                                      {"join_4096", "... beside 4,096", case_run, &kinds[8]}};
+  descriptors_allow();
   return bench_main(argc, argv, "What does a segment pay for the budget that all pools share?", cases,
                     sizeof cases / sizeof cases[0]);
 }
