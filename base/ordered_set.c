@@ -120,6 +120,12 @@ static void lower(ladei_ordered_set *set, ladei_order_node *node, int side) {
   }
 }
 
+/* On the way down: both children come while the key is compared, since which one is next is a toss. */
+static inline __attribute__((always_inline)) void children_prefetch(const ladei_order_node *node) {
+  __builtin_prefetch(node->child[LEFT]);
+  __builtin_prefetch(node->child[RIGHT]);
+}
+
 /* ---- Order and finger -------------------------------------------------------------------------------------------- */
 
 static void order_link(ladei_ordered_set *set, ladei_order_node *node, ladei_order_node *low, ladei_order_node *high) {
@@ -155,6 +161,7 @@ static void gap_find(const ladei_ordered_set *set, const ladei_order_key *key, l
     high = finger->next;
   } else {
     for (ladei_order_node *node = set->root; node != NULL;) {
+      children_prefetch(node);
       bool right = ladei_order_less(&node->key, key);
       *(right ? &low : &high) = node;
       node = node->child[right];
@@ -223,6 +230,7 @@ void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node,
 ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const ladei_order_key *key) {
   ladei_order_node *best = NULL;
   for (ladei_order_node *node = set->root; node != NULL;) {
+    children_prefetch(node);
     if (ladei_order_less(&node->key, key)) {
       node = node->child[RIGHT];
     } else {
