@@ -7,12 +7,16 @@
  * The baselines: `calls` makes the system calls of one credit alone (a lock, a look at the file, a read, a write, the unlock),
  * with nothing decided; of a pool that joins, those and the lock of a slot. `lock` is the lock and the unlock. All in the same
  * folder, which is /dev/shm as for programs.
+ *
+ * pressure: a look at what the kernel says of memory, as background threads do ten times a second. `poll` asks a trigger on
+ * /proc/pressure/memory whether it has fired, which says less, and of windows of two seconds, where the kernel takes one.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -22,6 +26,7 @@
 
 #include "benchmarks/frame.h"
 #include "host/ledger.h"
+#include "host/pressure.h"
 
 enum { MOST_POOLS = 4096, FILE_MOST = LADEI_LEDGER_HEADER_BYTES + (MOST_POOLS + 64) * LADEI_LEDGER_SLOT_BYTES };
 
@@ -144,6 +149,45 @@ static void pools_close(budget *b) {
   unlink(b->path);
 }
 
+/* ---- Pressure ---------------------------------------------------------------------------------------------------- */
+
+enum { LOOKS = 2000 };
+
+static double looks_run(void *user) {
+  ladei_pressure pressure;
+  uint64_t now_ns = 1;
+  (void)user;
+  ladei_pressure_init(&pressure, "");
+  double begin = processor_seconds();
+  for (int i = 0; i < LOOKS; i++) (void)ladei_pressure_look(&pressure, now_ns += UINT64_C(100000000));
+  return (processor_seconds() - begin) * 1e6 / LOOKS;
+}
+
+static double polls_run(void *user) {
+  struct pollfd trigger = {.fd = *(const int *)user, .events = POLLPRI};
+  int ready = 0;
+  double begin = processor_seconds();
+  for (int i = 0; i < LOOKS && ready >= 0; i++) ready = poll(&trigger, 1, 0);
+  return ready >= 0 ? (processor_seconds() - begin) * 1e6 / LOOKS : NAN;
+}
+
+/* Below 0: the kernel takes none. */
+static int trigger_open(void) {
+  static const char text[] = "some 200000 2000000"; /* us of us: the shortest window without privileges */
+  int fd = open("/proc/pressure/memory", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0 || write(fd, text, sizeof text) == (ssize_t)sizeof text) return fd;
+  close(fd);
+  return -1;
+}
+
+static bool pressure_case(bench *b, const bench_case *self) {
+  int fd = trigger_open();
+  const bench_variant variants[] = {{"lade", looks_run, NULL}, {"poll", polls_run, &fd}};
+  bool good = bench_measure(b, self->name, json_object(), "us", variants, fd < 0 ? 1 : 2);
+  if (fd >= 0) close(fd);
+  return good;
+}
+
 /* What is measured beside `pools` in all. */
 typedef struct budget_case {
   int pools;
@@ -193,7 +237,8 @@ int main(int argc, char **argv) {
                                      {"charge_4096", "... 4,096 slots", case_run, &kinds[5]},
                                      {"join_64", "a pool that comes, charges and goes, beside 64", case_run, &kinds[6]},
                                      {"join_1024", "... beside 1,024", case_run, &kinds[7]},
-                                     {"join_4096", "... beside 4,096", case_run, &kinds[8]}};
+                                     {"join_4096", "... beside 4,096", case_run, &kinds[8]},
+                                     {"pressure", "a look at the pressure on memory", pressure_case, NULL}};
   descriptors_allow();
   return bench_main(argc, argv, "What does a segment pay for the budget that all pools share?", cases,
                     sizeof cases / sizeof cases[0]);

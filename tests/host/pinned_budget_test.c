@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "host/ledger.h"
 #include "host/pool.h"
+#include "host/pressure.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/heard.h"
@@ -344,6 +345,19 @@ LADE_TEST(PinnedBudget, WaitEndsWhereNobodyGivesBack) {
   LADE_EXPECT_OK(lade_pinned_pool_destroy(a, true));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(b, true));
   machine_close(&own);
+}
+
+/* With the files that are here, if there are any. */
+LADE_TEST(PinnedBudget, PressureOfThisMachineIsLookedAtTenTimesASecond) {
+  ladei_pressure pressure;
+  ladei_pressure_init(&pressure, "");
+  LADE_EXPECT(!ladei_pressure_look(&pressure, 1)); /* nothing to compare it with */
+  uint64_t stalled_us = pressure.stalled_us;
+  LADE_EXPECT(!ladei_pressure_look(&pressure, 1 + 99999999));
+  LADE_EXPECT_EQ_UINT(pressure.looked_ns, 1);
+  (void)ladei_pressure_look(&pressure, 1 + 100000000);
+  LADE_EXPECT_EQ_UINT(pressure.looked_ns, 1 + 100000000);
+  LADE_EXPECT_GE_UINT(pressure.stalled_us, stalled_us); /* it only grows */
 }
 
 /* Whatever the kernel says: each file alone makes the pool give back what it does not use. */
