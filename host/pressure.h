@@ -6,7 +6,7 @@
  * What is read: the time that some task waited for memory, of /proc/pressure/memory and of the group's memory.pressure; and
  * how often the group was above memory.high or at memory.max, of its memory.events.
  *
- * Note [No triggers]: these files can be polled for triggers, which would bring nothing. The thread wakes two hundred times a second
+ * These files can be polled for triggers, too, which would bring nothing. The thread wakes two hundred times a second
  * for pending blocks anyway, so no wake-up would be saved: only the look, ten times a second, of 32 us of processor time each,
  * a thirtieth of what an idle thread takes (benchmarks/micro/pinned_budget, "pressure"). Without CAP_SYS_RESOURCE the kernel takes
  * windows of multiples of two seconds alone, and tells once a window: up to twenty times later than a look. And each group above
