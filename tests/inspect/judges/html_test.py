@@ -23,6 +23,7 @@ if os.path.realpath(sys.executable) != os.path.realpath(DEBIAN_PYTHON) and os.pa
 
 try:
     from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -45,8 +46,14 @@ def browser(folder):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     options.binary_location = shutil.which("chromium")
     os.environ["HOME"] = folder
-    service = webdriver.chrome.service.Service(shutil.which("chromedriver"))
-    return webdriver.Chrome(service=service, options=options)
+    for tries_left in range(9, -1, -1):
+        # Selenium looks for a free port first, which another program may take before the driver does; then the driver ends.
+        service = webdriver.chrome.service.Service(shutil.which("chromedriver"))
+        try:
+            return webdriver.Chrome(service=service, options=options)
+        except WebDriverException as error:
+            if "unexpectedly exited" not in error.msg or tries_left == 0:
+                raise
 
 
 def opened(driver, path):
