@@ -302,6 +302,7 @@ __attribute__((visibility("default"))) const ladei_mpi_plugin *ladei_mpi_plugin_
 
 const ladei_mpi_plugin *ladei_mpi_plugin_get(void) {
   static ladei_mpi_plugin plugin = {
+      .version = LADEI_MPI_PLUGIN_VERSION,
       .begin = begin,
       .communicator_copy = communicator_copy,
       .rank = rank_get,
@@ -317,7 +318,8 @@ const ladei_mpi_plugin *ladei_mpi_plugin_get(void) {
       .text = text,
   };
   pthread_mutex_lock(&lock);
-  plugin.version = lade_mpi_standin.version != 0 ? (uint32_t)lade_mpi_standin.version : LADEI_MPI_PLUGIN_VERSION;
+  uint32_t version = lade_mpi_standin.version != 0 ? (uint32_t)lade_mpi_standin.version : LADEI_MPI_PLUGIN_VERSION;
+  if (plugin.version != version) plugin.version = version; /* threads that are ranks read it without the lock */
   pthread_mutex_unlock(&lock);
   return &plugin;
 }
