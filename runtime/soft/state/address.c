@@ -7,7 +7,8 @@
  *   counted     0x700000000000 ...   memory of addresses-only devices: numbers, mapped nowhere
  *
  * I1  Both counters only rise: an address handed out once is never handed out again in the same runtime, so a use of
- *     freed memory is told from a use of foreign memory, and equal runs have equal addresses.
+ *     freed memory is told from a use of foreign memory, and equal runs have equal addresses. What was jumped over, since it was
+ *     not free, was not handed out: it may be the program's.
  * I2  Live ranges do not overlap. A range is in rt->ranges exactly while it is live.
  * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0.
  * Locks: rt->lock. Mapping under it is the exception that costs one system call per device allocation.
@@ -54,16 +55,23 @@ static bool bind_to_node(void *address, size_t bytes, int32_t node) {
   return syscall(SYS_mbind, address, bytes, MPOL_BIND_POLICY, mask, (unsigned long)BITS_PER_WORD * WORDS + 1, 0) == 0;
 }
 
+/* The addresses were handed out, or lie between two that were. Where there are too many pieces, the last one has all in between. */
+static void arena_note(soft_runtime *rt, uint64_t address, size_t bytes, bool jumped) {
+  if (rt->arena_pieces == 0 || (jumped && rt->arena_pieces < SOFT_ARENA_PIECES))
+    rt->arena[rt->arena_pieces++].begin = address;
+  rt->arena[rt->arena_pieces - 1].end = address + bytes;
+}
+
 /* Maps at the next free address of the arena; NULL when the system refuses. */
 static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protection) {
-  uint64_t address = rt->arena_next;
+  uint64_t address = rt->arena_pieces == 0 ? ARENA_BEGIN : rt->arena[rt->arena_pieces - 1].end;
   for (int attempt = 0; attempt < 1024; attempt++) {
     address = (address + align - 1) / align * align;
     void *wanted = (void *)(uintptr_t)address;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     void *got = mmap(wanted, bytes, protection, flags, -1, 0);
     if (got == wanted) {
-      rt->arena_next = address + bytes;
+      arena_note(rt, address, bytes, attempt > 0);
       return got;
     }
     if (got != MAP_FAILED) /* a kernel before 4.17 takes the address as a hint */
@@ -76,7 +84,7 @@ static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protect
 }
 
 void ladei_soft_addresses_open(soft_runtime *rt) {
-  rt->arena_begin = rt->arena_next = ARENA_BEGIN;
+  rt->arena_pieces = 0;
   rt->count_next = COUNTED_BEGIN;
 }
 
@@ -176,7 +184,9 @@ soft_range *ladei_soft_range_overlapping(const soft_runtime *rt, const void *add
 
 bool ladei_soft_address_was_used(const soft_runtime *rt, const void *address) {
   uint64_t key = (uint64_t)(uintptr_t)address;
-  return (key >= rt->arena_begin && key < rt->arena_next) || (key >= COUNTED_BEGIN && key < rt->count_next);
+  for (size_t i = 0; i < rt->arena_pieces; i++)
+    if (key >= rt->arena[i].begin && key < rt->arena[i].end) return true;
+  return key >= COUNTED_BEGIN && key < rt->count_next;
 }
 
 /* ---- charges ----------------------------------------------------------------------------------------------------- */

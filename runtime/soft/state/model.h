@@ -430,6 +430,12 @@ typedef struct soft_clock {
   lade_status (*wait)(soft_runtime *rt, soft_stream *stream, uint64_t number, const char *op);
 } soft_clock;
 
+/* Addresses without a jump over what others had. */
+typedef struct soft_arena_piece {
+  uint64_t begin, end;
+} soft_arena_piece;
+enum { SOFT_ARENA_PIECES = 64 };
+
 struct soft_runtime {
   const soft_clock *clock;
   const char *name;
@@ -450,8 +456,9 @@ struct soft_runtime {
 
   /* Memory */
   soft_tree ranges, mappings;
-  uint64_t arena_begin, arena_next; /* addresses of memory with bytes */
-  uint64_t count_next;              /* addresses without */
+  soft_arena_piece arena[SOFT_ARENA_PIECES]; /* addresses of memory with bytes, in the order in which they were used */
+  size_t arena_pieces;
+  uint64_t count_next; /* addresses without */
   uint64_t pinned_bytes, pinned_limit_bytes, pinned_ranges;
   uint64_t graph_node_bytes;
   uint64_t ipc_opens;  /* of all ranges */

@@ -2,6 +2,7 @@
 /* Memory of software devices: addresses, capacity to the byte, addresses without bytes, pools, limits. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/runtime/soft/fixture.h"
@@ -268,6 +269,30 @@ static uint64_t attribute(const soft_fixture *f, ladei_driver_pool pool, ladei_p
   uint64_t value = 0;
   LADE_EXPECT_OK(f->ops->pool_attribute_get(f->self, pool, what, &value));
   return value;
+}
+
+/* Bug: what the runtime jumped over, since the program had memory there, it took for memory of its own that was freed: programs
+ * with many runtimes could not copy from some of their memory. */
+LADE_TEST_P(Addresses, WhatWasJumpedOverIsTheProgramsOwn, soft_fixture_clocks, clock) {
+  soft_fixture f = soft_fixture_open(clock, NULL);
+  char *first = alloc(&f, 0, 2 * MIB);
+  char *own =
+      mmap(first + 2 * MIB, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  LADE_ASSERT(own == first + 2 * MIB);
+  char *second = alloc(&f, 0, 2 * MIB);
+  LADE_EXPECT(second > own);
+  memset(own, 7, 2 * MIB);
+  LADE_EXPECT_OK(f.ops->copy_sync(f.self, 0, LADEI_COPY_H2D, second, own, 2 * MIB));
+  own[0] = 1;
+  LADE_EXPECT_OK(f.ops->copy_sync(f.self, 0, LADEI_COPY_D2H, own, second, 2 * MIB));
+  LADE_EXPECT_EQ_INT(own[0], 7);
+  give_back(&f, 0, first); /* on both sides of it, what was handed out is known still */
+  give_back(&f, 0, second);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->copy_sync(f.self, 0, LADEI_COPY_D2H, first, own, MIB));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->copy_sync(f.self, 0, LADEI_COPY_D2H, second, own, MIB));
+  LADE_EXPECT_EQ_UINT(soft_fixture_report(&f).freed_memory_used, 2);
+  munmap(own, 2 * MIB);
+  soft_fixture_close(&f);
 }
 
 LADE_TEST_P(Pools, ReuseAtOnceOnTheSameStreamAndOnOthersOnceFinished, soft_fixture_clocks, clock) {
