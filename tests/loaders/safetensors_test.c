@@ -429,7 +429,8 @@ LADE_TEST_P(SafetensorsLoad, EndsEarlyWhenItIsDestroyed, support_soft_runtimes, 
   if (!fixture_open(&f, name)) return;
   lade_safetensors *file = golden_open(all_path);
   LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 2, NULL, &load));
-  LADE_EXPECT_OK(lade_tensor_load_destroy(load, true));
+  /* On real time it may be over by now, and the memory would be this test's. */
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, support_is_virtual(f.runtime)));
   lade_safetensors_close(file);
   fixture_close(&f);
 }
