@@ -360,8 +360,9 @@ static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   enum { FIRST_ONES_BYTES = 16 << 20 };
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   if (reserved >= FIRST_ONES_BYTES || least > FIRST_ONES_BYTES / 2) return ladei_size_max(pool->segment_bytes, least);
-  size_t grown = ladei_size_max(ladei_size_round_down((size_t)reserved, LADEI_PINNED_HUGE_PAGE_BYTES), least);
-  return ladei_size_max(ladei_size_min(grown, pool->segment_bytes), pool->first_segment_bytes);
+  size_t grown = ladei_size_round_down((size_t)reserved, LADEI_PINNED_HUGE_PAGE_BYTES);
+  grown = ladei_size_max(ladei_size_min(grown, pool->segment_bytes), pool->first_segment_bytes);
+  return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
 }
 
 /* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */

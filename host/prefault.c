@@ -37,6 +37,7 @@ enum { PAGE_BYTES = 4096 };
 
 #define STEP_BYTES   (2 * LADEI_MIB)
 #define HELPER_BYTES (4 * LADEI_MIB) /* less is touched in the time that it takes to make a thread */
+
 /* ---- How many ---------------------------------------------------------------------------------------------------- */
 
 unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes) {

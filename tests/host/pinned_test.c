@@ -147,6 +147,22 @@ LADE_TEST_P(Pinned, FirstSegmentsOfNoNamedSizeAreSmall, support_soft_runtimes, r
   pinned_fixture_close(&own);
 }
 
+/* Bug: the segment for a block that is rounded up beyond the size named for segments was that size, too short for it. */
+LADE_TEST_P(Pinned, BlocksRoundedUpBeyondASegmentGetOneThatHoldsThem, support_soft_runtimes, runtime) {
+  enum { PAGE = 4096, PAGES = 258 }; /* classes above 256 pages: 288 */
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = PAGES * PAGE;
+  if (!open_with(&own, runtime, &options)) return;
+  unsigned char *block = pinned_fixture_alloc(&own, PAGES * PAGE);
+  LADE_ASSERT(block != NULL);
+  memset(block, 1, PAGES * PAGE);
+  LADE_EXPECT_GE_UINT(pinned_fixture_stats(&own).reserved_bytes.current, PAGES * PAGE);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
+}
+
 /* A registration is no longer than its chunk that is no number of huge pages. */
 LADE_TEST(Pinned, FirstSegmentsAreNoLongerThanAChunk) {
   pinned_fixture own;
