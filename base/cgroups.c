@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = PATH_MAX };
+enum { LIST_BYTES = 4096, LIST_LAST = 1 << 20 }; /* more processors than Linux knows */
 
 /* From the folder `root` + `mount` + `group` up to `root` + `mount`. */
 static void groups_visit(const char *root, const char *mount, const char *group, bool version_2,
@@ -90,12 +91,51 @@ unsigned ladei_processor_quota(const char *root) {
   return least;
 }
 
-unsigned ladei_processors(const char *root) {
+/* Of a list as "0-3,8"; 0 where it makes no sense, or is empty. */
+static unsigned list_count(const char *list) {
+  unsigned long count = 0;
+  for (const char *at = list;; at++) {
+    char *end;
+    unsigned long first = strtoul(at, &end, 10);
+    unsigned long last = first;
+    if (end == at || first > LIST_LAST) return 0;
+    if (*end == '-') {
+      at = end + 1;
+      last = strtoul(at, &end, 10);
+      if (end == at || last < first || last > LIST_LAST) return 0;
+    }
+    count += last - first + 1;
+    at = end;
+    if (*at == '\0' || *at == '\n') return count > LIST_LAST ? 0 : (unsigned)count;
+    if (*at != ',') return 0;
+  }
+}
+
+/* A group without the file has the processors of the one above. */
+static void set_visit(const char *folder, bool version_2, void *user) {
+  unsigned *least = user;
+  char line[LIST_BYTES];
+  line_read(folder, version_2 ? "cpuset.cpus.effective" : "cpuset.effective_cpus", line, sizeof line);
+  unsigned count = list_count(line);
+  if (count > 0 && count < *least) *least = count;
+}
+
+static unsigned unsigned_min(unsigned a, unsigned b) { return a < b ? a : b; }
+
+/* Of those that are online, the groups of the process. */
+static unsigned group_processors(const char *root, unsigned online) {
+  unsigned least = UINT_MAX;
+  ladei_cgroups_each(root, "cpuset", set_visit, &least);
+  return unsigned_min(least == UINT_MAX ? online : least, ladei_processor_quota(root));
+}
+
+unsigned ladei_processors(const char *root, unsigned processes) {
   cpu_set_t set;
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  unsigned quota = ladei_processor_quota(root);
+  long known = sysconf(_SC_NPROCESSORS_ONLN);
+  unsigned online = known < 1 ? 1 : (unsigned)known;
+  unsigned share = group_processors(root, online) / (processes == 0 ? 1 : processes);
   /* More processors than the set has bits: the call fails, and the mask is not known. */
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < online) online = CPU_COUNT(&set);
-  unsigned allowed = online < 1 ? 1 : (unsigned)online;
-  return quota < allowed ? quota : allowed;
+  unsigned own = sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned_min(online, (unsigned)CPU_COUNT(&set)) : online;
+  unsigned most = unsigned_min(own, share);
+  return most == 0 ? 1 : most;
 }

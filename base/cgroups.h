@@ -25,8 +25,11 @@ void ladei_cgroups_each(const char *root, const char *controller, ladei_cgroup_v
 #define LADEI_NO_QUOTA UINT_MAX
 unsigned ladei_processor_quota(const char *root);
 
-/* Processors that the process may use at once, 1 at least: those of the calling thread's affinity mask, as far as the quota
- * goes. */
-unsigned ladei_processors(const char *root);
+/*
+ * Processors that the process may use at once, 1 at least, as one of `processes` (0 is 1) of a job on this machine, in the same
+ * control groups. What the groups leave (cpuset.cpus.effective, the quota) they share; what the affinity mask of the calling thread
+ * leaves is this process's own: a launcher may have given each of them a part.
+ */
+unsigned ladei_processors(const char *root, unsigned processes);
 
 #endif /* LADE_BASE_CGROUPS_H */

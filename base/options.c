@@ -36,6 +36,10 @@ lade_status ladei_options_read(const char *what, const void *caller, void *own, 
   return LADE_OK;
 }
 
+lade_status ladei_options_reserved(const char *call, const char *field, int64_t value) {
+  return value == 0 ? LADE_OK : ladei_error_argument(call, field, "0", "%lld", (long long)value);
+}
+
 lade_status ladei_stats_write(const char *what, const void *own, size_t own_bytes, void *caller) {
   if (caller == NULL) return ladei_error_null(what, "the struct");
   size_t bytes = struct_size_of(caller);

@@ -13,6 +13,9 @@
  */
 lade_status ladei_options_read(const char *what, const void *caller, void *own, size_t own_bytes);
 
+/* LADE_ERR_INVALID_ARGUMENT unless a field without a meaning is 0: a later version may give it one, which would be lost here. */
+lade_status ladei_options_reserved(const char *call, const char *field, int64_t value);
+
 /*
  * Copies a statistics struct out: at most the struct_size that the caller stored in its own, which must be at least 8.
  * The caller's struct_size is kept.

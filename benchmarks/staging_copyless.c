@@ -61,7 +61,7 @@ bool staging_reads_alone_open(staging *s) {
   options.device = s->settings.device;
   options.chunk_bytes = info.chunk_bytes;
   options.depth = s->settings.depth;
-  options.readers = s->settings.readers;
+  options.readers = info.readers;
   options.storage = (int32_t)s->settings.storage;
   if (lade_pipeline_create(s->copyless, lade_pair_pinned_pool(s->pair), &options, &s->reads_alone) != LADE_OK) {
     staging_lade_error("the pipeline without copies");

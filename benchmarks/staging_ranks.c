@@ -22,7 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cgroups.h"
 #include "base/local_ranks.h"
 #include "benchmarks/staging_by_hand.h"
 #include "benchmarks/staging_messages.h"
@@ -194,21 +193,9 @@ static bool device_take(staging *s) {
   return true;
 }
 
-static long clamp(long value, long least, long most) { return value < least ? least : value > most ? most : value; }
-
-/* As the pipeline chooses its readers, of this rank's share of the processors. */
-static void readers_take(staging *s) {
-  long cpus = (long)(ladei_processors("") / s->ranks.local_count);
-  if (s->settings.readers != 0 || s->runtime->ops->step != NULL) return;
-  s->settings.readers = s->runtime->software_device != NULL ? (uint32_t)clamp(cpus - 1, 1, 4)
-                                                            : (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
-}
-
 bool staging_ranks_join(staging *s) {
   if (s->ranks.count == 0) return true;
-  if (!device_take(s)) return false;
-  readers_take(s);
-  return group_open(s) && agreements_compare(s);
+  return device_take(s) && group_open(s) && agreements_compare(s);
 }
 
 void staging_ranks_fail(staging *s) {

@@ -248,6 +248,7 @@ static bool device_open(staging *s) {
   pipeline.depth = s->settings.depth;
   pipeline.window_bytes = s->settings.under_way_bytes;
   pipeline.readers = s->settings.readers;
+  pipeline.local_ranks = s->ranks.local_count; /* 0 without --ranks */
   pipeline.storage = (int32_t)s->settings.storage;
   pipeline.timeline_events = staging_timeline_events(&s->settings);
   lade_pair_options_init(&options);

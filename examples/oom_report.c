@@ -75,6 +75,7 @@ typedef struct training {
   lade_stacks *stacks;
   lade_stream stream;
   void *weights[LAYERS], *activations[LAYERS], *losses[MOST_STEPS];
+  lade_error failure; /* of the allocation that failed: calls of the clean-up behind it may fail as well */
 } training;
 
 static lade_status weights_load(training *t) {
@@ -111,6 +112,7 @@ static lade_status step_train(training *t, size_t step) {
     layers++;
   }
   if (status == LADE_OK) status = loss_keep(t, step);
+  if (status != LADE_OK) lade_error_copy(&t->failure);
   while (layers > 0) {
     layer_backward(t, --layers);
     lade_soft_advance(t->runtime, 300000);
@@ -180,7 +182,7 @@ int main(int argc, char **argv) {
   report r = {.parts = {lade_part_device(t.allocator), lade_part_pinned(t.pool)}, .folder = argv[2]};
   LADE(lade_device_oom_observer_add(t.allocator, out_of_memory, &r));
   LADE(weights_load(&t));
-  if (train(&t, &r) != LADE_OK) printf("out of memory: %s\n", lade_last_error()->text);
+  if (train(&t, &r) != LADE_OK) printf("out of memory: %s\n", t.failure.text);
   training_close(&t);
   return 0;
 }

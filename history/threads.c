@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/thread_key.h"
 #include "lade/history.h"
 
 atomic_bool ladei_history_tagged;
@@ -30,7 +31,9 @@ static void thread_destroy(void *state) {
   free(thread);
 }
 
-static void key_make(void) { atomic_store(&thread_key_made, pthread_key_create(&thread_key, thread_destroy) == 0); }
+static void key_make(void) {
+  atomic_store(&thread_key_made, ladei_thread_key_create(&thread_key, thread_destroy) == 0);
+}
 
 ladei_history_thread *ladei_history_thread_find(void) {
   bool made = atomic_load_explicit(&thread_key_made, memory_order_acquire);

@@ -194,17 +194,18 @@ static void defaults_adopt(ladei_ledger *ledger, ladei_ledger_slot *slot) {
   }
 }
 
-/* The first free slot whose lock can be had; a new one at the end. */
+/* The first free slot whose lock can be had; a new one behind the end, where the file may have been longer: whoever has its slot
+ * there has the lock, too, and does not know yet that the file was cut. */
 static bool slot_find(ladei_ledger *ledger, size_t *out) {
   size_t count = ladei_ledger_file_count(&ledger->file);
   size_t most = ladei_ledger_file_header(&ledger->file)->most_slots;
   const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
-  for (size_t i = 0; i <= count && i < most; i++) {
+  for (size_t i = 0; i < most; i++) {
     if (i < count && ladei_ledger_slot_is_taken(&slots[i])) continue;
     *out = i;
     if (ladei_ledger_slot_lock(&ledger->file, i)) return true;
   }
-  ladei_ledger_fault_set(&ledger->fault, ledger->path, "is full: %zu of %zu slots are taken", count, most);
+  ladei_ledger_fault_set(&ledger->fault, ledger->path, "is full: %zu of %zu slots are taken", most, most);
   return false;
 }
 
@@ -221,7 +222,10 @@ static bool slot_place(ladei_ledger *ledger, const ladei_ledger_slot *slot, size
     file->data = data;
     file->room = end;
   }
-  if (end > file->bytes) file->bytes = end;
+  if (end > file->bytes) { /* with free slots between, as the file has them now */
+    memset(file->data + file->bytes, 0, end - file->bytes);
+    file->bytes = end;
+  }
   ladei_ledger_file_slots(file)[index] = *slot;
   return true;
 }
@@ -281,6 +285,16 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
   return false;
 }
 
+/* Slots at the end that nobody has, of a time with more pools: each charge would read them, until the machine starts anew. Some
+ * stay, so that pools that come and go change no length. */
+static void end_cut(ladei_ledger *ledger) {
+  enum { MOST_SPARE = 64 };
+  size_t count = ladei_ledger_file_count(&ledger->file), taken = count;
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  while (taken > 0 && !ladei_ledger_slot_is_taken(&slots[taken - 1])) taken--;
+  if (count - taken > MOST_SPARE) ladei_ledger_file_cut(&ledger->file, taken);
+}
+
 /* W3. False: `fault` says why; the file lock is not held, and unless it was waited for in vain the pool is detached. */
 static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
   size_t bytes = 0;
@@ -297,7 +311,10 @@ static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
   bool good =
       locked && ladei_ledger_file_read(&ledger->file, ledger->path, bytes, ledger->terms.most_slots, &ledger->fault) &&
       (!ledger->attached || own_slot_check(ledger)) && slots_check(ledger) && (ledger->attached || attach(ledger));
-  if (!good) detach(ledger); /* which unlocks */
+  if (good)
+    end_cut(ledger);
+  else
+    detach(ledger); /* which unlocks */
   return good;
 }
 
@@ -428,6 +445,9 @@ static void tell_late(ladei_ledger *ledger) {
 uint64_t ladei_ledger_asked(ladei_ledger *ledger) {
   uint64_t asked = 0;
   ladei_lock_acquire(&ledger->lock);
+  /* Where the file was removed, as systemd-logind does with a user's files in /dev/shm when he logs out (RemoveIPC), others make a
+   * new one, in which this pool lacks until it says again what it holds. */
+  if (ledger->attached && ladei_ledger_file_is_gone(&ledger->file)) ledger->told = false;
   tell_late(ledger);
   if (ledger->attached && ladei_ledger_requests_read(&ledger->file) != ledger->requests &&
       enter(ledger, IMPATIENT_NS)) {

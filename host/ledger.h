@@ -99,8 +99,8 @@ ladei_ledger_result ladei_ledger_charge(ladei_ledger *ledger, uint64_t bytes, la
 void ladei_ledger_credit(ladei_ledger *ledger, uint64_t bytes);
 /* Whether a charge of `bytes` would be granted now; false where the ledger cannot be asked. Nothing changes. */
 bool ladei_ledger_leaves(ladei_ledger *ledger, uint64_t bytes);
-/* What others were refused, and ask for, since the last call; 0 at most times, which costs a read of 8 bytes. Also brings
- * what the ledger could not be told before. */
+/* What others were refused, and ask for, since the last call; 0 at most times, which costs a look at the file and a read of 8
+ * bytes. Also brings what the ledger could not be told before, and what a file that was removed meanwhile had. */
 uint64_t ladei_ledger_asked(ladei_ledger *ledger);
 
 /* What is known of it. */

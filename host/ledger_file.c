@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
+
 void ladei_ledger_fault_set(ladei_ledger_fault *fault, const char *path, const char *format, ...) {
   va_list arguments;
   int length = snprintf(fault->text, sizeof fault->text, "%.200s ", path);
@@ -78,7 +80,7 @@ static ssize_t system_pread(void *user, int fd, void *data, size_t bytes, off_t 
 }
 static ssize_t system_pwrite(void *user, int fd, const void *data, size_t bytes, off_t offset) {
   (void)user;
-  return pwrite(fd, data, bytes, offset);
+  return ladei_file_may_have((uint64_t)offset + bytes) ? pwrite(fd, data, bytes, offset) : -1;
 }
 /* The settable clock does not matter: steps of it change no wait. */
 static uint64_t system_monotonic_ns(void *user) {
@@ -106,12 +108,18 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static void before_fork(void) { (void)pthread_mutex_lock(&files_lock); }
 static void parent_goes_on(void) { (void)pthread_mutex_unlock(&files_lock); }
 
+/* L1: the program may have closed the descriptor, and opened another file there, which the child needs. */
+static bool is_copy(const ladei_ledger_file *file) {
+  struct stat found;
+  return fstat(file->fd, &found) == 0 && found.st_dev == file->device && found.st_ino == file->inode;
+}
+
 /* L3. The calls are not the tests': a child has real copies. */
 static void child_begins(void) {
   while (files_first != NULL) {
     ladei_ledger_file *file = files_first;
     files_first = file->next;
-    close(file->fd);
+    if (is_copy(file)) close(file->fd);
     file->fd = -1;
     file->next = file->before = NULL;
   }
@@ -120,8 +128,12 @@ static void child_begins(void) {
 
 static void fork_prepare(void) { (void)pthread_atfork(before_fork, parent_goes_on, child_begins); }
 
-/* Under files_lock. */
+/* Under files_lock. L1: where the program has closed all descriptors, a pool that opens the same file anew may get the number of
+ * another pool. No file says so: it is the same one. */
 static void file_list(ladei_ledger_file *file) {
+  for (ladei_ledger_file *other = files_first; other != NULL; other = other->next)
+    if (other->fd == file->fd) atomic_store(&other->lost, true);
+  atomic_store(&file->lost, false);
   file->before = NULL;
   file->next = files_first;
   if (files_first != NULL) files_first->before = file;
@@ -231,6 +243,7 @@ static void file_forget(ladei_ledger_file *file, bool close_it) {
 typedef enum owner { OWN, OWN_REMOVED, OF_ANOTHER, UNKNOWN } owner;
 
 static owner descriptor_owner(const ladei_ledger_file *file, struct stat *found) {
+  if (atomic_load(&file->lost)) return OF_ANOTHER;
   if (file->calls->fstat(file->calls->user, file->fd, found) != 0) return errno == EBADF ? OF_ANOTHER : UNKNOWN;
   if (found->st_dev != file->device || found->st_ino != file->inode) return OF_ANOTHER;
   return found->st_nlink > 0 ? OWN : OWN_REMOVED;
@@ -256,6 +269,12 @@ bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_
     file_forget(file, false);
     return true;
   }
+}
+
+bool ladei_ledger_file_is_gone(const ladei_ledger_file *file) {
+  struct stat found;
+  owner whose = descriptor_owner(file, &found);
+  return whose == OWN_REMOVED || whose == OF_ANOTHER;
 }
 
 /* ---- Locks ------------------------------------------------------------------------------------------------------- */
@@ -460,6 +479,12 @@ bool ladei_ledger_slot_write(ladei_ledger_file *file, const char *path, size_t i
   off_t offset = LADEI_LEDGER_HEADER_BYTES + (off_t)index * LADEI_LEDGER_SLOT_BYTES;
   assert(slot->mark == 0 || ladei_ledger_slot_is_sound(slot));
   return all_write(file, slot, sizeof *slot, offset) ? true : fault_of_call(fault, path, "written");
+}
+
+void ladei_ledger_file_cut(ladei_ledger_file *file, size_t count) {
+  size_t bytes = LADEI_LEDGER_HEADER_BYTES + count * LADEI_LEDGER_SLOT_BYTES;
+  assert(bytes <= file->bytes);
+  if (file->calls->ftruncate(file->calls->user, file->fd, (off_t)bytes) == 0) file->bytes = bytes;
 }
 
 uint64_t ladei_ledger_requests_read(ladei_ledger_file *file) {

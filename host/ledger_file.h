@@ -11,12 +11,15 @@
 #ifndef LADE_HOST_LEDGER_FILE_H
 #define LADE_HOST_LEDGER_FILE_H
 
+#include <stdatomic.h>
+
 #include "host/ledger.h"
 
 /* The open file; part of its user. Its user keeps threads apart. */
 typedef struct ladei_ledger_file {
   const ladei_ledger_calls *calls;
-  int fd; /* below 0: not open */
+  int fd;           /* below 0: not open */
+  atomic_bool lost; /* L1: the descriptor is that of another ladei_ledger_file */
   dev_t device;
   ino_t inode;
   char *data; /* the file as read last */
@@ -44,6 +47,9 @@ void ladei_ledger_file_close(ladei_ledger_file *file);
 bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_t *out_bytes,
                                 ladei_ledger_fault *fault);
 
+/* L1. Whether the file was removed, or the descriptor is another file's: as far as can be told, and without its lock. */
+bool ladei_ledger_file_is_gone(const ladei_ledger_file *file);
+
 /* Takes the file lock; waits as L2 says. L1: where the program has closed the descriptor, the file is not open any more. */
 bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns, ladei_ledger_fault *fault);
 void ladei_ledger_file_unlock(ladei_ledger_file *file);
@@ -59,6 +65,8 @@ bool ladei_ledger_file_read(ladei_ledger_file *file, const char *path, size_t by
                             ladei_ledger_fault *fault);
 bool ladei_ledger_slot_write(ladei_ledger_file *file, const char *path, size_t index, const ladei_ledger_slot *slot,
                              ladei_ledger_fault *fault);
+/* Makes the file end behind its first `count` slots, where that can be had; those behind them are free. The file lock is held. */
+void ladei_ledger_file_cut(ladei_ledger_file *file, size_t count);
 /* The header's count of requests; as far as it can be had. */
 uint64_t ladei_ledger_requests_read(ladei_ledger_file *file);
 void ladei_ledger_requests_add(ladei_ledger_file *file);

@@ -8,6 +8,8 @@
 
 /* When the process began, in the kernel's ticks; 0 where that cannot be read. */
 uint64_t ladei_ledger_process_start(uint32_t process_id);
+/* Whether it reads the same to that process as to the calling one: not in another namespace of time, nor where that cannot be told. */
+bool ladei_ledger_process_shares_time(uint32_t process_id);
 /* The calling process's namespace of process ids: its inode; 0 where that cannot be read. */
 uint32_t ladei_ledger_namespace(void);
 /* Whether a process of the calling one's namespace has ended, as far as can be told: another may have its id since. */

@@ -3,7 +3,7 @@
  * What the slots of a ledger mean: the format of its file (docs/formats.md, "Ledger of pinned memory"), and who may charge how
  * much. No calls, no clock, no locks: ledger_file.c reads the slots and acts.
  *
- *   file:   header | slot 0 | slot 1 | ...           a slot per pool; as many as were ever taken at once
+ *   file:   header | slot 0 | slot 1 | ...           a slot per pool; free ones at the end are cut off
  *
  * R1  The parts that pools are entitled to add up to no more than the budget.
  * R2  A charge that is granted leaves the sum of all charges at most at the budget, and that of a control group at most at

@@ -19,7 +19,8 @@ static bool row_is_orphan(const ladei_ledger_row *row) {
   if (!row->has_owner || namespace_id == 0 || row->slot.namespace_id != namespace_id) return false;
   if (ladei_ledger_process_is_gone(row->slot.process_id)) return true;
   uint64_t start = ladei_ledger_process_start(row->slot.process_id);
-  return start != 0 && row->slot.process_start != 0 && start != row->slot.process_start;
+  return start != 0 && row->slot.process_start != 0 && start != row->slot.process_start &&
+         ladei_ledger_process_shares_time(row->slot.process_id);
 }
 
 static lade_status rows_read(ladei_ledger_file *file, ladei_ledger_survey *out) {

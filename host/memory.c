@@ -27,7 +27,8 @@
  * I2  A segment is in the page map from before its first block can be taken until its memory is given back; so an
  *     address of the pool's memory always leads to its segment.
  * I3  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
- *     again, so that a burst of misses pins one segment and not many.
+ *     again, and so does one that missed before the node grew (node->growths), so that a burst of misses pins one segment and
+ *     not many.
  * I4  A segment that is counted in reserved_bytes and in no node is in transit (cap_wait.h), and so are blocks that are CACHED
  *     and in no list, magazine or slot, but for those of a free or an alloc that is going on.
  * I5  What is counted in reserved_bytes is charged to the budget of all pools (budget.h), or is about to be, or was given back to it
@@ -73,12 +74,28 @@ static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pag
   return segment;
 }
 
-static void metadata_release(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
-  ladei_pinned_segment_reset(segment);
+static void spare_put(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
   ladei_lock_acquire(&pool->lock);
   segment->next = pool->spare_segments;
   pool->spare_segments = segment;
   ladei_lock_release(&pool->lock);
+}
+
+static void metadata_release(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
+  ladei_pinned_segment_reset(segment);
+  spare_put(pool, segment);
+}
+
+/* Makes spare records for `count` segments of that length. Fewer where the system has no memory: who asks for one is told. */
+static void metadata_prepare(lade_pinned_pool *pool, size_t pages, uint64_t count) {
+  size_t capacity = ladei_pinned_segment_capacity(pages);
+  ladei_pinned_segment *segment;
+  uint64_t spare = 0;
+  ladei_lock_acquire(&pool->lock);
+  for (segment = pool->spare_segments; segment != NULL; segment = segment->next)
+    spare += segment->capacity_pages == capacity;
+  ladei_lock_release(&pool->lock);
+  for (; spare < count && (segment = ladei_pinned_segment_create(pages)) != NULL; spare++) spare_put(pool, segment);
 }
 
 static lade_status map_set(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
@@ -96,14 +113,14 @@ static const ladei_topology *topology_for(lade_pinned_pool *pool, int os_node) {
   return os_node < 0 ? NULL : ladei_pinned_pool_topology(pool);
 }
 
-/* From `region`, or where that is NULL by itself. */
-/* Those of one segment are one latency. */
+/* The calls for one segment are one latency. */
 static void cost_count(lade_pinned_pool *pool, ladei_pinned_timer *timer, const ladei_pinned_source_cost *cost) {
   ladei_pinned_timer_add(timer, cost->calls, cost->ns);
   if (cost->calls > 0 && ladei_pinned_timed(pool))
     ladei_latency_add(&pool->latencies->kinds[LADEI_LATENCY_DRIVER], cost->ns);
 }
 
+/* From `region`, or where that is NULL by itself. */
 static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_region *region,
                               ladei_pinned_memory *out) {
   ladei_pinned_source_cost cost = {0, 0};
@@ -351,15 +368,15 @@ static uint64_t cap_left(const lade_pinned_pool *pool) {
 
 /*
  * Note [The first segments]
- *   The first request waits until its segment is touched and registered, and a program of a few small blocks needs no more than
- *   them. So where the program names no size, a pool begins with a segment of one huge page, and each further one is as large as
- *   all before together, until there are 16 MiB; then segments have their usual size, as they have for requests above 8 MiB: what
- *   is left over at the ends of segments counts the more, the smaller they are.
+ *   A request waits until its segment is touched and registered, and a program of a few blocks needs no more than them. So where
+ *   the program names no size, a pool begins with a segment of one huge page, or as long as the request, and each further one
+ *   is as large as all before together, until there are 16 MiB; then segments have their usual size: what is left over at the
+ *   ends of segments counts the more, the smaller they are.
  */
 static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   enum { FIRST_ONES_BYTES = 16 << 20 };
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  if (reserved >= FIRST_ONES_BYTES || least > FIRST_ONES_BYTES / 2) return ladei_size_max(pool->segment_bytes, least);
+  if (reserved >= FIRST_ONES_BYTES) return ladei_size_max(pool->segment_bytes, least);
   size_t grown = ladei_size_round_down((size_t)reserved, LADEI_PINNED_HUGE_PAGE_BYTES);
   grown = ladei_size_max(ladei_size_min(grown, pool->segment_bytes), pool->first_segment_bytes);
   return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
@@ -380,27 +397,33 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_re
   return status;
 }
 
-/* False: another thread was growing the node and has finished. */
-static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node) {
-  ladei_lock_acquire(&pool->lock);
-  bool waited = node->growing;
-  while (node->growing) ladei_condition_wait(&pool->grown, &pool->lock);
-  node->growing = !waited;
-  ladei_lock_release(&pool->lock);
-  return !waited;
+static uint32_t growths_now(const ladei_pinned_node *node) {
+  return atomic_load_explicit(&node->growths, memory_order_acquire);
 }
 
-static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
+/* False: another thread has grown the node since there were `seen` growths, or tried to. */
+static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32_t seen) {
+  ladei_lock_acquire(&pool->lock);
+  bool late = node->growing || growths_now(node) != seen;
+  while (node->growing) ladei_condition_wait(&pool->grown, &pool->lock);
+  node->growing = !late;
+  ladei_lock_release(&pool->lock);
+  return !late;
+}
+
+static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node, bool grew) {
   ladei_lock_acquire(&pool->lock);
   node->growing = false;
+  if (grew) atomic_fetch_add_explicit(&node->growths, 1, memory_order_release);
   ladei_condition_broadcast(&pool->grown);
   ladei_lock_release(&pool->lock);
 }
 
-/* LADE_OK without a block: another thread grew the node; look again. */
-static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
+/* The request missed after `seen` growths. LADE_OK without a block: another thread grew the node; look again. */
+static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *request, uint32_t seen,
+                        ladei_pinned_block **out) {
   ladei_pinned_segment *segment = NULL;
-  if (!request->exact && !growth_begin(pool, request->node)) return LADE_OK;
+  if (!request->exact && !growth_begin(pool, request->node, seen)) return LADE_OK;
   ladei_pinned_transit_begin(&pool->cap_wait.segments);
   lade_status status = segment_pin_any(pool, request, &segment);
   if (status == LADE_OK) {
@@ -408,7 +431,7 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *requ
     if (*out == NULL) status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for block records");
   }
   ladei_pinned_transit_end(&pool->cap_wait.segments);
-  if (!request->exact) growth_end(pool, request->node);
+  if (!request->exact) growth_end(pool, request->node, status == LADE_OK);
   ladei_pinned_memory_returned(
       &pool->cap_wait); /* what the request leaves of it; refused, what it would have taken of the cap */
   return status;
@@ -420,6 +443,8 @@ static lade_status grow(lade_pinned_pool *pool, const ladei_pinned_request *requ
  *   one region and lets threads touch the next ones while it registers one; each has a registration of its own, since each is
  *   given back by itself. What is touched ahead is counted and checked as if it were asked for one after the other. Only
  *   segments of whole huge pages lie in a region: others would share pages that cannot be given back by one alone.
+ *   Registering is what all of it waits for. So nothing else is done between two registrations that waits for those who touch:
+ *   the records of all segments are mapped first, since to map is to wait for the kernel's lock that each page fault holds.
  */
 enum { AHEAD_BYTES = 256 << 20 };
 
@@ -486,6 +511,7 @@ static lade_status segments_pin(lade_pinned_pool *pool, ladei_pinned_node *node,
   reserve own = {.pool = pool, .request = {.node = node}, .bytes = bytes};
   bool whole_pages = pool->segment_bytes % LADEI_PINNED_HUGE_PAGE_BYTES == 0;
   lade_status status = LADE_OK;
+  metadata_prepare(pool, ladei_pinned_pages(pool->segment_bytes), bytes / pool->segment_bytes);
   ladei_pinned_region_open(&pool->source, topology_for(pool, node->os_index), node->os_index,
                            whole_pages && bytes > pool->segment_bytes ? (size_t)bytes : 0, &own.region);
   while (own.pinned < bytes && status == LADE_OK) status = reserve_next(&own);
@@ -776,13 +802,15 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request 
   return status == LADE_OK && look_at_rest(pool, request, false, out) ? LADE_OK : refusal;
 }
 
-static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned_request *request,
+/* `seen`: the node's growths before it was found to have nothing. */
+static lade_status seek_in_new_memory(lade_pinned_pool *pool, const ladei_pinned_request *request, uint32_t seen,
                                       ladei_pinned_block **out) {
   search own = {.deadline_ns = 0};
   lade_error saved;
   ladei_error_save(&saved);
   for (;;) {
-    lade_status status = grow(pool, request, out);
+    lade_status status = grow(pool, request, seen, out);
+    seen = growths_now(request->node);
     if (status == LADE_ERR_LIMIT)
       status = make_room(pool, request, &own, out);
     else if (status == LADE_ERR_OUT_OF_PINNED_MEMORY)
@@ -824,10 +852,11 @@ static void others_serve(lade_pinned_pool *pool) {
 }
 
 static lade_status seek_further(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {
+  uint32_t seen = growths_now(request->node);
   lade_status status = seek_in_cache(pool, request, out);
   if (status == LADE_OK && *out == NULL) others_serve(pool);
   if (status == LADE_OK && *out == NULL) {
-    status = seek_in_new_memory(pool, request, out);
+    status = seek_in_new_memory(pool, request, seen, out);
     ladei_pinned_count(&pool->counters.misses, status == LADE_OK ? 1 : 0); /* before the alloc is counted: stats.c */
   }
   return status;

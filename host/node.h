@@ -40,6 +40,7 @@ typedef struct ladei_pinned_node {
   uint64_t reserved_allocated;        /* bytes of all segments that ever came */
   uint64_t reserved_peak;
   bool growing;                        /* guard: the pool's lock. A thread is pinning a segment for this node */
+  _Atomic(uint32_t) growths;           /* changed under the pool's lock: segments that came by growing */
   ladei_pinned_bins bins;              /* no guard but for emptying them */
   ladei_pinned_node_counters counters; /* guards: see there */
   uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */

@@ -296,15 +296,24 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
   return LADE_OK;
 }
 
-lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
-  bool given = pool != NULL && out != NULL;
-  const ladei_pinned_block *block =
-      given ? alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes) : NULL;
-  if (block == NULL) return alloc_any(pool, bytes, out);
+/* Note [Fast path], and nothing else. False: another way is to be tried. */
+static inline __attribute__((always_inline)) bool alloc_ready(lade_pinned_pool *pool, size_t bytes, void **out) {
+  const ladei_pinned_block *block = alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes);
+  if (block == NULL) return false;
   uintptr_t address = ladei_pinned_block_address(block);
   LADEI_PROBE2(pinned_alloc, address, bytes);
   *out = (void *)address;
-  return LADE_OK;
+  return true;
+}
+
+lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out) {
+  bool given = pool != NULL && out != NULL;
+  return given && alloc_ready(pool, bytes, out) ? LADE_OK : alloc_any(pool, bytes, out);
+}
+
+lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t bytes, void **out) {
+  if (pool == NULL || out == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "out");
+  return alloc_ready(pool, bytes, out) ? LADE_OK : LADE_NOT_READY;
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {

@@ -68,7 +68,9 @@ static lade_status options_check(const lade_pinned_options *options, int device_
   if ((options->flags & ~all_flags) != 0)
     return ladei_error_argument(call, "options.flags", "bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED",
                                 "0x%x", options->flags);
-  lade_status status = length_check("options.segment_bytes", options->segment_bytes);
+  lade_status status = ladei_options_reserved(call, "options.reserved", options->reserved);
+  if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved_2", options->reserved_2);
+  if (status == LADE_OK) status = length_check("options.segment_bytes", options->segment_bytes);
   if (status == LADE_OK) status = ladei_pinned_budget_check(options);
   return status != LADE_OK ? status : length_check("options.register_chunk_bytes", options->register_chunk_bytes);
 }
@@ -101,7 +103,7 @@ static void prefault_choose(ladei_pinned_source_settings *source, const lade_pin
   source->prefault_threads = options->prefault_threads;
   source->prefault_chosen = options->prefault_threads == 0 && !source->runtime->software_device;
   if (source->prefault_chosen)
-    source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root), MOST_PREFAULT_THREADS);
+    source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root, 1), MOST_PREFAULT_THREADS);
 }
 
 static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
@@ -117,9 +119,11 @@ static size_t segment_bytes(const lade_pinned_options *options) {
 }
 
 /* A size that the program names is that of all segments. */
-static size_t first_segment_bytes(const lade_pinned_options *options) {
-  size_t bytes = segment_bytes(options);
-  return options->segment_bytes == 0 ? ladei_size_min(bytes, FIRST_SEGMENT_BYTES) : bytes;
+static void segments_choose(lade_pinned_pool *pool, const lade_pinned_options *options) {
+  pool->segments_chosen = options->segment_bytes == 0;
+  pool->segment_bytes = segment_bytes(options);
+  pool->first_segment_bytes =
+      pool->segments_chosen ? ladei_size_min(pool->segment_bytes, FIRST_SEGMENT_BYTES) : pool->segment_bytes;
 }
 
 static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
@@ -141,8 +145,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;
   pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
   pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
-  pool->segment_bytes = segment_bytes(options);
-  pool->first_segment_bytes = first_segment_bytes(options);
+  segments_choose(pool, options);
   atomic_init(&pool->home_node, LADEI_PINNED_NODE_UNRESOLVED);
   ladei_pinned_timer_init(&pool->counters.driver_allocs);
   ladei_pinned_timer_init(&pool->counters.driver_frees);
@@ -323,6 +326,7 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
+/* A pool that is created with them acts as this one; so what lade chooses request by request stays 0. */
 lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
   lade_pinned_options own;
   if (pool == NULL || settings == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "settings");
@@ -334,8 +338,8 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   own.max_bytes = pool->max_bytes;
   own.event_batch = pool->event_batch;
   own.wait_ms = (uint32_t)(pool->wait_ns / NS_PER_MS);
-  own.segment_bytes = pool->segment_bytes;
-  own.prefault_threads = pool->source.prefault_threads;
+  own.segment_bytes = pool->segments_chosen ? 0 : pool->segment_bytes;
+  own.prefault_threads = pool->source.prefault_chosen ? 0 : pool->source.prefault_threads;
   own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   own.flags |= pool->policy == &ladei_pinned_policy_pytorch ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;

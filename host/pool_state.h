@@ -75,6 +75,7 @@ struct lade_pinned_pool {
   uint32_t event_batch;
   uint64_t wait_ns;
   uint64_t max_idle_ns; /* 0: no age-out */
+  bool segments_chosen; /* by lade: the program named no size */
   size_t segment_bytes;
   size_t first_segment_bytes; /* at most segment_bytes: Note [The first segments] in memory.c */
   size_t magazine_bytes;      /* in the magazines of all threads */

@@ -13,16 +13,17 @@
  *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. For that reason
  *   they are made before anything may be touched, too.
  *   Where the number is lade's choice, it follows from the length of the area alone: four threads for less than 256 MiB,
- *   which they touch about as fast as they are made; for more, all that there are. An earlier version began with four
- *   threads in every area, and doubled them as long as that was a sixteenth faster, by a measurement of 256 MiB. On an H200
- *   machine of 16 processors, 16 GiB (benchmarks/results/h200/pinned_pin_16G.txt): touching alone takes 647 ms with four
- *   threads, 410 with 8, 269 with 16; a reserve took 1252 ms with that choice, and 482 with 16 threads asked for. So the
- *   measurement stayed at four. What it compares is not the touching alone: the first 256 MiB begin before any registration,
- *   and the ones to compare with run beside registrations, which wait for the same lock of the kernel.
+ *   which they touch about as fast as they are made; for more, all that there are. On an H200 machine of 16 processors, 16 GiB
+ *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads, 416 with 8,
+ *   275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12, 404 with 16. A version
+ *   that doubled the threads as long as that was faster stayed at four: what it compared ran beside registrations, which
+ *   wait for the same memory.
  *
  * I1  position <= limit <= bytes. Steps below `position` are touched, or in somebody's hand.
  * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.
  * I3  The last helper ends before ladei_prefault_close returns.
+ * I4  While steps are left, a helper that sleeps is about to be woken: the opener wakes one when it allows more, and whoever
+ *     takes a step that is not the last one wakes another. To wake all of them, each time, would be the opener's time.
  * Locks: prefault->lock, a leaf, held for no touching.
  */
 #include "host/prefault.h"
@@ -69,11 +70,12 @@ static void step_touch(volatile char *address, size_t bytes) {
   for (size_t at = 0; at < bytes; at += PAGE_BYTES) address[at] = 0;
 }
 
-/* Caller holds the lock, which is released meanwhile; there is something to touch. */
+/* Caller holds the lock, which is released meanwhile; there is something to touch. I4. */
 static void step_do(ladei_prefault *own, unsigned index) {
   size_t begin = own->position, bytes = ladei_size_min(STEP_BYTES, own->limit - begin);
   own->position += bytes;
   own->in_hand[index] = begin;
+  if (own->position < own->limit) ladei_condition_signal(&own->opened);
   ladei_lock_release(&own->lock);
   if (!step_populate(own->address + begin, bytes)) step_touch(own->address + begin, bytes);
   ladei_lock_acquire(&own->lock);
@@ -117,7 +119,7 @@ void ladei_prefault_open(ladei_prefault *prefault, const ladei_prefault_crew *cr
 void ladei_prefault_allow(ladei_prefault *prefault, size_t end) {
   ladei_lock_acquire(&prefault->lock);
   prefault->limit = end;
-  ladei_condition_broadcast(&prefault->opened);
+  ladei_condition_signal(&prefault->opened);
   ladei_lock_release(&prefault->lock);
 }
 

@@ -361,10 +361,6 @@ const layout_segment *ladei_inspect_layout_next_segment(const ladei_inspect_layo
   return segment_of(segment == NULL ? layout->segments.first : segment->node.next);
 }
 
-const layout_block *ladei_inspect_layout_block_at(const ladei_inspect_layout *layout, uint64_t address) {
-  return block_at(layout, address);
-}
-
 const layout_block *ladei_inspect_layout_next_block(const ladei_inspect_layout *layout, const layout_block *block) {
   return block_of(block == NULL ? layout->blocks.first : block->node.next);
 }

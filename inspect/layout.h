@@ -54,8 +54,6 @@ lade_status ladei_inspect_layout_undo(ladei_inspect_layout *layout, const lade_s
 /* Neighbours in the order of addresses; NULL at the end. `next_block` of NULL is the first. */
 const ladei_inspect_layout_segment *ladei_inspect_layout_next_segment(const ladei_inspect_layout *layout,
                                                                       const ladei_inspect_layout_segment *segment);
-/* The block at exactly this address; NULL: none. */
-const ladei_inspect_layout_block *ladei_inspect_layout_block_at(const ladei_inspect_layout *layout, uint64_t address);
 const ladei_inspect_layout_block *ladei_inspect_layout_next_block(const ladei_inspect_layout *layout,
                                                                   const ladei_inspect_layout_block *block);
 

@@ -145,6 +145,7 @@ static lade_status entry_read(const char *name, const json_t *value, uint64_t *n
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 static lade_status metadata_read(const json_t *object, ladei_loader_header *header) {
+  if (json_is_null(object)) return LADE_OK; /* as the safetensors package has it */
   if (!json_is_object(object)) return ladei_error(LADE_ERR_FORMAT, 0, "%s is no object", metadata_name);
   header->metadata = calloc(json_object_size(object) + 1, sizeof *header->metadata);
   if (header->metadata == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the metadata");

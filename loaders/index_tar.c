@@ -434,13 +434,33 @@ static lade_status shard_read(tar_shard *s) {
   return status;
 }
 
+static bool name_has_capitals(const char *name) {
+  while (*name != '\0' && !(*name >= 'A' && *name <= 'Z')) name++;
+  return *name != '\0';
+}
+
+/* Extensions are compared in lower case. A field all of whose names have capitals would never be found: records would lack it, or be
+ * left out. */
+static lade_status names_check(const lade_record_index *index) {
+  uint64_t found = 0; /* bit i: field i can be */
+  for (size_t i = 0; i < index->alternative_count; i++)
+    if (!name_has_capitals(index->alternatives[i])) found |= UINT64_C(1) << index->field_of[i];
+  for (size_t i = 0; i < index->alternative_count; i++)
+    if (!(found >> index->field_of[i] & 1))
+      return ladei_error_argument("lade_index_add_tar", "a field of the index", "a name in lower case, for tar shards",
+                                  "\"%s\"", ladei_loader_path_text(index->alternatives[i]));
+  return LADE_OK;
+}
+
 static lade_status options_check(const lade_record_index *index, const lade_tar_options *options) {
   if (index == NULL) return ladei_error_null("lade_index_add_tar", "index");
   if (index->alternative_count == 0)
     return ladei_error_argument("lade_index_add_tar", "index", "an index with named fields", "one without");
-  return options->ignore_zeros <= 1 ? LADE_OK
-                                    : ladei_error_argument("lade_index_add_tar_with", "options.ignore_zeros", "0 or 1",
-                                                           "%u", options->ignore_zeros);
+  LADEI_TRY(names_check(index));
+  if (options->ignore_zeros > 1)
+    return ladei_error_argument("lade_index_add_tar_with", "options.ignore_zeros", "0 or 1", "%u",
+                                options->ignore_zeros);
+  return ladei_options_reserved("lade_index_add_tar_with", "options.reserved", options->reserved);
 }
 
 lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {

@@ -19,7 +19,8 @@
  *
  * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
  * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
- * batches fit.
+ * batches fit and arrive. A transfer that fails may have waited for no stream, whose work still uses the block then, and the
+ * stream may be gone when the batch is tried again: so the block goes back to the allocator, which knows who uses it.
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
  * I2  A busy slot is worked on by one thread, without the lock; other threads look at nothing but its state and its batch's
@@ -134,6 +135,15 @@ static lade_status memory_free(lade_loader *loader, batch_slot *s) {
   return status;
 }
 
+/* After a failure, whose error stays. A block that cannot be given back now is before it is used again. */
+static void memory_drop(lade_loader *loader, batch_slot *s) {
+  lade_error first;
+  ladei_error_save(&first);
+  (void)memory_free(loader, s);
+  ladei_error_restore(&first);
+  s->capacity = 0;
+}
+
 /* An eighth more than asked, so that batches of about one size keep their block. */
 static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fresh) {
   size_t bytes = s->batch.bytes + s->batch.bytes / 8;
@@ -169,18 +179,10 @@ static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_s
   return status;
 }
 
-/*
- * Submits the batch of a slot that is FILLING: STAGED. On failure it is PLANNED, and without memory where a stream's work
- * might still use that: the stream may be gone when it is tried again.
- */
+/* Submits the batch of a slot that is FILLING: STAGED. On failure it is PLANNED, and without memory. */
 static lade_status slot_stage(lade_loader *loader, batch_slot *s, const lade_stream *after) {
   lade_status status = batch_submit(loader, s, after);
-  if (status != LADE_OK && after != NULL) {
-    lade_error first;
-    ladei_error_save(&first);
-    (void)memory_free(loader, s);
-    ladei_error_restore(&first);
-  }
+  if (status != LADE_OK) memory_drop(loader, s);
   slot_change(loader, s, status == LADE_OK ? SLOT_STAGED : SLOT_PLANNED);
   return status;
 }
@@ -307,6 +309,7 @@ static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream str
   if (failed) {
     lade_ticket_release(s->ticket);
     s->ticket = NULL;
+    memory_drop(loader, s);
   }
   ladei_error_restore(&error);
   number_error(status, s);
@@ -372,37 +375,54 @@ static void batch_pass(lade_loader *loader, batch_slot *s) {
   (void)slot_refill(loader, s, NULL); /* what keeps it is found again by slot_take() */
 }
 
+/* What one call has met of such errors. */
+typedef struct skipping {
+  unsigned tries;  /* of a batch whose records can all be read */
+  uint64_t passed; /* records in batches of which nothing was left */
+} skipping;
+
 /*
  * After such an error: whether to try the next batch again. Once even where all of its records can be read, since the
- * failure may have passed; `*tries` counts those.
+ * failure may have passed. Not where as many records as an endless epoch has were passed over: there is nothing to find.
  */
-static bool batch_retry(lade_loader *loader, unsigned *tries) {
+static bool batch_retry(lade_loader *loader, skipping *so_far) {
   uint64_t left_out = 0;
   batch_slot *s = slot_take_failed(loader);
   if (s == NULL) return true;
   lade_status status = batch_prune(loader, s, &left_out);
-  if (s->batch.count == 0)
+  if (s->batch.count == 0) {
+    so_far->passed += left_out;
     batch_pass(loader, s);
-  else
+  } else {
     slot_change(loader, s, SLOT_PLANNED);
-  *tries = left_out > 0 ? 0 : *tries + 1;
-  return status == LADE_OK && *tries < 2;
+  }
+  so_far->tries = left_out > 0 ? 0 : so_far->tries + 1;
+  bool nothing = loader->plan.options.epochs == 0 && so_far->passed >= loader->plan.share;
+  return status == LADE_OK && so_far->tries < 2 && !nothing;
 }
 
 /* --- handing out, the call ---------------------------------------------------------------------------------------- */
 
 /* The next batch's slot, WAITING, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
 static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, batch_slot **out) {
-  unsigned tries = 0;
+  const uint64_t deadline_ns = deadline_after(now_ns(loader), timeout_ns);
+  skipping so_far = {0};
   for (;;) {
     lade_status status = slot_take(loader, timeout_ns, out);
     if (status == LADE_OK && *out != NULL) status = slot_wait(loader, *out, stream, timeout_ns);
     if (!is_unreadable(status) || !loader->plan.options.skip_unreadable) return status;
     lade_error error;
     ladei_error_save(&error);
-    bool again = batch_retry(loader, &tries);
+    bool again = batch_retry(loader, &so_far);
     ladei_error_restore(&error);
     if (!again) return status;
+    if (timeout_ns == LADE_WAIT_FOREVER) continue;
+    const uint64_t now = now_ns(loader);
+    if (now >= deadline_ns) {
+      return ladei_error(LADE_ERR_TIMEOUT, 0, "loader: no record that can be read was found in time; the last one: %s",
+                         error.text);
+    }
+    timeout_ns = deadline_ns - now;
   }
 }
 

@@ -67,7 +67,8 @@ static lade_status options_check(const lade_loader_options *options) {
     return option_error("options.alignment", "a power of two up to 512", options->alignment);
   if (options->drop_last == 1 && options->batch_records == 0)
     return option_error("options.drop_last", "0 without batch_records", 1);
-  return flags_check(options);
+  LADEI_TRY(flags_check(options));
+  return ladei_options_reserved("lade_loader_create", "options.reserved", options->reserved);
 }
 
 static void options_complete(lade_loader_options *options) {
@@ -138,8 +139,14 @@ static lade_status share_find(ladei_loader_plan *plan) {
   const lade_loader_options *options = &plan->options;
   uint64_t count = plan->index->count, world = options->world_size;
   plan->share = count / world + (!options->equal_ranks && options->rank < count % world ? 1 : 0);
-  if (plan->share == 0 || (options->drop_last && plan->share < options->batch_records)) {
-    char expected[128];
+  char expected[128];
+  if (count == 0) return ladei_error_argument("lade_loader_create", "index", "one with records", "empty");
+  if (options->drop_last && plan->share > 0 && plan->share < options->batch_records) {
+    (void)snprintf(expected, sizeof expected, "at most %llu, the records of rank %u, or no drop_last",
+                   (unsigned long long)plan->share, (unsigned)options->rank);
+    return option_error("options.batch_records", expected, options->batch_records);
+  }
+  if (plan->share == 0) {
     (void)snprintf(expected, sizeof expected, "few enough ranks that the %llu records make a batch for rank %u",
                    (unsigned long long)count, (unsigned)options->rank);
     return option_error("options.world_size", expected, options->world_size);

@@ -244,17 +244,7 @@ static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece
 }
 
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
-  const ladei_loader_checkpoint_tensor *t = &load->file->tensors[tensor];
-  const ladei_loader_checkpoint_file *file = &load->file->files[t->file];
-  uint64_t offset = file->data_offset + t->entry->begin + at;
-  if (file->fd >= 0) {
-    *out = lade_endpoint_file(file->fd, offset, ladei_loader_path_text(file->path));
-    out->flags = load->file_flags;
-    return LADE_OK;
-  }
-  *out = lade_endpoint_path(file->late_path, offset, load->file_flags);
-  lade_status status = ladei_pipe_file_recheck(file->late_path, &file->identity);
-  return status == LADE_OK ? status : ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
+  return lade_safetensors_endpoint(load->file, tensor, at, load->file_flags, out);
 }
 
 /* Adds a piece to the transfer that is being put together: as a range for each run, but where one goes on. */

@@ -300,6 +300,29 @@ lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index
   return ladei_stats_write("lade_tensor_info", &own, sizeof own, info);
 }
 
+lade_status lade_safetensors_endpoint(const lade_safetensors *file, uint64_t index, uint64_t offset,
+                                      uint32_t file_flags, lade_endpoint *out) {
+  if (file == NULL) return ladei_error_null("lade_safetensors_endpoint", "file");
+  if (out == NULL) return ladei_error_null("lade_safetensors_endpoint", "out");
+  if (index >= file->tensor_count) return number_error("lade_safetensors_endpoint", index, file->tensor_count);
+  const ladei_loader_checkpoint_tensor *tensor = &file->tensors[index];
+  const ladei_loader_checkpoint_file *in = &file->files[tensor->file];
+  const uint64_t at = in->data_offset + tensor->entry->begin + offset;
+  if (offset > tensor->entry->end - tensor->entry->begin) {
+    return ladei_error_argument("lade_safetensors_endpoint", "offset", "at most the bytes of the tensor", "%llu",
+                                (unsigned long long)offset);
+  }
+  if (in->fd >= 0) {
+    *out = lade_endpoint_file(in->fd, at, ladei_loader_path_text(in->path));
+    out->flags = file_flags;
+    return LADE_OK;
+  }
+  lade_status status = ladei_pipe_file_recheck(in->late_path, &in->identity);
+  if (status != LADE_OK) return ladei_error_prefix(status, "the checkpoint has changed since it was opened: ");
+  *out = lade_endpoint_path(in->late_path, at, file_flags);
+  return LADE_OK;
+}
+
 lade_status lade_safetensors_find(const lade_safetensors *file, const char *name, uint64_t *out_index) {
   if (file == NULL) return ladei_error_null("lade_safetensors_find", "file");
   if (name == NULL) return ladei_error_null("lade_safetensors_find", "name");

@@ -524,6 +524,7 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
             .tensor_count = tensor_count,
             .folder = -1};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
+  if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", s.options.reserved);
   if (status == LADE_OK) status = save_run(&s);
   save_dispose(&s, status == LADE_OK);
   return status;

@@ -144,10 +144,10 @@ preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device) {
   return taken;
 }
 
-void ladei_preload_blocks_note_graph(preload_blocks *all, const void *pointer) {
+void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer) {
   shard *of = shard_of(all, pointer);
   pthread_mutex_lock(&of->lock);
   preload_block **link = link_find(of, pointer);
-  if (link != NULL && *link != NULL) (*link)->in_graph = true;
+  if (link != NULL && *link != NULL) (*link)->waits_for_all = true;
   pthread_mutex_unlock(&of->lock);
 }

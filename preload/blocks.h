@@ -21,8 +21,8 @@ typedef struct preload_block {
   int device;     /* ordinal: whose pool it is of */
   unsigned flags; /* pinned: of cuMemHostAlloc, as asked for */
   bool by_alloc_host;
-  bool in_graph;   /* pinned: a node of a graph may use it; streams that launch it are not seen */
-  bool is_ordered; /* device memory: of cuMemAllocAsync */
+  bool waits_for_all; /* pinned: streams may use it that its pool does not know of */
+  bool is_ordered;    /* device memory: of cuMemAllocAsync */
 } preload_block;
 
 typedef struct preload_blocks preload_blocks;
@@ -38,7 +38,7 @@ bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_
 preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointer);
 /* All blocks of a device, taken out and linked by `next`. */
 preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device);
-/* Notes that a graph may use the block. */
-void ladei_preload_blocks_note_graph(preload_blocks *all, const void *pointer);
+/* Notes that the free of the block must wait for all streams. */
+void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer);
 
 #endif /* LADE_PRELOAD_BLOCKS_H */

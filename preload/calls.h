@@ -77,6 +77,8 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
   X(thread_exchange_mode, "cuThreadExchangeStreamCaptureMode", 10010, "cuThreadExchangeStreamCaptureMode", \
     (CUstreamCaptureMode *)) \
   X(stream_is_capturing, "cuStreamIsCapturing", 10000, "cuStreamIsCapturing", (CUstream, CUstreamCaptureStatus *)) \
+  X(stream_synchronize, "cuStreamSynchronize", 2000, "cuStreamSynchronize", (CUstream)) \
+  X(graph_destroy, "cuGraphDestroy", 10000, "cuGraphDestroy", (CUgraph)) \
   X(stream_get_ctx, "cuStreamGetCtx", 9020, "cuStreamGetCtx", (CUstream, CUcontext *)) \
   X(event_create, "cuEventCreate", 2000, "cuEventCreate", (CUevent *, unsigned)) \
   X(event_destroy, "cuEventDestroy", 4000, "cuEventDestroy_v2", (CUevent)) \
@@ -134,10 +136,13 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
   X(ipc_get_mem_handle, "cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle", LEGACY, DEVICE, (CUipcMemHandle *, CUdeviceptr)) \
   X(pointer_set_attribute, "cuPointerSetAttribute", 6000, "cuPointerSetAttribute", LEGACY, DEVICE, \
     (const void *, CUpointer_attribute, CUdeviceptr)) \
+  X(ctx_create_1, "cuCtxCreate", 2000, "cuCtxCreate", LEGACY, ALWAYS, (CUcontext *, unsigned, CUdevice)) \
   X(ctx_create, "cuCtxCreate", 3020, "cuCtxCreate_v2", LEGACY, ALWAYS, (CUcontext *, unsigned, CUdevice)) \
   X(ctx_create_3, "cuCtxCreate", 11040, "cuCtxCreate_v3", LEGACY, ALWAYS, \
     (CUcontext *, void *, int, unsigned, CUdevice)) \
   X(ctx_create_4, "cuCtxCreate", 12050, "cuCtxCreate_v4", LEGACY, ALWAYS, (CUcontext *, void *, unsigned, CUdevice)) \
+  X(ctx_destroy_1, "cuCtxDestroy", 2000, "cuCtxDestroy", LEGACY, ALWAYS, (CUcontext)) \
+  X(ctx_detach, "cuCtxDetach", 2000, "cuCtxDetach", LEGACY, ALWAYS, (CUcontext)) \
   X(ctx_destroy, "cuCtxDestroy", 4000, "cuCtxDestroy_v2", LEGACY, ALWAYS, (CUcontext)) \
   X(primary_ctx_retain, "cuDevicePrimaryCtxRetain", 7000, "cuDevicePrimaryCtxRetain", LEGACY, ALWAYS, \
     (CUcontext *, CUdevice)) \
@@ -148,6 +153,7 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
   X(stream_create, "cuStreamCreate", 2000, "cuStreamCreate", LEGACY, ALWAYS, (CUstream *, unsigned)) \
   X(stream_create_with_priority, "cuStreamCreateWithPriority", 5050, "cuStreamCreateWithPriority", LEGACY, ALWAYS, \
     (CUstream *, unsigned, int)) \
+  X(stream_destroy_1, "cuStreamDestroy", 2000, "cuStreamDestroy", LEGACY, ALWAYS, (CUstream)) \
   X(stream_destroy, "cuStreamDestroy", 4000, "cuStreamDestroy_v2", LEGACY, ALWAYS, (CUstream)) \
   PRELOAD_BOTH(X, stream_begin_capture_1, "cuStreamBeginCapture", 10000, "cuStreamBeginCapture", ALWAYS, (CUstream)) \
   PRELOAD_BOTH(X, stream_begin_capture, "cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2", ALWAYS, \

@@ -8,9 +8,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "preload/driver.h"
+#include "preload/pause.h"
 #include "preload/streams.h"
 
 /* How long the end of a context waits for its work, in all a second: a kernel that never ends must not keep a process from
@@ -108,8 +108,9 @@ static bool primary_known(int device) {
   return found;
 }
 
-/* A primary context that is active, made known; it is held only while it is looked at. */
-static void primary_learn(int device) {
+/* A primary context that is active, made known; it is held only while it is looked at. Inside the gate, which is closed while one
+ * ends: it would be known behind its end. */
+static void primary_learn_inside(int device) {
   unsigned flags;
   int active = 0;
   CUcontext handle = NULL;
@@ -120,6 +121,25 @@ static void primary_learn(int device) {
   (void)DRIVER_CALL(primary_ctx_release)(natives[device]);
 }
 
+/* False: not now, since one ends or a stream captures. */
+static bool primary_learn(int device) {
+  if (primary_known(device)) return true;
+  if (!ladei_preload_gate_enter(&ladei_preload_recording)) return false;
+  primary_learn_inside(device);
+  ladei_preload_gate_leave(&ladei_preload_recording);
+  return true;
+}
+
+/* Answers that could not be had in full are not kept. */
+static int device_remember(CUcontext handle, unsigned now, int device, bool is_final) {
+  if (is_final) {
+    remembered.handle = handle;
+    remembered.changes = now;
+    remembered.device = device;
+  }
+  return device;
+}
+
 int ladei_preload_current_device(void) {
   CUcontext handle = NULL;
   CUdevice native;
@@ -127,16 +147,14 @@ int ladei_preload_current_device(void) {
   if (DRIVER_CALL(ctx_get_current)(&handle) != CUDA_SUCCESS || handle == NULL) return -1;
   if (handle == remembered.handle && now == remembered.changes) return remembered.device;
   int device = context_device(handle);
+  bool learned = true;
   if (device < 0 && DRIVER_CALL(ctx_get_device)(&native) == CUDA_SUCCESS) {
     int ordinal = ladei_preload_device_ordinal(native);
-    if (ordinal >= 0) primary_learn(ordinal);
+    if (ordinal >= 0) learned = primary_learn(ordinal);
     ladei_preload_context_note(handle);
     device = context_device(handle);
   }
-  remembered.handle = handle;
-  remembered.changes = now;
-  remembered.device = device;
-  return device;
+  return device_remember(handle, now, device, learned);
 }
 
 /* What is not known yet may be a primary context that was made where nobody looked. */
@@ -145,12 +163,10 @@ static int handle_device(CUcontext handle) {
   if (handle == remembered.handle && now == remembered.changes) return remembered.device;
   int device = context_device(handle);
   int count = device == -2 ? devices_count() : 0;
-  for (int i = 0; i < count; i++) primary_learn(i);
+  bool learned = true;
+  for (int i = 0; i < count; i++) learned = primary_learn(i) && learned;
   if (count > 0) device = context_device(handle);
-  remembered.handle = handle;
-  remembered.changes = now;
-  remembered.device = device < 0 ? -1 : device;
-  return remembered.device;
+  return device_remember(handle, now, device < 0 ? -1 : device, learned);
 }
 
 CUresult ladei_preload_stream_device(CUstream stream, int *out_device) {
@@ -161,6 +177,11 @@ CUresult ladei_preload_stream_device(CUstream stream, int *out_device) {
   if (handle == NULL) return CUDA_ERROR_INVALID_CONTEXT;
   *out_device = handle_device(handle);
   return CUDA_SUCCESS;
+}
+
+bool ladei_preload_stream_is_of(CUstream stream, int device) {
+  int own = -1;
+  return ladei_preload_stream_device(stream, &own) == CUDA_SUCCESS && own == device;
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -174,17 +195,18 @@ static CUevent event_reuse(unsigned slot, unsigned generation) {
   return event;
 }
 
-/* An event of the context; NULL: the driver refuses. */
-static CUevent event_take(unsigned slot, unsigned generation, CUcontext handle) {
+/* An event of the context, or why the driver refuses: it may be gone. */
+static CUresult event_take(const preload_slot *slot, CUevent *out) {
   CUcontext popped;
-  CUevent event = event_reuse(slot, generation);
-  if (event != NULL || DRIVER_CALL(ctx_push_current)(handle) != CUDA_SUCCESS) return event;
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool switched = DRIVER_CALL(thread_exchange_mode)(&mode) == CUDA_SUCCESS;
-  if (DRIVER_CALL(event_create)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) event = NULL;
-  if (switched) (void)DRIVER_CALL(thread_exchange_mode)(&mode);
+  *out = event_reuse(slot->index, slot->generation);
+  CUresult code = *out == NULL ? DRIVER_CALL(ctx_push_current)(slot->handle) : CUDA_SUCCESS;
+  if (*out != NULL || code != CUDA_SUCCESS) return code;
+  CUstreamCaptureMode before;
+  bool relaxed = ladei_preload_relax(&before);
+  code = DRIVER_CALL(event_create)(out, CU_EVENT_DISABLE_TIMING);
+  ladei_preload_restore(before, relaxed);
   (void)DRIVER_CALL(ctx_pop_current)(&popped);
-  return event;
+  return code;
 }
 
 /* Where there is no memory to keep it the event goes back to the driver. */
@@ -226,10 +248,10 @@ static bool mark_add(preload_point *point, unsigned slot, unsigned generation, C
 
 /* An event by `record`, into the point. */
 static CUresult mark_record(preload_point *point, const preload_slot *slot, CUstream stream) {
-  CUevent event = event_take(slot->index, slot->generation, slot->handle);
-  if (event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult code =
-      stream == NULL ? DRIVER_CALL(ctx_record_event)(slot->handle, event) : DRIVER_CALL(event_record)(event, stream);
+  CUevent event;
+  CUresult code = event_take(slot, &event);
+  if (code != CUDA_SUCCESS) return code;
+  code = stream == NULL ? DRIVER_CALL(ctx_record_event)(slot->handle, event) : DRIVER_CALL(event_record)(event, stream);
   if (code == CUDA_SUCCESS && mark_add(point, slot->index, slot->generation, event)) return CUDA_SUCCESS;
   preload_mark mark = {slot->index, slot->generation, event};
   event_give(&mark);
@@ -286,7 +308,7 @@ static bool point_record(preload_point *point) {
   preload_slot slots[PRELOAD_CONTEXTS_MAX];
   bool complete;
   int devices = devices_count();
-  for (int i = 0; i < devices; i++) primary_learn(i);
+  for (int i = 0; i < devices; i++) primary_learn_inside(i);
   size_t count = slots_copy(slots, &complete);
   CUresult code = complete ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < count && code == CUDA_SUCCESS; i++) code = slot_record(point, &slots[i]);
@@ -305,12 +327,29 @@ bool ladei_preload_point_record(preload_point *out) {
   return recorded;
 }
 
-preload_progress ladei_preload_mark_progress(const preload_mark *mark) {
+/* NULL: the context has ended. */
+static CUcontext mark_context(const preload_mark *mark) {
   pthread_mutex_lock(&contexts_lock);
-  bool current = contexts[mark->slot].generation == mark->generation;
+  const known_context *known = &contexts[mark->slot];
+  CUcontext handle = known->generation == mark->generation ? known->handle : NULL;
   pthread_mutex_unlock(&contexts_lock);
-  if (!current) return PRELOAD_DONE; /* C5 */
+  return handle;
+}
+
+/* In a thread without a context the driver's answer may be that, and none about the event. */
+static CUresult mark_query(const preload_mark *mark, CUcontext handle) {
+  CUcontext popped;
   CUresult code = DRIVER_CALL(event_query)(mark->event);
+  if (code != CUDA_ERROR_INVALID_CONTEXT || DRIVER_CALL(ctx_push_current)(handle) != CUDA_SUCCESS) return code;
+  code = DRIVER_CALL(event_query)(mark->event);
+  (void)DRIVER_CALL(ctx_pop_current)(&popped);
+  return code;
+}
+
+preload_progress ladei_preload_mark_progress(const preload_mark *mark) {
+  CUcontext handle = mark_context(mark);
+  if (handle == NULL) return PRELOAD_DONE; /* C5 */
+  CUresult code = mark_query(mark, handle);
   if (code == CUDA_SUCCESS || context_is_gone(code)) return PRELOAD_DONE;
   return code == CUDA_ERROR_NOT_READY ? PRELOAD_UNDER_WAY : PRELOAD_UNKNOWN;
 }
@@ -322,6 +361,7 @@ void ladei_preload_mark_discard(const preload_mark *mark) {
   if (current) event_give(mark);
 }
 
+/* While another stream may capture. */
 bool ladei_preload_mark_stream(CUstream stream, preload_mark *out) {
   CUcontext handle = NULL;
   CUcontext popped;
@@ -331,7 +371,10 @@ bool ladei_preload_mark_stream(CUstream stream, preload_mark *out) {
   if (DRIVER_CALL(stream_get_ctx)(stream, &handle) != CUDA_SUCCESS) return false;
   ladei_preload_context_note(handle);
   if (!ladei_preload_context_slot(handle, &slot) || DRIVER_CALL(ctx_push_current)(handle) != CUDA_SUCCESS) return false;
+  CUstreamCaptureMode before;
+  bool relaxed = ladei_preload_relax(&before);
   CUresult code = mark_record(&point, &slot, stream);
+  ladei_preload_restore(before, relaxed);
   (void)DRIVER_CALL(ctx_pop_current)(&popped);
   *out = point.few[0];
   return code == CUDA_SUCCESS;
@@ -375,15 +418,26 @@ static bool context_of(CUcontext handle, int device, preload_slot *out) {
   return found;
 }
 
+/* Enters, waiting for those who have closed the gate for a moment: ends of streams and of other contexts. False: a stream captures. */
+static bool gate_enter_for_end(void) {
+  for (int i = 0; i < END_POLLS; i++) {
+    if (ladei_preload_gate_enter(&ladei_preload_recording)) return true;
+    if (ladei_preload_captures_any()) return false;
+    ladei_preload_pause(END_POLL_NS);
+  }
+  return false;
+}
+
 /* Errors are an end, too: nothing runs in a context that is lost. */
 static bool point_wait(preload_point *point) {
-  const struct timespec pause = {0, END_POLL_NS};
-  preload_progress progress = PRELOAD_UNDER_WAY;
-  for (int i = 0; i < END_POLLS && progress == PRELOAD_UNDER_WAY; i++) {
-    progress = ladei_preload_point_progress(point);
-    if (progress == PRELOAD_UNDER_WAY) nanosleep(&pause, NULL);
+  for (int i = 0; i < END_POLLS; i++) {
+    if (!gate_enter_for_end()) return false;
+    preload_progress progress = marks_progress(point);
+    ladei_preload_gate_leave(&ladei_preload_recording);
+    if (progress != PRELOAD_UNDER_WAY) return true;
+    ladei_preload_pause(END_POLL_NS);
   }
-  return progress == PRELOAD_DONE || (progress == PRELOAD_UNKNOWN && !ladei_preload_recording_blocked());
+  return false;
 }
 
 /* Codes that say nothing of the context's work. */
@@ -396,7 +450,7 @@ bool ladei_preload_context_wait(CUcontext handle, int device) {
   preload_point point = {.room = PRELOAD_MARKS_INLINE};
   point.marks = point.few;
   if (!context_of(handle, device, &found)) return true;
-  if (!ladei_preload_gate_enter(&ladei_preload_recording)) return false;
+  if (!gate_enter_for_end()) return false;
   CUresult code = slot_record(&point, &found);
   point.orphans = ladei_preload_orphans_now();
   ladei_preload_gate_leave(&ladei_preload_recording);
@@ -413,14 +467,15 @@ static void events_destroy(const preload_slot *slot) {
   (void)DRIVER_CALL(ctx_pop_current)(&popped);
 }
 
-void ladei_preload_context_forget(CUcontext handle, int device) {
+bool ladei_preload_context_forget(CUcontext handle, int device, bool is_there) {
   preload_slot found;
-  if (!context_of(handle, device, &found)) return;
+  if (!context_of(handle, device, &found)) return false;
   ladei_preload_streams_drop(found.index, found.generation);
-  events_destroy(&found);
+  if (is_there) events_destroy(&found);
   pthread_mutex_lock(&contexts_lock);
   if (contexts[found.index].generation == found.generation) slot_clear(&contexts[found.index]);
   pthread_mutex_unlock(&contexts_lock);
+  return true;
 }
 
 bool ladei_preload_context_slot(CUcontext handle, preload_slot *out) {

@@ -8,7 +8,8 @@
  *     in a call of the program seen here, were created or retained by one, or are active as a device's primary context.
  * C2  Where the driver has cuCtxRecordEvent (12.5) it covers the streams of a context. Otherwise an event goes to its legacy
  *     stream, which waits for all blocking and per-thread ones, and to each non-blocking stream.
- * C3  A stream that is destroyed leaves an event behind, an orphan; a point is not done before the orphans older than it.
+ * C3  A stream that is destroyed leaves an event behind, an orphan; a point is not done before the orphans older than it. Where
+ *     there is no event to be had, its work is waited for before it is destroyed.
  * C4  While any stream captures, nothing is recorded or asked: both would break the capture. The gate is closed meanwhile, so
  *     that no capture begins between the look and the call either.
  * C5  A context that is destroyed or reset is forgotten when its work is over, by itself or with it. Its events are gone then, and
@@ -51,14 +52,17 @@ int ladei_preload_current_device(void);
 /* The same of the context that a stream is of; special handles are streams of the current one. Not while the stream captures.
  * CUDA_ERROR_INVALID_CONTEXT for those without one; the driver's code for a handle that is no stream. */
 CUresult ladei_preload_stream_device(CUstream stream, int *out_device);
+/* Whether the stream is of the device's primary context. Not while it captures either. */
+bool ladei_preload_stream_is_of(CUstream stream, int device);
 /* Notes a context of the program; the second where it is a device's primary one. */
 void ladei_preload_context_note(CUcontext handle);
 void ladei_preload_context_note_primary(CUcontext handle, int device);
 /* Before the driver destroys a context (handle), or a device's primary one (NULL): waits for its work, for about a second; false
  * where that goes on, or a stream captures. */
 bool ladei_preload_context_wait(CUcontext handle, int device);
-/* Forgets it, with its streams, captures and events. The caller has closed the gate (streams.h), so nobody else records. */
-void ladei_preload_context_forget(CUcontext handle, int device);
+/* Forgets it, with its streams, captures and events. The caller has closed the gate (streams.h), so nobody else records.
+ * `is_there`: the driver has not destroyed it yet; afterwards its handle may not be used. False: it was not known. */
+bool ladei_preload_context_forget(CUcontext handle, int device, bool is_there);
 
 /* Ordinal of a driver's device; -1: none. */
 int ladei_preload_device_ordinal(CUdevice native);
@@ -74,11 +78,11 @@ bool ladei_preload_recording_blocked(void);
 
 /* Hooks on streams. */
 void ladei_preload_stream_note(CUstream stream, unsigned flags);
-void ladei_preload_stream_forget(CUstream stream);
-/* Around the driver's call that begins a capture, and after the one that ends it. */
-void ladei_preload_capture_opening(void);
-void ladei_preload_capture_opened(CUstream stream, bool succeeded);
-void ladei_preload_capture_closed(CUstream stream);
+/* Waits for its work, also while another one captures. */
+void ladei_preload_stream_wait(CUstream stream);
+/* Before the driver destroys it. True: it captures, and nothing is recorded until the call after that. */
+bool ladei_preload_stream_forget(CUstream stream);
+void ladei_preload_stream_forgotten(CUstream stream);
 /* Whether work queued on the stream goes into a graph. */
 bool ladei_preload_captures(CUstream stream);
 

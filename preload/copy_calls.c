@@ -3,24 +3,33 @@
  * Mode fast: the hooks on copies and fills, which tell the pools what streams use which blocks.
  *
  *   the driver's own call --succeeds--> for each address in lade's memory: the stream is recorded for its block
- *                                       in a capture, or for a node of a graph: the block is noted as a graph's
+ *                                       in a capture, for a node of a graph, on a stream of another context than the pool's: the
+ *                                       block's free will wait for all streams
  *
  * W1  A use is noted behind the call and before the program can free the block, since its call has not returned.
- * W2  A block whose use cannot be recorded is noted as a graph's: its free waits for all streams then.
+ * W2  Pinned memory is watched on either side of a copy: devices reach it by its address, and may be told so.
+ * W3  Modes but fast watch nothing, though a program that is linked with the driver calls these hooks in every mode: nobody retires
+ *     the streams there.
+ * W4  A block whose use cannot be recorded waits for all streams, too.
+ * W5  The pool knows streams of its device's primary context alone: those of others end with contexts that it outlives.
  * Locks: none.
  */
 #include "preload/counters.h"
 #include "preload/driver.h"
 #include "preload/pools.h"
+#include "preload/settings.h"
 
-static void use_note(const void *address, CUstream stream, bool in_graph) {
+static bool watches(void) { return ladei_preload_settings()->mode == PRELOAD_FAST && !ladei_preload_passes(); }
+
+static void use_note(const void *address, CUstream stream, bool by_graph) {
   lade_pinned_info info;
   if (!ladei_preload_may_own(address)) return;
   preload_device *device = ladei_preload_device_of(address, &info);
   if (device == NULL) return;
+  bool is_known = !by_graph && ladei_preload_stream_is_of(stream, device->ordinal); /* W5 */
   ladei_preload_begin();
-  if (in_graph || device->lade->lade_pinned_record_event(device->pool, info.base, stream) != LADE_OK)
-    ladei_preload_blocks_note_graph(&ladei_preload_pinned_blocks, info.base); /* W2 */
+  if (!is_known || device->lade->lade_pinned_record_event(device->pool, info.base, stream) != LADE_OK)
+    ladei_preload_blocks_wait_for_all(&ladei_preload_pinned_blocks, info.base); /* W4 */
   ladei_preload_end();
   ladei_preload_device_leave(device);
   ladei_preload_count(PRELOAD_COPIES_WATCHED, 1);
@@ -36,11 +45,11 @@ static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_
 
 /* ---- Where a copy begins ----------------------------------------------------------------------------------------- */
 
-/* A side of a copy in up to three dimensions: its first byte in host or unified memory; NULL: in neither. */
-static const void *side(CUmemorytype type, const void *host, CUdeviceptr unified, size_t pitch, size_t height, size_t x,
+/* A side of a copy in up to three dimensions: its first byte; NULL: in an array. */
+static const void *side(CUmemorytype type, const void *host, CUdeviceptr address, size_t pitch, size_t height, size_t x,
                         size_t y, size_t z) {
-  const void *base = type == CU_MEMORYTYPE_HOST ? host : type == CU_MEMORYTYPE_UNIFIED ? at(unified) : NULL;
-  return base == NULL ? NULL : (const char *)base + (z * height + y) * pitch + x;
+  const void *base = type == CU_MEMORYTYPE_HOST ? host : at(address); /* W2 */
+  return type == CU_MEMORYTYPE_ARRAY || base == NULL ? NULL : (const char *)base + (z * height + y) * pitch + x;
 }
 
 static void use_2d(const CUDA_MEMCPY2D *copy, CUstream stream) {
@@ -67,13 +76,13 @@ static void use_3d_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream) {
   use(DESTINATION_3D(copy), stream);
 }
 
-static void use_pair(CUdeviceptr first, CUdeviceptr second, CUstream stream) {
-  use(at(first), stream);
-  use(at(second), stream);
+static void use_both(const void *destination, const void *source, CUstream stream) {
+  use(destination, stream);
+  use(source, stream);
 }
 
 static void use_batch(const CUdeviceptr *destinations, const CUdeviceptr *sources, size_t count, CUstream stream) {
-  for (size_t i = 0; i < count; i++) use_pair(destinations[i], sources[i], stream);
+  for (size_t i = 0; i < count; i++) use_both(at(destinations[i]), at(sources[i]), stream);
 }
 
 static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream stream) {
@@ -89,7 +98,7 @@ static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream s
 #define WATCH_HOOK(field, parameters, arguments, uses, stream_of)                                                      \
   CUresult hook_##field parameters {                                                                                   \
     CUresult code = DRIVER_CALL(field) arguments;                                                                      \
-    if (code == CUDA_SUCCESS && !ladei_preload_passes()) {                                                             \
+    if (code == CUDA_SUCCESS && watches()) {                                                                           \
       CUstream user = stream_of(stream);                                                                               \
       uses;                                                                                                            \
     }                                                                                                                  \
@@ -100,17 +109,17 @@ static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream s
   WATCH_HOOK(field##_ptsz, parameters, arguments, uses, per_thread)
 
 WATCH_BOTH(memcpy_async, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, stream),
-           use_pair(dst, src, user))
+           use_both(at(dst), at(src), user))
 WATCH_BOTH(memcpy_peer_async,
            (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes,
             CUstream stream),
-           (dst, dst_context, src, src_context, bytes, stream), use_pair(dst, src, user))
+           (dst, dst_context, src, src_context, bytes, stream), use_both(at(dst), at(src), user))
 WATCH_BOTH(memcpy_h2d_async, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream),
-           (dst, src, bytes, stream), use(src, user))
+           (dst, src, bytes, stream), use_both(at(dst), src, user))
 WATCH_BOTH(memcpy_d2h_async, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), (dst, src, bytes, stream),
-           use(dst, user))
+           use_both(dst, at(src), user))
 WATCH_BOTH(memcpy_d2d_async, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream),
-           (dst, src, bytes, stream), use_pair(dst, src, user))
+           (dst, src, bytes, stream), use_both(at(dst), at(src), user))
 WATCH_BOTH(memcpy_h2a_async, (CUarray dst, size_t offset, const void *src, size_t bytes, CUstream stream),
            (dst, offset, src, bytes, stream), use(src, user))
 WATCH_BOTH(memcpy_a2h_async, (void *dst, CUarray src, size_t offset, size_t bytes, CUstream stream),
@@ -153,7 +162,7 @@ WATCH_BOTH(memset_2d_d32_async,
 /* ---- Nodes of graphs --------------------------------------------------------------------------------------------- */
 
 static CUresult node(CUresult code, const CUDA_MEMCPY3D *copy) {
-  if (code != CUDA_SUCCESS || ladei_preload_passes()) return code;
+  if (code != CUDA_SUCCESS || !watches()) return code;
   use_note(SOURCE_3D(copy), NULL, true);
   use_note(DESTINATION_3D(copy), NULL, true);
   return code;

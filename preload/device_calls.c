@@ -9,6 +9,9 @@
  *                    names                  ... on another one:   that stream                  the first stream
  *                                           cuMemFree:            nothing, as the driver       the first stream, in its order
  *
+ * A stream of another context than the device's primary one is not waited for alone, but with all others: it may end before the heap
+ * has asked about it.
+ *
  * The driver's cuMemFree may wait for the device, for memory of cuMemAlloc, so the program need not have waited. It does not wait
  * for memory of cuMemAllocAsync: the program has. cuMemFreeAsync takes memory of both.
  *
@@ -202,6 +205,7 @@ static void block_return(preload_device *device, preload_block *block) {
 
 /* Of the stream of the allocation there is nothing to note; handles do not tell, since the driver gives them to later streams. */
 static bool use_record(preload_device *device, void *pointer, CUstream stream) {
+  if (!ladei_preload_stream_is_of(stream, device->ordinal)) return false;
   ladei_preload_begin();
   lade_status status = device->lade->lade_device_record_stream(device->heap, pointer, stream);
   ladei_preload_end();

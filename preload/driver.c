@@ -46,12 +46,23 @@ _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-exec")))
 /* CUDA_ERROR_NOT_FOUND whatever the arguments are: on both processors a caller may pass more than a callee takes. */
 static CUresult driver_lacks(void) { return CUDA_ERROR_NOT_FOUND; }
 
+/* D4. Look-ups of the program's that succeed leave no text for dlerror(). */
+static void library_keep(const char *path) {
+  void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
+  if (library != NULL)
+    dlclose(library);
+  else
+    (void)dlerror();
+}
+
 /* D3: the first library that a function of the driver is found in. */
 static bool of_driver(void *function) {
   Dl_info object;
   void *none = NULL;
   if (dladdr(function, &object) == 0) return false;
-  return atomic_compare_exchange_strong(&driver_base, &none, object.dli_fbase) || none == object.dli_fbase;
+  if (!atomic_compare_exchange_strong(&driver_base, &none, object.dli_fbase)) return none == object.dli_fbase;
+  library_keep(object.dli_fname);
+  return true;
 }
 
 static void *driver_library(void) {

@@ -11,6 +11,7 @@
  *     driver's own, and every hook passes its call on.
  * D3  What is behind a hook lies in one driver library, the first that was seen. Functions of another one are handed out as
  *     they are.
+ * D4  That library stays when the program closes it: hooks call it, and opened again it must be the same.
  * Locks: none; a function, once found, stays.
  */
 #ifndef LADE_PRELOAD_DRIVER_H
@@ -41,5 +42,14 @@ extern _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-e
 static inline bool ladei_preload_inside(void) { return ladei_preload_depth != 0; }
 static inline void ladei_preload_begin(void) { ladei_preload_depth++; }
 static inline void ladei_preload_end(void) { ladei_preload_depth--; }
+
+/* Calls in between break no capture that is under way, the thread's own included. */
+static inline bool ladei_preload_relax(CUstreamCaptureMode *out_before) {
+  *out_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+  return DRIVER_CALL(thread_exchange_mode)(out_before) == CUDA_SUCCESS;
+}
+static inline void ladei_preload_restore(CUstreamCaptureMode before, bool relaxed) {
+  if (relaxed) (void)DRIVER_CALL(thread_exchange_mode)(&before);
+}
 
 #endif /* LADE_PRELOAD_DRIVER_H */

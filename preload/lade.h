@@ -8,11 +8,14 @@
 
 #include <stdbool.h>
 
+#include "lade/config.h"
 #include "lade/device.h"
 #include "lade/pinned.h"
 #include "lade/status.h"
 
 #define PRELOAD_LADE_FUNCTIONS(X)                                                                                      \
+  X(lade_config_apply_pinned)                                                                                          \
+  X(lade_config_from_env)                                                                                              \
   X(lade_device_alloc)                                                                                                 \
   X(lade_device_allocator_create)                                                                                      \
   X(lade_device_allocator_destroy)                                                                                     \

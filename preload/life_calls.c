@@ -2,9 +2,12 @@
 /*
  * The hooks on what lives around memory: the driver's start, contexts, streams, captures.
  *
- * Locks: none.
+ * R1  Who retains a primary context while its last reference goes finds it as it was, or as it is made anew: what lade has in it
+ *     does not go behind his back.
+ * Locks: primary_locks, one for each device, held while its primary context is retained, released or reset; the gates are closed,
+ * and the driver is called, under it. Who is inside a gate takes none of them.
  */
-#include <stdatomic.h>
+#include <pthread.h>
 
 #include "preload/driver.h"
 #include "preload/pools.h"
@@ -30,6 +33,10 @@ CUresult hook_ctx_create(CUcontext *out, unsigned flags, CUdevice device) {
   return created(DRIVER_CALL(ctx_create)(out, flags, device), out);
 }
 
+CUresult hook_ctx_create_1(CUcontext *out, unsigned flags, CUdevice device) {
+  return created(DRIVER_CALL(ctx_create_1)(out, flags, device), out);
+}
+
 CUresult hook_ctx_create_3(CUcontext *out, void *affinities, int count, unsigned flags, CUdevice device) {
   return created(DRIVER_CALL(ctx_create_3)(out, affinities, count, flags, device), out);
 }
@@ -47,48 +54,77 @@ static bool context_settle(CUcontext context, int device) {
   return idle;
 }
 
+/* It has other users still, by cuCtxAttach. Who detaches has it current, and its end takes it away. */
+static bool is_current(CUcontext context) {
+  CUcontext current = NULL;
+  return DRIVER_CALL(ctx_get_current)(&current) == CUDA_SUCCESS && current == context;
+}
+
 /* No pool is in a context of the program's own; its events are. Work that goes on ends with the context. */
-CUresult hook_ctx_destroy(CUcontext context) {
-  if (ladei_preload_passes() || context == NULL) return DRIVER_CALL(ctx_destroy)(context);
+static CUresult context_end(preload_call_ctx_destroy *call, CUcontext context, bool by_users) {
+  if (ladei_preload_passes() || context == NULL) return call(context);
   bool idle = context_settle(context, -1);
-  if (idle) ladei_preload_context_forget(context, -1);
-  CUresult code = DRIVER_CALL(ctx_destroy)(context);
-  if (!idle && code == CUDA_SUCCESS) ladei_preload_context_forget(context, -1);
+  bool forgotten = idle && ladei_preload_context_forget(context, -1, true);
+  CUresult code = call(context);
+  bool stays = code != CUDA_SUCCESS || (by_users && is_current(context));
+  if (!idle && !stays) (void)ladei_preload_context_forget(context, -1, false);
+  if (forgotten && stays) ladei_preload_context_note(context);
   ladei_preload_gate_open(&ladei_preload_recording);
   return code;
 }
 
-/* References of the program to the primary contexts, by ordinal. */
-static atomic_int retained[PRELOAD_DEVICES_MAX];
+CUresult hook_ctx_destroy(CUcontext context) { return context_end(DRIVER_CALL(ctx_destroy), context, false); }
+CUresult hook_ctx_destroy_1(CUcontext context) { return context_end(DRIVER_CALL(ctx_destroy_1), context, false); }
+CUresult hook_ctx_detach(CUcontext context) { return context_end(DRIVER_CALL(ctx_detach), context, true); }
+
+static pthread_mutex_t primary_locks[PRELOAD_DEVICES_MAX] = {[0 ... PRELOAD_DEVICES_MAX - 1] =
+                                                                 PTHREAD_MUTEX_INITIALIZER}; /* R1 */
+static int retained[PRELOAD_DEVICES_MAX]; /* references of the program to the primary contexts; under these locks */
+
+static int primary_ordinal(CUdevice device) {
+  return ladei_preload_passes() ? -1 : ladei_preload_device_ordinal(device);
+}
 
 CUresult hook_primary_ctx_retain(CUcontext *out, CUdevice device) {
+  int ordinal = primary_ordinal(device);
+  if (ordinal < 0) return DRIVER_CALL(primary_ctx_retain)(out, device);
+  pthread_mutex_lock(&primary_locks[ordinal]);
   CUresult code = DRIVER_CALL(primary_ctx_retain)(out, device);
-  if (code != CUDA_SUCCESS || ladei_preload_passes()) return code;
-  int ordinal = ladei_preload_device_ordinal(device);
-  if (ordinal < 0) return code;
-  atomic_fetch_add(&retained[ordinal], 1);
-  if (out != NULL) ladei_preload_context_note_primary(*out, ordinal);
+  if (code == CUDA_SUCCESS) retained[ordinal]++;
+  if (code == CUDA_SUCCESS && out != NULL) ladei_preload_context_note_primary(*out, ordinal);
+  pthread_mutex_unlock(&primary_locks[ordinal]);
   return code;
+}
+
+static bool primary_is_active(CUdevice device) {
+  unsigned flags;
+  int active = 0;
+  return DRIVER_CALL(primary_ctx_get_state)(device, &flags, &active) != CUDA_SUCCESS || active != 0;
 }
 
 /*
  * The primary context of a device is about to go: what lade has in it goes first, so that the driver finds it gone. Memory that is
- * still in use stays as it is, and the pool ends without giving it back. A reset ends that use; a release does not, since lade's
- * reference stays with the pool.
+ * still in use stays as it is, and the pool ends without giving it back. A reset ends that use; a release does not, where lade's
+ * reference stays with the pool. Where lade has none the context is gone, with whatever else ran there.
  */
 static CUresult primary_end(preload_call_primary_ctx_reset *call, CUdevice device, int ordinal, bool is_reset) {
   bool idle = context_settle(NULL, ordinal);
   ladei_preload_device_close(ordinal, idle);
-  if (idle) ladei_preload_context_forget(NULL, ordinal);
+  if (idle) (void)ladei_preload_context_forget(NULL, ordinal, true);
   CUresult code = call(device);
-  if (!idle && is_reset && code == CUDA_SUCCESS) ladei_preload_context_forget(NULL, ordinal);
+  if (!idle && code == CUDA_SUCCESS && (is_reset || !primary_is_active(device)))
+    (void)ladei_preload_context_forget(NULL, ordinal, false);
   ladei_preload_gate_open(&ladei_preload_recording);
   return code;
 }
 
 static CUresult primary_reset(preload_call_primary_ctx_reset *call, CUdevice device) {
-  int ordinal = ladei_preload_passes() ? -1 : ladei_preload_device_ordinal(device);
-  return ordinal < 0 ? call(device) : primary_end(call, device, ordinal, true);
+  int ordinal = primary_ordinal(device);
+  if (ordinal < 0) return call(device);
+  pthread_mutex_lock(&primary_locks[ordinal]);
+  CUresult code = primary_end(call, device, ordinal, true);
+  pthread_mutex_unlock(&primary_locks[ordinal]);
+  return code;
 }
 
 CUresult hook_primary_ctx_reset(CUdevice device) { return primary_reset(DRIVER_CALL(primary_ctx_reset), device); }
@@ -96,10 +132,14 @@ CUresult hook_primary_ctx_reset_1(CUdevice device) { return primary_reset(DRIVER
 
 /* lade's own reference must not keep alive what the program's last one kept. */
 static CUresult primary_release(preload_call_primary_ctx_release *call, CUdevice device) {
-  int ordinal = ladei_preload_passes() ? -1 : ladei_preload_device_ordinal(device);
-  if (ordinal < 0 || atomic_load(&retained[ordinal]) <= 0) return call(device);
-  if (atomic_fetch_sub(&retained[ordinal], 1) == 1) return primary_end(call, device, ordinal, false);
-  return call(device);
+  int ordinal = primary_ordinal(device);
+  if (ordinal < 0) return call(device);
+  pthread_mutex_lock(&primary_locks[ordinal]);
+  bool is_last = retained[ordinal] == 1;
+  if (retained[ordinal] > 0) retained[ordinal]--;
+  CUresult code = is_last ? primary_end(call, device, ordinal, false) : call(device);
+  pthread_mutex_unlock(&primary_locks[ordinal]);
+  return code;
 }
 
 CUresult hook_primary_ctx_release(CUdevice device) { return primary_release(DRIVER_CALL(primary_ctx_release), device); }
@@ -125,38 +165,53 @@ static bool is_special(CUstream stream) {
   return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-CUresult hook_stream_destroy(CUstream stream) {
-  if (!ladei_preload_passes() && !is_special(stream)) {
-    const preload_settings *settings = ladei_preload_settings();
-    if (settings->mode == PRELOAD_FAST || settings->device != PRELOAD_DEVICE_OFF) ladei_preload_stream_retire(stream);
-    ladei_preload_stream_forget(stream);
-  }
-  return DRIVER_CALL(stream_destroy)(stream);
+/* Where lade has no event for what it knows of the stream, it finds it idle. */
+static void stream_retire(CUstream stream) {
+  const preload_settings *settings = ladei_preload_settings();
+  if (settings->mode != PRELOAD_FAST && settings->device == PRELOAD_DEVICE_OFF) return;
+  if (ladei_preload_stream_retire(stream) || ladei_preload_captures(stream)) return;
+  ladei_preload_stream_wait(stream);
+  (void)ladei_preload_stream_retire(stream);
 }
+
+static CUresult stream_end(preload_call_stream_destroy *call, CUstream stream) {
+  if (ladei_preload_passes() || is_special(stream)) return call(stream);
+  ladei_preload_capture_give_up(stream);
+  stream_retire(stream);
+  bool captures = ladei_preload_stream_forget(stream);
+  CUresult code = call(stream);
+  if (captures) ladei_preload_stream_forgotten(stream);
+  return code;
+}
+
+CUresult hook_stream_destroy(CUstream stream) { return stream_end(DRIVER_CALL(stream_destroy), stream); }
+CUresult hook_stream_destroy_1(CUstream stream) { return stream_end(DRIVER_CALL(stream_destroy_1), stream); }
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 /* What a handle of NULL names in the _ptsz functions. */
 static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_PER_THREAD : stream; }
 
-#define CAPTURE_HOOK(field, named, parameters, arguments)                                                              \
+#define CAPTURE_HOOK(field, has_graph, named, parameters, arguments)                                                   \
   CUresult hook_##field parameters {                                                                                   \
+    preload_slot slot;                                                                                                 \
     bool passes = ladei_preload_passes();                                                                              \
-    if (!passes) ladei_preload_capture_opening();                                                                      \
+    if (!passes) ladei_preload_capture_opening(named, &slot);                                                          \
     CUresult code = DRIVER_CALL(field) arguments;                                                                      \
-    if (!passes) ladei_preload_capture_opened(named, code == CUDA_SUCCESS);                                            \
+    if (!passes) ladei_preload_capture_opened(named, &slot, has_graph, code == CUDA_SUCCESS);                          \
     return code;                                                                                                       \
   }
 
-CAPTURE_HOOK(stream_begin_capture_1, stream, (CUstream stream), (stream))
-CAPTURE_HOOK(stream_begin_capture_1_ptsz, per_thread(stream), (CUstream stream), (stream))
-CAPTURE_HOOK(stream_begin_capture, stream, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
-CAPTURE_HOOK(stream_begin_capture_ptsz, per_thread(stream), (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
-CAPTURE_HOOK(stream_begin_capture_to, stream,
+CAPTURE_HOOK(stream_begin_capture_1, false, stream, (CUstream stream), (stream))
+CAPTURE_HOOK(stream_begin_capture_1_ptsz, false, per_thread(stream), (CUstream stream), (stream))
+CAPTURE_HOOK(stream_begin_capture, false, stream, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+CAPTURE_HOOK(stream_begin_capture_ptsz, false, per_thread(stream), (CUstream stream, CUstreamCaptureMode mode),
+             (stream, mode))
+CAPTURE_HOOK(stream_begin_capture_to, true, stream,
              (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *edges, size_t count,
               CUstreamCaptureMode mode),
              (stream, graph, nodes, edges, count, mode))
-CAPTURE_HOOK(stream_begin_capture_to_ptsz, per_thread(stream),
+CAPTURE_HOOK(stream_begin_capture_to_ptsz, true, per_thread(stream),
              (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *edges, size_t count,
               CUstreamCaptureMode mode),
              (stream, graph, nodes, edges, count, mode))

@@ -8,10 +8,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "preload/counters.h"
 #include "preload/driver.h"
+#include "preload/pause.h"
 
 /* One event for so many small blocks, as in lade's own batches; a large block is worth an event of its own. */
 enum { BATCH_BLOCKS = 16, BATCH_BYTES = 4 << 20 };
@@ -144,9 +144,8 @@ void ladei_preload_pending_poll(preload_pending *pending) {
 
 /* False: nobody can say when it will be done. */
 static bool batch_wait(preload_pending *pending, preload_batch *batch) {
-  const struct timespec pause = {0, POLL_NS};
   preload_progress progress;
-  while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY) nanosleep(&pause, NULL);
+  while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY) ladei_preload_pause(POLL_NS);
   if (progress == PRELOAD_DONE) batch_release(pending, batch);
   return progress == PRELOAD_DONE;
 }

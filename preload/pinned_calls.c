@@ -135,7 +135,7 @@ static void free_recorded(preload_device *device, void *pointer) {
 
 static void block_give(preload_device *device, preload_block *block) {
   uint64_t limit = ladei_preload_settings()->pending_bytes;
-  if (ladei_preload_settings()->mode == PRELOAD_FAST && !block->in_graph) {
+  if (ladei_preload_settings()->mode == PRELOAD_FAST && !block->waits_for_all) {
     uint64_t bytes = block->bytes;
     free_recorded(device, block->pointer);
     free(block);
@@ -219,14 +219,14 @@ CUresult hook_mem_host_unregister(void *pointer) {
 static bool twin_flags(const preload_block *block, unsigned *out) {
   void *twin = NULL;
   pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool switched = DRIVER_CALL(thread_exchange_mode)(&mode) == CUDA_SUCCESS;
+  CUstreamCaptureMode before;
+  bool relaxed = ladei_preload_relax(&before);
   bool found = driver_alloc(&request) == CUDA_SUCCESS;
   if (found) {
     found = DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
     (void)DRIVER_CALL(mem_free_host)(twin);
   }
-  if (switched) (void)DRIVER_CALL(thread_exchange_mode)(&mode);
+  ladei_preload_restore(before, relaxed);
   return found;
 }
 

@@ -10,11 +10,13 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "preload/counters.h"
 #include "preload/driver.h"
+#include "preload/pause.h"
 #include "preload/settings.h"
+
+enum { POLL_NS = 20000 }; /* as in pending.c */
 
 static preload_device devices[PRELOAD_DEVICES_MAX];
 static atomic_int devices_opened; /* highest ordinal that was ever opened, plus 1 */
@@ -45,16 +47,36 @@ bool ladei_preload_heaps_pass(void) {
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
+/* LADE_BUDGET, and what launchers say of ranks. Keys of LADE_ALLOC_CONF and of PyTorch's variables are for pools that a program makes. */
+static lade_status budget_read(const preload_lade *lade, lade_config *out, lade_pinned_options *options) {
+  lade_config_init(out);
+  lade_status status = lade->lade_config_from_env(out);
+  if (status != LADE_OK) return status;
+  lade_pinned_options all;
+  lade_pinned_options_init(&all);
+  lade->lade_config_apply_pinned(out, &all);
+  options->budget = all.budget;
+  options->budget_share = all.budget_share;
+  options->budget_name = all.budget_name;
+  options->budget_bytes = all.budget_bytes;
+  options->budget_part_bytes = all.budget_part_bytes;
+  options->local_ranks = all.local_ranks;
+  return LADE_OK;
+}
+
 static lade_status pool_open(preload_device *device, int ordinal) {
   const preload_settings *settings = ladei_preload_settings();
+  lade_config config; /* has the budget's name */
   lade_pinned_options options;
   lade_pinned_options_init(&options);
+  lade_status status = budget_read(device->lade, &config, &options);
+  if (status != LADE_OK) return status;
   options.device = ordinal;
   options.max_bytes = settings->max_bytes;
   options.segment_bytes = settings->segment_bytes;
   options.flags = LADE_PINNED_DEVICE_MAPPED; /* kernels may read it where it lies, as they may the driver's own */
   options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
-  lade_status status = device->lade->lade_runtime_open("cuda", NULL, &device->runtime);
+  status = device->lade->lade_runtime_open("cuda", NULL, &device->runtime);
   if (status != LADE_OK) return status;
   status = device->lade->lade_pinned_pool_create(device->runtime, &options, &device->pool);
   if (status == LADE_OK) return LADE_OK;
@@ -106,6 +128,7 @@ static preload_device_state device_open(preload_device *device, int ordinal) {
   bool busy;
   ladei_preload_watch_fork();
   device->lade = ladei_preload_lade(&busy);
+  device->ordinal = ordinal;
   if (device->lade == NULL) return busy ? PRELOAD_DEVICE_NONE : PRELOAD_DEVICE_FAILED;
   ladei_preload_begin();
   lade_status status = pool_open(device, ordinal);
@@ -256,18 +279,21 @@ bool ladei_preload_heaps_give_back(void) {
   return any;
 }
 
-void ladei_preload_stream_retire(CUstream stream) {
+bool ladei_preload_stream_retire(CUstream stream) {
+  bool retired = true;
   bool is_fast = ladei_preload_settings()->mode == PRELOAD_FAST;
   int count = atomic_load(&devices_opened);
   for (int i = 0; i < count; i++) {
     preload_device *device = ladei_preload_device_enter(i, false);
     if (device == NULL) continue;
     ladei_preload_begin();
-    if (is_fast) (void)device->lade->lade_pinned_stream_retire(device->pool, stream);
-    if (device->heap != NULL) (void)device->lade->lade_device_stream_retire(device->heap, stream);
+    if (is_fast) retired = device->lade->lade_pinned_stream_retire(device->pool, stream) == LADE_OK && retired;
+    if (device->heap != NULL)
+      retired = device->lade->lade_device_stream_retire(device->heap, stream) == LADE_OK && retired;
     ladei_preload_end();
     ladei_preload_device_leave(device);
   }
+  return retired;
 }
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
@@ -330,12 +356,11 @@ static uint64_t pool_pending_bytes(preload_device *device) {
 
 /* Reading the statistics costs microseconds, so it is done once for a part of the limit. */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit) {
-  const struct timespec pause = {0, 20000};
   if (atomic_fetch_add(&device->unseen_bytes, bytes) + bytes <= limit / 4) return;
   atomic_store(&device->unseen_bytes, 0);
   if (pool_pending_bytes(device) <= limit) return;
   ladei_preload_count(PRELOAD_LIMIT_WAITS, 1);
-  while (!ladei_preload_recording_blocked() && pool_pending_bytes(device) > limit) nanosleep(&pause, NULL);
+  while (!ladei_preload_recording_blocked() && pool_pending_bytes(device) > limit) ladei_preload_pause(POLL_NS);
 }
 
 /* ---- Ending ------------------------------------------------------------------------------------------------------ */

@@ -40,6 +40,7 @@ typedef struct preload_device {
   preload_gate gate;
   _Atomic(preload_device_state) state;
   preload_range pinned_range, heap_range;
+  int ordinal;
   const preload_lade *lade;
   lade_runtime *runtime;
   lade_pinned_pool *pool;
@@ -76,8 +77,8 @@ bool ladei_preload_give_back(void);
 bool ladei_preload_heaps_give_back(void);
 /* Fast mode, after a free of `bytes`: waits while more than `limit` bytes of the pool are pending. */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit);
-/* Retires a stream that is about to be destroyed in all heaps, and in fast mode in all pools. */
-void ladei_preload_stream_retire(CUstream stream);
+/* Retires a stream that is about to be destroyed in all heaps, and in fast mode in all pools. False: in one of them it could not. */
+bool ladei_preload_stream_retire(CUstream stream);
 
 /* Statistics of all pools, those that have ended included; peaks are added. */
 typedef struct preload_sums {

@@ -3,10 +3,12 @@
  * Streams of the program, the events that destroyed ones leave behind, and captures under way.
  *
  *   capture begins: the gate closes, then the driver's call; the capture is noted, or the gate opens again
- *   capture ends, its stream is destroyed, its context ends: the note goes, the gate opens
+ *   capture ends, its stream has been destroyed, its context ends: the note goes, the gate opens
+ *   a stream is to be destroyed that captures: its capture ends first, so that the work from before it can leave an event behind
  *
  * T1  The gate is closed as often as there are notes of captures, and once for each call that begins one or ends a context.
- * T2  Orphans are done in the order of their numbers, as far as points ask.
+ * T2  Orphans are done in the order of their numbers, as far as points ask, and whoever adds one: a program that destroys streams
+ *     and frees nothing gathers none.
  * Locks: streams_lock guards all tables here; no driver call is made under it.
  */
 #include "preload/streams.h"
@@ -32,6 +34,7 @@ typedef struct noted_capture {
   struct noted_capture *next;
   CUstream handle;
   pthread_t thread; /* of the per-thread stream */
+  bool has_graph;   /* its graph is the program's: it was there before */
   unsigned slot, generation;
 } noted_capture;
 
@@ -46,11 +49,26 @@ static noted_capture *captures;
 
 bool ladei_preload_recording_blocked(void) { return atomic_load(&ladei_preload_recording.closed) != 0; }
 
-static bool current_slot(preload_slot *out) {
-  CUcontext handle = NULL;
-  if (DRIVER_CALL(ctx_get_current)(&handle) != CUDA_SUCCESS || handle == NULL) return false;
+static bool context_slot(CUresult code, CUcontext handle, preload_slot *out) {
+  if (code != CUDA_SUCCESS || handle == NULL) return false;
   ladei_preload_context_note(handle);
   return ladei_preload_context_slot(handle, out);
+}
+
+static bool current_slot(preload_slot *out) {
+  CUcontext handle = NULL;
+  CUresult code = DRIVER_CALL(ctx_get_current)(&handle);
+  return context_slot(code, handle, out);
+}
+
+static bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
+
+/* Of the context that a stream is of; the thread's own one is of the current context. */
+static bool stream_slot(CUstream stream, preload_slot *out) {
+  CUcontext handle = NULL;
+  if (stream == NULL || stream == CU_STREAM_LEGACY || is_per_thread(stream)) return current_slot(out);
+  CUresult code = DRIVER_CALL(stream_get_ctx)(stream, &handle);
+  return context_slot(code, handle, out);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
@@ -98,11 +116,20 @@ static void stream_remove(CUstream stream) {
 
 /* ---- Orphans ----------------------------------------------------------------------------------------------------- */
 
+void ladei_preload_stream_wait(CUstream stream) {
+  CUstreamCaptureMode before;
+  bool relaxed = ladei_preload_relax(&before);
+  (void)DRIVER_CALL(stream_synchronize)(stream);
+  ladei_preload_restore(before, relaxed);
+}
+
+/* Without an event there is no other way to know when its work is over. */
 static void orphan_add(CUstream stream) {
   preload_mark mark;
   orphan *made = malloc(sizeof *made);
   if (made == NULL || !ladei_preload_mark_stream(stream, &mark)) {
     free(made);
+    ladei_preload_stream_wait(stream);
     return;
   }
   pthread_mutex_lock(&streams_lock);
@@ -167,22 +194,23 @@ static bool orphan_settle(unsigned slot, unsigned generation) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-static bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
-
-void ladei_preload_capture_opening(void) { ladei_preload_gate_close(&ladei_preload_recording); }
+/* The driver need not answer to a stream that captures already. */
+void ladei_preload_capture_opening(CUstream stream, preload_slot *out_slot) {
+  *out_slot = (preload_slot){PRELOAD_CONTEXTS_MAX, 0, NULL}; /* of no context */
+  (void)stream_slot(stream, out_slot);
+  ladei_preload_gate_close(&ladei_preload_recording);
+}
 
 /* Without memory for the note the gate stays closed: nothing is recorded any more, and no capture is broken. */
-void ladei_preload_capture_opened(CUstream stream, bool succeeded) {
-  preload_slot slot = {0, 0, NULL};
+void ladei_preload_capture_opened(CUstream stream, const preload_slot *slot, bool has_graph, bool succeeded) {
   if (!succeeded) {
     ladei_preload_gate_open(&ladei_preload_recording);
     return;
   }
-  (void)current_slot(&slot);
   noted_capture *noted = malloc(sizeof *noted);
   if (noted == NULL) return;
   pthread_mutex_lock(&streams_lock);
-  *noted = (noted_capture){captures, stream, pthread_self(), slot.index, slot.generation};
+  *noted = (noted_capture){captures, stream, pthread_self(), has_graph, slot->index, slot->generation};
   captures = noted;
   pthread_mutex_unlock(&streams_lock);
 }
@@ -191,13 +219,22 @@ static bool capture_matches(const noted_capture *noted, CUstream stream) {
   return noted->handle == stream && (!is_per_thread(stream) || pthread_equal(noted->thread, pthread_self()) != 0);
 }
 
-static bool capture_noted(CUstream stream) {
+static bool capture_noted(CUstream stream, bool *out_has_graph) {
   bool found = false;
   pthread_mutex_lock(&streams_lock);
-  for (const noted_capture *noted = captures; noted != NULL && !found; noted = noted->next)
+  for (const noted_capture *noted = captures; noted != NULL && !found; noted = noted->next) {
     found = capture_matches(noted, stream);
+    *out_has_graph = noted->has_graph;
+  }
   pthread_mutex_unlock(&streams_lock);
   return found;
+}
+
+bool ladei_preload_captures_any(void) {
+  pthread_mutex_lock(&streams_lock);
+  bool any = captures != NULL;
+  pthread_mutex_unlock(&streams_lock);
+  return any;
 }
 
 static void capture_remove(CUstream stream) {
@@ -223,22 +260,46 @@ bool ladei_preload_captures(CUstream stream) {
 /* The driver may refuse the end, in the wrong thread for example: then the capture goes on. */
 void ladei_preload_capture_closed(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (capture_noted(stream) && DRIVER_CALL(stream_is_capturing)(stream, &status) == CUDA_SUCCESS &&
+  bool has_graph;
+  if (capture_noted(stream, &has_graph) && DRIVER_CALL(stream_is_capturing)(stream, &status) == CUDA_SUCCESS &&
       status == CU_STREAM_CAPTURE_STATUS_NONE)
     capture_remove(stream);
 }
 
 /* ---- The end of streams ------------------------------------------------------------------------------------------ */
 
+/* T2; never waits. */
+static void orphans_collect(void) {
+  if (!ladei_preload_gate_enter(&ladei_preload_recording)) return;
+  (void)ladei_preload_orphans_progress(ladei_preload_orphans_now());
+  ladei_preload_gate_leave(&ladei_preload_recording);
+}
+
+/* What is captured is lost with the stream, and the driver may refuse to end it, in the wrong thread for example. */
+void ladei_preload_capture_give_up(CUstream stream) {
+  CUgraph graph = NULL;
+  bool has_graph;
+  if (!capture_noted(stream, &has_graph)) return;
+  CUresult code = DRIVER_CALL(stream_end_capture)(stream, &graph);
+  if (code == CUDA_SUCCESS && graph != NULL && !has_graph) (void)DRIVER_CALL(graph_destroy)(graph);
+  ladei_preload_capture_closed(stream);
+}
+
 /* The gate keeps the handle out of the calls of those who record now. An event on a stream that captures would become part of
- * the graph; what is captured is lost with the stream. */
-void ladei_preload_stream_forget(CUstream stream) {
+ * the graph. */
+bool ladei_preload_stream_forget(CUstream stream) {
+  bool has_graph;
+  bool was_noted = capture_noted(stream, &has_graph);
   if (!ladei_preload_captures(stream)) orphan_add(stream);
-  capture_remove(stream);
   ladei_preload_gate_close(&ladei_preload_recording);
   stream_remove(stream);
   ladei_preload_gate_open(&ladei_preload_recording);
+  orphans_collect();
+  return was_noted;
 }
+
+/* A new stream may have the handle, and capture, already: of two notes of one handle either may go. */
+void ladei_preload_stream_forgotten(CUstream stream) { capture_remove(stream); }
 
 static noted_capture *capture_of(unsigned slot, unsigned generation) {
   noted_capture *gone = NULL;

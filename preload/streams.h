@@ -24,9 +24,20 @@ enum { PRELOAD_STREAMS_MAX = 512 };
 extern preload_gate ladei_preload_recording;
 
 bool ladei_preload_context_slot(CUcontext handle, preload_slot *out);
+
+/* Around the driver's call that begins a capture, and after the one that ends it. `out_slot`: of the stream's context, which need not
+ * be the current one. `has_graph`: the program's own graph takes what is captured. */
+void ladei_preload_capture_opening(CUstream stream, preload_slot *out_slot);
+void ladei_preload_capture_opened(CUstream stream, const preload_slot *slot, bool has_graph, bool succeeded);
+void ladei_preload_capture_closed(CUstream stream);
+/* Ends the capture that began on a stream which is about to be destroyed. */
+void ladei_preload_capture_give_up(CUstream stream);
+
 /* False: there are more than PRELOAD_STREAMS_MAX, or some were not noted. */
 bool ladei_preload_streams_of(unsigned slot, unsigned generation, CUstream streams[PRELOAD_STREAMS_MAX],
                               size_t *out_count);
+/* Whether any stream captures: the gate stays closed for as long as the program likes. */
+bool ladei_preload_captures_any(void);
 /* Forgets streams and captures of a context that ends. */
 void ladei_preload_streams_drop(unsigned slot, unsigned generation);
 

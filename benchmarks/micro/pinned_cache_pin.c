@@ -63,7 +63,7 @@ static double failed(const char *what) {
   return NAN;
 }
 
-static bool wake(const pin_run *run) { return memory_wake(run->bytes, ladei_processors("")); }
+static bool wake(const pin_run *run) { return memory_wake(run->bytes, ladei_processors("", 1)); }
 
 /* ---- Areas ------------------------------------------------------------------------------------------------------- */
 
@@ -260,7 +260,7 @@ static double first_by_hand_measure(void *user) {
 
 static json_t *params_of(const pin_run *run, const char *what, const char *target) {
   return json_pack("{s:s, s:I, s:s, s:i, s:i, s:s}", "what", what, "bytes", (json_int_t)run->bytes, "driver", run->name,
-                   "touching threads", (int)run->threads, "processors", (int)ladei_processors(""), "target", target);
+                   "touching threads", (int)run->threads, "processors", (int)ladei_processors("", 1), "target", target);
 }
 
 /* Finds T. */

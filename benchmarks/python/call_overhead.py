@@ -42,6 +42,8 @@ def statements(device):
 
         names.update(numpy=numpy, dtype=numpy.dtype("float32"))
         found["empty(4096, numpy.dtype)"] = "pool.empty(4096, dtype)"
+        names["array"] = names["buffer"].numpy()
+        found["record of a NumPy array, a handle"] = "pool.record(array, handle)"
         found["numpy.empty(4096, uint8)"] = "numpy.empty(4096, 'u1')"
     if not device.software and importlib.util.find_spec("torch"):
         import torch

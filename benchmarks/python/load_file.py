@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast lade.safetensors.load_file() brings a checkpoint to the GPU: 8 GiB from the page cache, 1 GiB from the disk.
 
-Baselines in the same run, in turn with it: safetensors.torch.load_file(), fastsafetensors where it is installed, and two limits: the
+Baselines in the same run, in turn with it: safetensors.torch.load_file(), fastsafetensors (0.3 or later) where it is installed, and two limits: the
 link (a copy of pinned memory), and the page cache (threads that pread the file into pinned memory and leave it there). Every way
 loads once before; the values are compared with those of the safetensors package then. Figures are medians of the rounds,
 with the least and the most, in seconds from the call until the GPU has all. Each load is shown when it is over.
@@ -76,8 +76,9 @@ def cache_drop(path):
 
 
 def cache_fill(path):
+    piece = bytearray(64 * MIB)
     with open(path, "rb", buffering=0) as file:
-        while file.read(64 * MIB):
+        while file.readinto(piece):
             pass
 
 
@@ -101,16 +102,17 @@ class Bench:
         if package and self.torch:
             ways["safetensors"] = lambda: package.load_file(self.path, device="cuda:0" if self.gpu else "cpu")
         if self.gpu and module("fastsafetensors"):
-            ways["fastsafetensors"] = self.fast
+            ways["fastsafetensors"] = lambda: self.fast(direct)
         if self.gpu:
             ways["link"] = self.link
         ways["page cache"] = self.preads
         return ways
 
-    def fast(self):
-        from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+    def fast(self, direct):
+        from fastsafetensors import SafeTensorsFileLoader
 
-        loader = SafeTensorsFileLoader(SingleGroup(), self.torch.device("cuda:0"), nogds=True)
+        os.environ["FASTSAFETENSORS_ODIRECT"] = "1" if direct else "0"
+        loader = SafeTensorsFileLoader(None, "cuda:0", nogds=True)
         loader.add_filenames({0: [self.path]})
         buffers = loader.copy_files_to_device()
         tensors = {name: buffers.get_tensor(name) for name in loader.get_keys()}
@@ -155,6 +157,12 @@ class Bench:
         return set(tensors) == set(wanted) and all(tensors[key].view(bits).equal(wanted[key].view(bits)) for key in wanted)
 
 
+def release(loaded):
+    """What a way gave is over. Loaders of fastsafetensors keep memory of the GPU until they are closed."""
+    for each in loaded[1:] if isinstance(loaded, tuple) else ():
+        each.close()
+
+
 class TimeOver(Exception):
     pass
 
@@ -195,7 +203,9 @@ def values_compare(bench, mode, ways, bound, emit):
     good = True
     wanted = bound(ways["safetensors"]) if "safetensors" in ways else None
     for name, way in ways.items():
-        same = bench.equal(name, bound(lambda: load(bench, way)), wanted)
+        loaded = bound(lambda: load(bench, way))
+        same = bench.equal(name, loaded, wanted)
+        release(loaded)
         good = good and same is not False
         emit({"mode": mode, "way": name, "values_equal": same})
     return good
@@ -211,6 +221,7 @@ def rounds_run(bench, mode, ways, rounds, bound, emit, seconds):
             begin = time.perf_counter()
             loaded = bound(lambda: load(bench, way))
             seconds.setdefault(name, []).append(time.perf_counter() - begin)
+            release(loaded)
             del loaded
             emit({"mode": mode, "way": name, "round": number, "seconds": seconds[name][-1], "bytes": bench.total})
             print(f"{mode:7} {name:16} {seconds[name][-1]:8.3f} s  round {number + 1} of {rounds}", flush=True)

@@ -100,6 +100,13 @@ lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, la
   return ladei_device_recounted(allocator, allocator->backend->alloc(allocator, bytes, stream, out));
 }
 
+lade_status lade_device_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  if (allocator == NULL || out == NULL) return ladei_error_null(__func__, allocator == NULL ? "allocator" : "out");
+  bool plain = call_is_plain(allocator) && bytes > 0 && bytes < LADEI_SIZE_LIMIT;
+  if (!plain || allocator->backend->alloc_ready == NULL) return LADE_NOT_READY;
+  return ladei_device_recounted(allocator, allocator->backend->alloc_ready(allocator, bytes, stream, out));
+}
+
 lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
                                               void **out) {
   lade_status status = alloc_check(allocator, bytes, out, __func__);

@@ -18,6 +18,7 @@ lade_status lade_device_pool_create(lade_device_allocator *allocator, const lade
   if (out_id == NULL) return ladei_error_null(__func__, "out_id");
   lade_device_pool_options own;
   status = ladei_options_read("lade_device_pool_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_create, allocator, &own, out_id);
   return status;
 }
@@ -53,6 +54,7 @@ lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_devi
   if (status != LADE_OK) return status;
   lade_device_suspend_options own;
   status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_suspend, allocator, id, &own, out_bytes);
   return ladei_device_recounted(allocator, status);
 }

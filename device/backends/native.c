@@ -30,6 +30,7 @@ const ladei_device_backend ladei_device_backend_native = {
     .close = ladei_device_native_close,
     .alloc = ladei_device_native_alloc,
     .raw_alloc = ladei_device_native_alloc,
+    .alloc_ready = ladei_device_native_alloc_ready,
     .free = ladei_device_native_free,
     NATIVE_COMMON,
 };
@@ -39,6 +40,7 @@ const ladei_device_backend ladei_device_backend_threads = {
     .close = ladei_device_threads_close,
     .alloc = ladei_device_threads_alloc,
     .raw_alloc = ladei_device_threads_alloc,
+    .alloc_ready = ladei_device_threads_alloc_ready,
     .free = ladei_device_threads_free,
     NATIVE_COMMON,
 };

@@ -23,7 +23,7 @@
  *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over, or orders them
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
  *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
- *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was
+ *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was, HOLE
  *
  * A new record is BUSY, and one that is given up is. ladei_device_block_state_set checks that no other step is taken.
  *

@@ -453,6 +453,23 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
   return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
 
+/* The cache as it is: a look at the uses that freed blocks wait for would be calls of the driver. A search that misses is followed by
+ * another one for the same request, so there is none where searches are counted. */
+lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                            void **out) {
+  ladei_device_request request;
+  request.requested = bytes;
+  if (ladei_device_uses_waiting(allocator)) return LADE_NOT_READY;
+  lade_status status = request_prepare(allocator, &request, stream);
+  if (status != LADE_OK) return status;
+  ladei_lock_acquire(&allocator->lock);
+  bool counted = allocator->heap.ages_tick || allocator->routed > 0;
+  bool hit = !counted && request_hit(allocator, &request, out);
+  if (hit) LADEI_PROBE4(device_alloc, *out, allocator->device, bytes, request.stream.id);
+  ladei_lock_release(&allocator->lock);
+  return hit ? LADE_OK : LADE_NOT_READY;
+}
+
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
 /* Takes a block back. Returns it if it is still to be handed to ladei_device_uses_add, without the lock. Inlined by force,

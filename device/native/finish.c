@@ -9,7 +9,12 @@
  *   alive, ordinary or legacy    the stream itself
  *   retired                      the event that stream_retire recorded on it: `last`, shared by the stream's segments
  *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them
- *   destroyed without retire     the device
+ *   destroyed without retire     the device, where the driver notices
+ *
+ * The last one is help for programs that break the contract (lade_device_stream_retire() in lade/device.h), and no more: the
+ * question names a stale handle, on which a driver may crash. Nothing that is known here tells such a stream from one that lives, and
+ * waiting for the device in every case would break captures. A stream that may be gone by right is never named (I6 in
+ * graph/single/single.c); of that kind there are none here.
  *
  * Note [Captures and giving back]. A capturing stream is neither asked nor waited for, and so a segment of such a stream, or
  * of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so where the device
@@ -110,7 +115,7 @@ lade_status ladei_device_finish(lade_device_allocator *allocator) {
   return status;
 }
 
-/* Whether the handle still means the stream. */
+/* Whether the handle still means the stream, as far as the driver notices. */
 static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_stream now;
   if (stream->kind != LADEI_STREAM_ORDINARY) return true;

@@ -10,6 +10,8 @@ lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wai
 lade_status ladei_device_native_check(lade_device_allocator *allocator);
 lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t *out_looked_at);
 lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                            void **out);
 lade_status ladei_device_native_free(lade_device_allocator *allocator, void *pointer);
 /* A block that the caller has claimed (state/thread_caches.h), which is freed as above. No lock held. */
 void ladei_device_native_free_claimed(lade_device_allocator *allocator, ladei_device_block *block);
@@ -53,6 +55,8 @@ lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
 lade_status ladei_device_threads_open(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
 lade_status ladei_device_threads_close(lade_device_allocator *allocator, bool wait);
 lade_status ladei_device_threads_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+lade_status ladei_device_threads_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                             void **out);
 lade_status ladei_device_threads_free(lade_device_allocator *allocator, void *pointer);
 
 #endif /* LADE_DEVICE_NATIVE_NATIVE_H */

@@ -8,6 +8,7 @@
  *    |
  *    '--- RETURNING: granules mapped, bytes copied in <--resume, budget taken-- AWAY
  *                    '--failure: granules unmapped again; the bytes are still in pinned memory --> AWAY
+ *        AWAY --flush, of a released pool with nothing handed out: its runs are holes, the bytes are given up--> gone
  *
  *   segment  |  run of mapped granules  |  hole  |  run  |      piece: up to 64 MiB of a run, and its pinned memory
  *
@@ -519,9 +520,11 @@ lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, l
 
 /* ---- Resuming ---------------------------------------------------------------------------------------------------- */
 
+/* What is looked at here holds until it is acted on: the lock is not released behind the wait for grants. */
 static lade_status resume_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                 ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
+  ladei_device_await_grants(allocator);
   ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   if (pool == NULL) return ladei_device_pool_refused(resume_call, id, "which is unknown", "a suspended pool");
   ladei_device_suspension *suspension = pool->suspension;
@@ -529,7 +532,6 @@ static lade_status resume_begin(lade_device_allocator *allocator, lade_device_po
     return ladei_device_pool_refused(resume_call, id, "which is not suspended", "a suspended pool");
   if (suspension->phase != AWAY) return ladei_device_suspended_refuse(allocator, resume_call, pool);
   LADEI_TRY(ladei_device_driver_budget(allocator, (size_t)(suspension->bytes - suspension->held_bytes)));
-  ladei_device_await_grants(allocator);
   suspension->phase = RETURNING;
   allocator->held_bytes -= suspension->held_bytes; /* Z2 */
   allocator->growing_bytes += suspension->bytes;
@@ -623,14 +625,29 @@ static bool pool_is_free(const lade_device_allocator *allocator, const ladei_dev
   return true;
 }
 
-/* The blocks count as cached memory again, for the flush that takes them at once. */
+/* Each run is one block, as nothing of it is handed out, and now a hole. What the driver refused is the hole's (E2 in expandable.c). */
+static void segment_abandon(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_heap *heap = &allocator->heap;
+  for (ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL; block = block->next) {
+    if (block->state != LADEI_DEVICE_HEAP_SUSPENDED) continue;
+    ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
+    ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
+    block = ladei_device_block_insert(heap, block);
+  }
+}
+
+/* Its memory is no cached memory for the flush to take: a capture or the driver may make that keep it (Z1). */
 void ladei_device_suspension_abandon(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_suspension *suspension = pool->suspension;
   bool may = suspension != NULL && suspension->phase == AWAY && allocator->frees_held == 0;
   if (!may || !pool_is_free(allocator, pool)) return;
-  allocator->held_bytes -= suspension->held_bytes;
-  (void)pool_unmark(allocator, pool);
+  for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(&allocator->heap); segment != NULL;
+       segment = ladei_device_heap_segment_next(segment))
+    if (segment->pool->private_pool == pool) segment_abandon(allocator, segment);
+  pool->suspension = NULL;
+  atomic_fetch_sub_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
   suspension->next = allocator->spent_suspensions;
   allocator->spent_suspensions = suspension;
 }

@@ -12,7 +12,13 @@
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 
-lade_status ladei_device_threads_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+typedef lade_status (*threads_otherwise)(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                         void **out);
+
+/* `otherwise`: what serves a request that the thread's cache cannot. */
+static inline __attribute__((always_inline)) lade_status threads_alloc(lade_device_allocator *allocator, size_t bytes,
+                                                                       lade_stream stream, void **out,
+                                                                       threads_otherwise otherwise) {
   ladei_stream resolved;
   lade_status status = ladei_device_stream_resolve(allocator, stream, &resolved);
   if (status != LADE_OK) return status;
@@ -20,10 +26,19 @@ lade_status ladei_device_threads_alloc(lade_device_allocator *allocator, size_t 
   ladei_device_block *block = NULL;
   if (cache != NULL)
     block = ladei_device_thread_cache_take(allocator, cache, ladei_device_stream_key(&resolved), bytes);
-  if (block == NULL) return ladei_device_native_alloc(allocator, bytes, stream, out);
+  if (block == NULL) return otherwise(allocator, bytes, stream, out);
   *out = (void *)(uintptr_t)block->address;
   LADEI_PROBE4(device_alloc, *out, allocator->device, bytes, resolved.id);
   return LADE_OK;
+}
+
+lade_status ladei_device_threads_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
+  return threads_alloc(allocator, bytes, stream, out, ladei_device_native_alloc);
+}
+
+lade_status ladei_device_threads_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                             void **out) {
+  return threads_alloc(allocator, bytes, stream, out, ladei_device_native_alloc_ready);
 }
 
 /* Under the lock: where the search without it failed, and for the words about a pointer that is wrong. */

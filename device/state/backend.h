@@ -49,7 +49,10 @@ typedef struct ladei_device_backend {
   lade_status (*empty_cache)(lade_device_allocator *allocator);
   lade_status (*stream_retire)(lade_device_allocator *allocator, lade_stream stream);
 
-  /* Optional, as everything below. What the counters of the allocator do not hold; and peaks kept elsewhere. */
+  /* Optional, as everything below. As alloc, out of the cache alone: LADE_NOT_READY where that has none, with no trace left. Asks the
+   * driver for nothing but the stream, and waits for nobody. */
+  lade_status (*alloc_ready)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
+  /* What the counters of the allocator do not hold; and peaks kept elsewhere. */
   lade_status (*stats_complete)(lade_device_allocator *allocator, lade_device_stats *stats);
   lade_status (*peaks_reset)(lade_device_allocator *allocator);
   /* Told before the limit is changed; a refusal leaves it. */

@@ -206,17 +206,3 @@ void ladei_device_tally_free_all(lade_device_allocator *allocator, ladei_device_
     (void)allocator->backend->free(allocator, pointer);
   ladei_error_restore(&before);
 }
-
-size_t ladei_device_tally_count(lade_device_allocator *allocator, const ladei_device_tally *tally,
-                                uint64_t *out_bytes) {
-  uint64_t bytes = 0;
-  ladei_lock_acquire(&allocator->lock);
-  for (const ladei_order_node *node = tally->blocks.first; node != NULL; node = node->next) {
-    const ladei_device_block *block = ladei_device_heap_find(&allocator->heap, node->key.word[0]);
-    if (block != NULL) bytes += block->size;
-  }
-  size_t count = tally->blocks.count;
-  ladei_lock_release(&allocator->lock);
-  *out_bytes = bytes;
-  return count;
-}

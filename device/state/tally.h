@@ -23,8 +23,6 @@ void ladei_device_tally_end(lade_device_allocator *allocator, ladei_device_tally
 
 /* Frees what is left in it, for a capture that failed. Leaves the error record alone. No lock held. */
 void ladei_device_tally_free_all(lade_device_allocator *allocator, ladei_device_tally *tally);
-/* How many are left, and their bytes. No lock held. */
-size_t ladei_device_tally_count(lade_device_allocator *allocator, const ladei_device_tally *tally, uint64_t *out_bytes);
 
 static inline bool ladei_device_tally_any(const lade_device_allocator *allocator) {
   return atomic_load_explicit(&allocator->tally_count, memory_order_relaxed) > 0;

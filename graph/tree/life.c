@@ -288,6 +288,7 @@ lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph
   if (out == NULL) return ladei_error_null(__func__, "out");
   if (options == NULL) return ladei_error_null(__func__, "options");
   lade_status status = ladei_options_read("lade_graph_function_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) status = function_check(&own);
   if (status == LADE_OK) status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
@@ -494,6 +495,7 @@ lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_
   if (out == NULL) return ladei_error_null(__func__, "out");
   lade_status status = ladei_runtime_check_process(allocator->runtime);
   if (status == LADE_OK) status = ladei_options_read("lade_graph_tree_options", options, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) status = options_check(allocator, &own);
   if (status != LADE_OK) return status;
   lade_graph_tree *tree = calloc(1, sizeof *tree);

@@ -643,6 +643,7 @@ lade_status lade_graph_tree_run(lade_graph_tree *tree, lade_graph_function *func
   if (function == NULL) return ladei_error_null(__func__, "function");
   if (call == NULL) return ladei_error_null(__func__, "call");
   lade_status status = ladei_options_read("lade_graph_call", call, &own, sizeof own);
+  if (status == LADE_OK) status = ladei_options_reserved(__func__, "call.reserved", own.reserved);
   if (status == LADE_OK) status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   ladei_tree_run run = {.tree = tree, .function = function, .evicted = LADE_GRAPH_NO_NODE};

@@ -7,11 +7,18 @@
  *   others:  connect (again and again) --> hello --> the answer, or rank 0 hangs up, or the time limit
  *
  * V1  Whoever connects has a second to say hello; meanwhile others are heard. Who says something else, or is of another user, is
- *     hung up on and forgotten.
+ *     hung up on and forgotten. Where many have said nothing yet, who comes next waits: it may be a rank. A hello is heard, or
+ *     cannot be sent: a rank that was stopped for so long comes again.
  * V2  A hello that does not fit (size, options, a rank that is there) ends the group for all: the job is set up wrongly.
  * V3  All that have come get the same reason.
  * V4  No descriptor is left: not on success but those of `shared`, not on failure.
+ * V5  What rank 0 lacks itself it tells all, too: it waits for them first.
  * Locks: none. One thread.
+ *
+ * Note [Descriptors under way]
+ *   What is sent and not received yet the kernel counts for each user, over all of his processes. One who may not administer the
+ *   machine is refused more than the sender may have open (ETOOMANYREFS); and of 33 ranks each one's answer has 34 descriptors, together
+ *   more than the usual 1024. They come down as others receive, who are at it: so the sender tries again.
  */
 #include "group/local/rendezvous.h"
 
@@ -30,12 +37,13 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "group/local/messages.h"
 
 #define MS_NS UINT64_C(1000000)
 enum {
   STRANGERS = 16,  /* connections that have not said hello yet */
-  RETRY_MS = 5,    /* between attempts to connect */
+  RETRY_MS = 5,    /* between attempts to connect, accept, send */
   HEAR_MS = 1000,  /* how long others than rank 0 wait on for its reason */
   HELLO_MS = 1000, /* V1 */
 };
@@ -94,7 +102,22 @@ static bool peer_is_own(int socket, int32_t *out_process) {
   return true;
 }
 
+static void pause_before_retry(void) {
+  const struct timespec pause = {.tv_nsec = RETRY_MS * (long)MS_NS};
+  (void)nanosleep(&pause, NULL);
+}
+
 static int life_open(void) { return (int)syscall(SYS_pidfd_open, getpid(), 0); } /* close-on-exec by itself */
+
+/* 0, or an errno. Note [Descriptors under way] */
+static int message_send(int socket, const void *message, size_t bytes, const int *fds, size_t count,
+                        uint64_t deadline_ns) {
+  int error;
+  while ((error = ladei_group_message_send(socket, message, bytes, fds, count)) == ETOOMANYREFS &&
+         wall_ns() < deadline_ns)
+    pause_before_retry();
+  return error;
+}
 
 /* --- rank 0 ------------------------------------------------------------------------------------------------------- */
 
@@ -111,6 +134,7 @@ typedef struct host {
   bool bound;                           /* a path that is to be removed */
   int sockets[LADEI_GROUP_LOCAL_RANKS]; /* of the ranks that have come; -1 */
   uint32_t come;                        /* how many, this one included */
+  int lack;                             /* errno of the last accept() that lacked something; 0: none did */
   stranger strangers[STRANGERS];
   ladei_group_answer answer;
 } host;
@@ -144,21 +168,33 @@ static lade_status host_listen(host *h) {
   return listen(h->listener, LADEI_GROUP_LOCAL_RANKS) == 0 ? LADE_OK : system_error(h->shared, "listen");
 }
 
+/* Piece by piece: some kernels give up, and take all back, where a signal comes; a timer's would come again and again. */
+static int memory_fill(int memory, size_t bytes) {
+  const size_t piece = 1 << 20;
+  size_t at = 0;
+  int error = 0;
+  while (at < bytes && (error == 0 || error == EINTR)) {
+    error = posix_fallocate(memory, (off_t)at, (off_t)(bytes - at < piece ? bytes - at : piece));
+    if (error == 0) at += piece;
+  }
+  return error;
+}
+
 static lade_status host_memory(host *h) {
   const ladei_group_shared *shared = h->shared;
   size_t bytes = ladei_group_shared_bytes(shared->size, shared->slots, shared->slot_bytes);
   h->memory = memfd_create("lade-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (h->memory < 0) return system_error(shared, "memfd_create");
-  if (ftruncate(h->memory, (off_t)bytes) != 0) return system_error(shared, "ftruncate");
+  if (!ladei_file_may_have(bytes) || ftruncate(h->memory, (off_t)bytes) != 0) return system_error(shared, "ftruncate");
   if (fcntl(h->memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error(shared, "seals");
   /* Now, while a refusal is an error: at the first write it would be a signal. */
-  errno = posix_fallocate(h->memory, 0, (off_t)bytes);
+  errno = memory_fill(h->memory, bytes);
   return errno == 0 ? LADE_OK : system_error(shared, "posix_fallocate");
 }
 
-/* Sends the answer to all that have come; -1 in `memory` and lives: without descriptors. */
-static lade_status host_answer(host *h) {
+/* Sends the answer to all that have come; one that tells of a failure goes without descriptors, and waits for nothing. */
+static lade_status host_answer(host *h, uint64_t deadline_ns) {
   int fds[LADEI_GROUP_FDS];
   size_t count = 0;
   bool good = h->answer.status == LADE_OK;
@@ -167,7 +203,11 @@ static lade_status host_answer(host *h) {
   for (uint32_t i = 0; good && h->answer.lives && i < h->shared->size; i++) fds[count++] = h->shared->life[i];
   for (uint32_t i = 1; i < h->shared->size; i++) {
     if (h->sockets[i] < 0) continue;
-    int error = ladei_group_message_send(h->sockets[i], &h->answer, sizeof h->answer, fds, count);
+    int error = message_send(h->sockets[i], &h->answer, sizeof h->answer, fds, count, deadline_ns);
+    if (error == ETOOMANYREFS && good) {
+      errno = error;
+      return system_error(h->shared, "sendmsg to the other ranks");
+    }
     if (error != 0 && good) {
       return ladei_error(LADE_ERR_PEER, error, "group \"%s\": rank %u (process %d) ended before the group was complete",
                          h->shared->name, (unsigned)i, (int)h->shared->pid[i]);
@@ -176,11 +216,21 @@ static lade_status host_answer(host *h) {
   return LADE_OK;
 }
 
+/* Who connected waits on, and poll() would tell of him at once: what rank 0 lacks comes back, or is told of at the end (V5). */
+static void accept_failed(host *h) {
+  if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) return;
+  h->lack = errno;
+  pause_before_retry();
+}
+
 /* V1 */
 static void stranger_accept(host *h) {
   int socket = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   int32_t process;
-  if (socket < 0) return;
+  if (socket < 0) {
+    accept_failed(h);
+    return;
+  }
   if (peer_is_own(socket, &process)) {
     for (int i = 0; i < STRANGERS; i++) {
       if (h->strangers[i].socket >= 0) continue;
@@ -247,31 +297,48 @@ static lade_status missing_error(const host *h) {
     length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%u", length == 0 ? "" : ", ", (unsigned)i);
   }
   if (length >= sizeof ranks - 16) (void)snprintf(ranks + length, sizeof ranks - length, ", ...");
-  return ladei_error(LADE_ERR_TIMEOUT, 0, "group \"%s\": %u of %u ranks came within %.3g s; missing: rank %s",
+  return ladei_error(LADE_ERR_TIMEOUT, h->lack, "group \"%s\": %u of %u ranks came within %.3g s; missing: rank %s%s%s",
                      h->shared->name, (unsigned)h->come, (unsigned)h->shared->size, (double)h->shared->timeout_ns / 1e9,
-                     ranks);
+                     ranks, h->lack != 0 ? "; accept: " : "", h->lack != 0 ? strerror(h->lack) : "");
 }
 
 /* What is polled: the listener, then the strangers, then the ranks; places without a socket are left out by the kernel. */
 enum { POLLS = 1 + STRANGERS + LADEI_GROUP_LOCAL_RANKS };
 
-static uint64_t strangers_expire(host *h, uint64_t until_ns) {
+/* V1: the kernel refuses what comes from now on, and gives what came before. */
+static lade_status stranger_expire(host *h, stranger *s) {
+  (void)shutdown(s->socket, SHUT_RD);
+  lade_status status = stranger_hear(h, s);
+  fd_close(&s->socket);
+  return status;
+}
+
+/* `until_ns`: brought forward to when the next one expires. */
+static lade_status strangers_expire(host *h, uint64_t *until_ns) {
   uint64_t now_ns = wall_ns();
   for (int i = 0; i < STRANGERS; i++) {
     stranger *s = &h->strangers[i];
     if (s->socket < 0) continue;
     if (now_ns >= s->until_ns)
-      fd_close(&s->socket);
-    else if (s->until_ns < until_ns)
-      until_ns = s->until_ns;
+      LADEI_TRY(stranger_expire(h, s));
+    else if (s->until_ns < *until_ns)
+      *until_ns = s->until_ns;
   }
-  return until_ns;
+  return LADE_OK;
+}
+
+static bool strangers_have_room(const host *h) {
+  int i = 0;
+  while (i < STRANGERS && h->strangers[i].socket >= 0) i++;
+  return i < STRANGERS;
 }
 
 static lade_status host_round(host *h, uint64_t deadline_ns) {
   struct pollfd polls[POLLS];
-  polls[0] = (struct pollfd){.fd = h->listener, .events = POLLIN};
-  uint64_t until_ns = strangers_expire(h, deadline_ns);
+  uint64_t until_ns = deadline_ns;
+  LADEI_TRY(strangers_expire(h, &until_ns));
+  if (h->come == h->shared->size) return LADE_OK; /* the last one's hello was there */
+  polls[0] = (struct pollfd){.fd = strangers_have_room(h) ? h->listener : -1, .events = POLLIN};
   for (int i = 0; i < STRANGERS; i++) polls[1 + i] = (struct pollfd){.fd = h->strangers[i].socket, .events = POLLIN};
   for (uint32_t i = 0; i < LADEI_GROUP_LOCAL_RANKS; i++)
     polls[1 + STRANGERS + i] = (struct pollfd){.fd = h->sockets[i], .events = POLLIN};
@@ -286,14 +353,23 @@ static lade_status host_round(host *h, uint64_t deadline_ns) {
   return LADE_OK;
 }
 
-static lade_status host_meet(host *h) {
-  uint64_t deadline_ns = ladei_group_shared_deadline(h->shared);
-  LADEI_TRY(host_memory(h));
+static lade_status ranks_await(host *h, uint64_t deadline_ns) {
   if (h->shared->size > 1) LADEI_TRY(host_listen(h));
   while (h->come < h->shared->size) {
     if (wall_ns() >= deadline_ns) return missing_error(h);
     LADEI_TRY(host_round(h, deadline_ns));
   }
+  return LADE_OK;
+}
+
+static lade_status host_meet(host *h) {
+  uint64_t deadline_ns = ladei_group_shared_deadline(h->shared);
+  lade_error why;
+  lade_status status = host_memory(h);
+  ladei_error_save(&why);
+  lade_status met = ranks_await(h, deadline_ns);
+  if (status != LADE_OK) ladei_error_restore(&why); /* V5 */
+  LADEI_TRY(status != LADE_OK ? status : met);
   h->shared->life[0] = life_open();
   h->shared->pid[0] = getpid();
   h->answer.lives = 1;
@@ -302,7 +378,7 @@ static lade_status host_meet(host *h) {
     h->answer.pid[i] = h->shared->pid[i];
   }
   LADEI_TRY(ladei_group_shared_map(h->shared, h->memory));
-  return host_answer(h);
+  return host_answer(h, deadline_ns);
 }
 
 static lade_status rendezvous_host(ladei_group_shared *shared, int32_t transport) {
@@ -314,7 +390,7 @@ static lade_status rendezvous_host(ladei_group_shared *shared, int32_t transport
   if (status != LADE_OK) {
     h.answer.status = (int32_t)status;
     (void)snprintf(h.answer.text, sizeof h.answer.text, "%s", lade_last_error()->text);
-    (void)host_answer(&h); /* V3; without descriptors it reports nothing */
+    (void)host_answer(&h, 0); /* V3; without descriptors it reports nothing */
   }
   if (h.bound) (void)unlink(h.where.address.sun_path);
   fd_close(&h.listener); /* V4 */
@@ -327,7 +403,6 @@ static lade_status rendezvous_host(ladei_group_shared *shared, int32_t transport
 /* --- the others --------------------------------------------------------------------------------------------------- */
 
 static lade_status guest_connect(const ladei_group_shared *shared, int socket, uint64_t deadline_ns) {
-  const struct timespec pause = {.tv_nsec = RETRY_MS * (long)MS_NS};
   place where = place_of(shared->name);
   int32_t process;
   while (connect(socket, (const struct sockaddr *)&where.address, where.length) != 0) {
@@ -337,13 +412,14 @@ static lade_status guest_connect(const ladei_group_shared *shared, int socket, u
       return ladei_error(LADE_ERR_TIMEOUT, 0, "group \"%s\": rank 0 did not come within %.3g s", shared->name,
                          (double)shared->timeout_ns / 1e9);
     }
-    (void)nanosleep(&pause, NULL);
+    pause_before_retry();
   }
   if (peer_is_own(socket, &process)) return LADE_OK;
   return ladei_error(LADE_ERR_PEER, 0, "group \"%s\": another user waits under this name", shared->name);
 }
 
-static lade_status guest_hello(const ladei_group_shared *shared, int32_t transport, int socket) {
+/* 0, or an errno. */
+static int guest_hello(const ladei_group_shared *shared, int32_t transport, int socket, uint64_t deadline_ns) {
   ladei_group_hello hello = {.rank = shared->rank,
                              .size = shared->size,
                              .slots = shared->slots,
@@ -351,10 +427,23 @@ static lade_status guest_hello(const ladei_group_shared *shared, int32_t transpo
                              .slot_bytes = shared->slot_bytes};
   memcpy(hello.magic, LADEI_GROUP_MAGIC, sizeof hello.magic);
   int life = life_open();
-  errno = ladei_group_message_send(socket, &hello, sizeof hello, &life, life >= 0 ? 1 : 0);
-  lade_status status = errno == 0 ? LADE_OK : system_error(shared, "sendmsg to rank 0");
+  int error = message_send(socket, &hello, sizeof hello, &life, life >= 0 ? 1 : 0, deadline_ns);
   fd_close(&life);
-  return status;
+  return error;
+}
+
+/* Connects and says hello, again where rank 0 has hung up before (V1). */
+static lade_status guest_come(const ladei_group_shared *shared, int32_t transport, int *guest, uint64_t deadline_ns) {
+  int error;
+  do {
+    fd_close(guest);
+    *guest = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* connect() never waits */
+    if (*guest < 0) return system_error(shared, "socket");
+    LADEI_TRY(guest_connect(shared, *guest, deadline_ns));
+    error = guest_hello(shared, transport, *guest, deadline_ns);
+  } while (error == EPIPE && wall_ns() < deadline_ns);
+  errno = error;
+  return error == 0 ? LADE_OK : system_error(shared, "sendmsg to rank 0");
 }
 
 static lade_status guest_hear(const ladei_group_shared *shared, int socket, uint64_t deadline_ns,
@@ -390,10 +479,8 @@ static lade_status rendezvous_guest(ladei_group_shared *shared, int32_t transpor
   int fds[LADEI_GROUP_FDS];
   size_t count = 0;
   uint64_t deadline_ns = ladei_group_shared_deadline(shared);
-  int guest = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* connect() never waits */
-  if (guest < 0) return system_error(shared, "socket");
-  lade_status status = guest_connect(shared, guest, deadline_ns);
-  if (status == LADE_OK) status = guest_hello(shared, transport, guest);
+  int guest = -1;
+  lade_status status = guest_come(shared, transport, &guest, deadline_ns);
   if (status == LADE_OK) status = guest_hear(shared, guest, deadline_ns, &answer, fds, &count);
   if (status == LADE_OK) status = ladei_group_answer_check(&answer, count, shared);
   if (status == LADE_OK) status = guest_take(shared, &answer, fds);

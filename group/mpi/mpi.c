@@ -456,7 +456,7 @@ static lade_status options_read(const lade_group_mpi_options *given, lade_group_
   if (own->initialize > 1) return ladei_error_argument(call, "options.initialize", "0 or 1", "%u", own->initialize);
   if (own->communicator_given > 1)
     return ladei_error_argument(call, "options.communicator_given", "0 or 1", "%u", own->communicator_given);
-  if (own->reserved != 0) return ladei_error_argument(call, "options.reserved", "0", "%u", own->reserved);
+  LADEI_TRY(ladei_options_reserved(call, "options.reserved", own->reserved));
   return LADE_OK;
 }
 

@@ -376,7 +376,7 @@ static lade_status options_read(const lade_group_nccl_options *given, lade_group
   if (own->piece_bytes < least_piece_bytes || own->piece_bytes > most_piece_bytes)
     return ladei_error_argument(call, "options.piece_bytes", "from 4096 to 68719476736", "%llu",
                                 (unsigned long long)own->piece_bytes);
-  if (own->reserved != 0) return ladei_error_argument(call, "options.reserved", "0", "%u", own->reserved);
+  LADEI_TRY(ladei_options_reserved(call, "options.reserved", own->reserved));
   return LADE_OK;
 }
 

@@ -220,6 +220,22 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
 LADE_API lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
 
 /**
+ * The same, where a fitting block is cached: asks the driver for nothing but who the stream is.
+ *
+ * For threads that hold a lock which others need to go on, such as Python's: they let go of it for lade_device_alloc() alone, where
+ * this one has no block.
+ *
+ * Threads: any. Waits: never. Stream order: as lade_device_alloc().
+ * Errors: LADE_NOT_READY, which leaves lade_last_error() as it was: call lade_device_alloc(), which says what is wrong if
+ * anything is. Always so for 0 bytes; with LADE_DEVICE_UNCACHED and other backends than the native one; with a
+ * collection_threshold in force; while freed blocks wait for streams that used them; while requests are led to private
+ * pools; while history, trackers, tallies or latencies are on; in a forked child. For a stream of another device, or none,
+ * as lade_device_alloc(). LADE_ERR_INVALID_ARGUMENT for NULL.
+ */
+LADE_API lade_status lade_device_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                             void **out);
+
+/**
  * Give a block back.
  *
  * @param pointer  Start of a block handed out; NULL does nothing.
@@ -277,8 +293,11 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
  *
  * Where the stream has memory here, an event is recorded on it, by which lade knows later that the work queued until this
  * call is over. What other threads queue on it meanwhile, on memory that they allocate or have, need not be covered: as
- * before a destruction, no other thread works on the stream. Memory of a stream destroyed without this call can go back
- * only by waiting for the device, which breaks every capture on it.
+ * before a destruction, no other thread works on the stream.
+ *
+ * Without this call the allocator names the stream whenever it gives the stream's memory back, lade_device_allocator_destroy()
+ * included: a driver need not notice that a handle is stale, and may crash. Where it does notice, that memory can go back only by
+ * waiting for the device, which breaks every capture on it.
  *
  * Threads: any. Waits: for other threads that give memory back. Errors, the stream still needed: LADE_ERR_CAPTURE while it
  * captures; LADE_ERR_DRIVER, LADE_ERR_OUT_OF_HOST_MEMORY where no event can be recorded; LADE_ERR_INVALID_ARGUMENT;
@@ -707,9 +726,9 @@ LADE_API lade_status lade_device_find(lade_device_allocator *allocator, const vo
  *
  * @param peer  The device that will access the memory. The allocator's own device: nothing to do.
  *
- * Threads: any. Waits: never. Stream order: none. Errors, the peer not added: LADE_ERR_NO_DEVICE, LADE_ERR_UNSUPPORTED
- * where the devices cannot access each other, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST, LADE_ERR_INVALID_ARGUMENT,
- * LADE_ERR_FORKED.
+ * Threads: any. Waits: for threads that give expandable memory back, or suspend or resume a pool, and so for what they wait for.
+ * Stream order: none. Errors, the peer not added: LADE_ERR_NO_DEVICE, LADE_ERR_UNSUPPORTED where the devices cannot access each
+ * other, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
 

@@ -94,7 +94,7 @@ typedef struct lade_device_history_options {
   uint64_t max_bytes;    /**< Memory of the ring; contexts, labels and texts of notes come on top. 0: max_entries alone
                               counts. */
   uint32_t skip_actions; /**< Set of (1 << lade_device_action) that the ring leaves out; trackers hear of them. */
-  uint32_t reserved;
+  uint32_t reserved;     /**< 0 */
   /** Names the frames of what one capture returned, for reports; called with no lock held, in the thread that reports. It gets
    * what the `capture` beside it returned and nothing else, also where another history has been set since, and may be called
    * for as long as `user` must live. lade_stacks_describe() for stacks. NULL: reports have no frames. */

@@ -128,8 +128,8 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
  * is one, when the archive is damaged, truncated, compressed, without end mark or goes on behind it, a field is sparse, a
  * link or continued in another volume, a global header names members or gives their size, a record lacks a field or has
- * one twice; LADE_ERR_IO when it cannot be read; those
- * of lade_index_add_file(). After an error the index is as before.
+ * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals in all of its names;
+ * LADE_ERR_IO when it cannot be read; those of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */
 LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path);
@@ -202,7 +202,8 @@ typedef struct lade_loader_options {
   uint32_t drop_last;   /**< 1: leave out the last batch of an epoch if it has fewer than batch_records. */
   /** 1: records that cannot be read (LADE_ERR_IO, LADE_ERR_TRUNCATED: an error of the file system, a file that became
    * shorter or was replaced) are left out of their batch, which then has fewer records. A batch without any record left is
-   * left out itself, with its number. Each epoch tries them again. Counted and listed: lade_loader_stats_get(),
+   * left out itself, with its number. Each epoch tries them again; where epochs have no end and a call finds none in as
+   * many records as an epoch has, it reports the last error. Counted and listed: lade_loader_stats_get(),
    * lade_loader_skip_get(). 0: lade_loader_next() reports such a batch as an error, at each call. */
   uint32_t skip_unreadable;
   uint32_t reserved; /**< 0. */
@@ -252,8 +253,8 @@ LADE_INLINE void lade_batch_init(lade_batch *batch) {
  * @param out        [out] Caller owns it until lade_loader_destroy(). Untouched on error.
  *
  * Threads: any. Waits: while the pipeline has no room for its transfers. Stream order: none.
- * Errors: LADE_ERR_INVALID_ARGUMENT, naming the option; also when an epoch would have no batch, a record is larger than
- * batch_bytes, or options.resume is of another order, of other files or records, or of the same files added in another
+ * Errors: LADE_ERR_INVALID_ARGUMENT, naming the option; also when the index is empty, an epoch would have no batch, a record
+ * is larger than batch_bytes, or options.resume is of another order, of other files or records, or of the same files added in another
  * order, and says which. Those of lade_stream_create() and lade_device_alloc();
  * LADE_ERR_OUT_OF_HOST_MEMORY. Errors of the first reads come out of lade_loader_next().
  * Source: docs/pipeline.md "Records in batches".
@@ -277,8 +278,9 @@ LADE_API lade_status lade_loader_destroy(lade_loader *loader);
  *
  * @param stream      Work queued on it from now on sees the batch.
  * @param timeout_ns  Longest time to wait: for a batch to be returned, if the consumer has all of them (then
- *                    options.return_timeout_ns is a limit too), and for the batch's bytes. LADE_WAIT_FOREVER: no limit,
- *                    and the wait is for the reads only, `stream` waits for the copies.
+ *                    options.return_timeout_ns is a limit too), and for the batch's bytes, also while records that
+ *                    cannot be read are left out. LADE_WAIT_FOREVER: no limit, and the wait is for the reads only,
+ *                    `stream` waits for the copies.
  * @param batch       [in,out] struct_size set by lade_batch_init().
  *
  * Threads: any. Waits: yes. Stream order: see `stream`.

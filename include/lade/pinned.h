@@ -17,9 +17,10 @@
  *   - Any thread may call anything on a pool at any time, except that destroy excludes all other calls. On runtime
  *     "sim" one thread at a time.
  *   - A stream must live until lade_pinned_stream_retire(pool, stream) has returned (or, with options.event_batch = 1,
- *     until the free has). Where it was destroyed before, no call fails for that and nothing is handed out too early;
- *     but blocks that no event covers stay pending (stats: quarantined_uses), because no call can find out
- *     when they are done, until lade_pinned_empty_cache or destroy waits for the device.
+ *     until the free has). Where it was destroyed before, a driver need not notice that, and may crash. Where it does
+ *     notice, no call fails for that and nothing is handed out too early; but blocks that no event covers stay pending
+ *     (stats: quarantined_uses), because no call can find out when they are done, until lade_pinned_empty_cache or
+ *     destroy waits for the device.
  *   - NULL and the special stream handles mean the calling thread's current device, at the call.
  *   - A stale or foreign pointer gets an error, never a crash.
  */
@@ -122,7 +123,7 @@ typedef struct lade_pinned_options {
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
   uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
-  uint32_t reserved;
+  uint32_t reserved;       /**< 0 */
   uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
                                       refuse or stall in large registrations. Segments are no longer than a chunk. A
                                       larger block consists of several, and the driver refuses a copy or fill over the
@@ -290,7 +291,20 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  */
 LADE_API lade_status lade_pinned_alloc(lade_pinned_pool *pool, size_t bytes, void **out);
 
-/** The same, near `device` (its NUMA node) instead of the pool's. Errors also: LADE_ERR_NO_DEVICE. */
+/**
+ * The same, where the calling thread has a fitting block at hand: takes no lock, makes no driver call, waits for nothing.
+ *
+ * For threads that hold a lock which others need to go on, such as Python's: they let go of it for lade_pinned_alloc() alone, where
+ * this one has no block.
+ *
+ * Threads: any. Waits: never. Stream order: as lade_pinned_alloc().
+ * Errors: LADE_NOT_READY, which leaves lade_last_error() as it was: call lade_pinned_alloc(), which says what is wrong if anything is. Always so
+ * for the first block of a thread and for 0 bytes; with LADE_PINNED_DEBUG and LADE_PINNED_REFERENCE; while a history or latencies are
+ * recorded; in a forked child. LADE_ERR_INVALID_ARGUMENT for NULL.
+ */
+LADE_API lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t bytes, void **out);
+
+/** The same as lade_pinned_alloc(), near `device` (its NUMA node) instead of the pool's. Errors also: LADE_ERR_NO_DEVICE. */
 LADE_API lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out);
 
 /**
@@ -483,7 +497,8 @@ LADE_API lade_status lade_pinned_summary_write(const lade_pinned_stats *stats, i
                                                size_t bytes, size_t *out_needed);
 
 /**
- * Read the settings in force: the options that the pool was created with, each default in its place.
+ * Read the settings in force: the options that the pool was created with, each default in its place. A pool that is created with
+ * them acts as this one. So segment_bytes and prefault_threads stay 0 where lade chooses, since no one number says what it takes.
  *
  * @param settings  [in,out] struct_size set by lade_pinned_options_init().
  *

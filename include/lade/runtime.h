@@ -38,7 +38,8 @@ typedef struct CUevent_st *lade_event;
 /** The GPU's driver, or a software device. */
 typedef struct lade_runtime lade_runtime;
 
-/** The legacy default stream of the calling thread's current device; the same as a NULL stream. */
+/** The legacy default stream of the calling thread's current device; the same as a NULL stream. LADE_ERR_INVALID_ARGUMENT in a
+ * thread that has no current device: see lade_runtime_set_device(). */
 #define LADE_STREAM_LEGACY ((lade_stream)0x1)
 /** The calling thread's own default stream on its current device. */
 #define LADE_STREAM_PER_THREAD ((lade_stream)0x2)
@@ -205,9 +206,11 @@ LADE_API lade_status lade_device_processes_write(const lade_device_processes *pr
                                                  size_t *out_needed);
 
 /**
- * Make a device the calling thread's current one, as cudaSetDevice does: special stream handles refer to it.
+ * Make a device the calling thread's current one, as cudaSetDevice does: special stream handles refer to it. A new thread has none,
+ * also where there is one device alone.
  *
- * Threads: sets the calling thread's only. Waits: for context creation. Stream order: none. Errors: LADE_ERR_NO_DEVICE.
+ * Threads: sets the calling thread's only. Waits: for context creation. Stream order: none. Errors: LADE_ERR_NO_DEVICE,
+ * LADE_ERR_FORKED.
  * Source: CUDA Driver API, Primary Context Management.
  */
 LADE_API lade_status lade_runtime_set_device(lade_runtime *runtime, int device);

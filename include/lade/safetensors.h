@@ -155,6 +155,21 @@ LADE_API lade_status lade_safetensors_find(const lade_safetensors *file, const c
 LADE_API lade_status lade_safetensors_metadata(const lade_safetensors *file, uint64_t index, const char **out_key,
                                                const char **out_value);
 
+/**
+ * Make the bytes of a tensor a transfer's source, to read parts of it. They are those of the file that was opened, even if
+ * a save has replaced it; see lade_safetensors_open() for files beyond.
+ *
+ * @param index       Number of the tensor.
+ * @param offset      In its bytes. The range that is read from there on ends within the tensor.
+ * @param file_flags  lade_file_flags
+ * @param out         [out] Valid until the checkpoint is closed, which is not before the transfer is over.
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_IO, "the checkpoint has changed since it was
+ * opened".
+ */
+LADE_API lade_status lade_safetensors_endpoint(const lade_safetensors *file, uint64_t index, uint64_t offset,
+                                               uint32_t file_flags, lade_endpoint *out);
+
 /** A device to load to, or to save from. All borrowed; they outlive the load. */
 typedef struct lade_load_target {
   lade_pipeline *pipeline;          /**< Of that device. */
@@ -373,9 +388,9 @@ typedef struct lade_save_options {
   uint64_t max_shard_bytes; /**< Of tensors in one file; when there are more, several files and an index are written. A
                                  larger tensor gets a file of its own. 0: one file. */
   lade_save_progress progress;
-  void *user;      /**< Its first argument. */
-  int32_t no_sync; /**< 1: do not wait until the files are on stable storage before they get their names. */
-  int32_t reserved;
+  void *user;       /**< Its first argument. */
+  int32_t no_sync;  /**< 1: do not wait until the files are on stable storage before they get their names. */
+  int32_t reserved; /**< 0 */
 } lade_save_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

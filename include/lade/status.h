@@ -6,6 +6,8 @@
  *   - Every call that can fail returns a lade_status; results go through out-parameters, which a failed call leaves
  *     alone.
  *   - A code names what the caller can do about it. Numbers are fixed and never reused.
+ *   - NULL for an object, a struct or a result is LADE_ERR_INVALID_ARGUMENT, but where the call says what it means. Calls that
+ *     return no status need the object, but where they say that NULL does nothing.
  *   - lade_last_error() is for people and logs. A failure found later (a copy failed on the device, say) belongs to an
  *     object: ask its ticket, pool or pipeline.
  *

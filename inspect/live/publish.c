@@ -19,6 +19,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/lock.h"
 #include "base/options.h"
 #include "base/thread.h"
@@ -207,7 +208,8 @@ static lade_status system_error(const char *what) {
 static lade_status memory_create(lade_publisher *p, const ladei_published_header *plan) {
   p->fd = memfd_create(LADEI_PUBLISHED_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (p->fd < 0) return system_error("create memory to share");
-  if (ftruncate(p->fd, (off_t)plan->bytes) != 0) return system_error("size memory to share");
+  if (!ladei_file_may_have(plan->bytes) || ftruncate(p->fd, (off_t)plan->bytes) != 0)
+    return system_error("size memory to share");
   void *memory = mmap(NULL, plan->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
   if (memory == MAP_FAILED) return system_error("map memory to share");
   p->header = memory;
@@ -308,7 +310,7 @@ static lade_status publisher_create(const lade_part *parts, size_t count, const 
   lade_status status = LADE_OK;
   if (p->parts == NULL)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_publish: no memory for %zu parts", count);
-  else
+  else if (count > 0) /* without parts there may be no array */
     memcpy(p->parts, parts, count * sizeof *parts);
   if (status == LADE_OK) status = publisher_start(p, manual, (options->flags & LADE_PUBLISH_CONTROL) != 0);
   if (status == LADE_OK)

@@ -47,6 +47,7 @@ static lade_status options_check(const lade_pipeline_options *options) {
   if (status == LADE_OK) status = option_most_check("options.depth", options->depth, MAX_DEPTH);
   if (status == LADE_OK)
     status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
+  if (status == LADE_OK) status = ladei_options_reserved("lade_pipeline_create", "options.reserved", options->reserved);
   if (status != LADE_OK) return status;
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
     return ladei_error_argument("lade_pipeline_create", "options.storage", "a lade_storage", "%d", options->storage);
@@ -69,12 +70,12 @@ static long clamp(long value, long least, long most) { return value < least ? le
 /*
  * Note [Readers]
  * Out of the page cache a processor copies 8 to 10 GB/s, and links take 25 to 55 GB/s: readers are three quarters of the
- * processors that the process may use (its affinity mask, the quota of its control groups), between 4 and 16. The processes of a job on this machine
- * share them. Those that are not needed sleep. Where engines are threads, one processor is theirs.
+ * processors that the process may use (its affinity mask; the processors and the quota of its control groups, which the processes
+ * of a job on this machine share), between 4 and 16. Those that are not needed sleep. Where engines are threads, one processor is
+ * theirs.
  */
 static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks) {
-  long cpus = ladei_processors("");
-  cpus = clamp(local_ranks > 1 ? cpus / (long)local_ranks : cpus, 1, cpus);
+  long cpus = ladei_processors("", local_ranks);
   if (runtime->ops->step != NULL) return 4;
   if (engines_are_threads(runtime)) return (uint32_t)clamp(cpus - 1, 1, 4);
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);

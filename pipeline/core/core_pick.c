@@ -4,9 +4,10 @@
  * order" and "give me the order" are the same thing. core_orders.c takes what was picked.
  *
  *   for the ring that is asked first, the first that applies:
- *     FINISH, RELEASE (a block that others wait for), RECORD (a long copy comes next), DEPENDENCY, COPY, RECORD (copies enough
- *     for an event), POLL (unless it found nothing since the last read or write), RELEASE (a block that became too small),
- *     READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (nothing left to begin)
+ *     FINISH, DEPENDENCY (reads wait for it), RELEASE (a block that others wait for), RECORD (a long copy comes next), DEPENDENCY
+ *     (copies wait for it), COPY, RECORD (copies enough for an event), POLL (unless it found nothing since the last read or write),
+ *     RELEASE (a block that became too small), READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (a block
+ *     whose batch tells nothing any more), RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
  * grows only as far as the speeds of its two sides need.

@@ -6,6 +6,7 @@ that return their objects.
 """
 
 import sys as _sys
+from importlib import import_module as _import_module
 
 if "t" in _sys.abiflags:
     raise ImportError(
@@ -13,6 +14,15 @@ if "t" in _sys.abiflags:
         " interpreter lock",
         name="lade",
     )
+
+# Here: importing the extension would take its classes from the main interpreter. A Python without these modules is left to the extension.
+for _name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, before
+    try:
+        _interpreters = _import_module(_name)
+    except ImportError:
+        continue
+    if _interpreters.get_current() != _interpreters.get_main():
+        raise ImportError("lade serves the main interpreter of a process, and no subinterpreter", name="lade")
 
 from lade import _lade
 from lade._lade import *  # noqa: F403

@@ -8,8 +8,10 @@ import ctypes
 import json
 import os
 import stat
+import sys
 
 _STEP = 64 << 20  # bytes of a write: signals are seen between two
+_NAME_START = 200  # bytes of a file's name that its temporary name begins with: file systems take 255
 
 
 def _memory(tensor):
@@ -21,8 +23,14 @@ def _memory(tensor):
     return memoryview((ctypes.c_char * count).from_address(address)).cast("B") if count else memoryview(b"")
 
 
-def _little(tensor):
-    """NumPy arrays of the other byte order, turned round."""
+def laid_out(tensor):
+    """The tensor with its values in memory of its own, as a file has them.
+
+    NumPy's scalars show memory that is gone when they have shown it: they become arrays. Those of the other byte order are turned round.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.generic):
+        tensor = tensor[...]
     dtype = getattr(tensor, "dtype", None)
     if getattr(dtype, "byteorder", "=") == ">":
         return tensor.astype(dtype.newbyteorder("<"))
@@ -61,8 +69,9 @@ def _replaceable(path):
 
 def _temporary(folder, name):
     """A new file beside the one that is written, and its path."""
+    start = os.fsdecode(os.fsencode(name)[:_NAME_START])
     for number in range(1, 1000):
-        path = os.path.join(folder, f".{name}.lade-{os.getpid()}-{number}")
+        path = os.path.join(folder, f".{start}.lade-{os.getpid()}-{number}")
         try:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
         except FileExistsError:
@@ -83,7 +92,7 @@ def save_host(rows, path, metadata, order, bytes_of, sync, progress):
             _write(fd, memoryview(header))
             done = 0
             for row in rows:
-                tensor = _little(row[3])
+                tensor = laid_out(row[3])
                 view = _memory(tensor)
                 _write(fd, view)
                 done += len(view)

@@ -4,10 +4,12 @@
     index --normalise--> one (start, stop, step) for each dimension --> ranges, in the order of the part's elements
 
 Texts of errors are those of the ``safetensors`` package. Negative bounds of slices, which it does not take, mean what they do in NumPy.
+For torch, that package leaves the index to torch: `torch_index`.
 """
 
 import collections
 import itertools
+import numbers
 import operator
 
 # Up to so many ranges are read each for itself. Beyond it, what lies around them is read where that is not much more.
@@ -100,6 +102,29 @@ def _runs(steps, shape):
         if not (start == 0 and stop == shape[outer] and step == 1):
             break
     return outer
+
+
+def torch_index(torch, index, shape):
+    """An index that torch takes for a tensor of that shape, as one of ints and slices within it; None where it has other parts.
+
+    Raises what torch raises.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    named = [item for item in items if item is not Ellipsis]
+    is_plain = all(isinstance(item, (slice, numbers.Integral)) and not isinstance(item, bool) for item in named)
+    if not is_plain or len(named) < len(items) - 1:
+        return None
+    torch.empty(shape, dtype=torch.uint8, device="meta")[index]
+    first = len(items) if len(named) == len(items) else next(i for i, item in enumerate(items) if item is Ellipsis)
+    whole = [slice(None)] * (len(shape) - len(named))
+    out = []
+    for item, extent in zip(named[:first] + whole + named[first:], shape):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(extent)
+            out.append(slice(start, stop, step) if start < stop else slice(0, 0))
+        else:
+            out.append(operator.index(item))
+    return tuple(out)
 
 
 def plan(index, shape, bits, error):

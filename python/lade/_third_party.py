@@ -56,13 +56,13 @@ class PerDevice(Generic[T]):
     """One object for each device, made when it is first asked for.
 
     I1  A device has one object, however many threads ask at once; it stays for as long as this table.
-    Locks: `_lock` guards making; an object that is there is read without it.
+    Locks: `_lock` guards making; an object that is there is read without it. A signal's handler may come here in the midst of making.
     """
 
     def __init__(self, make: Callable[[int], T], given: Mapping[int, T] | None = None) -> None:
         self._make = make
         self._objects: dict[int, T] = dict(given or {})
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, ordinal: int) -> T:
         found = self._objects.get(ordinal)
@@ -71,7 +71,7 @@ class PerDevice(Generic[T]):
     def _add(self, ordinal: int) -> T:
         with self._lock:
             if ordinal not in self._objects:
-                self._objects[ordinal] = self._make(ordinal)
+                self._objects.setdefault(ordinal, self._make(ordinal))
             return self._objects[ordinal]
 
     def items(self) -> list[tuple[int, T]]:

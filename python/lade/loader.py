@@ -98,6 +98,8 @@ class Batch:
         return number % len(self.fields)
 
     def __repr__(self):
+        if self._native.released:
+            return "<lade.Batch, released>"
         return f"<lade.Batch {self.number} of {len(self)} records, epoch {self.epoch}>"
 
 
@@ -202,8 +204,8 @@ class Loader:
                  alignment=None, batch_bytes=0, skip_unreadable=False, layout=None, convert=None, return_timeout=60.0, state=None):
         self._native = None
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._check(batch_size, batch_bytes, epochs, rank, world, prefetch)
+        self._lock = threading.RLock()  # a signal's handler may ask for the state while its thread waits for a batch
+        self._check(batch_size, batch_bytes, epochs, rank, world, prefetch, seed, alignment)
         self.index = _index_from(source, fields, record_bytes)
         self._layout = dict(layout or {})
         for name in self._layout:
@@ -223,12 +225,13 @@ class Loader:
         self._begin(state)
 
     @staticmethod
-    def _check(batch_size, batch_bytes, epochs, rank, world, prefetch):
+    def _check(batch_size, batch_bytes, epochs, rank, world, prefetch, seed, alignment):
         """Arguments that the library would take for a default, or that are no numbers of its."""
         limits = {"batch_size": (batch_size, 1, 1 << 24), "epochs": (epochs, 1, (1 << 63) - 1), "world": (world, 1, (1 << 32) - 1),
-                  "rank": (rank, 0, (1 << 32) - 1), "prefetch": (prefetch, 1, 64), "batch_bytes": (batch_bytes, 0, (1 << 63) - 1)}
+                  "rank": (rank, 0, (1 << 32) - 1), "prefetch": (prefetch, 1, 64), "batch_bytes": (batch_bytes, 0, (1 << 63) - 1),
+                  "seed": (seed, 0, (1 << 64) - 1), "alignment": (alignment, 0, 512)}
         for name, (value, least, most) in limits.items():
-            if value is None and name in ("batch_size", "epochs"):
+            if value is None and name in ("batch_size", "epochs", "alignment"):
                 continue
             if not hasattr(value, "__index__") or not least <= value.__index__() <= most:
                 raise lade.InvalidArgumentError(f"{name} is {value!r}; expected {least} to {most}")
@@ -265,11 +268,15 @@ class Loader:
         self._own()
         with self._lock:
             if self._peeked is None:
-                before = self._native.state()
-                native = self._native.next(self._stream_now(), None)
-                if native is None:
+                self._state_before = self._native.state()  # until the batch is handed out
+                try:
+                    native = self._native.next(self._stream_now(), None)
+                    self._peeked = None if native is None else Batch(native, self)
+                finally:
+                    if self._peeked is None:
+                        self._state_before = None
+                if self._peeked is None:
                     return None
-                self._peeked, self._state_before = Batch(native, self), before
             if epoch is not None and self._peeked.epoch != epoch:
                 return None
             batch, self._peeked, self._state_before = self._peeked, None, None
@@ -338,8 +345,14 @@ class Loader:
         """Stop the reading, and give the memory back. BusyError while a batch is in use."""
         self._own()
         with self._lock:
+            before = self._state_before
             self._peeked, self._state_before = None, None
-            self._native.close()
+            try:
+                self._native.close()
+            except BaseException:
+                if before is not None:
+                    self._begin(before)  # or the batch that was taken, and not handed out, is lost
+                raise
 
     def __enter__(self):
         return self

@@ -24,7 +24,7 @@ import threading
 import lade
 from lade import _lade
 from lade import _slices
-from lade._safetensors_host import save_host
+from lade._safetensors_host import laid_out, save_host
 
 __all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
 
@@ -106,24 +106,27 @@ def _header_fault(path):
     except UnicodeDecodeError as fault:
         end = "" if fault.reason == "unexpected end of data" else f" of {fault.end - fault.start} bytes"
         return f"invalid UTF-8 in header: invalid utf-8 sequence{end} from index {fault.start}"
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return _layout_fault(header, size - 8 - length) if isinstance(header, dict) else None
 
 
 def _layout_fault(header, data_bytes):
     """The first rule that the offsets of a header break; None where its entries are none."""
-    entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
-    try:
-        entries = sorted(((*entry["data_offsets"], name, entry["shape"], _DTYPES[entry["dtype"]][2]) for name, entry in entries),
-                         key=lambda row: row[:2])
-    except (KeyError, TypeError):
-        return None
-    at = 0
-    for begin, end, name, shape, bits in entries:
-        numbers = [begin, end, *shape]
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+    rows = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            (begin, end), shape, bits = entry["data_offsets"], entry["shape"], _DTYPES[entry["dtype"]][2]
+            numbers = [begin, end, *shape]
+        except (KeyError, TypeError, ValueError):
             return None
+        if not all(type(number) is int and 0 <= number < 1 << 64 for number in numbers):
+            return None
+        rows.append((begin, end, name, shape, bits))
+    at = 0
+    for begin, end, name, shape, bits in sorted(rows, key=lambda row: row[:2]):
         if begin != at or end < begin:
             return f"invalid offset for tensor `{name}`"
         at = end
@@ -143,9 +146,9 @@ def _open_error(path, error):
     if isinstance(error, lade.InvalidArgumentError):
         return IsADirectoryError(str(error)) if os.path.isdir(path) else OSError(str(error))
     if isinstance(error, lade.IOError):
-        if error.native_code == errno.ENOENT:
-            return FileNotFoundError(f"No such file or directory: {path}")
-        return error
+        if error.native_code != errno.ENOENT:
+            return error
+        return FileNotFoundError(str(error) if os.path.exists(path) else f"No such file or directory: {path}")  # else one of an index
     fault = None
     if not str(path).endswith(".json"):
         try:
@@ -159,13 +162,13 @@ def _open_error(path, error):
 
 _Stage = collections.namedtuple("_Stage", "device pipeline allocator")
 _stages: collections.OrderedDict = collections.OrderedDict()
-_stages_lock = threading.Lock()
+_stages_lock = threading.RLock()  # signals' handlers may load, and release
 
 
 def _drop_in_child():
     """A forked child has none of its parent's pipelines, and its lock may be held by a thread that is gone."""
     global _stages, _stages_lock
-    _stages, _stages_lock = collections.OrderedDict(), threading.Lock()
+    _stages, _stages_lock = collections.OrderedDict(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
@@ -316,6 +319,7 @@ class SafeSlice:
 
     def __init__(self, owner, entry):
         self._owner, self._entry = owner, entry
+        self._file = owner._open_file()
 
     def get_shape(self):
         """The tensor's shape, as a list."""
@@ -326,8 +330,11 @@ class SafeSlice:
         return self._entry.dtype
 
     def __getitem__(self, index):
-        """The part as a tensor of its own. Only its bytes are read, or where they are many small pieces, what lies around them."""
-        return self._owner._read_slice(self._entry, index)
+        """The part as a tensor of its own. Only its bytes are read, or where they are many small pieces, what lies around them.
+
+        With torch the index means what it means there; None, bools, lists and tensors in it read the whole tensor.
+        """
+        return self._owner._read_slice(self._file, self._entry, index)
 
     def __repr__(self):
         return f"<lade.safetensors.SafeSlice {self._entry.name!r} {self._entry.dtype} {list(self._entry.shape)}>"
@@ -383,7 +390,6 @@ class safe_open:
         self._entries = {row[0]: _Entry(number, *row) for number, row in enumerate(self._file.tensors())}
         self._metadata = dict(self._file.metadata())
         self._has_metadata = bool(self._metadata) or _has_metadata(self._file.files())
-        self._paths = self._file.files()
 
     def __enter__(self):
         self._open_file()
@@ -393,9 +399,7 @@ class safe_open:
         self.close()
 
     def close(self):
-        """Close the files. Tensors stay; slices that were taken can still be read."""
-        if self._file is not None:
-            self._file.close()
+        """Close the files. Tensors stay; slices that were taken can still be read, and keep the files open."""
         self._file = None
 
     def _open_file(self):
@@ -457,12 +461,18 @@ class safe_open:
         """A tensor to take parts of."""
         return SafeSlice(self, self._entry(name))
 
-    def _read_slice(self, entry, index):
+    def _read_slice(self, file, entry, index):
         bits = _DTYPES[entry.dtype][2]
         self._check_dtypes([entry])
+        if self._framework == "torch" and bits >= 8:
+            torch_index = _slices.torch_index(_loaded("torch"), index, entry.shape)
+            if torch_index is None:
+                ranges = [(0, entry.bytes)]
+                whole = self._make(file.read(self._target(), entry.number, ranges, self._direct), entry, entry.shape)
+                return whole[index].clone()
+            index = torch_index
         plan = _slices.plan(index, entry.shape, bits, _error)
-        ranges = [(entry.offset + begin, count) for begin, count in plan.ranges]
-        buffer = _lade._ranges_read(self._paths[entry.file], self._target(), ranges, self._direct)
+        buffer = file.read(self._target(), entry.number, plan.ranges, self._direct)
         if plan.inner is None:
             return self._make(buffer, entry, plan.shape)
         around = self._make(buffer, entry, plan.around)
@@ -475,8 +485,8 @@ def _has_metadata(paths):
     for path in paths:
         try:
             with open(path, "rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                if length <= 1 << 20 and isinstance(json.loads(file.read(length)).get("__metadata__"), dict):
+                header = file.read(min(int.from_bytes(file.read(8), "little"), _HEADER_MOST))
+                if b'"__metadata__"' in header and isinstance(json.loads(header).get("__metadata__"), dict):
                     return True
         except (OSError, ValueError):
             continue
@@ -536,6 +546,8 @@ def _torch_facts(name, tensor):
         raise ValueError(f"tensor `{name}` is sparse ({tensor.layout}); expected a dense one, as .to_dense() gives")
     if not tensor.is_contiguous():
         raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .contiguous() gives")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"tensor `{name}` is on device {tensor.device.type}; expected memory of the host or of CUDA")
     kind = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
     if kind == "float4_e2m1fn_x2":
@@ -570,6 +582,13 @@ def _facts(name, tensor):
     return str(getattr(tensor.dtype, "name", tensor.dtype)), tuple(tensor.shape), on_gpu, tensor.device.id if on_gpu else None
 
 
+def _check_text(what, text):
+    """Refuses a text that no header can have, or that lade could not read again."""
+    text.encode("utf-8")
+    if "\0" in text:
+        raise lade.InvalidArgumentError(f"{what} has {text!r}; expected no null character")
+
+
 def _checked(tensors, metadata):
     """Rows (name, dtype of the format, shape, tensor, device or None); refuses what the format or the package refuses."""
     if not isinstance(tensors, dict):
@@ -577,16 +596,23 @@ def _checked(tensors, metadata):
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
+        _check_text("metadata", key)
+        _check_text("metadata", value)
     rows = []
+    torch = _loaded("torch")
     for name, tensor in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"name {name!r} is a {type(name).__name__}; expected str")
+        _check_text("name", name)
+        if name == "__metadata__":
+            raise lade.InvalidArgumentError('name is "__metadata__"; expected another one than the format\'s own')
         kind, shape, on_gpu, ordinal = _facts(name, tensor)
+        if torch and isinstance(tensor, torch.Tensor):
+            tensor = tensor.detach().resolve_conj().resolve_neg()  # whose bytes are its values
         if kind not in _NAMES:
             raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
         device = tensor.device if isinstance(tensor, lade.DeviceBuffer) else lade.cuda_device(ordinal) if on_gpu else None
         rows.append((name, _NAMES[kind], shape, tensor, device))
-    torch = _loaded("torch")
     shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
     if shared:
         raise RuntimeError(f"Some tensors share memory, which a file would hold twice: {sorted(shared)}; save one of them, or clones")
@@ -598,7 +624,7 @@ def _uploaded(rows, stage):
     out = []
     for name, dtype, shape, tensor, device in rows:
         if device is None:
-            host = tensor.detach() if hasattr(tensor, "detach") else tensor
+            host = laid_out(tensor)
             buffer = stage.allocator.empty(_bytes_of(dtype, shape), "uint8")
             if buffer.nbytes:
                 stage.pipeline.copy(host, buffer).wait()
@@ -624,8 +650,7 @@ def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline
     if stream is None and not device.software:
         is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in rows)
         stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", device)
-    entries = [(name, dtype, shape, tensor.detach() if hasattr(tensor, "detach") else tensor, 0)
-               for name, dtype, shape, tensor, _ in rows]
+    entries = [(name, dtype, shape, tensor, 0) for name, dtype, shape, tensor, _ in rows]
     target = (stage.pipeline, stage.allocator, stream)
     _lade._save(path, [target], entries, list((metadata or {}).items()), max_shard_bytes, sync, progress)
 
@@ -657,7 +682,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     Raises
     ------
     ValueError
-        A tensor is sparse, not contiguous, or no tensor.
+        A tensor is sparse, not contiguous, or no tensor; a name or text of the metadata has a null character.
     RuntimeError
         torch tensors share memory.
     SafetensorError

@@ -30,7 +30,7 @@ public:
   void hold() noexcept { owners_.fetch_add(1, std::memory_order_relaxed); }
   // Any thread, with or without the GIL.
   void drop() noexcept {
-    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
   }
   long owners() const noexcept { return owners_.load(std::memory_order_acquire); }
   const Device &device() const noexcept { return device_; }
@@ -44,6 +44,16 @@ public:
   virtual void retire(lade_stream stream) noexcept = 0;
 
 private:
+  // R2.
+  void end() noexcept {
+    if (!exiting() && gil_is_held()) {
+      Unlocked unlocked;
+      delete this;
+    } else {
+      delete this;
+    }
+  }
+
   std::atomic<long> owners_{1};
   Device device_;
 };

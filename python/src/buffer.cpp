@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "buffer.h"
 
-#include "dlpack.h"
+#include "array.h"
 #include "pinned.h"
 
 #include <cstring>
@@ -66,6 +66,10 @@ int fill_view(PyObject *self, Py_buffer *view, int flags) {
 
 int get_buffer(PyObject *self, Py_buffer *view, int flags) noexcept {
   view->obj = nullptr;
+  if (!nb::inst_ready(self)) { // by __new__() alone: nobody but a pool makes one
+    PyErr_SetString(PyExc_BufferError, "this Buffer is of no pool; expected one that PinnedPool.empty() gave");
+    return -1;
+  }
   try {
     return fill_view(self, view, flags);
   } catch (nb::python_error &error) {
@@ -82,21 +86,9 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(&get_buffer)},
                        {Py_bf_releasebuffer, reinterpret_cast<void *>(&release_buffer)},
                        {0, nullptr}};
 
-nb::dict array_interface(const Buffer &buffer) {
+nb::dict buffer_interface(const Buffer &buffer) {
   refuse_child(buffer);
-  nb::dict out;
-  out["version"] = 3;
-  out["shape"] = buffer.layout().shape_tuple();
-  out["typestr"] = buffer.layout().dtype()->typestr;
-  out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(buffer.data()), false);
-  out["strides"] = nb::none();
-  return out;
-}
-
-DLDevice dlpack_device(const Buffer &buffer) {
-  const Device &device = buffer.block().arena()->device();
-  if (device.runtime->is_software()) return {kDLCPU, 0};
-  return {kDLCUDAHost, device.ordinal};
+  return array_interface(buffer.data(), buffer.layout());
 }
 
 // A copy of the buffer, in the same pool.
@@ -113,10 +105,9 @@ Buffer copy_of(const Buffer &buffer) {
 nb::object dlpack(const Buffer &buffer, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   if (!stream.is_none())
-    refuse("stream is " + std::string(nb::repr(stream).c_str()) +
-           "; expected None: pinned memory is host memory, which has none");
+    refuse("stream is " + repr_text(stream) + "; expected None: pinned memory is host memory, which has none");
   refuse_child(buffer);
-  const DLDevice own = dlpack_device(buffer);
+  const DLDevice own = dlpack_device(buffer.block(), kDLCUDAHost);
   DLDevice wanted = own;
   if (dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id) &&
       !(wanted.type == kDLCPU && wanted.id == 0)) {
@@ -126,7 +117,7 @@ nb::object dlpack(const Buffer &buffer, nb::handle stream, nb::handle max_versio
         wanted.type, wanted.id, own.type, own.id);
     throw nb::python_error();
   }
-  if (!copy.is_none() && nb::cast<bool>(copy)) {
+  if (dlpack_is_copy(copy)) {
     const Buffer copied = copy_of(buffer);
     return dlpack_export(copied.block(), copied.layout(), wanted, max_version, true);
   }
@@ -138,33 +129,16 @@ nb::object dlpack(const Buffer &buffer, nb::handle stream, nb::handle max_versio
 void *Buffer::data() const noexcept { return block_->pointer() ? block_->pointer() : nothing; }
 
 void bind_buffer(nb::module_ &module) {
-  nb::class_<Buffer>(module, "Buffer", nb::type_slots(slots), nb::is_weak_referenceable(),
-                     "An array in pinned memory: C-contiguous and writable, its contents undefined at first.\n\n"
-                     "It has the buffer protocol (memoryview, numpy.asarray, torch.frombuffer), "
-                     "``__array_interface__`` and DLPack. The\n"
-                     "memory goes back to its pool when the buffer and the last view of it are gone, in whatever "
-                     "thread that is; where a\n"
-                     "stream was recorded for it (PinnedPool.record), it is handed out again when the stream is done.")
-      .def_prop_ro(
-          "nbytes", [](const Buffer &buffer) { return buffer.layout().bytes(); }, "Size in bytes.")
-      .def_prop_ro(
-          "shape", [](const Buffer &buffer) { return buffer.layout().shape_tuple(); }, "Extents.",
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro(
-          "ndim", [](const Buffer &buffer) { return buffer.layout().dims(); }, "Number of dimensions.")
-      .def_prop_ro(
-          "dtype", [](const Buffer &buffer) { return buffer.layout().dtype()->name; },
-          "Name of the element type, such as ``\"float32\"``.")
-      .def_prop_ro(
-          "itemsize", [](const Buffer &buffer) { return static_cast<int>(buffer.layout().dtype()->bytes); },
-          "Bytes of an element.")
-      .def_prop_ro(
-          "ptr", [](const Buffer &buffer) { return reinterpret_cast<uintptr_t>(buffer.block().pointer()); },
-          "Address; 0 of a buffer without bytes.")
-      .def_prop_ro(
-          "device", [](const Buffer &buffer) { return DeviceObject(buffer.block().arena()->device()); },
-          "Device that the memory is near to.")
-      .def_prop_ro("__array_interface__", &array_interface, "Version 3 of NumPy's array interface.",
+  nb::class_<Buffer> type(
+      module, "Buffer", nb::type_slots(slots), nb::is_weak_referenceable(),
+      "An array in pinned memory: C-contiguous and writable, its contents undefined at first.\n\n"
+      "It has the buffer protocol (memoryview, numpy.asarray, torch.frombuffer), "
+      "``__array_interface__`` and DLPack. The\n"
+      "memory goes back to its pool when the buffer and the last view of it are gone, in whatever "
+      "thread that is; where a\n"
+      "stream was recorded for it (PinnedPool.record), it is handed out again when the stream is done.");
+  bind_array(type, "Device that the memory is near to.", " near ");
+  type.def_prop_ro("__array_interface__", &buffer_interface, "Version 3 of NumPy's array interface.",
                    nb::sig("def __array_interface__(self) -> dict[str, object]"))
       .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
@@ -181,7 +155,7 @@ void bind_buffer(nb::module_ &module) {
       .def(
           "__dlpack_device__",
           [](const Buffer &buffer) {
-            const DLDevice device = dlpack_device(buffer);
+            const DLDevice device = dlpack_device(buffer.block(), kDLCUDAHost);
             return nb::make_tuple(device.type, device.id);
           },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
@@ -189,20 +163,7 @@ void bind_buffer(nb::module_ &module) {
       .def(
           "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
           "The buffer as a NumPy array, without a copy. Types that NumPy lacks are void types of their size.",
-          nb::sig("def numpy(self) -> typing.Any"))
-      .def(
-          "__len__",
-          [](const Buffer &buffer) {
-            if (buffer.layout().dims() == 0) throw nb::type_error("a buffer without dimensions has no length");
-            return buffer.layout().shape()[0];
-          })
-      .def(
-          "__repr__",
-          [](const Buffer &buffer) {
-            return nb::str(
-                ("<lade.Buffer " + buffer.layout().text() + " near " + buffer.block().arena()->device().text() + ">")
-                    .c_str());
-          });
+          nb::sig("def numpy(self) -> typing.Any"));
 }
 
 } // namespace lade_python

@@ -147,7 +147,7 @@ Block *block_now(Function<PoolObject> &, PoolObject &arena, size_t bytes, PyObje
 template <typename Object> PyObject *allocate(Function<Object> &function, PyObject *nbytes) {
   const std::optional<uint64_t> bytes = NaturalArgument{nbytes}.read("nbytes");
   if (!bytes || *bytes > static_cast<uint64_t>(PY_SSIZE_T_MAX))
-    refuse("nbytes is " + std::string(nb::repr(nbytes).c_str()) + "; expected an int of 0 or more, below 2^63");
+    refuse("nbytes is " + repr_text(nbytes) + "; expected an int of 0 or more, below 2^63");
   const nb::object ordinal = called(function.current_device);
   const size_t number = PyLong_AsSize_t(ordinal.ptr());
   if (number == static_cast<size_t>(-1)) throw nb::python_error();

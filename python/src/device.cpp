@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device.h"
 
-#include "dlpack.h"
+#include "array.h"
 #include "natural.h"
 #include "observe.h"
 
@@ -49,11 +49,15 @@ lade_stream stream_on(const Device &device, nb::handle object) {
 
 Block *device_block(Allocator &allocator, size_t bytes, lade_stream on, std::shared_ptr<void> kept) {
   void *pointer = nullptr;
-  if (bytes > 0)
+  // What is cached is taken with the GIL, as pinned memory is (pool_block): that waits for nobody.
+  const lade_status ready = bytes > 0 ? lade_device_alloc_ready(allocator.get(), bytes, on, &pointer) : LADE_OK;
+  if (bytes == 0)
+    (void)allocator.get();
+  else if (ready == LADE_NOT_READY)
     unlocked_call(allocator,
                   [&](lade_device_allocator *handle) { return lade_device_alloc(handle, bytes, on, &pointer); });
   else
-    (void)allocator.get();
+    check(ready);
   return new Block(&allocator, pointer, std::move(kept));
 }
 
@@ -96,8 +100,8 @@ uint32_t flags_from(nb::handle names) {
   for (nb::handle name : nb::iter(names)) {
     uint32_t bit = 0;
     for (const Flag &flag : flags)
-      if (PyUnicode_Check(name.ptr()) && std::string(nb::str(name).c_str()) == flag.name) bit = flag.bit;
-    if (!bit) refuse("flags has " + std::string(nb::repr(name).c_str()) + "; expected " + known);
+      if (PyUnicode_Check(name.ptr()) && str_text(name) == flag.name) bit = flag.bit;
+    if (!bit) refuse("flags has " + repr_text(name) + "; expected " + known);
     bits |= bit;
   }
   return bits;
@@ -118,7 +122,7 @@ void allocator_init(AllocatorObject *self, nb::handle device_argument, Natural m
   if (settings) {
     lade_config config;
     lade_config_init(&config);
-    check(lade_config_parse(settings->c_str(), &config));
+    check(lade_config_parse(c_text(*settings, "settings"), &config));
     lade_config_apply_device(&config, &options);
   }
   if (const auto given = max_bytes.read("max_bytes")) options.max_bytes = positive(*given, "max_bytes");
@@ -235,16 +239,10 @@ void dlpack_order(const DeviceBuffer &buffer, nb::handle stream) {
   consumer_wait(buffer, stream_from(buffer.allocator().runtime(), number, buffer.allocator().device().ordinal));
 }
 
-DLDevice dlpack_device(const DeviceBuffer &buffer) {
-  const Device &device = buffer.allocator().device();
-  if (device.runtime->is_software()) return {kDLCPU, 0};
-  return {kDLCUDA, device.ordinal};
-}
-
 // A software device's memory is host memory: its consumers have no stream, so its work is waited for.
 void software_order(const DeviceBuffer &buffer, nb::handle stream) {
   if (!stream.is_none())
-    refuse("stream is " + std::string(nb::repr(stream).c_str()) +
+    refuse("stream is " + repr_text(stream) +
            "; expected None on a software device, whose memory is shown as host memory");
   lade_status status;
   {
@@ -267,7 +265,7 @@ DeviceBuffer copy_of(const DeviceBuffer &buffer, nb::handle self_stream) {
 nb::object dlpack(const DeviceBuffer &buffer, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
   (void)buffer.allocator().get();
-  const DLDevice own = dlpack_device(buffer);
+  const DLDevice own = dlpack_device(buffer.block(), kDLCUDA);
   DLDevice wanted = own;
   if (dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id)) {
     PyErr_Format(PyExc_BufferError,
@@ -276,7 +274,7 @@ nb::object dlpack(const DeviceBuffer &buffer, nb::handle stream, nb::handle max_
     throw nb::python_error();
   }
   const bool is_software = buffer.allocator().runtime().is_software();
-  if (!copy.is_none() && nb::cast<bool>(copy)) {
+  if (dlpack_is_copy(copy)) {
     const DeviceBuffer copied = copy_of(buffer, nb::int_(reinterpret_cast<uintptr_t>(buffer.stream())));
     is_software ? software_order(copied, stream) : dlpack_order(copied, stream);
     return dlpack_export(copied.block(), copied.layout(), own, max_version, true);
@@ -290,46 +288,24 @@ nb::dict cuda_array_interface(const DeviceBuffer &buffer) {
     throw nb::attribute_error(
         "__cuda_array_interface__: the memory of a software device is no memory of CUDA; take DLPack");
   const uintptr_t handle = reinterpret_cast<uintptr_t>(buffer.stream());
-  nb::dict out;
-  out["version"] = 3;
-  out["shape"] = buffer.layout().shape_tuple();
-  out["typestr"] = buffer.layout().dtype()->typestr;
-  out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(buffer.block().pointer()), false);
-  out["strides"] = nb::none();
+  nb::dict out = array_interface(buffer.block().pointer(), buffer.layout());
   out["stream"] = handle ? handle : reinterpret_cast<uintptr_t>(LADE_STREAM_LEGACY); // 0 is not allowed there
   return out;
 }
 
 void bind_device_buffer(nb::module_ &module) {
-  nb::class_<DeviceBuffer>(
+  nb::class_<DeviceBuffer> type(
       module, "DeviceBuffer", nb::is_weak_referenceable(),
       "An array in device memory: C-contiguous, its contents undefined at first.\n\n"
       "It has ``__cuda_array_interface__`` (version 3, with the stream) and DLPack; on a software device DLPack alone, "
       "as host\n"
       "memory. The memory goes back to its allocator when the buffer and the last capsule of it are gone, in whatever "
       "thread\n"
-      "that is: work queued on its stream until then is safe. For other streams call DeviceAllocator.record_stream().")
-      .def_prop_ro(
-          "nbytes", [](const DeviceBuffer &buffer) { return buffer.layout().bytes(); }, "Size in bytes.")
-      .def_prop_ro(
-          "shape", [](const DeviceBuffer &buffer) { return buffer.layout().shape_tuple(); }, "Extents.",
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro(
-          "ndim", [](const DeviceBuffer &buffer) { return buffer.layout().dims(); }, "Number of dimensions.")
-      .def_prop_ro(
-          "dtype", [](const DeviceBuffer &buffer) { return buffer.layout().dtype()->name; },
-          "Name of the element type, such as ``\"float32\"``.")
-      .def_prop_ro(
-          "itemsize", [](const DeviceBuffer &buffer) { return static_cast<int>(buffer.layout().dtype()->bytes); },
-          "Bytes of an element.")
-      .def_prop_ro(
-          "ptr", [](const DeviceBuffer &buffer) { return reinterpret_cast<uintptr_t>(buffer.block().pointer()); },
-          "Address; 0 of a buffer without bytes.")
-      .def_prop_ro(
+      "that is: work queued on its stream until then is safe. For other streams call DeviceAllocator.record_stream().");
+  bind_array(type);
+  type.def_prop_ro(
           "stream", [](const DeviceBuffer &buffer) { return reinterpret_cast<uintptr_t>(buffer.stream()); },
           "Handle of the stream that it was allocated on.")
-      .def_prop_ro(
-          "device", [](const DeviceBuffer &buffer) { return DeviceObject(buffer.allocator().device()); }, "Its device.")
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
                    "Version 3 of the interface. Not on software devices.",
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"))
@@ -353,24 +329,11 @@ void bind_device_buffer(nb::module_ &module) {
       .def(
           "__dlpack_device__",
           [](const DeviceBuffer &buffer) {
-            const DLDevice device = dlpack_device(buffer);
+            const DLDevice device = dlpack_device(buffer.block(), kDLCUDA);
             return nb::make_tuple(device.type, device.id);
           },
           nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "``(2, ordinal)``; ``(1, 0)``, host memory, on a software device.")
-      .def(
-          "__len__",
-          [](const DeviceBuffer &buffer) {
-            if (buffer.layout().dims() == 0) throw nb::type_error("a buffer without dimensions has no length");
-            return buffer.layout().shape()[0];
-          })
-      .def(
-          "__repr__",
-          [](const DeviceBuffer &buffer) {
-            return nb::str(
-                ("<lade.DeviceBuffer " + buffer.layout().text() + " on " + buffer.allocator().device().text() + ">")
-                    .c_str());
-          });
+          "``(2, ordinal)``; ``(1, 0)``, host memory, on a software device.");
 }
 
 const char allocator_text[] =

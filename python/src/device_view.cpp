@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_view.h"
 
-#include "dlpack.h"
+#include "array.h"
 #include "stream.h"
 
 #include <nanobind/stl/string.h>
@@ -9,12 +9,6 @@
 namespace lade_python {
 
 namespace {
-
-DLDevice dlpack_device(const DeviceView &view) {
-  const Device &device = view.range().device();
-  if (device.runtime->is_software()) return {kDLCPU, 0};
-  return {kDLCUDA, device.ordinal};
-}
 
 // V2. None is the legacy default stream; -1: the consumer keeps order itself.
 void consumer_record(const DeviceView &view, nb::handle stream) {
@@ -26,10 +20,10 @@ void consumer_record(const DeviceView &view, nb::handle stream) {
 
 nb::object dlpack(const DeviceView &view, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   nb::handle copy) {
-  const DLDevice own = dlpack_device(view);
+  const DLDevice own = dlpack_device(view.block(), kDLCUDA);
   DLDevice wanted = own;
   const bool elsewhere = dlpack_device_from(dl_device, wanted) && !(wanted.type == own.type && wanted.id == own.id);
-  if (elsewhere || (!copy.is_none() && nb::cast<bool>(copy))) {
+  if (elsewhere || dlpack_is_copy(copy)) {
     PyErr_Format(PyExc_BufferError,
                  "a DeviceView on (%d, %d) makes no copies; expected copy=None or False, and dl_device=None", own.type,
                  own.id);
@@ -43,38 +37,20 @@ nb::dict interface(const DeviceView &view, bool cuda) {
   if (view.range().runtime().is_software() == cuda)
     throw nb::attribute_error(cuda ? "__cuda_array_interface__: the memory of a software device is no memory of CUDA"
                                    : "__array_interface__: the memory of a GPU is no memory of the host");
-  nb::dict out;
-  out["version"] = 3;
-  out["shape"] = view.layout().shape_tuple();
-  out["typestr"] = view.layout().dtype()->typestr;
-  out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(view.block().pointer()), false);
-  out["strides"] = nb::none();
-  return out;
+  return array_interface(view.block().pointer(), view.layout());
 }
 
 } // namespace
 
 void bind_device_view(nb::module_ &module) {
-  nb::class_<DeviceView>(
+  nb::class_<DeviceView> type(
       module, "DeviceView", nb::is_weak_referenceable(),
       "An array in device memory that is part of a larger block: a tensor of a checkpoint, a field of a batch.\n\n"
       "C-contiguous; its bytes are there. It has DLPack, and ``__cuda_array_interface__``, on a software device\n"
       "``__array_interface__`` instead. The block goes back when the last array in it, and the last capsule of one, is "
-      "gone.")
-      .def_prop_ro(
-          "nbytes", [](const DeviceView &view) { return view.layout().bytes(); }, "Size in bytes.")
-      .def_prop_ro(
-          "shape", [](const DeviceView &view) { return view.layout().shape_tuple(); }, "Extents.",
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro(
-          "ndim", [](const DeviceView &view) { return view.layout().dims(); }, "Number of dimensions.")
-      .def_prop_ro(
-          "dtype", [](const DeviceView &view) { return view.layout().dtype()->name; }, "Name of the element type.")
-      .def_prop_ro(
-          "ptr", [](const DeviceView &view) { return reinterpret_cast<uintptr_t>(view.block().pointer()); }, "Address.")
-      .def_prop_ro(
-          "device", [](const DeviceView &view) { return DeviceObject(view.range().device()); }, "Its device.")
-      .def_prop_ro(
+      "gone.");
+  bind_array(type);
+  type.def_prop_ro(
           "__cuda_array_interface__", [](const DeviceView &view) { return interface(view, true); },
           "Version 3 of the interface. Not on software devices.",
           nb::sig("def __cuda_array_interface__(self) -> dict[str, object]"))
@@ -92,21 +68,10 @@ void bind_device_view(nb::module_ &module) {
       .def(
           "__dlpack_device__",
           [](const DeviceView &view) {
-            const DLDevice device = dlpack_device(view);
+            const DLDevice device = dlpack_device(view.block(), kDLCUDA);
             return nb::make_tuple(device.type, device.id);
           },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
-      .def(
-          "__len__",
-          [](const DeviceView &view) {
-            if (view.layout().dims() == 0) throw nb::type_error("an array without dimensions has no length");
-            return view.layout().shape()[0];
-          })
-      .def(
-          "__repr__",
-          [](const DeviceView &view) {
-            return "<lade.DeviceView " + view.layout().text() + " on " + view.range().device().text() + ">";
-          });
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"));
 }
 
 } // namespace lade_python

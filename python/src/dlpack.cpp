@@ -55,8 +55,10 @@ bool is_versioned(nb::handle max_version) {
   if (max_version.is_none()) return false;
   if (!PyTuple_Check(max_version.ptr()) || PyTuple_Size(max_version.ptr()) != 2 ||
       !PyLong_Check(PyTuple_GetItem(max_version.ptr(), 0)))
-    refuse("max_version is " + std::string(nb::repr(max_version).c_str()) + "; expected (major, minor)");
-  return PyLong_AsLong(PyTuple_GetItem(max_version.ptr(), 0)) >= 1;
+    refuse("max_version is " + repr_text(max_version) + "; expected (major, minor)");
+  int overflow = 0;
+  const long major = PyLong_AsLongAndOverflow(PyTuple_GetItem(max_version.ptr(), 0), &overflow);
+  return overflow > 0 || major >= 1;
 }
 
 } // namespace
@@ -75,16 +77,23 @@ nb::object dlpack_export(Block &block, const Layout &layout, DLDevice device, nb
                     [](PyObject *capsule) { capsule_drop<DLManagedTensorVersioned>(capsule, "dltensor_versioned"); });
 }
 
+bool dlpack_is_copy(nb::handle copy) {
+  const int is_true = copy.is_none() ? 0 : PyObject_IsTrue(copy.ptr());
+  if (is_true < 0) throw nb::python_error();
+  return is_true == 1;
+}
+
 bool dlpack_device_from(nb::handle object, DLDevice &out) {
   if (object.is_none()) return false;
   PyObject *pair = object.ptr();
   if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2)
-    refuse("dl_device is " + std::string(nb::repr(object).c_str()) + "; expected (device_type, device_id)");
+    refuse("dl_device is " + repr_text(object) + "; expected (device_type, device_id)");
   int values[2];
   for (int i = 0; i < 2; i++) { // enums of ints among them
     const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(pair, i)));
     if (!number) throw nb::python_error();
-    values[i] = nb::cast<int>(number);
+    if (!nb::try_cast(number, values[i]))
+      refuse("dl_device is " + repr_text(object) + "; expected (device_type, device_id), both of 32 bits");
   }
   out = {values[0], values[1]};
   return true;

@@ -55,6 +55,9 @@ enum : uint64_t { kDLReadOnly = 1, kDLCopied = 2 };
 // of the block.
 nb::object dlpack_export(Block &block, const Layout &layout, DLDevice device, nb::handle max_version, bool is_copied);
 
+// Whether an argument `copy` asks for one: whatever is true.
+bool dlpack_is_copy(nb::handle copy);
+
 // Device types and numbers of an argument dl_device: a pair of ints. False for None.
 bool dlpack_device_from(nb::handle object, DLDevice &out);
 

@@ -44,23 +44,23 @@ PyObject *known() {
 // Name of the element type that an object names, "" if it is none of the known kinds.
 std::string dtype_name(nb::handle object) {
   if (object.is_none()) return "uint8";
-  if (PyUnicode_Check(object.ptr())) return nb::str(object).c_str();
+  if (PyUnicode_Check(object.ptr())) return str_text(object);
   const auto type = reinterpret_cast<PyTypeObject *>(object.ptr());
   if (type == &PyBool_Type) return "bool";
   if (type == &PyLong_Type) return "int64";
   if (type == &PyFloat_Type) return "float64";
   if (type == &PyComplex_Type) return "complex128";
   const std::string class_name = class_text(object);
-  if (class_name == "torch.dtype") return nb::str(object).c_str() + std::strlen("torch.");
+  if (class_name == "torch.dtype") return str_text(object).substr(std::strlen("torch."));
   if (PyType_Check(object.ptr())) { // numpy.float32, ml_dtypes.bfloat16
-    const std::string module = nb::str(object.attr("__module__")).c_str();
+    const std::string module = str_text(object.attr("__module__"));
     if (module != "numpy" && module != "ml_dtypes") return "";
-    const std::string name = nb::str(object.attr("__name__")).c_str();
+    const std::string name = str_text(object.attr("__name__"));
     return name == "bool_" ? "bool" : name;
   }
   if (class_name.compare(0, 6, "numpy.") == 0 && nb::hasattr(object, "byteorder")) {
-    if (nb::str(object.attr("byteorder")).equal(nb::str(">"))) return nb::str(object.attr("str")).c_str();
-    return nb::str(object.attr("name")).c_str();
+    if (nb::str(object.attr("byteorder")).equal(nb::str(">"))) return str_text(object.attr("str"));
+    return str_text(object.attr("name"));
   }
   return "";
 }
@@ -69,7 +69,7 @@ const DType *dtype_learn(nb::handle object) {
   const std::string name = dtype_name(object);
   const DType *found = name.empty() ? nullptr : dtype_find(name.c_str());
   if (!found)
-    refuse("dtype is " + std::string(nb::repr(object).c_str()) + (name.empty() ? ", a " + class_text(object) : "") +
+    refuse("dtype is " + repr_text(object) + (name.empty() ? ", a " + class_text(object) : "") +
            "; expected a name such as \"float32\", or a dtype of NumPy or torch of a plain little-endian type");
   const nb::int_ index(static_cast<size_t>(found - dtypes));
   if (PyDict_SetItem(known(), object.ptr(), index.ptr()) != 0) PyErr_Clear(); // unhashable: not kept
@@ -89,9 +89,8 @@ int64_t extent_from(PyObject *number) {
 int64_t extent_checked(nb::handle number, nb::handle shape) {
   const int64_t value = extent_from(number.ptr());
   if (value < 0) {
-    PyErr_Clear();
-    refuse("shape is " + std::string(nb::repr(shape).c_str()) +
-           "; expected an int of 0 or more, or a sequence of them");
+    mistake_clear();
+    refuse("shape is " + repr_text(shape) + "; expected an int of 0 or more, or a sequence of them");
   }
   return value;
 }

@@ -9,13 +9,15 @@
 //
 // F1  A feed counts among the users of its pipe, and its index does not change as long as it is there.
 // F2  A lease gives its batch back with its last owner, in any thread. So a feed whose leases are alive is not destroyed.
-// F3  Calls on the library's loader hold `lock` shared; destroying holds it alone. It is taken without the GIL, or for a call that
-//     does not wait. In a forked child it is not taken.
+// F3  Calls on the library's loader hold `lock` shared; destroying holds it alone. Nobody waits for it with the GIL: what a destruction
+//     waits for may need the GIL. In a forked child it is not taken.
+// F4  A lade.Stream that batches are allocated on, or handed out on, outlives them: on one that is gone none can be returned.
 #include "loader.h"
 
 #include "current_device.h"
 #include "device.h"
 #include "device_view.h"
+#include "natural.h"
 #include "pipeline.h"
 #include "stream.h"
 
@@ -49,12 +51,22 @@ struct IndexObject {
   bool is_adding = false; // another thread adds; under the GIL
 };
 
+void refuse_while_adding(const IndexObject &self) {
+  if (self.is_adding) raise(LADE_ERR_BUSY, "the RecordIndex is being added to by another thread");
+}
+
+// The index to be read, with the GIL from here to the end of the read: its tables move while another thread adds.
+const Index &index_to_read(const IndexObject &self) {
+  refuse_while_adding(self);
+  return *self.index;
+}
+
 // Runs a call that changes the index, without the GIL.
 template <typename Call> void index_change(IndexObject &self, Call call) {
   if (self.index->feeds.load() > 0)
     raise(LADE_ERR_BUSY, "the RecordIndex cannot change: " + std::to_string(self.index->feeds.load()) +
                              " loaders read it; close them first");
-  if (self.is_adding) raise(LADE_ERR_BUSY, "the RecordIndex is being added to by another thread");
+  refuse_while_adding(self);
   self.is_adding = true;
   const std::shared_ptr<Index> index = self.index;
   lade_status status;
@@ -68,12 +80,12 @@ template <typename Call> void index_change(IndexObject &self, Call call) {
 
 // "jpg,cls" or a sequence of names.
 std::string fields_text(nb::handle fields) {
-  if (PyUnicode_Check(fields.ptr())) return nb::str(fields).c_str();
+  if (PyUnicode_Check(fields.ptr())) return str_text(fields);
   std::string text;
   for (nb::handle name : nb::iter(fields)) {
     if (!PyUnicode_Check(name.ptr()))
       refuse("fields has a " + class_text(name) + "; expected names, such as (\"jpg\", \"cls\")");
-    text += (text.empty() ? "" : ",") + std::string(nb::str(name).c_str());
+    text += (text.empty() ? "" : ",") + str_text(name);
   }
   return text;
 }
@@ -81,7 +93,7 @@ std::string fields_text(nb::handle fields) {
 void index_init(IndexObject *self, nb::handle fields) {
   auto index = std::make_shared<Index>();
   const std::string text = fields.is_none() ? "" : fields_text(fields);
-  check(lade_index_create(fields.is_none() ? nullptr : text.c_str(), &index->handle));
+  check(lade_index_create(fields.is_none() ? nullptr : c_text(text, "fields"), &index->handle));
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string names = text.substr(at, comma - at);
@@ -113,22 +125,28 @@ uint64_t index_add_file(IndexObject &self, nb::handle path) {
   return file;
 }
 
+lade_range range_from(nb::handle item) {
+  const nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
+  if (!entry.is_valid()) throw nb::python_error();
+  uint64_t numbers[3];
+  bool is_range = PyTuple_Size(entry.ptr()) == 3;
+  for (Py_ssize_t i = 0; is_range && i < 3; i++) {
+    const nb::object number = integer_of(PyTuple_GetItem(entry.ptr(), i));
+    is_range = number && nb::try_cast(number, numbers[i]);
+  }
+  if (!is_range) refuse("ranges has " + repr_text(item) + "; expected (file, offset, bytes), ints of 0 or more");
+  return {numbers[0], numbers[1], numbers[2]};
+}
+
 void index_add(IndexObject &self, nb::handle ranges, std::optional<std::string> key) {
   std::vector<lade_range> list;
-  for (nb::handle item : nb::iter(ranges)) {
-    const nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
-    if (!entry.is_valid()) throw nb::python_error();
-    if (PyTuple_Size(entry.ptr()) != 3)
-      refuse("ranges has " + std::string(nb::repr(item).c_str()) + "; expected (file, offset, bytes)");
-    list.push_back({nb::cast<uint64_t>(nb::object(entry[0])), nb::cast<uint64_t>(nb::object(entry[1])),
-                    nb::cast<uint64_t>(nb::object(entry[2]))});
-  }
+  for (nb::handle item : nb::iter(ranges)) list.push_back(range_from(item));
   const uint64_t count = lade_index_field_count(self.index->handle);
   if (list.size() != count)
     refuse("ranges has " + std::to_string(list.size()) + " items; expected " + std::to_string(count) +
            ", one for each field");
-  index_change(
-      self, [&](lade_record_index *index) { return lade_index_add(index, key ? key->c_str() : nullptr, list.data()); });
+  const char *key_text = key ? c_text(*key, "key") : nullptr;
+  index_change(self, [&](lade_record_index *index) { return lade_index_add(index, key_text, list.data()); });
 }
 
 nb::object index_key(const Index &index, uint64_t record) {
@@ -138,7 +156,7 @@ nb::object index_key(const Index &index, uint64_t record) {
 
 nb::tuple index_range(IndexObject &self, uint64_t record, uint64_t field) {
   lade_range range;
-  check(lade_index_range(self.index->handle, record, field, &range));
+  check(lade_index_range(index_to_read(self).handle, record, field, &range));
   return nb::make_tuple(range.file, range.offset, range.bytes);
 }
 
@@ -164,8 +182,9 @@ struct FieldSizes {
 // The library's loader, with what it stands on.
 class Feed {
 public:
-  Feed(std::shared_ptr<Index> index, std::shared_ptr<Pipe> pipe, Owner<Allocator> allocator)
-      : index_(std::move(index)), pipe_(std::move(pipe)), allocator_(std::move(allocator)) {
+  Feed(std::shared_ptr<Index> index, std::shared_ptr<Pipe> pipe, Owner<Allocator> allocator,
+       std::shared_ptr<Stream> stream)
+      : stream_(std::move(stream)), index_(std::move(index)), pipe_(std::move(pipe)), allocator_(std::move(allocator)) {
     pipe_->user_add();
     index_->feeds++;
   }
@@ -174,7 +193,7 @@ public:
   ~Feed() {
     if (is_usable()) (void)destroy();
     if (handle_) { // at the exit, and on "sim" what can never end: threads still read by the index, and write
-      (void)new Kept{std::move(index_), std::move(pipe_), std::move(allocator_)};
+      (void)new Kept{std::move(stream_), std::move(index_), std::move(pipe_), std::move(allocator_)};
       return;
     }
     index_->feeds--;
@@ -192,8 +211,19 @@ public:
     if (status == LADE_OK) handle_ = nullptr;
     return status;
   }
+  // Without the GIL.
   template <typename Call> lade_status call(Call function) {
     std::shared_lock<std::shared_mutex> guard(lock_);
+    return function(handle_);
+  }
+  // With the GIL, for a call that does not wait. Refuses where the loader was closed meanwhile.
+  template <typename Call> lade_status ask(Call function) {
+    std::shared_lock<std::shared_mutex> guard(lock_, std::try_to_lock);
+    if (!guard) {
+      Unlocked unlocked;
+      guard.lock();
+    }
+    if (!handle_) refuse("the Loader is closed");
     return function(handle_);
   }
   const Device &device() const noexcept { return pipe_->device(); }
@@ -203,11 +233,13 @@ public:
 private:
   // What a loader that is not destroyed stands on; never let go of.
   struct Kept {
+    std::shared_ptr<Stream> stream;
     std::shared_ptr<Index> index;
     std::shared_ptr<Pipe> pipe;
     Owner<Allocator> allocator;
   };
 
+  std::shared_ptr<Stream> stream_; // F4; may be empty
   std::shared_ptr<Index> index_;
   std::shared_ptr<Pipe> pipe_;
   Owner<Allocator> allocator_;
@@ -218,8 +250,8 @@ private:
 // A batch that is handed out.
 class Lease final : public Shared {
 public:
-  Lease(std::shared_ptr<Feed> feed, const lade_batch &batch, lade_stream stream)
-      : Shared(feed->device()), feed_(std::move(feed)), batch_(batch), stream_(stream) {}
+  Lease(std::shared_ptr<Feed> feed, const lade_batch &batch, lade_stream stream, std::shared_ptr<Stream> kept)
+      : Shared(feed->device()), kept_(std::move(kept)), feed_(std::move(feed)), batch_(batch), stream_(stream) {}
   ~Lease() override {
     if (is_abandoned()) return;
     const CurrentDevice current(device(), stream_);
@@ -249,6 +281,7 @@ private:
     if (event) (void)lade_event_destroy(runtime, event);
   }
 
+  std::shared_ptr<Stream> kept_; // F4: of stream_, where it is a lade.Stream
   std::shared_ptr<Feed> feed_;
   lade_batch batch_;
   const lade_stream stream_;
@@ -280,9 +313,10 @@ struct BatchObject {
   BatchObject() = default;
   BatchObject(BatchObject &&) = default;
   ~BatchObject() { let_go(lease); }
-  Lease &open() const {
+  // A count of its own: what runs meanwhile may release the batch.
+  Owner<Lease> open() const {
     if (!lease) refuse("the batch was released");
-    return *lease.get();
+    return lease;
   }
 };
 
@@ -323,13 +357,12 @@ lade_loader_state state_from(nb::handle object) {
     const nb::object value = dict[name];
     uint64_t out = 0;
     if (!PyLong_Check(value.ptr()) || !nb::try_cast(value, out) || out > most)
-      refuse("state[\"" + std::string(name) + "\"] is " + nb::repr(value).c_str() + "; expected 0 to " +
-             std::to_string(most));
+      refuse("state[\"" + std::string(name) + "\"] is " + repr_text(value) + "; expected 0 to " + std::to_string(most));
     return out;
   };
   if (number("version", UINT32_MAX) != 1)
-    raise(LADE_ERR_UNSUPPORTED, "state is of version " + std::string(nb::str(nb::object(dict["version"])).c_str()) +
-                                    "; this lade knows version 1");
+    raise(LADE_ERR_UNSUPPORTED,
+          "state is of version " + str_text(nb::object(dict["version"])) + "; this lade knows version 1");
   for (const auto &entry : wide_fields) state.*entry.field = number(entry.name, UINT64_MAX);
   for (const auto &entry : narrow_fields) state.*entry.field = static_cast<uint32_t>(number(entry.name, UINT32_MAX));
   return state;
@@ -357,11 +390,14 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
   IndexObject *index = nullptr;
   if (!nb::try_cast(index_argument, index) || !index)
     refuse("index is a " + class_text(index_argument) + "; expected a lade.RecordIndex");
-  if (index->is_adding) raise(LADE_ERR_BUSY, "the RecordIndex is being added to by another thread");
+  refuse_while_adding(*index);
   const std::shared_ptr<Pipe> pipe = pipe_from(pipeline);
   Owner<Allocator> allocator = allocator_from(allocator_argument);
   if (allocator->device().runtime != pipe->device().runtime || allocator->device().ordinal != pipe->device().ordinal)
     refuse("allocator is of " + allocator->device().text() + "; the pipeline's device is " + pipe->device().text());
+  const uint64_t return_timeout_ns = timeout_from(return_timeout);
+  // From here on the index does not change (F1), whatever Python runs for the arguments that follow.
+  auto feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator), stream_owner(stream));
   const FieldSizes sizes(*index->index);
   lade_loader_options options;
   lade_loader_options_init(&options);
@@ -384,7 +420,6 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
     state = state_from(resume);
     options.resume = &state;
   }
-  auto feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator));
   lade_status status;
   lade_error error;
   {
@@ -393,12 +428,15 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
     lade_error_copy(&error);
     if (status != LADE_OK) feed.reset();
   }
-  if (status != LADE_OK) raise(status, std::string(error.text));
+  if (status != LADE_OK) {
+    set_error(error);
+    throw nb::python_error();
+  }
   new (self) LoaderObject();
   self->feed = std::move(feed);
   self->rows = rows_of(sizes, options.alignment, padded);
   self->prefetch = prefetch ? prefetch : 4;
-  self->return_timeout_ns = timeout_from(return_timeout);
+  self->return_timeout_ns = return_timeout_ns;
 }
 
 // Waits in slices. None: the last epoch is over.
@@ -433,22 +471,26 @@ nb::object loader_next(LoaderObject &self, nb::handle stream, nb::handle timeout
   feed->pipe().drain();
   if (batch.count == 0) return nb::none();
   BatchObject out;
-  out.lease = Owner<Lease>(new Lease(feed, batch, on));
+  out.lease = Owner<Lease>(new Lease(feed, batch, on, stream_owner(stream)));
   out.rows = self.rows;
   return nb::cast(std::move(out));
 }
 
 nb::dict loader_state(LoaderObject &self) {
+  (void)self.open();
+  const std::shared_ptr<Feed> feed = self.feed;
   lade_loader_state state;
   lade_loader_state_init(&state);
-  check(self.open().call([&](lade_loader *loader) { return lade_loader_state_get(loader, &state); }));
+  check(feed->ask([&](lade_loader *loader) { return lade_loader_state_get(loader, &state); }));
   return state_dict(state);
 }
 
 nb::dict loader_stats(LoaderObject &self) {
+  (void)self.open();
+  const std::shared_ptr<Feed> feed = self.feed;
   lade_loader_stats stats;
   lade_loader_stats_init(&stats);
-  check(self.open().call([&](lade_loader *loader) { return lade_loader_stats_get(loader, &stats); }));
+  check(feed->ask([&](lade_loader *loader) { return lade_loader_stats_get(loader, &stats); }));
   nb::dict out;
   out["batches"] = stats.batches;
   out["records"] = stats.records;
@@ -459,14 +501,15 @@ nb::dict loader_stats(LoaderObject &self) {
 }
 
 nb::list loader_skips(LoaderObject &self) {
-  Feed &feed = self.open();
+  (void)self.open();
+  const std::shared_ptr<Feed> feed = self.feed; // what runs meanwhile may close the loader
   nb::list out;
   for (uint64_t i = 0; i < LADE_LOADER_SKIPS_LISTED; i++) {
     lade_loader_skip skip;
     lade_loader_skip_init(&skip);
-    const lade_status status = feed.call([&](lade_loader *loader) { return lade_loader_skip_get(loader, i, &skip); });
+    const lade_status status = feed->ask([&](lade_loader *loader) { return lade_loader_skip_get(loader, i, &skip); });
     if (status != LADE_OK) break;
-    out.append(nb::make_tuple(skip.record, index_key(feed.index(), skip.record), skip.count, nb::str(skip.text)));
+    out.append(nb::make_tuple(skip.record, index_key(feed->index(), skip.record), skip.count, nb::str(skip.text)));
   }
   return out;
 }
@@ -495,22 +538,22 @@ uint64_t field_check(const lade_batch &batch, uint64_t field) {
 
 // The records of a field, each an array of bytes.
 nb::list batch_parts(BatchObject &self, uint64_t field) {
-  Lease &lease = self.open();
-  const lade_batch &batch = lease.batch();
+  const Owner<Lease> lease = self.open();
+  const lade_batch &batch = lease->batch();
   const uint64_t first = field_check(batch, field);
   nb::list out;
   for (uint64_t i = 0; i < batch.count; i++) {
     const auto bytes = static_cast<int64_t>(batch.lengths[first + i]);
     void *data = bytes > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first + i] : nullptr;
-    out.append(nb::cast(DeviceView(lease, data, Layout(&bytes, 1, dtype_find("uint8")))));
+    out.append(nb::cast(DeviceView(*lease.get(), data, Layout(&bytes, 1, dtype_find("uint8")))));
   }
   return out;
 }
 
 // All records of a field as one array: (records, *shape) of a type, by default (records, bytes) of uint8.
 nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::handle shape) {
-  Lease &lease = self.open();
-  const lade_batch &batch = lease.batch();
+  const Owner<Lease> lease = self.open();
+  const lade_batch &batch = lease->batch();
   const uint64_t first = field_check(batch, field);
   if (self.rows.empty())
     refuse("records have several sizes: a field is no single array; take records(), or a Loader with padded=True");
@@ -526,16 +569,18 @@ nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::
     bytes = row;
   } else {
     for (nb::handle extent : nb::iter(shape)) {
-      extents.push_back(nb::cast<int64_t>(extent));
-      if (extents.back() < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(extents.back()), &bytes))
+      const nb::object number = integer_of(extent);
+      extents.push_back(-1);
+      if (!number || !nb::try_cast(number, extents.back()) || extents.back() < 0 ||
+          __builtin_mul_overflow(bytes, static_cast<uint64_t>(extents.back()), &bytes))
         bytes = UINT64_MAX;
     }
   }
   if (bytes != row)
-    refuse("shape " + std::string(nb::repr(shape).c_str()) + " of " + type->name + " is not the " +
-           std::to_string(row) + " bytes of a record");
+    refuse("shape " + repr_text(shape) + " of " + type->name + " is not the " + std::to_string(row) +
+           " bytes of a record");
   void *data = row > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first] : nullptr;
-  return nb::cast(DeviceView(lease, data, Layout(extents.data(), static_cast<int>(extents.size()), type)));
+  return nb::cast(DeviceView(*lease.get(), data, Layout(extents.data(), static_cast<int>(extents.size()), type)));
 }
 
 nb::list numbers(const uint64_t *list, uint64_t count) {
@@ -545,10 +590,10 @@ nb::list numbers(const uint64_t *list, uint64_t count) {
 }
 
 nb::list batch_keys(BatchObject &self) {
-  Lease &lease = self.open();
+  const Owner<Lease> lease = self.open();
   nb::list out;
-  for (uint64_t i = 0; i < lease.batch().count; i++)
-    out.append(index_key(lease.feed().index(), lease.batch().records[i]));
+  for (uint64_t i = 0; i < lease->batch().count; i++)
+    out.append(index_key(lease->feed().index(), lease->batch().records[i]));
   return out;
 }
 
@@ -559,7 +604,8 @@ void bind_index(nb::module_ &module) {
       "Parameters\n----------\nfields : str, sequence of str or None\n"
       "    Names of the fields of each record: for tar files the extensions, with ';' between those of one field\n"
       "    (``\"jpg;jpeg,cls\"``). None: one field without name.\n\n"
-      "Built by one thread at a time; while a Loader reads it, changes raise BusyError.")
+      "Built by one thread at a time: while it adds, other threads' calls raise BusyError. While a Loader reads the "
+      "index, changes do.")
       .def("__init__", &index_init, nb::arg("fields").none() = nb::none(),
            nb::sig("def __init__(self, fields: str | typing.Sequence[str] | None = None) -> None"))
       .def("add_tar", &index_add_tar, nb::arg("path"), nb::kw_only(), nb::arg("ignore_zeros") = false,
@@ -579,8 +625,9 @@ void bind_index(nb::module_ &module) {
            nb::sig("def add(self, ranges: typing.Iterable[tuple[int, int, int]], key: str | None = None) -> None"),
            "Add a record: ``(file, offset, bytes)`` for each field.")
       .def(
-          "key", [](IndexObject &self, uint64_t record) { return index_key(*self.index, record); }, nb::arg("record"),
-          nb::sig("def key(self, record: int) -> str | None"), "Key of a record; None if it has none.")
+          "key", [](IndexObject &self, uint64_t record) { return index_key(index_to_read(self), record); },
+          nb::arg("record"), nb::sig("def key(self, record: int) -> str | None"),
+          "Key of a record; None if it has none.")
       .def("range", &index_range, nb::arg("record"), nb::arg("field") = 0,
            nb::sig("def range(self, record: int, field: int = 0) -> tuple[int, int, int]"),
            "``(file, offset, bytes)`` of a field.")
@@ -594,11 +641,14 @@ void bind_index(nb::module_ &module) {
           nb::sig("def fields(self) -> tuple[str, ...]"),
           "Names of the fields; the first one where several mean the same.")
       .def(
-          "__len__", [](IndexObject &self) { return lade_index_count(self.index->handle); }, "Number of records.")
+          "__len__", [](IndexObject &self) { return lade_index_count(index_to_read(self).handle); },
+          "Number of records.")
       .def(
           "__repr__",
           [](IndexObject &self) {
-            return "<lade.RecordIndex of " + std::to_string(lade_index_count(self.index->handle)) + " records>";
+            return self.is_adding
+                       ? "<lade.RecordIndex, being added to>"
+                       : "<lade.RecordIndex of " + std::to_string(lade_index_count(self.index->handle)) + " records>";
           });
 }
 
@@ -620,23 +670,25 @@ void bind_loader(nb::module_ &module) {
       .def_prop_ro(
           "dense", [](LoaderObject &self) { return !self.rows.empty(); });
   nb::class_<BatchObject>(module, "_Batch", "What lade.Batch stands on.")
-      .def_prop_ro("number", [](BatchObject &self) { return self.open().batch().number; })
-      .def_prop_ro("epoch", [](BatchObject &self) { return self.open().batch().epoch; })
-      .def_prop_ro("count", [](BatchObject &self) { return self.open().batch().count; })
-      .def_prop_ro("nbytes", [](BatchObject &self) { return self.open().batch().bytes; })
+      .def_prop_ro("released", [](BatchObject &self) { return !self.lease; })
+      .def_prop_ro("number", [](BatchObject &self) { return self.open()->batch().number; })
+      .def_prop_ro("epoch", [](BatchObject &self) { return self.open()->batch().epoch; })
+      .def_prop_ro("count", [](BatchObject &self) { return self.open()->batch().count; })
+      .def_prop_ro("nbytes", [](BatchObject &self) { return self.open()->batch().bytes; })
       .def("parts", &batch_parts, nb::arg("field"))
       .def("array", &batch_array, nb::arg("field"), nb::arg("dtype").none(), nb::arg("shape").none())
       .def(
           "lengths",
           [](BatchObject &self, uint64_t field) {
-            const lade_batch &batch = self.open().batch();
+            const Owner<Lease> lease = self.open();
+            const lade_batch &batch = lease->batch();
             return numbers(batch.lengths + field_check(batch, field), batch.count);
           },
           nb::arg("field"))
       .def("records",
            [](BatchObject &self) {
-             const lade_batch &batch = self.open().batch();
-             return numbers(batch.records, batch.count);
+             const Owner<Lease> lease = self.open();
+             return numbers(lease->batch().records, lease->batch().count);
            })
       .def("keys", &batch_keys)
       .def("release", [](BatchObject &self) { let_go(self.lease); });

@@ -9,7 +9,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <iterator>
 #include <optional>
+#include <string>
 
 namespace lade_python {
 
@@ -34,10 +36,11 @@ Owner<Pool> pool_from(nb::handle object) {
 
 Block *pool_block(Pool &pool, size_t bytes) {
   void *pointer = nullptr;
-  if (bytes > 0)
-    unlocked_call(pool, [&](lade_pinned_pool *handle) { return lade_pinned_alloc(handle, bytes, &pointer); });
-  else
-    (void)pool.get();
+  lade_pinned_pool *handle = pool.get();
+  // What the thread has at hand is taken with the GIL: that waits for nobody, so not for a thread that waits for the GIL. Letting go of
+  // it takes a tenth of a warm pair of alloc and free.
+  if (bytes > 0 && lade_pinned_alloc_ready(handle, bytes, &pointer) != LADE_OK)
+    unlocked_call(pool, [&](lade_pinned_pool *own) { return lade_pinned_alloc(own, bytes, &pointer); });
   return new Block(&pool, pointer);
 }
 
@@ -56,7 +59,7 @@ uint32_t source_from(nb::handle object) {
   if (PyUnicode_Check(object.ptr()))
     for (const SourceName &source : source_names)
       if (nb::str(object).equal(nb::str(source.name))) return source.bit;
-  refuse("sources has " + std::string(nb::repr(object).c_str()) +
+  refuse("sources has " + repr_text(object) +
          "; expected \"register\", \"driver\", \"pool\", \"pageable\", or several of them");
 }
 
@@ -78,39 +81,90 @@ uint32_t narrow(uint64_t value, const char *name) {
 
 using Natural = NaturalArgument;
 
-// Settings of PinnedPool(...) as options; None leaves a field to the library.
-lade_pinned_options options_from(std::optional<std::string> settings, Natural max_bytes, nb::handle sources,
-                                 Natural segment_bytes, Natural magazine_bytes, Natural event_batch, Natural wait_ms,
-                                 Natural max_idle_ms, Natural prefault_threads, Natural register_chunk_bytes) {
+const char *const share_names[] = {"first_come", "fair", "part"}; // lade_pinned_budget_share
+
+uint32_t share_from(nb::handle object) {
+  for (uint32_t share = 0; share < std::size(share_names); share++)
+    if (PyUnicode_Check(object.ptr()) && str_text(object) == share_names[share]) return share;
+  refuse("budget_share is " + repr_text(object) + "; expected \"first_come\", \"fair\" or \"part\"");
+}
+
+// What PinnedPool(...) is asked for. The options refer to the texts beside them.
+struct PoolOptions {
   lade_pinned_options options;
-  lade_pinned_options_init(&options);
-  if (settings) {
-    lade_config config;
+  lade_config config;
+  std::string budget_name;
+  PoolOptions() {
+    lade_pinned_options_init(&options);
     lade_config_init(&config);
-    check(lade_config_parse(settings->c_str(), &config));
-    lade_config_apply_pinned(&config, &options);
   }
-  if (!sources.is_none()) options.sources = sources_from(sources);
+  PoolOptions(const PoolOptions &) = delete;
+  PoolOptions &operator=(const PoolOptions &) = delete;
+
+  void take_settings(const std::string &text);
+  void take_sizes(const Natural &max_bytes, const Natural &segment_bytes, const Natural &magazine_bytes,
+                  const Natural &register_chunk_bytes);
+  void take_numbers(const Natural &event_batch, const Natural &wait_ms, const Natural &max_idle_ms,
+                    const Natural &prefault_threads, const Natural &local_ranks);
+  void take_budget(std::optional<bool> budget, nb::handle name, const Natural &bytes, nb::handle share,
+                   const Natural &part_bytes);
+};
+
+void PoolOptions::take_settings(const std::string &text) {
+  check(lade_config_parse(c_text(text, "settings"), &config));
+  lade_config_apply_pinned(&config, &options);
+}
+
+// None leaves a field to the settings, or to the library.
+void PoolOptions::take_sizes(const Natural &max_bytes, const Natural &segment_bytes, const Natural &magazine_bytes,
+                             const Natural &register_chunk_bytes) {
   if (const auto given = max_bytes.read("max_bytes")) options.max_bytes = positive(*given, "max_bytes");
   if (const auto given = segment_bytes.read("segment_bytes")) options.segment_bytes = positive(*given, "segment_bytes");
+  if (const auto given = register_chunk_bytes.read("register_chunk_bytes")) options.register_chunk_bytes = *given;
+  if (const auto given = magazine_bytes.read("magazine_bytes"))
+    options.magazine_bytes = *given ? *given : 1; // 0 is the library's default
+}
+
+void PoolOptions::take_numbers(const Natural &event_batch, const Natural &wait_ms, const Natural &max_idle_ms,
+                               const Natural &prefault_threads, const Natural &local_ranks) {
   if (const auto given = event_batch.read("event_batch"))
     options.event_batch = narrow(positive(*given, "event_batch"), "event_batch");
   if (const auto given = prefault_threads.read("prefault_threads"))
     options.prefault_threads = narrow(positive(*given, "prefault_threads"), "prefault_threads");
+  if (const auto given = local_ranks.read("local_ranks"))
+    options.local_ranks = narrow(positive(*given, "local_ranks"), "local_ranks");
   if (const auto given = wait_ms.read("wait_ms")) options.wait_ms = narrow(*given, "wait_ms");
   if (const auto given = max_idle_ms.read("max_idle_ms")) options.max_idle_ms = narrow(*given, "max_idle_ms");
-  if (const auto given = register_chunk_bytes.read("register_chunk_bytes")) options.register_chunk_bytes = *given;
-  if (const auto given = magazine_bytes.read("magazine_bytes"))
-    options.magazine_bytes = *given ? *given : 1; // 0 is the library's default
-  return options;
+}
+
+void PoolOptions::take_budget(std::optional<bool> budget, nb::handle name, const Natural &bytes, nb::handle share,
+                              const Natural &part_bytes) {
+  if (budget) options.budget = *budget ? LADE_PINNED_BUDGET_ON : LADE_PINNED_BUDGET_OFF;
+  if (!name.is_none()) {
+    budget_name = str_text(name);
+    if (!PyUnicode_Check(name.ptr()))
+      refuse("budget_name is " + repr_text(name) + "; expected a str of 1 to 63 letters, digits, '-', '_' or '.'");
+    options.budget_name = c_text(budget_name, "budget_name");
+  }
+  if (const auto given = bytes.read("budget_bytes")) options.budget_bytes = positive(*given, "budget_bytes");
+  if (!share.is_none()) options.budget_share = share_from(share);
+  if (const auto given = part_bytes.read("budget_part_bytes"))
+    options.budget_part_bytes = positive(*given, "budget_part_bytes");
 }
 
 void pool_init(PoolObject *self, nb::handle device_argument, Natural max_bytes, nb::handle sources,
                Natural segment_bytes, Natural magazine_bytes, Natural event_batch, Natural wait_ms, Natural max_idle_ms,
                Natural prefault_threads, Natural register_chunk_bytes, bool numa_strict, bool background, bool debug,
-               bool reference, bool device_mapped, std::optional<std::string> settings) {
-  lade_pinned_options options = options_from(settings, max_bytes, sources, segment_bytes, magazine_bytes, event_batch,
-                                             wait_ms, max_idle_ms, prefault_threads, register_chunk_bytes);
+               bool reference, bool device_mapped, std::optional<bool> budget, nb::handle budget_name,
+               Natural budget_bytes, nb::handle budget_share, Natural budget_part_bytes, Natural local_ranks,
+               std::optional<std::string> settings) {
+  PoolOptions asked;
+  if (settings) asked.take_settings(*settings);
+  lade_pinned_options &options = asked.options;
+  if (!sources.is_none()) options.sources = sources_from(sources);
+  asked.take_sizes(max_bytes, segment_bytes, magazine_bytes, register_chunk_bytes);
+  asked.take_numbers(event_batch, wait_ms, max_idle_ms, prefault_threads, local_ranks);
+  asked.take_budget(budget, budget_name, budget_bytes, budget_share, budget_part_bytes);
   if (numa_strict) options.flags |= LADE_PINNED_NUMA_STRICT;
   if (background) options.flags |= LADE_PINNED_BACKGROUND;
   if (debug) options.flags |= LADE_PINNED_DEBUG;
@@ -130,10 +184,25 @@ Buffer pool_empty(const PoolObject &self, nb::handle shape, nb::handle dtype) {
   return Buffer(block, std::move(layout));
 }
 
+// Where a contiguous buffer of host memory begins, an array of NumPy's for example: a fifth of what a whole TensorView costs. NULL: it is
+// none, or has no bytes.
+void *buffer_address(nb::handle object) {
+  Py_buffer view;
+  if (!PyObject_CheckBuffer(object.ptr())) return nullptr;
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear(); // tensor_view() says why
+    return nullptr;
+  }
+  void *address = view.len > 0 ? view.buf : nullptr;
+  PyBuffer_Release(&view);
+  return address;
+}
+
 // An address in the pool's memory: of a Buffer, or of any view of one, such as a NumPy array or a tensor. NULL: no bytes.
 void *pool_pointer(const PoolObject &self, nb::handle object) {
   Buffer *buffer = nullptr;
   if (!nb::try_cast(object, buffer) || !buffer) {
+    if (void *address = buffer_address(object)) return address;
     const TensorView view = tensor_view(object, Access::read, "buffer");
     if (view.on_device)
       refuse("buffer is a " + class_text(object) + " in device memory; expected pinned memory of the pool");
@@ -178,6 +247,9 @@ nb::dict pool_latencies(const PoolObject &self) {
       [&](lade_stat_visit visit, void *user) { return lade_pinned_latency_each(&latencies, visit, user); });
 }
 
+// None, as the constructor takes it, where the library chooses.
+nb::object unless_chosen(uint64_t value) { return value == 0 ? nb::none() : nb::object(nb::int_(value)); }
+
 nb::dict pool_settings(const PoolObject &self) {
   lade_pinned_options options;
   lade_pinned_options_init(&options);
@@ -189,19 +261,25 @@ nb::dict pool_settings(const PoolObject &self) {
   out["sources"] = nb::tuple(sources);
 #define LADE_PYTHON_FIELD(name) out[#name] = options.name
   LADE_PYTHON_FIELD(max_bytes);
-  LADE_PYTHON_FIELD(segment_bytes);
   LADE_PYTHON_FIELD(magazine_bytes);
   LADE_PYTHON_FIELD(event_batch);
   LADE_PYTHON_FIELD(wait_ms);
   LADE_PYTHON_FIELD(max_idle_ms);
-  LADE_PYTHON_FIELD(prefault_threads);
   LADE_PYTHON_FIELD(register_chunk_bytes);
 #undef LADE_PYTHON_FIELD
+  out["segment_bytes"] = unless_chosen(options.segment_bytes);
+  out["prefault_threads"] = unless_chosen(options.prefault_threads);
   out["numa_strict"] = (options.flags & LADE_PINNED_NUMA_STRICT) != 0;
   out["background"] = (options.flags & LADE_PINNED_BACKGROUND) != 0;
   out["debug"] = (options.flags & LADE_PINNED_DEBUG) != 0;
   out["reference"] = (options.flags & LADE_PINNED_REFERENCE) != 0;
   out["device_mapped"] = (options.flags & LADE_PINNED_DEVICE_MAPPED) != 0;
+  out["budget"] = options.budget == LADE_PINNED_BUDGET_ON;
+  out["budget_name"] = options.budget_name ? nb::object(nb::str(options.budget_name)) : nb::none();
+  out["budget_bytes"] = unless_chosen(options.budget_bytes);
+  out["budget_share"] = share_names[options.budget_share];
+  out["budget_part_bytes"] = unless_chosen(options.budget_part_bytes);
+  out["local_ranks"] = unless_chosen(options.local_ranks);
   return out;
 }
 
@@ -275,6 +353,19 @@ const char pool_text[] =
     "debug : bool\n    Find writes behind a block's end and into free memory, slowly.\n"
     "reference : bool\n    Decide as PyTorch's host cache does, for comparison.\n"
     "device_mapped : bool\n    The memory gets an address on the devices too.\n"
+    "budget : bool\n    Whether the pool is in the budget of pinned memory that all processes of the user share; "
+    "max_bytes holds, too.\n"
+    "    Default: yes; no on the runtime ``\"sim\"``.\n"
+    "budget_name : str\n    A budget of its own for all pools that say this name: 1 to 63 letters, digits, ``-``, "
+    "``_``, ``.``.\n"
+    "budget_bytes : int\n    The budget; of several that pools say, the smallest is in force while its pool lives. "
+    "Default: the first pool\n    that comes decides, by the memory that is available.\n"
+    "budget_share : str\n    ``\"first_come\"``: what others neither hold nor are entitled to. ``\"fair\"``: an equal "
+    "part, that others leave.\n    ``\"part\"``: budget_part_bytes, that others leave. Default: first_come.\n"
+    "budget_part_bytes : int\n    With the share ``\"part\"``: how much.\n"
+    "local_ranks : int\n    Processes of this job on this machine: a fair share counts on so many, and where there is "
+    "no "
+    "budget the default\n    cap is divided by them. Default: 1.\n"
     "settings : str\n    Settings as text, with PyTorch's keys and lade's (lade/config.h); the other arguments come on "
     "top.\n\n"
     "Raises\n------\nInvalidArgumentError, ConfigError, NoDeviceError, UnsupportedError\n\n"
@@ -369,7 +460,8 @@ void bind_reports(nb::class_<PoolObject> &pool) {
       [](const PoolObject &self) { check(lade_pinned_stats_reset_accumulated(self.pool->get())); },
       "Let everything that only grows start anew from 0.");
   pool.def("settings", &pool_settings, nb::sig("def settings(self) -> dict[str, typing.Any]"),
-           "The settings in force, by the names of the constructor's arguments.");
+           "The settings in force, by the names of the constructor's arguments; it takes them for a pool that acts "
+           "alike. None is what the library chooses request by request.");
   pool.def(
       "record_latencies",
       [](const PoolObject &self, bool enabled) { check(lade_pinned_latency_set(self.pool->get(), enabled)); },
@@ -421,13 +513,19 @@ void bind_pinned(nb::module_ &module) {
            nb::arg("max_idle_ms").none() = nb::none(), nb::arg("prefault_threads").none() = nb::none(),
            nb::arg("register_chunk_bytes").none() = nb::none(), nb::arg("numa_strict") = false,
            nb::arg("background") = false, nb::arg("debug") = false, nb::arg("reference") = false,
-           nb::arg("device_mapped") = false, nb::arg("settings").none() = nb::none(),
+           nb::arg("device_mapped") = false, nb::arg("budget").none() = nb::none(),
+           nb::arg("budget_name").none() = nb::none(), nb::arg("budget_bytes").none() = nb::none(),
+           nb::arg("budget_share").none() = nb::none(), nb::arg("budget_part_bytes").none() = nb::none(),
+           nb::arg("local_ranks").none() = nb::none(), nb::arg("settings").none() = nb::none(),
            nb::sig("def __init__(self, device: DeviceLike = None, *, max_bytes: int | None = None, "
                    "sources: str | collections.abc.Iterable[str] | None = None, segment_bytes: int | None = None, "
                    "magazine_bytes: int | None = None, event_batch: int | None = None, wait_ms: int | None = None, "
                    "max_idle_ms: int | None = None, prefault_threads: int | None = None, "
                    "register_chunk_bytes: int | None = None, numa_strict: bool = False, background: bool = False, "
                    "debug: bool = False, reference: bool = False, device_mapped: bool = False, "
+                   "budget: bool | None = None, budget_name: str | None = None, budget_bytes: int | None = None, "
+                   "budget_share: str | None = None, budget_part_bytes: int | None = None, "
+                   "local_ranks: int | None = None, "
                    "settings: str | None = None) -> None"));
   bind_methods(pool);
   bind_reports(pool);

@@ -45,8 +45,8 @@ uint64_t natural_from(nb::handle object, const char *what) {
   const unsigned long long value = number ? PyLong_AsUnsignedLongLong(number) : ~0ull;
   Py_XDECREF(number);
   if (value == ~0ull && PyErr_Occurred()) {
-    PyErr_Clear();
-    refuse(std::string(what) + " is " + nb::repr(object).c_str() + "; expected an integer from 0 on");
+    mistake_clear();
+    refuse(std::string(what) + " is " + repr_text(object) + "; expected an integer from 0 on");
   }
   return value;
 }
@@ -352,6 +352,7 @@ int ticket_traverse(PyObject *self, visitproc visit, void *arg) {
 }
 
 int ticket_clear(PyObject *self) {
+  if (!nb::inst_ready(self)) return 0;
   nb::inst_ptr<TicketObject>(self)->result.reset();
   return 0;
 }

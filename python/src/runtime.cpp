@@ -8,6 +8,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -39,6 +40,18 @@ void after_fork() {
 } // namespace
 
 unsigned process_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+
+// As PyGILState_Check(), which the limited API lacks, and which says yes of every thread where there is a subinterpreter. The name of the
+// function changed with Python 3.13.
+bool gil_is_held() noexcept {
+  using current = PyThreadState *(*)();
+  static const auto get = [] {
+    void *found = dlsym(RTLD_DEFAULT, "PyThreadState_GetUnchecked");
+    return reinterpret_cast<current>(found ? found : dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet"));
+  }();
+  const PyThreadState *own = PyGILState_GetThisThreadState();
+  return own && get && get() == own;
+}
 
 bool exiting() noexcept { return is_exiting.load(std::memory_order_relaxed); }
 
@@ -220,12 +233,12 @@ Device device_from(nb::handle object) {
     int overflow = 0;
     const long number = PyLong_AsLongAndOverflow(integer.ptr(), &overflow);
     if (overflow || number < 0 || number > 1 << 20)
-      refuse("device is " + std::string(nb::str(integer).c_str()) + "; expected a GPU's number from 0 on");
+      refuse("device is " + str_text(integer) + "; expected a GPU's number from 0 on");
     return device_of(RuntimeOpener::get("cuda"), static_cast<int>(number));
   }
   // torch.device among them.
   const bool is_torch = class_text(object) == "torch.device";
-  if (PyUnicode_Check(object.ptr()) || is_torch) return device_by_text(nb::str(object).c_str());
+  if (PyUnicode_Check(object.ptr()) || is_torch) return device_by_text(str_text(object));
   refuse("device is a " + class_text(object) +
          "; expected a lade.Device, None, a GPU's number, or a text such as \"cuda:0\"");
 }
@@ -240,6 +253,11 @@ void bind_runtime(nb::module_ &module) {
       },
       "Version of the library that is loaded, such as ``\"0.2.0\"``.");
   pthread_atfork(nullptr, nullptr, after_fork);
+  // R5: what unwinds a thread is no exception, and has no pointer to one.
+  nb::register_exception_translator([](const std::exception_ptr &error, void *) {
+    if (!error) thread_stop();
+    std::rethrow_exception(error);
+  });
   module.def(
       "_exit", [] { is_exiting.store(true); }, "From now on nothing is closed. Called at the interpreter's exit.");
   nb::class_<DeviceObject>(

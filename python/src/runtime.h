@@ -8,16 +8,22 @@
 //
 // R1  A native object holds what it stands on by shared_ptr: never by a Python reference, so that it can be let go by any
 //     thread, with or without the GIL (a DLPack consumer's thread, say).
-// R2  The last owner closes. What that waits for is waited for without the GIL where a Python object lets go (let_go()).
+// R2  The last owner closes. What that waits for is waited for without the GIL: let_go() lets go of the GIL where a Python object goes,
+//     Arena::drop() where anybody else does who may hold it, such as NumPy with a DLPack capsule.
 // R3  From the interpreter's exit on nothing is closed: exiting() is true, and the process ends with what it has. Nothing waits
 //     then, and no thread of a consumer meets memory that is gone.
 // R4  A child of fork() has its parent's objects and must not use them: the library refuses every call, and nothing of them is
 //     closed or locked (is_of_parent()).
+// R5  Where the interpreter ends, CPython before 3.14 ends a thread that asks for the GIL by unwinding its stack. That aborts the
+//     process in a function that promises to throw nothing, lets go of Python objects without the GIL, and is no exception that
+//     anybody can translate. So such a thread stops for ever: where it waits for the GIL (Unlocked, gil_take), where it runs
+//     functions of the program (python_run), else where its unwinding reaches the call of lade (bind_runtime()).
 #ifndef LADE_PYTHON_RUNTIME_H
 #define LADE_PYTHON_RUNTIME_H
 
 #include "status.h"
 
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,8 +37,24 @@ namespace lade_python {
 // R3. True from the call of atexit's functions on.
 bool exiting() noexcept;
 
-// Lets other threads run Python while it lives. Where the interpreter ends meanwhile, CPython ends a thread that asks for the GIL by
-// unwinding its stack, through functions that promise to throw nothing, which aborts the process. So the thread stops here for ever.
+// R5.
+[[noreturn]] inline void thread_stop() noexcept {
+  for (;;) pause();
+}
+
+// R5. Calls what runs functions of the program.
+template <typename Call> auto python_run(Call call) {
+  try {
+    return call();
+  } catch (abi::__forced_unwind &) {
+    thread_stop();
+  }
+}
+
+// Whether this thread holds the GIL. False also in subinterpreters, which lade does not serve.
+bool gil_is_held() noexcept;
+
+// Lets other threads run Python while it lives (R5).
 class Unlocked {
 public:
   Unlocked() : state_(PyEval_SaveThread()) {}
@@ -40,7 +62,7 @@ public:
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {
-      for (;;) pause();
+      thread_stop();
     }
   }
   Unlocked(const Unlocked &) = delete;
@@ -49,6 +71,15 @@ public:
 private:
   PyThreadState *state_;
 };
+
+// Takes the GIL in a function that a call without it calls back (R5).
+inline PyGILState_STATE gil_take() {
+  try {
+    return PyGILState_Ensure();
+  } catch (...) {
+    thread_stop();
+  }
+}
 
 // R2. Lets go of a reference, without the GIL where it is the last one. The caller holds the GIL.
 template <typename Object> void let_go(std::shared_ptr<Object> &object) {

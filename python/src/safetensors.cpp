@@ -24,11 +24,20 @@ namespace lade_python {
 
 namespace {
 
-// Memory of one target, that the tensors lie in. `stream` is that it was allocated on.
+// Where a load goes to, or a save comes from.
+struct Target {
+  std::shared_ptr<Pipe> pipe;
+  Owner<Allocator> allocator;
+  lade_stream stream;
+  std::shared_ptr<Stream> kept; // of `stream`, where it is a lade.Stream
+};
+
+// Memory of one target, that the tensors lie in. The stream that it was allocated on outlives it.
 class Segment final : public Shared {
 public:
-  Segment(Owner<Allocator> allocator, void *base, lade_stream stream)
-      : Shared(allocator->device()), allocator_(std::move(allocator)), base_(base), stream_(stream) {}
+  Segment(const Target &target, void *base)
+      : Shared(target.allocator->device()), kept_(target.kept), allocator_(target.allocator), base_(base),
+        stream_(target.stream) {}
   ~Segment() override {
     if (base_ && !is_abandoned()) allocator_->free(base_);
   }
@@ -39,6 +48,7 @@ public:
   }
 
 private:
+  std::shared_ptr<Stream> kept_;
   Owner<Allocator> allocator_;
   void *base_;
   const lade_stream stream_;
@@ -49,13 +59,6 @@ nb::object view_of(Segment &segment, void *data, uint64_t bytes) {
   const auto extent = static_cast<int64_t>(bytes);
   return nb::cast(DeviceView(segment, data, Layout(&extent, 1, dtype_find("uint8"))));
 }
-
-// Where a load goes to, or a save comes from.
-struct Target {
-  std::shared_ptr<Pipe> pipe;
-  Owner<Allocator> allocator;
-  lade_stream stream;
-};
 
 // (Pipeline, DeviceAllocator, stream) of each.
 std::vector<Target> targets_from(nb::handle list) {
@@ -69,6 +72,7 @@ std::vector<Target> targets_from(nb::handle list) {
     if (target.allocator->device().runtime != device.runtime || target.allocator->device().ordinal != device.ordinal)
       refuse("allocator is of " + target.allocator->device().text() + "; the pipeline's device is " + device.text());
     target.stream = stream_from(*device.runtime, nb::object(entry[2]));
+    target.kept = stream_owner(nb::object(entry[2]));
     targets.push_back(std::move(target));
   }
   return targets;
@@ -91,36 +95,13 @@ struct Calls {
 
 // --- checkpoints -----------------------------------------------------------------------------------------------------
 
-// What lade._lade.Checkpoint wraps.
+// What lade._lade._Checkpoint wraps. Its files are closed with it; calls and slices hold it.
 struct Checkpoint {
   lade_safetensors *file = nullptr;
-  int calls = 0;        // loads under way; under the GIL
-  bool closing = false; // closed by the last of them
 
   Checkpoint() = default;
   Checkpoint(const Checkpoint &) = delete;
   ~Checkpoint() { lade_safetensors_close(file); }
-  lade_safetensors *get() const {
-    if (!file || closing) refuse("the checkpoint is closed");
-    return file;
-  }
-  void close() {
-    closing = true;
-    if (calls > 0) return;
-    lade_safetensors_close(file);
-    file = nullptr;
-  }
-};
-
-struct CheckpointCall {
-  Checkpoint &checkpoint;
-  explicit CheckpointCall(Checkpoint &of) : checkpoint(of) {
-    (void)of.get();
-    of.calls++;
-  }
-  ~CheckpointCall() {
-    if (--checkpoint.calls == 0 && checkpoint.closing) checkpoint.close();
-  }
 };
 
 void checkpoint_init(Checkpoint *self, nb::handle path) {
@@ -139,7 +120,7 @@ void checkpoint_init(Checkpoint *self, nb::handle path) {
 // (name, dtype, shape, bytes, file, offset) of each, in the order of their bytes.
 nb::list checkpoint_tensors(Checkpoint &self) {
   nb::list out;
-  const uint64_t count = lade_safetensors_count(self.get());
+  const uint64_t count = lade_safetensors_count(self.file);
   for (uint64_t i = 0; i < count; i++) {
     lade_tensor_info info;
     lade_tensor_info_init(&info);
@@ -154,7 +135,7 @@ nb::list checkpoint_tensors(Checkpoint &self) {
 
 nb::list checkpoint_metadata(Checkpoint &self) {
   nb::list out;
-  const uint64_t count = lade_safetensors_metadata_count(self.get());
+  const uint64_t count = lade_safetensors_metadata_count(self.file);
   for (uint64_t i = 0; i < count; i++) {
     const char *key, *value;
     check(lade_safetensors_metadata(self.file, i, &key, &value));
@@ -165,7 +146,7 @@ nb::list checkpoint_metadata(Checkpoint &self) {
 
 nb::list checkpoint_files(Checkpoint &self) {
   nb::list out;
-  const uint64_t count = lade_safetensors_file_count(self.get());
+  const uint64_t count = lade_safetensors_file_count(self.file);
   for (uint64_t i = 0; i < count; i++)
     out.append(nb::steal(PyUnicode_DecodeFSDefault(lade_safetensors_file_path(self.file, i))));
   return out;
@@ -198,7 +179,7 @@ void load_wait(lade_tensor_load *load, bool is_virtual, nb::handle progress) {
         state = status == LADE_ERR_TIMEOUT || !progress.is_none() ? lade_tensor_load_query(load, &info) : status;
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (!progress.is_none()) progress(info.bytes_done, info.bytes);
+      if (!progress.is_none()) python_run([&] { progress(info.bytes_done, info.bytes); });
       if (status == LADE_ERR_TIMEOUT && (is_virtual || (state != LADE_NOT_READY && state != LADE_OK))) check(status);
       if (status != LADE_ERR_TIMEOUT) check(status);
     }
@@ -235,8 +216,7 @@ nb::list load_take(Checkpoint &self, lade_tensor_load *load, const std::vector<T
   check(status);
   std::vector<Owner<Segment>> segments(targets.size());
   const auto segment_new = [&](const Place &place, void *base) {
-    const Target &target = targets[place.target];
-    return Owner<Segment>(new Segment(target.allocator, base, target.stream));
+    return Owner<Segment>(new Segment(targets[place.target], base));
   };
   nb::list out;
   for (const Place &place : places) {
@@ -251,7 +231,6 @@ nb::list load_take(Checkpoint &self, lade_tensor_load *load, const std::vector<T
 
 nb::list checkpoint_load(Checkpoint &self, nb::handle target_list, nb::handle tensors, nb::handle target_of,
                          bool per_tensor, bool direct, nb::handle progress) {
-  const CheckpointCall guard(self);
   const std::vector<Target> targets = targets_from(target_list);
   std::vector<uint64_t> numbers = numbers_from<uint64_t>(tensors);
   const std::vector<uint32_t> of = numbers_from<uint32_t>(target_of);
@@ -281,22 +260,23 @@ nb::list checkpoint_load(Checkpoint &self, nb::handle target_list, nb::handle te
   return load_take(self, load, targets, numbers, per_tensor);
 }
 
-// Ranges of one file, one behind the other in new memory: what get_slice() reads.
-nb::object ranges_read(nb::handle path, nb::handle target_entry, nb::handle ranges, bool direct) {
+// Ranges of a tensor's bytes, one behind the other in new memory: what get_slice() reads, of the file that was opened.
+nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t number, nb::handle ranges, bool direct) {
   nb::list one;
   one.append(nb::borrow(target_entry));
   const std::vector<Target> targets = targets_from(one);
   const Target &target = targets[0];
   auto transfer = std::make_shared<Transfer>(target.pipe);
-  transfer->path = path_from(path, "path");
   std::vector<lade_piece> pieces;
   lade_transfer request;
   lade_transfer_init(&request);
+  lade_endpoint whole;
+  check(lade_safetensors_endpoint(self.file, number, 0, direct ? LADE_FILE_DIRECT : 0, &whole));
   for (nb::handle item : nb::iter(ranges)) {
     nb::tuple range = nb::cast<nb::tuple>(item);
     lade_piece piece{};
-    piece.host = lade_endpoint_path(transfer->path.c_str(), nb::cast<uint64_t>(nb::object(range[0])),
-                                    direct ? LADE_FILE_DIRECT : 0);
+    piece.host = whole;
+    piece.host.offset += nb::cast<uint64_t>(nb::object(range[0]));
     piece.bytes = nb::cast<uint64_t>(nb::object(range[1]));
     request.bytes += piece.bytes;
     pieces.push_back(piece);
@@ -309,7 +289,7 @@ nb::object ranges_read(nb::handle path, nb::handle target_entry, nb::handle rang
     status = lade_device_alloc(allocator, request.bytes, target.stream, &memory);
   }
   check(status);
-  const Owner<Segment> segment(new Segment(target.allocator, memory, target.stream));
+  const Owner<Segment> segment(new Segment(target, memory));
   nb::object buffer = view_of(*segment.get(), memory, request.bytes);
   if (request.bytes == 0) return buffer;
   request.direction = LADE_TO_DEVICE;
@@ -325,6 +305,8 @@ nb::object ranges_read(nb::handle path, nb::handle target_entry, nb::handle rang
     transfer->wait(LADE_WAIT_FOREVER);
   } catch (...) {
     (void)lade_ticket_cancel(transfer->ticket());
+    Unlocked unlocked; // the file is open until then
+    (void)lade_ticket_wait(transfer->ticket(), LADE_WAIT_FOREVER);
     throw;
   }
   return buffer;
@@ -340,16 +322,19 @@ struct SaveUser {
 // In the thread of the save.
 lade_status save_progress(void *user, uint64_t bytes_done, uint64_t bytes) {
   auto *self = static_cast<SaveUser *>(user);
-  nb::gil_scoped_acquire locked;
-  if (self->failed) return LADE_ERR_CANCELLED;
-  self->failed = PyErr_CheckSignals() != 0;
+  const PyGILState_STATE state = gil_take();
+  if (!self->failed) self->failed = PyErr_CheckSignals() != 0;
   if (!self->failed && !self->progress.is_none()) {
-    PyObject *result = PyObject_CallFunction(self->progress.ptr(), "KK", static_cast<unsigned long long>(bytes_done),
-                                             static_cast<unsigned long long>(bytes));
+    PyObject *result = python_run([=] {
+      return PyObject_CallFunction(self->progress.ptr(), "KK", static_cast<unsigned long long>(bytes_done),
+                                   static_cast<unsigned long long>(bytes));
+    });
     self->failed = !result;
     Py_XDECREF(result);
   }
-  return self->failed ? LADE_ERR_CANCELLED : LADE_OK;
+  const lade_status status = self->failed ? LADE_ERR_CANCELLED : LADE_OK;
+  PyGILState_Release(state);
+  return status;
 }
 
 int32_t dtype_number(const std::string &name) {
@@ -427,13 +412,12 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
 void bind_safetensors(nb::module_ &module) {
   nb::class_<Checkpoint>(module, "_Checkpoint", "A checkpoint that is open: lade.safetensors has the calls for users.")
       .def("__init__", &checkpoint_init, nb::arg("path"))
-      .def("close", &Checkpoint::close)
       .def("tensors", &checkpoint_tensors)
       .def("metadata", &checkpoint_metadata)
       .def("files", &checkpoint_files)
       .def("load", &checkpoint_load, nb::arg("targets"), nb::arg("tensors").none(), nb::arg("target_of").none(),
-           nb::arg("per_tensor"), nb::arg("direct"), nb::arg("progress").none());
-  module.def("_ranges_read", &ranges_read, nb::arg("path"), nb::arg("target"), nb::arg("ranges"), nb::arg("direct"));
+           nb::arg("per_tensor"), nb::arg("direct"), nb::arg("progress").none())
+      .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("direct"));
   module.def("_save", &save, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"), nb::arg("metadata"),
              nb::arg("max_shard_bytes"), nb::arg("sync"), nb::arg("progress").none());
 }

@@ -60,7 +60,10 @@ PyObject *class_of(lade_status status) {
 
 PyObject *set_error_with(lade_status status, const char *text, int64_t native_code) noexcept {
   PyObject *type = class_of(status);
-  PyObject *error = PyObject_CallFunction(type, "s", text);
+  // A text names files, whose names may be any bytes.
+  PyObject *words = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace");
+  PyObject *error = words ? PyObject_CallFunctionObjArgs(type, words, nullptr) : nullptr;
+  Py_XDECREF(words);
   if (!error) return nullptr;
   PyObject *code = PyLong_FromLongLong(native_code);
   if (code && PyObject_SetAttrString(error, "native_code", code) == 0) PyErr_SetObject(type, error);
@@ -108,17 +111,44 @@ void raise(lade_status status, const std::string &text) {
 
 void refuse(const std::string &text) { raise(LADE_ERR_INVALID_ARGUMENT, text); }
 
+const char *c_text(const std::string &text, const char *name) {
+  if (text.find('\0') != std::string::npos)
+    refuse(std::string(name) + " is " + repr_text(nb::str(text.c_str(), text.size())) +
+           "; expected a str without null characters");
+  return text.c_str();
+}
+
+void mistake_clear() {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError))
+    throw nb::python_error();
+  PyErr_Clear();
+}
+
 uint64_t positive(uint64_t value, const char *name) {
   if (value == 0) refuse(std::string(name) + " is 0; expected 1 or more, or None for the default");
   return value;
 }
 
+// Python keeps the UTF-8 of a text that has one.
+static std::string text_of(PyObject *object) {
+  const nb::object text = nb::steal(object);
+  Py_ssize_t bytes = 0;
+  if (!text) throw nb::python_error();
+  if (const char *own = PyUnicode_AsUTF8AndSize(text.ptr(), &bytes)) return {own, static_cast<size_t>(bytes)};
+  PyErr_Clear();
+  const nb::object escaped = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  char *data = nullptr;
+  if (!escaped || PyBytes_AsStringAndSize(escaped.ptr(), &data, &bytes) != 0) throw nb::python_error();
+  return {data, static_cast<size_t>(bytes)};
+}
+
+std::string str_text(nb::handle object) { return text_of(PyObject_Str(object.ptr())); }
+std::string repr_text(nb::handle object) { return text_of(PyObject_Repr(object.ptr())); }
+
 std::string class_text(nb::handle object) {
   nb::handle type(reinterpret_cast<PyObject *>(Py_TYPE(object.ptr())));
-  const auto name = nb::str(type.attr("__qualname__"));
-  const auto module = nb::str(type.attr("__module__"));
-  return std::strcmp(module.c_str(), "builtins") == 0 ? std::string(name.c_str())
-                                                      : std::string(module.c_str()) + "." + name.c_str();
+  const std::string name = str_text(type.attr("__qualname__")), module = str_text(type.attr("__module__"));
+  return module == "builtins" ? name : module + "." + name;
 }
 
 void bind_status(nb::module_ &module) {

@@ -39,6 +39,17 @@ inline void check(lade_status status) {
 // A number of 1 or more; refuses 0, which None means in this package.
 uint64_t positive(uint64_t value, const char *name);
 
+// Clears the error of an object that is no number, or none of that size. What else its __index__() or __float__() raises is thrown.
+void mistake_clear();
+
+// str() and repr() of an object as UTF-8. What has no such form is escaped: Python has bytes of file names that are no text as single
+// surrogates.
+std::string str_text(nb::handle object);
+std::string repr_text(nb::handle object);
+
+// The text of an argument for C, which ends at the first null character: refuses one in it. As long as `text`.
+const char *c_text(const std::string &text, const char *name);
+
 // What an object is, for messages: its class, with the module where that is not builtins.
 std::string class_text(nb::handle object);
 

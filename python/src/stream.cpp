@@ -18,15 +18,14 @@ lade_stream handle_from_int(nb::handle number, const char *what) {
   const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
   if (value == ~0ull && PyErr_Occurred()) {
     PyErr_Clear();
-    refuse(std::string(what) + " is " + nb::str(number).c_str() +
-           "; expected the handle of a stream: 0 or more, below 2^64");
+    refuse(std::string(what) + " is " + str_text(number) + "; expected the handle of a stream: 0 or more, below 2^64");
   }
   return reinterpret_cast<lade_stream>(static_cast<uintptr_t>(value));
 }
 
 // An attribute, or an empty object where there is none. Errors other than AttributeError pass.
 nb::object attribute(nb::handle object, const char *name) {
-  PyObject *value = PyObject_GetAttrString(object.ptr(), name);
+  PyObject *value = python_run([=] { return PyObject_GetAttrString(object.ptr(), name); });
   if (!value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw nb::python_error();
     PyErr_Clear();
@@ -42,15 +41,15 @@ nb::object attribute_integer(nb::handle object, const char *name) {
 
 // The protocol: __cuda_stream__() gives (version, handle); the first versions of numba had a tuple there.
 lade_stream handle_from_protocol(nb::handle object, nb::object protocol) {
-  nb::object answer = PyCallable_Check(protocol.ptr()) ? protocol() : protocol;
+  nb::object answer = PyCallable_Check(protocol.ptr()) ? python_run([&] { return protocol(); }) : protocol;
   nb::object handle;
   if (PyTuple_Check(answer.ptr()) && PyTuple_Size(answer.ptr()) == 2) handle = integer_of(nb::object(answer[1]));
   if (!handle)
-    refuse("stream: __cuda_stream__ of a " + class_text(object) + " gave " + nb::repr(answer).c_str() +
+    refuse("stream: __cuda_stream__ of a " + class_text(object) + " gave " + repr_text(answer) +
            "; expected (0, handle)");
   if (!nb::object(answer[0]).equal(nb::int_(0)))
     raise(LADE_ERR_UNSUPPORTED, "stream: __cuda_stream__ of a " + class_text(object) + " has version " +
-                                    nb::str(nb::object(answer[0])).c_str() + "; this lade knows version 0");
+                                    str_text(nb::object(answer[0])) + "; this lade knows version 0");
   return handle_from_int(handle, "the handle that __cuda_stream__ gave");
 }
 

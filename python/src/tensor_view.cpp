@@ -43,7 +43,7 @@ struct TensorViewReader {
 
   // An attribute, or an empty object.
   nb::object attribute(const char *key) const {
-    PyObject *value = PyObject_GetAttrString(object.ptr(), key);
+    PyObject *value = python_run([=] { return PyObject_GetAttrString(object.ptr(), key); });
     if (!value) {
       if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw nb::python_error();
       PyErr_Clear();
@@ -97,15 +97,12 @@ struct TensorViewReader {
     return is == 1;
   }
 
-  // str() of it. nb::str() of an attribute takes that for a str already, whatever it is.
-  static std::string text_of(const nb::object &attribute) { return nb::str(attribute).c_str(); }
-
   bool read_torch() {
     if (!is_torch()) return false;
     const nb::object device = object.attr("device");
-    const std::string kind = text_of(device.attr("type"));
+    const std::string kind = str_text(device.attr("type"));
     if (kind != "cpu" && kind != "cuda") refuse_it("on device " + kind + "; expected memory of the host or of CUDA");
-    const std::string layout = text_of(object.attr("layout"));
+    const std::string layout = str_text(object.attr("layout"));
     if (layout != "torch.strided") refuse_it("of layout " + layout + "; expected a strided tensor");
     for (const char *lazy : {"is_conj", "is_neg"})
       if (nb::cast<bool>(object.attr(lazy)()))
@@ -116,7 +113,7 @@ struct TensorViewReader {
     view.bytes = nb::cast<size_t>(object.attr("nbytes"));
     view.on_device = kind == "cuda";
     if (view.on_device) view.ordinal = nb::cast<int>(device.attr("index"));
-    view.dtype = dtype_find(text_of(object.attr("dtype")).c_str() + std::strlen("torch."));
+    view.dtype = dtype_find(str_text(object.attr("dtype")).c_str() + std::strlen("torch."));
     read_shape(object.attr("shape"));
     return true;
   }
@@ -126,6 +123,8 @@ struct TensorViewReader {
   }
 
   void read_shape(nb::handle shape) {
+    if (!PySequence_Check(shape.ptr()))
+      refuse_it("with the shape " + repr_text(shape) + "; expected a tuple of extents");
     const Py_ssize_t dims = PySequence_Size(shape.ptr());
     if (dims < 0) throw nb::python_error();
     view.shape.clear();
@@ -133,8 +132,7 @@ struct TensorViewReader {
       const nb::object extent = nb::steal(PySequence_GetItem(shape.ptr(), i));
       if (!extent) throw nb::python_error();
       view.shape.push_back(nb::cast<int64_t>(nb::int_(extent)));
-      if (view.shape.back() < 0)
-        refuse_it("with the shape " + std::string(nb::repr(shape).c_str()) + "; expected extents of 0 or more");
+      if (view.shape.back() < 0) refuse_it("with the shape " + repr_text(shape) + "; expected extents of 0 or more");
     }
   }
 
@@ -180,12 +178,15 @@ struct TensorViewReader {
     if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse_it("whose array interface has no address");
     view.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::object(pair[0])));
     view.read_only = nb::cast<bool>(nb::bool_(nb::object(pair[1])));
-    const std::string typestr = nb::str(nb::object(dict["typestr"])).c_str();
+    const std::string typestr = str_text(nb::object(dict["typestr"]));
     view.dtype = dtype_find(typestr.c_str());
     read_shape(nb::object(dict["shape"]));
     std::vector<int64_t> strides;
-    if (dict.contains("strides") && !nb::object(dict["strides"]).is_none())
-      for (nb::handle stride : nb::iter(nb::object(dict["strides"]))) strides.push_back(nb::cast<int64_t>(stride));
+    const nb::object given = dict.contains("strides") ? nb::object(dict["strides"]) : nb::none();
+    if (!given.is_none() && !PySequence_Check(given.ptr()))
+      refuse_it("with the strides " + repr_text(given) + "; expected a tuple, or None");
+    if (!given.is_none())
+      for (nb::handle stride : nb::iter(given)) strides.push_back(nb::cast<int64_t>(stride));
     if (!strides.empty() && strides.size() != view.shape.size())
       refuse_it("with as many strides as there are no dimensions");
     take_shape(itemsize_of(typestr), strides.empty() ? nullptr : strides.data());
@@ -206,21 +207,29 @@ struct TensorViewReader {
     return true;
   }
 
+  // Whether a format of the buffer protocol has Python objects: an 'O' outside of the names of fields, which are between colons.
+  static bool has_objects(const char *format) {
+    bool is_name = false;
+    for (; *format; format++) {
+      if (*format == ':') is_name = !is_name;
+      if (*format == 'O' && !is_name) return true;
+    }
+    return false;
+  }
+
   bool read_buffer() {
     if (!PyObject_CheckBuffer(object.ptr())) return false;
     std::unique_ptr<Py_buffer> taken(new Py_buffer);
     if (PyObject_GetBuffer(object.ptr(), taken.get(), PyBUF_FULL_RO) != 0) {
-      if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
-        throw nb::python_error();
-      if (!nb::hasattr(object, "__array_interface__")) throw nb::python_error();
-      PyErr_Clear();
+      nb::python_error failure; // takes the error: hasattr() clears it
+      const bool is_shown_otherwise = failure.matches(PyExc_BufferError) || failure.matches(PyExc_ValueError);
+      if (!is_shown_otherwise || !nb::hasattr(object, "__array_interface__")) throw std::move(failure);
       return false;
     }
     view.buffer_ = std::move(taken);
     const Py_buffer &buffer = *view.buffer_;
     if (!PyBuffer_IsContiguous(&buffer, 'C')) refuse_strides();
-    if (buffer.format && std::strchr(buffer.format, 'O'))
-      refuse_it("of Python objects; expected an array of plain values");
+    if (buffer.format && has_objects(buffer.format)) refuse_it("of Python objects; expected an array of plain values");
     view.data = buffer.buf;
     view.bytes = static_cast<size_t>(buffer.len);
     view.read_only = buffer.readonly;
@@ -249,12 +258,12 @@ struct TensorViewReader {
     keywords["max_version"] = nb::make_tuple(1, 1);
     if (is_device) keywords["stream"] = -1; // T3
     try {
-      return method(**keywords);
+      return python_run([&] { return method(**keywords); });
     } catch (nb::python_error &error) { // one that does not know versions
       if (!error.matches(PyExc_TypeError)) throw;
     }
     PyDict_DelItemString(keywords.ptr(), "max_version");
-    return method(**keywords);
+    return python_run([&] { return method(**keywords); });
   }
 
   void read_dlpack_tensor(const DLTensor &tensor) {
@@ -277,7 +286,7 @@ struct TensorViewReader {
 
   bool read_dlpack() {
     if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) return false;
-    const nb::object device = object.attr("__dlpack_device__")();
+    const nb::object device = python_run([this] { return object.attr("__dlpack_device__")(); });
     const int type = nb::cast<int>(nb::int_(nb::object(device[0])));
     view.capsule_ = dlpack_capsule(type == kDLCUDA || type == kDLCUDAManaged);
     PyObject *capsule = view.capsule_.ptr();
@@ -318,7 +327,11 @@ struct TensorViewReader {
 
 TensorView tensor_view(nb::handle object, Access access, const char *name) {
   TensorViewReader reader{object, access, name};
-  return reader.read();
+  try {
+    return reader.read();
+  } catch (const std::bad_cast &) { // nb::cast of what the object says of itself
+    reader.refuse_it("which describes its memory with a value of a wrong type or size");
+  }
 }
 
 void require_reachable(const TensorView &view, const Device &device, const char *name) {

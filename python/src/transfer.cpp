@@ -43,10 +43,9 @@ Registry &registry_own() {
   return *now;
 }
 
-// Calls a function that Python gave. What it raises goes to sys.unraisablehook. No C++ object of these frames has a destructor: a
-// thread that the interpreter ends at its exit unwinds them.
+// Calls a function that Python gave. What it raises goes to sys.unraisablehook.
 void call_python(PyObject *function, PyObject *first, PyObject *second) {
-  PyObject *result = PyObject_CallFunctionObjArgs(function, first, second, nullptr);
+  PyObject *result = python_run([=] { return PyObject_CallFunctionObjArgs(function, first, second, nullptr); });
   if (!result) PyErr_WriteUnraisable(function);
   Py_XDECREF(result);
 }
@@ -57,10 +56,10 @@ uint64_t timeout_from(nb::handle seconds) {
   if (seconds.is_none()) return LADE_WAIT_FOREVER;
   const double value = PyFloat_AsDouble(seconds.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
-    PyErr_Clear();
+    mistake_clear();
     refuse("timeout is a " + class_text(seconds) + "; expected seconds, or None for no limit");
   }
-  if (!(value >= 0)) refuse("timeout is " + std::string(nb::str(seconds).c_str()) + "; expected seconds, 0 or more");
+  if (!(value >= 0)) refuse("timeout is " + str_text(seconds) + "; expected seconds, 0 or more");
   const double ns = value * 1e9;
   return ns >= 9e18 ? LADE_WAIT_FOREVER : static_cast<uint64_t>(ns);
 }
@@ -79,8 +78,10 @@ uint64_t Deadline::slice(uint64_t most_ns) const {
 
 // --- transfers -------------------------------------------------------------------------------------------------------
 
-// No thread of lade knows it any more. Python objects that are left (P5) stay.
+// No thread of lade knows it any more. One that was never submitted ends in the call that made it, with the GIL; of others, Python
+// objects that are left (P5) stay.
 Transfer::~Transfer() {
+  if (!ticket() && pipe_->is_own()) release();
   if (!views.empty()) (void)new std::vector<TensorView>(std::move(views));
   lade_ticket *of = ticket();
   if (of && pipe_->is_own()) lade_ticket_release(of);
@@ -237,8 +238,10 @@ bool Messenger::ended_wait(uint64_t timeout_ns) {
   return changed_.wait_for(guard, nanoseconds(timeout_ns), [this] { return ended_ || !started_; });
 }
 
-// Waits for something to deliver; NULL: the end.
+// Waits for something to deliver; NULL: the end. What was looked at is let go of without the lock: the last to hold a pipe stops this
+// messenger.
 Messenger::Batch *Messenger::next() {
+  std::vector<std::shared_ptr<Transfer>> looked_at;
   std::unique_lock<std::mutex> guard(lock_);
   for (;;) {
     const auto has_work = [this] { return !finished_.empty() || (stopping_ && expected_ == 0); };
@@ -252,14 +255,18 @@ Messenger::Batch *Messenger::next() {
     std::vector<std::weak_ptr<Transfer>> still;
     for (const auto &weak : watched_) {
       auto transfer = weak.lock();
-      if (!transfer || transfer->is_over()) continue;
-      still.push_back(weak);
-      if (transfer->ticket()) batch->watched.push_back(std::move(transfer));
+      if (!transfer) continue;
+      const bool goes_on = !transfer->is_over();
+      if (goes_on) still.push_back(weak);
+      (goes_on && transfer->ticket() ? batch->watched : looked_at).push_back(std::move(transfer));
     }
     watched_ = std::move(still);
+    guard.unlock();
+    looked_at.clear();
+    guard.lock();
     if (!batch->finished.empty() || !batch->watched.empty()) return batch;
     delete batch;
-    if (stopping_ && expected_ == 0) {
+    if (stopping_ && expected_ == 0 && finished_.empty()) {
       ended_ = true;
       changed_.notify_all();
       return nullptr;
@@ -267,7 +274,7 @@ Messenger::Batch *Messenger::next() {
   }
 }
 
-// Raw loops, for the same reason as call_python().
+// Raw loops: what runs here may end the thread (R5 of runtime.h), and would let go of what they hold.
 void Messenger::Batch::deliver() {
   for (size_t i = 0; i < watched.size(); i++)
     if (!watched[i]->is_over()) watched[i]->report_progress(done[i]);

@@ -16,8 +16,8 @@
  *
  * I1  Ids of the four kinds are never equal: the top two bits say the kind.
  * I2  An entry of the table, one per handle ever resolved, is never freed before the runtime; its handle never changes.
- * I3  A reader without the lock believes an entry only if `id` is the same before and after it read the rest: writers
- *     store `id` first.
+ * I3  A reader without the lock believes an entry only if `id` is the same before and after it read the rest, and not 0: writers
+ *     store 0 first, and the new id last.
  * I4  A stream that is resolved while it does not capture gets its own id for certain. A capturing one gets the id of an
  *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
  *     new stream between its creation and its capture: nothing that the driver says about a capturing stream could show
@@ -28,6 +28,7 @@
  */
 #include <stdlib.h>
 
+#include "base/switch.h"
 #include "base/thread.h"
 #include "runtime/cuda/driver.h"
 
@@ -40,7 +41,7 @@ static const uint64_t stand_in_kind = UINT64_C(3) << ID_KIND_SHIFT;
 struct cuda_stream_entry {
   cuda_stream_entry *next;
   CUstream handle;
-  _Atomic(uint64_t) id;        /* 0: forgotten */
+  _Atomic(uint64_t) id;        /* 0: forgotten, or being written */
   _Atomic(uint64_t) driver_id; /* 0: not known yet */
   _Atomic(CUcontext) context;
 };
@@ -83,9 +84,14 @@ static cuda_stream_entry *entry_make(cuda_streams *streams, CUstream handle) {
 }
 
 static void entry_set(cuda_stream_entry *entry, uint64_t id, uint64_t driver_id, CUcontext context) {
-  atomic_store_explicit(&entry->id, id, memory_order_release);
+  ladei_switch_point("write a stream", 0);
+  atomic_store_explicit(&entry->id, 0, memory_order_release);
+  ladei_switch_point("write a stream", 1);
   atomic_store_explicit(&entry->driver_id, driver_id, memory_order_release);
+  ladei_switch_point("write a stream", 2);
   atomic_store_explicit(&entry->context, context, memory_order_release);
+  ladei_switch_point("write a stream", 3);
+  atomic_store_explicit(&entry->id, id, memory_order_release);
 }
 
 typedef struct known_stream {
@@ -96,9 +102,12 @@ typedef struct known_stream {
 /* False: nothing is known of a stream with this handle, or it changes just now (I3). */
 static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
   if (entry == NULL) return false;
+  ladei_switch_point("read a stream", 0);
   out->id = atomic_load_explicit(&entry->id, memory_order_acquire);
+  ladei_switch_point("read a stream", 1);
   out->driver_id = atomic_load_explicit(&entry->driver_id, memory_order_acquire);
   out->context = atomic_load_explicit(&entry->context, memory_order_acquire);
+  ladei_switch_point("read a stream", 2);
   return out->id != 0 && out->id == atomic_load_explicit(&entry->id, memory_order_acquire);
 }
 

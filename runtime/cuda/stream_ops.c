@@ -62,6 +62,9 @@ static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *
   int device = -1;
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = ladei_cuda_stream_identity(call.runtime, handle, kind, &context, &id);
+  if (code == CUDA_ERROR_INVALID_CONTEXT && kind != LADEI_STREAM_ORDINARY)
+    return ladei_cuda_leave(&call, code, "stream %p; the thread has no current device (lade_runtime_set_device)",
+                            (void *)stream);
   if (code == CUDA_SUCCESS && !ladei_cuda_enter_context(&call, cuda_context_identity(context))) return call.status;
   if (code == CUDA_SUCCESS) code = context_device(call.runtime, context, &device);
   if (ladei_cuda_leave(&call, code, "stream %p", (void *)stream) == LADE_OK) {

@@ -46,19 +46,21 @@ static uint64_t default_capacity(bool virtual_time) {
 
 static lade_status description_check(const lade_soft_device *device, uint64_t index) {
   const char *field = NULL, *expected = NULL;
-  uint64_t value = 0;
+  uint64_t bytes = 0;
+  int32_t value = 0;
   if (device->memory_bytes >= LADEI_SIZE_LIMIT)
-    field = "memory_bytes", expected = "less than 2^60", value = device->memory_bytes;
+    field = "memory_bytes", expected = "less than 2^60", bytes = device->memory_bytes;
   else if (!ladei_is_power_of_two(device->vm_granularity_bytes) || device->vm_granularity_bytes < 4096)
-    field = "vm_granularity_bytes", expected = "a power of two from 4096 on", value = device->vm_granularity_bytes;
+    field = "vm_granularity_bytes", expected = "a power of two from 4096 on", bytes = device->vm_granularity_bytes;
   else if (device->numa_node < 0)
-    field = "numa_node", expected = "a node + 1, or 0", value = (uint64_t)(int64_t)device->numa_node;
+    field = "numa_node", expected = "a node + 1, or 0", value = device->numa_node;
   else if (device->reserved != 0)
-    field = "reserved", expected = "0", value = (uint64_t)device->reserved;
+    field = "reserved", expected = "0", value = device->reserved;
   if (field == NULL) return LADE_OK;
   char name[64];
   snprintf(name, sizeof name, "options.soft.devices[%llu].%s", (unsigned long long)index, field);
-  return ladei_error_argument("lade_runtime_open", name, expected, "%lld", (long long)value);
+  if (value != 0) return ladei_error_argument("lade_runtime_open", name, expected, "%d", value);
+  return ladei_error_argument("lade_runtime_open", name, expected, "%llu", (unsigned long long)bytes);
 }
 
 static lade_status device_describe(soft_runtime *rt, uint64_t index, const lade_soft_device *given) {

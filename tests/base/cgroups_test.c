@@ -75,16 +75,56 @@ LADE_TEST(Cgroups, ProcessorsObeyMaskAndQuota) {
   LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof before, &before), 0);
   LADE_ASSERT(support_temp_dir_create(&root));
   support_temp_dir_write(&root, "proc/self/cgroup", "0::/job\n");
-  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), (unsigned)CPU_COUNT(&before));
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path, 1), (unsigned)CPU_COUNT(&before));
   support_temp_dir_write(&root, "sys/fs/cgroup/job/cpu.max", "100000 100000\n");
-  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), 1);
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path, 1), 1);
   support_temp_dir_write(&root, "sys/fs/cgroup/job/cpu.max", "max 100000\n");
   size_t first = 0;
   while (!CPU_ISSET(first, &before)) first++;
   CPU_ZERO(&one);
   CPU_SET(first, &one);
   LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof one, &one), 0);
-  LADE_EXPECT_EQ_UINT(ladei_processors(root.path), 1);
+  LADE_EXPECT_EQ_UINT(ladei_processors(root.path, 1), 1);
   LADE_ASSERT_EQ_INT(sched_setaffinity(0, sizeof before, &before), 0);
+  support_temp_dir_remove(&root);
+}
+
+/* The mask of a rank that its launcher had bound to a part of the machine was divided by the ranks once more. */
+LADE_TEST(Cgroups, ProcessesShareTheGroupAndNotTheMask) {
+  static const struct {
+    const char *line, *file, *list;
+    unsigned processes, most; /* as far as the mask goes */
+  } cases[] = {{"0::/job\n", "sys/fs/cgroup/job/cpuset.cpus.effective", "0-1023\n", 8, 128},
+               {"0::/job\n", "sys/fs/cgroup/job/cpuset.cpus.effective", "0-511,600,700-701\n", 257, 2},
+               {"0::/job/rank\n", "sys/fs/cgroup/job/cpuset.cpus.effective", "3\n", 1, 1},
+               {"0::/job\n", "sys/fs/cgroup/job/cpuset.cpus.effective", "0-3", 4, 1},
+               {"0::/job\n", "sys/fs/cgroup/job/cpuset.cpus.effective", "0-3", 100, 1},
+               {"3:cpuset:/job\n", "sys/fs/cgroup/cpuset/job/cpuset.effective_cpus", "0-1023\n", 0, 1024},
+               {"3:cpuset:/job\n", "sys/fs/cgroup/cpuset/job/cpuset.effective_cpus", "0-7\n", 8, 1},
+               {"0::/job\n", "sys/fs/cgroup/job/cpu.max", "800000 100000\n", 8, 1}};
+  cpu_set_t mask;
+  LADE_ASSERT_EQ_INT(sched_getaffinity(0, sizeof mask, &mask), 0);
+  unsigned own = (unsigned)CPU_COUNT(&mask);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    support_temp_dir root;
+    LADE_ASSERT(support_temp_dir_create(&root));
+    support_temp_dir_write(&root, "proc/self/cgroup", cases[i].line);
+    support_temp_dir_write(&root, cases[i].file, cases[i].list);
+    LADE_EXPECT_EQ_UINT(ladei_processors(root.path, cases[i].processes), cases[i].most < own ? cases[i].most : own);
+    support_temp_dir_remove(&root);
+  }
+}
+
+/* Then all processors of the machine are the group's. */
+LADE_TEST(Cgroups, MalformedSetsLimitNothing) {
+  static const char *const lists[] = {"", "\n", "-1\n", "x\n", "0,\n", "3-1\n", "0-\n", "0 1\n", "0-99999999999\n"};
+  support_temp_dir root;
+  LADE_ASSERT(support_temp_dir_create(&root));
+  support_temp_dir_write(&root, "proc/self/cgroup", "0::/job\n");
+  unsigned without = ladei_processors(root.path, 1);
+  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+    support_temp_dir_write(&root, "sys/fs/cgroup/job/cpuset.cpus.effective", lists[i]);
+    LADE_EXPECT_EQ_UINT(ladei_processors(root.path, 1), without);
+  }
   support_temp_dir_remove(&root);
 }

@@ -78,6 +78,17 @@ for direction in ("h2d", "d2h"):
 EOF
 done
 
+# As many ranks as processors: each has one reader.
+python3 - "$program" "$folder" <<'EOF' || fail "readers of ranks that share the processors"
+import json, os, subprocess, sys
+program, folder = sys.argv[1:]
+processors = sorted(os.sched_getaffinity(0))[:4]
+os.sched_setaffinity(0, processors)
+subprocess.run([program, "--runtime", "cpu", "--ranks", str(len(processors)), "--input", folder + "/a", "--passes", "1", "--direction", "h2d",
+                "--json", folder + "/json"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+assert [rank["readers"] for rank in json.load(open(folder + "/json"))["ranks"]] == [1] * len(processors)
+EOF
+
 # Virtual time: the sum is the bytes by the longest time, exactly; and the same again.
 for round in 1 2; do
   run 0 "" --runtime sim --ranks=3 --input "$folder/a" --chunk 64K --passes 1 --direction h2d --json "$folder/sim$round"

@@ -93,10 +93,10 @@ CONFORMANCE_TEST(Streams, SpecialHandlesNeedACurrentDeviceToBeResolved) {
   ladei_stream stream;
   memset(&stream, 0x5a, sizeof stream);
   ladei_stream before = stream;
-  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", NULL, OP(stream_resolve, NULL, &stream));
-  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", NULL, OP(stream_resolve, LADE_STREAM_LEGACY, &stream));
-  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", NULL,
-                 OP(stream_resolve, LADE_STREAM_PER_THREAD, &stream));
+  static const char how[] = "no current device (lade_runtime_set_device)";
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", how, OP(stream_resolve, NULL, &stream));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", how, OP(stream_resolve, LADE_STREAM_LEGACY, &stream));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_resolve", how, OP(stream_resolve, LADE_STREAM_PER_THREAD, &stream));
   LADE_EXPECT_EQ_MEM(&stream, &before, sizeof stream);
 }
 

@@ -2,6 +2,8 @@
 /* The device allocator's calls, on the software device: decisions, uses by other streams, limits, errors. */
 #include "lade/device.h"
 
+#include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,6 +121,104 @@ LADE_TEST(DeviceSearch, OversizeBlocksServeOnlyWhatNearlyFillsThem) {
   device_fixture_free(&f, far);
   device_fixture_free(&f, below);
   device_fixture_close(&f);
+}
+
+static void expect_not_ready(device_fixture *f, size_t bytes, int stream) {
+  void *block = &block;
+  char text[sizeof lade_last_error()->text];
+  snprintf(text, sizeof text, "%s", lade_last_error()->text);
+  lade_device_stats before = device_fixture_stats(f);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_device_alloc_ready(f->allocator, bytes, f->streams[stream], &block));
+  LADE_EXPECT_EQ_PTR(block, &block);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, text);
+  lade_device_stats after = device_fixture_stats(f);
+  LADE_EXPECT_EQ_INT(memcmp(&before, &after, sizeof before), 0);
+  device_fixture_check(f);
+}
+
+static char *ready(device_fixture *f, size_t bytes, int stream) {
+  void *block = NULL;
+  LADE_EXPECT_OK(lade_device_alloc_ready(f->allocator, bytes, f->streams[stream], &block));
+  device_fixture_check(f);
+  return block;
+}
+
+static void ready_run(uint32_t flags) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.event_batch = 1;
+  options.flags = flags;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  expect_not_ready(&f, 1000, 0);
+  char *small = device_fixture_alloc(&f, 1000, 0), *large = device_fixture_alloc(&f, 3 * MIB, 0);
+  device_fixture_free(&f, small);
+  device_fixture_free(&f, large);
+  expect_not_ready(&f, 1000, 1);
+  expect_not_ready(&f, 40 * MIB, 0);
+  expect_not_ready(&f, 0, 0);
+  expect_not_ready(&f, (size_t)1 << 60, 0);
+  LADE_EXPECT_EQ_PTR(ready(&f, 1000, 0), small);
+  LADE_EXPECT_EQ_PTR(ready(&f, 3 * MIB, 0), large);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.current, 1000 + 3 * MIB);
+  device_fixture_hold(&f, 1);
+  device_fixture_record(&f, large, 1);
+  device_fixture_free(&f, large);
+  expect_not_ready(&f, 1000, 0); /* a look at the stream would be a call of the driver */
+  device_fixture_release(&f, 1);
+  LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 3 * MIB, 0), large);
+  char *beside = ready(&f, 1000, 0);
+  lade_history_options history;
+  lade_history_options_init(&history);
+  history.enabled = 1;
+  device_fixture_free(&f, beside);
+  LADE_EXPECT_OK(lade_device_history_set(f.allocator, &history));
+  expect_not_ready(&f, 1000, 0);
+  device_fixture_free(&f, small);
+  device_fixture_free(&f, large);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSearch, ReadyTakesWhatIsCachedAndNothingElse) { ready_run(0); }
+
+LADE_TEST(DeviceSearch, ReadyTakesWhatTheThreadKeeps) { ready_run(LADE_DEVICE_THREAD_CACHES); }
+
+/* A search that misses would count twice. */
+LADE_TEST(DeviceSearch, ReadyHasNothingWhereSearchesAreCounted) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.memory_fraction = 0.5;
+  options.collection_threshold = 0.5;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+  expect_not_ready(&f, 1000, 0);
+  device_fixture_close(&f);
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+  lade_device_pool_id pool;
+  uint64_t scope;
+  LADE_ASSERT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
+  LADE_ASSERT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scope));
+  expect_not_ready(&f, 1000, 0);
+  LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_free(&f, ready(&f, 1000, 0));
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceSearch, ReadyHasNothingWhereNothingIsCached) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  for (int i = 0; i < 2; i++) {
+    options.flags = i == 0 ? LADE_DEVICE_UNCACHED : 0;
+    options.backend = i == 0 ? LADE_DEVICE_NATIVE : LADE_DEVICE_CUDA_MALLOC_ASYNC;
+    device_fixture f;
+    if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+    device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
+    expect_not_ready(&f, 1000, 0);
+    device_fixture_close(&f);
+  }
 }
 
 /* ---- Uses by other streams --------------------------------------------------------------------------------------- */
@@ -587,6 +687,9 @@ LADE_TEST(DeviceErrors, SizesAndArguments) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc(f.allocator, 1, elsewhere, &out));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text,
                            "lade_device_alloc: stream is of device 1; expected a stream of the allocator's");
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc_ready(f.allocator, 1, elsewhere, &out));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc_ready(f.allocator, 1, f.streams[0], NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_alloc_ready(NULL, 1, f.streams[0], &out));
   LADE_ASSERT_OK(lade_stream_destroy(f.runtime, elsewhere));
 
   lade_device_allocator *none = NULL;

@@ -36,6 +36,11 @@ static void call_alloc(caller *c) {
 static void call_empty_cache(caller *c) { c->status = lade_device_empty_cache(c->f->allocator); }
 static void call_peer_add(caller *c) { c->status = lade_device_peer_add(c->f->allocator, 1); }
 
+/* `bytes` is the pool's number. */
+static void call_resume(caller *c) {
+  c->status = lade_device_pool_resume(c->f->allocator, (lade_device_pool_id){0, c->bytes});
+}
+
 static void call_history_off(caller *c) { c->status = lade_device_history_set(c->f->allocator, NULL); }
 
 static void *caller_run(void *user) {
@@ -155,6 +160,78 @@ LADE_TEST(DeviceInFlight, CachedMemoryThatAGrantHoldsIsWaitedFor) {
   free_if_there(&f, &request);
   device_fixture_close(&f);
 }
+
+/* ---- Suspended pools --------------------------------------------------------------------------------------------- */
+
+/* A suspended pool of 60 MiB, and 20 MiB of other memory, to which a peer is being given access: resumes wait for that. */
+typedef struct awaited_resume {
+  device_fixture f;
+  lade_device_pool_id pool;
+  void *inside, *outside;
+  caller peer;
+} awaited_resume;
+
+static bool awaited_resume_open(awaited_resume *own, size_t max_bytes) {
+  uint64_t scope;
+  if (!open_limited(&own->f, "cpu", 256 * MIB, max_bytes, true, LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS)) return false;
+  lade_device_allocator *allocator = own->f.allocator;
+  LADE_EXPECT_OK(lade_device_pool_create(allocator, NULL, &own->pool));
+  LADE_EXPECT_OK(lade_device_scope_begin_streams(allocator, own->pool, &own->f.streams[0], 1, &scope));
+  own->inside = device_fixture_alloc(&own->f, 60 * MIB, 0);
+  LADE_EXPECT_OK(lade_device_scope_end(allocator, scope));
+  LADE_EXPECT_OK(lade_device_pool_suspend(allocator, own->pool, NULL, NULL));
+  own->outside = device_fixture_alloc(&own->f, 20 * MIB, 0);
+  support_hold(own->f.runtime, "vm_set_access", 1, SUPPORT_HOLD_BEFORE);
+  caller_start(&own->peer, &own->f, call_peer_add, 0, 0);
+  support_hold_await(own->f.runtime);
+  return true;
+}
+
+static void awaited_resume_close(awaited_resume *own) {
+  device_fixture_check(&own->f);
+  device_fixture_free(&own->f, own->inside);
+  device_fixture_free(&own->f, own->outside);
+  LADE_EXPECT_OK(lade_device_pool_release(own->f.allocator, own->pool));
+  device_fixture_close(&own->f);
+}
+
+/* Bug: two resumes of a pool that waited for a grant both brought it back. */
+LADE_TEST(DeviceInFlight, OneOfTwoResumesThatWaitForAGrantBringsThePoolBack) {
+  awaited_resume own;
+  caller resumes[2];
+  if (!awaited_resume_open(&own, 0)) return;
+  for (uint32_t i = 0; i < 2; i++) {
+    caller_start(&resumes[i], &own.f, call_resume, own.pool.second, 0);
+    caller_await(&resumes[i], i + 1);
+  }
+  support_hold_end(own.f.runtime);
+  LADE_EXPECT_OK(caller_join(&own.peer));
+  lade_status first = caller_join(&resumes[0]), second = caller_join(&resumes[1]);
+  LADE_EXPECT_EQ_INT((first == LADE_OK) + (second == LADE_OK), 1);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&own.f).reserved_bytes.all.current, 80 * MIB);
+  awaited_resume_close(&own);
+}
+
+/* Bug: a resume held the limit against what there was before it waited for a grant. */
+LADE_TEST(DeviceInFlight, AResumeThatWaitsForAGrantStaysWithinTheCap) {
+  awaited_resume own;
+  caller resume, request;
+  if (!awaited_resume_open(&own, 100 * MIB)) return;
+  caller_start(&resume, &own.f, call_resume, own.pool.second, 0);
+  caller_await(&resume, 1);
+  caller_start(&request, &own.f, call_alloc, 60 * MIB, 1);
+  LADE_EXPECT_OK(caller_join(&request));
+  support_hold_end(own.f.runtime);
+  LADE_EXPECT_OK(caller_join(&own.peer));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, caller_join(&resume));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&own.f).reserved_bytes.all.peak, 80 * MIB);
+  device_fixture_free(&own.f, request.block);
+  LADE_EXPECT_OK(lade_device_empty_cache(own.f.allocator));
+  LADE_EXPECT_OK(lade_device_pool_resume(own.f.allocator, own.pool));
+  awaited_resume_close(&own);
+}
+
+/* ---- Emptying the cache ------------------------------------------------------------------------------------------ */
 
 /* empty_cache gives back all, also what a grant holds at first. */
 LADE_TEST(DeviceInFlight, EmptyCacheWaitsForGrants) {

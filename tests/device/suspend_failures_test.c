@@ -106,6 +106,7 @@ static lade_status pool_use(lade_runtime *runtime, void *user) {
   SUPPORT_TWICE(&first, lade_device_pool_suspend(p.allocator, p.pool, NULL, NULL));
   SUPPORT_TWICE(&first, lade_device_pool_release(p.allocator, p.pool));
   SUPPORT_TWICE(&first, lade_device_empty_cache(p.allocator));
+  LADE_EXPECT_OK(ladei_device_allocator_check(p.allocator));
   SUPPORT_TWICE(&first, lade_device_allocator_destroy(p.allocator, true));
   for (int i = 0; i < 2; i++) SUPPORT_TWICE(&first, lade_stream_destroy(runtime, p.streams[i]));
   return first;

@@ -102,6 +102,15 @@ static lade_device_pool_info pool_info(scene *s) {
 
 static uint64_t reserved(scene *s) { return device_fixture_stats(&s->f).reserved_bytes.all.current; }
 
+/* Whether another device may access this one's memory. */
+static bool peer_can(const scene *s) {
+  int devices = 0;
+  bool can = false;
+  LADE_EXPECT_OK(lade_runtime_device_count(s->f.runtime, &devices));
+  if (devices > 1) LADE_EXPECT_OK(s->f.runtime->ops->peer_can_access(s->f.runtime->self, 1, 0, &can));
+  return can;
+}
+
 static lade_status suspend(scene *s, uint64_t *out_bytes) {
   lade_status status = lade_device_pool_suspend(s->f.allocator, s->pool, NULL, out_bytes);
   device_fixture_check(&s->f);
@@ -270,6 +279,30 @@ LADE_TEST_P(SuspendedPool, GoesWithItsLastUse, SUPPORT_RUNTIMES, name) {
   device_fixture_close(&s.f); /* nothing is alive, pinned memory neither */
 }
 
+/* Bug: what a capture kept of such a pool counted as cached memory, with none under its addresses. */
+LADE_TEST_P(SuspendedPool, GoesWithItsLastUseWhateverCapturesOnItsStream, SUPPORT_RUNTIMES, name) {
+  scene s;
+  lade_device_suspend_options options;
+  if (!scene_open(&s, name, 0)) return;
+  for (int i = 0; i < BLOCKS; i++)
+    if (block_is_live(i)) device_fixture_free(&s.f, s.blocks[i]);
+  lade_device_suspend_options_init(&options);
+  options.flags = LADE_DEVICE_SUSPEND_DISCARD;
+  LADE_ASSERT_OK(lade_device_pool_suspend(s.f.allocator, s.pool, &options, NULL));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, s.pool));
+  lade_device_pool_id other = {77, 1};
+  LADE_EXPECT_OK(lade_device_pool_begin(s.f.allocator, other, &s.f.streams[0], 1));
+  device_fixture_empty_cache(&s.f);
+  LADE_EXPECT_EQ_UINT(reserved(&s), 0);
+  lade_device_pool_info info;
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_info_get(s.f.allocator, s.pool, &info));
+  if (peer_can(&s)) LADE_EXPECT_OK(lade_device_peer_add(s.f.allocator, 1));
+  LADE_EXPECT_OK(lade_device_pool_end(s.f.allocator, other));
+  LADE_EXPECT_OK(lade_device_pool_release(s.f.allocator, other));
+  device_fixture_close(&s.f);
+}
+
 LADE_TEST_P(SuspendedPool, GoesWithTheAllocator, SUPPORT_RUNTIMES, name) {
   scene s;
   if (!scene_open(&s, name, 0)) return;
@@ -344,11 +377,8 @@ LADE_TEST_P(SuspendedPool, CapturesAndUsesByGraphsAreRefused, SUPPORT_RUNTIMES, 
 /* A peer that is added while the memory is away has access to what comes back. */
 LADE_TEST_P(SuspendedPool, PeersAddedMeanwhileHaveAccess, SUPPORT_RUNTIMES, name) {
   scene s;
-  int devices = 0;
-  bool can = false;
   if (!scene_open(&s, name, 0)) return;
-  LADE_EXPECT_OK(lade_runtime_device_count(s.f.runtime, &devices));
-  if (devices > 1) LADE_EXPECT_OK(s.f.runtime->ops->peer_can_access(s.f.runtime->self, 1, 0, &can));
+  bool can = peer_can(&s);
   if (can) {
     LADE_ASSERT_OK(suspend(&s, NULL));
     LADE_EXPECT_OK(lade_device_peer_add(s.f.allocator, 1));

@@ -90,15 +90,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   trace_reader *reader = trace_reader_create(file, "t");
   uint64_t last_line = 0;
   trace_op op;
-  trace_result result;
-  while ((result = trace_read(reader, &op)) == TRACE_OP) {
+  read_result result;
+  while ((result = trace_read(reader, &op)) == READ_ITEM) {
     op_check(&op, last_line);
     last_line = op.line;
   }
-  if (result == TRACE_BAD) {
+  if (result == READ_BAD) {
     const char *error = trace_error(reader);
     FUZZ_CHECK(strncmp(error, "t:", 2) == 0 && strtoull(error + 2, NULL, 10) > last_line);
-    FUZZ_CHECK(trace_read(reader, &op) == TRACE_BAD);
+    FUZZ_CHECK(trace_read(reader, &op) == READ_BAD);
   }
   trace_reader_destroy(reader);
   fclose(file);

@@ -142,12 +142,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   trees_reader *reader = trees_reader_create(file, "t");
   declared d = {0, 0, 0, 0, 0};
   trees_item item;
-  trees_result result;
-  while ((result = trees_read(reader, &item)) == TREES_ITEM) item_check(&item, &d);
-  if (result == TREES_BAD) {
+  read_result result;
+  while ((result = trees_read(reader, &item)) == READ_ITEM) item_check(&item, &d);
+  if (result == READ_BAD) {
     const char *error = trees_error(reader);
     FUZZ_CHECK(strncmp(error, "t:", 2) == 0 && strtoull(error + 2, NULL, 10) > d.line);
-    FUZZ_CHECK(trees_read(reader, &item) == TREES_BAD);
+    FUZZ_CHECK(trees_read(reader, &item) == READ_BAD);
   }
   trees_reader_destroy(reader);
   fclose(file);

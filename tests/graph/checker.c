@@ -68,7 +68,7 @@ static unsigned one_of(checker *c, unsigned a, unsigned b, unsigned d) {
 /* The item is done, and stands in the text. */
 static bool item_do(checker *c, trees_item *item) {
   item->line = ++c->line;
-  if (session_item(c->session, item) == TREES_ITEM) return true;
+  if (session_item(c->session, item) == READ_ITEM) return true;
   c->line--;
   return false;
 }
@@ -387,12 +387,12 @@ bool checker_text_right(const char *text, uint64_t seed, bool *out_whole) {
   if (rooms_open(&rooms, source) && (s = session_create(rooms.reader, NULL, &rooms.report)) != NULL) {
     trees_item item;
     session_overlap(s, 1 + seed % SESSION_STREAMS);
-    trees_result result;
+    read_result result;
     do {
       result = trees_read(rooms.reader, &item);
-      if (result == TREES_ITEM) result = session_item(s, &item);
-    } while (result == TREES_ITEM && !session_wrong(s));
-    if (out_whole != NULL) *out_whole = result == TREES_END;
+      if (result == READ_ITEM) result = session_item(s, &item);
+    } while (result == READ_ITEM && !session_wrong(s));
+    if (out_whole != NULL) *out_whole = result == READ_END;
     right = session_end(s);
   }
   rooms_close(&rooms);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What meets a tree from outside: memory that bodies free by themselves, captures around calls, pools that are suspended by their id,
- * threads between the steps of a call. */
+ * threads between the steps of a call, who is told of runs. */
 #include <pthread.h>
 
 #include "graph/tree/tree.h"
@@ -435,4 +435,56 @@ LADE_TEST(GraphCorner, CancelledThreadsLeaveTheTree) {
   LADE_EXPECT(result == PTHREAD_CANCELED);
   LADE_ASSERT(!f.tree->owned);
   graph_fixture_close(&f);
+}
+
+/* ---- Who is told of runs ----------------------------------------------------------------------------------------- */
+
+static void told_count(void *user, const lade_graph_run_record *record) {
+  (void)record;
+  ++*(size_t *)user;
+}
+
+static lade_status fails(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  (void)f, (void)context;
+  return (lade_status)a;
+}
+
+/* Of a warm-up, a recording, a replay, an eager run (its input is written to) and one that fails, so many are told. */
+static void expect_told(lade_graph_log_level level, size_t warmup, size_t record, size_t replay, size_t others) {
+  graph_fixture f;
+  size_t told = 0;
+  graph_script script = MAKER(3), writer = MAKER(4), wrong = {{{GRAPH_CALL, LADE_ERR_IO, 0}}, fails, NULL, 0};
+  const uint32_t mutated = LADE_GRAPH_MUTATED;
+  const size_t expected[] = {warmup, record, replay};
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *function = graph_fixture_function(&f, &script, 0, NULL, 1);
+  lade_graph_function *failing = graph_fixture_function(&f, &wrong, 0, NULL, 1);
+  lade_graph_function *eager = graph_fixture_function(&f, &writer, 1, &mutated, 1);
+  lade_graph_value input = graph_fixture_memory(&f, MIB, 1);
+  LADE_EXPECT_OK(lade_graph_tree_log_set(f.tree, told_count, &told, level));
+  for (size_t i = 0; i < 3; i++) {
+    size_t before = told;
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, function, NULL, 0, &out));
+    LADE_EXPECT_EQ_SIZE(told - before, expected[i]);
+    graph_fixture_release(&f, out);
+  }
+  size_t before = told;
+  LADE_EXPECT_OK(graph_fixture_call(&f, eager, &input, 1, &out));
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).eager[LADE_GRAPH_REASON_MUTATED], 1);
+  graph_fixture_release(&f, out);
+  LADE_EXPECT_EQ_SIZE(told - before, others);
+  before = told;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, failing, NULL, 0, &out));
+  LADE_EXPECT_EQ_SIZE(told - before, others);
+  graph_fixture_memory_free(&f, input);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphCorner, LogTellsWhatItsLevelSays) {
+  expect_told(LADE_GRAPH_LOG_OFF, 0, 0, 0, 0);
+  expect_told(LADE_GRAPH_LOG_EAGER, 0, 0, 0, 1);
+  expect_told(LADE_GRAPH_LOG_CHANGES, 1, 1, 0, 1);
+  expect_told(LADE_GRAPH_LOG_ALL, 1, 1, 1, 1);
 }

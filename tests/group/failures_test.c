@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes wrong in groups of one host: ranks that are late, missing, there twice, of another opinion, or that give up. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,15 +121,20 @@ LADE_TEST(GroupFailures, NoDeviceTransportBetweenRuntimes) {
 }
 
 /* Somebody who is no rank connects, and says nothing or nonsense. */
-static void stranger_tune(const ranks_one *one, lade_group_local_options *options) {
+static int stranger_connect(const char *name) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
-  if (one->rank != 1) return;
-  int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "lade-group/%u/%s", (unsigned)geteuid(),
-                        options->name);
+  int length =
+      snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "lade-group/%u/%s", (unsigned)geteuid(), name);
   socklen_t bytes = (socklen_t)(sizeof address.sun_family + 1 + (size_t)length);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  while (connect(fd, (struct sockaddr *)&address, bytes) != 0) (void)usleep(1000);
+  return fd;
+}
+
+static void stranger_tune(const ranks_one *one, lade_group_local_options *options) {
+  if (one->rank != 1) return;
   for (int i = 0; i < 3; i++) {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    while (connect(fd, (struct sockaddr *)&address, bytes) != 0) (void)usleep(1000);
+    int fd = stranger_connect(options->name);
     if (i > 0) (void)!write(fd, "nonsense nonsense nonsense nonsense nonse", i == 1 ? 41 : 40);
     (void)close(fd);
   }
@@ -132,6 +144,25 @@ static void barrier_body(ranks_one *one) { LADE_EXPECT_OK(lade_group_barrier(one
 
 LADE_TEST(GroupFailures, StrangersAreForgotten) {
   ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = barrier_body, .tune = stranger_tune});
+}
+
+/* As many as rank 0 listens to at a time, and silent. */
+enum { SILENT = 16 };
+
+static void silent_tune(const ranks_one *one, lade_group_local_options *options) {
+  int *silent = one->plan->user;
+  for (int i = 0; i < SILENT && one->rank == 1; i++) silent[i] = stranger_connect(options->name);
+}
+
+static void silent_body(ranks_one *one) {
+  const int *silent = one->plan->user;
+  barrier_body(one);
+  for (int i = 0; i < SILENT && one->rank == 1; i++) (void)close(silent[i]);
+}
+
+LADE_TEST(GroupFailures, RanksWaitBehindSilentStrangers) {
+  int silent[SILENT];
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = silent_body, .tune = silent_tune, .user = silent});
 }
 
 static void path_tune(const ranks_one *one, lade_group_local_options *options) { options->name = one->plan->user; }
@@ -339,6 +370,160 @@ LADE_TEST(GroupFailures, ADriverCallFailsWhileTheGroupIsMade) {
     LADE_EXPECT_EQ_UINT(f.failed, i < 2 ? 3 : 0); /* memory that is not pinned is copied all the same */
   }
   lade_test_context("%s", "");
+}
+
+static void outcome_keep(ranks_one *one) {
+  ranks_one *kept = one->plan->user;
+  kept[one->rank] = *one;
+}
+
+/* Memory behind a descriptor is a file to the kernel, which would end the process by a signal. Rank 0 makes it, and has what it lacks
+ * for the others to hear, who would wait for it else until their time limit. */
+LADE_TEST(GroupFailures, ALimitOnTheSizeOfFilesIsAnError) {
+  struct rlimit before, little;
+  ranks_one kept[2];
+  memset(kept, 0, sizeof kept);
+  LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_FSIZE, &before), 0);
+  little = (struct rlimit){4096, before.rlim_max};
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &little), 0);
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = outcome_keep, .alone = true, .user = kept});
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &before), 0); /* before anything is said: that may go to a file, too */
+  for (uint32_t i = 0; i < 2; i++) {
+    kept[i].rank = i;
+    LADE_EXPECT_EQ_INT(kept[i].made, LADE_ERR_IO);
+    expect_words(&kept[i], kept[i].made_text, "File too large");
+  }
+}
+
+/* How often the next calls are interrupted before one goes through, as by the kernels and timers of rendezvous.c. */
+static atomic_int interruptions;
+
+int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  if (atomic_load(&interruptions) > 0) {
+    atomic_fetch_sub(&interruptions, 1);
+    return EINTR;
+  }
+  return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
+}
+
+LADE_TEST(GroupFailures, SignalsInterruptNoMemory) {
+  atomic_store(&interruptions, 3);
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = barrier_body});
+  LADE_EXPECT_EQ_INT(atomic_load(&interruptions), 0);
+}
+
+/* How many of the next hellos, which have a descriptor each, and of the next answers, which have several, are refused: as where too
+ * many of the user's are under way. */
+static atomic_int refused_hellos, refused_answers;
+
+/* When the next hello is sent: HUNG_UP, when rank 0 has hung up; LAST_MOMENT, when it is about to, and waits for it. */
+typedef enum hello_time { AT_ONCE, HUNG_UP, LAST_MOMENT, LAST_MOMENT_HAS_COME } hello_time;
+static _Atomic(hello_time) hello_when;
+static atomic_int hellos;
+
+int shutdown(int fd, int how) {
+  hello_time when = LAST_MOMENT;
+  if (atomic_compare_exchange_strong(&hello_when, &when, LAST_MOMENT_HAS_COME))
+    while (atomic_load(&hello_when) != AT_ONCE) (void)usleep(1000);
+  return (int)syscall(SYS_shutdown, fd, how);
+}
+
+static ssize_t hello_send(int fd, const struct msghdr *message, int flags) {
+  struct pollfd end = {.fd = fd};
+  atomic_fetch_add(&hellos, 1);
+  while (atomic_load(&hello_when) == HUNG_UP && (end.revents & POLLHUP) == 0) (void)poll(&end, 1, -1);
+  while (atomic_load(&hello_when) == LAST_MOMENT) (void)usleep(1000);
+  ssize_t sent = syscall(SYS_sendmsg, fd, message, flags);
+  int error = errno;
+  atomic_store(&hello_when, AT_ONCE);
+  errno = error;
+  return sent;
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+  if (message->msg_controllen == CMSG_SPACE(sizeof(int)) && atomic_load(&refused_hellos) == 0)
+    return hello_send(fd, message, flags);
+  atomic_int *refused = message->msg_controllen > CMSG_SPACE(sizeof(int)) ? &refused_answers : &refused_hellos;
+  if (message->msg_controllen == 0 || atomic_load(refused) == 0) return syscall(SYS_sendmsg, fd, message, flags);
+  atomic_fetch_sub(refused, 1);
+  errno = ETOOMANYREFS;
+  return -1;
+}
+
+static void late_hello_run(hello_time when, int expected_hellos) {
+  atomic_store(&hellos, 0);
+  atomic_store(&hello_when, when);
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = barrier_body});
+  LADE_EXPECT_EQ_INT(atomic_load(&hello_when), AT_ONCE);
+  LADE_EXPECT_EQ_INT(atomic_load(&hellos), expected_hellos);
+}
+
+/* Bug: a rank that was stopped for a second between connect and its hello was hung up on, and its group failed. */
+LADE_TEST(GroupFailures, ARankThatWasStoppedComesAgain) { late_hello_run(HUNG_UP, 2); }
+
+LADE_TEST(GroupFailures, AHelloOfTheLastMomentCounts) { late_hello_run(LAST_MOMENT, 1); }
+
+/* Bug: the group of a user's 33 ranks failed, who were said to have ended, unless the first ones took their answers quickly. */
+LADE_TEST(GroupFailures, RanksWaitForDescriptorsUnderWay) {
+  atomic_store(&refused_hellos, 1);
+  atomic_store(&refused_answers, 3);
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 3, .body = barrier_body});
+  LADE_EXPECT_EQ_INT(atomic_load(&refused_hellos), 0);
+  LADE_EXPECT_EQ_INT(atomic_load(&refused_answers), 0);
+}
+
+static void refused_tune(const ranks_one *one, lade_group_local_options *options) {
+  options->timeout_ns = 100 * MS;
+  (void)one;
+}
+
+static void short_of_descriptors_run(ranks_one kept[2]) {
+  memset(kept, 0, 2 * sizeof kept[0]);
+  ranks_run(&(ranks_plan){
+      .runtime = "sim", .size = 2, .body = outcome_keep, .alone = true, .tune = refused_tune, .user = kept});
+  for (uint32_t i = 0; i < 2; i++) kept[i].rank = i;
+}
+
+LADE_TEST(GroupFailures, RanksWaitForDescriptorsInVain) {
+  ranks_one kept[2];
+  atomic_store(&refused_hellos, INT_MAX);
+  short_of_descriptors_run(kept);
+  atomic_store(&refused_hellos, 0);
+  LADE_EXPECT_EQ_INT(kept[0].made, LADE_ERR_TIMEOUT);
+  expect_words(&kept[0], kept[0].made_text, "missing: rank 1");
+  LADE_EXPECT_EQ_INT(kept[1].made, LADE_ERR_IO);
+  expect_words(&kept[1], kept[1].made_text, "Too many references");
+  atomic_store(&refused_answers, INT_MAX);
+  short_of_descriptors_run(kept);
+  atomic_store(&refused_answers, 0);
+  for (uint32_t i = 0; i < 2; i++) {
+    LADE_EXPECT_EQ_INT(kept[i].made, LADE_ERR_IO);
+    expect_words(&kept[i], kept[i].made_text, "Too many references");
+  }
+}
+
+/* Whether rank 0 has no descriptor for those who connect, and how often it asked for one. */
+static atomic_bool lacks_descriptors;
+static atomic_int accepts;
+
+int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags) {
+  atomic_fetch_add(&accepts, 1);
+  if (!atomic_load(&lacks_descriptors)) return (int)syscall(SYS_accept4, fd, address, length, flags);
+  errno = EMFILE;
+  return -1;
+}
+
+/* Bug: rank 0 asked again and again without a pause, and said at the end that ranks were missing, no more. */
+LADE_TEST(GroupFailures, RankZeroSaysThatItHasNoDescriptor) {
+  enum { MOST = 40 }; /* in 100 ms, one each 5 ms */
+  ranks_one kept[2];
+  atomic_store(&accepts, 0);
+  atomic_store(&lacks_descriptors, true);
+  short_of_descriptors_run(kept);
+  atomic_store(&lacks_descriptors, false);
+  LADE_EXPECT_EQ_INT(kept[0].made, LADE_ERR_TIMEOUT);
+  expect_words(&kept[0], kept[0].made_text, "missing: rank 1; accept: Too many open files");
+  LADE_EXPECT_LE_INT(atomic_load(&accepts), MOST);
 }
 
 /* --- more than one ------------------------------------------------------------------------------------------------ */

@@ -21,6 +21,10 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
 
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
 enum { BUDGET = 1000 };
 
 typedef enum order_kind { CHARGE, CREDIT, FORK, RAW_FORK, STOP_IN_NEXT_WRITE } order_kind;
@@ -193,6 +197,20 @@ LADE_TEST(LedgerProcesses, ForkedChildDoesNotKeepWhatItsParentHeld) {
   support_temp_dir_remove(&folder);
 }
 
+static void child_expect_good(pid_t child) {
+  int status = 0;
+  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
+  LADE_EXPECT(WIFEXITED(status));
+  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
+}
+
+/* The number that the next descriptor gets. */
+static int next_descriptor(void) {
+  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  return next;
+}
+
 /* In a child, where a file gets the number that pool b had: when pool a goes on, b's number must not be closed in children. */
 static int grandchild_look(ladei_ledger *a, int next) {
   ladei_ledger_answer answer;
@@ -208,22 +226,37 @@ static int grandchild_look(ladei_ledger *a, int next) {
 LADE_TEST(LedgerProcesses, ChildOfAChildClosesNoFileOfItsOwn) {
   ladei_ledger_terms terms = {.default_bytes = BUDGET};
   ladei_ledger_answer answer;
-  int status = 0;
   LADE_ASSERT(folder_open());
   fflush(NULL);
-  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  close(next);
+  int next = next_descriptor();
   ladei_ledger *a = ladei_ledger_create(path, &terms, &ladei_ledger_system_calls);
   ladei_ledger *b = ladei_ledger_create(path, &terms, &ladei_ledger_system_calls);
   LADE_EXPECT_EQ_INT(ladei_ledger_charge(b, 1, &answer), LADEI_LEDGER_GRANTED);
   LADE_EXPECT_EQ_INT(ladei_ledger_charge(a, 1, &answer), LADEI_LEDGER_GRANTED);
   pid_t child = fork();
   if (child == 0) _exit(grandchild_look(a, next));
-  LADE_EXPECT_EQ_INT(waitpid(child, &status, 0), child);
-  LADE_EXPECT(WIFEXITED(status));
-  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
+  child_expect_good(child);
   ladei_ledger_destroy(a);
   ladei_ledger_destroy(b);
+  support_temp_dir_remove(&folder);
+}
+
+/* As a daemon begins: it closes all descriptors, opens its own, and forks. */
+LADE_TEST(LedgerProcesses, ChildKeepsTheFileThatHasTheNumberOfTheLedger) {
+  ladei_ledger_terms terms = {.default_bytes = BUDGET};
+  ladei_ledger_answer answer;
+  LADE_ASSERT(folder_open());
+  fflush(NULL);
+  int next = next_descriptor();
+  ladei_ledger *a = ladei_ledger_create(path, &terms, &ladei_ledger_system_calls);
+  LADE_EXPECT_EQ_INT(ladei_ledger_charge(a, 1, &answer), LADEI_LEDGER_GRANTED);
+  close(next);
+  LADE_EXPECT_EQ_INT(open("/dev/null", O_RDONLY | O_CLOEXEC), next);
+  pid_t child = fork();
+  if (child == 0) _exit(fcntl(next, F_GETFD) < 0);
+  child_expect_good(child);
+  ladei_ledger_destroy(a);
+  LADE_EXPECT_EQ_INT(close(next), 0);
   support_temp_dir_remove(&folder);
 }
 
@@ -337,4 +370,38 @@ LADE_TEST(LedgerProcesses, NamespaceOfProcessesDoesNotMatter) {
   while (member_do(&b, CHARGE, 200) == LADEI_LEDGER_REFUSED) (void)usleep(1000);
   member_end(&b);
   support_temp_dir_remove(&folder);
+}
+
+/* In a namespace of time whose clock began earlier: 0: nothing is released. */
+static int release_in_other_time(void) {
+  static const char offset[] = "boottime 100000 0";
+  if (unshare(CLONE_NEWTIME) != 0) return 77;
+  int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, offset, sizeof offset - 1) < 0) return 77;
+  close(fd);
+  pid_t child = fork(); /* the first process there */
+  if (child == 0) {
+    ladei_ledger_survey survey;
+    lade_status status = ladei_ledger_survey_take(path, true, &ladei_ledger_system_calls, &survey);
+    _exit(status != LADE_OK ? 2 : survey.released != 0 || survey.count != 1 ? 3 : 0);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+/* The start of a process is a time of the reader's clock, and says nothing where that is another one. */
+LADE_TEST(LedgerProcesses, NamespaceOfTimeDoesNotMatter) {
+  int status = 0;
+  LADE_ASSERT(folder_open());
+  member a = member_start();
+  LADE_EXPECT_EQ_INT(member_do(&a, CHARGE, 100), LADEI_LEDGER_GRANTED);
+  pid_t other = fork();
+  if (other == 0) _exit(release_in_other_time());
+  LADE_EXPECT_EQ_INT(waitpid(other, &status, 0), other);
+  LADE_EXPECT_EQ_INT(member_do(&a, CREDIT, 100), 0);
+  member_end(&a);
+  support_temp_dir_remove(&folder);
+  LADE_ASSERT(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) LADE_SKIP("no namespace of time can be made here");
+  LADE_EXPECT_EQ_INT(WEXITSTATUS(status), 0);
 }

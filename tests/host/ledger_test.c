@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
@@ -221,6 +223,29 @@ LADE_TEST(Ledger, RemovedFileIsMadeAnewWithAllThatIsHeld) {
   support_temp_dir_remove(&own.folder);
 }
 
+/* A pool that holds much and asks for no more joins the new file by its looks, which its background thread makes. */
+LADE_TEST(Ledger, LookJoinsTheFileThatWasMadeAnew) {
+  fixture own;
+  LADE_ASSERT(fixture_open(&own));
+  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 900), LADEI_LEDGER_GRANTED);
+  LADE_ASSERT_EQ_INT(unlink(own.path), 0);
+  LADE_EXPECT_EQ_INT(charge(b, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 10);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 0);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 910);
+  LADE_EXPECT_EQ_INT(charge(b, 100), LADEI_LEDGER_REFUSED);
+  LADE_ASSERT_EQ_INT(close(next), 0); /* that of `a`: its locks end */
+  LADE_EXPECT_EQ_INT(charge(b, 100), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_UINT(ladei_ledger_asked(a), 0);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 1010);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
 /* Mapped, the file would end all processes that have it; cut, it names itself once, and is good again. */
 LADE_TEST(Ledger, CutFileIsAFaultAndThenGood) {
   static const off_t lengths[] = {LADEI_LEDGER_HEADER_BYTES, LADEI_LEDGER_HEADER_BYTES + 60, 0};
@@ -236,6 +261,29 @@ LADE_TEST(Ledger, CutFileIsAFaultAndThenGood) {
     ladei_ledger_destroy(a);
     support_temp_dir_remove(&own.folder);
   }
+}
+
+/* The pools whose slots were cut off have the locks of these still: no slot behind the new end can be had at first. */
+LADE_TEST(Ledger, PoolJoinsAFileThatWasCutWhileOthersLive) {
+  fixture own;
+  size_t rows;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000), *c = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 200), LADEI_LEDGER_GRANTED);
+  LADE_ASSERT_EQ_INT(truncate(own.path, LADEI_LEDGER_HEADER_BYTES), 0);
+  LADE_EXPECT_EQ_INT(charge(c, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(c, 10), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_FAULT);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_FAULT);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 324);
+  LADE_EXPECT_EQ_INT((int)rows, 3);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
+  ladei_ledger_destroy(c);
+  support_temp_dir_remove(&own.folder);
 }
 
 LADE_TEST(Ledger, DamagedSlotOfALivingPoolIsRefused) {
@@ -283,6 +331,59 @@ LADE_TEST(Ledger, DescriptorThatTheProgramClosedIsLeftAlone) {
   ladei_ledger_destroy(a);
   LADE_EXPECT_EQ_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
   close(fd);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* The first pool that opens the file again gets the number of another one, which must not take it for its own: both would be in
+ * changes at once, and what the one closes would end the locks of the other. */
+LADE_TEST(Ledger, PoolsWhoseDescriptorsTheProgramClosedShareNone) {
+  fixture own;
+  size_t rows = 0;
+  LADE_ASSERT(fixture_open(&own));
+  int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 100), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 200), LADEI_LEDGER_GRANTED);
+  close(next);
+  close(next + 1);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 302);
+  LADE_EXPECT_EQ_INT((int)rows, 2);
+  close(next);
+  close(next + 1);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  ladei_ledger_destroy(a);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, &rows), 202);
+  LADE_EXPECT_EQ_INT((int)rows, 1);
+  ladei_ledger_destroy(b);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* A program under `ulimit -f` that writes no file is not ended by one that it knows nothing of. */
+LADE_TEST(Ledger, LimitOnTheSizeOfFilesIsAFaultAndNoSignal) {
+  fixture own;
+  struct rlimit before, little;
+  LADE_ASSERT(fixture_open(&own));
+  LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_FSIZE, &before), 0);
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(b, 20), LADEI_LEDGER_GRANTED);
+  for (rlim_t bytes = 0; bytes <= 200; bytes += 100) { /* none, a part of the header, of a slot */
+    little = (struct rlimit){bytes, before.rlim_max};
+    LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &little), 0);
+    ladei_ledger_result result = charge(a, 10);
+    ladei_ledger_state state = state_of(a);
+    ladei_ledger_credit(b, 1);
+    LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &before), 0); /* before anything is said: that may go to a file, too */
+    LADE_EXPECT_EQ_INT(result, LADEI_LEDGER_FAULT);
+    LADE_EXPECT(strstr(state.fault, "cannot be written: File too large") != NULL);
+  }
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 31 + 18);
+  ladei_ledger_destroy(a);
+  ladei_ledger_destroy(b);
   support_temp_dir_remove(&own.folder);
 }
 
@@ -412,6 +513,29 @@ LADE_TEST(Ledger, FullLedgerIsNamedAndHasRoomAgain) {
   LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), MOST + 10);
   for (int i = 0; i <= MOST; i++)
     if (i != 2) ladei_ledger_destroy(pools[i]);
+  support_temp_dir_remove(&own.folder);
+}
+
+/* After a time with many pools a charge reads few slots again. */
+LADE_TEST(Ledger, FreeSlotsAtTheEndAreCutOff) {
+  enum { MANY = 5000, SPARE = 64 };
+  static const ladei_ledger_slot unused;
+  fixture own;
+  struct stat found;
+  LADE_ASSERT(fixture_open(&own));
+  ladei_ledger *a = pool_of(&own, 1000), *b = pool_of(&own, 1000);
+  LADE_EXPECT_EQ_INT(charge(a, 1), LADEI_LEDGER_GRANTED);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED);
+  bytes_write(&own, &unused, sizeof unused, LADEI_LEDGER_HEADER_BYTES + (MANY - 1) * LADEI_LEDGER_SLOT_BYTES);
+  ladei_ledger_destroy(a);
+  LADE_ASSERT_EQ_INT(stat(own.path, &found), 0);
+  LADE_EXPECT_EQ_INT((int)found.st_size, LADEI_LEDGER_HEADER_BYTES + 2 * LADEI_LEDGER_SLOT_BYTES);
+  bytes_write(&own, &unused, sizeof unused, LADEI_LEDGER_HEADER_BYTES + (SPARE + 1) * LADEI_LEDGER_SLOT_BYTES);
+  LADE_EXPECT_EQ_INT(charge(b, 1), LADEI_LEDGER_GRANTED); /* some stay */
+  LADE_ASSERT_EQ_INT(stat(own.path, &found), 0);
+  LADE_EXPECT_EQ_INT((int)found.st_size, LADEI_LEDGER_HEADER_BYTES + (SPARE + 2) * LADEI_LEDGER_SLOT_BYTES);
+  LADE_EXPECT_EQ_INT((int)held_by_file(&own, NULL), 2);
+  ladei_ledger_destroy(b);
   support_temp_dir_remove(&own.folder);
 }
 

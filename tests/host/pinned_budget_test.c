@@ -10,68 +10,14 @@
 #include "host/ledger.h"
 #include "host/pool.h"
 #include "host/pressure.h"
-#include "tests/host/fixture.h"
+#include "tests/host/budget_machine.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/heard.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
-#define SEGMENT ((uint64_t)PINNED_FIXTURE_SEGMENT_BYTES)
-
 static const char *const both[] = {"sim", "cpu", NULL};
-
-typedef struct machine {
-  support_temp_dir folder;
-  ladei_pinned_hooks hooks;
-  lade_runtime *runtime;
-} machine;
-
-/* 64 MiB are available, so 32 are the budget: 16 segments. */
-static bool machine_open(machine *own, const char *runtime) {
-  if (!support_temp_dir_create(&own->folder)) return false;
-  support_temp_dir_write(&own->folder, "proc/meminfo", "MemAvailable: 65536 kB\n");
-  support_temp_dir_write(&own->folder, "proc/pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n");
-  support_temp_dir_write(&own->folder, "dev/shm/other", "");
-  own->hooks = (ladei_pinned_hooks){LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:2 pu:1", own->folder.path};
-  own->runtime = support_interposer_open(runtime, NULL);
-  return own->runtime != NULL;
-}
-
-static void machine_close(machine *own) {
-  support_expect_nothing_live(own->runtime);
-  support_runtime_close(own->runtime);
-  support_temp_dir_remove(&own->folder);
-}
-
-static lade_pinned_options options_of(void) {
-  lade_pinned_options options;
-  lade_pinned_options_init(&options);
-  options.segment_bytes = SEGMENT;
-  options.budget = LADE_PINNED_BUDGET_ON;
-  options.magazine_bytes = 1;
-  return options;
-}
-
-static lade_pinned_pool *pool_open(const machine *own, const lade_pinned_options *options) {
-  lade_pinned_pool *pool = NULL;
-  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, options, &own->hooks, &pool));
-  return pool;
-}
-
-static lade_pinned_stats stats_of(lade_pinned_pool *pool) {
-  lade_pinned_stats stats;
-  lade_pinned_stats_init(&stats);
-  LADE_EXPECT_OK(lade_pinned_stats_get(pool, &stats));
-  return stats;
-}
-
-/* `count` segments, each one block. */
-static void *segments_alloc(lade_pinned_pool *pool, uint64_t count) {
-  void *block = NULL;
-  LADE_EXPECT_OK(lade_pinned_alloc(pool, (size_t)(count * SEGMENT), &block));
-  return block;
-}
 
 static void charge_check(lade_pinned_pool *pool) {
   ladei_ledger_state state;
@@ -383,16 +329,11 @@ LADE_TEST(PinnedBudget, BackgroundThreadGivesBackUnderPressure) {
     usleep(150000); /* a look at the files as they are */
     LADE_EXPECT_EQ_UINT(stats_of(pool).pressure_returns, 0);
     LADE_EXPECT_EQ_UINT(stats_of(pool).reserved_bytes.current, 5 * SEGMENT);
-    char *path = support_temp_dir_path(&own.folder, cases[i].path);
-    char *next = support_temp_dir_path(&own.folder, "next");
-    support_file_write(next, cases[i].after, strlen(cases[i].after));
-    LADE_EXPECT_EQ_INT(rename(next, path), 0);
+    machine_file_replace(&own, cases[i].path, cases[i].after);
     while (stats_of(pool).pressure_returns == 0) usleep(1000);
     LADE_EXPECT_EQ_UINT(stats_of(pool).reserved_bytes.current, 2 * SEGMENT);
     LADE_EXPECT_OK(lade_pinned_free(pool, kept));
     LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
-    free(path);
-    free(next);
     machine_close(&own);
   }
 }

@@ -356,11 +356,32 @@ LADE_TEST(PinnedLimits, SettingsInForceHaveEachDefaultInItsPlace) {
   LADE_EXPECT_EQ_UINT(settings.max_bytes, own.pool->max_bytes);
   LADE_EXPECT_GT_UINT(settings.max_bytes, 0);
   LADE_EXPECT_EQ_UINT(settings.event_batch, 16);
-  LADE_EXPECT_EQ_UINT(settings.segment_bytes, 64 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(settings.segment_bytes, 0); /* no one size */
   LADE_EXPECT_EQ_UINT(settings.prefault_threads, 0);
   LADE_EXPECT_GT_UINT(settings.magazine_bytes, 0);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_settings_get(NULL, &settings));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_settings_get(own.pool, NULL));
+  pinned_fixture_close(&own);
+}
+
+/* Bug: settings named the usual size of segments, and a pool that was created with them had no small first ones. */
+LADE_TEST(PinnedLimits, PoolCreatedWithSettingsInForceActsAsTheirs) {
+  pinned_fixture own, alike;
+  lade_pinned_options settings, again;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), NULL)) return;
+  lade_pinned_options_init(&settings);
+  lade_pinned_options_init(&again);
+  LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
+  if (!pinned_fixture_open(&alike, support_runtime_open("sim"), &settings)) return;
+  LADE_EXPECT_OK(lade_pinned_settings_get(alike.pool, &again));
+  LADE_EXPECT_EQ_INT(memcmp(&settings, &again, sizeof settings), 0);
+  void *block = pinned_fixture_alloc(&own, 4096), *other = pinned_fixture_alloc(&alike, 4096);
+  uint64_t reserved = pinned_fixture_stats(&own).reserved_bytes.current;
+  LADE_EXPECT_LT_UINT(reserved, 64 * LADEI_MIB);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&alike).reserved_bytes.current, reserved);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_free(&alike, other);
+  pinned_fixture_close(&alike);
   pinned_fixture_close(&own);
 }
 

@@ -30,7 +30,17 @@ enum { STEP_BYTES = 2 << 20 }; /* of host/prefault.c; a registration of the soft
  * kernel is no judge of it. */
 static _Atomic(bool) page_is_gone[AREA_MOST / PAGE_BYTES];
 
+/* Threads of the test are not counted. */
+static _Atomic(bool) mappings_are_counted;
+static _Atomic(unsigned) mappings_beside_touching; /* made when some page was populated already */
+
 /* In the place of the system's, which is called, and then counted. */
+void *mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
+  if (atomic_load(&mappings_are_counted) && atomic_load(&populated_bytes) > 0)
+    atomic_fetch_add(&mappings_beside_touching, 1);
+  return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
+}
+
 int madvise(void *address, size_t bytes, int advice) {
   int result = (int)syscall(SYS_madvise, address, bytes, advice);
 #ifdef MADV_POPULATE_WRITE
@@ -181,6 +191,19 @@ LADE_TEST(PinnedReserve, LargeOnesTakeAllProcessorsSmallOnesFour) {
   LADE_EXPECT_EQ_INT(helpers_of(64 * LADEI_MIB, true, true), 3);
   LADE_EXPECT_EQ_INT(helpers_of(256 * LADEI_MIB, true, true), 15);
   LADE_EXPECT_EQ_INT(helpers_of(128 * LADEI_MIB, false, false), 15);
+}
+
+/* To map is to wait for all that touch at that moment. The page map has a leaf for many segments. */
+LADE_TEST(PinnedReserve, RecordsAreNotMappedBesideTouching) {
+  pinned_fixture own;
+  if (!open_with(&own, 3, LADE_PINNED_SOURCE_REGISTER)) return;
+  atomic_store(&mappings_beside_touching, 0);
+  atomic_store(&mappings_are_counted, true);
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 8 * SEGMENT_BYTES, 0));
+  atomic_store(&mappings_are_counted, false);
+  LADE_EXPECT_GT_SIZE(atomic_load(&populated_bytes), 0);
+  LADE_EXPECT_LE_UINT(atomic_load(&mappings_beside_touching), 1);
+  pinned_fixture_close(&own);
 }
 
 /* 256 MiB ahead, not more: what a reserve that fails had touched in vain. */
@@ -372,8 +395,9 @@ LADE_TEST(PinnedReserve, ThreadsOfLadesChoiceObeyTheQuota) {
   if (!opened) return;
   lade_pinned_options_init(&settings);
   LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
-  LADE_EXPECT_EQ_UINT(settings.prefault_threads, 1);
+  LADE_EXPECT_EQ_UINT(own.pool->source.prefault_threads, 1);
   LADE_EXPECT(own.pool->source.prefault_chosen);
+  LADE_EXPECT_EQ_UINT(settings.prefault_threads, 0); /* so that it chooses who is created with them */
   pinned_fixture_close(&own);
   support_temp_dir_remove(&root);
 }

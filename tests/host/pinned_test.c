@@ -107,6 +107,57 @@ LADE_TEST_P(Pinned, OneSegmentServesManyBlocks, support_soft_runtimes, runtime) 
   pinned_fixture_close(&own);
 }
 
+static void expect_not_ready(const pinned_fixture *own, size_t bytes) {
+  void *block = &block;
+  char text[sizeof lade_last_error()->text];
+  snprintf(text, sizeof text, "%s", lade_last_error()->text);
+  lade_pinned_stats before = pinned_fixture_stats(own);
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_pinned_alloc_ready(own->pool, bytes, &block));
+  LADE_EXPECT_EQ_PTR(block, &block);
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, text);
+  lade_pinned_stats after = pinned_fixture_stats(own);
+  LADE_EXPECT_EQ_INT(memcmp(&before, &after, sizeof before), 0);
+}
+
+/* Of Note [Fast path] in host/pinned.c the alloc alone. */
+LADE_TEST_P(Pinned, AllocReadyTakesWhatTheThreadHasAtHandAndNothingElse, support_soft_runtimes, runtime) {
+  static const size_t sizes[] = {1, 4096, 100000, LADEI_MIB, 3 * LADEI_MIB};
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = 0;
+  if (!open_with(&own, runtime, &options)) return;
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    expect_not_ready(&own, sizes[i]);
+    void *block = pinned_fixture_alloc(&own, sizes[i]), *again = NULL;
+    pinned_fixture_free(&own, block);
+    uint64_t hits = pinned_fixture_stats(&own).hits;
+    LADE_EXPECT_OK(lade_pinned_alloc_ready(own.pool, sizes[i], &again));
+    LADE_EXPECT_EQ_PTR(again, block);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).hits, hits + 1);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, again).requested_bytes, sizes[i]);
+    pinned_fixture_free(&own, again);
+  }
+  expect_not_ready(&own, 0);
+  expect_not_ready(&own, LADEI_SIZE_LIMIT);
+  LADE_EXPECT_OK(lade_pinned_latency_set(own.pool, true));
+  expect_not_ready(&own, 4096);
+  LADE_EXPECT_OK(lade_pinned_latency_set(own.pool, false));
+  pinned_fixture_close(&own);
+}
+
+LADE_TEST_P(Pinned, AllocReadyHasNothingWhereThreadsKeepNothing, support_soft_runtimes, runtime) {
+  static const uint32_t flags[] = {LADE_PINNED_DEBUG, LADE_PINNED_REFERENCE};
+  for (size_t i = 0; i < 2; i++) {
+    pinned_fixture own;
+    lade_pinned_options options = pinned_fixture_options();
+    options.flags = flags[i];
+    if (!open_with(&own, runtime, &options)) return;
+    pinned_fixture_free(&own, pinned_fixture_alloc(&own, 4096));
+    expect_not_ready(&own, 4096);
+    pinned_fixture_close(&own);
+  }
+}
+
 /* Note [The first segments] in host/memory.c. The cap is all that is asked for. */
 LADE_TEST_P(Pinned, FirstSegmentsOfNoNamedSizeAreSmall, support_soft_runtimes, runtime) {
   enum { COUNT = 192 };
@@ -141,9 +192,12 @@ LADE_TEST_P(Pinned, FirstSegmentsOfNoNamedSizeAreSmall, support_soft_runtimes, r
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 4 * LADEI_MIB);
   pinned_fixture_free(&own, blocks[0]);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
-  blocks[0] = pinned_fixture_alloc(&own, 9 * LADEI_MIB); /* large ones share segments of the usual size */
-  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 64 * LADEI_MIB);
-  pinned_fixture_free(&own, blocks[0]);
+  static const size_t of_large_ones_mib[] = {20, 84, 84, 84, 148};
+  for (size_t i = 0; i < 5; i++) {
+    blocks[i] = pinned_fixture_alloc(&own, 20 * LADEI_MIB);
+    LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, of_large_ones_mib[i] * LADEI_MIB);
+  }
+  for (size_t i = 0; i < 5; i++) pinned_fixture_free(&own, blocks[i]);
   pinned_fixture_close(&own);
 }
 
@@ -390,6 +444,8 @@ LADE_TEST(Pinned, RefusalsNameCallFieldValueAndWhatIsExpected) {
                  "lade_pinned_alloc: bytes is 1152921504606846976; expected less than 2^60");
   expect_refusal(lade_pinned_alloc(own.pool, LADEI_SIZE_LIMIT - 1, &out),
                  "lade_pinned_alloc: bytes is 1152921504606846975; expected at most ");
+  expect_refusal(lade_pinned_alloc_ready(NULL, 1, &out), "lade_pinned_alloc_ready: pool is NULL");
+  expect_refusal(lade_pinned_alloc_ready(own.pool, 1, NULL), "lade_pinned_alloc_ready: out is NULL");
   expect_refusal(lade_pinned_alloc_near(own.pool, 1, -1, &out), "lade_pinned_alloc_near: device is -1; expected 0 to ");
   expect_refusal(lade_pinned_alloc_on(own.pool, 1, 1 << 20, &out),
                  "lade_pinned_alloc_on: numa_node is 1048576; expected -1, or a NUMA node with memory");

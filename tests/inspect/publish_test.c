@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -316,6 +317,20 @@ LADE_TEST(Publish, IsReadWhileItChanges) {
   pthread_join(thread, NULL);
   lade_publisher_destroy(publisher);
   device_fixture_close(&f);
+}
+
+/* Memory behind a descriptor is a file to the kernel, which would end the process by a signal. */
+LADE_TEST(Publish, LimitOnTheSizeOfFilesIsAnError) {
+  struct rlimit before, little;
+  lade_publisher *publisher = NULL;
+  LADE_ASSERT_EQ_INT(getrlimit(RLIMIT_FSIZE, &before), 0);
+  little = (struct rlimit){100, before.rlim_max};
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &little), 0);
+  lade_status status = lade_publish(NULL, 0, NULL, &publisher);
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_FSIZE, &before), 0); /* before anything is said: that may go to a file, too */
+  LADE_EXPECT_STATUS(LADE_ERR_IO, status);
+  LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EFBIG);
+  LADE_EXPECT(publisher == NULL);
 }
 
 LADE_TEST(Publish, RefusesBadArguments) {

@@ -10,11 +10,15 @@ static uint64_t field_bytes(uint64_t record, uint64_t field) {
   return record % 7 == 3 && field == 1 ? 0 : (record * 977 + field * 1301) % 3001;
 }
 
+void data_set_restore(const data_set *set) {
+  support_temp_file_write(set->path, DATA_SET_RECORDS * DATA_SET_FIELDS * 3001, DATA_SET_SEED);
+}
+
 bool data_set_open(data_set *set) {
   uint64_t file, at = 5;
   if (!support_temp_dir_create(&set->dir)) return false;
   set->path = support_temp_dir_path(&set->dir, "records.bin");
-  support_temp_file_write(set->path, DATA_SET_RECORDS * DATA_SET_FIELDS * 3001, DATA_SET_SEED);
+  data_set_restore(set);
   LADE_EXPECT_OK(lade_index_create("a,b", &set->index));
   LADE_EXPECT_OK(lade_index_add_file(set->index, set->path, &file));
   for (uint64_t i = 0; i < DATA_SET_RECORDS; i++) {

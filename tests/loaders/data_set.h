@@ -16,6 +16,8 @@ typedef struct data_set {
 /* Two fields a record, of 0 to 3000 bytes. The file holds the pattern of DATA_SET_SEED. */
 bool data_set_open(data_set *set);
 void data_set_close(data_set *set);
+/* Writes the file anew, the same one, after a test has cut it. */
+void data_set_restore(const data_set *set);
 
 /* Options for batches of `records`; on device 0 of a fixture. */
 lade_loader_options data_set_options(uint64_t records);

@@ -153,6 +153,15 @@ LADE_TEST(Header, OrdersTensorsByTheirBytes) {
   ladei_loader_header_dispose(&header);
 }
 
+LADE_TEST(Header, NullMetadataIsNone) {
+  ladei_loader_header header;
+  LADE_ASSERT_OK(
+      parse("{\"__metadata__\":null,\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, &header));
+  LADE_EXPECT_EQ_SIZE(header.metadata_count, 0);
+  LADE_EXPECT_EQ_SIZE(header.entry_count, 1);
+  ladei_loader_header_dispose(&header);
+}
+
 LADE_TEST(Header, WritesWhatItReads) {
   const uint64_t shape[] = {3, 1};
   const ladei_loader_entry entries[] = {{"\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa4", shape, 2, 0, 3, LADE_DTYPE_F8_E8M0},

@@ -418,6 +418,24 @@ LADE_TEST(IndexTar, ReadsWhatPythonWrote) {
   lade_index_destroy(index);
 }
 
+/* The names of members' fields are compared in lower case, so none was ever found: the index stayed empty, without an error. */
+LADE_TEST(IndexTar, FieldsInUpperCaseAreRefused) {
+  static const char *const shard = "tests/loaders/golden/samples-0.tar";
+  static const char *const wrong[] = {"TXT,CLS", "txt,cLs", "txt,CLS;Cls"};
+  lade_record_index *index;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    LADE_ASSERT_OK(lade_index_create(wrong[i], &index));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(index, shard));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected a name in lower case");
+    LADE_EXPECT_EQ_UINT(lade_index_count(index), 0);
+    lade_index_destroy(index);
+  }
+  LADE_ASSERT_OK(lade_index_create("TXT;txt,cls", &index));
+  LADE_EXPECT_OK(lade_index_add_tar(index, shard));
+  LADE_EXPECT_EQ_UINT(lade_index_count(index), 3);
+  lade_index_destroy(index);
+}
+
 LADE_TEST(IndexTar, NeedsNamedFields) {
   lade_record_index *index;
   LADE_ASSERT_OK(lade_index_create(NULL, &index));

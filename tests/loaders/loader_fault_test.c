@@ -130,6 +130,105 @@ LADE_TEST(LoaderFault, WritesNewMemoryOnlyWhenItsStreamHasPassed) {
   fixture_close(&f);
 }
 
+/* Bug: a batch whose reads failed was tried again without waiting for the consumer's stream, and written into memory that
+ * its work still read. */
+LADE_TEST(LoaderFault, TriesAFailedBatchAgainOnlyBehindItsConsumersStream) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_stream other;
+  lade_soft_report report;
+  void *scratch;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &other));
+  lade_loader_options options = data_set_options(5);
+  options.prefetch = 1;
+  options.padded = 1; /* so that each batch fits into the block of the one before */
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch batch = next_take(&f, loader);
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+  const size_t bytes = batch.bytes;
+  unsigned char *before = malloc(bytes), *after = malloc(bytes);
+  LADE_ASSERT(before != NULL && after != NULL);
+  fixture_device_read(&f, 0, batch.memory, before, bytes);
+  LADE_ASSERT_OK(lade_device_alloc(f.targets[0].allocator, bytes, f.streams[0], &scratch));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, batch.memory, bytes, f.streams[0])); /* the consumer's work */
+  LADE_ASSERT_EQ_INT(truncate(set.path, 0), 0);
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  lade_batch_init(&batch);
+  LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
+  data_set_restore(&set);
+  LADE_EXPECT_OK(lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
+  support_let_run(f.runtime);
+  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, i == 0 ? other : f.streams[0]));
+  data_set_expect(&f, &set, &batch);
+  fixture_device_read(&f, 0, scratch, after, bytes);
+  LADE_EXPECT_EQ_MEM(after, before, bytes);
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, other));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  LADE_EXPECT_OK(lade_device_free(f.targets[0].allocator, scratch));
+  LADE_EXPECT_OK(lade_device_stream_retire(f.targets[0].allocator, other));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, other));
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(f.runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.unordered_reuse + report.freed_memory_used, 0);
+  free(before);
+  free(after);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* Bug: so was one whose submit had failed, in memory that was new then. */
+LADE_TEST(LoaderFault, TriesAFailedSubmitAgainOnlyBehindItsStream) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_stream other;
+  lade_batch batch;
+  lade_soft_report report;
+  void *before, *used, *scratch;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_device_allocator *allocator = f.targets[0].allocator;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &other));
+  lade_loader_options options = data_set_options(50);
+  options.stream = f.streams[0];
+  options.prefetch = 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch_init(&batch);
+  LADE_ASSERT_OK(lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, other));
+  const size_t bytes = batch.bytes;
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "event_record", 1, LADE_ERR_DRIVER));
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, other)); /* the next batch has no memory now */
+  LADE_ASSERT_OK(lade_device_alloc(allocator, bytes + bytes / 8, f.streams[0], &before));
+  LADE_ASSERT_OK(lade_device_alloc(allocator, 2 * bytes, f.streams[0], &used));
+  LADE_ASSERT_OK(lade_device_alloc(allocator, 2 * bytes, f.streams[0], &scratch));
+  LADE_EXPECT_OK(lade_soft_stream_hold(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, scratch, used, 2 * bytes, f.streams[0]));
+  LADE_EXPECT_OK(lade_device_free(allocator, used)); /* free for the same stream at once */
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "event_record", 1, LADE_ERR_DRIVER));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT,
+                     lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch)); /* nothing can run */
+  LADE_EXPECT_OK(lade_soft_stream_release(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_next(loader, other, LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, other));
+  data_set_expect(&f, &set, &batch);
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, other));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  LADE_EXPECT_OK(lade_device_free(allocator, before));
+  LADE_EXPECT_OK(lade_device_free(allocator, scratch));
+  LADE_EXPECT_OK(lade_device_stream_retire(allocator, other));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, other));
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(f.runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.unordered_reuse + report.freed_memory_used, 0);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
 /* Memory that a destroyed loader gave back is still read by the consumer's work: the next owner has to wait. */
 LADE_TEST(LoaderFault, GivesMemoryBackOnlyAsItsConsumersStreamPasses) {
   fixture f;
@@ -401,6 +500,28 @@ LADE_TEST(LoaderFault, ResumesBehindWhatItLeftOut) {
   LADE_EXPECT_EQ_UINT(batch.records[0], 8);
   LADE_EXPECT_EQ_UINT(batch.number, 14);
   LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* Bug: with epochs without end, and no record that can be read, a call never came back. */
+LADE_TEST(LoaderFault, GivesUpWhereNoRecordCanBeRead) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_batch batch;
+  if (!fixture_open(&f, "cpu") || !data_set_open(&set)) return;
+  LADE_ASSERT_EQ_INT(truncate(set.path, 0), 0);
+  lade_loader_options options = data_set_options(8);
+  options.epochs = 0;
+  options.skip_unreadable = 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch_init(&batch);
+  for (int i = 0; i < 2; i++)
+    LADE_EXPECT_STATUS(LADE_ERR_TRUNCATED, lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+  LADE_EXPECT_EQ_UINT(stats_of(loader).skipped_records, 2 * DATA_SET_RECORDS);
+  LADE_EXPECT_STATUS(LADE_ERR_TIMEOUT, lade_loader_next(loader, f.streams[0], 0, &batch));
   LADE_EXPECT_OK(lade_loader_destroy(loader));
   data_set_close(&set);
   fixture_close(&f);

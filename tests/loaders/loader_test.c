@@ -417,7 +417,8 @@ LADE_TEST(Loader, NamesTheOptionThatIsWrong) {
       {{.batch_records = 1, .world_size = 102, .rank = 101},
        "options.world_size is 102; expected few enough ranks that the 101 records make a batch for rank 101"},
       {{.batch_records = 1, .world_size = 102, .equal_ranks = 1}, "make a batch for rank 0"},
-      {{.batch_records = 102, .drop_last = 1}, "make a batch for rank 0"},
+      {{.batch_records = 102, .drop_last = 1},
+       "options.batch_records is 102; expected at most 101, the records of rank 0, or no drop_last"},
       {{.batch_bytes = 3000}, "batch_bytes is 3000"},
       {{.batch_bytes = 50000, .drop_last = 1}, "options.drop_last is 1; expected 0 without batch_records"},
       {{.batch_records = 1, .prefetch = 65}, "prefetch"},
@@ -434,6 +435,7 @@ LADE_TEST(Loader, NamesTheOptionThatIsWrong) {
   LADE_ASSERT_OK(lade_index_create(NULL, &empty));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
                      lade_loader_create(empty, f.targets[0].pipeline, f.targets[0].allocator, &options, &loader));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "index is empty; expected one with records");
   lade_index_destroy(empty);
   LADE_EXPECT_EQ_PTR(loader, NULL);
   data_set_close(&set);

@@ -55,6 +55,14 @@ LADE_TEST(SafetensorsOpen, ListsWhatThePackageWrote) {
   lade_tensor_info info;
   lade_tensor_info_init(&info);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_tensor(file, 28, &info));
+  lade_endpoint endpoint;
+  LADE_ASSERT_OK(lade_safetensors_find(file, "large", &index));
+  LADE_ASSERT_OK(lade_safetensors_endpoint(file, index, large.bytes, LADE_FILE_DIRECT, &endpoint));
+  LADE_EXPECT_EQ_UINT(endpoint.offset, large.offset + large.bytes);
+  LADE_EXPECT_EQ_UINT(endpoint.flags, LADE_FILE_DIRECT);
+  LADE_EXPECT_EQ_INT(endpoint.kind, LADE_ENDPOINT_FILE);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_endpoint(file, 28, 0, 0, &endpoint));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_endpoint(file, index, large.bytes + 1, 0, &endpoint));
   lade_safetensors_close(file);
   lade_safetensors_close(NULL);
 }

@@ -122,6 +122,10 @@ CUresult cuDriverGetVersion(int *out_version) { return loop_cuDriverGetVersion_v
   X(cuDevicePrimaryCtxRetain, loop_cuDevicePrimaryCtxRetain_v7000, (CUcontext *out, CUdevice device), (out, device)) \
   X(cuDevicePrimaryCtxRelease_v2, loop_cuDevicePrimaryCtxRelease_v11000, (CUdevice device), (device)) \
   X(cuCtxSetCurrent, loop_cuCtxSetCurrent_v4000, (CUcontext context), (context)) \
+  X(cuCtxCreate, loop_cuCtxCreate_v3020, (CUcontext *out, unsigned flags, CUdevice device), (out, flags, device)) \
+  X(cuCtxDestroy, loop_cuCtxDestroy_v4000, (CUcontext context), (context)) \
+  X(cuCtxDetach, loop_cuCtxDestroy_v4000, (CUcontext context), (context)) \
+  X(cuStreamDestroy, loop_cuStreamDestroy_v4000, (CUstream stream), (stream)) \
   X(cuMemAlloc_v2, loop_cuMemAlloc_v3020, (CUdeviceptr *out, size_t bytes), (out, bytes)) \
   X(cuMemFree_v2, loop_cuMemFree_v3020, (CUdeviceptr address), (address)) \
   X(cuMemHostAlloc, loop_cuMemHostAlloc_v2020, (void **out, size_t bytes, unsigned flags), (out, bytes, flags)) \

@@ -2,9 +2,15 @@
 /*
  * Entry points on streams, events and captures.
  *
- * Locks: none.
+ * Locks: streams_lock guards what a driver does in one step: a look at which streams there are and which of them capture, and
+ * the records that follow from it. What makes a stream capture and what ends one takes it too. Nothing is waited for under it;
+ * runtime/soft is called.
  */
+#include <pthread.h>
+
 #include "tests/loopback/loopback.h"
+
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- Stream arguments -------------------------------------------------------------------------------------------- */
 
@@ -61,8 +67,11 @@ CUresult loop_cuStreamDestroy_v4000(CUstream stream) {
     loop_violation("a default stream destroyed");
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  pthread_mutex_lock(&streams_lock);
   loop_stream_forget(stream);
-  return loop_code(loop_ops()->stream_destroy(loop_self(), stream));
+  lade_status status = loop_ops()->stream_destroy(loop_self(), stream);
+  pthread_mutex_unlock(&streams_lock);
+  return loop_code(status);
 }
 
 CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
@@ -91,7 +100,11 @@ CUresult loop_cuStreamWaitEvent_v3020(CUstream handle, CUevent event, unsigned i
   LOOP_ENTER(cuStreamWaitEvent, 3020);
   ladei_stream stream;
   CUresult code = flags != 0 ? CUDA_ERROR_INVALID_VALUE : loop_stream(handle, &stream);
-  return code == CUDA_SUCCESS ? loop_code(loop_ops()->stream_wait_event(loop_self(), &stream, event)) : code;
+  if (code != CUDA_SUCCESS) return code;
+  pthread_mutex_lock(&streams_lock);
+  lade_status status = loop_ops()->stream_wait_event(loop_self(), &stream, event);
+  pthread_mutex_unlock(&streams_lock);
+  return loop_code(status);
 }
 
 CUresult loop_cuStreamQuery_v2000(CUstream handle) {
@@ -165,8 +178,11 @@ CUresult loop_cuStreamBeginCapture_v10010(CUstream handle, CUstreamCaptureMode m
   LOOP_ENTER(cuStreamBeginCapture, 10010);
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  return code == CUDA_SUCCESS ? loop_code(loop_ops()->capture_begin(loop_self(), &stream, (ladei_capture_mode)mode))
-                              : code;
+  if (code != CUDA_SUCCESS) return code;
+  pthread_mutex_lock(&streams_lock);
+  lade_status status = loop_ops()->capture_begin(loop_self(), &stream, (ladei_capture_mode)mode);
+  pthread_mutex_unlock(&streams_lock);
+  return loop_code(status);
 }
 
 CUresult loop_cuStreamEndCapture_v10000(CUstream handle, CUgraph *out) {
@@ -268,11 +284,27 @@ static lade_status streams_record(int device, lade_event event, const ladei_stre
   return status;
 }
 
+/* Keeps those that do not capture; how many. */
+static size_t streams_not_capturing(ladei_stream *streams, size_t count) {
+  size_t kept = 0;
+  for (size_t i = 0; i < count; i++)
+    if (!stream_captures(&streams[i])) streams[kept++] = streams[i];
+  return kept;
+}
+
 void loop_streams_wait(int device) {
   ladei_stream streams[CONTEXT_STREAMS];
-  size_t count = context_streams(device, streams);
-  for (size_t i = 0; i < count; i++)
-    if (!stream_captures(&streams[i])) (void)loop_ops()->stream_synchronize(loop_self(), &streams[i]);
+  uint64_t context = 0;
+  lade_event event = NULL;
+  if (loop_ops()->device_context(loop_self(), device, &context) != LADE_OK ||
+      loop_ops()->event_create(loop_self(), context, 0, &event) != LADE_OK)
+    return;
+  pthread_mutex_lock(&streams_lock);
+  size_t count = streams_not_capturing(streams, context_streams(device, streams));
+  lade_status status = streams_record(device, event, streams, count);
+  pthread_mutex_unlock(&streams_lock);
+  if (status == LADE_OK) (void)loop_ops()->event_synchronize(loop_self(), event);
+  (void)loop_ops()->event_destroy(loop_self(), event);
 }
 
 CUresult loop_cuCtxRecordEvent_v12050(CUcontext handle, CUevent event) {
@@ -280,11 +312,12 @@ CUresult loop_cuCtxRecordEvent_v12050(CUcontext handle, CUevent event) {
   ladei_stream streams[CONTEXT_STREAMS];
   const loop_context *context = loop_context_find(handle);
   if (context == NULL || !loop_context_usable(context)) return CUDA_ERROR_INVALID_CONTEXT;
+  pthread_mutex_lock(&streams_lock);
   size_t count = context_streams(context->device, streams);
-  for (size_t i = 0; i < count; i++) {
-    if (!stream_captures(&streams[i])) continue;
-    loop_violation("cuCtxRecordEvent while a stream of the context captures");
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  return loop_code(streams_record(context->device, event, streams, count));
+  bool captures = streams_not_capturing(streams, count) < count;
+  lade_status status = captures ? LADE_OK : streams_record(context->device, event, streams, count);
+  pthread_mutex_unlock(&streams_lock);
+  if (!captures) return loop_code(status);
+  loop_violation("cuCtxRecordEvent while a stream of the context captures");
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }

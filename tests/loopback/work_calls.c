@@ -8,10 +8,12 @@
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static bool on_device(const void *pointer) {
+static bool is_of_kind(const void *pointer, ladei_memory_kind kind) {
   ladei_pointer_attributes found;
-  return loop_ops()->pointer_attributes(loop_self(), pointer, &found) == LADE_OK && found.kind == LADEI_MEMORY_DEVICE;
+  return loop_ops()->pointer_attributes(loop_self(), pointer, &found) == LADE_OK && found.kind == kind;
 }
+
+static bool on_device(const void *pointer) { return is_of_kind(pointer, LADEI_MEMORY_DEVICE); }
 
 /* Unified addressing: the addresses tell the direction. */
 static ladei_copy_direction direction_find(CUdeviceptr dst, CUdeviceptr src) {
@@ -32,12 +34,14 @@ static CUresult copy_wait(ladei_copy_direction direction, void *dst, const void 
 
 CUresult loop_cuMemcpyHtoDAsync_v3020(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
   LOOP_ENTER(cuMemcpyHtoDAsync, 3020);
-  return copy_queue(LADEI_COPY_H2D, loop_pointer(dst), src, bytes, stream);
+  bool to_pinned = is_of_kind(loop_pointer(dst), LADEI_MEMORY_PINNED); /* a device reaches it under its address */
+  return copy_queue(to_pinned ? LADEI_COPY_H2H : LADEI_COPY_H2D, loop_pointer(dst), src, bytes, stream);
 }
 
 CUresult loop_cuMemcpyDtoHAsync_v3020(void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
   LOOP_ENTER(cuMemcpyDtoHAsync, 3020);
-  return copy_queue(LADEI_COPY_D2H, dst, loop_pointer(src), bytes, stream);
+  bool from_pinned = is_of_kind(loop_pointer(src), LADEI_MEMORY_PINNED);
+  return copy_queue(from_pinned ? LADEI_COPY_H2H : LADEI_COPY_D2H, dst, loop_pointer(src), bytes, stream);
 }
 
 CUresult loop_cuMemcpyAsync_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
@@ -45,19 +49,18 @@ CUresult loop_cuMemcpyAsync_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes
   return copy_queue(direction_find(dst, src), loop_pointer(dst), loop_pointer(src), bytes, stream);
 }
 
-/* Row by row; between host and device memory alone. */
+/* Row by row; to or from host memory or addresses, among which is pinned memory. */
 CUresult loop_cuMemcpy2DAsync_v3020(const CUDA_MEMCPY2D *copy, CUstream stream) {
   LOOP_ENTER(cuMemcpy2DAsync, 3020);
-  bool from_host = copy->srcMemoryType == CU_MEMORYTYPE_HOST;
-  if (copy->dstMemoryType != (from_host ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  CUdeviceptr src = copy->srcMemoryType == CU_MEMORYTYPE_HOST ? loop_address(copy->srcHost) : copy->srcDevice;
+  CUdeviceptr dst = copy->dstMemoryType == CU_MEMORYTYPE_HOST ? loop_address(copy->dstHost) : copy->dstDevice;
   CUresult code = CUDA_SUCCESS;
   for (size_t row = 0; row < copy->Height && code == CUDA_SUCCESS; row++) {
-    size_t from = (copy->srcY + row) * copy->srcPitch + copy->srcXInBytes;
-    size_t to = (copy->dstY + row) * copy->dstPitch + copy->dstXInBytes;
-    code = from_host ? copy_queue(LADEI_COPY_H2D, loop_pointer(copy->dstDevice + to),
-                                  (const char *)copy->srcHost + from, copy->WidthInBytes, stream)
-                     : copy_queue(LADEI_COPY_D2H, (char *)copy->dstHost + to, loop_pointer(copy->srcDevice + from),
-                                  copy->WidthInBytes, stream);
+    CUdeviceptr from = src + (copy->srcY + row) * copy->srcPitch + copy->srcXInBytes;
+    CUdeviceptr to = dst + (copy->dstY + row) * copy->dstPitch + copy->dstXInBytes;
+    code = copy_queue(direction_find(to, from), loop_pointer(to), loop_pointer(from), copy->WidthInBytes, stream);
   }
   return code;
 }

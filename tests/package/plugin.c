@@ -57,6 +57,11 @@ const char *plugin_open(void) {
   return objects_make();
 }
 
+const char *plugin_label(void) {
+  LADE(lade_history_label_set("from a plugin"));
+  return NULL;
+}
+
 const char *plugin_use(void) {
   lade_stream own;
   void *staging, *block;

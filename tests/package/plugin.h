@@ -8,6 +8,7 @@ typedef const char *plugin_call(void);
 
 #define PLUGIN_CALLS(X)                                                                                                \
   X(open)     /* reads the environment, sets a log, makes one object of each kind on runtime "cpu" */                  \
+  X(label)    /* names the calling thread, with no object of lade's: the thread keeps the name */                      \
   X(use)      /* takes and gives blocks, and has a call fail: on any thread, which then keeps some of it */            \
   X(transfer) /* through the pipeline's threads to the device and back */                                              \
   X(close)    /* destroys what open made */                                                                            \

@@ -95,10 +95,22 @@ LADE_TEST(ChunkNext, IsShortAtStartAndEnd) {
   LADE_EXPECT(ladei_pipe_chunk_next(&first) > 4 * MIB);
   cut both = cut_all(bytes, 0, 5 * MIB, 0, true, 0, 0);
   LADE_EXPECT(both.last <= MIB);
-  LADE_EXPECT(both.longest > 4 * MIB);
-  LADE_EXPECT(both.count < 200);
+  LADE_EXPECT(both.longest > 3 * MIB);
+  LADE_EXPECT(both.count < 210);
   cut middle = cut_all(bytes, 0, 5 * MIB, 0, true, LONG_AGO, LONG_AGO);
   LADE_EXPECT_EQ_UINT(middle.count, 103);
+}
+
+/* Half as long, not below 3 MiB, where all is over soon; only to the device. */
+LADE_TEST(ChunkNext, IsShorterWhereThereIsLittleWork) {
+  const size_t pcie_5 = 6528 * 1024;
+  const uint64_t little = 512 * (uint64_t)MIB;
+  LADE_EXPECT_LE_SIZE(cut_all(little, 0, pcie_5, 0, true, 0, 0).longest, pcie_5 / 2 + 64 * 1024);
+  LADE_EXPECT_GT_SIZE(cut_all(little, 0, pcie_5, 0, true, LONG_AGO, 0).longest, 6 * MIB);
+  LADE_EXPECT_GT_SIZE(cut_all(little, 0, pcie_5, 0, true, 0, LONG_AGO).longest, 6 * MIB);
+  LADE_EXPECT_GT_SIZE(cut_all(little, 0, pcie_5, 0, false, 0, 0).longest, 6 * MIB);
+  LADE_EXPECT_GT_SIZE(cut_all(8 * little, 0, pcie_5, 0, true, 0, 0).longest, 6 * MIB);
+  LADE_EXPECT_GT_SIZE(cut_all(little, 0, 5 * MIB / 2, 0, true, 0, 0).longest, 2 * MIB);
 }
 
 /* Lets requests of 1 MiB end at the rate that `size` of them at once have, by a latency and a common rate. */

@@ -2,15 +2,20 @@
 /*
  * Across sources: a program allocates pinned memory, copies and frees, in each mode of LADE_PRELOAD_MODE.
  */
-#include <fcntl.h>
-#include <pthread.h>
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "tests/preload/fixture.h"
+#include "tests/preload/cases.h"
+
+#ifdef TEST_LINKED
+#include "preload/calls.h"
+#include "preload/counters.h"
+#include "preload/driver.h"
+#endif
 
 static bool is_fast(void) {
   const char *mode = getenv("LADE_PRELOAD_MODE");
@@ -19,24 +24,12 @@ static bool is_fast(void) {
 
 static uint64_t pins(void) { return hooks->calls("cuMemHostRegister") + hooks->calls("cuMemHostAlloc"); }
 
-/* Whether one of the next blocks of the size is this one. Few, while a stream is held: a free waits where much is pending. */
-static bool handed_out(const program *as, const void *block, size_t bytes, int tries) {
-  enum { KEPT = 64 };
-  void *others[KEPT];
-  int count = 0;
-  bool found = false;
-  while (!found && count < tries && count < KEPT) {
-    void *pointer = NULL;
-    LADE_CU(as->host_alloc(&pointer, bytes, 0));
-    found = pointer == block;
-    others[count++] = pointer;
-  }
-  for (int i = 0; i < count; i++) LADE_CU(as->free_host(others[i]));
-  return found;
+static bool comes_back(const program *as, const void *block, size_t bytes) {
+  return handed_out(&pinned_memory, as, (uintptr_t)block, bytes, NULL, TRIES);
 }
-
-static bool comes_back(const program *as, const void *block, size_t bytes) { return handed_out(as, block, bytes, 64); }
-static bool stays_away(const program *as, const void *block, size_t bytes) { return !handed_out(as, block, bytes, 6); }
+static bool stays_away(const program *as, const void *block, size_t bytes) {
+  return !handed_out(&pinned_memory, as, (uintptr_t)block, bytes, NULL, TRIES_WHILE_HELD);
+}
 
 /* ---- Serving ----------------------------------------------------------------------------------------------------- */
 
@@ -99,6 +92,28 @@ LADE_TEST(PreloadCalls, LargeAndOddSizes) {
   }
   finish();
 }
+
+#ifdef TEST_LINKED
+/* A program that is linked with the driver calls the hook on copies in every mode. In mode safe it told the pool of the stream, which
+ * nobody retired: the free recorded an event on a stream that was gone. */
+LADE_TEST(PreloadCalls, LinkedCopiesAreWatchedInModeFastAlone) {
+  START();
+  CUdeviceptr device = 0;
+  void *block = NULL;
+  uint64_t before = ladei_preload_counted(PRELOAD_COPIES_WATCHED);
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  LADE_CU(hook_memcpy_h2d_async(device, block, MIB, stream));
+  LADE_EXPECT_EQ_UINT(ladei_preload_counted(PRELOAD_COPIES_WATCHED), before + (is_fast() ? 1 : 0));
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+#endif
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
 
@@ -271,6 +286,28 @@ static CUresult queue_2d(const program *as, CUdeviceptr device, void *host, size
   return as->copy_2d_async(&copy, stream);
 }
 
+/* Its address is a device's, too. */
+static CUresult queue_2d_as_device(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcDevice = (CUdeviceptr)(uintptr_t)host,
+                        .srcPitch = bytes / 4,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = device,
+                        .dstPitch = bytes / 4,
+                        .WidthInBytes = bytes / 4,
+                        .Height = 3};
+  return as->copy_2d_async(&copy, stream);
+}
+static char pageable[1 << 20];
+static CUresult queue_h2d_to_block(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device;
+  return as->h2d_async((CUdeviceptr)(uintptr_t)host, pageable, bytes, stream);
+}
+static CUresult queue_d2h_from_block(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device;
+  return as->d2h_async(pageable, (CUdeviceptr)(uintptr_t)host, bytes, stream);
+}
+
 /* A block in use by a stream is not handed out again, however often it is asked for; afterwards it is. */
 static void order_check(const program *as, copy_queue *queue, CUstream stream) {
   hold held;
@@ -291,7 +328,8 @@ static void order_check(const program *as, copy_queue *queue, CUstream stream) {
 
 LADE_TEST(PreloadOrder, OfEveryStreamAndCopy) {
   START();
-  copy_queue *const queues[] = {queue_h2d, queue_d2h, queue_any, queue_2d};
+  copy_queue *const queues[] = {queue_h2d,          queue_d2h,          queue_any,           queue_2d,
+                                queue_2d_as_device, queue_h2d_to_block, queue_d2h_from_block};
   for (unsigned flags = 0; flags <= CU_STREAM_NON_BLOCKING; flags++) {
     CUstream stream;
     LADE_CU(cuda.stream_create(&stream, flags));
@@ -329,6 +367,85 @@ LADE_TEST(PreloadOrder, OfDestroyedStreams) {
   finish();
 }
 
+/* The driver's function of an exported name, as a program finds it that asks for the first one of its kind. */
+static void *exported(const char *name) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *found = library == NULL ? NULL : dlsym(library, name);
+#ifdef TEST_LINKED
+  found = found == NULL ? NULL : ladei_preload_hook_named(name, found);
+#endif
+  LADE_EXPECT(found != NULL);
+  return found;
+}
+
+/* By the name that the function had before CUDA 4.0, and has in the driver still: it was not seen. */
+LADE_TEST(PreloadOrder, OfStreamsDestroyedByTheirFirstName) {
+  START();
+  CUresult (*destroy)(CUstream) = (CUresult(*)(CUstream))exported("cuStreamDestroy");
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(destroy(stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+/* Events of streams that were gone stayed until somebody looked for memory: for ever, in a program that has all that it needs. */
+LADE_TEST(PreloadOrder, DestroyedStreamsLeaveNothingBehind) {
+  START();
+  void *block = NULL;
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  uint64_t before = soft_report().events;
+  for (int i = 0; i < 100; i++) {
+    CUstream stream = stream_make();
+    LADE_CU(cuda.stream_synchronize(stream));
+    LADE_CU(cuda.stream_destroy(stream));
+  }
+  LADE_EXPECT_LE_UINT(soft_report().events, before + 8);
+  LADE_CU(cuda.free_host(block));
+  finish();
+}
+
+/* Nor could an event be had for it, and its work was forgotten with it. */
+LADE_TEST(PreloadOrder, OfDestroyedStreamsWithoutEvents) {
+  START();
+  pthread_t thread;
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  hooks->fail("cuEventCreate", 0, CUDA_ERROR_OUT_OF_MEMORY);
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, hold_end_later, &held), 0);
+  LADE_CU(cuda.stream_destroy(stream));
+  hooks->fail_clear();
+  LADE_CU(cuda.free_host(block));
+  for (int i = 0; i < TRIES_WHILE_HELD; i++) {
+    void *other = NULL;
+    LADE_CU(cuda.host_alloc(&other, MIB, 0));
+    LADE_EXPECT(other != block || atomic_load(&held.is_released));
+    LADE_CU(cuda.free_host(other));
+  }
+  pthread_join(thread, NULL);
+  LADE_CU(cuda.ctx_synchronize());
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
 /* In mode safe also what no copy shows: here a host function, which stands for a kernel. */
 LADE_TEST(PreloadOrder, SafeCoversWhatIsNotSeen) {
   START();
@@ -338,8 +455,7 @@ LADE_TEST(PreloadOrder, SafeCoversWhatIsNotSeen) {
   }
   hold held;
   void *block = NULL;
-  CUstream stream;
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  CUstream stream = stream_make();
   LADE_CU(cuda.host_alloc(&block, MIB, 0));
   hold_begin(&held, &cuda, stream);
   LADE_CU(cuda.free_host(block));
@@ -351,32 +467,43 @@ LADE_TEST(PreloadOrder, SafeCoversWhatIsNotSeen) {
   finish();
 }
 
-static void *hold_end_later(void *user) {
-  usleep(20000);
-  hold_end(user);
+static void copy_from(uintptr_t block, CUstream stream, void *device) {
+  LADE_CU(cuda.h2d_async(*(CUdeviceptr *)device, (void *)block, 2 * MIB, stream));
+}
+
+/* As the driver's own free waits for the device. */
+LADE_TEST(PreloadOrder, FreeWaitsAtTheLimit) {
+  START();
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, 2 * MIB));
+  free_waits_at_the_limit(&pinned_memory, copy_from, &device);
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+static void *free_elsewhere(void *user) {
+  LADE_CU(cuda.free_host(user));
   return NULL;
 }
 
-/* The driver's own free waits for the device. So does this one, where more is pending than LADE_PRELOAD_PENDING_BYTES. */
-LADE_TEST(PreloadOrder, FreeWaitsAtTheLimit) {
+/* The same in a thread that has no context, where the driver says so to some questions. */
+LADE_TEST(PreloadOrder, FreeWaitsWithoutContext) {
   START();
-  hold held;
-  pthread_t thread;
-  enum { BLOCKS = 12 };
-  void *blocks[BLOCKS];
+  enum { BYTES = 24 << 20 }; /* more than LADE_PRELOAD_PENDING_BYTES in fixture.c */
   CUdeviceptr device = 0;
-  CUstream stream;
-  LADE_CU(cuda.mem_alloc(&device, 2 * MIB));
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
-  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.host_alloc(&blocks[i], 2 * MIB, 0));
+  hold held;
+  void *block = NULL;
+  pthread_t frees, ends;
+  LADE_CU(cuda.mem_alloc(&device, BYTES));
+  LADE_CU(cuda.host_alloc(&block, BYTES, 0));
+  CUstream stream = stream_make();
   hold_begin(&held, &cuda, stream);
-  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.h2d_async(device, blocks[i], 2 * MIB, stream));
-  for (int i = 0; i < BLOCKS / 2; i++) LADE_CU(cuda.free_host(blocks[i]));
-  LADE_EXPECT(!atomic_load(&held.is_released)); /* below the limit: at once */
-  pthread_create(&thread, NULL, hold_end_later, &held);
-  for (int i = BLOCKS / 2; i < BLOCKS; i++) LADE_CU(cuda.free_host(blocks[i]));
+  LADE_CU(cuda.h2d_async(device, block, BYTES, stream));
+  LADE_EXPECT_EQ_INT(pthread_create(&frees, NULL, free_elsewhere, block), 0);
+  LADE_EXPECT_EQ_INT(pthread_create(&ends, NULL, hold_end_later, &held), 0);
+  pthread_join(frees, NULL);
   LADE_EXPECT(atomic_load(&held.is_released));
-  pthread_join(thread, NULL);
+  pthread_join(ends, NULL);
   LADE_CU(cuda.stream_synchronize(stream));
   LADE_CU(cuda.stream_destroy(stream));
   LADE_CU(cuda.mem_free(device));
@@ -425,8 +552,7 @@ static void capture_check(const program *as, CUstream stream) {
 
 LADE_TEST(PreloadCapture, BlocksWaitForItsEnd) {
   START();
-  CUstream stream;
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  CUstream stream = stream_make();
   capture_check(&cuda, stream);
   capture_check(&cuda_ptsz, stream);
   capture_check(&cuda_ptsz, NULL);
@@ -437,15 +563,94 @@ LADE_TEST(PreloadCapture, BlocksWaitForItsEnd) {
 /* Its stream is destroyed in the middle; what was freed meanwhile must not wait for ever. */
 LADE_TEST(PreloadCapture, ThatIsGivenUp) {
   START();
-  CUstream stream;
   void *block = NULL;
   LADE_CU(cuda.host_alloc(&block, MIB, 0));
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  CUstream stream = stream_make();
   LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   LADE_EXPECT_NE_INT((int)cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
   LADE_CU(cuda.free_host(block));
   LADE_CU(cuda.stream_destroy(stream));
   LADE_EXPECT(comes_back(&cuda, block, MIB));
+  finish();
+}
+
+/* What the stream had queued before it captured runs on when it is destroyed. */
+LADE_TEST(PreloadCapture, ThatIsGivenUpBehindOtherWork) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_CU(cuda.free_host(block));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+/* Another stream is destroyed while one captures in the strictest mode: the event that it leaves behind breaks nothing. */
+LADE_TEST(PreloadCapture, BesideADestroyedStream) {
+  START();
+  void *block = NULL;
+  CUgraph graph = NULL;
+  LADE_CU(cuda.host_alloc(&block, SMALL, 0));
+  CUstream stream = stream_make(), other = stream_make();
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  LADE_CU(cuda.stream_destroy(other));
+  LADE_CU(cuda.stream_end_capture(stream, &graph));
+  LADE_EXPECT(graph != NULL);
+  LADE_CU(cuda.graph_destroy(graph));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.free_host(block));
+  finish();
+}
+
+/* The end of the context that was current when the capture began let it be forgotten: "cuCtxRecordEvent while a stream of the context
+ * captures". */
+LADE_TEST(PreloadCapture, IsOfTheStreamsContext) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  CUcontext first, own;
+  CUgraph graph = NULL;
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  CUstream stream = stream_make();
+  LADE_CU(cuda.ctx_create(&own, 0, 0));
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_CU(cuda.ctx_destroy(own));
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.free_host(block));
+  LADE_CU(cuda.stream_end_capture(stream, &graph));
+  LADE_CU(cuda.graph_destroy(graph));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  finish();
+}
+
+static void free_block(void *block) { LADE_CU(cuda.free_host(block)); }
+
+/* The gate was opened before the driver knew of it, so another thread's free was recorded: "cuCtxRecordEvent while a stream of the
+ * context captures". The driver does not let everybody end the capture first. */
+LADE_TEST(PreloadCapture, EndsWithItsStream) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  CUstream stream = stream_make();
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  hooks->fail("cuStreamEndCapture", 1, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  hooks->interrupt("cuStreamDestroy", free_block, block);
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
   finish();
 }
 
@@ -479,6 +684,210 @@ LADE_TEST(PreloadContexts, ResetEndsTheMemoryOfItsDevice) {
   finish();
 }
 
+/* Another thread, which retains the context while this one's last release ends the memory of its device. */
+typedef struct newcomer {
+  pthread_t thread;
+  sem_t has_memory;
+  char *block;
+  CUdeviceptr device;
+} newcomer;
+
+static void *newcomer_comes(void *user) {
+  newcomer *own = user;
+  CUcontext context;
+  LADE_CU(cuda.primary_retain(&context, 0));
+  LADE_CU(cuda.ctx_set_current(context));
+  LADE_CU(cuda.host_alloc((void **)&own->block, MIB, 0));
+  LADE_CU(cuda.mem_alloc(&own->device, MIB));
+  sem_post(&own->has_memory);
+  return NULL;
+}
+
+/* In the middle of the release. It may hold the newcomer up, but not for long enough to deceive. */
+static void newcomer_start(void *user) {
+  newcomer *own = user;
+  struct timespec until;
+  LADE_EXPECT_EQ_INT(pthread_create(&own->thread, NULL, newcomer_comes, own), 0);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += (until.tv_nsec + 100000000) / 1000000000;
+  until.tv_nsec = (until.tv_nsec + 100000000) % 1000000000;
+  if (sem_timedwait(&own->has_memory, &until) == 0) sem_post(&own->has_memory);
+}
+
+LADE_TEST(PreloadContexts, RetainedWhileItEnds) {
+  START();
+  newcomer other = {.block = NULL};
+  void *block = NULL;
+  char out[SMALL] = {0};
+  CUcontext context;
+  LADE_CU(cuda.ctx_get_current(&context));
+  LADE_CU(cuda.host_alloc(&block, SMALL, 0));
+  LADE_CU(cuda.free_host(block));
+  sem_init(&other.has_memory, 0, 0);
+  hooks->interrupt(driver_version() >= 12050 ? "cuCtxRecordEvent" : "cuEventRecord", newcomer_start, &other);
+  LADE_CU(cuda.primary_release(0));
+  LADE_EXPECT_EQ_INT(sem_wait(&other.has_memory), 0);
+  pthread_join(other.thread, NULL);
+  memset(other.block, 5, MIB); /* is there */
+  LADE_CU(cuda.ctx_get_current(&context));
+  LADE_CU(cuda.h2d_async(other.device, other.block, MIB, NULL));
+  LADE_CU(cuda.d2h(out, other.device, sizeof out));
+  LADE_EXPECT_EQ_INT(out[0], 5);
+  LADE_CU(cuda.mem_free(other.device));
+  LADE_CU(cuda.free_host(other.block));
+  sem_destroy(&other.has_memory);
+  finish();
+}
+
+/* Another thread, which has a context of its own, asks for memory in the middle of the release: it must not learn of a primary context
+ * that is going. */
+typedef struct onlooker {
+  CUcontext context;
+  void *block;
+} onlooker;
+
+static void *onlooker_main(void *user) {
+  onlooker *own = user;
+  LADE_CU(cuda.ctx_set_current(own->context));
+  LADE_CU(cuda.host_alloc(&own->block, SMALL, 0));
+  return NULL;
+}
+
+static void onlooker_start(void *user) {
+  pthread_t thread;
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, onlooker_main, user), 0);
+  pthread_join(thread, NULL);
+}
+
+LADE_TEST(PreloadContexts, EndsBesideOneOfTheProgramsOwn) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  onlooker other = {.block = NULL};
+  void *block = NULL;
+  CUcontext first, second;
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_create(&other.context, 0, 1));
+  LADE_CU(cuda.ctx_set_current(first));
+  hooks->interrupt("cuDevicePrimaryCtxRelease", onlooker_start, &other);
+  LADE_CU(cuda.primary_release(1));
+  LADE_CU(cuda.ctx_destroy(other.context));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  LADE_CU(cuda.free_host(other.block));
+  LADE_EXPECT_EQ_UINT(hooks->contexts_created(1), 1);
+  finish();
+}
+
+/* lade had nothing in it, so the driver ended it, and all that was freed from then on waited for an event in it. */
+LADE_TEST(PreloadContexts, EndsWhileAStreamCaptures) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  CUcontext other;
+  CUgraph graph = NULL;
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  LADE_CU(cuda.primary_retain(&other, 1));
+  CUstream stream = stream_make();
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_CU(cuda.primary_release(1));
+  LADE_CU(cuda.stream_end_capture(stream, &graph));
+  LADE_CU(cuda.graph_destroy(graph));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  LADE_EXPECT_EQ_UINT(hooks->retained(1), 0);
+  finish();
+}
+
+/* Another thread, in the driver's call that destroys a context of its own: nothing is recorded meanwhile. */
+typedef struct destroyer {
+  sem_t is_inside;
+  CUcontext context;
+} destroyer;
+
+static void destroyer_lingers(void *user) {
+  destroyer *own = user;
+  sem_post(&own->is_inside);
+  usleep(20000);
+}
+
+static void *destroyer_main(void *user) {
+  destroyer *own = user;
+  LADE_CU(cuda.ctx_destroy(own->context));
+  return NULL;
+}
+
+LADE_TEST(PreloadContexts, EndsWhileAnotherEnds) {
+  START();
+  destroyer other;
+  pthread_t thread;
+  void *block = NULL;
+  CUcontext first, second;
+  sem_init(&other.is_inside, 0, 0);
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.ctx_create(&other.context, 0, 0));
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  hooks->interrupt("cuCtxDestroy", destroyer_lingers, &other);
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, destroyer_main, &other), 0);
+  LADE_EXPECT_EQ_INT(sem_wait(&other.is_inside), 0);
+  LADE_CU(cuda.primary_release(1));
+  LADE_EXPECT_EQ_UINT(soft_report().pinned_ranges, 0);
+  pthread_join(thread, NULL);
+  sem_destroy(&other.is_inside);
+  LADE_CU(cuda.ctx_set_current(first));
+  finish();
+}
+
+/* The destroyer begins while the release waits for work, which ends behind him. */
+typedef struct late_destroyer {
+  destroyer own;
+  pthread_t thread;
+  hold held;
+} late_destroyer;
+
+static void *late_destroyer_main(void *user) {
+  late_destroyer *late = user;
+  (void)destroyer_main(&late->own);
+  hold_end(&late->held);
+  return NULL;
+}
+
+static void late_destroyer_start(void *user) {
+  late_destroyer *late = user;
+  hooks->interrupt("cuCtxDestroy", destroyer_lingers, &late->own);
+  LADE_EXPECT_EQ_INT(pthread_create(&late->thread, NULL, late_destroyer_main, late), 0);
+}
+
+LADE_TEST(PreloadContexts, AnotherEndsWhileItWaits) {
+  START();
+  late_destroyer other;
+  void *block = NULL;
+  CUcontext first, second;
+  CUdeviceptr device = 0;
+  sem_init(&other.own.is_inside, 0, 0);
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.ctx_create(&other.own.context, 0, 0));
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  hold_begin(&other.held, &cuda, NULL);
+  LADE_CU(cuda.d2h_async(block, device, MIB, NULL));
+  hooks->interrupt("cuEventQuery", late_destroyer_start, &other);
+  LADE_CU(cuda.primary_release(1));
+  LADE_EXPECT(atomic_load(&other.held.is_released)); /* it has waited */
+  LADE_EXPECT_EQ_UINT(soft_report().pinned_ranges, 0);
+  pthread_join(other.thread, NULL);
+  sem_destroy(&other.own.is_inside);
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
 /* Freed while another device's context is current, or in a thread without one; with work of that device under way. */
 LADE_TEST(PreloadContexts, FreesFromAnywhere) {
   START();
@@ -509,32 +918,78 @@ LADE_TEST(PreloadContexts, FreesFromAnywhere) {
   finish();
 }
 
+/* By a call that is not seen, before an event was ever recorded in it: nothing was recorded any more, anywhere. */
+LADE_TEST(PreloadContexts, EndsUnseen) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  CUcontext other;
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  LADE_CU(cuda.primary_retain(&other, 1));
+  hooks->reset_device(1);
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  LADE_CU(cuda.primary_release(1));
+  finish();
+}
+
+/* By the names of the first releases, which were not seen: what was recorded afterwards went into a context that was gone. */
+LADE_TEST(PreloadContexts, EndByTheirFirstNames) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  const char *const ends[] = {"cuCtxDestroy", "cuCtxDetach"};
+  CUresult (*create)(CUcontext *, unsigned, CUdevice) =
+      (CUresult(*)(CUcontext *, unsigned, CUdevice))exported("cuCtxCreate");
+  CUcontext first, own;
+  LADE_CU(cuda.ctx_get_current(&first));
+  for (int i = 0; i < 4; i++) {
+    CUresult (*end)(CUcontext) = (CUresult(*)(CUcontext))exported(ends[i % 2]);
+    void *block = NULL;
+    LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+    LADE_CU(i < 2 ? cuda.ctx_create(&own, 0, 0) : create(&own, 0, 0));
+    LADE_CU(end(own));
+    LADE_CU(cuda.ctx_set_current(first));
+    LADE_CU(cuda.free_host(block));
+    LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  }
+  finish();
+}
+
+/* Work of another device used the block, and that device's context is gone with its streams when the block is freed. */
+LADE_TEST(PreloadContexts, OfAStreamEndsBeforeTheFree) {
+  START();
+  CUcontext first, second;
+  CUdeviceptr device = 0;
+  void *block = NULL;
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.host_alloc(&block, MIB, CU_MEMHOSTALLOC_PORTABLE));
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  CUstream stream = stream_make();
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_CU(cuda.mem_free(device));
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.primary_release(1));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_EXPECT_EQ_STR(hooks->violations(), "");
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  LADE_CU(cuda.stream_destroy(stream)); /* the software device's are not the context's */
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.primary_release(1));
+  finish();
+}
+
 LADE_TEST(PreloadContexts, OfTheProgramsOwn) {
   START();
-  CUcontext first, own;
-  void *block = NULL, *passed = NULL;
-  LADE_CU(cuda.ctx_get_current(&first));
-  LADE_CU(cuda.host_alloc(&block, MIB, 0));
-  LADE_CU(cuda.ctx_create(&own, 0, 0));
-  uint64_t before = hooks->calls("cuMemHostAlloc");
-  LADE_CU(cuda.host_alloc(&passed, MIB, 0));
-  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostAlloc"), before + 1); /* the driver's, and freed by it */
-  LADE_CU(cuda.free_host(block));
-  LADE_CU(cuda.free_host(passed));
-  LADE_CU(cuda.ctx_destroy(own));
-  LADE_CU(cuda.ctx_set_current(first));
-  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  other_contexts_pass(&pinned_memory);
   finish();
 }
 
 /* ---- Threads, fork ----------------------------------------------------------------------------------------------- */
-
-enum { THREADS = 4, ROUNDS = 60 };
-typedef struct worker {
-  pthread_t thread;
-  CUcontext context;
-  int number;
-} worker;
 
 static void work_round(CUstream stream, CUdeviceptr device, int value) {
   enum { BYTES = 64 * 1024 };
@@ -553,10 +1008,9 @@ static void work_round(CUstream stream, CUdeviceptr device, int value) {
 
 static void *work(void *user) {
   worker *own = user;
-  CUstream stream;
   CUdeviceptr device = 0;
   LADE_CU(cuda.ctx_set_current(own->context));
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  CUstream stream = stream_make();
   LADE_CU(cuda.mem_alloc(&device, MIB));
   for (int i = 0; i < ROUNDS; i++) work_round(stream, device, own->number * ROUNDS + i);
   LADE_CU(cuda.stream_destroy(stream));
@@ -567,24 +1021,16 @@ static void *work(void *user) {
 
 LADE_TEST(PreloadThreads, CopyAndFree) {
   START();
-  worker workers[THREADS];
-  CUcontext context;
-  LADE_CU(cuda.ctx_get_current(&context));
-  for (int i = 0; i < THREADS; i++) {
-    workers[i].context = context;
-    workers[i].number = i;
-    pthread_create(&workers[i].thread, NULL, work, &workers[i]);
-  }
-  for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
+  worker_work *const works[THREADS] = {work, work, work, work};
+  workers_run(works);
   finish();
 }
 
 /* Captures begin and end while other threads free: none is broken. */
 static void *capture_often(void *user) {
   worker *own = user;
-  CUstream stream;
   LADE_CU(cuda.ctx_set_current(own->context));
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  CUstream stream = stream_make();
   for (int i = 0; i < ROUNDS; i++) {
     CUgraph graph = NULL;
     LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -609,61 +1055,50 @@ static void *free_often(void *user) {
 
 LADE_TEST(PreloadThreads, CaptureAndFree) {
   START();
-  worker workers[THREADS];
-  CUcontext context;
-  LADE_CU(cuda.ctx_get_current(&context));
-  for (int i = 0; i < THREADS; i++) {
-    workers[i].context = context;
-    pthread_create(&workers[i].thread, NULL, i % 2 == 0 ? capture_often : free_often, &workers[i]);
-  }
-  for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
+  worker_work *const works[THREADS] = {capture_often, free_often, capture_often, free_often};
+  workers_run(works);
   finish();
 }
 
-typedef struct one_block {
-  pthread_barrier_t ready;
-  void *block;
-  atomic_int freed;
-} one_block;
-
-static void *free_one(void *user) {
-  one_block *own = user;
-  pthread_barrier_wait(&own->ready);
-  if (cuda.free_host(own->block) == CUDA_SUCCESS) atomic_fetch_add(&own->freed, 1);
-  return NULL;
-}
-
-/* B1 of preload/blocks.h. */
 LADE_TEST(PreloadThreads, OneOfTwoFreesWins) {
   START();
-  for (int i = 0; i < 40; i++) {
-    one_block shared = {.block = NULL};
-    pthread_t threads[2];
-    pthread_barrier_init(&shared.ready, NULL, 2);
-    LADE_CU(cuda.host_alloc(&shared.block, SMALL, 0));
-    for (int t = 0; t < 2; t++) pthread_create(&threads[t], NULL, free_one, &shared);
-    for (int t = 0; t < 2; t++) pthread_join(threads[t], NULL);
-    LADE_EXPECT_EQ_INT(atomic_load(&shared.freed), 1);
-    pthread_barrier_destroy(&shared.ready);
-  }
+  one_of_two_frees_wins(&pinned_memory, NULL);
   finish();
 }
 
-/* The child gets what the driver says; the parent's blocks are untouched. */
+/* A free that waits is cancelled: the block, and its place among those who use the pool, were lost, and the pool's end never came. */
+LADE_TEST(PreloadThreads, CancelledWhileTheyWait) {
+  START();
+  enum { BYTES = 24 << 20 }; /* more than LADE_PRELOAD_PENDING_BYTES in fixture.c */
+  CUdeviceptr device = 0;
+  hold held;
+  void *block = NULL;
+  pthread_t frees;
+  LADE_CU(cuda.mem_alloc(&device, BYTES));
+  LADE_CU(cuda.host_alloc(&block, BYTES, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, BYTES, stream));
+  LADE_EXPECT_EQ_INT(pthread_create(&frees, NULL, free_elsewhere, block), 0);
+  usleep(5000); /* as a rule it waits by then */
+  pthread_cancel(frees);
+  usleep(5000);
+  hold_end(&held);
+  pthread_join(frees, NULL);
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_EXPECT(comes_back(&cuda, block, BYTES));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+/* The parent's blocks are untouched. */
 LADE_TEST(PreloadFork, ChildAsksTheDriver) {
   START();
   void *block = NULL, *other = NULL;
-  int status = 0;
   LADE_CU(cuda.host_alloc(&block, SMALL, 0));
   memset(block, 3, SMALL);
-  uint64_t before = hooks->calls("cuMemFreeHost");
-  pid_t child = fork();
-  if (child == 0) {
-    bool passed = cuda.free_host(block) != CUDA_SUCCESS && hooks->calls("cuMemFreeHost") == before + 1;
-    _exit(passed ? 0 : 1);
-  }
-  LADE_EXPECT_EQ_INT((int)waitpid(child, &status, 0), (int)child);
-  LADE_EXPECT_EQ_INT(status, 0);
+  child_asks_the_driver(&pinned_memory, (uintptr_t)block);
   LADE_EXPECT_EQ_INT(((char *)block)[0], 3);
   LADE_CU(cuda.host_alloc(&other, SMALL, 0));
   LADE_CU(cuda.free_host(other));
@@ -711,9 +1146,8 @@ static const char *const faulty[] = {"cuMemHostRegister",
 LADE_TEST_P(PreloadFaults, OfEachDriverCall, faulty, symbol) {
   for (uint64_t nth = 0; nth <= 3; nth++) {
     START();
-    CUstream stream;
     CUdeviceptr device = 0;
-    LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = stream_make();
     LADE_CU(cuda.mem_alloc(&device, MIB));
     hooks->fail(symbol, nth, CUDA_ERROR_OUT_OF_MEMORY);
     for (int i = 0; i < 24; i++) faulty_round(stream, device, CUDA_ERROR_OUT_OF_MEMORY);

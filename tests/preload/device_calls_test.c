@@ -2,13 +2,10 @@
 /*
  * Across sources: a program allocates device memory, uses it and frees it, with each value of LADE_PRELOAD_DEVICE.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "tests/preload/fixture.h"
+#include "tests/preload/cases.h"
 
 static bool device_is(const char *value) {
   const char *device = getenv("LADE_PRELOAD_DEVICE");
@@ -39,40 +36,19 @@ static CUdeviceptr alloc_on(const program *as, size_t bytes, CUstream stream) {
   return block;
 }
 
-static CUstream stream_make(void) {
-  CUstream stream = NULL;
-  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
-  return stream;
+static bool comes_back(const program *as, CUdeviceptr block, size_t bytes) {
+  return handed_out(&device_memory, as, block, bytes, NULL, TRIES);
 }
-
-/* Whether one of the next blocks of cuMemAlloc is this one. Few tries while a stream is held: a free waits where much is pending. */
-static bool handed_out(const program *as, CUdeviceptr block, size_t bytes, int tries) {
-  enum { KEPT = 64 };
-  CUdeviceptr others[KEPT];
-  int count = 0;
-  bool found = false;
-  while (!found && count < tries && count < KEPT) {
-    others[count] = alloc(as, bytes);
-    found = others[count++] == block;
-  }
-  for (int i = 0; i < count; i++) LADE_CU(as->mem_free(others[i]));
-  return found;
+static bool stays_away(const program *as, CUdeviceptr block, size_t bytes) {
+  return !handed_out(&device_memory, as, block, bytes, NULL, TRIES_WHILE_HELD);
 }
-static bool comes_back(const program *as, CUdeviceptr block, size_t bytes) { return handed_out(as, block, bytes, 64); }
-static bool stays_away(const program *as, CUdeviceptr block, size_t bytes) { return !handed_out(as, block, bytes, 6); }
 
 /* The same of cuMemAllocAsync on a stream. */
-static bool ordered_out(const program *as, CUdeviceptr block, size_t bytes, CUstream stream, int tries) {
-  enum { KEPT = 64 };
-  CUdeviceptr others[KEPT];
-  int count = 0;
-  bool found = false;
-  while (!found && count < tries && count < KEPT) {
-    others[count] = alloc_on(as, bytes, stream);
-    found = others[count++] == block;
-  }
-  for (int i = 0; i < count; i++) LADE_CU(as->mem_free_async(others[i], stream));
-  return found;
+static bool comes_back_on(const program *as, CUdeviceptr block, size_t bytes, CUstream stream) {
+  return handed_out(&ordered_memory, as, block, bytes, stream, TRIES);
+}
+static bool stays_away_on(const program *as, CUdeviceptr block, size_t bytes, CUstream stream) {
+  return !handed_out(&ordered_memory, as, block, bytes, stream, TRIES_WHILE_HELD);
 }
 
 static void fill(const program *as, CUdeviceptr block, size_t bytes, CUstream stream) {
@@ -216,8 +192,8 @@ LADE_TEST(PreloadDeviceOrder, OrderedBlocksStayOnTheirStream) {
   LADE_CU(cuda.mem_free_async(legacy, NULL));
   LADE_EXPECT(stays_away(&cuda, legacy, MIB)); /* V3: the legacy stream's is not cuMemAlloc's */
   LADE_EXPECT(stays_away(&cuda, block, MIB));
-  LADE_EXPECT(!ordered_out(&cuda, block, MIB, other, 6));
-  LADE_EXPECT(ordered_out(&cuda, block, MIB, stream, 6));
+  LADE_EXPECT(stays_away_on(&cuda, block, MIB, other));
+  LADE_EXPECT(comes_back_on(&cuda, block, MIB, stream));
   hold_end(&held);
   LADE_CU(cuda.stream_synchronize(stream));
   LADE_CU(cuda.stream_destroy(stream));
@@ -237,10 +213,10 @@ LADE_TEST(PreloadDeviceOrder, FreedOnAnotherStream) {
     hold_begin(&held, &cuda, users[i]);
     fill(&cuda, block, MIB, users[i]);
     LADE_CU(cuda.mem_free_async(block, users[i]));
-    LADE_EXPECT(!ordered_out(&cuda, block, MIB, stream, 6));
+    LADE_EXPECT(stays_away_on(&cuda, block, MIB, stream));
     hold_end(&held);
     LADE_CU(cuda.stream_synchronize(users[i]));
-    LADE_EXPECT(ordered_out(&cuda, block, MIB, stream, 64));
+    LADE_EXPECT(comes_back_on(&cuda, block, MIB, stream));
   }
   LADE_CU(cuda.stream_destroy(stream));
   LADE_CU(cuda.stream_destroy(other));
@@ -315,7 +291,7 @@ LADE_TEST(PreloadDeviceOrder, ThreadsOwnStreams) {
   LADE_CU(cuda.ctx_get_current(&shared.context));
   pthread_create(&thread, NULL, free_on_own_stream, &shared);
   pthread_join(thread, NULL);
-  LADE_EXPECT(!ordered_out(&cuda_ptsz, shared.block, MIB, NULL, 6));
+  LADE_EXPECT(stays_away_on(&cuda_ptsz, shared.block, MIB, NULL));
   hold_end(&shared.held);
   LADE_CU(cuda.ctx_synchronize());
   finish();
@@ -340,31 +316,15 @@ LADE_TEST(PreloadDeviceOrder, StreamsThatAreDestroyed) {
   finish();
 }
 
-static void *hold_end_later(void *user) {
-  usleep(20000);
-  hold_end(user);
-  return NULL;
+static void fill_2_mib(uintptr_t block, CUstream stream, void *none) {
+  (void)none;
+  fill(&cuda, block, 2 * MIB, stream);
 }
 
-/* As the driver's own free waits for the device, where more is pending than LADE_PRELOAD_PENDING_BYTES. */
+/* As the driver's own free waits for the device. */
 LADE_TEST(PreloadDeviceOrder, FreeWaitsAtTheLimit) {
   START_SERVED(serves());
-  enum { BLOCKS = 12 };
-  CUdeviceptr blocks[BLOCKS];
-  CUstream stream = stream_make();
-  pthread_t thread;
-  hold held;
-  for (int i = 0; i < BLOCKS; i++) blocks[i] = alloc(&cuda, 2 * MIB);
-  hold_begin(&held, &cuda, stream);
-  for (int i = 0; i < BLOCKS; i++) fill(&cuda, blocks[i], 2 * MIB, stream);
-  for (int i = 0; i < BLOCKS / 2; i++) LADE_CU(cuda.mem_free(blocks[i]));
-  LADE_EXPECT(!atomic_load(&held.is_released)); /* below the limit: at once */
-  pthread_create(&thread, NULL, hold_end_later, &held);
-  for (int i = BLOCKS / 2; i < BLOCKS; i++) LADE_CU(cuda.mem_free(blocks[i]));
-  LADE_EXPECT(atomic_load(&held.is_released));
-  pthread_join(thread, NULL);
-  LADE_CU(cuda.stream_synchronize(stream));
-  LADE_CU(cuda.stream_destroy(stream));
+  free_waits_at_the_limit(&device_memory, fill_2_mib, NULL);
   finish();
 }
 
@@ -754,6 +714,35 @@ LADE_TEST(PreloadDeviceContexts, FreesFromAnywhere) {
   finish();
 }
 
+/* A free that names the default stream names that of the current context, whosever memory it is. */
+LADE_TEST(PreloadDeviceContexts, DefaultStreamIsThatOfTheCurrentContext) {
+  START_SERVED(serves());
+  CUcontext first, others[2];
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.primary_retain(&others[0], 1));
+  LADE_CU(cuda.ctx_create(&others[1], 0, 0));
+  const CUstream streams[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+  for (int c = 0; c < 2; c++)
+    for (int s = 0; s < 3; s++) {
+      hold held;
+      LADE_CU(cuda.ctx_set_current(first));
+      CUdeviceptr block = alloc(&cuda, MIB);
+      LADE_CU(cuda.ctx_set_current(others[c]));
+      hold_begin(&held, &cuda, streams[s]);
+      LADE_CU(cuda.mem_free_async(block, streams[s]));
+      LADE_CU(cuda.ctx_set_current(first));
+      LADE_EXPECT(stays_away(&cuda, block, MIB));
+      hold_end(&held);
+      LADE_CU(cuda.ctx_set_current(others[c]));
+      LADE_CU(cuda.stream_synchronize(streams[s]));
+      LADE_CU(cuda.ctx_set_current(first));
+      LADE_EXPECT(comes_back(&cuda, block, MIB));
+    }
+  LADE_CU(cuda.ctx_destroy(others[1]));
+  LADE_CU(cuda.primary_release(1));
+  finish();
+}
+
 /* A stream says whose device it is, whatever context is current. */
 LADE_TEST(PreloadDeviceContexts, OrderedBlocksAreOfTheStreamsDevice) {
   START_SERVED(serves_ordered());
@@ -776,32 +765,39 @@ LADE_TEST(PreloadDeviceContexts, OrderedBlocksAreOfTheStreamsDevice) {
   finish();
 }
 
+/* Freed in the order of a stream of another device, whose context is gone with the stream before anybody asks: the heap asked about the
+ * stream all the same. */
+LADE_TEST(PreloadDeviceContexts, OfAStreamEndsBehindTheFree) {
+  START_SERVED(serves_ordered());
+  CUcontext first, second;
+  LADE_CU(cuda.ctx_get_current(&first));
+  CUstream stream = stream_make();
+  CUdeviceptr block = alloc_on(&cuda, MIB, stream);
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  CUstream other = stream_make();
+  LADE_CU(cuda.mem_free_async(block, other));
+  LADE_CU(cuda.stream_synchronize(other));
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.primary_release(1));
+  LADE_EXPECT(comes_back_on(&cuda, block, MIB, stream));
+  LADE_EXPECT_EQ_STR(hooks->violations(), "");
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  LADE_CU(cuda.stream_destroy(other)); /* the software device's are not the context's */
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.primary_release(1));
+  finish();
+}
+
 LADE_TEST(PreloadDeviceContexts, OfTheProgramsOwn) {
   START_SERVED(serves());
-  CUcontext first, own;
-  LADE_CU(cuda.ctx_get_current(&first));
-  CUdeviceptr block = alloc(&cuda, MIB);
-  LADE_CU(cuda.ctx_create(&own, 0, 0));
-  uint64_t before = hooks->calls("cuMemAlloc");
-  CUdeviceptr passed = alloc(&cuda, MIB);
-  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemAlloc"), before + 1); /* the driver's, and freed by it */
-  LADE_CU(cuda.mem_free(block));
-  LADE_CU(cuda.mem_free(passed));
-  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemFree"), 1);
-  LADE_CU(cuda.ctx_destroy(own));
-  LADE_CU(cuda.ctx_set_current(first));
-  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  other_contexts_pass(&device_memory);
   finish();
 }
 
 /* ---- Threads, fork ----------------------------------------------------------------------------------------------- */
-
-enum { THREADS = 4, ROUNDS = 60 };
-typedef struct worker {
-  pthread_t thread;
-  CUcontext context;
-  int number;
-} worker;
 
 static void work_round(CUstream stream, int value) {
   enum { BYTES = 64 * 1024 };
@@ -850,64 +846,26 @@ static void *disturb(void *user) {
 
 LADE_TEST(PreloadDeviceThreads, AllocWorkAndFree) {
   START_SERVED(serves());
-  worker workers[THREADS];
-  CUcontext context;
-  LADE_CU(cuda.ctx_get_current(&context));
   /* While one thread opens the heap the driver serves the others, whose free waits for the device; the loopback's does not. */
   LADE_CU(cuda.mem_free(alloc(&cuda, SMALL)));
-  for (int i = 0; i < THREADS; i++) {
-    workers[i].context = context;
-    workers[i].number = i;
-    pthread_create(&workers[i].thread, NULL, i == 0 ? disturb : work, &workers[i]);
-  }
-  for (int i = 0; i < THREADS; i++) pthread_join(workers[i].thread, NULL);
+  worker_work *const works[THREADS] = {disturb, work, work, work};
+  workers_run(works);
   finish();
 }
 
-typedef struct one_block {
-  pthread_barrier_t ready;
-  CUcontext context;
-  CUdeviceptr block;
-  atomic_int freed;
-} one_block;
-
-static void *free_one(void *user) {
-  one_block *own = user;
-  LADE_CU(cuda.ctx_set_current(own->context));
-  pthread_barrier_wait(&own->ready);
-  if (cuda.mem_free(own->block) == CUDA_SUCCESS) atomic_fetch_add(&own->freed, 1);
-  return NULL;
-}
-
-/* B1 of preload/blocks.h. */
 LADE_TEST(PreloadDeviceThreads, OneOfTwoFreesWins) {
   START_SERVED(serves());
-  for (int i = 0; i < 40; i++) {
-    one_block shared = {.block = alloc(&cuda, SMALL)};
-    pthread_t threads[2];
-    LADE_CU(cuda.ctx_get_current(&shared.context));
-    pthread_barrier_init(&shared.ready, NULL, 2);
-    for (int t = 0; t < 2; t++) pthread_create(&threads[t], NULL, free_one, &shared);
-    for (int t = 0; t < 2; t++) pthread_join(threads[t], NULL);
-    LADE_EXPECT_EQ_INT(atomic_load(&shared.freed), 1);
-    pthread_barrier_destroy(&shared.ready);
-  }
+  CUcontext context;
+  LADE_CU(cuda.ctx_get_current(&context));
+  one_of_two_frees_wins(&device_memory, context);
   finish();
 }
 
-/* The child gets what the driver says; the parent's blocks are untouched. */
+/* The parent's blocks are untouched. */
 LADE_TEST(PreloadDeviceFork, ChildAsksTheDriver) {
   START_SERVED(serves());
-  int status = 0;
   CUdeviceptr block = alloc(&cuda, SMALL);
-  pid_t child = fork();
-  if (child == 0) {
-    uint64_t before = hooks->calls("cuMemFree");
-    (void)cuda.mem_free(block);
-    _exit(hooks->calls("cuMemFree") == before + 1 ? 0 : 1);
-  }
-  LADE_EXPECT_EQ_INT((int)waitpid(child, &status, 0), (int)child);
-  LADE_EXPECT_EQ_INT(status, 0);
+  child_asks_the_driver(&device_memory, block);
   LADE_CU(cuda.mem_free(block));
   finish();
 }

@@ -90,6 +90,12 @@ void finish(void) {
   LADE_EXPECT_EQ_STR(hooks->violations(), "");
 }
 
+CUstream stream_make(void) {
+  CUstream stream = NULL;
+  LADE_CU(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  return stream;
+}
+
 /* ---- Holding a stream -------------------------------------------------------------------------------------------- */
 
 static void hold_wait(void *user) {
@@ -107,4 +113,10 @@ void hold_begin(hold *own, const program *as, CUstream stream) {
 void hold_end(hold *own) {
   atomic_store(&own->is_released, true);
   sem_post(&own->released);
+}
+
+void *hold_end_later(void *user) {
+  usleep(20000);
+  hold_end(user);
+  return NULL;
 }

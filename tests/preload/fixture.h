@@ -29,6 +29,8 @@ void start_without_context(void);
 void start(void);
 /* The program's last reference goes, and with it all that lade has on the device. */
 void finish(void);
+/* One that does not wait for the legacy default stream. */
+CUstream stream_make(void);
 
 #define LADE_CU(call) LADE_EXPECT_EQ_INT((int)(call), CUDA_SUCCESS)
 #define START()                                                                                                        \
@@ -47,5 +49,7 @@ typedef struct hold {
 /* Work queued on the stream from now on waits for hold_end(). */
 void hold_begin(hold *own, const program *as, CUstream stream);
 void hold_end(hold *own);
+/* For a thread: after a moment. */
+void *hold_end_later(void *user);
 
 #endif /* LADE_TESTS_PRELOAD_FIXTURE_H */

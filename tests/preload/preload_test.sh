@@ -118,10 +118,37 @@ under LADE_PRELOAD_LIBRARY="$dir/nothing.so" "$stand_in" 3
 under LADE_PRELOAD_REPORT="$dir/no/such/folder" "$stand_in" 3
 [ "$status" = 0 ] && grep -q no/such/folder "$dir/err" || fail "no folder for the report: $status, $(cat "$dir/err")"
 
+# The budget that all processes share, and what launchers say: LADE_BUDGET is obeyed, or named.
+name=preload-$$-$(date +%N)
+ledger=/dev/shm/lade-budget-$(id -u)-$name
+trap 'rm -rf "$dir" "$ledger"' EXIT
+# asked SERVED NAME=VALUE...: how many of three requests lade serves
+asked() {
+  served=$1
+  shift
+  rm -f "$dir/report"
+  under "$@" LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3
+  [ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "$*: status $status, $(cat "$dir/out" "$dir/err")"
+  is allocs_served "$served"
+  is allocs_passed_failure $((3 - served))
+}
+asked 3 "LADE_BUDGET=name:$name,mb:4096"
+[ -s "$ledger" ] || [ ! -w /dev/shm ] || fail "no ledger of the name that LADE_BUDGET says"
+asked 3 LADE_BUDGET=off
+asked 0 LADE_BUDGET=off LOCAL_RANK=0 LOCAL_WORLD_SIZE=1048576 # of half the memory each has some kilobytes
+asked 0 LADE_BUDGET=nonsense
+[ "$(wc -l <"$dir/err")" = 1 ] && grep -q 'liblade_preload: .*LADE_BUDGET' "$dir/err" || fail "LADE_BUDGET=nonsense: $(cat "$dir/err")"
+
 # A name for each process.
 under LADE_PRELOAD_REPORT="$dir/report.%p" "$stand_in" 3
 set -- "$dir"/report.[0-9]*
 [ $# = 1 ] && [ -s "$1" ] || fail "report.%p: $*"
+
+# A driver that was closed and opened again was taken for a second one, and none of its calls was served.
+rm -f "$dir/report"
+under LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3 probe
+[ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "probe: status $status, $(cat "$dir/out" "$dir/err")"
+is allocs_served 3
 
 # Work that never ends keeps no process from ending.
 rm -f "$dir/report"

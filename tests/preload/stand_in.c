@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plain CUDA program. usage: stand_in COUNT [keep | busy]
+ * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe]
  *
  * Allocates and frees pinned memory and device memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees
  * the last blocks in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work
- * runs there that never ends. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
+ * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/preload/program.h"
@@ -53,6 +54,21 @@ static void resolve(void) {
 }
 #endif
 
+#ifndef STAND_IN_LINKED
+/* As a library does that asks whether CUDA is there before it loads what needs it. */
+static void probe(void) {
+  Dl_info object;
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  void *raw = library == NULL ? NULL : dlsym(library, "lade_loopback_play_program");
+  if (library == NULL || dlsym(library, "cuInit") == NULL || dlsym(library, "cuGetProcAddress_v2") == NULL ||
+      dladdr(raw, &object) == 0)
+    fail("probe", -1);
+  dlclose(library);
+  /* Where it was there is something else now, unless it stays. */
+  (void)mmap(object.dli_fbase, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+}
+#endif
+
 /* The loopback's own controls, where it is the driver. */
 static void play_program(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -91,6 +107,9 @@ int main(int argc, char **argv) {
   CUcontext context;
   void *pointer = NULL;
   CUdeviceptr address = 0;
+#ifndef STAND_IN_LINKED
+  if (argc > 2 && strcmp(argv[2], "probe") == 0) probe();
+#endif
   play_program();
   resolve();
   must(cuda.init(0), "cuInit");

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests share. They run on software devices, with the package that is installed."""
 
+import signal
 import sys
 
 import pytest
 
 import lade
+
+# A shell's background jobs ignore SIGINT, and what they start does, too: the programs that the tests interrupt would wait for ever.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeviceAllocator and Device."""
 
+import collections
+import functools
+import operator
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -21,6 +28,33 @@ def test_blocks_go_back(device):
     assert allocator.stats()["reserved_bytes.all.current"] == 0
 
 
+def test_cached_memory_is_taken_with_the_interpreters_lock_held(device):
+    """Another thread, which asks for the lock all the time, does not get it meanwhile. No code of Python runs, where it could."""
+    allocator, pool, stream = lade.DeviceAllocator(device), lade.PinnedPool(device), device.stream()
+    turns, before, after, ended = [], [], [], threading.Event()
+    calls = [functools.partial(allocator.alloc, 5000, stream), functools.partial(pool.empty, 5000)]
+    for call in calls:
+        call()  # whose memory is cached from here on
+
+    def take_turns():
+        while not ended.is_set():
+            turns.append(None)
+            time.sleep(0)
+
+    thread, interval = threading.Thread(target=take_turns), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        marks = [functools.partial(before.extend, turns), functools.partial(after.extend, turns)]
+        collections.deque(map(operator.call, [marks[0], *calls * 5000, marks[1]]), maxlen=0)
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert len(after) == len(before)
+    assert allocator.stats()["allocation.all.allocated"] == 5001
+
+
 def test_dlpack_shows_the_memory_of_software_devices(device):
     allocator = lade.DeviceAllocator(device)
     stream = device.stream()
@@ -32,6 +66,18 @@ def test_dlpack_shows_the_memory_of_software_devices(device):
     assert allocator.usage()["allocated_bytes"] > 0
     del array
     assert allocator.usage()["allocated_bytes"] == 0
+
+
+def check_dlpack_arguments(buffer):
+    """Numbers beyond C's are numbers, and `copy` is a truth."""
+    assert "dltensor_versioned" in repr(buffer.__dlpack__(max_version=(1 << 70, 0)))
+    assert "dltensor_versioned" not in repr(buffer.__dlpack__(max_version=(-1 << 70, 0)))
+    with pytest.raises(lade.InvalidArgumentError, match="dl_device"):
+        buffer.__dlpack__(dl_device=(1 << 40, 0))
+    for copy in (0, 1, np.bool_(True)):
+        assert "dltensor" in repr(buffer.__dlpack__(copy=copy))
+    with pytest.raises(ValueError, match="truth value of an array"):
+        buffer.__dlpack__(copy=np.zeros(2))
 
 
 def test_dlpack_arguments(device):
@@ -46,6 +92,8 @@ def test_dlpack_arguments(device):
         buffer.__dlpack__(max_version=1)
     copied = np.from_dlpack(buffer, copy=True)
     assert copied.ctypes.data != buffer.ptr
+    check_dlpack_arguments(buffer)
+    check_dlpack_arguments(lade.PinnedPool(device).empty(4))
     assert not hasattr(buffer, "__cuda_array_interface__")
 
 

@@ -530,7 +530,8 @@ def test_a_callback_that_exits_ends_no_thread_of_lade():
 
 
 def test_a_subinterpreter_is_refused_and_leaves_the_main_one_alone():
-    """An import there put its classes of errors into the place of the main interpreter's, which caught none of them any more."""
+    """An import there put its classes of errors into the place of the main interpreter's, which caught none of them any more; later,
+    a refused one still did so with the classes of pools and buffers, and every call of the main interpreter was a TypeError."""
     run("""
     import lade, textwrap
     kept = lade.PinnedPool(lade.software_device()).empty(10, "uint8")
@@ -548,5 +549,6 @@ def test_a_subinterpreter_is_refused_and_leaves_the_main_one_alone():
     try: lade.device("no device")
     except lade.InvalidArgumentError: pass
     memoryview(kept)[:] = b"0123456789"
+    lade.PinnedPool(lade.software_device()).empty(10, "uint8")
     print("done", flush=True)
     """)

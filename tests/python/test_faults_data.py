@@ -105,6 +105,120 @@ def test_exit_with_tensors_and_batches_alive():
     """) == ""
 
 
+@pytest.mark.parametrize("progress", ["None", "lambda done, total: None"])
+def test_exit_while_threads_save_device_memory(progress):
+    """Regression: the interpreter ended a thread that asked for its lock out of a save, and the process aborted."""
+    run(f"""
+        def work(name):
+            while True:
+                lade.safetensors.save_file({{"a": buffer}}, path + name, sync=False, progress={progress})
+                began.set()
+        began = threading.Event()
+        for name in "12":
+            threading.Thread(target=work, args=(name,), daemon=True).start()
+        began.wait()
+        print("done")
+    """)  # where the folder goes meanwhile, stderr tells of its files
+
+
+@pytest.mark.parametrize("call", [
+    "ticket.add_done_callback(forever)", "lade.safetensors.load_file(path, 'cpu', progress=forever)",
+    "lade.safetensors.save_file({'a': buffer}, path + '3', sync=False, progress=forever)", "pool.record(pool.empty(8), Forever())",
+    "pipeline.copy(Forever(), buffer)", "pool.reserve(Forever())",
+    "lade.RecordIndex().add(forever() for _ in 'a')", "next(lade.Loader(path, 1, record_bytes=4, device=device, stream=Forever()))",
+    "lade.Loader(path, 1, record_bytes=4, device=device, convert=forever).__next__()[0]",
+])
+def test_exit_while_a_function_of_the_program_runs(call):
+    """The interpreter ends the thread in it, by unwinding its stack, and the process crashed where that came to lade's call."""
+    assert run(f"""
+        lade.safetensors.save_file({{"a": np.ones(1000)}}, path)
+        pipeline, pool = lade.Pipeline(device), lade.PinnedPool(device)
+        delivered, began = threading.Event(), threading.Event()
+        ticket = pipeline.copy(bytes(buffer.nbytes), buffer)
+        ticket.add_done_callback(lambda ticket: delivered.set())
+        ticket.wait()
+        delivered.wait()
+        def forever(*_):
+            began.set()
+            while True:
+                pass
+        class Forever:
+            __cuda_stream__ = __dlpack__ = __index__ = forever
+            __dlpack_device__ = lambda _: (1, 0)
+        threading.Thread(target=lambda: {call}, daemon=True).start()
+        began.wait()
+        print("done")
+    """) == ""
+
+
+BESIDE = """
+        dropping = threading.Event()
+        def drop():
+            dropping.set()
+            holder.clear()
+        thread = threading.Thread(target=drop)
+        thread.start()
+        dropping.wait()
+        stream.soft_release()
+        thread.join()
+        print("done")
+"""
+
+
+def test_the_last_array_of_a_batch_dropped_while_the_pipeline_has_no_room():
+    """It waited for room with the interpreter's lock held, which the thread that makes room waited for."""
+    run("""
+        pipeline = lade.Pipeline(device, max_transfers=2)
+        loader = lade.Loader(path, 16, record_bytes=1024, pipeline=pipeline, prefetch=2, convert=np.from_dlpack)
+        first, second = next(loader), next(loader)
+        holder = [first[0]]
+        del first
+        stream.soft_hold()
+        tickets = [pipeline.read_into(path, 0, allocator.alloc(1000, stream), stream=stream) for _ in "ab"]
+    """ + BESIDE)
+
+
+def test_the_last_array_of_a_pool_dropped_while_a_stream_uses_it():
+    """The end of the pool waited for the stream, likewise."""
+    run("""
+        pool = lade.PinnedPool(device)
+        pinned = pool.empty(buffer.nbytes)
+        holder = [np.from_dlpack(pinned)]
+        stream.soft_hold()
+        lade.copy_async(device, buffer, pinned, stream)
+        pool.record(pinned, stream)
+        del pinned, pool
+    """ + BESIDE)
+
+
+@pytest.mark.parametrize("call", ["stats", "skips", "_native.state"])
+def test_a_loader_is_asked_while_another_thread_closes_it(call):
+    """The close waits for a stream here. The question waited for the close with the interpreter's lock held."""
+    run(f"""
+        loader = lade.Loader(path, 16, record_bytes=1024, device=device, prefetch=4, stream=stream)
+        batches = [next(loader) for _ in range(4)]
+        stream.soft_hold()
+        lade.fill_async(device, buffer, 1, stream)
+        for batch in batches:
+            batch.release()
+        closing = threading.Thread(target=loader.close)
+        closing.start()
+        time.sleep(0.2)
+        asked = threading.Event()
+        def ask():
+            asked.set()
+            try: loader.{call}()
+            except lade.InvalidArgumentError as error: assert "closed" in str(error)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asked.wait()
+        stream.soft_release()
+        closing.join()
+        asking.join()
+        print("done")
+    """)
+
+
 def test_exit_while_a_thread_reads_batches():
     assert run("""
         open(path + "2", "wb").write(bytes(100000))
@@ -154,6 +268,26 @@ def test_sigint_ends_the_wait_for_a_place():
             stream.soft_release()
             ticket.wait()
             print("done")
+    """) == ""
+
+
+def test_a_handler_asks_a_loader_for_its_state_while_its_thread_waits_for_a_batch():
+    """Regression: the handler waited for ever."""
+    assert run("""
+        open(path, "wb").write(bytes(1000))
+        loader = lade.Loader(path, 10, record_bytes=10, device=device, prefetch=2)
+        batches = [next(loader), next(loader)]
+        states = []
+        def save(*_):
+            states.append(loader.state_dict())
+            batches.clear()
+        signal.signal(signal.SIGINT, save)
+        interrupt()
+        assert next(loader).number == 2
+        state, = states
+        loader.load_state_dict(state)
+        assert next(loader).number == 2
+        print("done")
     """) == ""
 
 

@@ -189,6 +189,22 @@ def test_arrays_keep_their_batch(made):
     assert (first == wanted).all()
 
 
+def test_a_batch_may_be_released_while_an_array_is_taken(tmp_path, device):
+    """By what runs meanwhile, such as a shape of the program's own: the array was that of another batch."""
+    (tmp_path / "records").write_bytes(bytes(range(64)))
+    taken = []
+
+    class Shape:
+        def __iter__(self):
+            first.release()
+            taken.append(next(loader))
+            return iter((4, 4))
+
+    loader = lade.Loader(tmp_path / "records", 1, record_bytes=16, device=device, layout={"": ("uint8", Shape())}, convert=np.asarray)
+    first = next(loader)
+    assert first[0].tobytes() == bytes(range(16)) and taken[0].numbers() == [1]
+
+
 def test_too_many_batches_in_use(made):
     loader = made(prefetch=2, return_timeout=2)
     held = [next(loader), next(loader)]
@@ -198,6 +214,7 @@ def test_too_many_batches_in_use(made):
     assert next(loader).number == 2
     with pytest.raises(lade.InvalidArgumentError, match="released"):
         held[0]["img"]
+    assert "released" in repr(held[0])
 
 
 def test_close(made):
@@ -233,6 +250,22 @@ def test_dropped_loader_and_its_batch(made):
     assert batch["label"].tolist() == [label_of(record) for record in range(8)]
 
 
+def test_a_batch_outlives_its_loader_and_stream(made, device):
+    """Regression: a batch was not returned on a stream that had gone with its loader, or before it, and all memory stayed for ever."""
+    pipeline, allocator = lade.Pipeline(device), lade.DeviceAllocator(device)
+    for stream in (None, device.stream()):
+        loader = made(device=None, pipeline=pipeline, allocator=allocator, stream=stream)
+        batch = next(loader)
+        images = batch["label"]
+        del loader, batch, stream
+        assert images.tolist() == [label_of(record) for record in range(8)]
+        del images
+        gc.collect()
+        assert allocator.usage()["allocated_bytes"] == 0
+    pipeline.close()
+    allocator.close()
+
+
 def test_fixed_records_and_dlpack(tmp_path, device):
     path = tmp_path / "rows.bin"
     rows = np.arange(30 * 6, dtype=np.float32).reshape(30, 6)
@@ -257,6 +290,17 @@ def test_records_of_several_sizes(tmp_path, device):
     assert [bytes(row) for row in padded["txt"]] == [word.ljust(64, b"\0") for word in words]
     with pytest.raises(TypeError):
         len(lade.Loader(path, batch_bytes=1000, fields="txt", device=device))
+
+
+def test_nothing_readable_in_endless_epochs(tmp_path, device):
+    """Regression: the loop never ended, and no signal was seen meanwhile."""
+    path = tmp_path / "rows.bin"
+    path.write_bytes(bytes(4000))
+    loader = lade.Loader(path, 4, record_bytes=100, device=device, skip_unreadable=True)
+    os.truncate(path, 0)
+    with pytest.raises((lade.TruncatedError, lade.TimeoutError), match="rows.bin"):
+        while True:
+            next(loader)
 
 
 def test_index_by_hand(tmp_path, device):
@@ -308,11 +352,113 @@ def test_threads_share_a_loader(made):
     ({"batch_size": 0}, "batch_size is 0"), ({"batch_size": None}, "batch_size is None"), ({"rank": 2, "world": 2}, "rank is 2"),
     ({"epochs": 0}, "epochs is 0"), ({"prefetch": 65}, "prefetch is 65"), ({"prefetch": 0}, "prefetch is 0"),
     ({"fields": None}, "fields is None"), ({"layout": {"nose": ("uint8", ())}}, "nose"), ({"alignment": 3}, "alignment"),
+    ({"seed": -1}, "seed is -1"), ({"seed": 1 << 64}, "seed is "), ({"alignment": -1}, "alignment is -1"),
     ({"world": 1.5}, "world is 1.5"), ({"batch_size": "8"}, "batch_size is '8'"),
 ])
 def test_arguments_are_refused_by_name(made, options, text):
     with pytest.raises(lade.InvalidArgumentError, match=text):
         made(**options)
+
+
+@pytest.mark.parametrize("timeout", [-1, "soon"])
+def test_a_refused_timeout_leaves_no_loader(tar, device, timeout):
+    """It was refused when the loader was there, which then stood on index and pipeline for ever."""
+    pipeline, index = lade.Pipeline(device), lade.RecordIndex("img,label")
+    index.add_tar(tar)
+    with pytest.raises(lade.InvalidArgumentError, match="timeout is"):
+        lade.Loader(index, 8, pipeline=pipeline, return_timeout=timeout)
+    index.add_tar(tar)
+    pipeline.close()
+
+
+def test_an_index_that_changes_while_a_loader_begins_is_refused(tmp_path, device):
+    """By what runs when a stream is asked for its handle. The loader had the sizes of the records from before."""
+    (tmp_path / "records").write_bytes(bytes(range(64)))
+    index = lade.RecordIndex()
+    number = index.add_file(tmp_path / "records")
+    index.add([(number, 0, 4)])
+    refused = []
+
+    class Stream:
+        def __cuda_stream__(self):
+            try:
+                index.add([(number, 8, 8)])
+            except lade.BusyError as error:
+                refused.append(str(error))
+            return 0, 0
+
+    loader = lade.Loader(index, 2, device=device, stream=Stream(), convert=np.asarray)
+    batch = next(loader)
+    assert batch[0].shape == (len(index), 4) and len(index) == 1 and refused
+
+
+def test_an_index_is_asked_while_another_thread_adds_to_it(tmp_path):
+    """Its tables move then: it is refused, where memory that was gone was read, or the answer is right."""
+    with tarfile.open(tmp_path / "set.tar", "w") as archive:
+        for record in range(500):
+            member(archive, f"{record:05}.img", b"abcd")
+    index = lade.RecordIndex("img")
+    index.add_tar(tmp_path / "set.tar")
+    first, answers = (index.key(0), index.range(0)), set()
+    thread = threading.Thread(target=lambda: [index.add_tar(tmp_path / "set.tar") for _ in range(100)])
+    thread.start()
+    while thread.is_alive():
+        for ask in (lambda: (index.key(0), index.range(0)), lambda: len(index) % 500, lambda: repr(index).startswith("<lade.RecordIndex")):
+            try:
+                answers.add(ask())
+            except lade.BusyError as error:
+                answers.add(str(error))
+    thread.join()
+    assert answers <= {first, 0, True, "the RecordIndex is being added to by another thread"} and len(index) == 50500
+
+
+def test_a_refused_close_loses_no_batch(tmp_path, device):
+    """The first one of the next epoch, that was taken to see whether this one is over."""
+    for name in "good", "bad":
+        (tmp_path / name).write_bytes(bytes(range(64)))
+    index = lade.RecordIndex()
+    index.add_fixed(tmp_path / "good", 16)
+    index.add_fixed(tmp_path / "bad", 16)
+    (tmp_path / "bad").write_bytes(b"")  # before the loader, which reads ahead from the moment that it exists
+    loader = lade.Loader(index, 2, device=device, skip_unreadable=True, prefetch=8)
+    batches = list(loader)
+    assert [batch.numbers() for batch in batches] == [[0, 1], [2, 3]]
+    with pytest.raises(lade.BusyError):
+        loader.close()
+    following = next(loader)
+    assert (following.epoch, following.numbers()) == (1, [0, 1])
+    del batches, following
+    loader.close()
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64, "x", 1.5, None, True])
+def test_ranges_of_other_things_than_numbers_are_refused_by_name(tmp_path, value):
+    (tmp_path / "records").write_bytes(bytes(64))
+    index = lade.RecordIndex()
+    number = index.add_file(tmp_path / "records")
+    for range_ in ((value, 0, 4), (number, value, 4), (number, 0, value)):
+        with pytest.raises(lade.InvalidArgumentError, match="ranges has .*; expected"):
+            index.add([range_])
+    index.add([np.array([number, 0, 4])])
+    assert len(index) == 1
+
+
+@pytest.mark.parametrize("shape", [("x",), (None,), (1 << 70,), (-1, -16), (4.0, 4)])
+def test_shapes_of_other_things_than_numbers_are_refused_by_name(tmp_path, device, shape):
+    (tmp_path / "records").write_bytes(bytes(64))
+    batch = next(lade.Loader(tmp_path / "records", 2, record_bytes=16, device=device, layout={"": ("uint8", shape)}))
+    with pytest.raises(lade.InvalidArgumentError, match="shape .* is not the 16 bytes of a record"):
+        batch[0]
+
+
+def test_a_loader_that_cannot_begin_has_the_driver_s_code(tmp_path):
+    device = lade.software_device(clock="cpu", memory_bytes=1 << 20)
+    (tmp_path / "records").write_bytes(bytes(1 << 20))
+    with pytest.raises(lade.OutOfDeviceMemoryError) as own:
+        lade.DeviceAllocator(device).alloc(1 << 22)
+    with pytest.raises(lade.OutOfDeviceMemoryError) as error:
+        lade.Loader(tmp_path / "records", 1, record_bytes=1 << 20, device=device)
+    assert error.value.native_code == own.value.native_code != 0
 
 
 def test_fields_are_refused_by_name(made):

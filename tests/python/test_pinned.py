@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PinnedPool: what its arguments mean, what it refuses, when memory comes back."""
 
+import _thread
+import glob
+import os
+import sys
 import threading
 
 import numpy as np
@@ -98,6 +102,14 @@ def test_the_cap(device):
         ({"sources": "disk"}, "sources has 'disk'; expected"),
         ({"sources": []}, "sources is empty"),
         ({"settings": "nonsense:1"}, "nonsense"),
+        ({"budget_name": "a b"}, "budget_name is \"a b\"; expected 1 to 63 letters"),
+        ({"budget_name": "a\0b"}, r"budget_name is 'a\\x00b'; expected a str without null"),
+        ({"budget_name": 3}, "budget_name is 3; expected a str"),
+        ({"budget_share": "most"}, "budget_share is 'most'; expected"),
+        ({"budget_share": "part"}, "budget_part_bytes is 0; expected more than 0"),
+        ({"budget_part_bytes": 1}, "budget_part_bytes is 1; expected 0 without"),
+        ({"budget_bytes": 0}, "budget_bytes is 0; expected 1 or more"),
+        ({"local_ranks": 0}, "local_ranks is 0; expected 1 or more"),
         ({"device": "gpu0"}, 'device is "gpu0"; expected'),
         ({"device": 1.5}, "device is a float; expected"),
         ({"device": np.int64(-1)}, "device is -1; expected a GPU.s number from 0 on"),
@@ -112,6 +124,72 @@ def test_arguments_that_are_refused(device, keywords, words):
 def test_settings_as_text(device):
     pool = lade.PinnedPool(device, settings="pinned_max_mb:64,pinned_event_batch:3", event_batch=2)
     assert pool.settings()["max_bytes"] == 64 * MiB and pool.settings()["event_batch"] == 2
+
+
+def test_warm_blocks_are_taken_without_letting_go_of_the_interpreter(device):
+    pool = lade.PinnedPool(device)
+    closed, ran = _thread.allocate_lock(), []
+    closed.acquire()
+
+    def wait():
+        with closed:
+            ran.append(True)
+
+    other = threading.Thread(target=wait)
+    other.start()
+    pool.empty(1), pool.empty(1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # so it runs when this one lets go
+    try:
+        closed.release()
+        for _ in range(20000):
+            pool.empty(1)
+        at_the_end = list(ran)
+    finally:
+        sys.setswitchinterval(interval)
+    other.join()
+    assert not at_the_end and ran
+
+
+def test_the_constructor_takes_settings_in_force(device):
+    pool = lade.PinnedPool(device, wait_ms=3)
+    alike = lade.PinnedPool(device, **pool.settings())
+    assert alike.settings() == pool.settings() and pool.settings()["segment_bytes"] is None
+    kept = pool.empty(1), alike.empty(1)
+    assert alike.stats()["reserved_bytes.current"] == pool.stats()["reserved_bytes.current"]
+    del kept
+
+
+@pytest.fixture
+def budget_name():
+    """Of a budget that no other process is in; its file goes with the test."""
+    name = f"lade-test-{os.getpid()}"
+    yield name
+    for path in glob.glob(f"/dev/shm/lade-budget-{os.geteuid()}*{name}*"):
+        os.unlink(path)
+
+
+def test_pools_share_a_budget(device, budget_name):
+    one, other = [lade.PinnedPool(device, budget=True, budget_name=budget_name, budget_bytes=8 * MiB, segment_bytes=MiB) for _ in "ab"]
+    kept = [one.empty(MiB) for _ in range(6)], [other.empty(MiB) for _ in range(2)]
+    with pytest.raises(lade.LimitError, match="budget"):
+        other.empty(MiB)
+    assert other.stats()["budget_held_bytes"] == 8 * MiB
+    assert glob.glob(f"/dev/shm/*{budget_name}*")
+    del kept
+
+
+def test_settings_of_a_budget(device, budget_name):
+    """Its name was read after the settings that it is part of were gone."""
+    wanted = {"budget": True, "budget_name": budget_name, "budget_bytes": 64 * MiB, "budget_share": "part", "budget_part_bytes": MiB,
+              "local_ranks": 3}
+    text = f"pinned_budget:on,pinned_budget_name:{budget_name},pinned_budget_mb:64,pinned_budget_share:part,pinned_budget_part_mb:1"
+    by_text = lade.PinnedPool(device, settings=text, local_ranks=3)
+    by_name = lade.PinnedPool(device, **wanted)
+    for pool in (by_text, by_name, lade.PinnedPool(device, **by_text.settings())):
+        assert {key: pool.settings()[key] for key in wanted} == wanted
+    without = lade.PinnedPool(device, budget=False).settings()
+    assert without["budget"] is False and without["budget_name"] is None and without["budget_share"] == "first_come"
 
 
 def test_a_buffer_in_flight_is_not_handed_out(sim):
@@ -154,6 +232,33 @@ def test_record_refuses_by_name(device, pool):
     with pytest.raises(lade.InvalidArgumentError, match="in device memory; expected pinned memory"):
         pool.record(lade.DeviceAllocator(device).alloc(8), 0)
     pool.record(pool.empty(0), 0)  # nothing to note
+    array = pool.empty((4, 4)).numpy()
+    for view in (array[:0], array.reshape(-1)[0:0]):
+        pool.record(view, 0)
+    with pytest.raises(lade.InvalidArgumentError, match="not contiguous"):
+        pool.record(array[:, ::2], 0)
+
+
+def test_record_by_views_of_each_kind(sim):
+    pool = lade.PinnedPool(sim, event_batch=1, segment_bytes=MiB)
+    stream = sim.stream()
+    target = lade.DeviceAllocator(sim).alloc(MiB)
+    views = [
+        lambda array: memoryview(array),
+        lambda array: array[5:6],
+        lambda array: array.view("V16"),
+        lambda array: (array.setflags(write=False), array)[1],
+        lambda array: array.reshape(2, -1)[1],
+    ]
+    for view in views:
+        array = pool.empty(MiB, "u1").numpy()
+        lade.copy_async(sim, target, array, stream)
+        pool.record(view(array), stream)
+        address = array.ctypes.data
+        del array
+        assert pool.find(address)["state"] == "pending"
+        stream.synchronize()
+        pool.process_events()
 
 
 def test_reserve_trim_and_statistics(device):

@@ -89,6 +89,28 @@ def test_no_descriptor_is_left(stage):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_refused_transfer_leaves_no_descriptor(stage):
+    """Of an open file that was passed, where what comes behind it is refused."""
+    buffer = stage.empty(100)
+    with open(stage.path, "r+b") as file:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(lade.InvalidArgumentError, match="expected a path then"):
+                stage.pipeline.write_from(file, 0, buffer, atomic=True)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_refused_transfer_lets_go_of_its_tensors(stage):
+    """Of pieces before the one that is refused: they stayed alive until the end of the process."""
+    tensors = [stage.empty(16), stage.empty(16)]
+    gone = [weakref.ref(tensor) for tensor in tensors]
+    with pytest.raises(lade.InvalidArgumentError, match="offset is -1"):
+        stage.pipeline.read_many([(stage.path, 0, tensors[0]), (stage.path, -1, tensors[1])])
+    del tensors
+    assert [of() for of in gone] == [None, None]
+    stage.allocator.close()
+
+
 def test_memory_to_device_and_back(stage):
     source = np.frombuffer(stage.data, np.uint8)
     buffer = stage.empty()

@@ -111,6 +111,14 @@ def test_several_files_and_an_index(device, tmp_path):
     (lambda p: raw(p, b"notjson!"), "invalid JSON in header"), (lambda p: raw(p, b"[]"), "invalid JSON in header"),
     (lambda p: raw(p, {"a": {"dtype": "F33", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
     (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": 2, "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": None, "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [True, 2], "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [1 << 64], "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, {"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "invalid JSON in header"),
+    (lambda p: raw(p, b"[" * 90_000), "invalid JSON in header"), (lambda p: raw(p, b'{"a":' * 90_000), "invalid JSON in header"),
     (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)),
      "invalid shape, data type, or offset for tensor"),
     (lambda p: raw(p, {"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, bytes(12)), "invalid offset for tensor `a`"),
@@ -213,7 +221,7 @@ def test_no_gpu_is_said(path):
 
 
 def test_metadata_beside_the_package(tmp_path, theirs):
-    for number, header in enumerate(({}, {"__metadata__": {}}, {"__metadata__": {"b": "1", "a": "2"}})):
+    for number, header in enumerate(({}, {"__metadata__": {}}, {"__metadata__": None}, {"__metadata__": {"b": "1", "a": "2"}})):
         path = raw(tmp_path / str(number), header)
         with ours.safe_open(path, "np") as own, theirs.safe_open(path, "np") as package:
             assert own.metadata() == package.metadata() and own.keys() == package.keys() == []
@@ -222,11 +230,21 @@ def test_metadata_beside_the_package(tmp_path, theirs):
 @pytest.mark.parametrize("tensors, error", [
     ([1], ValueError), ({"a": 1}, ValueError), ({1: TENSORS["bias"]}, TypeError), ({"a": TENSORS["weights"].T}, ValueError),
     ({"a": np.array(["x"])}, ours.SafetensorError), ({"a": np.zeros(2, np.longdouble)}, ours.SafetensorError),
+    ({"__metadata__": TENSORS["bias"]}, ValueError), ({"\ud800": TENSORS["bias"]}, UnicodeEncodeError),
 ])
 def test_saving_what_cannot_be(tmp_path, tensors, error):
     with pytest.raises(error):
         ours.save_file(tensors, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_empty_metadata_of_a_long_header_beside_the_package(tmp_path, theirs):
+    entry = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    for number, beginning in enumerate(({"__metadata__": {}}, {})):
+        path = raw(tmp_path / str(number), {**beginning, **{f"{'x' * 100}{i}": entry for i in range(8000)}})
+        assert path.stat().st_size > 1 << 20
+        with ours.safe_open(path, "np") as mine, theirs.safe_open(path, "np") as package:
+            assert mine.metadata() == package.metadata()
 
 
 def test_saving_where_it_cannot_be(path, tmp_path):
@@ -251,9 +269,54 @@ def test_saving_where_it_cannot_be(path, tmp_path):
     assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
-def test_byte_order_is_turned(tmp_path):
+def test_scalars_of_numpy_are_saved_from_memory_that_is_there(tmp_path, monkeypatch):
+    """NumPy shows their bytes in memory that the next array, of another thread for example, gets."""
+    write, arrays = os.write, []
+
+    def slow_write(fd, view):
+        arrays.extend(np.full(1, 7, kind) for kind in ("float64", "int16") for _ in range(50))
+        return write(fd, view)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    ours.save_file({"wide": np.float64(1.5), "short": np.int16(-3)}, tmp_path / "scalars")
+    monkeypatch.undo()
+    loaded = ours.load_file(tmp_path / "scalars", device="cpu", framework="np")
+    assert (loaded["wide"], loaded["short"]) == (1.5, -3) and loaded["wide"].shape == ()
+
+
+def test_byte_order_is_turned(tmp_path, device):
+    """Regression: host arrays among tensors of a device were not turned round."""
     ours.save_file({"a": np.array([1.5, -2], ">f4")}, tmp_path / "a")
     assert ours.load_file(tmp_path / "a", device="cpu", framework="np")["a"].tolist() == [1.5, -2]
+    buffer = lade.DeviceAllocator(device).empty(8, "uint8")
+    ours.save_file({"a": np.array([1.5, -2], ">f4"), "b": buffer}, tmp_path / "b")
+    assert ours.load_file(tmp_path / "b", device="cpu", framework="np")["a"].tolist() == [1.5, -2]
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_texts_that_could_not_be_read_again(tmp_path, device, on_device):
+    """Regression: a name ended at its null character, and two could become one; from host memory, such a file could not be opened."""
+    tensor = lade.DeviceAllocator(device).empty(8, "uint8") if on_device else TENSORS["bias"]
+    for names, metadata in ((["a\0b"], None), (["a"], {"k\0": "v"}), (["a"], {"k": "v\0w"})):
+        with pytest.raises(lade.InvalidArgumentError, match="null character"):
+            ours.save_file({name: tensor for name in names}, tmp_path / "out", metadata=metadata)
+    with pytest.raises(UnicodeEncodeError):
+        ours.save_file({"\ud800": tensor}, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127])
+def test_long_file_names(tmp_path, name):
+    """Regression: the temporary name beside them was too long."""
+    ours.save_file(TENSORS, tmp_path / name)
+    assert os.listdir(tmp_path) == [name] and ours.safe_open(tmp_path / name, "np").keys() == sorted(TENSORS)
+
+
+def test_a_missing_file_of_an_index_is_named(tmp_path):
+    """Regression: the message had the index instead, which was there."""
+    (tmp_path / "m.json").write_text('{"weight_map": {"a": "part-2"}}')
+    with pytest.raises(FileNotFoundError, match="part-2"):
+        ours.load_file(tmp_path / "m.json", device="cpu")
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz"])
@@ -322,10 +385,54 @@ def test_release(path):
     assert (ours.load_file(path, device="cpu", framework="np")["bias"] == TENSORS["bias"]).all()
 
 
-def test_file_replaced_while_open(path, tmp_path):
+def test_a_handler_may_load_and_release_in_the_midst_of_a_load(path, monkeypatch):
+    """Regression: a signal's handler that did while its thread made the pipeline that is kept waited for ever."""
+    make, inner = lade.Pipeline, []
+
+    def interrupted(device):
+        if not inner:
+            inner.append(None)  # once
+            inner.append(ours.load_file(path, device="cpu", framework="np"))
+            ours.release()
+        return make(device)
+
+    ours.release()
+    monkeypatch.setattr(lade, "Pipeline", interrupted)
+    for loaded in (ours.load_file(path, device="cpu", framework="np"), inner[1]):
+        assert (loaded["weights"] == TENSORS["weights"]).all()
+
+
+def test_file_replaced_while_open(path, tmp_path, monkeypatch):
+    """Regression: parts of a tensor were read from the file that had the name by then, or from none."""
     with ours.safe_open(path, "np") as file:
-        ours.save_file({"other": np.zeros(1)}, path)
+        ours.save_file({"other": np.zeros(1000)}, path)
         assert (file.get_tensor("weights") == TENSORS["weights"]).all()
+        part = file.get_slice("weights")
+        assert (part[1:3] == TENSORS["weights"][1:3]).all()
+        path.unlink()
+        assert (file.get_slice("weights")[:, 2] == TENSORS["weights"][:, 2]).all()
+    assert (part[2] == TENSORS["weights"][2]).all()
+    monkeypatch.chdir(tmp_path)
+    ours.save_file(TENSORS, "beside")
+    (tmp_path / "below").mkdir()
+    with ours.safe_open("beside", "np") as file:
+        os.chdir("below")
+        assert (file.get_slice("weights")[4] == TENSORS["weights"][4]).all()
+
+
+def test_files_are_closed_with_the_last_slice(path):
+    def count():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    ours.load_file(path, device="cpu", framework="np")
+    before = count()
+    file = ours.safe_open(path, "np")
+    part = file.get_slice("weights")
+    file.close()
+    assert count() == before + 1 and (part[0] == TENSORS["weights"][0]).all()
+    del part
+    assert count() == before
 
 
 def test_torch(path, tmp_path):
@@ -351,3 +458,33 @@ def test_torch(path, tmp_path):
             ours.save_file(tensors, tmp_path / "q")
     with ours.safe_open(path, "pt") as file:
         assert file.get_slice("weights")[1:3, 2].tolist() == TENSORS["weights"][1:3, 2].tolist()
+
+
+def test_torch_tensors_that_are_conjugated_or_negated_lazily(tmp_path):
+    """Regression: their bytes, which are those of other values, were written. The package does so still."""
+    torch = pytest.importorskip("torch")
+    tensors = {"conj": torch.tensor([1 + 2j]).conj(), "neg": torch.tensor([1 + 2j]).conj().imag}
+    ours.save_file(tensors, tmp_path / "t")
+    loaded = ours.load_file(tmp_path / "t", device="cpu")
+    assert loaded["conj"].tolist() == [1 - 2j] and loaded["neg"].tolist() == [-2]
+    with pytest.raises(ValueError, match="meta"):
+        ours.save_file({"a": torch.ones(3, device="meta")}, tmp_path / "m")
+
+
+TORCH_SLICES = [
+    "0:100", "4:100", "7:9", "-9:2", "-2:", "::4", "3:1", "...,0:9", "None", "0, None", "[0, 2]", "[True]*6", "True", "6", "-7", "0,0,0,0",
+    "...,...", "::-1", "::0", "'a'", "1.5", "np.int64(2), 1:99", "torch.tensor([1, 1])", "np.array(1)", "(slice(1, 3), [0, 1])", "()", "...",
+]
+
+
+@pytest.mark.parametrize("index", TORCH_SLICES)
+def test_slices_of_torch_beside_the_package(path, theirs, index):
+    """Regression: bounds beyond the tensor were refused, and lists and None, which the package leaves to torch."""
+    torch = pytest.importorskip("torch")
+
+    def part(module):
+        with module.safe_open(path, "pt") as file:
+            got = eval(f"f[{index}]", {"f": file.get_slice("weights"), "np": np, "torch": torch})
+            return tuple(got.shape), got.tolist()
+
+    assert outcome(lambda: part(ours)) == outcome(lambda: part(theirs))

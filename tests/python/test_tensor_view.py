@@ -40,6 +40,15 @@ def test_numpy_address_type_and_shape():
     assert (info["ptr"], info["dtype"], info["shape"]) == (numbers.ctypes.data, "int16", (2, 3))
 
 
+def test_names_of_fields_are_no_types():
+    """An "O" in them was taken for that of Python objects."""
+    records = np.zeros(3, [("Offset", "<i4"), ("OO", [("O", "<f4"), ("x", "<u2", (2, 2))])])
+    info = lade.memory_info(records)
+    assert (info["ptr"], info["nbytes"], info["shape"]) == (records.ctypes.data, records.nbytes, (3,))
+    with pytest.raises(lade.InvalidArgumentError, match="Python objects"):
+        lade.memory_info(np.zeros(3, [("number", "<i4"), ("part", [("object", "O")])]))
+
+
 @pytest.mark.parametrize(
     "make, words",
     [
@@ -85,13 +94,40 @@ def test_cuda_array_interface():
 
 
 @pytest.mark.parametrize(
-    "keys", [{"shape": (-1,)}, {"typestr": "f4"}, {"typestr": "|O8"}, {"data": None}, {"shape": (1 << 62, 1 << 62)}, {"strides": (4,)}]
+    "keys", [{"shape": (-1,)}, {"typestr": "f4"}, {"typestr": "|O8"}, {"data": None}, {"shape": (1 << 62, 1 << 62)}, {"strides": (4,)},
+             {"data": (-1, False)}, {"data": ("x", False)}, {"shape": (1 << 70, 3)}, {"strides": ("x", 4)}, {"strides": (1 << 70, 4)},
+             {"shape": 6}, {"strides": 4}]
 )
 def test_broken_interfaces_are_refused(keys):
     with pytest.raises(lade.InvalidArgumentError):
         lade.memory_info(Interface("__array_interface__", **keys))
     with pytest.raises(lade.InvalidArgumentError):
         lade.memory_info(Interface("__cuda_array_interface__", **keys))
+
+
+def closed_views():
+    view, mapping = memoryview(bytes(8)), mmap.mmap(-1, 8)
+    view.release()
+    mapping.close()
+    return view, mapping
+
+
+def test_memory_that_is_gone_is_an_error(device, pool):
+    """Regression: the process was ended, by an error that was no longer there when it was raised."""
+    target = lade.DeviceAllocator(device).empty(8, "uint8")
+    for gone in closed_views():
+        with pytest.raises(ValueError, match="released|closed"):
+            lade.memory_info(gone)
+        with pytest.raises(ValueError, match="released|closed"):
+            pool.record(gone, 0)
+        with pytest.raises(ValueError, match="released|closed"):
+            lade.Pipeline(device).copy(gone, target)
+
+
+@pytest.mark.parametrize("stream", ["x", -1, 1 << 70])
+def test_a_broken_stream_of_an_interface_is_refused(stream):
+    with pytest.raises(lade.InvalidArgumentError, match="wrong type or size"):
+        lade.memory_info(Interface("__cuda_array_interface__", stream=stream))
 
 
 class OnlyDlpack:

@@ -14,6 +14,7 @@ import pytest
 
 import doubles
 import lade
+from lade._third_party import PerDevice
 
 
 def _real(name):
@@ -466,6 +467,20 @@ def test_wrong_arguments_are_named(cupy, field, given):
     with pytest.raises(TypeError, match=field):
         cupy.lade.install(**{field: given})
     assert cupy.lade.installed() is None
+
+
+def test_a_handler_may_allocate_while_its_thread_makes_the_allocator():
+    """Regression: it waited for ever. The device has one object all the same."""
+    made = []
+
+    def make(ordinal):
+        made.append(own := object())
+        if len(made) == 1:
+            assert objects.get(ordinal) is made[1]
+        return own
+
+    objects = PerDevice(make)
+    assert objects.get(0) is objects.get(0) is made[1]
 
 
 def test_a_thread_may_allocate_while_another_uninstalls(cupy):

@@ -146,12 +146,11 @@ static void judge(void *user) {
   }
 }
 
-LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
-  bench own = {.runtime = support_runtime_open("sim")};
-  ladei_stream stream;
-  if (!scheduler_works()) LADE_SKIP("built without switch points");
-  if (own.runtime == NULL) return;
-  standing = *own.runtime->ops;
+/* With switch points in driver calls. */
+static lade_runtime *standing_open(void) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  if (runtime == NULL) return NULL;
+  standing = *runtime->ops;
   register_below = standing.host_register;
   unregister_below = standing.host_unregister;
   standing.host_register = point_register;
@@ -159,7 +158,16 @@ LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
   query_below = standing.stream_query;
   standing.stream_query = point_query;
   standing.step = NULL;
-  own.runtime->ops = &standing;
+  runtime->ops = &standing;
+  return runtime;
+}
+
+LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
+  bench own = {.now = NULL};
+  ladei_stream stream;
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  own.runtime = standing_open();
+  if (own.runtime == NULL) return;
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.stream));
   LADE_EXPECT_OK(lade_stream_create(own.runtime, 0, &own.idle));
   LADE_EXPECT_OK(lade_soft_stream_hold(own.runtime, own.stream));
@@ -180,4 +188,50 @@ LADE_TEST(CapSchedule, ARequestIsServedInAllOrders) {
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.stream));
   LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.idle));
   support_runtime_close(own.runtime);
+}
+
+/* ---- A burst of misses ------------------------------------------------------------------------------------------- */
+
+enum { BURST_THREADS = 2 };
+
+typedef struct burst {
+  bench bench;
+  void *blocks[BURST_THREADS];
+} burst;
+
+static void burst_prepare(void *user) {
+  static const scene small = {.name = "a burst of misses", .bytes = 64 * LADEI_KIB, .cap_blocks = 256};
+  burst *own = user;
+  own->bench.now = &small;
+  prepare(&own->bench);
+}
+
+static void burst_body(void *user, int index) {
+  burst *own = user;
+  own->blocks[index] = alloc(&own->bench);
+}
+
+static void burst_judge(void *user) {
+  burst *own = user;
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_get(own->bench.pool, &stats));
+  LADE_EXPECT_EQ_UINT(stats.driver_allocs, 1);
+  for (int i = 0; i < BURST_THREADS; i++) LADE_EXPECT_OK(lade_pinned_free(own->bench.pool, own->blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own->bench.pool, true));
+}
+
+/* One that missed before the other one's segment was there pinned a second one. */
+LADE_TEST(CapSchedule, ABurstOfMissesPinsOneSegmentInAllOrders) {
+  burst own = {.blocks = {NULL}};
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  own.bench.runtime = standing_open();
+  if (own.bench.runtime == NULL) return;
+  const scheduler_plan plan = {.threads = BURST_THREADS,
+                               .preemptions = scheduler_preemptions(1),
+                               .prepare = burst_prepare,
+                               .body = burst_body,
+                               .judge = burst_judge};
+  printf("a burst of misses: %" PRIu64 " schedules\n", scheduler_explore(&plan, &own));
+  support_runtime_close(own.bench.runtime);
 }

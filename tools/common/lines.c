@@ -41,6 +41,7 @@ static bool source_fill(line_source *source) {
   errno = 0;
   size_t got = fread(source->end, 1, source->room - kept, source->file);
   source->end += got;
+  *source->end = '\0'; /* L2 */
   source->ended = got < source->room - kept;
   if (!source->ended || !ferror(source->file)) return true;
   if (errno == 0) errno = EIO;

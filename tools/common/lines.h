@@ -10,6 +10,7 @@
  * front and the next block is read behind it; a line longer than the buffer makes it grow.
  *
  * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
+ * L2  A zero lies at `end`, so who looks for something else than a zero stops there. What lies behind it is old.
  */
 #ifndef LADE_TOOLS_COMMON_LINES_H
 #define LADE_TOOLS_COMMON_LINES_H
@@ -35,6 +36,16 @@ typedef enum line_result { LINE_READ, LINE_END, LINE_FAILED } line_result;
 /* The next line, without its newline, closed by a zero; valid until the next call, and the caller may write into it.
  * LINE_FAILED: errno says why. */
 line_result line_source_next(line_source *source, char **out_line, size_t *out_length);
+
+/*
+ * What is read and not given out yet, for a caller that knows its lines when it sees them: it looks at them where they lie
+ * (L1, L2), and skips to behind the newline of a line that it has read; any other it leaves to line_source_next. Empty
+ * until that one was called.
+ */
+static inline const char *line_source_peek(const line_source *source) {
+  return source->buffer != NULL ? source->begin : "";
+}
+static inline void line_source_skip(line_source *source, size_t length) { source->begin += length; }
 
 void line_source_destroy(line_source *source);
 

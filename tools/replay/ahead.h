@@ -28,10 +28,10 @@ typedef struct ahead_target {
 typedef struct ahead {
   trace_reader *reader;
   trace_op ops[AHEAD_ROOM];
-  uint64_t read;    /* operations read so far; number i is in ops[i % AHEAD_ROOM] */
-  uint64_t taken;   /* of those, that ahead_next has returned, the current one included */
-  trace_result end; /* what the reader said after the last of them; TRACE_OP: nothing yet */
-  bool held;        /* the last one read has a text or a list */
+  uint64_t read;   /* operations read so far; number i is in ops[i % AHEAD_ROOM] */
+  uint64_t taken;  /* of those, that ahead_next has returned, the current one included */
+  read_result end; /* what the reader said after the last of them; READ_ITEM: nothing yet */
+  bool held;       /* the last one read has a text or a list */
 
   ahead_target frees[AHEAD_ROOM]; /* those among them, in the same way */
   uint64_t frees_read;
@@ -42,7 +42,7 @@ typedef struct ahead {
 void ahead_init(ahead *queue, trace_reader *reader);
 
 /* The next operation, valid until the following call; results as trace_read. */
-trace_result ahead_next(ahead *queue, const trace_op **out);
+read_result ahead_next(ahead *queue, const trace_op **out);
 
 /* The operation that was read last; there is one. */
 static inline const trace_op *ahead_newest(const ahead *queue) { return &queue->ops[(queue->read - 1) % AHEAD_ROOM]; }

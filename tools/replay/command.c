@@ -175,8 +175,8 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
   if (reader == NULL || r == NULL) {
     message_print(command_name, NULL, "no memory");
   } else {
-    trace_result result = replay_run(r, reader);
-    status = result == TRACE_END ? EXIT_FINE : result == TRACE_BAD ? EXIT_BAD : EXIT_FAILED;
+    read_result result = replay_run(r, reader);
+    status = result == READ_END ? EXIT_FINE : result == READ_BAD ? EXIT_BAD : EXIT_FAILED;
     if (status != EXIT_FINE) {
       name_print(stderr, trace_error(reader));
       fputs("\n", stderr);

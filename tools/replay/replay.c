@@ -66,15 +66,15 @@ replay *replay_create(const replay_settings *settings) {
   return r;
 }
 
-static trace_result no_memory(trace_reader *reader, const trace_op *op) {
-  return trace_fail(reader, op->line, "%s: no memory", trace_kind_name(op->kind));
+static read_result no_memory(trace_reader *reader, const trace_op *op) {
+  return READER_FAIL_AT(trace_frame(reader), op->line, "%s: no memory", trace_kind_name(op->kind));
 }
 
 /* What the allocator refuses for another reason than memory; or its own records found none. */
-static trace_result refused(trace_reader *reader, const trace_op *op) {
+static read_result refused(trace_reader *reader, const trace_op *op) {
   bool host_memory = lade_last_error()->status == LADE_ERR_OUT_OF_HOST_MEMORY;
-  return (host_memory ? trace_fail : trace_refuse)(reader, op->line, "%s: %s", trace_kind_name(op->kind),
-                                                   lade_last_error()->text);
+  return reader_frame_end(trace_frame(reader), host_memory ? READ_FAILED : READ_BAD, op->line, "%s: %s",
+                          trace_kind_name(op->kind), lade_last_error()->text);
 }
 
 static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
@@ -97,8 +97,8 @@ lade_status replay_conf_check(const char *conf) {
   return conf_merge(conf, &config);
 }
 
-static trace_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
-  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? TRACE_OP : refused(reader, op);
+static read_result conf_read(replay *r, trace_reader *reader, const trace_op *op) {
+  return ladei_config_parse_reference(op->text, &r->config) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 static lade_status allocator_create(replay *r) {
@@ -109,12 +109,12 @@ static lade_status allocator_create(replay *r) {
   return ladei_device_allocator_create(replay_device_runtime(r->device), 0, &options, true, &r->allocator);
 }
 
-static trace_result start(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result start(replay *r, trace_reader *reader, const trace_op *op) {
   lade_status status = LADE_OK;
   if (r->settings.conf != NULL) status = conf_merge(r->settings.conf, &r->config);
   if (status == LADE_OK) status = replay_device_open(r->capacity, &r->device);
   if (status == LADE_OK) status = allocator_create(r);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 static lade_status pinned_start(replay *r) {
@@ -187,11 +187,12 @@ static bool oom_add(replay *r, uint64_t id) {
   return true;
 }
 
-static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_alloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
   uint64_t *value = number_map_need(&r->ids, id, FAILED);
   if (value == NULL) return no_memory(reader, op);
-  if (*value != FAILED) return trace_refuse(reader, op->line, "alloc: ID %llu is live", (unsigned long long)id);
+  if (*value != FAILED)
+    return READER_REFUSE_AT(trace_frame(reader), op->line, "alloc: ID %llu is live", (unsigned long long)id);
   lade_stream stream = stream_at(r, op, 2);
   if (stream == NULL) return no_memory(reader, op);
   void *block = NULL;
@@ -200,75 +201,75 @@ static trace_result do_alloc(replay *r, trace_reader *reader, const trace_op *op
   if (op->number[1] < LADEI_SIZE_LIMIT) status = lade_device_alloc(r->allocator, op->number[1], stream, &block);
   if (op->at != 0 && !replay_device_placed(r->device)) {
     if (status == LADE_OK) *value = (uint64_t)(uintptr_t)block; /* for the end */
-    return trace_refuse(reader, op->line, "alloc: driver memory at %llu would end beyond 2^64",
-                        (unsigned long long)op->at);
+    return READER_REFUSE_AT(trace_frame(reader), op->line, "alloc: driver memory at %llu would end beyond 2^64",
+                            (unsigned long long)op->at);
   }
   if (status == LADE_OK) {
     *value = (uint64_t)(uintptr_t)block;
-    return TRACE_OP;
+    return READ_ITEM;
   }
   if (!ladei_device_is_exhausted(status)) return refused(reader, op);
-  return oom_add(r, id) ? TRACE_OP : no_memory(reader, op);
+  return oom_add(r, id) ? READ_ITEM : no_memory(reader, op);
 }
 
-static trace_result id_unknown(trace_reader *reader, const trace_op *op) {
-  return trace_refuse(reader, op->line, "%s: ID %llu is not live", trace_kind_name(op->kind),
-                      (unsigned long long)op->number[0]);
+static read_result id_unknown(trace_reader *reader, const trace_op *op) {
+  return READER_REFUSE_AT(trace_frame(reader), op->line, "%s: ID %llu is not live", trace_kind_name(op->kind),
+                          (unsigned long long)op->number[0]);
 }
 
 /* The live ID's address (or NULL_BLOCK, FAILED). */
-static trace_result id_find(const number_map *ids, trace_reader *reader, const trace_op *op, uint64_t *out) {
+static read_result id_find(const number_map *ids, trace_reader *reader, const trace_op *op, uint64_t *out) {
   const uint64_t *value = number_map_get(ids, op->number[0]);
   if (value == NULL) return id_unknown(reader, op);
   *out = *value;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result do_free(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_free(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
   if (!number_map_take(&r->ids, op->number[0], &address)) return id_unknown(reader, op);
-  if (address <= FAILED) return TRACE_OP;
-  return lade_device_free(r->allocator, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
+  if (address <= FAILED) return READ_ITEM;
+  return lade_device_free(r->allocator, (void *)(uintptr_t)address) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_record(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_record(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
-  trace_result result = id_find(&r->ids, reader, op, &address);
-  if (result != TRACE_OP || address <= FAILED) return result;
+  read_result result = id_find(&r->ids, reader, op, &address);
+  if (result != READ_ITEM || address <= FAILED) return result;
   lade_stream stream = stream_at(r, op, 1);
   if (stream == NULL) return no_memory(reader, op);
   lade_status status = lade_device_record_stream(r->allocator, (void *)(uintptr_t)address, stream);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 /* Batches that are still open get their events now, as if they had been recorded at their frees. */
-static trace_result do_complete(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_complete(replay *r, trace_reader *reader, const trace_op *op) {
   lade_stream stream = stream_at(r, op, 0);
   if (stream == NULL) return no_memory(reader, op);
   if (ladei_retire_close(r->allocator->retire) != LADE_OK) return refused(reader, op);
   replay_device_complete(stream);
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result do_empty_cache(replay *r, trace_reader *reader, const trace_op *op) {
-  return lade_device_empty_cache(r->allocator) == LADE_OK ? TRACE_OP : refused(reader, op);
+static read_result do_empty_cache(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_empty_cache(r->allocator) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_fraction(replay *r, trace_reader *reader, const trace_op *op) {
-  return lade_device_set_memory_fraction(r->allocator, op->fraction) == LADE_OK ? TRACE_OP : refused(reader, op);
+static read_result do_fraction(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_set_memory_fraction(r->allocator, op->fraction) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_reset(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_reset(replay *r, trace_reader *reader, const trace_op *op) {
   lade_status status = op->kind == TRACE_RESET_PEAK ? lade_device_stats_reset_peak(r->allocator)
                                                     : lade_device_stats_reset_accumulated(r->allocator);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 /* ---- Private pools ----------------------------------------------------------------------------------------------- */
 
 static lade_device_pool_id pool_id(uint64_t pool) { return (lade_device_pool_id){pool, 0}; }
 
-static trace_result do_pool_begin(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_pool_begin(replay *r, trace_reader *reader, const trace_op *op) {
   lade_stream *streams = calloc(op->stream_count, sizeof *streams);
   if (streams == NULL) return no_memory(reader, op);
   bool all = true;
@@ -280,15 +281,15 @@ static trace_result do_pool_begin(replay *r, trace_reader *reader, const trace_o
   if (all) status = lade_device_pool_begin(r->allocator, pool_id(op->number[0]), streams, op->stream_count);
   free(streams);
   if (!all) return no_memory(reader, op);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_pool_end(replay *r, trace_reader *reader, const trace_op *op) {
-  return lade_device_pool_end(r->allocator, pool_id(op->number[0])) == LADE_OK ? TRACE_OP : refused(reader, op);
+static read_result do_pool_end(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_pool_end(r->allocator, pool_id(op->number[0])) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_pool_release(replay *r, trace_reader *reader, const trace_op *op) {
-  return lade_device_pool_release(r->allocator, pool_id(op->number[0])) == LADE_OK ? TRACE_OP : refused(reader, op);
+static read_result do_pool_release(replay *r, trace_reader *reader, const trace_op *op) {
+  return lade_device_pool_release(r->allocator, pool_id(op->number[0])) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 /* Address -> ID of everything handed out. */
@@ -331,7 +332,7 @@ static stored_state **state_find(replay *r, uint64_t pool, uint64_t key) {
   return link;
 }
 
-static trace_result do_checkpoint(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_checkpoint(replay *r, trace_reader *reader, const trace_op *op) {
   stored_state *state = calloc(1, sizeof *state);
   if (state == NULL) return no_memory(reader, op);
   state->pool = op->number[0];
@@ -351,23 +352,23 @@ static trace_result do_checkpoint(replay *r, trace_reader *reader, const trace_o
     state_destroy(former);
   }
   *link = state;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
 /* No ID to be brought back may be live outside the pool. */
-static trace_result owners_check(const replay *r, const stored_state *state, const number_map *pool_now,
-                                 trace_reader *reader, const trace_op *op) {
+static read_result owners_check(const replay *r, const stored_state *state, const number_map *pool_now,
+                                trace_reader *reader, const trace_op *op) {
   size_t place = 0;
   number_map_entry entry;
   while (number_map_next(&state->owners, &place, &entry)) {
     const uint64_t *now = number_map_get(&r->ids, entry.value);
     if (now == NULL || *now == FAILED) continue;
     if (*now == NULL_BLOCK || number_map_get(pool_now, *now) == NULL) {
-      return trace_refuse(reader, op->line, "restore: ID %llu is live outside the pool",
-                          (unsigned long long)entry.value);
+      return READER_REFUSE_AT(trace_frame(reader), op->line, "restore: ID %llu is live outside the pool",
+                              (unsigned long long)entry.value);
     }
   }
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
 static bool owners_restore(replay *r, const stored_state *state, const number_map *pool_before,
@@ -381,21 +382,21 @@ static bool owners_restore(replay *r, const stored_state *state, const number_ma
   return true;
 }
 
-static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_restore(replay *r, trace_reader *reader, const trace_op *op) {
   const stored_state *state = *state_find(r, op->number[0], op->number[1]);
   if (state == NULL) {
-    return trace_refuse(reader, op->line, "restore: pool %llu has no key %llu", (unsigned long long)op->number[0],
-                        (unsigned long long)op->number[1]);
+    return READER_REFUSE_AT(trace_frame(reader), op->line, "restore: pool %llu has no key %llu",
+                            (unsigned long long)op->number[0], (unsigned long long)op->number[1]);
   }
   number_map pool_now = {.entries = NULL};
   lade_device_restored *restored = NULL;
-  trace_result result = pool_owners(r, state->pool, &pool_now) ? TRACE_OP : no_memory(reader, op);
-  if (result == TRACE_OP) result = owners_check(r, state, &pool_now, reader, op);
-  if (result == TRACE_OP && lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK)
+  read_result result = pool_owners(r, state->pool, &pool_now) ? READ_ITEM : no_memory(reader, op);
+  if (result == READ_ITEM) result = owners_check(r, state, &pool_now, reader, op);
+  if (result == READ_ITEM && lade_device_checkpoint_set(r->allocator, state->checkpoint, &restored) != LADE_OK)
     result = refused(reader, op);
-  if (result == TRACE_OP && !owners_restore(r, state, &pool_now, restored)) result = no_memory(reader, op);
+  if (result == READ_ITEM && !owners_restore(r, state, &pool_now, restored)) result = no_memory(reader, op);
   /* Frees of a restore record their events here, before later work of either pool on those streams. */
-  if (result == TRACE_OP && ladei_retire_close(r->allocator->retire) != LADE_OK) result = refused(reader, op);
+  if (result == READ_ITEM && ladei_retire_close(r->allocator->retire) != LADE_OK) result = refused(reader, op);
   number_map_destroy(&pool_now);
   lade_device_restored_destroy(restored);
   return result;
@@ -403,61 +404,62 @@ static trace_result do_restore(replay *r, trace_reader *reader, const trace_op *
 
 /* ---- Pinned blocks ----------------------------------------------------------------------------------------------- */
 
-static trace_result giant_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
+static read_result giant_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
   size_t number;
   giants_result result = giants_alloc(&r->giants, op->number[1], &number);
   if (result == GIANTS_NO_MEMORY) return no_memory(reader, op);
-  if (result == GIANTS_OVER_CAP) return trace_refuse(reader, op->line, "halloc: more than pinned_max_mb allows");
+  if (result == GIANTS_OVER_CAP)
+    return READER_REFUSE_AT(trace_frame(reader), op->line, "halloc: more than pinned_max_mb allows");
   *out = GIANT | number;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result pool_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
+static read_result pool_alloc(replay *r, trace_reader *reader, const trace_op *op, uint64_t *out) {
   void *block;
   giants_poll(&r->giants);
   if (lade_pinned_alloc(r->pinned, op->number[1], &block) != LADE_OK) return refused(reader, op);
   *out = (uint64_t)(uintptr_t)block;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_halloc(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t id = op->number[0];
   if (number_map_get(&r->host_ids, id) != NULL)
-    return trace_refuse(reader, op->line, "halloc: ID %llu is live", (unsigned long long)id);
+    return READER_REFUSE_AT(trace_frame(reader), op->line, "halloc: ID %llu is live", (unsigned long long)id);
   uint64_t value = NULL_BLOCK;
   if (op->number[1] > 0) {
     if (pinned_start(r) != LADE_OK) return refused(reader, op);
-    trace_result result =
+    read_result result =
         giants_take(op->number[1]) ? giant_alloc(r, reader, op, &value) : pool_alloc(r, reader, op, &value);
-    if (result != TRACE_OP) return result;
+    if (result != READ_ITEM) return result;
   }
-  return number_map_set(&r->host_ids, id, value) ? TRACE_OP : no_memory(reader, op);
+  return number_map_set(&r->host_ids, id, value) ? READ_ITEM : no_memory(reader, op);
 }
 
-static trace_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_hfree(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
   if (!number_map_take(&r->host_ids, op->number[0], &address)) return id_unknown(reader, op);
-  if (address == NULL_BLOCK) return TRACE_OP;
-  if ((address & GIANT) != 0) return giants_free(&r->giants, address ^ GIANT) ? TRACE_OP : no_memory(reader, op);
-  return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? TRACE_OP : refused(reader, op);
+  if (address == NULL_BLOCK) return READ_ITEM;
+  if ((address & GIANT) != 0) return giants_free(&r->giants, address ^ GIANT) ? READ_ITEM : no_memory(reader, op);
+  return lade_pinned_free(r->pinned, (void *)(uintptr_t)address) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_hrecord(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_hrecord(replay *r, trace_reader *reader, const trace_op *op) {
   uint64_t address = NULL_BLOCK;
-  trace_result result = id_find(&r->host_ids, reader, op, &address);
-  if (result != TRACE_OP || address == NULL_BLOCK) return result;
+  read_result result = id_find(&r->host_ids, reader, op, &address);
+  if (result != READ_ITEM || address == NULL_BLOCK) return result;
   lade_stream stream = stream_at(r, op, 1);
   if (stream == NULL) return no_memory(reader, op);
   if ((address & GIANT) != 0)
-    return giants_record(&r->giants, address ^ GIANT, stream) ? TRACE_OP : no_memory(reader, op);
+    return giants_record(&r->giants, address ^ GIANT, stream) ? READ_ITEM : no_memory(reader, op);
   lade_status status = lade_pinned_record_event(r->pinned, (void *)(uintptr_t)address, stream);
-  return status == LADE_OK ? TRACE_OP : refused(reader, op);
+  return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
-static trace_result do_hempty(replay *r, trace_reader *reader, const trace_op *op) {
-  if (r->pinned == NULL) return TRACE_OP;
+static read_result do_hempty(replay *r, trace_reader *reader, const trace_op *op) {
+  if (r->pinned == NULL) return READ_ITEM;
   giants_empty(&r->giants);
-  return lade_pinned_empty_cache(r->pinned) == LADE_OK ? TRACE_OP : refused(reader, op);
+  return lade_pinned_empty_cache(r->pinned) == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
@@ -576,7 +578,7 @@ static bool blocks_give(replay *r, const trace_op *op) {
   return right;
 }
 
-static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result do_snapshot(replay *r, trace_reader *reader, const trace_op *op) {
   bool right = true;
   if (r->settings.snapshot != NULL && r->settings.totals_only)
     totals_give(r, op);
@@ -584,12 +586,12 @@ static trace_result do_snapshot(replay *r, trace_reader *reader, const trace_op 
     right = blocks_give(r, op);
   if (!right) return no_memory(reader, op);
   r->oom_count = 0;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
-static trace_result operation_run(replay *r, trace_reader *reader, const trace_op *op) {
+static read_result operation_run(replay *r, trace_reader *reader, const trace_op *op) {
   switch (op->kind) {
   case TRACE_ALLOC: return do_alloc(r, reader, op);
   case TRACE_FREE: return do_free(r, reader, op);
@@ -609,20 +611,20 @@ static trace_result operation_run(replay *r, trace_reader *reader, const trace_o
   case TRACE_HRECORD: return do_hrecord(r, reader, op);
   case TRACE_HEMPTY: return do_hempty(r, reader, op);
   case TRACE_SNAPSHOT: return do_snapshot(r, reader, op);
-  default: return TRACE_OP;
+  default: return READ_ITEM;
   }
 }
 
-trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
+read_result replay_step(replay *r, trace_reader *reader, const trace_op *op) {
   if (op->kind == TRACE_DEVICE) {
     r->capacity = op->number[0];
-    return TRACE_OP;
+    return READ_ITEM;
   }
   if (op->kind == TRACE_CONF) return conf_read(r, reader, op);
-  if (op->kind == TRACE_STREAM) return TRACE_OP;
-  trace_result result = r->device == NULL ? start(r, reader, op) : TRACE_OP;
-  if (result == TRACE_OP) result = operation_run(r, reader, op);
-  if (result == TRACE_OP && r->settings.sample != NULL) {
+  if (op->kind == TRACE_STREAM) return READ_ITEM;
+  read_result result = r->device == NULL ? start(r, reader, op) : READ_ITEM;
+  if (result == READ_ITEM) result = operation_run(r, reader, op);
+  if (result == READ_ITEM && r->settings.sample != NULL) {
     lade_device_stats stats;
     lade_device_stats_init(&stats);
     (void)lade_device_stats_get(r->allocator, &stats);
@@ -656,18 +658,18 @@ static inline __attribute__((always_inline)) void id_prefetch(const replay *r, c
   if (op->kind == TRACE_ALLOC || op->kind == TRACE_FREE) number_map_prefetch(&r->ids, op->number[0]);
 }
 
-trace_result replay_run(replay *r, trace_reader *reader) {
+read_result replay_run(replay *r, trace_reader *reader) {
   ahead queue;
   ahead_init(&queue, reader);
   for (;;) {
     const trace_op *op;
-    trace_result result = ahead_next(&queue, &op);
-    if (result != TRACE_OP) return result;
+    read_result result = ahead_next(&queue, &op);
+    if (result != READ_ITEM) return result;
     if (r->ids.count >= LOOK_AHEAD_FROM) {
       id_prefetch(r, ahead_newest(&queue));
       if (op->kind == TRACE_FREE) look_ahead(r, &queue);
     }
     result = replay_step(r, reader, op);
-    if (result != TRACE_OP) return result;
+    if (result != READ_ITEM) return result;
   }
 }

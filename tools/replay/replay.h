@@ -3,7 +3,7 @@
  * Replay: runs the operations of a trace on lade's allocators over the replay device.
  *
  *   replay *r = replay_create(&settings);
- *   result = replay_run(r, reader);           // TRACE_END; TRACE_BAD, TRACE_FAILED: trace_error(reader)
+ *   result = replay_run(r, reader);           // READ_END; READ_BAD, READ_FAILED: trace_error(reader)
  *   replay_destroy(r);
  *
  * Each snapshot goes to settings.snapshot as a report_entry, valid during the call.
@@ -33,9 +33,9 @@ lade_status replay_conf_check(const char *conf);
 /* Copies the settings, not their texts. NULL when there is no memory. */
 replay *replay_create(const replay_settings *settings);
 
-trace_result replay_run(replay *r, trace_reader *reader);
+read_result replay_run(replay *r, trace_reader *reader);
 /* One operation or declaration of it. */
-trace_result replay_step(replay *r, trace_reader *reader, const trace_op *op);
+read_result replay_step(replay *r, trace_reader *reader, const trace_op *op);
 
 void replay_destroy(replay *r);
 

@@ -1,23 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reader of allocation traces: splits a line into fields and checks them against the table of operations. Lines in plain
- * form, which long traces are made of, are read on a shorter way that knows no errors.
+ * form, which long traces are made of, are read where they lie, on a shorter way that knows no errors.
  *
- * T1  `outcome` is TRACE_OP until an error is noted; nothing is read after it.
+ * T1  Nothing is read after an error was noted (R1 of tools/common/reader_frame.h).
  * T2  `streams` holds the declared streams and 0.
  * T3  What the shorter way accepts, the other would read the same.
  */
 #include "tools/replay/trace.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
-#include "tools/common/lines.h"
 #include "tools/replay/number_map.h"
 
 /* What a field of an operation is. */
@@ -70,10 +67,7 @@ static const operation operations[TRACE_KIND_COUNT] = {
 };
 
 struct trace_reader {
-  line_source lines;
-  char *name;
-  uint64_t line_number;
-  line_fields fields;
+  reader_frame frame;
   uint64_t *stream_list; /* of a pool_begin */
   size_t stream_room;
   number_map streams; /* declared */
@@ -83,22 +77,17 @@ struct trace_reader {
   uint64_t known_stream; /* one of `streams` */
   uint64_t at;           /* of the next alloc; 0: none */
   uint64_t at_line;
-  trace_result outcome; /* TRACE_BAD, TRACE_FAILED: for good; else TRACE_OP */
-  char *error;
 };
 
 const char *trace_kind_name(trace_kind kind) { return operations[kind].name; }
 
-const char *trace_error(const trace_reader *reader) {
-  return reader->error != NULL ? reader->error : "no memory for an error message";
-}
+const char *trace_error(const trace_reader *reader) { return reader_frame_error(&reader->frame); }
+reader_frame *trace_frame(trace_reader *reader) { return &reader->frame; }
 
 trace_reader *trace_reader_create(FILE *file, const char *name) {
   trace_reader *reader = calloc(1, sizeof *reader);
   if (reader == NULL) return NULL;
-  reader->lines.file = file;
-  reader->name = strdup(name);
-  if (reader->name != NULL && number_map_set(&reader->streams, 0, 1)) return reader;
+  if (reader_frame_open(&reader->frame, file, name) && number_map_set(&reader->streams, 0, 1)) return reader;
   trace_reader_destroy(reader);
   return NULL;
 }
@@ -106,58 +95,15 @@ trace_reader *trace_reader_create(FILE *file, const char *name) {
 void trace_reader_destroy(trace_reader *reader) {
   if (reader == NULL) return;
   number_map_destroy(&reader->streams);
-  free(reader->name);
-  line_source_destroy(&reader->lines);
-  line_fields_destroy(&reader->fields);
+  reader_frame_close(&reader->frame);
   free(reader->stream_list);
-  free(reader->error);
   free(reader);
 }
 
-static trace_result end_with(trace_reader *reader, trace_result outcome, uint64_t line, const char *format,
-                             va_list arguments) {
-  char what[512];
-  vsnprintf(what, sizeof what, format, arguments);
-  free(reader->error);
-  if (asprintf(&reader->error, "%s:%llu: %s", reader->name, (unsigned long long)line, what) < 0) reader->error = NULL;
-  reader->outcome = outcome;
-  return outcome;
-}
-
-trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  trace_result outcome = end_with(reader, TRACE_BAD, line, format, arguments);
-  va_end(arguments);
-  return outcome;
-}
-
-trace_result trace_fail(trace_reader *reader, uint64_t line, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  trace_result outcome = end_with(reader, TRACE_FAILED, line, format, arguments);
-  va_end(arguments);
-  return outcome;
-}
-
-#define REFUSE(reader, ...) trace_refuse(reader, (reader)->line_number, __VA_ARGS__)
-#define FAIL(reader, ...)   trace_fail(reader, (reader)->line_number, __VA_ARGS__)
+#define REFUSE(reader, ...) READER_REFUSE(&(reader)->frame, __VA_ARGS__)
+#define FAIL(reader, ...)   READER_FAIL(&(reader)->frame, __VA_ARGS__)
 
 /* ---- Lines and fields -------------------------------------------------------------------------------------------- */
-
-/* The next line; TRACE_END after the last. */
-static trace_result line_next(trace_reader *reader, char **out, size_t *out_length) {
-  line_result result = line_source_next(&reader->lines, out, out_length);
-  reader->line_number++;
-  if (result == LINE_FAILED) return FAIL(reader, "reading failed: %s", strerror(errno));
-  return result == LINE_END ? TRACE_END : TRACE_OP;
-}
-
-/* Splits a line into the reader's fields. */
-static trace_result line_cut(trace_reader *reader, char *line, size_t length) {
-  if (strlen(line) != length) return REFUSE(reader, "malformed line: it holds a zero byte");
-  return line_fields_cut(&reader->fields, line) ? TRACE_OP : FAIL(reader, "no memory for the fields of the line");
-}
 
 /* Digits, optionally a point and digits. */
 static bool fraction_parse(const char *text, double *out) {
@@ -206,8 +152,8 @@ static bool stream_known(trace_reader *reader, uint64_t stream) {
   return true;
 }
 
-static trace_result stream_check(trace_reader *reader, uint64_t stream) {
-  if (stream_known(reader, stream)) return TRACE_OP;
+static read_result stream_check(trace_reader *reader, uint64_t stream) {
+  if (stream_known(reader, stream)) return READ_ITEM;
   return REFUSE(reader, "unknown stream %llu", (unsigned long long)stream);
 }
 
@@ -222,18 +168,18 @@ static bool number_in_range(field_kind kind, uint64_t value) {
   }
 }
 
-static trace_result number_read(trace_reader *reader, field_kind kind, const char *text, uint64_t *out) {
+static read_result number_read(trace_reader *reader, field_kind kind, const char *text, uint64_t *out) {
   if (!line_number_parse(text, out)) return REFUSE(reader, "malformed number \"%s\"", text);
   if (kind == FIELD_ADDRESS && !number_in_range(kind, *out)) {
     return REFUSE(reader, "value out of range: %s; an address is a multiple of %llu and not 0", text,
                   (unsigned long long)TRACE_ADDRESS_ALIGN);
   }
   if (!number_in_range(kind, *out)) return REFUSE(reader, "value out of range: %s", text);
-  return kind == FIELD_STREAM ? stream_check(reader, *out) : TRACE_OP;
+  return kind == FIELD_STREAM ? stream_check(reader, *out) : READ_ITEM;
 }
 
-static trace_result streams_read(trace_reader *reader, size_t first, trace_op *op) {
-  size_t count = reader->fields.count - first;
+static read_result streams_read(trace_reader *reader, size_t first, trace_op *op) {
+  size_t count = reader->frame.fields.count - first;
   if (count > reader->stream_room) {
     uint64_t *larger = realloc(reader->stream_list, count * sizeof *larger);
     if (larger == NULL) return FAIL(reader, "no memory for %zu streams", count);
@@ -241,66 +187,67 @@ static trace_result streams_read(trace_reader *reader, size_t first, trace_op *o
     reader->stream_room = count;
   }
   for (size_t i = 0; i < count; i++) {
-    trace_result result = number_read(reader, FIELD_STREAM, reader->fields.list[first + i], &reader->stream_list[i]);
-    if (result != TRACE_OP) return result;
+    read_result result =
+        number_read(reader, FIELD_STREAM, reader->frame.fields.list[first + i], &reader->stream_list[i]);
+    if (result != READ_ITEM) return result;
   }
   op->streams = reader->stream_list;
   op->stream_count = count;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result field_read(trace_reader *reader, field_kind kind, size_t index, trace_op *op) {
-  const char *text = reader->fields.list[index + 1];
+static read_result field_read(trace_reader *reader, field_kind kind, size_t index, trace_op *op) {
+  const char *text = reader->frame.fields.list[index + 1];
   switch (kind) {
   case FIELD_STREAMS: return streams_read(reader, index + 1, op);
   case FIELD_LABEL:
     if (!text_is_utf8(text)) return REFUSE(reader, "malformed label: it is not UTF-8");
     op->text = text;
-    return TRACE_OP;
-  case FIELD_TEXT: op->text = text; return TRACE_OP;
+    return READ_ITEM;
+  case FIELD_TEXT: op->text = text; return READ_ITEM;
   case FIELD_FRACTION:
     if (!fraction_parse(text, &op->fraction)) return REFUSE(reader, "malformed number \"%s\"", text);
-    return op->fraction <= 1.0 ? TRACE_OP : REFUSE(reader, "value out of range: %s", text);
+    return op->fraction <= 1.0 ? READ_ITEM : REFUSE(reader, "value out of range: %s", text);
   default: return number_read(reader, kind, text, &op->number[index]);
   }
 }
 
-static trace_result fields_read(trace_reader *reader, trace_op *op) {
+static read_result fields_read(trace_reader *reader, trace_op *op) {
   const field_kind *kinds = operations[op->kind].fields;
   size_t expected = 0;
   while (expected < FIELDS_MAX && kinds[expected] != FIELD_NONE) expected++;
-  size_t given = reader->fields.count - 1;
+  size_t given = reader->frame.fields.count - 1;
   bool list = expected > 0 && kinds[expected - 1] == FIELD_STREAMS;
   if (list ? given < expected : given != expected) {
     return REFUSE(reader, "wrong number of fields: \"%s\" takes %zu%s, here are %zu", operations[op->kind].name,
                   expected, list ? " or more" : "", given);
   }
   for (size_t i = 0; i < expected; i++) {
-    trace_result result = field_read(reader, kinds[i], i, op);
-    if (result != TRACE_OP) return result;
+    read_result result = field_read(reader, kinds[i], i, op);
+    if (result != READ_ITEM) return result;
   }
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
 
-static trace_result once_before_operations(trace_reader *reader, const char *what, bool *seen) {
+static read_result once_before_operations(trace_reader *reader, const char *what, bool *seen) {
   if (reader->operation_seen) return REFUSE(reader, "\"%s\" after the first operation", what);
   if (*seen) return REFUSE(reader, "\"%s\" a second time", what);
   *seen = true;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-static trace_result declaration_check(trace_reader *reader, const trace_op *op) {
+static read_result declaration_check(trace_reader *reader, const trace_op *op) {
   switch (op->kind) {
   case TRACE_DEVICE: return once_before_operations(reader, "device", &reader->device_seen);
   case TRACE_CONF: return once_before_operations(reader, "conf", &reader->conf_seen);
   case TRACE_STREAM:
     if (number_map_get(&reader->streams, op->number[0]) != NULL)
       return REFUSE(reader, "stream %llu a second time", (unsigned long long)op->number[0]);
-    return number_map_set(&reader->streams, op->number[0], 1) ? TRACE_OP : FAIL(reader, "no memory for the stream");
-  case TRACE_AT: return TRACE_OP;
-  default: reader->operation_seen = true; return TRACE_OP;
+    return number_map_set(&reader->streams, op->number[0], 1) ? READ_ITEM : FAIL(reader, "no memory for the stream");
+  case TRACE_AT: return READ_ITEM;
+  default: reader->operation_seen = true; return READ_ITEM;
   }
 }
 
@@ -341,8 +288,20 @@ static const plain_form *plain_form_find(const char *line) {
   }
 }
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first of eight characters is the lowest byte");
+
+/* Every byte of a word is `byte`. */
+static inline uint64_t bytes_of(uint8_t byte) { return UINT64_MAX / 255 * byte; }
+
+/* Eight digits, the first one in the lowest byte: neighbours are added up, by twos, fours, and all. */
+static inline uint64_t digits_sum(uint64_t digits) {
+  uint64_t twos = (10 * digits + (digits >> 8)) & UINT64_C(0x00FF00FF00FF00FF);
+  uint64_t fours = (100 * twos + (twos >> 16)) & UINT64_C(0x0000FFFF0000FFFF);
+  return (10000 * fours + (fours >> 32)) & UINT32_MAX;
+}
+
 /* At most 19 digits, which 64 bits hold. */
-static const char *plain_number(const char *at, uint64_t *out) {
+static __attribute__((noinline)) const char *long_number(const char *at, uint64_t *out) {
   const char *begin = at;
   uint64_t value = 0;
   for (; *at >= '0' && *at <= '9'; at++) value = 10 * value + (uint64_t)(*at - '0');
@@ -350,78 +309,89 @@ static const char *plain_number(const char *at, uint64_t *out) {
   return at > begin && at - begin <= 19 ? at : NULL;
 }
 
-/* Reads a plain line without splitting it. False where it is not one, or is wrong in any way: then it is read properly,
- * and so gets its error. */
-static bool plain_read(trace_reader *reader, const char *line, size_t length, trace_op *op) {
+/*
+ * Returns what follows the number; NULL: it is none, or is too large. Up to seven digits come at once, since a loop over
+ * digits ends where the processor does not expect it. The line is padded: LINES_PADDING.
+ */
+static inline const char *plain_number(const char *at, uint64_t *out) {
+  uint64_t text;
+  memcpy(&text, at, sizeof text);
+  uint64_t digits = text ^ bytes_of('0'); /* a digit is now 0 to 9 */
+  /* The highest bit of each byte beyond 9; what a carry does to the bytes behind the first one matters to nobody. */
+  uint64_t others = (digits | (digits + bytes_of(0x80 - 10))) & bytes_of(0x80);
+  if (others == 0) return long_number(at, out);
+  unsigned bits = (unsigned)__builtin_ctzll(others) & ~7u; /* of the digits in front */
+  if (bits == 0) return NULL;
+  *out = digits_sum(digits << (64 - bits));
+  return at + bits / 8;
+}
+
+/*
+ * Takes a plain line out of what is read, without splitting it. False, and it stays, where it is not one, or is wrong in any
+ * way, or is cut off where reading has come to: then it is read properly, and so gets its error.
+ */
+static bool plain_take(trace_reader *reader, trace_op *op) {
+  const char *line = line_source_peek(&reader->frame.lines);
   const plain_form *form = plain_form_find(line);
   if (form == NULL) return false;
   const char *at = line + form->length;
-  *op = (trace_op){.kind = form->kind, .line = reader->line_number};
+  *op = (trace_op){.kind = form->kind, .line = reader->frame.line_number + 1};
   for (unsigned i = 0; i < form->numbers; i++) {
     if (i > 0 && *at++ != ' ') return false;
     at = plain_number(at, &op->number[i]);
     if (at == NULL) return false;
   }
-  if (at != line + length) return false;
+  if (*at != '\n') return false; /* also at the end: L2 of lines.h */
   if (form->kind == TRACE_HALLOC && !number_in_range(FIELD_HOST_BYTES, op->number[1])) return false;
   if (form->stream && !stream_known(reader, op->number[form->numbers - 1])) return false;
+  line_source_skip(&reader->frame.lines, (size_t)(at + 1 - line));
+  reader->frame.line_number++;
   reader->operation_seen = true;
   return true;
 }
 
 /* ---- All lines --------------------------------------------------------------------------------------------------- */
 
-static trace_result header_read(trace_reader *reader) {
-  char *line;
-  size_t length;
-  trace_result result = line_next(reader, &line, &length);
-  if (result == TRACE_OP) result = line_cut(reader, line, length);
-  if (result == TRACE_BAD || result == TRACE_FAILED) return result;
-  bool right = result == TRACE_OP && reader->fields.count == 2 && strcmp(reader->fields.list[0], "lade-trace") == 0 &&
-               strcmp(reader->fields.list[1], "1") == 0;
-  return right ? TRACE_OP : REFUSE(reader, "the first line is not \"lade-trace 1\"");
-}
-
 /* Any line that has fields. */
-static trace_result fields_interpret(trace_reader *reader, trace_op *out) {
-  *out = (trace_op){.line = reader->line_number};
-  if (!kind_find(reader->fields.list[0], &out->kind))
-    return REFUSE(reader, "unknown operation \"%s\"", reader->fields.list[0]);
-  trace_result result = fields_read(reader, out);
-  return result == TRACE_OP ? declaration_check(reader, out) : result;
+static read_result fields_interpret(trace_reader *reader, trace_op *out) {
+  *out = (trace_op){.line = reader->frame.line_number};
+  if (!kind_find(reader->frame.fields.list[0], &out->kind))
+    return REFUSE(reader, "unknown operation \"%s\"", reader->frame.fields.list[0]);
+  read_result result = fields_read(reader, out);
+  return result == READ_ITEM ? declaration_check(reader, out) : result;
 }
 
-/* The next line that says something, an `at` included; TRACE_END after the last. */
-static trace_result line_interpret(trace_reader *reader, trace_op *out) {
+/* The next line that says something, an `at` included; READ_END after the last. */
+static read_result line_interpret(trace_reader *reader, trace_op *out) {
   for (;;) {
+    if (plain_take(reader, out)) return READ_ITEM;
     char *line;
     size_t length;
-    trace_result result = line_next(reader, &line, &length);
-    if (result != TRACE_OP || plain_read(reader, line, length, out)) return result;
-    result = line_cut(reader, line, length);
-    if (result != TRACE_OP) return result;
-    if (reader->fields.count > 0) return fields_interpret(reader, out);
+    read_result result = reader_frame_line(&reader->frame, &line, &length);
+    if (result == READ_ITEM) result = reader_frame_cut(&reader->frame, line, length);
+    if (result != READ_ITEM) return result;
+    if (reader->frame.fields.count > 0) return fields_interpret(reader, out);
   }
 }
 
 /* What follows an `at`: the alloc takes its address, anything else is an error. */
-static trace_result at_take(trace_reader *reader, trace_result result, trace_op *out) {
+static read_result at_take(trace_reader *reader, read_result result, trace_op *out) {
   uint64_t at = reader->at;
   reader->at = 0;
-  if (result == TRACE_BAD || result == TRACE_FAILED) return result;
-  if (result == TRACE_END || out->kind != TRACE_ALLOC)
-    return trace_refuse(reader, reader->at_line, "at: no \"alloc\" follows directly");
+  if (result == READ_BAD || result == READ_FAILED) return result;
+  if (result == READ_END || out->kind != TRACE_ALLOC)
+    return READER_REFUSE_AT(&reader->frame, reader->at_line, "at: no \"alloc\" follows directly");
   out->at = at;
-  return TRACE_OP;
+  return READ_ITEM;
 }
 
-trace_result trace_read(trace_reader *reader, trace_op *out) {
-  if (reader->outcome != TRACE_OP) return reader->outcome;
-  trace_result result = reader->line_number == 0 ? header_read(reader) : TRACE_OP;
-  while (result == TRACE_OP) {
+read_result trace_read(trace_reader *reader, trace_op *out) {
+  if (reader->frame.outcome != READ_ITEM) return reader->frame.outcome;
+  read_result result = reader->frame.line_number == 0 ? reader_frame_header(&reader->frame, "lade-trace") : READ_ITEM;
+  while (result == READ_ITEM) {
     result = line_interpret(reader, out);
     if (reader->at != 0) return at_take(reader, result, out);
-    if (result != TRACE_OP || out->kind != TRACE_AT) return result;
+    if (result != READ_ITEM || out->kind != TRACE_AT) return result;
     reader->at = out->number[0];
     reader->at_line = out->line;
   }

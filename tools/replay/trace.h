@@ -4,8 +4,8 @@
  *
  *   trace_reader *reader = trace_reader_create(file, "run.trace");
  *   trace_op op;
- *   while ((result = trace_read(reader, &op)) == TRACE_OP) { ... }
- *   if (result == TRACE_BAD) fprintf(stderr, "%s\n", trace_error(reader));     // "run.trace:7: unknown operation ..."
+ *   while ((result = trace_read(reader, &op)) == READ_ITEM) { ... }
+ *   if (result == READ_BAD) fprintf(stderr, "%s\n", trace_error(reader));     // "run.trace:7: unknown operation ..."
  *
  * The reader checks everything that a line says by itself and what declarations allow: number of fields, numbers and
  * their ranges, declarations twice or too late, unknown streams, an `at` without its alloc. What depends on the replay (live IDs, pools) is the
@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "tools/common/reader_frame.h"
 
 typedef enum trace_kind {
   TRACE_DEVICE, /* number[0] capacity */
@@ -58,31 +60,20 @@ typedef struct trace_op {
   size_t stream_count;
 } trace_op;
 
-typedef enum trace_result {
-  TRACE_OP,
-  TRACE_END,
-  TRACE_BAD,    /* the trace is wrong */
-  TRACE_FAILED, /* reading or memory failed: says nothing about the trace */
-} trace_result;
-
 typedef struct trace_reader trace_reader;
 
 /* Borrows the file; copies the name, which error messages begin with. NULL when there is no memory. */
 trace_reader *trace_reader_create(FILE *file, const char *name);
 void trace_reader_destroy(trace_reader *reader);
 
-/* The next operation or declaration. TRACE_BAD, TRACE_FAILED: see trace_error(); every later read answers it again. */
-trace_result trace_read(trace_reader *reader, trace_op *out);
+/* The next operation or declaration. READ_BAD, READ_FAILED: see trace_error(); every later read answers it again. */
+read_result trace_read(trace_reader *reader, trace_op *out);
 
 /* "FILE:LINE: what". */
 const char *trace_error(const trace_reader *reader);
 
-/* For errors that only the replay can see: notes "FILE:LINE: what" for `line` and returns TRACE_BAD. */
-trace_result trace_refuse(trace_reader *reader, uint64_t line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-/* The same for TRACE_FAILED. */
-trace_result trace_fail(trace_reader *reader, uint64_t line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Where errors that only the replay can see are noted. */
+reader_frame *trace_frame(trace_reader *reader);
 
 /* Operation's word in a trace. */
 const char *trace_kind_name(trace_kind kind);

@@ -133,13 +133,13 @@ static int session_plot(session *s, const trees_arguments *a) {
 
 /* ---- Traces ------------------------------------------------------------------------------------------------------ */
 
-static trees_result items_run(trees_reader *reader, session *s) {
+static read_result items_run(trees_reader *reader, session *s) {
   trees_item item;
   for (;;) {
-    trees_result result = trees_read(reader, &item);
-    if (result != TREES_ITEM) return result;
+    read_result result = trees_read(reader, &item);
+    if (result != READ_ITEM) return result;
     result = session_item(s, &item);
-    if (result != TREES_ITEM) return result;
+    if (result != READ_ITEM) return result;
   }
 }
 
@@ -147,8 +147,8 @@ static trees_result items_run(trees_reader *reader, session *s) {
 static int trace_execute(trees_reader *reader, trees_report *report, const trees_arguments *a) {
   session *s = session_create(reader, a->source, report);
   if (s == NULL) return EXIT_FAILED;
-  trees_result result = items_run(reader, s);
-  int status = result == TREES_END ? EXIT_FINE : result == TREES_BAD ? EXIT_BAD : EXIT_FAILED;
+  read_result result = items_run(reader, s);
+  int status = result == READ_END ? EXIT_FINE : result == READ_BAD ? EXIT_BAD : EXIT_FAILED;
   if (status != EXIT_FINE) {
     name_print(stderr, trees_error(reader));
     putc('\n', stderr);

@@ -130,9 +130,9 @@ static void wrong_print(session *s, const char *format, ...) {
   fprintf(stderr, ":%" PRIu64 ": %s\n", s->line, text);
 }
 
-#define RUN_REFUSE(s, ...)  trees_refuse((s)->reader, (s)->line, __VA_ARGS__)
-#define RUN_NO_MEMORY(s)    trees_fail((s)->reader, (s)->line, "no memory")
-#define RUN_FAILED(s, what) trees_fail((s)->reader, (s)->line, "%s: %s", what, lade_last_error()->text)
+#define RUN_REFUSE(s, ...)  READER_REFUSE_AT(trees_frame((s)->reader), (s)->line, __VA_ARGS__)
+#define RUN_NO_MEMORY(s)    READER_FAIL_AT(trees_frame((s)->reader), (s)->line, "no memory")
+#define RUN_FAILED(s, what) READER_FAIL_AT(trees_frame((s)->reader), (s)->line, "%s: %s", what, lade_last_error()->text)
 
 /* Room for `more` elements behind `count`; the room is the next power of two. */
 static bool array_reserve(void *array, size_t count, size_t more, size_t size) {
@@ -263,13 +263,13 @@ bool session_wrong(const session *s) { return s->wrong; }
 
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
 
-static trees_result item_memory(session *s, const trees_item *item) {
+static read_result item_memory(session *s, const trees_item *item) {
   session_memory m = {.bytes = item->bytes, .value = trees_hash(TREES_HASH_BEGIN, s->memory_count)};
   if (!array_reserve(&s->memories, s->memory_count, 1, sizeof m)) return RUN_NO_MEMORY(s);
   if (lade_device_alloc(s->outside, m.bytes, s->streams[0], &m.address) != LADE_OK) return RUN_FAILED(s, "memory");
   trees_memory_fill(m.address, m.bytes, m.value);
   s->memories[s->memory_count++] = m;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* The tree calls every function alike: the call under way says which one. */
@@ -278,7 +278,7 @@ static lade_status function_run(lade_graph_context *context, void *user) {
   return trees_body_run(context, s->call);
 }
 
-static trees_result item_function(session *s, const trees_item *item) {
+static read_result item_function(session *s, const trees_item *item) {
   static const uint32_t modes[] = {LADE_GRAPH_INFERENCE, LADE_GRAPH_FORWARD, LADE_GRAPH_BACKWARD};
   const trees_function *f = item->function;
   lade_graph_function_options options;
@@ -294,25 +294,25 @@ static trees_result item_function(session *s, const trees_item *item) {
   session_function *added = &s->functions[s->function_count];
   if (lade_graph_tree_function_add(s->tree, &options, &added->handle) != LADE_OK) return RUN_FAILED(s, "function");
   s->function_count++;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
 /* What R.O is. */
-static trees_result result_find(session *s, const trees_reference *reference, session_output **out) {
+static read_result result_find(session *s, const trees_reference *reference, session_output **out) {
   const session_run *r = &s->runs[reference->run];
   if (reference->output >= r->count) return RUN_REFUSE(s, "run \"%s\" failed: it has no outputs", r->name);
   *out = &s->results[r->first + reference->output];
   if ((*out)->kind == OUTPUT_INTEGER) return RUN_REFUSE(s, "%s.%zu is an integer", r->name, reference->output);
   if ((*out)->kind == OUTPUT_HANDLE && (*out)->count == 0)
     return RUN_REFUSE(s, "%s.%zu has been given up", r->name, reference->output);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result handle_find(session *s, const trees_reference *reference, session_output **out) {
-  trees_result found = result_find(s, reference, out);
-  if (found != TREES_ITEM || (*out)->kind == OUTPUT_HANDLE) return found;
+static read_result handle_find(session *s, const trees_reference *reference, session_output **out) {
+  read_result found = result_find(s, reference, out);
+  if (found != READ_ITEM || (*out)->kind == OUTPUT_HANDLE) return found;
   return RUN_REFUSE(s, "%s.%zu is a memory: it has no count", s->runs[reference->run].name, reference->output);
 }
 
@@ -332,32 +332,32 @@ static void count_add(session *s, session_output *handle, int by) {
   s->storages[handle->storage].counts += (uint64_t)by;
 }
 
-static trees_result item_release(session *s, const trees_item *item) {
+static read_result item_release(session *s, const trees_item *item) {
   session_output *handle = NULL;
-  trees_result found = handle_find(s, &item->output, &handle);
-  if (found != TREES_ITEM) return found;
+  read_result found = handle_find(s, &item->output, &handle);
+  if (found != READ_ITEM) return found;
   count_add(s, handle, -1);
   lade_status status = lade_graph_buffer_release(s->tree, handle->buffer);
   if (status != (handle->lost ? LADE_ERR_OVERWRITTEN : LADE_OK))
     wrong_print(s, "release: %s: %s", lade_status_name(status), lade_last_error()->text);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result item_retain(session *s, const trees_item *item) {
+static read_result item_retain(session *s, const trees_item *item) {
   session_output *handle = NULL;
-  trees_result found = handle_find(s, &item->output, &handle);
-  if (found != TREES_ITEM) return found;
+  read_result found = handle_find(s, &item->output, &handle);
+  if (found != READ_ITEM) return found;
   count_add(s, handle, 1);
   lade_status status = lade_graph_buffer_retain(s->tree, handle->buffer);
   if (status != (handle->lost ? LADE_ERR_OVERWRITTEN : LADE_OK))
     wrong_print(s, "retain: %s: %s", lade_status_name(status), lade_last_error()->text);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result item_read(session *s, const trees_item *item) {
+static read_result item_read(session *s, const trees_item *item) {
   session_output *found = NULL;
-  trees_result result = result_find(s, &item->output, &found);
-  if (result != TREES_ITEM) return result;
+  read_result result = result_find(s, &item->output, &found);
+  if (result != READ_ITEM) return result;
   trees_report_read entry = {.line = item->line, .name = item->name};
   if (found->kind == OUTPUT_MEMORY) {
     entry.value = trees_memory_value(s->memories[found->memory].address);
@@ -369,7 +369,7 @@ static trees_result item_read(session *s, const trees_item *item) {
     if (!entry.lost) entry.value = trees_memory_value(address);
   }
   trees_report_read_write(s->report, &entry);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
@@ -406,19 +406,19 @@ static bool pool_note(session *s, const lade_device_snapshot *snapshot) {
 }
 
 /* The allocator serves the tree alone, so all of its memory is the pool's. */
-static trees_result pool_look(session *s) {
+static read_result pool_look(session *s) {
   lade_device_snapshot *snapshot = NULL;
   if (lade_device_snapshot_take(s->pool, &snapshot) != LADE_OK) return RUN_FAILED(s, "the pool");
   bool noted = pool_note(s, snapshot);
   lade_device_snapshot_destroy(snapshot);
-  return noted ? TREES_ITEM : RUN_NO_MEMORY(s);
+  return noted ? READ_ITEM : RUN_NO_MEMORY(s);
 }
 
-static trees_result item_snapshot(session *s, const trees_item *item) {
-  trees_result looked = pool_look(s);
-  if (looked != TREES_ITEM) return looked;
+static read_result item_snapshot(session *s, const trees_item *item) {
+  read_result looked = pool_look(s);
+  if (looked != READ_ITEM) return looked;
   trees_report_snapshot entry = {item->line, item->name, s->tree, s->segment_bytes, s->segment_count};
-  return trees_report_snapshot_write(s->report, &entry) == LADE_OK ? TREES_ITEM : RUN_FAILED(s, "the recordings");
+  return trees_report_snapshot_write(s->report, &entry) == LADE_OK ? READ_ITEM : RUN_FAILED(s, "the recordings");
 }
 
 /* ---- Runs: the line ---------------------------------------------------------------------------------------------- */
@@ -443,13 +443,13 @@ static bool inputs_create(session_inputs *in, size_t count) {
   return in->handles != NULL && in->memories != NULL && in->values != NULL;
 }
 
-static trees_result input_find(session *s, const trees_argument *argument, session_inputs *in, size_t i) {
+static read_result input_find(session *s, const trees_argument *argument, session_inputs *in, size_t i) {
   session_output *found = NULL;
   in->memories[i] = argument->memory;
   if (!argument->is_memory) {
-    trees_result result =
+    read_result result =
         argument->taken ? handle_find(s, &argument->output, &found) : result_find(s, &argument->output, &found);
-    if (result != TREES_ITEM) return result;
+    if (result != READ_ITEM) return result;
     in->memories[i] = found->memory;
     if (found->kind == OUTPUT_HANDLE) in->handles[i] = found;
   }
@@ -460,11 +460,11 @@ static trees_result input_find(session *s, const trees_argument *argument, sessi
     in->values[i] = (lade_graph_value){.kind = LADE_GRAPH_MEMORY,
                                        .address = s->memories[in->memories[i]].address,
                                        .bytes = s->memories[in->memories[i]].bytes};
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* No more takes of a handle than it has counts; one more where it is lent as well. */
-static trees_result takes_check(session *s, const trees_item *item, const session_inputs *in, size_t i) {
+static read_result takes_check(session *s, const trees_item *item, const session_inputs *in, size_t i) {
   uint64_t takes = 0;
   bool lent = false;
   for (size_t j = 0; j < item->function->input_count; j++) {
@@ -475,7 +475,7 @@ static trees_result takes_check(session *s, const trees_item *item, const sessio
       lent = true;
   }
   const session_output *handle = in->handles[i];
-  if (takes == 0 || takes + (lent ? 1 : 0) <= handle->count) return TREES_ITEM;
+  if (takes == 0 || takes + (lent ? 1 : 0) <= handle->count) return READ_ITEM;
   return RUN_REFUSE(s, "%s.%zu is taken %" PRIu64 " times%s and held %" PRIu64 " times", s->runs[handle->run].name,
                     handle->output, takes, lent ? ", lent," : "", handle->count);
 }
@@ -486,18 +486,18 @@ static bool same_memory(const session_inputs *in, size_t i, size_t j) {
   return in->handles[i]->storage == in->handles[j]->storage;
 }
 
-static trees_result inputs_check(session *s, const trees_item *item, const session_inputs *in) {
+static read_result inputs_check(session *s, const trees_item *item, const session_inputs *in) {
   const trees_function *f = item->function;
   for (size_t i = 0; i < f->input_count; i++) {
     if (in->handles[i] != NULL) {
-      trees_result result = takes_check(s, item, in, i);
-      if (result != TREES_ITEM) return result;
+      read_result result = takes_check(s, item, in, i);
+      if (result != READ_ITEM) return result;
     }
     if ((f->flags[i] & TREES_MUTATED) == 0) continue;
     for (size_t j = 0; j < f->input_count; j++)
       if (j != i && same_memory(in, i, j)) return RUN_REFUSE(s, "input %zu is mutated, and input %zu too", i, j);
   }
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* ---- Runs: what must be true after one --------------------------------------------------------------------------- */
@@ -579,11 +579,11 @@ static bool outputs_plausible(const session *s, const trees_item *item, const se
 }
 
 /* Counts and values after a run that succeeded. */
-static trees_result run_succeed(session *s, const trees_item *item, session_inputs *in,
-                                const lade_graph_value *values) {
+static read_result run_succeed(session *s, const trees_item *item, session_inputs *in, const lade_graph_value *values) {
   const trees_function *f = item->function;
   if (!s->told.given || !outputs_plausible(s, item, in, values))
-    return trees_fail(s->reader, s->line, "the tree's log and the outputs of the run do not fit the function");
+    return READER_FAIL_AT(trees_frame(s->reader), s->line,
+                          "the tree's log and the outputs of the run do not fit the function");
   uint64_t *locals = calloc(f->local_count + 1, sizeof *locals);
   /* Results move when their array grows; handles of inputs are found again by their places. */
   size_t *places = calloc(f->input_count + 1, sizeof *places);
@@ -603,18 +603,18 @@ static trees_result run_succeed(session *s, const trees_item *item, session_inpu
   for (size_t i = 0; i < f->input_count && room; i++)
     if (item->arguments[i].taken) count_add(s, in->handles[i], -1);
   free(locals);
-  return room ? TREES_ITEM : RUN_NO_MEMORY(s);
+  return room ? READ_ITEM : RUN_NO_MEMORY(s);
 }
 
 /* Of a warm-up or eager run whose body came to its end and failed there, what it has done stands. */
-static trees_result run_fail(session *s, const trees_item *item, session_inputs *in, const trees_call *call) {
-  if (!call->begun || call->stage == LADE_GRAPH_STAGE_RECORD) return TREES_ITEM;
+static read_result run_fail(session *s, const trees_item *item, session_inputs *in, const trees_call *call) {
+  if (!call->begun || call->stage == LADE_GRAPH_STAGE_RECORD) return READ_ITEM;
   uint64_t *locals = calloc(item->function->local_count + 1, sizeof *locals);
   bool done = locals != NULL && truth_follow(s, item, in, call->steps_done, locals);
   free(locals);
   for (size_t i = 0; i < item->function->input_count && done; i++)
     if (call->dropped[i] && item->arguments[i].taken) count_add(s, in->handles[i], -1);
-  return done ? TREES_ITEM : RUN_NO_MEMORY(s);
+  return done ? READ_ITEM : RUN_NO_MEMORY(s);
 }
 
 /* ---- Runs: comparison -------------------------------------------------------------------------------------------- */
@@ -769,10 +769,10 @@ static bool error_expected(const session *s, lade_status status, const session_i
   }
 }
 
-static trees_result streams_wait(session *s) {
+static read_result streams_wait(session *s) {
   for (size_t i = 0; i < s->stream_count; i++)
     if (lade_stream_synchronize(s->runtime, s->streams[i]) != LADE_OK) return RUN_FAILED(s, "synchronize");
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 static void run_count(session *s) {
@@ -784,7 +784,7 @@ static void run_count(session *s) {
   for (size_t i = 0; i < t->why_count; i++) s->counts.mismatches[t->why[i]]++;
 }
 
-static trees_result run_do(session *s, const trees_item *item, session_inputs *in, lade_graph_value *values) {
+static read_result run_do(session *s, const trees_item *item, session_inputs *in, lade_graph_value *values) {
   trees_call call;
   if (!trees_call_create(&call, s->runtime, item->function, item->key)) {
     trees_call_destroy(&call);
@@ -795,33 +795,33 @@ static trees_result run_do(session *s, const trees_item *item, session_inputs *i
     wrong_print(s, "the run: %s%s%s", lade_status_name(status), status == LADE_OK ? " in spite of a lost input" : ": ",
                 status == LADE_OK ? "" : lade_last_error()->text);
   s->faults = 0;
-  trees_result result = status == LADE_OK ? run_succeed(s, item, in, values) : run_fail(s, item, in, &call);
+  read_result result = status == LADE_OK ? run_succeed(s, item, in, values) : run_fail(s, item, in, &call);
   trees_call_destroy(&call);
   run_count(s);
-  if (result != TREES_ITEM) return result;
+  if (result != READ_ITEM) return result;
   bool whole = !s->overlap || s->run_count % 4 == 0;
   if (whole) result = streams_wait(s);
-  if (result == TREES_ITEM) result = pool_look(s);
-  if (result != TREES_ITEM) return result;
+  if (result == READ_ITEM) result = pool_look(s);
+  if (result != READ_ITEM) return result;
   if (whole) {
     handles_compare(s);
     memories_compare(s);
   }
   selves_check(s);
-  return run_report(s, item, status, values) ? TREES_ITEM : RUN_NO_MEMORY(s);
+  return run_report(s, item, status, values) ? READ_ITEM : RUN_NO_MEMORY(s);
 }
 
-static trees_result item_run(session *s, const trees_item *item) {
+static read_result item_run(session *s, const trees_item *item) {
   session_inputs in = {NULL, NULL, NULL};
   lade_graph_value *values = calloc(item->function->output_count + 1, sizeof *values);
-  trees_result result = TREES_ITEM;
+  read_result result = READ_ITEM;
   if (values == NULL || !inputs_create(&in, item->function->input_count) ||
       !array_reserve(&s->runs, s->run_count, 1, sizeof(session_run)))
     result = RUN_NO_MEMORY(s);
-  for (size_t i = 0; i < item->function->input_count && result == TREES_ITEM; i++)
+  for (size_t i = 0; i < item->function->input_count && result == READ_ITEM; i++)
     result = input_find(s, &item->arguments[i], &in, i);
-  if (result == TREES_ITEM) result = inputs_check(s, item, &in);
-  if (result == TREES_ITEM) {
+  if (result == READ_ITEM) result = inputs_check(s, item, &in);
+  if (result == READ_ITEM) {
     s->runs[s->run_count] = (session_run){.first = s->result_count};
     memcpy(s->runs[s->run_count++].name, item->name, strlen(item->name));
     result = run_do(s, item, &in, values);
@@ -833,15 +833,15 @@ static trees_result item_run(session *s, const trees_item *item) {
 
 /* ---- Items ------------------------------------------------------------------------------------------------------- */
 
-static trees_result done(session *s, lade_status status, const char *what) {
-  return status == LADE_OK ? TREES_ITEM : RUN_FAILED(s, what);
+static read_result done(session *s, lade_status status, const char *what) {
+  return status == LADE_OK ? READ_ITEM : RUN_FAILED(s, what);
 }
 
-trees_result session_item(session *s, const trees_item *item) {
+read_result session_item(session *s, const trees_item *item) {
   s->line = item->line;
   if (s->tree == NULL) {
-    trees_result opened = done(s, tree_open(s, item->kind == TREES_TREE ? &item->options : &defaults), "the tree");
-    if (opened != TREES_ITEM) return opened;
+    read_result opened = done(s, tree_open(s, item->kind == TREES_TREE ? &item->options : &defaults), "the tree");
+    if (opened != READ_ITEM) return opened;
   }
   switch (item->kind) {
   case TREES_MEMORY: return item_memory(s, item);
@@ -854,7 +854,7 @@ trees_result session_item(session *s, const trees_item *item) {
   case TREES_FAIL: s->faults |= item->fault; return done(s, lade_graph_tree_fail_next(s->tree, item->fault), "fail");
   case TREES_READ: return item_read(s, item);
   case TREES_SNAPSHOT: return item_snapshot(s, item);
-  default: return TREES_ITEM;
+  default: return READ_ITEM;
   }
 }
 

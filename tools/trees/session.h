@@ -3,7 +3,7 @@
  * A graph-tree trace at work: one tree on one software device with a virtual clock, memories and handles by the trace's names.
  *
  *   session_create(&session, reader, "decode.trees", &report);
- *   while ((result = trees_read(reader, &item)) == TREES_ITEM && session_item(session, &item) == TREES_ITEM) {}
+ *   while ((result = trees_read(reader, &item)) == READ_ITEM && session_item(session, &item) == READ_ITEM) {}
  *   session_end(session);                                   // gives all back; session->wrong: something was not as it must be
  *
  * Beside the tree the session keeps what each handle must hold: the calls one after another, on numbers alone. After each run it
@@ -30,8 +30,8 @@ session *session_create(trees_reader *reader, const char *name, trees_report *re
 enum { SESSION_STREAMS = 2 };
 void session_overlap(session *s, size_t streams);
 
-/* The next item of the trace. TREES_BAD, TREES_FAILED: see trees_error(). */
-trees_result session_item(session *s, const trees_item *item);
+/* The next item of the trace. READ_BAD, READ_FAILED: see trees_error(). */
+read_result session_item(session *s, const trees_item *item);
 
 /* What the runs so far came to. */
 typedef struct session_counts {

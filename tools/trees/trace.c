@@ -2,21 +2,18 @@
 /*
  * Reader of graph-tree traces: a line is split into fields and handed to the function of its word.
  *
- * G1  `outcome` is TREES_ITEM until an error is noted; nothing is read after it.
+ * G1  Nothing is read after an error was noted (R1 of tools/common/reader_frame.h).
  * G2  `function` is the one whose body is being read; NULL between functions. It is listed when its `end` comes.
  * G3  A name is in its table from the line that declares it on, a run's also if the run fails.
  * Locks: none; one thread reads.
  */
 #include "tools/trees/trace.h"
 
-#include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <uthash.h>
 
 #include "lade/graph.h"
-#include "tools/common/lines.h"
 
 /* What is known by a name. */
 typedef struct trees_name {
@@ -35,10 +32,7 @@ typedef struct trees_local {
 } trees_local;
 
 struct trees_reader {
-  line_source lines;
-  char *name;
-  uint64_t line_number;
-  line_fields fields;
+  reader_frame frame;
   trees_name *memories, *functions, *runs;
   size_t function_count; /* declared; one that is being read included */
   trees_function *function;
@@ -46,21 +40,16 @@ struct trees_reader {
   bool *dropped; /* of each of its inputs */
   trees_argument *arguments;
   size_t argument_room;
-  bool begun;           /* a line beside the first has been read */
-  trees_result outcome; /* TREES_BAD, TREES_FAILED: for good; else TREES_ITEM */
-  char *error;
+  bool begun; /* a line beside the first has been read */
 };
 
-const char *trees_error(const trees_reader *reader) {
-  return reader->error != NULL ? reader->error : "no memory for an error message";
-}
+const char *trees_error(const trees_reader *reader) { return reader_frame_error(&reader->frame); }
+reader_frame *trees_frame(trees_reader *reader) { return &reader->frame; }
 
 trees_reader *trees_reader_create(FILE *file, const char *name) {
   trees_reader *reader = calloc(1, sizeof *reader);
   if (reader == NULL) return NULL;
-  reader->lines.file = file;
-  reader->name = strdup(name);
-  if (reader->name != NULL) return reader;
+  if (reader_frame_open(&reader->frame, file, name)) return reader;
   trees_reader_destroy(reader);
   return NULL;
 }
@@ -100,60 +89,31 @@ void trees_reader_destroy(trees_reader *reader) {
   function_destroy(reader->function);
   free(reader->dropped);
   free(reader->arguments);
-  free(reader->name);
-  line_source_destroy(&reader->lines);
-  line_fields_destroy(&reader->fields);
-  free(reader->error);
+  reader_frame_close(&reader->frame);
   free(reader);
 }
 
-static trees_result end_with(trees_reader *reader, trees_result outcome, uint64_t line, const char *format,
-                             va_list arguments) {
-  char what[512];
-  vsnprintf(what, sizeof what, format, arguments);
-  free(reader->error);
-  if (asprintf(&reader->error, "%s:%llu: %s", reader->name, (unsigned long long)line, what) < 0) reader->error = NULL;
-  reader->outcome = outcome;
-  return outcome;
-}
-
-trees_result trees_refuse(trees_reader *reader, uint64_t line, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  trees_result outcome = end_with(reader, TREES_BAD, line, format, arguments);
-  va_end(arguments);
-  return outcome;
-}
-
-trees_result trees_fail(trees_reader *reader, uint64_t line, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  trees_result outcome = end_with(reader, TREES_FAILED, line, format, arguments);
-  va_end(arguments);
-  return outcome;
-}
-
-#define LINE_REFUSE(reader, ...)     trees_refuse(reader, (reader)->line_number, __VA_ARGS__)
-#define LINE_NO_MEMORY(reader, what) trees_fail(reader, (reader)->line_number, "no memory for %s", what)
+#define LINE_REFUSE(reader, ...)     READER_REFUSE(&(reader)->frame, __VA_ARGS__)
+#define LINE_NO_MEMORY(reader, what) READER_FAIL(&(reader)->frame, "no memory for %s", what)
 
 /* Ends the calling function where a step of it fails. */
 #define READ_OR_RETURN(call)                                                                                           \
   do {                                                                                                                 \
-    trees_result step_result = (call);                                                                                 \
-    if (step_result != TREES_ITEM) return step_result;                                                                 \
+    read_result step_result = (call);                                                                                  \
+    if (step_result != READ_ITEM) return step_result;                                                                  \
   } while (0)
 
 /* ---- Fields ------------------------------------------------------------------------------------------------------ */
 
-static trees_result fields_want(trees_reader *reader, size_t count) {
-  if (reader->fields.count - 1 == count) return TREES_ITEM;
-  return LINE_REFUSE(reader, "wrong number of fields: \"%s\" takes %zu, here are %zu", reader->fields.list[0], count,
-                     reader->fields.count - 1);
+static read_result fields_want(trees_reader *reader, size_t count) {
+  if (reader->frame.fields.count - 1 == count) return READ_ITEM;
+  return LINE_REFUSE(reader, "wrong number of fields: \"%s\" takes %zu, here are %zu", reader->frame.fields.list[0],
+                     count, reader->frame.fields.count - 1);
 }
 
-static trees_result number_read(trees_reader *reader, const char *text, uint64_t least, uint64_t most, uint64_t *out) {
+static read_result number_read(trees_reader *reader, const char *text, uint64_t least, uint64_t most, uint64_t *out) {
   if (!line_number_parse(text, out)) return LINE_REFUSE(reader, "malformed number \"%s\"", text);
-  if (*out >= least && *out <= most) return TREES_ITEM;
+  if (*out >= least && *out <= most) return READ_ITEM;
   return LINE_REFUSE(reader, "value out of range: %s; expected %llu to %llu", text, (unsigned long long)least,
                      (unsigned long long)most);
 }
@@ -168,8 +128,8 @@ static bool name_good(const char *text, size_t length) {
   return true;
 }
 
-static trees_result name_check(trees_reader *reader, const char *text) {
-  if (name_good(text, strlen(text))) return TREES_ITEM;
+static read_result name_check(trees_reader *reader, const char *text) {
+  if (name_good(text, strlen(text))) return READ_ITEM;
   return LINE_REFUSE(reader, "malformed name \"%s\": expected 1 to 32 letters, digits or _", text);
 }
 
@@ -180,24 +140,24 @@ static trees_name *name_find(trees_name *table, const char *text, size_t length)
 }
 
 /* A name that is new in its table. */
-static trees_result name_new(trees_reader *reader, trees_name *table, const char *what, const char *text) {
+static read_result name_new(trees_reader *reader, trees_name *table, const char *what, const char *text) {
   READ_OR_RETURN(name_check(reader, text));
-  if (name_find(table, text, strlen(text)) == NULL) return TREES_ITEM;
+  if (name_find(table, text, strlen(text)) == NULL) return READ_ITEM;
   return LINE_REFUSE(reader, "%s \"%s\" a second time", what, text);
 }
 
-static trees_result name_add(trees_reader *reader, trees_name **table, const char *text, trees_function *function) {
+static read_result name_add(trees_reader *reader, trees_name **table, const char *text, trees_function *function) {
   trees_name *entry = calloc(1, sizeof *entry);
   if (entry == NULL) return LINE_NO_MEMORY(reader, "a name");
   memcpy(entry->name, text, strlen(text));
   entry->index = HASH_COUNT(*table);
   entry->function = function;
   HASH_ADD(hh, *table, name[0], strlen(entry->name), entry);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* "R.O", `length` characters of it. */
-static trees_result reference_read(trees_reader *reader, const char *text, size_t length, trees_reference *out) {
+static read_result reference_read(trees_reader *reader, const char *text, size_t length, trees_reference *out) {
   char number[32] = "";
   const char *dot = memchr(text, '.', length);
   if (dot == NULL) return LINE_REFUSE(reader, "\"%.*s\" is no output: expected RUN.OUTPUT", (int)length, text);
@@ -211,7 +171,7 @@ static trees_result reference_read(trees_reader *reader, const char *text, size_
     return LINE_REFUSE(reader, "unknown output %llu: run \"%s\" has %zu", (unsigned long long)output, run->name,
                        run->function->output_count);
   *out = (trees_reference){run->index, (size_t)output};
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* Room for one element more in an array of `count`, whose room is the next power of two. */
@@ -227,7 +187,7 @@ static bool array_grow(void *array, size_t count, size_t size) {
 /* ---- Declarations ------------------------------------------------------------------------------------------------ */
 
 /* "KEY:VALUE", a part of the line that it may write into. */
-static trees_result option_read(trees_reader *reader, char *text, trees_options *options, unsigned *seen) {
+static read_result option_read(trees_reader *reader, char *text, trees_options *options, unsigned *seen) {
   const struct {
     const char *name;
     uint64_t most;
@@ -248,55 +208,56 @@ static trees_result option_read(trees_reader *reader, char *text, trees_options 
   return LINE_REFUSE(reader, "unknown key \"%s\"", text);
 }
 
-static trees_result tree_read(trees_reader *reader, trees_item *out) {
+static read_result tree_read(trees_reader *reader, trees_item *out) {
   READ_OR_RETURN(fields_want(reader, 1));
   out->options = (trees_options){1, 1, 0, 128};
   unsigned seen = 0;
-  char *at = reader->fields.list[1];
+  char *at = reader->frame.fields.list[1];
   for (;;) {
     char *comma = strchr(at, ',');
     if (comma != NULL) *comma = '\0';
     READ_OR_RETURN(option_read(reader, at, &out->options, &seen));
-    if (comma == NULL) return TREES_ITEM;
+    if (comma == NULL) return READ_ITEM;
     at = comma + 1;
   }
 }
 
-static trees_result memory_read(trees_reader *reader, trees_item *out) {
+static read_result memory_read(trees_reader *reader, trees_item *out) {
   READ_OR_RETURN(fields_want(reader, 2));
-  out->name = reader->fields.list[1];
+  out->name = reader->frame.fields.list[1];
   READ_OR_RETURN(name_new(reader, reader->memories, "memory", out->name));
-  READ_OR_RETURN(number_read(reader, reader->fields.list[2], TREES_BYTES_MIN, TREES_BYTES_MAX, &out->bytes));
+  READ_OR_RETURN(number_read(reader, reader->frame.fields.list[2], TREES_BYTES_MIN, TREES_BYTES_MAX, &out->bytes));
   return name_add(reader, &reader->memories, out->name, NULL);
 }
 
 /* ---- Functions --------------------------------------------------------------------------------------------------- */
 
-static trees_result mode_read(trees_reader *reader, const char *text, trees_mode *out) {
+static read_result mode_read(trees_reader *reader, const char *text, trees_mode *out) {
   static const char *const names[] = {"inference", "forward", "backward"};
   for (unsigned i = 0; i < 3; i++) {
     if (strcmp(text, names[i]) != 0) continue;
     *out = (trees_mode)i;
-    return TREES_ITEM;
+    return READ_ITEM;
   }
   return LINE_REFUSE(reader, "unknown mode \"%s\": expected forward, backward or inference", text);
 }
 
-static trees_result flag_read(trees_reader *reader, const char *text, uint32_t *out) {
+static read_result flag_read(trees_reader *reader, const char *text, uint32_t *out) {
   static const char *const names[] = {"-", "s", "m", "sm"};
   for (uint32_t i = 0; i < 4; i++) {
     if (strcmp(text, names[i]) != 0) continue;
     *out = i;
-    return TREES_ITEM;
+    return READ_ITEM;
   }
   return LINE_REFUSE(reader, "unknown flag \"%s\": expected -, s, m or sm", text);
 }
 
-static trees_result function_begin(trees_reader *reader) {
-  if (reader->fields.count < 3) return LINE_REFUSE(reader, "wrong number of fields: \"function\" takes 2 or more");
-  const char *name = reader->fields.list[1];
+static read_result function_begin(trees_reader *reader) {
+  if (reader->frame.fields.count < 3)
+    return LINE_REFUSE(reader, "wrong number of fields: \"function\" takes 2 or more");
+  const char *name = reader->frame.fields.list[1];
   READ_OR_RETURN(name_new(reader, reader->functions, "function", name));
-  size_t inputs = reader->fields.count - 3;
+  size_t inputs = reader->frame.fields.count - 3;
   trees_function *function = calloc(1, sizeof *function);
   if (function == NULL) return LINE_NO_MEMORY(reader, "a function");
   reader->function = function;
@@ -307,38 +268,38 @@ static trees_result function_begin(trees_reader *reader) {
   free(reader->dropped);
   reader->dropped = calloc(inputs + 1, sizeof *reader->dropped);
   if (function->flags == NULL || reader->dropped == NULL) return LINE_NO_MEMORY(reader, "a function's inputs");
-  READ_OR_RETURN(mode_read(reader, reader->fields.list[2], &function->mode));
+  READ_OR_RETURN(mode_read(reader, reader->frame.fields.list[2], &function->mode));
   for (size_t i = 0; i < inputs; i++)
-    READ_OR_RETURN(flag_read(reader, reader->fields.list[3 + i], &function->flags[i]));
-  return TREES_ITEM;
+    READ_OR_RETURN(flag_read(reader, reader->frame.fields.list[3 + i], &function->flags[i]));
+  return READ_ITEM;
 }
 
-static trees_result step_add(trees_reader *reader, const trees_step *step) {
+static read_result step_add(trees_reader *reader, const trees_step *step) {
   trees_function *function = reader->function;
-  if (function->output_count > 0) return LINE_REFUSE(reader, "\"%s\" after \"out\"", reader->fields.list[0]);
+  if (function->output_count > 0) return LINE_REFUSE(reader, "\"%s\" after \"out\"", reader->frame.fields.list[0]);
   if (!array_grow(&function->steps, function->step_count, sizeof *step)) return LINE_NO_MEMORY(reader, "a body");
   function->steps[function->step_count++] = *step;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* "BYTES" or "BYTES*", which it may write into. */
-static trees_result body_bytes_read(trees_reader *reader, char *text, trees_step *step) {
+static read_result body_bytes_read(trees_reader *reader, char *text, trees_step *step) {
   size_t length = strlen(text);
   step->times_key = length > 0 && text[length - 1] == '*';
   if (step->times_key) text[length - 1] = '\0';
   READ_OR_RETURN(number_read(reader, text, TREES_BYTES_MIN, TREES_BYTES_MAX, &step->bytes));
   if (step->times_key && step->bytes > reader->function->times_key_max) reader->function->times_key_max = step->bytes;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result body_alloc(trees_reader *reader) {
+static read_result body_alloc(trees_reader *reader) {
   trees_function *function = reader->function;
   trees_step step = {.kind = TREES_ALLOC, .index = function->local_count};
   uint64_t number = 0;
   trees_local *entry = NULL;
   READ_OR_RETURN(fields_want(reader, 2));
-  READ_OR_RETURN(number_read(reader, reader->fields.list[1], 0, UINT64_MAX, &number));
-  READ_OR_RETURN(body_bytes_read(reader, reader->fields.list[2], &step));
+  READ_OR_RETURN(number_read(reader, reader->frame.fields.list[1], 0, UINT64_MAX, &number));
+  READ_OR_RETURN(body_bytes_read(reader, reader->frame.fields.list[2], &step));
   HASH_FIND(hh, reader->locals, &number, sizeof number, entry);
   if (entry != NULL) return LINE_REFUSE(reader, "local %llu a second time", (unsigned long long)number);
   READ_OR_RETURN(step_add(reader, &step));
@@ -349,63 +310,63 @@ static trees_result body_alloc(trees_reader *reader) {
   entry->number = number;
   entry->index = step.index;
   HASH_ADD(hh, reader->locals, number, sizeof entry->number, entry);
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* A local that is not freed. */
-static trees_result local_read(trees_reader *reader, const char *text, trees_local **out) {
+static read_result local_read(trees_reader *reader, const char *text, trees_local **out) {
   uint64_t number = 0;
   READ_OR_RETURN(number_read(reader, text, 0, UINT64_MAX, &number));
   HASH_FIND(hh, reader->locals, &number, sizeof number, *out);
-  if (*out != NULL && !(*out)->freed) return TREES_ITEM;
+  if (*out != NULL && !(*out)->freed) return READ_ITEM;
   return LINE_REFUSE(reader, "local %s is %s", text, *out == NULL ? "unknown" : "freed");
 }
 
-static trees_result body_free(trees_reader *reader) {
+static read_result body_free(trees_reader *reader) {
   trees_local *entry = NULL;
   READ_OR_RETURN(fields_want(reader, 1));
-  READ_OR_RETURN(local_read(reader, reader->fields.list[1], &entry));
+  READ_OR_RETURN(local_read(reader, reader->frame.fields.list[1], &entry));
   READ_OR_RETURN(step_add(reader, &(trees_step){.kind = TREES_FREE, .index = entry->index}));
   entry->freed = true;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* An input that was not dropped. */
-static trees_result input_read(trees_reader *reader, const char *text, size_t *out) {
+static read_result input_read(trees_reader *reader, const char *text, size_t *out) {
   uint64_t index = 0;
   READ_OR_RETURN(number_read(reader, text, 0, UINT64_MAX, &index));
   if (index >= reader->function->input_count)
     return LINE_REFUSE(reader, "input %s is unknown: the function has %zu", text, reader->function->input_count);
   if (reader->dropped[index]) return LINE_REFUSE(reader, "input %s is dropped", text);
   *out = (size_t)index;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result body_drop(trees_reader *reader) {
+static read_result body_drop(trees_reader *reader) {
   size_t index = 0;
   READ_OR_RETURN(fields_want(reader, 1));
-  READ_OR_RETURN(input_read(reader, reader->fields.list[1], &index));
+  READ_OR_RETURN(input_read(reader, reader->frame.fields.list[1], &index));
   READ_OR_RETURN(step_add(reader, &(trees_step){.kind = TREES_DROP, .index = index}));
   reader->dropped[index] = true;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result body_mutate(trees_reader *reader) {
+static read_result body_mutate(trees_reader *reader) {
   size_t index = 0;
   READ_OR_RETURN(fields_want(reader, 1));
-  READ_OR_RETURN(input_read(reader, reader->fields.list[1], &index));
+  READ_OR_RETURN(input_read(reader, reader->frame.fields.list[1], &index));
   if ((reader->function->flags[index] & TREES_MUTATED) == 0)
     return LINE_REFUSE(reader, "input %zu is not flagged m", index);
   return step_add(reader, &(trees_step){.kind = TREES_MUTATE, .index = index});
 }
 
-static trees_result output_read(trees_reader *reader, trees_output *out) {
-  const char *kind = reader->fields.list[1], *text = reader->fields.list[2];
+static read_result output_read(trees_reader *reader, trees_output *out) {
+  const char *kind = reader->frame.fields.list[1], *text = reader->frame.fields.list[2];
   if (strcmp(kind, "local") == 0) {
     trees_local *entry = NULL;
     READ_OR_RETURN(local_read(reader, text, &entry));
     *out = (trees_output){.kind = TREES_OUT_LOCAL, .index = entry->index};
-    return TREES_ITEM;
+    return READ_ITEM;
   }
   if (strcmp(kind, "input") == 0) {
     out->kind = TREES_OUT_INPUT;
@@ -417,7 +378,7 @@ static trees_result output_read(trees_reader *reader, trees_output *out) {
   return number_read(reader, text, 0, UINT64_MAX, &out->integer);
 }
 
-static trees_result body_out(trees_reader *reader) {
+static read_result body_out(trees_reader *reader) {
   trees_function *function = reader->function;
   trees_output output = {0};
   READ_OR_RETURN(fields_want(reader, 2));
@@ -425,45 +386,45 @@ static trees_result body_out(trees_reader *reader) {
   if (!array_grow(&function->outputs, function->output_count, sizeof output))
     return LINE_NO_MEMORY(reader, "an output");
   function->outputs[function->output_count++] = output;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-/* TREES_ITEM, and `function` NULL, at its end. */
-static trees_result body_line(trees_reader *reader, trees_item *out) {
+/* READ_ITEM, and `function` NULL, at its end. */
+static read_result body_line(trees_reader *reader, trees_item *out) {
   static const struct {
     const char *word;
-    trees_result (*read)(trees_reader *reader);
+    read_result (*read)(trees_reader *reader);
   } words[] = {
       {"alloc", body_alloc}, {"free", body_free}, {"drop", body_drop}, {"mutate", body_mutate}, {"out", body_out}};
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-    if (strcmp(reader->fields.list[0], words[i].word) == 0) return words[i].read(reader);
-  if (strcmp(reader->fields.list[0], "end") != 0)
-    return LINE_REFUSE(reader, "unknown operation \"%s\" in a function", reader->fields.list[0]);
+    if (strcmp(reader->frame.fields.list[0], words[i].word) == 0) return words[i].read(reader);
+  if (strcmp(reader->frame.fields.list[0], "end") != 0)
+    return LINE_REFUSE(reader, "unknown operation \"%s\" in a function", reader->frame.fields.list[0]);
   READ_OR_RETURN(fields_want(reader, 0));
   trees_function *function = reader->function;
   READ_OR_RETURN(name_add(reader, &reader->functions, function->name, function));
   locals_destroy(reader);
   reader->function = NULL;
   out->function = function;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
-static trees_result argument_read(trees_reader *reader, const char *text, trees_argument *out) {
+static read_result argument_read(trees_reader *reader, const char *text, trees_argument *out) {
   size_t length = strlen(text);
   if (strchr(text, '.') == NULL) {
     const trees_name *memory = name_find(reader->memories, text, length);
     if (memory == NULL) return LINE_REFUSE(reader, "unknown memory \"%s\"", text);
     *out = (trees_argument){.is_memory = true, .memory = memory->index};
-    return TREES_ITEM;
+    return READ_ITEM;
   }
   *out = (trees_argument){.taken = text[length - 1] == '!'};
   return reference_read(reader, text, length - (out->taken ? 1 : 0), &out->output);
 }
 
-static trees_result arguments_read(trees_reader *reader, size_t first, trees_item *out) {
-  size_t count = reader->fields.count - first;
+static read_result arguments_read(trees_reader *reader, size_t first, trees_item *out) {
+  size_t count = reader->frame.fields.count - first;
   if (count != out->function->input_count)
     return LINE_REFUSE(reader, "wrong number of inputs: function \"%s\" has %zu, here are %zu", out->function->name,
                        out->function->input_count, count);
@@ -474,21 +435,21 @@ static trees_result arguments_read(trees_reader *reader, size_t first, trees_ite
     reader->argument_room = count;
   }
   for (size_t i = 0; i < count; i++)
-    READ_OR_RETURN(argument_read(reader, reader->fields.list[first + i], &reader->arguments[i]));
+    READ_OR_RETURN(argument_read(reader, reader->frame.fields.list[first + i], &reader->arguments[i]));
   out->arguments = reader->arguments;
-  return TREES_ITEM;
+  return READ_ITEM;
 }
 
-static trees_result run_read(trees_reader *reader, trees_item *out) {
-  char **fields = reader->fields.list;
-  if (reader->fields.count < 4) return LINE_REFUSE(reader, "wrong number of fields: \"run\" takes 3 or more");
+static read_result run_read(trees_reader *reader, trees_item *out) {
+  char **fields = reader->frame.fields.list;
+  if (reader->frame.fields.count < 4) return LINE_REFUSE(reader, "wrong number of fields: \"run\" takes 3 or more");
   out->name = fields[1];
   READ_OR_RETURN(name_new(reader, reader->runs, "run", out->name));
   const trees_name *function = name_find(reader->functions, fields[2], strlen(fields[2]));
   if (function == NULL) return LINE_REFUSE(reader, "unknown function \"%s\"", fields[2]);
   out->function = function->function;
   READ_OR_RETURN(number_read(reader, fields[3], 1, UINT32_MAX, &out->key));
-  out->automatic = reader->fields.count > 4 && strcmp(fields[4], "auto") == 0;
+  out->automatic = reader->frame.fields.count > 4 && strcmp(fields[4], "auto") == 0;
   READ_OR_RETURN(arguments_read(reader, out->automatic ? 5 : 4, out));
   if (out->function->times_key_max * out->key > TREES_BYTES_MAX)
     return LINE_REFUSE(reader, "a local of %llu times %llu bytes: expected at most %llu",
@@ -499,23 +460,23 @@ static trees_result run_read(trees_reader *reader, trees_item *out) {
 
 /* ---- Other lines ------------------------------------------------------------------------------------------------- */
 
-static trees_result function_read(trees_reader *reader, trees_item *out) {
+static read_result function_read(trees_reader *reader, trees_item *out) {
   (void)out;
   return function_begin(reader);
 }
 
-static trees_result reference_item_read(trees_reader *reader, trees_item *out) {
+static read_result reference_item_read(trees_reader *reader, trees_item *out) {
   READ_OR_RETURN(fields_want(reader, 1));
-  out->name = reader->fields.list[1];
+  out->name = reader->frame.fields.list[1];
   return reference_read(reader, out->name, strlen(out->name), &out->output);
 }
 
-static trees_result mark_read(trees_reader *reader, trees_item *out) {
+static read_result mark_read(trees_reader *reader, trees_item *out) {
   (void)out;
   return fields_want(reader, 0);
 }
 
-static trees_result fail_read(trees_reader *reader, trees_item *out) {
+static read_result fail_read(trees_reader *reader, trees_item *out) {
   static const struct {
     const char *name;
     uint32_t fault;
@@ -527,23 +488,23 @@ static trees_result fail_read(trees_reader *reader, trees_item *out) {
              {"launch", LADE_GRAPH_FAULT_LAUNCH}};
   READ_OR_RETURN(fields_want(reader, 1));
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
-    if (strcmp(reader->fields.list[1], ops[i].name) != 0) continue;
+    if (strcmp(reader->frame.fields.list[1], ops[i].name) != 0) continue;
     out->fault = ops[i].fault;
-    return TREES_ITEM;
+    return READ_ITEM;
   }
-  return LINE_REFUSE(reader, "unknown op \"%s\"", reader->fields.list[1]);
+  return LINE_REFUSE(reader, "unknown op \"%s\"", reader->frame.fields.list[1]);
 }
 
-static trees_result snapshot_read(trees_reader *reader, trees_item *out) {
+static read_result snapshot_read(trees_reader *reader, trees_item *out) {
   READ_OR_RETURN(fields_want(reader, 1));
-  out->name = reader->fields.list[1];
+  out->name = reader->frame.fields.list[1];
   return name_check(reader, out->name);
 }
 
-static trees_result item_line(trees_reader *reader, trees_item *out) {
+static read_result item_line(trees_reader *reader, trees_item *out) {
   static const struct {
     const char *word;
-    trees_result (*read)(trees_reader *reader, trees_item *out);
+    read_result (*read)(trees_reader *reader, trees_item *out);
   } words[TREES_KIND_COUNT] = {
       [TREES_TREE] = {"tree", tree_read},
       [TREES_MEMORY] = {"memory", memory_read},
@@ -560,44 +521,32 @@ static trees_result item_line(trees_reader *reader, trees_item *out) {
   bool first = !reader->begun;
   reader->begun = true;
   for (int kind = 0; kind < TREES_KIND_COUNT; kind++) {
-    if (strcmp(reader->fields.list[0], words[kind].word) != 0) continue;
+    if (strcmp(reader->frame.fields.list[0], words[kind].word) != 0) continue;
     if (kind == TREES_TREE && !first) return LINE_REFUSE(reader, "\"tree\" is not the first line after the header");
-    *out = (trees_item){.kind = (trees_item_kind)kind, .line = reader->line_number};
+    *out = (trees_item){.kind = (trees_item_kind)kind, .line = reader->frame.line_number};
     return words[kind].read(reader, out);
   }
-  return LINE_REFUSE(reader, "unknown operation \"%s\"", reader->fields.list[0]);
+  return LINE_REFUSE(reader, "unknown operation \"%s\"", reader->frame.fields.list[0]);
 }
 
-/* The next line in fields, empty ones included; TREES_END after the last. */
-static trees_result line_next(trees_reader *reader) {
+/* The next line in fields, empty ones included; READ_END after the last. */
+static read_result line_next(trees_reader *reader) {
   char *line = NULL;
   size_t length = 0;
-  line_result result = line_source_next(&reader->lines, &line, &length);
-  if (result == LINE_END) return TREES_END;
-  reader->line_number++;
-  if (result == LINE_FAILED) return trees_fail(reader, reader->line_number, "reading failed: %s", strerror(errno));
-  if (strlen(line) != length) return LINE_REFUSE(reader, "malformed line: it holds a zero byte");
-  return line_fields_cut(&reader->fields, line) ? TREES_ITEM : LINE_NO_MEMORY(reader, "the fields of the line");
+  READ_OR_RETURN(reader_frame_line(&reader->frame, &line, &length));
+  return reader_frame_cut(&reader->frame, line, length);
 }
 
-static trees_result header_read(trees_reader *reader) {
-  trees_result result = line_next(reader);
-  if (result == TREES_BAD || result == TREES_FAILED) return result;
-  bool right = result == TREES_ITEM && reader->fields.count == 2 && strcmp(reader->fields.list[0], "lade-trees") == 0 &&
-               strcmp(reader->fields.list[1], "1") == 0;
-  return right ? TREES_ITEM : trees_refuse(reader, 1, "the first line is not \"lade-trees 1\"");
-}
-
-trees_result trees_read(trees_reader *reader, trees_item *out) {
-  if (reader->outcome != TREES_ITEM) return reader->outcome;
-  if (reader->line_number == 0) READ_OR_RETURN(header_read(reader));
+read_result trees_read(trees_reader *reader, trees_item *out) {
+  if (reader->frame.outcome != READ_ITEM) return reader->frame.outcome;
+  if (reader->frame.line_number == 0) READ_OR_RETURN(reader_frame_header(&reader->frame, "lade-trees"));
   for (;;) {
-    trees_result result = line_next(reader);
-    if (result == TREES_END && reader->function != NULL) return LINE_REFUSE(reader, "\"end\" is missing");
-    if (result != TREES_ITEM) return result;
-    if (reader->fields.count == 0) continue;
+    read_result result = line_next(reader);
+    if (result == READ_END && reader->function != NULL) return LINE_REFUSE(reader, "\"end\" is missing");
+    if (result != READ_ITEM) return result;
+    if (reader->frame.fields.count == 0) continue;
     bool in_function = reader->function != NULL;
     READ_OR_RETURN(in_function ? body_line(reader, out) : item_line(reader, out));
-    if (reader->function == NULL) return TREES_ITEM;
+    if (reader->function == NULL) return READ_ITEM;
   }
 }

@@ -4,8 +4,8 @@
  *
  *   trees_reader *reader = trees_reader_create(file, "decode.trees");
  *   trees_item item;
- *   while ((result = trees_read(reader, &item)) == TREES_ITEM) { ... }
- *   if (result == TREES_BAD) fprintf(stderr, "%s\n", trees_error(reader));     // "decode.trees:7: unknown operation ..."
+ *   while ((result = trees_read(reader, &item)) == READ_ITEM) { ... }
+ *   if (result == READ_BAD) fprintf(stderr, "%s\n", trees_error(reader));     // "decode.trees:7: unknown operation ..."
  *
  * The reader checks what lines say by themselves, names, and bodies. What depends on runs (counts, integers, memories that outputs
  * mean, outputs of a run that failed) is checked by who runs the trace.
@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "tools/common/reader_frame.h"
 
 enum { TREES_NAME_MAX = 32 };
 
@@ -112,30 +114,19 @@ typedef struct trees_item {
   uint32_t fault;                  /* TREES_FAIL: lade_graph_fault */
 } trees_item;
 
-typedef enum trees_result {
-  TREES_ITEM,
-  TREES_END,
-  TREES_BAD,    /* the trace is wrong */
-  TREES_FAILED, /* reading or memory failed: says nothing about the trace */
-} trees_result;
-
 typedef struct trees_reader trees_reader;
 
 /* Borrows the file; copies the name, which error messages begin with. NULL when there is no memory. */
 trees_reader *trees_reader_create(FILE *file, const char *name);
 void trees_reader_destroy(trees_reader *reader);
 
-/* The next item. TREES_BAD, TREES_FAILED: see trees_error(); every later read answers it again. */
-trees_result trees_read(trees_reader *reader, trees_item *out);
+/* The next item. READ_BAD, READ_FAILED: see trees_error(); every later read answers it again. */
+read_result trees_read(trees_reader *reader, trees_item *out);
 
 /* "FILE:LINE: what". */
 const char *trees_error(const trees_reader *reader);
 
-/* For errors that only a run can see: notes "FILE:LINE: what" for `line` and returns TREES_BAD. */
-trees_result trees_refuse(trees_reader *reader, uint64_t line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-/* The same for TREES_FAILED. */
-trees_result trees_fail(trees_reader *reader, uint64_t line, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Where errors that only a run can see are noted. */
+reader_frame *trees_frame(trees_reader *reader);
 
 #endif /* LADE_TOOLS_TREES_TRACE_H */

@@ -38,7 +38,8 @@ static soft_stream *special_resolve(soft_runtime *rt, lade_stream handle, lade_s
   int32_t device = thread == NULL ? -1 : thread->current_device;
   if (device < 0) {
     *out_status = ladei_soft_refuse(SOFT_OP_stream_resolve, LADEI_SOFT_NATIVE_INVALID_CONTEXT, "stream",
-                                    "an ordinary stream, as the thread has no current device", "%p", (void *)handle);
+                                    "an ordinary stream, as the thread has no current device (lade_runtime_set_device)",
+                                    "%p", (void *)handle);
     return NULL;
   }
   if (handle != LADE_STREAM_PER_THREAD) return rt->devices[device].legacy;

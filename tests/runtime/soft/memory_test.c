@@ -408,6 +408,7 @@ LADE_TEST(Open, RefusesBadDescriptions) {
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "vm_granularity_bytes");
   devices[0] = (lade_soft_device){.memory_bytes = SIZE_MAX};
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "memory_bytes is 18446744073709551615; expected less than 2^60");
   devices[0] = (lade_soft_device){.numa_node = -1};
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, ladei_soft_open(true, &options, &ops, &self));
   LADE_EXPECT_EQ_STR(lade_last_error()->text,

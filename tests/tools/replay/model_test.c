@@ -329,7 +329,7 @@ static void declarations_run(const random_trace *t, replay *r, trace_reader *rea
   trace_op device = {.kind = TRACE_DEVICE, .number = {t->settings.capacity}};
   trace_op conf = {.kind = TRACE_CONF, .text = t->conf};
   (void)replay_step(r, reader, &device);
-  if (t->conf[0] != '\0' && replay_step(r, reader, &conf) != TRACE_OP) LADE_FAIL("%s", trace_error(reader));
+  if (t->conf[0] != '\0' && replay_step(r, reader, &conf) != READ_ITEM) LADE_FAIL("%s", trace_error(reader));
 }
 
 /* Runs the trace on both; NULL if they agree. Reports are compared after each `stride` operations and at the end. */
@@ -341,7 +341,7 @@ static const char *trace_compare(const random_trace *t, size_t stride, size_t *o
   trace_reader *reader = trace_reader_create(stdin, "random trace");
   declarations_run(t, r, reader);
   for (size_t i = 0; i < t->count && c.difference == NULL; i++) {
-    bool got = replay_step(r, reader, &t->ops[i]) == TRACE_OP;
+    bool got = replay_step(r, reader, &t->ops[i]) == READ_ITEM;
     bool want = model_step(c.m, &t->ops[i]);
     if (got != want) difference_note(&c, got ? "done, but should be refused" : "refused, but should be done");
     if (!want) *out_refused += 1;

@@ -34,7 +34,7 @@ static output run_with(const char *text, size_t length, const char *conf) {
   replay_settings settings = {.conf = conf, .snapshot = snapshot_write, .user = &o};
   replay *r = replay_create(&settings);
   trace_reader *reader = trace_reader_create(file, "t");
-  if (replay_run(r, reader) == TRACE_BAD) snprintf(o.error, sizeof o.error, "%s", trace_error(reader));
+  if (replay_run(r, reader) == READ_BAD) snprintf(o.error, sizeof o.error, "%s", trace_error(reader));
   replay_destroy(r);
   trace_reader_destroy(reader);
   fclose(file);
@@ -100,7 +100,7 @@ static char *summaries(const char *text, bool totals_only) {
   replay_settings settings = {.snapshot = summary_write, .totals_only = totals_only, .user = &o};
   replay *r = replay_create(&settings);
   trace_reader *reader = trace_reader_create(file, "t");
-  LADE_EXPECT_EQ_INT(replay_run(r, reader), TRACE_END);
+  LADE_EXPECT_EQ_INT(replay_run(r, reader), READ_END);
   replay_destroy(r);
   trace_reader_destroy(reader);
   fclose(file);
