@@ -109,7 +109,9 @@ static void options_complete(lade_pipeline *pipeline) {
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
-  if (options->window_bytes == 0) options->window_bytes = LADEI_PIPE_WINDOW_BYTES;
+  if (options->window_bytes == 0)
+    options->window_bytes =
+        pipeline->runtime->ops->step != NULL ? LADEI_PIPE_WINDOW_BYTES_SIM : LADEI_PIPE_WINDOW_BYTES;
   if (options->storage_bytes_per_s == 0) options->storage_bytes_per_s = UINT64_C(12000000000);
   /* Readers are for each direction; but where engines are threads all of them share few processors. */
   pipeline->threads = threads ? options->readers : 2 * options->readers;
@@ -124,6 +126,7 @@ static void limits_set(lade_pipeline *pipeline) {
     ladei_pipe_window *window = &pipeline->sides[i].window;
     ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);
     ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
+    pipeline->core.rings[i].last_first = !engines_are_threads(pipeline->runtime);
     if (pipeline->depth_chosen)
       pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
   }

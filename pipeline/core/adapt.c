@@ -39,13 +39,27 @@
 
 /*
  * Note [Bytes under way]
- * A chunk that is still in the processor's cache when the copy engine fetches it leaves the memory's bandwidth to the readers.
- * Measured on an H200 with 300 MiB of cache and 16 processors (staging_throughput and a loop written by hand, 12 threads,
- * interleaved; 8 GiB, then 512 MiB): lade with 104 MiB under way, which shortens its chunks, 0.99 and 0.91 of the loop, with 128
- * MiB 1.00 and 1.02, with 144 MiB 1.01 and 1.03, with 160 MiB 1.01 and 1.01; 64 MiB 0.96. The loop with 4 blocks of 8 MiB for
- * each thread, 384 MiB, has 0.83 of its best. So all blocks together are 144 MiB at most: 20 of the 6.4 MiB that the link
- * wants are not shortened. That holds also where a cache is smaller: below 50 us a copy costs more for its start than memory
- * does.
+ * A chunk that is still in the processor's cache when the copy engine fetches it, and when the next one is read into its block,
+ * leaves the memory's bandwidth to the readers. How much of a cache that other machines of the host share is ours, nobody tells.
+ * In turn with a loop written by hand (12 threads with 2 blocks of 4 MiB), parts of its rate:
+ *
+ *                           H200, host at rest        H100, busy host (reads alone: 42 GB/s through 192 MiB, 68 through 96)
+ *                           8 GiB    512 MiB          8 GiB            512 MiB
+ *   MiB under way      64   0.96     1.00             0.90 to 0.95     1.00
+ *                      80   0.98                      0.99 *           1.15 *
+ *                      96                             0.95 to 1.01 *   1.00 to 1.16 *
+ *                     104   0.99     0.91
+ *                     112                             0.90 *           1.12 *
+ *                     128   1.00     1.02             0.80 to 0.85     1.02
+ *                     144   1.01     1.03             0.81 *           1.16 *
+ *   by hand, 192                                      0.78 to 0.82     0.82
+ *   by hand, 384            0.83
+ *
+ * * the block used last is used next; 96 MiB with the one that rested longest: 0.84 to 0.93. Readers that keep to blocks of their
+ * own were tried too: a fifth less processor time, and a link that rests when a reader has to be woken for its block; slower.
+ * (benchmarks/results/h100/staging_sweep.txt.) So all blocks together are 80 MiB at most, 20 of 4 MiB, where the link wants
+ * 6.4 MiB: that costs 2 % where the cache is all ours, and is 1.2 times as fast where it is not. That holds also where a cache is
+ * smaller: below 50 us a copy costs more for its start than memory does.
  *
  * Note [Even chunks]
  * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to

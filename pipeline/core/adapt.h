@@ -16,8 +16,10 @@ enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
-/* Bytes of blocks under way in a direction; see Note [Bytes under way]. */
-#define LADEI_PIPE_WINDOW_BYTES (UINT64_C(144) << 20)
+/* Bytes of blocks under way in a direction; see Note [Bytes under way]. On "sim", which has no cache: 20 of the chunks that the
+ * fastest of today's links wants. */
+#define LADEI_PIPE_WINDOW_BYTES     (UINT64_C(80) << 20)
+#define LADEI_PIPE_WINDOW_BYTES_SIM (UINT64_C(144) << 20)
 
 /* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below half of it, about. */
 size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes);

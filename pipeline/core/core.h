@@ -212,6 +212,7 @@ struct ladei_pipe_ring {
   size_t block_bytes;    /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
   size_t block_least;    /* a refused block is tried again half as large, down to this */
   size_t block_most;     /* larger ones were refused */
+  bool last_first;       /* the block used last is used next */
   unsigned window;       /* READ or WRITE orders of transfers that are not ordered out, at most ... */
   unsigned ahead;        /* blocks beside those of the window, at most */
   unsigned host_out;     /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
@@ -223,7 +224,7 @@ struct ladei_pipe_ring {
   unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
 
   struct ladei_slot_list empty;
-  struct ladei_slot_list free;  /* the one that rested longest first */
+  struct ladei_slot_list free;  /* the one that rested longest first, or last (last_first) */
   struct ladei_slot_list ready; /* in the order they became so; the same for the next two */
   struct ladei_slot_list landed;
   struct ladei_slot_list lost;

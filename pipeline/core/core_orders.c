@@ -6,7 +6,7 @@
  *
  *   submit -> fair queue of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
- *             slots:  free (rested longest first) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
+ *             slots:  free (in the order of reuse) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
  *
  * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied, landed, lost,
  *     a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in none.
@@ -73,15 +73,19 @@ static void slot_put(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_
 }
 
 /*
- * Out of work, its block kept. The next chunk takes the block that rested longest: where copy engines are threads, the
- * one used last lies in the engine's cache and would have to be fetched back (2 to 3 % of staging_throughput on cpu).
+ * Out of work, its block kept. Note [Bytes under way] in adapt.c says which one the next chunk takes: the one used last, which
+ * the processor's cache still holds. Where copy engines are threads, the one that rested longest: the one used last lies in the
+ * engine's cache and would have to be fetched back (2 to 3 % of staging_throughput on cpu).
  */
 static void slot_to_free(ladei_pipe_slot *slot) {
   slot->transfer = NULL;
   slot->keep_block = false;
   slot->lost = false;
   slot_state_set(slot, LADEI_PIPE_SLOT_FREE);
-  TAILQ_INSERT_TAIL(&slot->ring->free, slot, link);
+  if (slot->ring->last_first)
+    TAILQ_INSERT_HEAD(&slot->ring->free, slot, link);
+  else
+    TAILQ_INSERT_TAIL(&slot->ring->free, slot, link);
 }
 
 static void slot_to_empty(ladei_pipe_slot *slot) {

@@ -514,7 +514,7 @@ void bind_pipeline(nb::module_ &module) {
       "depth : int or None\n    Staging blocks for each direction, at most.\n"
       "readers : int or None\n    Threads that read and write.\n"
       "max_transfers : int or None\n    Transfers under way, at most; the next call waits. Default 64.\n"
-      "window_bytes : int or None\n    Bytes of staging blocks under way in each direction, about. Default 144 MiB.\n"
+      "window_bytes : int or None\n    Bytes of staging blocks under way in each direction, about. Default 80 MiB.\n"
       "storage : str\n    ``\"auto\"``, ``\"pread\"``, ``\"uring\"``, ``\"cufile\"``.\n\n"
       "All methods may be called by any thread. At the interpreter's exit writes may take 10 seconds to end, all else "
       "is\n"

@@ -27,9 +27,10 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
 LADE_TEST(ChunkForWindow, FitsAllBlocksWhereThatIsNotTooShort) {
   const size_t pcie_5 = 6528 * 1024;
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 12, LADEI_PIPE_WINDOW_BYTES), pcie_5);
-  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 20, LADEI_PIPE_WINDOW_BYTES), pcie_5);
-  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 28, LADEI_PIPE_WINDOW_BYTES), 4992 * 1024);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 20, LADEI_PIPE_WINDOW_BYTES), 4 * MIB);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 64, LADEI_PIPE_WINDOW_BYTES), 3072 * 1024);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 20, LADEI_PIPE_WINDOW_BYTES_SIM), pcie_5);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 28, LADEI_PIPE_WINDOW_BYTES_SIM), 4992 * 1024);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(MIB, 64, 1), MIB);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(16 * MIB, 20, UINT64_C(1) << 40), 16 * MIB);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(0, 20, LADEI_PIPE_WINDOW_BYTES), 0);

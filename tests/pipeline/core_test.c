@@ -324,6 +324,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->acquire_fails = support_random_one_in(&m->random, 2);
   m->scale = support_random_one_in(&m->random, 2) ? 1 : 1 << 20;
   LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
+  m->core.rings[0].last_first = m->core.rings[1].last_first = seed % 2 == 0;
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);
     if (cancel_one_in != 0 && m->transfer_count > 0 && support_random_one_in(&m->random, cancel_one_in)) {
@@ -402,6 +403,51 @@ LADE_TEST(PipelineCore, CountsTheReadsThatCanBegin) {
     (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
   LADE_EXPECT(transfer.finished);
   ladei_pipe_core_destroy(&core);
+}
+
+/* Takes an order that must be of this kind, and completes it, with that block where it asks for one. */
+static void *order_pass(ladei_pipe_core *core, unsigned allow, ladei_pipe_order_kind kind, void *block) {
+  ladei_pipe_order order;
+  LADE_EXPECT(ladei_pipe_core_next(core, allow, &order) && order.kind == kind);
+  void *used = order.slot != NULL ? order.slot->block : NULL;
+  order.block = block;
+  (void)ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
+  return used;
+}
+
+/* Two blocks are free; the second one was used last. Where a processor's cache holds it, it is the better one. */
+LADE_TEST(PipelineCore, TakesTheBlockThatWasUsedLastOrRestedLongest) {
+  enum { MIB = 1 << 20 };
+  for (int last_first = 0; last_first < 2; last_first++) {
+    char blocks[2];
+    ladei_pipe_core core;
+    ladei_pipe_order order, reads[2];
+    ladei_pipe_core_transfer transfer = {.bytes = 8 * MIB, .chunk_bytes = MIB, .level = 1};
+    LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
+    core.rings[0].last_first = last_first != 0;
+    ladei_pipe_core_set_blocks(&core, MIB, MIB);
+    ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+    for (int i = 0; i < 2; i++) {
+      (void)order_pass(&core, LADEI_PIPE_ALLOW_HOST, LADEI_PIPE_ORDER_ACQUIRE, &blocks[i]);
+      LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &reads[i]) &&
+                  reads[i].kind == LADEI_PIPE_ORDER_READ);
+    }
+    for (int i = 0; i < 2; i++) {
+      (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+      (void)order_pass(&core, 0, LADEI_PIPE_ORDER_COPY, NULL);
+      (void)order_pass(&core, 0, LADEI_PIPE_ORDER_RECORD, NULL);
+      (void)order_pass(&core, 0, LADEI_PIPE_ORDER_POLL, NULL);
+    }
+    void *next = order_pass(&core, LADEI_PIPE_ALLOW_HOST, LADEI_PIPE_ORDER_READ, NULL);
+    LADE_EXPECT_EQ_PTR(next, &blocks[last_first]);
+    LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+    while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+      order.block = &blocks[0];
+      (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+    }
+    LADE_EXPECT(transfer.finished);
+    ladei_pipe_core_destroy(&core);
+  }
 }
 
 /* Takes orders, and completes all but the writes, until there is none; returns the writes that are out then. */

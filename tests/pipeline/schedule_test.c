@@ -268,7 +268,7 @@ static void fills_and_drains(uint64_t reader_bytes_per_s, double least) {
   double bound = storage_rate(&cache) < (double)link ? storage_rate(&cache) : (double)link;
   lade_pipeline_info info = info_of(&s);
   LADE_EXPECT(rate >= least * bound);
-  LADE_EXPECT_LE_UINT((12 + 8) * info.chunk_bytes, LADEI_PIPE_WINDOW_BYTES);
+  LADE_EXPECT_LE_UINT((12 + 8) * info.chunk_bytes, LADEI_PIPE_WINDOW_BYTES_SIM);
   schedule_close(&s);
 }
 
