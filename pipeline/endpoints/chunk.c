@@ -6,15 +6,24 @@
  *   ranges   [-------- one read -------][-- a read --][ memcpy ]        ranges of a file that touch are one
  *
  * I1  A call moves all bytes of its chunk or fails.
+ *     Where chains.h finds some, they are sorted on the way: short ones of a file are read together, into a buffer, and put in their
+ *     places from there.
  * I2  A read of a file may use the block around its own bytes only where the chunk is that one read.
  * Locks: none held, none taken. Endpoints are constant while their transfer lives.
  */
 #include "pipeline/endpoints/chunk.h"
 
+#include <string.h>
+
+#include "base/error.h"
+#include "pipeline/endpoints/chains.h"
 #include "pipeline/endpoints/endpoint.h"
 #include "pipeline/storage/storage_cufile.h"
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* So much is read at once, to be sorted. */
+enum { SORTED_BYTES = 64 << 10 };
 
 /* Bytes of a chunk that are one range of a file. */
 typedef struct file_range {
@@ -78,8 +87,57 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
   return status;
 }
 
+/* Reads a range that short extents divide, and puts each where its chain has it. `first`: the one that the range begins with. */
+static lade_status range_sort(const ladei_pipe_slot *slot, ladei_pipe_chains *chains, file_range *range,
+                              ladei_pipe_extent first) {
+  char scratch[SORTED_BYTES]; /* in the processor's nearest caches all the while */
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
+  if (range->file == NULL) return LADE_OK;
+  ladei_pipe_storage_request request = {
+      .file = range->file, .offset = range->offset, .buffer = scratch, .bytes = range->bytes, .block_index = -1};
+  size_t begin = range->at, end = range->at + range->bytes;
+  range->file = NULL;
+  LADEI_TRY(ladei_pipe_storage_run(&request));
+  char *data = ladei_pipe_slot_data(slot);
+  for (bool more = true; more && first.at < end;
+       more = ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &first))
+    memcpy(data + ladei_pipe_chains_take(chains, &first), scratch + (first.at - begin), first.bytes);
+  return LADE_OK;
+}
+
+/* An extent by itself. */
+static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
+  char *data = (char *)ladei_pipe_slot_data(slot) + place;
+  if (extent->piece->file == NULL) return extent->piece->kind->move(extent, data, true);
+  file_range range = range_begin(extent);
+  ladei_pipe_storage_request request = {
+      .file = range.file, .offset = range.offset, .buffer = data, .bytes = range.bytes, .block_index = -1};
+  return ladei_pipe_storage_run(&request);
+}
+
+/* A chunk whose bytes lie in the block in the order of the device. */
+static lade_status chunk_read_sorted(const ladei_pipe_slot *slot, ladei_pipe_chains *chains) {
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
+  ladei_pipe_extent first = {0};
+  file_range range = {.file = NULL};
+  for (ladei_pipe_extent extent = {0}; ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
+    if (range.bytes + extent.bytes <= SORTED_BYTES && range_extend(&range, &extent)) continue;
+    LADEI_TRY(range_sort(slot, chains, &range, first));
+    if (extent.piece->file != NULL && extent.bytes <= SORTED_BYTES) {
+      range = range_begin(&extent);
+      first = extent;
+    } else {
+      LADEI_TRY(extent_read(slot, &extent, ladei_pipe_chains_take(chains, &extent)));
+    }
+  }
+  return range_sort(slot, chains, &range, first);
+}
+
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {
+  ladei_pipe_chains chains;
   if (ladei_pipe_ticket_of(order->transfer)->cufile) return chunk_move_cufile(pipeline, order);
+  if (order->kind == LADEI_PIPE_ORDER_READ && ladei_pipe_chains_find(order->slot, &chains))
+    return chunk_read_sorted(order->slot, &chains);
   const ladei_pipe_slot *slot = order->slot;
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(order->transfer)->pieces;
   bool reads = order->kind == LADEI_PIPE_ORDER_READ;

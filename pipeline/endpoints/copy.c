@@ -5,6 +5,8 @@
  *   block    [ a ][ b ][ c ][ d ]        b and c lie side by side on the device too: they are one run
  *   device   a'      b'c'       d'       three runs: one batched copy, or three copies where the driver has none
  *
+ * What lies together on the device and not in the chunk is sorted into the block: chains.h.
+ *
  * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
  *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
@@ -15,6 +17,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "base/static_probe.h"
+#include "pipeline/endpoints/chains.h"
 #include "pipeline/endpoints/probe.h"
 
 static ladei_copy_direction copies_direction(const ladei_pipe_copies *copies) {
@@ -98,24 +101,44 @@ lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_
   return status;
 }
 
-static lade_status staged_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+/* Of what lies at `at` in the block's data. */
+static lade_status block_copy(ladei_pipe_copies *copies, char *device, size_t at, size_t bytes) {
   const ladei_pipe_slot *slot = copies->order->slot;
-  char *host = (char *)ladei_pipe_slot_data(slot) + extent->at;
+  char *host = (char *)ladei_pipe_slot_data(slot) + at;
   uint64_t next = copies->pipeline->register_chunk_bytes;
   uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
   copies->sealed = copies->sealed || copies->direct;
   copies->direct = false;
-  return host_copy(copies, extent->piece->device + extent->offset, host, extent->bytes, reach, next);
+  return host_copy(copies, device, host, bytes, reach, next);
+}
+
+static lade_status staged_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  return block_copy(copies, extent->piece->device + extent->offset, extent->at, extent->bytes);
 }
 
 static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   return extent->piece->direct ? extent->piece->kind->copy(copies, extent) : staged_copy(copies, extent);
 }
 
+/* What chunk.c has sorted into the block. */
+static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chains *chains) {
+  lade_status status = LADE_OK;
+  for (unsigned i = 0; i < chains->count && status == LADE_OK; i++) {
+    const ladei_pipe_chain *chain = &chains->list[i];
+    status = block_copy(copies, chain->device, chain->at, chain->bytes);
+  }
+  return status;
+}
+
 static lade_status chunk_copy(ladei_pipe_copies *copies) {
   const ladei_pipe_slot *slot = copies->order->slot;
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(copies->order->transfer)->pieces;
+  ladei_pipe_chains chains;
   lade_status status = LADE_OK;
+  if (ladei_pipe_chains_find(slot, &chains)) {
+    status = chains_copy(copies, &chains);
+    return status != LADE_OK ? status : ladei_pipe_copies_submit(copies);
+  }
   for (ladei_pipe_extent extent = {0};
        status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);)
     status = extent_copy(copies, &extent);
