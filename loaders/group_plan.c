@@ -45,9 +45,10 @@ enum { LONG_RUN_BYTES = 64 * 1024 };
 /* Ranges of one scattered part: each is a copy of its own within a batch. */
 enum { PART_RUNS = 8192 };
 
-#define DEFAULT_PART_BYTES (16 * LADEI_MIB)
-#define MIN_PART_BYTES     UINT64_C(4096)
-#define MAX_PART_BYTES     (1024 * LADEI_MIB)
+enum { PARTS_OF_RANK = 8 };
+#define MOST_PART_BYTES (64 * LADEI_MIB) /* where lade chooses */
+#define MIN_PART_BYTES  UINT64_C(4096)
+#define MAX_PART_BYTES  (1024 * LADEI_MIB)
 
 /* --- cuts --------------------------------------------------------------------------------------------------------- */
 
@@ -320,12 +321,16 @@ static lade_status roots_assign(ladei_loader_group_plan *plan) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* Of small loads each rank has a few parts to read, so that reading and handing on overlap. */
+/*
+ * Note [Parts]
+ * A round costs the time of its calls, whatever its parts hold: 0.3 ms on two H100s, where 64 MiB take 1.5 ms to read. 1 GB to both, by
+ * part_bytes, in parts of what one rank takes for all: 16 MiB 1.28, 32 MiB 1.04, 62 MiB 0.86. And the first and the last round overlap
+ * with none. So each rank reads eight parts, if they are no longer than 64 MiB and no shorter than 1.
+ */
 static lade_status part_bytes_set(ladei_loader_group_plan *plan, const lade_load_options *options, uint64_t total) {
   if (options->part_bytes == 0) {
-    uint64_t bytes = DEFAULT_PART_BYTES;
-    while (bytes > LADEI_MIB && bytes * plan->size * 8 > total) bytes /= 2;
-    plan->part_bytes = bytes;
+    uint64_t share = total / plan->size / PARTS_OF_RANK;
+    plan->part_bytes = ladei_size_max(ladei_size_min(share - share % LADEI_MIB, MOST_PART_BYTES), LADEI_MIB);
     return LADE_OK;
   }
   plan->part_bytes = options->part_bytes;
