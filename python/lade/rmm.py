@@ -7,8 +7,11 @@
 
     rmm.mr.set_current_device_resource(lade.rmm.resource())
 
-What RAPIDS allocates then comes from lade's cache, by stream. The resource is RMM's CallbackMemoryResource, which calls Python for
-each allocation: a microsecond or two more than a resource in C++. Adaptors of RMM (statistics, limits, logging) go on top of it.
+What RAPIDS allocates then comes from lade's cache. The resource is RMM's CallbackMemoryResource, which calls Python for each
+allocation: a microsecond or two more than a resource in C++. Adaptors of RMM (statistics, limits, logging) go on top of it.
+
+Memory of the default streams is reused by stream order, at once. Memory of other streams is reused when the work that was queued
+before its free is over: RMM does not say when a stream is destroyed, and lade keeps no handle of one that may be gone.
 """
 
 from __future__ import annotations
@@ -24,21 +27,26 @@ __all__ = ["resource"]
 
 _OLDEST = "25.12"  # the first whose streams tell their handle to Python
 _NEEDED = {"rmm.mr": ["CallbackMemoryResource"], "rmm.pylibrmm.stream": ["Stream"]}
+_DEFAULT_STREAMS = (0, 1, 2)  # NULL, legacy, per thread: they live as long as the process
 
 
 class _Blocks:
     """The two callables behind a resource.
 
     I1  A block that RMM has is in `_blocks`, under its address, and nowhere else: the free of that address lets go of it.
+    I2  No block is of a stream that somebody else may destroy: it is of a default one, or of `_own`, on which nothing is queued. What
+        runs on other streams is recorded at the free, while RMM promises that they live.
     Locks: none of its own. A dict's insertions and removals are whole, and an address has one owner at a time.
     """
 
     def __init__(self, allocator: lade.DeviceAllocator) -> None:
         self._allocator = allocator
         self._blocks: dict[int, lade.DeviceBuffer] = {}
+        self._own = allocator.device.stream()
 
     def allocate(self, nbytes: int, stream: Any) -> int:
-        block = self._allocator.alloc(nbytes, stream)
+        lives = stream.__cuda_stream__()[1] in _DEFAULT_STREAMS
+        block = self._allocator.alloc(nbytes, stream if lives else self._own)
         if block.ptr:
             self._blocks[block.ptr] = block
         return int(block.ptr)

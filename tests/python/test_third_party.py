@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import pickle
 import sys
 import threading
 import types
@@ -557,7 +558,26 @@ def test_rmm_memory_comes_from_lade(rmm, device):
     assert pointer % 256 == 0 and allocator.usage()["requested_bytes"] == 5000
     resource.deallocate(pointer, 5000, rmm.Stream(stream))
     assert allocator.usage()["allocated_bytes"] == 0
-    assert resource.allocate(5000, rmm.Stream(stream)) == pointer
+    pointer = resource.allocate(5000)
+    resource.deallocate(pointer, 5000)
+    assert resource.allocate(5000) == pointer  # of a default stream: at once
+    resource.deallocate(pointer, 5000)
+
+
+def test_rmm_streams_may_be_destroyed_without_a_word(rmm, device, tmp_path):
+    """Regression: a GPU's driver crashed on the handle of a stream that was gone, when its memory went back."""
+    allocator = lade.DeviceAllocator(device)
+    resource = rmm.lade.resource(allocator)
+    streams = [device.stream() for _ in range(3)]
+    for stream in streams:
+        pointer = resource.allocate(3 << 20, rmm.Stream(stream))
+        resource.deallocate(pointer, 3 << 20, rmm.Stream(stream))
+    allocator.snapshot(tmp_path / "memory.pickle", "pickle")
+    segments = pickle.loads((tmp_path / "memory.pickle").read_bytes())["segments"]
+    assert segments and not {segment["stream"] for segment in segments} & {stream.handle for stream in streams}
+    del stream, streams
+    allocator.trim()
+    assert allocator.usage()["reserved_bytes"] == 0
 
 
 def test_rmm_memory_without_bytes(rmm, device):
