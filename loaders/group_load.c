@@ -46,7 +46,7 @@ typedef struct group_load {
   lade_piece *ranges;
   size_t *tickets;     /* by part: number in load->tickets, of those that this rank reads */
   void **sources;      /* by part: the buffer of a scattered one */
-  uint64_t *row_bytes; /* by rank, for the scatter at hand */
+  uint64_t *row_bytes; /* by rank: of a row of the part at hand; of all of them, for its scatter */
 } group_load;
 
 /* --- what is said in a gather ------------------------------------------------------------------------------------- */
@@ -145,11 +145,15 @@ static lade_status rows_add(group_load *g, lade_transfer *transfer, const ladei_
   const ladei_loader_piece *p = piece_at(g, part->first);
   const ladei_loader_cut *cut = &plan->cuts[g->load->order[part->first]];
   uint64_t row = cut->size * cut->unit_bits / 8, rows = part->end - part->begin;
+  for (uint32_t rank = 0; rank < plan->size; rank++)
+    g->row_bytes[rank] = ladei_loader_cut_run(cut, rank, plan->size, NULL);
   for (uint64_t i = 0; i < rows; i++) {
+    uint64_t before = 0;
     for (uint32_t rank = 0; rank < plan->size; rank++) {
-      uint64_t before, run = ladei_loader_cut_run(cut, rank, plan->size, &before);
-      if (run == 0) continue;
-      LADEI_TRY(range_add(g, transfer, p, (part->begin + i) * row + before, buffer + before * rows + i * run, run));
+      uint64_t run = g->row_bytes[rank];
+      if (run > 0)
+        LADEI_TRY(range_add(g, transfer, p, (part->begin + i) * row + before, buffer + before * rows + i * run, run));
+      before += run;
     }
   }
   return LADE_OK;

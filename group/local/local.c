@@ -59,13 +59,14 @@ static lade_status local_broadcast(void *self, void *memory, uint64_t bytes, uin
   return ladei_group_outcome(status, error);
 }
 
-/* Copies the root's own part, and waits for it (L2). */
-static lade_status own_part_copy(const local_group *local, const char *part, void *to, uint64_t bytes,
-                                 const ladei_stream *stream) {
+/* The root's own part goes first: the end of what it sends on the same stream is the end of that, too (L2). */
+static lade_status root_send(local_group *local, const ladei_group_load *load, const char *part, void *to,
+                             uint64_t bytes, const ladei_stream *stream) {
   const lade_runtime *runtime = local->carrier.runtime;
-  if (bytes == 0 || part == to) return LADE_OK;
-  LADEI_TRY(ladei_group_own_part_copy(runtime, part, to, bytes, stream));
-  return runtime->ops->stream_synchronize(runtime->self, stream);
+  bool copies = bytes > 0 && part != to;
+  lade_status status = copies ? ladei_group_own_part_copy(runtime, part, to, bytes, stream) : LADE_OK;
+  if (status == LADE_OK && load->bytes > 0) return ladei_group_carry(&local->carrier, load, stream);
+  return status == LADE_OK && copies ? runtime->ops->stream_synchronize(runtime->self, stream) : status;
 }
 
 static lade_status local_scatter(void *self, const void *from, const uint64_t *bytes, void *to, uint32_t root,
@@ -85,9 +86,10 @@ static lade_status local_scatter(void *self, const void *from, const uint64_t *b
   if (status != LADE_OK) return ladei_group_outcome(status, error);
   ladei_group_shared_begin(&local->shared, LADEI_GROUP_SCATTER, root,
                            ladei_group_parts_hash(bytes, local->shared.size));
-  if (total > 0) status = ladei_group_carry(&local->carrier, &load, &resolved);
-  if (status == LADE_OK && rank == root)
-    status = own_part_copy(local, (const char *)from + before_root, to, bytes[root], &resolved);
+  if (rank == root)
+    status = root_send(local, &load, (const char *)from + before_root, to, bytes[root], &resolved);
+  else if (total > 0)
+    status = ladei_group_carry(&local->carrier, &load, &resolved);
   return ladei_group_outcome(status, error);
 }
 

@@ -30,7 +30,8 @@ static const char *extent_device(const ladei_pipe_extent *extent) { return exten
 /* Read by pread, or out of memory: so at any place of the block. */
 static bool extent_sorts(const ladei_pipe_extent *extent) {
   const ladei_pipe_storage_file *file = extent->piece->file;
-  return !extent->piece->direct && (file == NULL || (!file->async && file->direct_fd < 0));
+  bool by_pread = file == NULL || (!file->async && file->fd >= 0 && file->direct_fd < 0 && file->late_path == NULL);
+  return !extent->piece->direct && by_pread;
 }
 
 /* One more of the chunk; false: there are too many chains. */

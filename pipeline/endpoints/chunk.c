@@ -6,14 +6,13 @@
  *   ranges   [-------- one read -------][-- a read --][ memcpy ]        ranges of a file that touch are one
  *
  * I1  A call moves all bytes of its chunk or fails.
- *     Where chains.h finds some, they are sorted on the way: short ones of a file are read together, into a buffer, and put in their
- *     places from there.
+ *     Where chains.h finds some, each extent is read to its place in its chain, all that touch in the file by one call.
  * I2  A read of a file may use the block around its own bytes only where the chunk is that one read.
  * Locks: none held, none taken. Endpoints are constant while their transfer lives.
  */
 #include "pipeline/endpoints/chunk.h"
 
-#include <string.h>
+#include <sys/uio.h>
 
 #include "base/error.h"
 #include "pipeline/endpoints/chains.h"
@@ -22,8 +21,8 @@
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* So much is read at once, to be sorted. */
-enum { SORTED_BYTES = 64 << 10 };
+/* Extents that one call reads: what fits on the stack of a thread easily. */
+enum { VECTOR_MOST = 512 };
 
 /* Bytes of a chunk that are one range of a file. */
 typedef struct file_range {
@@ -87,25 +86,7 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
   return status;
 }
 
-/* Reads a range that short extents divide, and puts each where its chain has it. `first`: the one that the range begins with. */
-static lade_status range_sort(const ladei_pipe_slot *slot, ladei_pipe_chains *chains, file_range *range,
-                              ladei_pipe_extent first) {
-  char scratch[SORTED_BYTES]; /* in the processor's nearest caches all the while */
-  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
-  if (range->file == NULL) return LADE_OK;
-  ladei_pipe_storage_request request = {
-      .file = range->file, .offset = range->offset, .buffer = scratch, .bytes = range->bytes, .block_index = -1};
-  size_t begin = range->at, end = range->at + range->bytes;
-  range->file = NULL;
-  LADEI_TRY(ladei_pipe_storage_run(&request));
-  char *data = ladei_pipe_slot_data(slot);
-  for (bool more = true; more && first.at < end;
-       more = ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &first))
-    memcpy(data + ladei_pipe_chains_take(chains, &first), scratch + (first.at - begin), first.bytes);
-  return LADE_OK;
-}
-
-/* An extent by itself. */
+/* An extent by itself, to its place in the block. */
 static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
   char *data = (char *)ladei_pipe_slot_data(slot) + place;
   if (extent->piece->file == NULL) return extent->piece->kind->move(extent, data, true);
@@ -115,22 +96,51 @@ static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_ext
   return ladei_pipe_storage_run(&request);
 }
 
+/* Extents of a file that touch there, up to so many: one call reads them all. */
+typedef struct vector {
+  file_range range;
+  ladei_pipe_extent first;
+  size_t count;
+  struct iovec places[VECTOR_MOST];
+} vector;
+
+/* What one call does not get (the end of the file, an error, a signal) is read extent by extent, which finds out why. */
+static lade_status vector_read(const ladei_pipe_slot *slot, vector *v) {
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
+  const file_range *range = &v->range;
+  lade_status status = LADE_OK;
+  if (v->count > 0 && !ladei_pipe_storage_read_vector(range->file, range->offset, v->places, v->count, range->bytes)) {
+    ladei_pipe_extent extent = v->first;
+    for (size_t i = 0; i < v->count && status == LADE_OK; i++) {
+      if (i > 0) (void)ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);
+      status = extent_read(slot, &extent, (size_t)((char *)v->places[i].iov_base - (char *)ladei_pipe_slot_data(slot)));
+    }
+  }
+  v->count = 0;
+  v->range.file = NULL;
+  return status;
+}
+
 /* A chunk whose bytes lie in the block in the order of the device. */
 static lade_status chunk_read_sorted(const ladei_pipe_slot *slot, ladei_pipe_chains *chains) {
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
-  ladei_pipe_extent first = {0};
-  file_range range = {.file = NULL};
+  vector v;
+  v.range.file = NULL;
+  v.count = 0;
   for (ladei_pipe_extent extent = {0}; ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);) {
-    if (range.bytes + extent.bytes <= SORTED_BYTES && range_extend(&range, &extent)) continue;
-    LADEI_TRY(range_sort(slot, chains, &range, first));
-    if (extent.piece->file != NULL && extent.bytes <= SORTED_BYTES) {
-      range = range_begin(&extent);
-      first = extent;
-    } else {
-      LADEI_TRY(extent_read(slot, &extent, ladei_pipe_chains_take(chains, &extent)));
+    size_t place = ladei_pipe_chains_take(chains, &extent);
+    if (v.count == VECTOR_MOST || !range_extend(&v.range, &extent)) {
+      LADEI_TRY(vector_read(slot, &v));
+      if (extent.piece->file == NULL) {
+        LADEI_TRY(extent_read(slot, &extent, place));
+        continue;
+      }
+      v.range = range_begin(&extent);
+      v.first = extent;
     }
+    v.places[v.count++] = (struct iovec){(char *)ladei_pipe_slot_data(slot) + place, extent.bytes};
   }
-  return range_sort(slot, chains, &range, first);
+  return vector_read(slot, &v);
 }
 
 lade_status ladei_pipe_chunk_move(const lade_pipeline *pipeline, const ladei_pipe_order *order) {

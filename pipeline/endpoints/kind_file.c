@@ -19,10 +19,10 @@ static lade_status file_check(const ladei_pipe_request *request, const lade_endp
 }
 
 static lade_status path_check(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t bytes) {
+  if (host->name != NULL && host->name[0] != '\0') return range_check(request, host, bytes);
   ladei_pipe_field field = ladei_pipe_field_of(request, "host.name");
   if (host->name == NULL) return ladei_error_null("lade_pipeline_submit", field.name);
-  if (host->name[0] == '\0') return ladei_error_argument("lade_pipeline_submit", field.name, "a path", "empty");
-  return range_check(request, host, bytes);
+  return ladei_error_argument("lade_pipeline_submit", field.name, "a path", "empty");
 }
 
 static lade_status file_open(ladei_pipe_opening *opening, ladei_pipe_piece *piece) {

@@ -28,6 +28,7 @@
 typedef struct ladei_pipe_storage ladei_pipe_storage;
 typedef struct ladei_save ladei_save;
 struct ladei_pipe_cufile;
+struct iovec;
 
 /* What a file is opened from. */
 typedef struct ladei_pipe_storage_source {
@@ -197,6 +198,11 @@ void ladei_pipe_storage_file_cancel(ladei_pipe_storage_file *file);
 
 /* Moves the bytes, in the calling thread. LADE_ERR_IO, LADE_ERR_TRUNCATED, LADE_ERR_CANCELLED. */
 lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request);
+
+/* Reads a range of a file through the page cache into several places, by one call; `bytes` in all of them, `count` at most IOV_MAX. False:
+ * not all of it, and why does not matter: the caller reads it again by requests. */
+bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
+                                    size_t count, size_t bytes);
 
 /* Of a file with `async`: the request comes out of reap. */
 void ladei_pipe_storage_submit(ladei_pipe_storage_request *request);

@@ -24,6 +24,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -187,6 +188,13 @@ static lade_status calls_run(ladei_pipe_storage_request *request) {
   }
   bytes_count(&request->file->storage->bytes_pread, request->done);
   return status;
+}
+
+bool ladei_pipe_storage_read_vector(ladei_pipe_storage_file *file, uint64_t offset, const struct iovec *places,
+                                    size_t count, size_t bytes) {
+  if (bytes > call_limit || preadv(file->fd, places, (int)count, (off_t)offset) != (ssize_t)bytes) return false;
+  bytes_count(&file->storage->bytes_pread, bytes);
+  return true;
 }
 
 lade_status ladei_pipe_storage_run(ladei_pipe_storage_request *request) {

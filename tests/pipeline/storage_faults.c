@@ -14,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static _Atomic(int) reads;
@@ -103,6 +104,18 @@ ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) {
   if (count > 2 && fails(faults_now()->read_error)) return -1;
   size_t some = is_nth(count, faults_now()->read_short) && bytes > 1 ? 1 : bytes;
   return syscall(SYS_pread64, fd, buffer, some, offset);
+}
+
+ssize_t preadv(int fd, const struct iovec *places, int places_count, off_t offset) {
+  int count = ++reads;
+  if (call_next("preadv") != GO) return failure();
+  if (is_nth(count, faults_now()->read_interrupted)) {
+    errno = EINTR;
+    return -1;
+  }
+  if (count > 2 && fails(faults_now()->read_error)) return -1;
+  int some = is_nth(count, faults_now()->read_short) && places_count > 1 ? places_count / 2 : places_count;
+  return syscall(SYS_preadv, fd, places, some, (long)offset, 0L);
 }
 
 ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {

@@ -3,12 +3,14 @@
  * Across layers: Transfers whose short ranges lie together on the device, but not in the file: rows of which several ranks get columns.
  * They are sorted into the blocks (pipeline/endpoints/chains.h): few copies, each byte in its place, whatever the order.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/pipeline/fixture.h"
+#include "tests/pipeline/storage_faults.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/pattern.h"
@@ -141,8 +143,7 @@ LADE_TEST_P(Sorted, NotWithMoreChainsThanRanksOfAGroup, support_soft_runtimes, n
   scene_close(&s);
 }
 
-/* Chains that are interleaved by chance, with runs from a byte to more than is read at once, holes in the file between some, out of
- * memory and of the file. */
+/* Chains that are interleaved by chance, with runs from a byte to 70,000, holes in the file between some, out of memory and of the file. */
 static void chance_run(const char *name, uint64_t seed) {
   enum { CHAINS = 9, ROOM = DEVICE_BYTES / CHAINS };
   scene s;
@@ -194,6 +195,38 @@ LADE_TEST_P(Sorted, AFileThatEndsEarlyIsNamedWithItsByte, support_soft_runtimes,
   lade_transfer transfer = transfer_of(&s);
   LADE_EXPECT_EQ_INT(fixture_run(&s.f, &transfer), LADE_ERR_TRUNCATED);
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "reading rows: it ends at byte 1000077");
+  scene_close(&s);
+}
+
+/* What the one call for many rows does not get is read row by row. */
+LADE_TEST_P(Sorted, ShortAndInterruptedReadsLoseNothing, support_soft_runtimes, name) {
+  static const uint64_t runs[] = {700, 324};
+  for (int every = 1; every < 4; every++) {
+    scene s;
+    if (!scene_open(&s, name, 256 << 10)) return;
+    rows_add(&s, 2, 2000, runs);
+    lade_transfer transfer = transfer_of(&s);
+    storage_faults_set((storage_faults){.read_short = every, .read_interrupted = every + 2});
+    LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+    storage_faults_set((storage_faults){0});
+    expect_all_there(&s);
+    LADE_EXPECT_EQ_UINT(fixture_info(&s.f).bytes_by_pread, 2000 * 1024);
+    scene_close(&s);
+  }
+}
+
+LADE_TEST_P(Sorted, AnErrorOfTheDiskNamesTheFile, support_soft_runtimes, name) {
+  static const uint64_t runs[] = {700, 324};
+  scene s;
+  if (!scene_open(&s, name, 256 << 10)) return;
+  rows_add(&s, 2, 2000, runs);
+  lade_transfer transfer = transfer_of(&s);
+  storage_faults_set((storage_faults){.read_error = EIO});
+  LADE_EXPECT_EQ_INT(fixture_run(&s.f, &transfer), LADE_ERR_IO);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "reading rows at byte");
+  storage_faults_set((storage_faults){0});
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  expect_all_there(&s);
   scene_close(&s);
 }
 
