@@ -10,6 +10,8 @@
  * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
  *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
+ * I3  Copies of chains end with allocations of the device: a driver refuses those that go from one into the next. Who lists pieces
+ *     that lie side by side one after the other sees to that himself, as the loaders do (ladei_loader_memory_parts).
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "pipeline/endpoints/copy.h"
@@ -120,12 +122,34 @@ static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   return extent->piece->direct ? extent->piece->kind->copy(copies, extent) : staged_copy(copies, extent);
 }
 
-/* What chunk.c has sorted into the block. */
+/* Finds the allocation that `device` lies in. What the driver does not know is taken for one. */
+static void allocation_find(const lade_runtime *runtime, const char *device, size_t bytes,
+                            ladei_pointer_attributes *out) {
+  lade_error before;
+  ladei_error_save(&before);
+  lade_status status = runtime->ops->pointer_attributes(runtime->self, device, out);
+  ladei_error_restore(&before);
+  uint64_t address = (uint64_t)(uintptr_t)device;
+  if (status == LADE_OK && address - out->base < out->bytes) return;
+  out->base = address;
+  out->bytes = bytes;
+}
+
+/* What chunk.c has sorted into the block: I3. */
 static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chains *chains) {
+  ladei_pointer_attributes allocation = {.bytes = 0}; /* of the copy before: mostly of all */
   lade_status status = LADE_OK;
   for (unsigned i = 0; i < chains->count && status == LADE_OK; i++) {
     const ladei_pipe_chain *chain = &chains->list[i];
-    status = block_copy(copies, chain->device, chain->at, chain->bytes);
+    for (size_t done = 0, length; done < chain->bytes && status == LADE_OK; done += length) {
+      uint64_t address = (uint64_t)(uintptr_t)chain->device + done;
+      length = chain->bytes - done;
+      if (address - allocation.base >= allocation.bytes)
+        allocation_find(copies->pipeline->runtime, chain->device + done, length, &allocation);
+      length = (size_t)ladei_size_min(length, allocation.bytes - (address - allocation.base));
+      copies->sealed = true;
+      status = block_copy(copies, chain->device + done, chain->at + done, length);
+    }
   }
   return status;
 }

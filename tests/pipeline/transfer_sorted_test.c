@@ -106,6 +106,35 @@ LADE_TEST_P(Sorted, RowsOfSeveralRanksTakeOneCopyEachInAChunk, support_soft_runt
   scene_close(&s);
 }
 
+/* Bug: rows at the end of an allocation, and rows at the beginning of the next one in memory, became one copy, which drivers refuse. */
+LADE_TEST_P(Sorted, CopiesEndWithAllocations, support_soft_runtimes, name) {
+  enum { ROWS = 16, RUN = 256, ALLOCATION = 2 * MIB };
+  scene s;
+  void *left = NULL, *right = NULL;
+  char back[RUN];
+  if (!scene_open(&s, name, 64 << 10)) return;
+  const lade_runtime_ops *ops = s.f.runtime->ops;
+  LADE_ASSERT_OK(ops->device_alloc(s.f.runtime->self, 0, ALLOCATION, &left));
+  LADE_ASSERT_OK(ops->device_alloc(s.f.runtime->self, 0, ALLOCATION, &right));
+  LADE_ASSERT_EQ_PTR((char *)left + ALLOCATION, right);
+  for (uint64_t row = 0; row < ROWS; row++) {
+    piece_add(&s, row * 2 * RUN, row * RUN, RUN);
+    piece_add(&s, row * 2 * RUN + RUN, 0, RUN);
+    s.pieces[s.count - 1].device_memory = (char *)right + row * RUN - ROWS / 2 * RUN;
+  }
+  lade_transfer transfer = transfer_of(&s);
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  for (uint64_t i = 0; i < s.count; i++) {
+    const lade_piece *p = &s.pieces[i];
+    LADE_EXPECT_OK(ops->copy_sync(s.f.runtime->self, 0, LADEI_COPY_D2H, back, p->device_memory, RUN));
+    LADE_EXPECT_PATTERN(back, RUN, SEED, p->host.offset);
+  }
+  LADE_EXPECT_LE_UINT(fixture_info(&s.f).copies, 3);
+  LADE_EXPECT_OK(ops->device_free(s.f.runtime->self, 0, left));
+  LADE_EXPECT_OK(ops->device_free(s.f.runtime->self, 0, right));
+  scene_close(&s);
+}
+
 /* Each unit has its checksum in the order of the file: nothing is sorted, and all arrives. */
 LADE_TEST_P(Sorted, NotWhereChecksumsAreCompared, support_soft_runtimes, name) {
   static const uint64_t runs[] = {100, 156};
