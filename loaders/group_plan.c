@@ -42,7 +42,7 @@
  * one piece, and sorted on their way to the device.
  */
 enum { LONG_RUN_BYTES = 64 * 1024 };
-/* Ranges of one scattered part: each is a copy of its own within a batch. */
+/* Ranges of one scattered part: where they are not sorted, each is a copy of its own within a batch. */
 enum { PART_RUNS = 8192 };
 
 enum { PARTS_OF_RANK = 8 };

@@ -224,8 +224,9 @@ typedef struct lade_transfer {
   void *device_memory; /**< Destination or source on the pipeline's device. */
   uint64_t bytes;      /**< 0 is over at once. Below 2^60. With `pieces`: 0, or their sum. */
   /** Instead of `host`: the ranges to transfer, in this order. Many small ones are gathered into one staging block and
-   * copied together: as one copy where they lie side by side on the device, in whatever order, else by a batched copy
-   * where the driver has one. Borrowed for the call. */
+   * copied together: as one copy where they lie side by side on the device, also where others lie between them in the
+   * list, else by a batched copy where the driver has one. To the device: which of them is there where they overlap is not
+   * defined. Borrowed for the call. */
   const lade_piece *pieces;
   uint64_t piece_count; /**< 0: the transfer is `host`, device_memory and bytes. */
   /** To the device, instead of device_memory: submit allocates the destination here, on `stream`, and the copies run

@@ -7,7 +7,7 @@
  *
  * What lies together on the device and not in the chunk is sorted into the block: chains.h.
  *
- * I1  Runs are submitted in the order of the chunk; a failure says whether some were.
+ * I1  Runs are submitted in the order of the block; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
  *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
  * I3  Copies of chains end with allocations of the device: a driver refuses those that go from one into the next. Who lists pieces
