@@ -10,8 +10,7 @@
  * I1  Runs are submitted in the order of the block; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
  *     the pool has ends at each multiple of pipeline->register_chunk_bytes, a direct piece where kind_memory.c found them.
- * I3  Copies of chains end with allocations of the device: a driver refuses those that go from one into the next. Who lists pieces
- *     that lie side by side one after the other sees to that himself, as the loaders do (ladei_loader_memory_parts).
+ * I3  Runs of several pieces end with allocations of the device: a driver refuses copies that go from one into the next.
  * Locks: none held, none taken. pipeline->no_batch is set once and never cleared.
  */
 #include "pipeline/endpoints/copy.h"
@@ -92,9 +91,36 @@ static lade_status host_copy(ladei_pipe_copies *copies, char *device, char *host
   return status;
 }
 
+/* Finds the allocation that `device` lies in, if that is not known already. What the driver does not know is taken for one. */
+static void allocation_find(ladei_pipe_copies *copies, const char *device, size_t bytes) {
+  const lade_runtime *runtime = copies->pipeline->runtime;
+  ladei_pointer_attributes *out = &copies->allocation;
+  uint64_t address = (uint64_t)(uintptr_t)device;
+  if (address - out->base < out->bytes) return;
+  lade_error before;
+  ladei_error_save(&before);
+  lade_status status = runtime->ops->pointer_attributes(runtime->self, device, out);
+  ladei_error_restore(&before);
+  if (status == LADE_OK && address - out->base < out->bytes) return;
+  out->base = address;
+  out->bytes = bytes;
+}
+
+/* A piece that begins where the last run ends on the device: its run is one of its own where an allocation begins there (I3). */
+static void piece_begin(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  const char *device = extent->piece->device + extent->offset;
+  size_t last = copies->count - 1;
+  if (extent->offset > 0 || copies->count == 0 || copies->sealed) return;
+  const char *end = (const char *)(copies->to_device ? copies->dsts[last] : copies->srcs[last]) + copies->sizes[last];
+  if (end != device) return;
+  allocation_find(copies, device, extent->bytes);
+  copies->sealed = copies->allocation.base == (uint64_t)(uintptr_t)device;
+}
+
 lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
   const ladei_pipe_piece *piece = extent->piece;
   uint64_t reach = reach_from(extent->offset, piece->first_reach, piece->next_reach);
+  piece_begin(copies, extent);
   copies->sealed = copies->sealed || !copies->direct;
   copies->direct = true;
   lade_status status = host_copy(copies, piece->device + extent->offset, (char *)piece->host.memory + extent->offset,
@@ -115,6 +141,7 @@ static lade_status block_copy(ladei_pipe_copies *copies, char *device, size_t at
 }
 
 static lade_status staged_copy(ladei_pipe_copies *copies, const ladei_pipe_extent *extent) {
+  piece_begin(copies, extent);
   return block_copy(copies, extent->piece->device + extent->offset, extent->at, extent->bytes);
 }
 
@@ -122,31 +149,17 @@ static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   return extent->piece->direct ? extent->piece->kind->copy(copies, extent) : staged_copy(copies, extent);
 }
 
-/* Finds the allocation that `device` lies in. What the driver does not know is taken for one. */
-static void allocation_find(const lade_runtime *runtime, const char *device, size_t bytes,
-                            ladei_pointer_attributes *out) {
-  lade_error before;
-  ladei_error_save(&before);
-  lade_status status = runtime->ops->pointer_attributes(runtime->self, device, out);
-  ladei_error_restore(&before);
-  uint64_t address = (uint64_t)(uintptr_t)device;
-  if (status == LADE_OK && address - out->base < out->bytes) return;
-  out->base = address;
-  out->bytes = bytes;
-}
-
 /* What chunk.c has sorted into the block: I3. */
 static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chains *chains) {
-  ladei_pointer_attributes allocation = {.bytes = 0}; /* of the copy before: mostly of all */
+  const ladei_pointer_attributes *allocation = &copies->allocation;
   lade_status status = LADE_OK;
   for (unsigned i = 0; i < chains->count && status == LADE_OK; i++) {
     const ladei_pipe_chain *chain = &chains->list[i];
     for (size_t done = 0, length; done < chain->bytes && status == LADE_OK; done += length) {
       uint64_t address = (uint64_t)(uintptr_t)chain->device + done;
       length = chain->bytes - done;
-      if (address - allocation.base >= allocation.bytes)
-        allocation_find(copies->pipeline->runtime, chain->device + done, length, &allocation);
-      length = (size_t)ladei_size_min(length, allocation.bytes - (address - allocation.base));
+      allocation_find(copies, chain->device + done, length);
+      length = (size_t)ladei_size_min(length, allocation->bytes - (address - allocation->base));
       copies->sealed = true;
       status = block_copy(copies, chain->device + done, chain->at + done, length);
     }
@@ -178,6 +191,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.to_device = order->ring->direction == LADE_TO_DEVICE;
   copies.sealed = false;
   copies.direct = false;
+  copies.allocation = (ladei_pointer_attributes){.bytes = 0};
   copies.count = 0;
   order->copies = 0;
   ladei_pipe_chains chains;

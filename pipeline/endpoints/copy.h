@@ -15,8 +15,9 @@ struct ladei_pipe_copies {
   ladei_pipe_order *order;
   const ladei_stream *stream;
   bool to_device;
-  bool sealed; /* a pinned range ends with the last run: nothing is appended to it */
-  bool direct; /* the last run is of a direct piece */
+  bool sealed;                         /* a pinned range ends with the last run: nothing is appended to it */
+  bool direct;                         /* the last run is of a direct piece */
+  ladei_pointer_attributes allocation; /* of the device, that was asked for last; bytes 0: none */
   size_t count;
   void *dsts[LADEI_PIPE_RUNS_MOST];
   const void *srcs[LADEI_PIPE_RUNS_MOST];

@@ -139,6 +139,36 @@ LADE_TEST_P(Pieces, SideBySideAreOneCopy, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
+/* Bug: pieces that adjoin on the device, each in an allocation of its own, became one copy, which drivers refuse. */
+LADE_TEST_P(Pieces, SideBySideInTwoAllocationsAreTwoCopies, support_soft_runtimes, name) {
+  enum { ALLOCATION = 2 << 20, EACH = 1000 };
+  fixture f;
+  char host[4 * EACH], back[4 * EACH];
+  lade_piece pieces[4];
+  void *left = NULL, *right = NULL;
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  const lade_runtime_ops *ops = f.runtime->ops;
+  LADE_ASSERT_OK(ops->device_alloc(f.runtime->self, 0, ALLOCATION, &left));
+  LADE_ASSERT_OK(ops->device_alloc(f.runtime->self, 0, ALLOCATION, &right));
+  LADE_ASSERT_EQ_PTR((char *)left + ALLOCATION, right);
+  support_pattern_fill(host, sizeof host, 3, 0);
+  lade_transfer transfer;
+  lade_transfer_init(&transfer);
+  transfer.pieces = pieces;
+  transfer.piece_count = 4;
+  for (int back_again = 0; back_again < 2; back_again++) {
+    for (int i = 0; i < 4; i++)
+      pieces[i] = (lade_piece){lade_endpoint_memory((back_again ? back : host) + i * EACH),
+                               (char *)right + (i - 2) * EACH, EACH};
+    transfer.direction = back_again ? LADE_TO_HOST : LADE_TO_DEVICE;
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  }
+  LADE_EXPECT_PATTERN(back, sizeof back, 3, 0);
+  LADE_EXPECT_OK(ops->device_free(f.runtime->self, 0, left));
+  LADE_EXPECT_OK(ops->device_free(f.runtime->self, 0, right));
+  fixture_close(&f);
+}
+
 LADE_TEST(Pieces, AreCheckedAndNamed) {
   fixture f;
   char memory[16];
