@@ -35,7 +35,7 @@ class _Blocks:
 
     I1  A block that RMM has is in `_blocks`, under its address, and nowhere else: the free of that address lets go of it.
     I2  No block is of a stream that somebody else may destroy: it is of a default one, or of `_own`, on which nothing is queued. What
-        runs on other streams is recorded at the free, while RMM promises that they live.
+        runs on other streams is recorded by an event within the free (event_batch 1), while RMM promises that they live.
     Locks: none of its own. A dict's insertions and removals are whole, and an address has one owner at a time.
     """
 
@@ -66,14 +66,23 @@ class _Blocks:
             traceback.print_exc()
 
 
+def _allocator_from(device: Any) -> lade.DeviceAllocator:
+    if not isinstance(device, lade.DeviceAllocator):
+        return lade.DeviceAllocator(device, event_batch=1)
+    if "device_event_batch:1" not in device.settings().split(","):
+        raise lade.InvalidArgumentError("the allocator records events after the frees, when RMM may have destroyed the stream; "
+                                        "expected lade.DeviceAllocator(..., event_batch=1)")
+    return device
+
+
 def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = None) -> Any:
     """A memory resource for RMM that allocates from lade.
 
     Parameters
     ----------
     device : lade.DeviceAllocator, lade.Device, int or str
-        An allocator, or the device to make one for, with default settings. None: the first GPU. As with any resource of RMM, set
-        it for that device alone, while that device is current.
+        An allocator with ``event_batch=1``, or the device to make one for, with default settings but for that. None: the first GPU.
+        As with any resource of RMM, set it for that device alone, while that device is current.
 
     Returns
     -------
@@ -86,9 +95,11 @@ def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = Non
         RMM is not installed, or is one that lade does not serve; the text has the version.
     lade.NoDeviceError
         There is no such device.
+    lade.InvalidArgumentError
+        The allocator has another ``event_batch``: it would name streams that RMM has destroyed.
     """
     rmm = require("rmm", _OLDEST, _NEEDED)
     if not hasattr(rmm.pylibrmm.stream.Stream, "__cuda_stream__"):
         raise ImportError(f"lade cannot serve rmm {rmm.__version__}: its streams have no __cuda_stream__", name="rmm")
-    blocks = _Blocks(device if isinstance(device, lade.DeviceAllocator) else lade.DeviceAllocator(device))
+    blocks = _Blocks(_allocator_from(device))
     return rmm.mr.CallbackMemoryResource(blocks.allocate, blocks.deallocate)

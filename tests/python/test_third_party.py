@@ -550,7 +550,7 @@ def rmm(request):
 
 
 def test_rmm_memory_comes_from_lade(rmm, device):
-    allocator = lade.DeviceAllocator(device)
+    allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
     assert isinstance(resource, rmm.package.mr.CallbackMemoryResource)
     stream = device.stream()
@@ -566,7 +566,7 @@ def test_rmm_memory_comes_from_lade(rmm, device):
 
 def test_rmm_streams_may_be_destroyed_without_a_word(rmm, device, tmp_path):
     """Regression: a GPU's driver crashed on the handle of a stream that was gone, when its memory went back."""
-    allocator = lade.DeviceAllocator(device)
+    allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
     streams = [device.stream() for _ in range(3)]
     for stream in streams:
@@ -580,6 +580,26 @@ def test_rmm_streams_may_be_destroyed_without_a_word(rmm, device, tmp_path):
     assert allocator.usage()["reserved_bytes"] == 0
 
 
+def test_rmm_frees_leave_no_event_for_later(rmm, device):
+    """Regression: events were recorded for several frees at once, later, on a stream that RMM may have destroyed by then."""
+    resource = rmm.lade.resource(device)
+    stream = device.stream()
+    pointers = [resource.allocate(4096, rmm.Stream(stream)) for _ in range(3)]
+    stream.soft_hold()
+    for count, pointer in enumerate(pointers):
+        assert device.soft_call_count("event_record") == count
+        resource.deallocate(pointer, 4096, rmm.Stream(stream))
+    assert device.soft_call_count("event_record") == len(pointers)
+    stream.soft_release()
+    stream.synchronize()
+    assert resource.allocate(4096, rmm.Stream(stream)) in pointers
+
+
+def test_rmm_refuses_an_allocator_that_records_events_later(rmm, device):
+    with pytest.raises(lade.InvalidArgumentError, match="event_batch=1"):
+        rmm.lade.resource(lade.DeviceAllocator(device))
+
+
 def test_rmm_memory_without_bytes(rmm, device):
     resource = rmm.lade.resource(device)
     pointer = resource.allocate(0)
@@ -588,7 +608,7 @@ def test_rmm_memory_without_bytes(rmm, device):
 
 
 def test_rmm_memory_freed_on_another_stream_waits_for_it(rmm, device):
-    allocator = lade.DeviceAllocator(device)
+    allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
     own, other = device.stream(), device.stream()
     pointer = resource.allocate(4096, rmm.Stream(own))
@@ -601,7 +621,7 @@ def test_rmm_memory_freed_on_another_stream_waits_for_it(rmm, device):
 
 
 def test_rmm_out_of_memory_is_a_memory_error(rmm, device):
-    resource = rmm.lade.resource(lade.DeviceAllocator(device, max_bytes=32 << 20))
+    resource = rmm.lade.resource(lade.DeviceAllocator(device, max_bytes=32 << 20, event_batch=1))
     with pytest.raises(MemoryError, match="out_of_memory"):
         resource.allocate(33 << 20)
 
@@ -614,7 +634,7 @@ def test_rmm_free_of_a_foreign_pointer_is_reported_and_not_raised(rmm, device, c
 def test_rmm_free_that_fails_keeps_the_block(rmm, device, capfd):
     if hasattr(rmm.package, "__file__"):
         pytest.skip("the real one makes streams of no odd objects")
-    allocator = lade.DeviceAllocator(device)
+    allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
     pointer = resource.allocate(4096)
     resource.deallocate(pointer, 4096, object())
@@ -625,7 +645,7 @@ def test_rmm_free_that_fails_keeps_the_block(rmm, device, capfd):
 
 
 def test_rmm_on_many_threads(rmm, device):
-    allocator = lade.DeviceAllocator(device)
+    allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
 
     def work():

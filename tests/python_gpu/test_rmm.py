@@ -14,7 +14,7 @@ import lade.rmm
 
 @pytest.fixture
 def allocator():
-    allocator = lade.DeviceAllocator("cuda:0")
+    allocator = lade.DeviceAllocator("cuda:0", event_batch=1)
     before = rmm.mr.get_current_device_resource()
     rmm.mr.set_current_device_resource(lade.rmm.resource(allocator))
     yield allocator
