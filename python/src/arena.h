@@ -140,11 +140,10 @@ inline void let_go(Block *block) {
 // Closes an arena at a user's word; `destroy` is the library's call of its kind. Refuses while others stand on it (A2).
 template <typename Handle, typename Destroy>
 void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy destroy) {
-  if (arena.owners() != 1)
+  if (arena.owners() != 1 || !arena.runtime().arena_remove_sole(&arena))
     raise(LADE_ERR_BUSY, std::string("the ") + class_name + " cannot be closed: " + std::to_string(arena.owners() - 1) +
                              " buffers, exported tensors, calls in other threads or pipelines still use it");
   Handle *closed = handle;
-  arena.runtime().arena_remove(&arena);
   handle = nullptr; // who calls it from now on is refused (A3)
   lade_status status;
   {

@@ -145,7 +145,8 @@ void allocator_init(AllocatorObject *self, nb::handle device_argument, Natural m
   lade_device_allocator *handle = nullptr;
   check(lade_device_allocator_create(device.get(), device.ordinal, &options, &handle));
   new (self) AllocatorObject;
-  self->allocator = Owner<Allocator>(new Allocator(std::move(device), handle));
+  self->allocator =
+      Owner<Allocator>(new Allocator(std::move(device), handle, (options.flags & LADE_DEVICE_UNCACHED) != 0));
 }
 
 DeviceBuffer allocator_empty(const AllocatorObject &self, nb::handle shape, nb::handle dtype, nb::handle stream) {

@@ -13,7 +13,9 @@ namespace lade_python {
 // An allocator: what lade.DeviceAllocator wraps.
 class Allocator final : public Arena {
 public:
-  Allocator(Device on, lade_device_allocator *handle) : Arena(std::move(on)), handle_(handle) {
+  // `uncached`: a free gives memory back to the driver, which may wait for the device.
+  Allocator(Device on, lade_device_allocator *handle, bool uncached)
+      : Arena(std::move(on)), handle_(handle), uncached_(uncached) {
     runtime().arena_add(this);
   }
   ~Allocator() override;
@@ -26,12 +28,19 @@ public:
   bool is_closed() const noexcept { return !handle_; }
   void close(bool wait);
   void free(void *pointer) noexcept override {
-    if (!is_abandoned()) (void)lade_device_free(handle_, pointer);
+    if (is_abandoned()) return;
+    if (uncached_ && gil_is_held()) {
+      Unlocked unlocked;
+      (void)lade_device_free(handle_, pointer);
+    } else {
+      (void)lade_device_free(handle_, pointer);
+    }
   }
   void retire(lade_stream stream) noexcept override { (void)lade_device_stream_retire(handle_, stream); }
 
 private:
   lade_device_allocator *handle_; // NULL: closed
+  const bool uncached_;
 };
 
 // What lade.DeviceAllocator wraps.

@@ -215,15 +215,15 @@ void *pool_pointer(const PoolObject &self, nb::handle object) {
 
 void pool_record(const PoolObject &self, nb::handle buffer, nb::handle stream) {
   void *pointer = pool_pointer(self, buffer);
-  lade_pinned_pool *handle = self.pool->get();
   const lade_stream on = stream_from(self.pool->runtime(), stream, self.pool->device().ordinal);
+  lade_pinned_pool *handle = self.pool->get(); // last: what the stream is asked for may close the pool
   if (pointer) check(lade_pinned_record_event(handle, pointer, on));
 }
 
 void pool_record_use(const PoolObject &self, nb::handle buffer, nb::handle stream) {
   void *pointer = pool_pointer(self, buffer);
-  lade_pinned_pool *handle = self.pool->get();
   const lade_stream on = stream_from(self.pool->runtime(), stream, self.pool->device().ordinal);
+  lade_pinned_pool *handle = self.pool->get(); // last: what the stream is asked for may close the pool
   if (pointer) check(lade_pinned_record_use(handle, pointer, on));
 }
 

@@ -90,15 +90,42 @@ Runtime::~Runtime() {
   if (!exiting() && !is_of_parent()) (void)lade_runtime_close(handle_);
 }
 
+std::unique_lock<std::mutex> Runtime::arenas_guard() {
+  std::unique_lock<std::mutex> guard(arenas_lock_, std::try_to_lock);
+  if (guard) return guard;
+  if (gil_is_held()) {
+    Unlocked unlocked;
+    guard.lock();
+  } else {
+    guard.lock();
+  }
+  return guard;
+}
+
+void Runtime::arena_erase(Arena *arena) noexcept {
+  arenas_.erase(std::remove(arenas_.begin(), arenas_.end(), arena), arenas_.end());
+}
+
 void Runtime::arena_add(Arena *arena) {
-  std::lock_guard<std::mutex> guard(arenas_lock_);
+  if (is_of_parent()) return;
+  const auto guard = arenas_guard();
   arenas_.push_back(arena);
 }
 
 void Runtime::arena_remove(Arena *arena) noexcept {
   if (is_of_parent()) return;
-  std::lock_guard<std::mutex> guard(arenas_lock_);
-  arenas_.erase(std::remove(arenas_.begin(), arenas_.end(), arena), arenas_.end());
+  const auto guard = arenas_guard();
+  arena_erase(arena);
+}
+
+bool Runtime::arena_remove_sole(Arena *arena) {
+  if (is_of_parent()) return arena->owners() == 1;
+  arena->hold(); // as a call under way: another thread's close is refused while this one waits
+  const auto guard = arenas_guard();
+  arena->drop();
+  if (arena->owners() != 1) return false;
+  arena_erase(arena);
+  return true;
 }
 
 void Runtime::stream_retire(lade_stream stream) noexcept {

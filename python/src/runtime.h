@@ -9,7 +9,8 @@
 // R1  A native object holds what it stands on by shared_ptr: never by a Python reference, so that it can be let go by any
 //     thread, with or without the GIL (a DLPack consumer's thread, say).
 // R2  The last owner closes. What that waits for is waited for without the GIL: let_go() lets go of the GIL where a Python object goes,
-//     Arena::drop() where anybody else does who may hold it, such as NumPy with a DLPack capsule.
+//     Arena::drop() where anybody else does who may hold it, such as NumPy with a DLPack capsule. So do the end of a Stream, which
+//     memory may own, and the free of memory that is not cached.
 // R3  From the interpreter's exit on nothing is closed: exiting() is true, and the process ends with what it has. Nothing waits
 //     then, and no thread of a consumer meets memory that is gone.
 // R4  A child of fork() has its parent's objects and must not use them: the library refuses every call, and nothing of them is
@@ -115,6 +116,8 @@ public:
   // Pools and allocators that are open. Any thread; what stream_retire() calls ends before arena_remove() returns.
   void arena_add(Arena *arena);
   void arena_remove(Arena *arena) noexcept;
+  // The same unless others own the arena: false. With the GIL.
+  bool arena_remove_sole(Arena *arena);
   // Tells all of them that a stream is about to be destroyed.
   void stream_retire(lade_stream stream) noexcept;
 
@@ -123,7 +126,9 @@ private:
   lade_runtime *handle_;
   unsigned generation_;
   bool software_ = false;
-  std::mutex arenas_lock_; // taken with or without the GIL, and never while waiting for it
+  std::unique_lock<std::mutex> arenas_guard();
+  void arena_erase(Arena *arena) noexcept;
+  std::mutex arenas_lock_; // nobody waits for it with the GIL: what stream_retire() waits for may need the GIL
   std::vector<Arena *> arenas_;
 };
 

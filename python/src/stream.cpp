@@ -57,6 +57,15 @@ lade_stream handle_from_protocol(nb::handle object, nb::object protocol) {
 
 Stream::~Stream() {
   if (exiting() || device_.runtime->is_of_parent()) return;
+  if (gil_is_held()) { // the last owner was memory that was allocated on it: R2
+    Unlocked unlocked;
+    end();
+  } else {
+    end();
+  }
+}
+
+void Stream::end() noexcept {
   device_.runtime->stream_retire(handle_);
   (void)lade_stream_destroy(device_.get(), handle_);
 }

@@ -21,6 +21,7 @@ public:
   const Device &device() const noexcept { return device_; }
 
 private:
+  void end() noexcept;
   Device device_;
   lade_stream handle_;
 };

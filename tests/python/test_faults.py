@@ -305,6 +305,56 @@ def test_the_last_reference_dies_on_another_thread(pool, allocator):
     assert device_of_pool.software
 
 
+# What waits for a stream's work is waited for without the interpreter's lock, which the thread that ends the work needs.
+HELD_UP = """
+    import threading, time
+    import lade
+    device = lade.software_device(clock="cpu")
+    held, stream = device.stream(), device.stream()
+    {prepare}
+    time.sleep(0.2)
+    def end_of_work():
+        time.sleep(0.2)
+        held.soft_release()
+    thread = threading.Thread(target=end_of_work)
+    thread.start()
+    {call}
+    thread.join()
+    print("done")
+"""
+
+# The last buffer of `stream` is the only owner of the stream, too: its end waits for the trim.
+TRIMMED = """
+    allocator = lade.DeviceAllocator(device)
+    used, buffers = allocator.alloc(30 << 20, held), [allocator.alloc(30 << 20, stream)]
+    del stream
+    held.soft_hold()
+    lade.fill_async(device, used, 1, held)
+    del used
+    trimming = threading.Thread(target=allocator.trim)
+    trimming.start()
+    time.sleep(0.2)
+"""
+
+UNCACHED = """
+    allocator = lade.DeviceAllocator(device, flags=["uncached"])
+    buffer = allocator.alloc(3 << 20, held)
+    held.soft_hold()
+    lade.fill_async(device, buffer, 1, held)
+"""
+
+
+@pytest.mark.parametrize("prepare, call", [
+    (TRIMMED, "buffers.clear()"),
+    (TRIMMED + "    threading.Thread(target=buffers.clear).start()", "lade.PinnedPool(device)"),
+    (TRIMMED + "    other = lade.DeviceAllocator(device)\n    threading.Thread(target=buffers.clear).start()", "time.sleep(0.1); other.close()"),
+    (UNCACHED, "del buffer"),
+], ids=["end of a stream", "new pool beside it", "close beside it", "free of memory that is not cached"])
+def test_a_wait_for_a_stream_lets_others_run(prepare, call):
+    """Regression: these waited with the interpreter's lock held."""
+    finishes(HELD_UP.format(prepare=prepare.strip(), call=call))
+
+
 def test_thousands_of_buffers_on_many_threads(pool, allocator):
     """Each thread writes its mark into what it has, and hands some to the next: nobody finds another's mark."""
     import queue

@@ -261,6 +261,19 @@ def test_record_by_views_of_each_kind(sim):
         pool.process_events()
 
 
+@pytest.mark.parametrize("call", ["record", "record_use"])
+def test_a_stream_that_closes_the_pool_when_it_is_asked(pool, call):
+    """Regression: the pool was used nevertheless."""
+
+    class Stream:
+        def __cuda_stream__(self):
+            pool.close()
+            return 0, 1
+
+    with pytest.raises(lade.InvalidArgumentError, match="closed"):
+        getattr(pool, call)(bytearray(100), Stream())
+
+
 def test_reserve_trim_and_statistics(device):
     pool = lade.PinnedPool(device, segment_bytes=MiB)
     pool.reserve(3 * MiB)
