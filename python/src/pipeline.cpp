@@ -482,7 +482,13 @@ void bind_ticket(nb::module_ &module) {
       .def_prop_ro(
           "bytes_done", [](TicketObject &self) { return self.transfer->bytes_done(); }, "Arrived until now.")
       .def(
-          "__await__", [](nb::handle self) { return nb::module_::import_("lade._asyncio").attr("wait")(self); },
+          "__await__",
+          [](nb::handle self) {
+            const std::shared_ptr<Transfer> transfer = nb::cast<TicketObject &>(self).transfer;
+            // A loop of asyncio does not let "sim" go on.
+            if (transfer->pipe()->is_virtual()) (void)transfer->wait_over(LADE_WAIT_FOREVER);
+            return nb::module_::import_("lade._asyncio").attr("wait")(self);
+          },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, typing.Any]"))
       .def("__repr__", &ticket_text);
 }

@@ -478,6 +478,19 @@ def test_virtual_clock(sim, tmp_path):
     stage.pipeline.close()
 
 
+def test_await_with_a_virtual_clock(sim, tmp_path):
+    """Regression: nobody let the transfer go on, and the task waited for ever."""
+    stage = Stage(sim, tmp_path)
+
+    async def main():
+        buffer = stage.empty()
+        assert await asyncio.wait_for(stage.pipeline.read_into(stage.path, 0, buffer), 30) is buffer
+        with pytest.raises(lade.TruncatedError):
+            await asyncio.wait_for(stage.pipeline.read_into(stage.path, 1, buffer), 30)
+
+    asyncio.run(main())
+
+
 def test_threads(stage):
     """Eight threads read, wait, cancel and drop on one pipeline."""
     faults = []
