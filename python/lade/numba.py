@@ -120,7 +120,8 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
             return _cuda.PinnedMemory(context, pointer, size, finalizer=let_go)
         address = block.ptr
         # Numba counts the owners of mapped memory, which hold it weakly: it stays in `allocations` until the last one is gone.
-        memory = _cuda.MappedMemory(context, pointer, size, finalizer=lambda: (let_go(), self.allocations.pop(address, None)))
+        # Off the table before the block goes back: the next array may get the address at once, on another thread.
+        memory = _cuda.MappedMemory(context, pointer, size, finalizer=lambda: (self.allocations.pop(address, None), let_go()))
         self.allocations[address] = memory
         return memory.own()
 

@@ -754,6 +754,22 @@ def test_numba_mapped_memory_lives_as_long_as_an_owner(numba):
     assert len(numba.manager.allocations) == 0
 
 
+def test_numba_mapped_memory_leaves_the_table_before_its_block_is_free(numba):
+    """Regression: it left later, and took an array of another thread that had got the address since off the table."""
+    manager, in_use = numba.manager, []
+
+    class Table(dict):
+        def pop(self, *arguments):
+            in_use.append(manager.pool.stats()["requested_bytes.current"])
+            return super().pop(*arguments)
+
+    manager.allocations = Table()
+    owner = manager.memhostalloc(1000, mapped=True)
+    del owner
+    gc.collect()
+    assert in_use == [1000] and manager.pool.stats()["requested_bytes.current"] == 0
+
+
 def test_numba_reset_frees_everything_and_finalizers_come_later(numba):
     allocator, pool = numba.manager.allocator, numba.manager.pool
     memory, pinned = numba.manager.memalloc(1 << 20), numba.manager.memhostalloc(100)
