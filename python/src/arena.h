@@ -149,11 +149,15 @@ void arena_close(Arena &arena, Handle *&handle, const char *class_name, Destroy 
   {
     Unlocked unlocked;
     status = destroy(closed);
+    if (status == LADE_OK) arena.runtime().arena_closed();
   }
   if (status == LADE_OK) return;
   handle = closed;
   set_error(status);
-  arena.runtime().arena_add(&arena);
+  {
+    Unlocked unlocked;
+    arena.runtime().arena_restore(&arena);
+  }
   throw nb::python_error();
 }
 

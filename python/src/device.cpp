@@ -17,6 +17,7 @@ Allocator::~Allocator() {
   if (!handle_ || is_abandoned()) return;
   runtime().arena_remove(this);
   (void)lade_device_allocator_destroy(handle_, true);
+  runtime().arena_closed();
 }
 
 void Allocator::close(bool wait) {

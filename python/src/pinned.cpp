@@ -19,6 +19,7 @@ Pool::~Pool() {
   if (!handle_ || is_abandoned()) return;
   runtime().arena_remove(this);
   (void)lade_pinned_pool_destroy(handle_, true);
+  runtime().arena_closed();
 }
 
 void Pool::close(bool wait) {

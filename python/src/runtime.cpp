@@ -116,6 +116,7 @@ void Runtime::arena_remove(Arena *arena) noexcept {
   if (is_of_parent()) return;
   const auto guard = arenas_guard();
   arena_erase(arena);
+  closing_++;
 }
 
 bool Runtime::arena_remove_sole(Arena *arena) {
@@ -125,13 +126,40 @@ bool Runtime::arena_remove_sole(Arena *arena) {
   arena->drop();
   if (arena->owners() != 1) return false;
   arena_erase(arena);
+  closing_++;
   return true;
 }
 
-void Runtime::stream_retire(lade_stream stream) noexcept {
+void Runtime::closing_end(std::unique_lock<std::mutex> guard) noexcept {
+  if (--closing_ > 0) return;
+  const std::vector<lade_stream> streams = std::move(late_ends_);
+  late_ends_.clear();
+  guard.unlock();
+  for (const lade_stream stream : streams) (void)lade_stream_destroy(handle_, stream);
+}
+
+void Runtime::arena_closed() noexcept {
+  if (!is_of_parent()) closing_end(arenas_guard());
+}
+
+void Runtime::arena_restore(Arena *arena) {
   if (is_of_parent()) return;
-  std::lock_guard<std::mutex> guard(arenas_lock_);
+  auto guard = arenas_guard();
+  for (const lade_stream stream : late_ends_) arena->retire(stream);
+  arenas_.push_back(arena);
+  closing_end(std::move(guard));
+}
+
+void Runtime::stream_end(lade_stream stream) noexcept {
+  if (is_of_parent()) return;
+  std::unique_lock<std::mutex> guard(arenas_lock_);
   for (Arena *arena : arenas_) arena->retire(stream);
+  if (closing_ > 0) {
+    late_ends_.push_back(stream);
+    return;
+  }
+  guard.unlock();
+  (void)lade_stream_destroy(handle_, stream);
 }
 
 std::string Device::text() const { return std::string(runtime->name()) + ":" + std::to_string(ordinal); }

@@ -113,13 +113,18 @@ public:
   // R4: made before the fork() that began this process.
   bool is_of_parent() const noexcept { return generation_ != process_generation(); }
 
-  // Pools and allocators that are open. Any thread; what stream_retire() calls ends before arena_remove() returns.
+  // Pools and allocators that are open. Any thread.
   void arena_add(Arena *arena);
+  // Before it is closed: what stream_end() calls on it ends before this returns. Then one of the two that follow.
   void arena_remove(Arena *arena) noexcept;
   // The same unless others own the arena: false. With the GIL.
   bool arena_remove_sole(Arena *arena);
-  // Tells all of them that a stream is about to be destroyed.
-  void stream_retire(lade_stream stream) noexcept;
+  void arena_closed() noexcept;
+  // It could not be closed. Without the GIL.
+  void arena_restore(Arena *arena);
+  // Retires a stream from all of them, and destroys it; where some are being closed, which may name it, when they are. Without the
+  // GIL.
+  void stream_end(lade_stream stream) noexcept;
 
 private:
   friend struct RuntimeOpener;
@@ -128,8 +133,12 @@ private:
   bool software_ = false;
   std::unique_lock<std::mutex> arenas_guard();
   void arena_erase(Arena *arena) noexcept;
-  std::mutex arenas_lock_; // nobody waits for it with the GIL: what stream_retire() waits for may need the GIL
+  void closing_end(std::unique_lock<std::mutex> guard) noexcept;
+  // Guards what follows. Nobody waits for it with the GIL: what stream_end() waits for, holding it, may need the GIL.
+  std::mutex arenas_lock_;
   std::vector<Arena *> arenas_;
+  size_t closing_ = 0;                 // arenas removed, and not closed yet
+  std::vector<lade_stream> late_ends_; // streams to destroy when there are none of these
 };
 
 // A device of a runtime, for native owners.

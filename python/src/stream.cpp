@@ -59,15 +59,10 @@ Stream::~Stream() {
   if (exiting() || device_.runtime->is_of_parent()) return;
   if (gil_is_held()) { // the last owner was memory that was allocated on it: R2
     Unlocked unlocked;
-    end();
+    device_.runtime->stream_end(handle_);
   } else {
-    end();
+    device_.runtime->stream_end(handle_);
   }
-}
-
-void Stream::end() noexcept {
-  device_.runtime->stream_retire(handle_);
-  (void)lade_stream_destroy(device_.get(), handle_);
 }
 
 StreamObject stream_create(const Device &device) {

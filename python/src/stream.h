@@ -21,7 +21,6 @@ public:
   const Device &device() const noexcept { return device_; }
 
 private:
-  void end() noexcept;
   Device device_;
   lade_stream handle_;
 };

@@ -3,6 +3,8 @@
 
 import enum
 import operator
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -236,3 +238,29 @@ def test_wait_and_query(sim):
     stream.synchronize()
     assert stream.query()
     assert stream.__cuda_stream__() == (0, stream.handle) and stream.device == sim
+
+
+@pytest.mark.parametrize("arena", ["PinnedPool", "DeviceAllocator"])
+@pytest.mark.parametrize("end", ["close", "last reference"])
+def test_a_stream_that_ends_while_its_memory_is_given_back(device, arena, end):
+    """Regression: the close on another thread, which waits for a stream here, named one that was destroyed meanwhile."""
+    held, stream = device.stream(), device.stream()
+    holder = [getattr(lade, arena)(device)]
+    if arena == "PinnedPool":
+        blocks = [holder[0].empty(1 << 20) for _ in range(2)]
+        for block, use in zip(blocks, (held, stream)):
+            holder[0].record(block, use)
+    else:
+        blocks = [holder[0].alloc(30 << 20, use) for use in (held, stream)]
+    held.soft_hold()
+    for block, use in zip(blocks, (held, stream)):
+        lade.fill_async(device, block, 1, use)
+    del block, blocks, use
+    closing = threading.Thread(target=holder[0].close if end == "close" else holder.clear)
+    closing.start()
+    time.sleep(0.2)  # it waits for the held stream now
+    del stream
+    held.soft_release()
+    closing.join()
+    report = device.soft_report()
+    assert (report["stale_handles"], report["streams"]) == (0, 1), device.soft_last_finding()
