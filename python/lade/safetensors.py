@@ -677,7 +677,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     progress : function(bytes_done, bytes) or None
         Called from time to time, in this thread; what it raises ends the save.
     pipeline, allocator, stream
-        As for :func:`load_file`. What is queued on the stream is waited for by the copies.
+        As for :func:`load_file`. What is queued on the stream, and on those of DeviceBuffers, is waited for by the copies.
 
     Raises
     ------

@@ -234,6 +234,11 @@ TicketObject copy(PipelineObject &self, nb::handle source, nb::handle destinatio
           ? lade_endpoint_device(other.view.ordinal < 0 ? device.ordinal : other.view.ordinal, other.view.data)
           : lade_endpoint_memory(other.view.data);
   order_after(*pipe, own, is_to_device ? destination : source, stream, request);
+  JoinedStreams streams(device);
+  streams.add(request.stream, device.ordinal);
+  if (stream.is_none() && other.view.has_stream)
+    streams.add(other.view.stream, other.view.ordinal < 0 ? device.ordinal : other.view.ordinal);
+  request.stream = streams.get();
   transfer->views.push_back(std::move(from.view));
   transfer->views.push_back(std::move(to.view));
   return submit(std::move(transfer), request, common, destination);
@@ -278,6 +283,11 @@ TicketObject read_many(PipelineObject &self, nb::handle pieces, nb::handle strea
   request.pieces = list.data();
   request.piece_count = list.size();
   if (list.empty()) refuse("pieces is empty; expected one (path, offset, tensor) or more");
+  JoinedStreams streams(pipe->device());
+  streams.add(request.stream, pipe->device().ordinal);
+  for (const TensorView &view : transfer->views)
+    if (stream.is_none() && view.has_stream) streams.add(view.stream, pipe->device().ordinal);
+  request.stream = streams.get();
   return submit(std::move(transfer), request, common, tensors);
 }
 
@@ -495,9 +505,9 @@ void bind_ticket(nb::module_ &module) {
 
 #define COMMON_DOC                                                                                                     \
   "stream : Stream, int, object with __cuda_stream__ or None\n"                                                        \
-  "    The copies run after the work that is queued on it now. None: the current stream of the tensor's package "      \
-  "(torch,\n"                                                                                                          \
-  "    CuPy), else the default stream.\n"                                                                              \
+  "    The copies run after the work that is queued on it now. None: the streams of DeviceBuffers, the current "       \
+  "stream of the\n"                                                                                                    \
+  "    tensor's package (torch, CuPy), else the default stream.\n"                                                     \
   "priority : int\n    -1 background, 0, 1 urgent.\n"                                                                  \
   "progress : function(bytes_done, bytes) or None\n"                                                                   \
   "    Called about 20 times a second while there is progress, and at the end of a transfer without error; by the "    \

@@ -394,8 +394,14 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
   options.progress = save_progress;
   options.user = &user;
   options.no_sync = !sync;
-  const Calls calls(targets);
-  const CurrentDevice current(targets[0].pipe->device(), targets[0].stream);
+  Calls calls(targets);
+  const Device &device = targets[0].pipe->device();
+  JoinedStreams streams(device);
+  streams.add(targets[0].stream, device.ordinal);
+  for (const TensorView &view : tensors.views)
+    if (view.has_stream) streams.add(view.stream, device.ordinal);
+  calls.targets[0].stream = streams.get();
+  const CurrentDevice current(device, calls.targets[0].stream);
   check(current.status());
   lade_status status;
   {

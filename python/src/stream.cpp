@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream.h"
 
+#include "current_device.h"
 #include "natural.h"
 
+#include <algorithm>
 #include <nanobind/stl/string.h>
 
 #include <climits>
@@ -63,6 +65,35 @@ Stream::~Stream() {
   } else {
     device_.runtime->stream_end(handle_);
   }
+}
+
+JoinedStreams::~JoinedStreams() {
+  if (own_) (void)lade_stream_destroy(device_.get(), own_);
+}
+
+void JoinedStreams::add(lade_stream stream, int ordinal) {
+  if (!stream) stream = LADE_STREAM_LEGACY;
+  const std::pair<lade_stream, int> added(stream, ordinal);
+  if (std::find(streams_.begin(), streams_.end(), added) == streams_.end()) streams_.push_back(added);
+}
+
+void JoinedStreams::own_wait(lade_stream stream, int ordinal) {
+  const CurrentDevice current(Device{device_.runtime, ordinal}, stream);
+  check(current.status());
+  lade_event event = nullptr;
+  check(lade_event_create(device_.get(), ordinal, &event));
+  lade_status status = lade_event_record(device_.get(), event, stream);
+  if (status == LADE_OK) status = lade_stream_wait_event(device_.get(), own_, event);
+  if (status != LADE_OK) set_error(status);
+  (void)lade_event_destroy(device_.get(), event);
+  if (status != LADE_OK) throw nb::python_error();
+}
+
+lade_stream JoinedStreams::get() {
+  if (streams_.size() == 1) return streams_[0].first;
+  check(lade_stream_create(device_.get(), device_.ordinal, &own_));
+  for (const auto &entry : streams_) own_wait(entry.first, entry.second);
+  return own_;
 }
 
 StreamObject stream_create(const Device &device) {

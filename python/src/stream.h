@@ -6,6 +6,9 @@
 
 #include "runtime.h"
 
+#include <utility>
+#include <vector>
+
 namespace lade_python {
 
 // A stream that the program made by Device.stream(). Its last owner retires it from all pools and allocators, and destroys it; in
@@ -54,6 +57,25 @@ int stream_device(nb::handle object);
 
 // Whether a DLPack consumer keeps order itself, and names no stream: -1.
 bool keeps_order_itself(nb::handle stream);
+
+// Several streams as one: work that is queued on it comes after what each of them has queued until then.
+class JoinedStreams {
+public:
+  explicit JoinedStreams(Device on) : device_(std::move(on)) {}
+  ~JoinedStreams();
+  JoinedStreams(const JoinedStreams &) = delete;
+  JoinedStreams &operator=(const JoinedStreams &) = delete;
+  // `ordinal`: the stream's device.
+  void add(lade_stream stream, int ordinal);
+  // The only one, or a new stream, which lives as long as this.
+  lade_stream get();
+
+private:
+  void own_wait(lade_stream stream, int ordinal);
+  Device device_;
+  std::vector<std::pair<lade_stream, int>> streams_;
+  lade_stream own_ = nullptr;
+};
 
 // A new stream.
 StreamObject stream_create(const Device &device);

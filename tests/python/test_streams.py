@@ -264,3 +264,31 @@ def test_a_stream_that_ends_while_its_memory_is_given_back(device, arena, end):
     closing.join()
     report = device.soft_report()
     assert (report["stale_handles"], report["streams"]) == (0, 1), device.soft_last_finding()
+
+
+@pytest.mark.parametrize("call", ["read_many", "copy", "save_file"])
+def test_each_buffer_has_its_own_stream(device, tmp_path, call):
+    """Regression: only the first one's stream, and for files none, was waited for where no stream was named."""
+    allocator, pipeline, path = lade.DeviceAllocator(device), lade.Pipeline(device), tmp_path / "file"
+    other, stream = device.stream(), device.stream()
+    first, second = (allocator.empty(1000, "uint8", of) for of in (other, stream))
+    lade.fill_async(device, first, 1, other)
+    lade.fill_async(device, second, 1, stream)
+    stream.soft_hold()
+    lade.fill_async(device, second, 2, stream)
+    releasing = threading.Timer(0.2, stream.soft_release)
+    releasing.start()
+    if call == "read_many":
+        path.write_bytes(bytes([3]) * 1000)
+        pipeline.read_many([(path, 0, first), (path, 0, second)]).wait()
+        stream.synchronize()
+        assert set(np.from_dlpack(second)) == {3}
+    elif call == "copy":
+        pipeline.copy(second, first).wait()
+        assert set(np.from_dlpack(first)) == {2}
+    else:
+        ours.save_file({"first": first, "second": second}, path)
+        assert set(ours.load_file(path, "cpu", framework="np")["second"]) == {2}
+    releasing.join()
+    del first, second, other
+    assert device.soft_report()["stale_handles"] == 0
