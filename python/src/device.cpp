@@ -98,7 +98,7 @@ uint32_t flags_from(nb::handle names) {
   std::string known;
   for (const Flag &flag : flags) known += std::string(known.empty() ? "\"" : ", \"") + flag.name + "\"";
   if (PyUnicode_Check(names.ptr())) refuse("flags is a str; expected a sequence of " + known);
-  for (nb::handle name : nb::iter(names)) {
+  for (nb::handle name : nb::iter(python_list(names))) {
     uint32_t bit = 0;
     for (const Flag &flag : flags)
       if (PyUnicode_Check(name.ptr()) && str_text(name) == flag.name) bit = flag.bit;

@@ -82,7 +82,7 @@ template <typename Call> void index_change(IndexObject &self, Call call) {
 std::string fields_text(nb::handle fields) {
   if (PyUnicode_Check(fields.ptr())) return str_text(fields);
   std::string text;
-  for (nb::handle name : nb::iter(fields)) {
+  for (nb::handle name : nb::iter(python_list(fields))) {
     if (!PyUnicode_Check(name.ptr()))
       refuse("fields has a " + class_text(name) + "; expected names, such as (\"jpg\", \"cls\")");
     text += (text.empty() ? "" : ",") + str_text(name);
@@ -140,7 +140,7 @@ lade_range range_from(nb::handle item) {
 
 void index_add(IndexObject &self, nb::handle ranges, std::optional<std::string> key) {
   std::vector<lade_range> list;
-  for (nb::handle item : nb::iter(ranges)) list.push_back(range_from(item));
+  for (nb::handle item : nb::iter(python_list(ranges))) list.push_back(range_from(item));
   const uint64_t count = lade_index_field_count(self.index->handle);
   if (list.size() != count)
     refuse("ranges has " + std::to_string(list.size()) + " items; expected " + std::to_string(count) +
@@ -568,7 +568,7 @@ nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::
     extents.push_back(static_cast<int64_t>(row / type->bytes));
     bytes = row;
   } else {
-    for (nb::handle extent : nb::iter(shape)) {
+    for (nb::handle extent : nb::iter(python_list(shape))) {
       const nb::object number = integer_of(extent);
       extents.push_back(-1);
       if (!number || !nb::try_cast(number, extents.back()) || extents.back() < 0 ||

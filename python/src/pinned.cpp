@@ -68,7 +68,7 @@ uint32_t sources_from(nb::handle object) {
   if (object.is_none()) return 0;
   if (PyUnicode_Check(object.ptr())) return source_from(object);
   uint32_t bits = 0;
-  for (nb::handle item : nb::iter(object)) bits |= source_from(item);
+  for (nb::handle item : nb::iter(python_list(object))) bits |= source_from(item);
   if (bits == 0) refuse("sources is empty; expected one or more of \"register\", \"driver\", \"pool\", \"pageable\"");
   return bits;
 }

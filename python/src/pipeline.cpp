@@ -255,7 +255,7 @@ TicketObject read_many(PipelineObject &self, nb::handle pieces, nb::handle strea
   nb::list tensors;
   std::vector<lade_piece> list;
   std::vector<uint64_t> offsets;
-  for (nb::handle item : nb::iter(pieces)) {
+  for (nb::handle item : nb::iter(python_list(pieces))) {
     nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
     if (!entry.is_valid()) throw nb::python_error();
     const nb::tuple parts(entry);

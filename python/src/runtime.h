@@ -52,6 +52,13 @@ template <typename Call> auto python_run(Call call) {
   }
 }
 
+// R5. The items of an iterable of the program's, as a list: going through that runs none of its functions.
+inline nb::object python_list(nb::handle iterable) {
+  PyObject *list = python_run([&] { return PySequence_List(iterable.ptr()); });
+  if (!list) throw nb::python_error();
+  return nb::steal(list);
+}
+
 // Whether this thread holds the GIL. False also in subinterpreters, which lade does not serve.
 bool gil_is_held() noexcept;
 
