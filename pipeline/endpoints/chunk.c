@@ -28,7 +28,7 @@ enum { VECTOR_MOST = 512 };
 typedef struct file_range {
   ladei_pipe_storage_file *file; /* NULL: none */
   uint64_t offset;               /* in the file */
-  size_t at;                     /* in the chunk */
+  size_t at;                     /* in the block's data */
   size_t bytes;
 } file_range;
 
@@ -88,12 +88,11 @@ static lade_status chunk_move_cufile(const lade_pipeline *pipeline, const ladei_
 
 /* An extent by itself, to its place in the block. */
 static lade_status extent_read(const ladei_pipe_slot *slot, const ladei_pipe_extent *extent, size_t place) {
-  char *data = (char *)ladei_pipe_slot_data(slot) + place;
-  if (extent->piece->file == NULL) return extent->piece->kind->move(extent, data, true);
+  if (extent->piece->file == NULL)
+    return extent->piece->kind->move(extent, (char *)ladei_pipe_slot_data(slot) + place, true);
   file_range range = range_begin(extent);
-  ladei_pipe_storage_request request = {
-      .file = range.file, .offset = range.offset, .buffer = data, .bytes = range.bytes, .block_index = -1};
-  return ladei_pipe_storage_run(&request);
+  range.at = place;
+  return range_move(slot, &range);
 }
 
 /* Extents of a file that touch there, up to so many: one call reads them all. */
