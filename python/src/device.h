@@ -29,12 +29,10 @@ public:
   void close(bool wait);
   void free(void *pointer) noexcept override {
     if (is_abandoned()) return;
-    if (uncached_ && gil_is_held()) {
-      Unlocked unlocked;
+    if (uncached_)
+      without_gil([&] { (void)lade_device_free(handle_, pointer); });
+    else
       (void)lade_device_free(handle_, pointer);
-    } else {
-      (void)lade_device_free(handle_, pointer);
-    }
   }
   void retire(lade_stream stream) noexcept override { (void)lade_device_stream_retire(handle_, stream); }
 

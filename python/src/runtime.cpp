@@ -92,13 +92,7 @@ Runtime::~Runtime() {
 
 std::unique_lock<std::mutex> Runtime::arenas_guard() {
   std::unique_lock<std::mutex> guard(arenas_lock_, std::try_to_lock);
-  if (guard) return guard;
-  if (gil_is_held()) {
-    Unlocked unlocked;
-    guard.lock();
-  } else {
-    guard.lock();
-  }
+  if (!guard) without_gil([&] { guard.lock(); });
   return guard;
 }
 

@@ -80,6 +80,16 @@ private:
   PyThreadState *state_;
 };
 
+// R2. Calls what may wait, without the GIL, whether this thread has it or not.
+template <typename Call> void without_gil(Call call) {
+  if (gil_is_held()) {
+    Unlocked unlocked;
+    call();
+  } else {
+    call();
+  }
+}
+
 // Takes the GIL in a function that a call without it calls back (R5).
 inline PyGILState_STATE gil_take() {
   try {

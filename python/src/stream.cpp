@@ -59,12 +59,7 @@ lade_stream handle_from_protocol(nb::handle object, nb::object protocol) {
 
 Stream::~Stream() {
   if (exiting() || device_.runtime->is_of_parent()) return;
-  if (gil_is_held()) { // the last owner was memory that was allocated on it: R2
-    Unlocked unlocked;
-    device_.runtime->stream_end(handle_);
-  } else {
-    device_.runtime->stream_end(handle_);
-  }
+  without_gil([&] { device_.runtime->stream_end(handle_); }); // memory that was allocated on it may be its last owner
 }
 
 JoinedStreams::~JoinedStreams() {
