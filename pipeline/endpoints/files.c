@@ -29,7 +29,8 @@ typedef struct file_table {
 struct ladei_pipe_opening {
   lade_pipeline *pipeline;
   lade_ticket *ticket;
-  file_table table;              /* places NULL: there is but one piece */
+  ladei_pipe_storage_file *last; /* of the piece before: that of the next one, mostly. NULL: none has a file */
+  file_table table;              /* of all files; places NULL: there is none but `last` */
   ladei_pipe_storage_file **end; /* of the ticket's list */
 };
 
@@ -48,14 +49,6 @@ static uint64_t source_hash(const ladei_pipe_storage_source *source) {
   return hash ^ hash >> 32;
 }
 
-static lade_status table_init(file_table *table, size_t pieces) {
-  size_t places = 4;
-  while (places < 2 * pieces) places *= 2;
-  table->places = calloc(places, sizeof *table->places);
-  table->mask = places - 1;
-  return table->places != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
-}
-
 /* Where the table has the file, or has room for it. */
 static ladei_pipe_storage_file **table_find(const file_table *table, const ladei_pipe_storage_source *source) {
   size_t place = source_hash(source) & table->mask;
@@ -64,18 +57,32 @@ static ladei_pipe_storage_file **table_find(const file_table *table, const ladei
   return &table->places[place];
 }
 
+/* The second file: from now on there is a table, which has room for one of each piece. */
+static lade_status table_begin(ladei_pipe_opening *opening) {
+  const ladei_pipe_pieces *pieces = &opening->ticket->pieces;
+  file_table *table = &opening->table;
+  size_t places = 4;
+  while (places < 2 * (pieces->count + pieces->empty_count)) places *= 2;
+  table->places = calloc(places, sizeof *table->places);
+  if (table->places == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for files");
+  table->mask = places - 1;
+  *table_find(table, &opening->last->source) = opening->last;
+  return LADE_OK;
+}
+
 lade_status ladei_pipe_file_open(ladei_pipe_opening *opening, const ladei_pipe_storage_source *source,
                                  ladei_pipe_storage_file **out) {
-  ladei_pipe_storage_file *file = NULL;
-  ladei_pipe_storage_file **place = opening->table.places != NULL ? table_find(&opening->table, source) : &file;
-  lade_status status = LADE_OK;
+  ladei_pipe_storage_file *first = NULL, **place = &first;
+  *out = opening->last;
+  if (opening->last != NULL && same_source(&opening->last->source, source)) return LADE_OK;
+  if (opening->last != NULL && opening->table.places == NULL) LADEI_TRY(table_begin(opening));
+  if (opening->last != NULL) place = table_find(&opening->table, source);
   if (*place == NULL) {
-    status = ladei_pipe_storage_file_open(&opening->pipeline->storage, source, !opening->ticket->to_device, place);
-    if (status != LADE_OK) return status;
+    LADEI_TRY(ladei_pipe_storage_file_open(&opening->pipeline->storage, source, !opening->ticket->to_device, place));
     *opening->end = *place;
     opening->end = &(*place)->next;
   }
-  *out = *place;
+  *out = opening->last = *place;
   return LADE_OK;
 }
 
@@ -183,9 +190,7 @@ static void write_place_find(const lade_pipeline *pipeline, lade_ticket *ticket)
 lade_status ladei_pipe_files_open(lade_pipeline *pipeline, lade_ticket *ticket, const lade_transfer *request) {
   ladei_pipe_pieces *pieces = &ticket->pieces;
   ladei_pipe_opening opening = {.pipeline = pipeline, .ticket = ticket, .end = &ticket->files};
-  lade_status status = LADE_OK;
-  if (pieces->count + pieces->empty_count > 1) status = table_init(&opening.table, pieces->count + pieces->empty_count);
-  if (status == LADE_OK) status = pieces_open(&opening, pieces->list, pieces->count);
+  lade_status status = pieces_open(&opening, pieces->list, pieces->count);
   if (status == LADE_OK) status = pieces_open(&opening, pieces->empty, pieces->empty_count);
   free(opening.table.places);
   if (status != LADE_OK) {
