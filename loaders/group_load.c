@@ -131,12 +131,9 @@ static ladei_loader_piece *piece_at(const group_load *g, size_t place) {
   return &g->load->pieces[g->load->order[place]];
 }
 
-static lade_status range_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t at,
-                             void *memory, uint64_t bytes) {
-  lade_piece *range = &g->ranges[transfer->piece_count++];
-  *range = (lade_piece){.device_memory = memory, .bytes = bytes};
+static void range_add(group_load *g, lade_transfer *transfer, const lade_endpoint *host, void *memory, uint64_t bytes) {
+  g->ranges[transfer->piece_count++] = (lade_piece){.host = *host, .device_memory = memory, .bytes = bytes};
   transfer->bytes += bytes;
-  return ladei_loader_load_endpoint(g->load, p->tensor, at, &range->host);
 }
 
 /* Rows of a piece, as they follow each other in the file; in the buffer all rows of a rank follow each other. */
@@ -144,29 +141,40 @@ static lade_status rows_add(group_load *g, lade_transfer *transfer, const ladei_
   const ladei_loader_group_plan *plan = g->plan;
   const ladei_loader_piece *p = piece_at(g, part->first);
   const ladei_loader_cut *cut = &plan->cuts[g->load->order[part->first]];
-  uint64_t row = cut->size * cut->unit_bits / 8, rows = part->end - part->begin;
+  uint64_t rows = part->end - part->begin;
+  lade_endpoint host;
+  LADEI_TRY(ladei_loader_load_endpoint(g->load, p->tensor, part->begin * (cut->size * cut->unit_bits / 8), &host));
   for (uint32_t rank = 0; rank < plan->size; rank++)
     g->row_bytes[rank] = ladei_loader_cut_run(cut, rank, plan->size, NULL);
   for (uint64_t i = 0; i < rows; i++) {
-    uint64_t before = 0;
+    char *rank_rows = buffer;
     for (uint32_t rank = 0; rank < plan->size; rank++) {
       uint64_t run = g->row_bytes[rank];
-      if (run > 0)
-        LADEI_TRY(range_add(g, transfer, p, (part->begin + i) * row + before, buffer + before * rows + i * run, run));
-      before += run;
+      if (run > 0) range_add(g, transfer, &host, rank_rows + i * run, run);
+      host.offset += run;
+      rank_rows += run * rows;
     }
   }
+  return LADE_OK;
+}
+
+/* A whole piece, or a part of a long one. */
+static lade_status bytes_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t begin,
+                             uint64_t end) {
+  lade_endpoint host;
+  LADEI_TRY(ladei_loader_load_endpoint(g->load, p->tensor, begin, &host));
+  range_add(g, transfer, &host, p->memory + begin, end - begin);
   return LADE_OK;
 }
 
 static lade_status bundle_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part) {
   if (part->count == 1) {
     const ladei_loader_piece *p = piece_at(g, part->first);
-    return range_add(g, transfer, p, part->begin, p->memory + part->begin, part->end - part->begin);
+    return bytes_add(g, transfer, p, part->begin, part->end);
   }
   for (size_t i = part->first; i < part->first + part->count; i++) {
     const ladei_loader_piece *p = piece_at(g, i);
-    if (p->bytes > 0) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
+    if (p->bytes > 0) LADEI_TRY(bytes_add(g, transfer, p, 0, p->bytes));
   }
   return LADE_OK;
 }

@@ -13,8 +13,9 @@
  * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
  * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is the same on all
  *     ranks but for what `rank` picks out of it. The ranks compare checksums before they act on it.
- * P3  Parts are in the order of the files. Parts [i * size, (i + 1) * size) are a round: each has another root. Who has read least so
- *     far reads the longest.
+ * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size, (i + 1) * size) are
+ *     a round: each has another root, and but for the last rounds all are scattered or none is, since to sort rows takes longer. Who
+ *     has read least so far reads the longest.
  * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: nothing lies between its pieces but the
  *     same padding.
  * Locks: none.
@@ -286,6 +287,30 @@ static lade_status parts_make(lade_tensor_load *load, ladei_loader_group_plan *p
   return bundle_end(plan, &bundle);
 }
 
+/* P3: a kind has a round whenever it has `size` parts; those that are left over are last. */
+static lade_status rounds_order(ladei_loader_group_plan *plan) {
+  size_t waiting[2] = {0, 0}, done = 0;
+  ladei_loader_part *ordered = calloc(plan->part_count + 2 * (size_t)plan->size, sizeof *ordered);
+  if (ordered == NULL) return ladei_loader_load_memory_error();
+  ladei_loader_part *kinds[2] = {ordered + plan->part_count, ordered + plan->part_count + plan->size};
+  for (size_t i = 0; i < plan->part_count; i++) {
+    size_t kind = plan->parts[i].scatters ? 1 : 0;
+    kinds[kind][waiting[kind]++] = plan->parts[i];
+    if (waiting[kind] < plan->size) continue;
+    memcpy(ordered + done, kinds[kind], plan->size * sizeof *ordered);
+    done += plan->size;
+    waiting[kind] = 0;
+  }
+  for (size_t kind = 0; kind < 2; kind++) {
+    memcpy(ordered + done, kinds[kind], waiting[kind] * sizeof *ordered);
+    done += waiting[kind];
+  }
+  assert(done == plan->part_count && "P1");
+  if (done > 0) memcpy(plan->parts, ordered, done * sizeof *ordered);
+  free(ordered);
+  return LADE_OK;
+}
+
 /* P3: of the parts of a round the longest goes to the rank that has read least; ties to the first. */
 static void round_assign(ladei_loader_group_plan *plan, ladei_loader_part *parts, size_t count, bool *taken) {
   memset(taken, 0, plan->size * sizeof *taken);
@@ -357,6 +382,7 @@ lade_status ladei_loader_group_plan_make(lade_tensor_load *load, const lade_load
     load->bytes += load->pieces[i].bytes;
   }
   LADEI_TRY(parts_make(load, plan, !load->per_tensor));
+  LADEI_TRY(rounds_order(plan));
   return roots_assign(plan);
 }
 
