@@ -72,14 +72,21 @@ static lade_status state_ask(const nccl_group *g, const char *what) {
   return state == LADEI_NCCL_SUCCESS ? LADE_OK : nccl_error(g, what, state);
 }
 
+/* What NCCL does for a few megabytes is over sooner than a sleeper wakes. */
+static const uint64_t spin_ns = 200000;
+
 /* One moment of a wait for the other ranks. */
 static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadline_ns, ladei_backoff *backoff) {
   if (atomic_load_explicit(&g->failing, memory_order_acquire))
     return ladei_error(g->why.status, g->why.native_code, "given up: %.400s", g->why.text);
-  if (wall_ns() >= deadline_ns)
+  uint64_t now_ns = wall_ns(), began_ns = deadline_ns - g->timeout_ns;
+  if (now_ns >= deadline_ns)
     return ladei_error(LADE_ERR_TIMEOUT, 0, "NCCL: %s: not all ranks have come within %.3g s", what,
                        (double)g->timeout_ns * 1e-9);
-  ladei_backoff_wait(backoff);
+  if (now_ns - began_ns < spin_ns)
+    ladei_spin_pause();
+  else
+    ladei_backoff_wait(backoff);
   return LADE_OK;
 }
 
