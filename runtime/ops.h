@@ -403,6 +403,10 @@ typedef struct lade_runtime_ops {
   /* Device to device across devices, with or without peer access. */
   lade_status (*copy_peer)(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                            const ladei_stream *stream);
+  /* Within a device: `rows` rows of `width` bytes; each begins a pitch behind the one before. Widths, rows and pitches from 1
+   * to 2^31 - 1, pitches at least the width. Source and destination share no byte. */
+  lade_status (*copy_2d)(void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                         size_t rows, const ladei_stream *stream);
   /* Sets device (or pinned) memory to one byte value. Note [Copies end with registrations] */
   lade_status (*fill)(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream);
   /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call, and does not
@@ -556,6 +560,9 @@ lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_str
 /* stream_query, stream_synchronize, where the stream does not capture. */
 lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream);
 lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *stream);
+
+/* Rows and pitches of copy_2d are as it says; else LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width, size_t rows);
 
 /* LADE_ERR_FORKED in a child of the process that opened the runtime; one load, so for the fast paths too. */
 lade_status ladei_runtime_forked(const lade_runtime *runtime); /* the error itself */

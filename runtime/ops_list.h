@@ -64,6 +64,7 @@
   X(copy_sync, REQUIRED) \
   X(copy_batch, COPY_BATCH) \
   X(copy_peer, REQUIRED) \
+  X(copy_2d, REQUIRED) \
   X(fill, REQUIRED) \
   X(host_function, REQUIRED) \
   X(stream_write_value, WRITE_VALUE) \

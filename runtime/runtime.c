@@ -12,6 +12,7 @@
  * Locks: none; users is atomic, all else is constant after adoption.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -140,6 +141,20 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime) {
 void ladei_runtime_release(lade_runtime *runtime) { atomic_fetch_sub(&runtime->users, 1); }
 
 /* ---- Streams that capture: Note [Asking and capturing] ------------------------------------------------------------ */
+
+static lade_status extent_check(const char *field, size_t value, size_t least) {
+  char expected[64];
+  if (value >= least && value <= INT32_MAX) return LADE_OK;
+  (void)snprintf(expected, sizeof expected, "from %zu to 2147483647", least);
+  return ladei_error_argument("copy_2d", field, expected, "%zu", value);
+}
+
+lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width, size_t rows) {
+  LADEI_TRY(extent_check("width", width, 1));
+  LADEI_TRY(extent_check("rows", rows, 1));
+  LADEI_TRY(extent_check("dst_pitch", dst_pitch, width));
+  return extent_check("src_pitch", src_pitch, width);
+}
 
 lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call) {
   static const char *const states[] = {"", "captures", "is in a capture that became invalid",

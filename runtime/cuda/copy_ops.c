@@ -120,6 +120,26 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
   return ladei_cuda_leave(&call, code, "%zu bytes from device %d to %d", bytes, src_device, dst_device);
 }
 
+static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                           size_t rows, const ladei_stream *stream) {
+  cuda_call call = {.runtime = self, .op = "copy_2d"};
+  LADEI_TRY(ladei_copy_2d_check(dst_pitch, src_pitch, width, rows));
+  if (!ladei_cuda_range_check(&call, dst, width) || !ladei_cuda_range_check(&call, src, width) ||
+      !ladei_cuda_enter_context(&call, stream->context))
+    return call.status;
+  const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .srcDevice = cuda_address(src),
+                              .srcPitch = src_pitch,
+                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .dstDevice = cuda_address(dst),
+                              .dstPitch = dst_pitch,
+                              .WidthInBytes = width,
+                              .Height = rows};
+  CUresult code = call.runtime->api.memcpy_2d_async(&copy, stream->handle);
+  return ladei_cuda_leave(&call, code, "%zu rows of %zu bytes from %p to %p on stream %p", rows, width, src, dst,
+                          (void *)stream->handle);
+}
+
 static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream) {
   cuda_call call = {.runtime = self, .op = "fill"};
   if (!ladei_cuda_range_check(&call, dst, bytes) || !ladei_cuda_enter_context(&call, stream->context))
@@ -156,6 +176,7 @@ void ladei_cuda_fill_copy_ops(lade_runtime_ops *ops) {
   ops->copy_sync = copy_sync;
   ops->copy_batch = copy_batch;
   ops->copy_peer = copy_peer;
+  ops->copy_2d = copy_2d;
   ops->fill = fill;
   ops->host_function = host_function;
   ops->stream_write_value = stream_write_value;

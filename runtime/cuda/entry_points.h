@@ -104,6 +104,7 @@
   X(REQUIRED, memcpy_d2h_async, cuMemcpyDtoHAsync, 3020) \
   X(REQUIRED, memcpy_any_async, cuMemcpyAsync, 4000) \
   X(REQUIRED, memcpy_peer_async, cuMemcpyPeerAsync, 4000) \
+  X(REQUIRED, memcpy_2d_async, cuMemcpy2DAsync, 3020) \
   X(OPTIONAL, memcpy_batch_12, cuMemcpyBatchAsync, 12080) \
   X(OPTIONAL, memcpy_batch_13, cuMemcpyBatchAsync, 13000) \
   X(REQUIRED, memset_d8_async, cuMemsetD8Async, 3020) \

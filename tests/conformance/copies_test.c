@@ -246,6 +246,66 @@ static bool batches_work(lade_runtime *runtime, const ladei_stream *stream) {
   return status == LADE_OK;
 }
 
+/* --- Rows --------------------------------------------------------------------------------------------------------- */
+
+/* Widths and pitches that no alignment suits, many short rows, one long one; nothing between the rows is touched. */
+CONFORMANCE_TEST(Copies, RowsMoveInStreamOrder) {
+  static const struct {
+    size_t width, rows, src_pitch, dst_pitch, src_at, dst_at;
+  } cases[] = {{2048, 512, 4096, 2048, 0, 0},  {2048, 512, 4096, 2048, 2048, 0}, {1, 70000, 3, 1, 2, 0},
+               {5, 1000, 7, 11, 3, 1},         {5632, 100, 11264, 5632, 5632, 0}, {3001, 77, 3001, 3007, 0, 5},
+               {200001, 1, 200001, 200001, 1, 2}};
+  enum { ROOM = 2 << 20 };
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  unsigned char *in = conformance_pinned(runtime, ROOM), *out = conformance_pinned(runtime, ROOM);
+  char *a = conformance_device_memory(runtime, 0, ROOM), *b = conformance_device_memory(runtime, 0, ROOM);
+  support_pattern_fill(in, ROOM, 9, 0);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    size_t width = cases[i].width, rows = cases[i].rows, wrong = 0;
+    lade_test_context("%zu rows of %zu bytes", rows, width);
+    LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, a, in, ROOM, &stream));
+    LADE_EXPECT_OK(OP(fill, b, 0, ROOM, &stream));
+    LADE_EXPECT_OK(OP(copy_2d, b + cases[i].dst_at, cases[i].dst_pitch, a + cases[i].src_at, cases[i].src_pitch, width,
+                      rows, &stream));
+    LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, out, b, ROOM, &stream));
+    LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+    for (size_t at = 0; at < ROOM; at++) {
+      size_t row = at < cases[i].dst_at ? rows : (at - cases[i].dst_at) / cases[i].dst_pitch;
+      size_t column = at < cases[i].dst_at ? 0 : (at - cases[i].dst_at) % cases[i].dst_pitch;
+      bool moved = row < rows && column < width;
+      wrong += out[at] != (moved ? in[cases[i].src_at + row * cases[i].src_pitch + column] : 0);
+    }
+    LADE_EXPECT_EQ_UINT(wrong, 0u);
+  }
+  lade_test_context("%s", "");
+  LADE_ASSERT_OK(OP(device_free, 0, a));
+  LADE_ASSERT_OK(OP(device_free, 0, b));
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+CONFORMANCE_TEST(Copies, RowsThatOverlapOrAreNoneAreRefused) {
+  enum { BYTES = 4096 };
+  static const struct {
+    size_t width, rows, src_pitch, dst_pitch;
+    const char *field;
+  } cases[] = {{0, 1, 8, 8, "width"},
+               {8, 0, 8, 8, "rows"},
+               {8, 2, 7, 8, "src_pitch"},
+               {8, 2, 8, 7, "dst_pitch"},
+               {8, 2, (size_t)1 << 31, 8, "src_pitch"},
+               {8, (size_t)1 << 31, 8, 8, "rows"}};
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *memory = conformance_device_memory(runtime, 0, BYTES);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "copy_2d", cases[i].field,
+                   OP(copy_2d, memory, cases[i].dst_pitch, memory + BYTES / 2, cases[i].src_pitch, cases[i].width,
+                      cases[i].rows, &stream));
+  LADE_ASSERT_OK(OP(device_free, 0, memory));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 CONFORMANCE_TEST(Copies, BatchMovesEveryPieceInStreamOrder) {
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   if (!batches_work(runtime, &stream)) {

@@ -61,8 +61,7 @@ enum {
   X(cuMemHostGetFlags, 2030, LOOP_CALL) \
   X(cuPointerGetAttribute, 4000, LOOP_CALL) \
   X(cuPointerSetAttribute, 6000, LOOP_CALL) \
-  X(cuStreamCreate, 2000, LOOP_CALL) \
-  X(cuMemcpy2DAsync, 3020, LOOP_CALL)
+  X(cuStreamCreate, 2000, LOOP_CALL)
 
 #define LOOPBACK_SYMBOLS(X) \
   X(cuInit, 2000, LOOP_ANYTIME) \
@@ -145,6 +144,7 @@ enum {
   X(cuMemcpyDtoHAsync, 3020, LOOP_CALL) \
   X(cuMemcpyAsync, 4000, LOOP_CALL) \
   X(cuMemcpyPeerAsync, 4000, LOOP_CALL) \
+  X(cuMemcpy2DAsync, 3020, LOOP_CALL) \
   X(cuMemcpyBatchAsync, 12080, LOOP_CALL) \
   X(cuMemcpyBatchAsync, 13000, LOOP_CALL) \
   X(cuMemsetD8Async, 3020, LOOP_CALL) \

@@ -106,6 +106,10 @@
     (void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,                             \
      const ladei_stream *stream),                                                                                      \
     (SELF, dst, dst_device, src, src_device, bytes, stream), NONE, 0)                                                  \
+  X(copy_2d,                                                                                                           \
+    (void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t rows,            \
+     const ladei_stream *stream),                                                                                      \
+    (SELF, dst, dst_pitch, src, src_pitch, width, rows, stream), NONE, 0)                                              \
   X(fill, (void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream),                      \
     (SELF, dst, value, bytes, stream), NONE, 0)                                                                        \
   X(host_function, (void *self, const ladei_stream *stream, ladei_host_function function, void *user),                 \

@@ -213,6 +213,26 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
   return copy_submit(rt, SOFT_OP_copy_batch, direction, &work, resolved);
 }
 
+/* A piece for each row. */
+static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                           size_t rows, const ladei_stream *resolved) {
+  soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_2d);
+  if (status != LADE_OK) return status;
+  const soft_piece first = {.dst = dst, .src = src, .bytes = width};
+  LADEI_TRY(ladei_copy_2d_check(dst_pitch, src_pitch, width, rows));
+  LADEI_TRY(copy_arguments(SOFT_OP_copy_2d, LADEI_COPY_D2D, &first));
+  soft_work work = {.kind = SOFT_WORK_COPY,
+                    .engine = SOFT_ENGINE_COMPUTE,
+                    .piece_count = (uint32_t)rows,
+                    .pieces = calloc(rows, sizeof(soft_piece))};
+  if (work.pieces == NULL) return ladei_soft_no_memory_to_queue(SOFT_OP_copy_2d);
+  for (size_t i = 0; i < rows; i++)
+    work.pieces[i] =
+        (soft_piece){.dst = (char *)dst + i * dst_pitch, .src = (const char *)src + i * src_pitch, .bytes = width};
+  return copy_submit(rt, SOFT_OP_copy_2d, LADEI_COPY_D2D, &work, resolved);
+}
+
 /* Which device the memory lies on, which need not be the one that the caller named for its range to be found. */
 static bool lies_on(soft_runtime *rt, const void *address, int device) {
   const soft_range *range = ladei_soft_range_at(rt, address);
@@ -411,6 +431,7 @@ void ladei_soft_copy_ops(lade_runtime_ops *ops) {
   ops->copy_sync = copy_sync;
   ops->copy_batch = copy_batch;
   ops->copy_peer = copy_peer;
+  ops->copy_2d = copy_2d;
   ops->fill = fill;
   ops->host_function = host_function;
   ops->stream_write_value = stream_write_value;

@@ -382,6 +382,10 @@ static lade_status run_copy_peer(cuda_fixture *f) {
   return OPS(f)->copy_peer(SELF(f), f->device, 0, (char *)f->device + 4096, 0, 4096, &f->stream);
 }
 
+static lade_status run_copy_2d(cuda_fixture *f) {
+  return OPS(f)->copy_2d(SELF(f), f->device, 100, (char *)f->device + 4096, 200, 100, 10, &f->stream);
+}
+
 static lade_status run_fill(cuda_fixture *f) { return OPS(f)->fill(SELF(f), f->device, 7, 4096, &f->stream); }
 
 static lade_status run_host_function(cuda_fixture *f) {
@@ -663,6 +667,7 @@ static const cuda_case cases[] = {
     {.op = "copy_sync", .variant = "h2h", .run = run_copy_sync_h2h},
     {.op = "copy_batch", .variant = "", .run = run_copy_batch},
     {.op = "copy_peer", .variant = "", .run = run_copy_peer},
+    {.op = "copy_2d", .variant = "", .run = run_copy_2d},
     {.op = "fill", .variant = "", .run = run_fill},
     {.op = "host_function", .variant = "", .run = run_host_function},
     {.op = "stream_write_value", .variant = "32", .run = run_stream_write_value_32},

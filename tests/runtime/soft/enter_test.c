@@ -134,6 +134,7 @@ static const size_t batch_bytes[1] = {BYTES};
   X(copy_sync, 0, LADEI_COPY_H2D, s->device, s->host, BYTES)                                                           \
   X(copy_batch, LADEI_COPY_H2D, 1, s->batch_to, s->batch_from, batch_bytes, &s->stream)                                \
   X(copy_peer, s->device, 0, s->device, 0, BYTES, &s->stream)                                                          \
+  X(copy_2d, s->device, 16, s->device, 16, 16, 1, &s->stream)                                                          \
   X(fill, s->device, 0, BYTES, &s->stream)                                                                             \
   X(host_function, &s->stream, nothing, NULL)                                                                          \
   X(stream_write_value, &s->stream, s->device, 0, 32)                                                                  \
