@@ -13,8 +13,8 @@
  * D1  All ranks make the same calls of the group, in the same order: what a rank finds wrong on its own it says in the next gather, and
  *     all ranks stop there, with the words of the first rank that failed.
  * D2  A part goes out only after every rank's read of its part of the round has succeeded.
- * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over; a buffer is read into again only behind its scatter, in
- *     stream order.
+ * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over. A buffer is read into again only behind the copies that
+ *     sort its rows, in stream order; these write `sorted` only after the scatter before has returned: a rank reads one part of a round.
  * D4  A failed load leaves no transfer under way, and none of its buffers. (Its memory the caller frees, as without a group.)
  * Locks: none. The thread that calls.
  */
@@ -41,12 +41,13 @@ typedef struct group_load {
   lade_group *group;
   ladei_loader_submission rest; /* what this rank reads for itself */
   uint64_t rest_bytes;
-  void *buffers[BUFFERS];
+  void *buffers[BUFFERS]; /* of rows to be scattered, as the file has them */
   size_t buffer_count, scattered; /* parts read into buffers so far */
+  void *sorted;                   /* rows of a part, those of a rank together; NULL: this rank scatters nothing */
   lade_piece *ranges;
   size_t *tickets;     /* by part: number in load->tickets, of those that this rank reads */
   void **sources;      /* by part: the buffer of a scattered one */
-  uint64_t *row_bytes; /* by rank: of a row of the part at hand; of all of them, for its scatter */
+  uint64_t *row_bytes; /* by rank: of all rows of the part at hand */
 } group_load;
 
 /* --- what is said in a gather ------------------------------------------------------------------------------------- */
@@ -131,52 +132,34 @@ static ladei_loader_piece *piece_at(const group_load *g, size_t place) {
   return &g->load->pieces[g->load->order[place]];
 }
 
-static void range_add(group_load *g, lade_transfer *transfer, const lade_endpoint *host, void *memory, uint64_t bytes) {
-  g->ranges[transfer->piece_count++] = (lade_piece){.host = *host, .device_memory = memory, .bytes = bytes};
+static lade_status range_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t at,
+                             void *memory, uint64_t bytes) {
+  lade_piece *range = &g->ranges[transfer->piece_count++];
+  *range = (lade_piece){.device_memory = memory, .bytes = bytes};
   transfer->bytes += bytes;
-}
-
-/* Rows of a piece, as they follow each other in the file; in the buffer all rows of a rank follow each other. */
-static lade_status rows_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part, char *buffer) {
-  const ladei_loader_group_plan *plan = g->plan;
-  const ladei_loader_piece *p = piece_at(g, part->first);
-  const ladei_loader_cut *cut = &plan->cuts[g->load->order[part->first]];
-  uint64_t rows = part->end - part->begin;
-  lade_endpoint host;
-  LADEI_TRY(ladei_loader_load_endpoint(g->load, p->tensor, part->begin * (cut->size * cut->unit_bits / 8), &host));
-  for (uint32_t rank = 0; rank < plan->size; rank++)
-    g->row_bytes[rank] = ladei_loader_cut_run(cut, rank, plan->size, NULL);
-  for (uint64_t i = 0; i < rows; i++) {
-    char *rank_rows = buffer;
-    for (uint32_t rank = 0; rank < plan->size; rank++) {
-      uint64_t run = g->row_bytes[rank];
-      if (run > 0) range_add(g, transfer, &host, rank_rows + i * run, run);
-      host.offset += run;
-      rank_rows += run * rows;
-    }
-  }
-  return LADE_OK;
-}
-
-/* A whole piece, or a part of a long one. */
-static lade_status bytes_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t begin,
-                             uint64_t end) {
-  lade_endpoint host;
-  LADEI_TRY(ladei_loader_load_endpoint(g->load, p->tensor, begin, &host));
-  range_add(g, transfer, &host, p->memory + begin, end - begin);
-  return LADE_OK;
+  return ladei_loader_load_endpoint(g->load, p->tensor, at, &range->host);
 }
 
 static lade_status bundle_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part) {
   if (part->count == 1) {
     const ladei_loader_piece *p = piece_at(g, part->first);
-    return bytes_add(g, transfer, p, part->begin, part->end);
+    return range_add(g, transfer, p, part->begin, p->memory + part->begin, part->end - part->begin);
   }
   for (size_t i = part->first; i < part->first + part->count; i++) {
     const ladei_loader_piece *p = piece_at(g, i);
-    if (p->bytes > 0) LADEI_TRY(bytes_add(g, transfer, p, 0, p->bytes));
+    if (p->bytes > 0) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
   }
   return LADE_OK;
+}
+
+static const ladei_loader_cut *cut_at(const group_load *g, size_t place) {
+  return &g->plan->cuts[g->load->order[place]];
+}
+
+/* Of one row of a scattered part. */
+static uint64_t row_bytes_of(const group_load *g, const ladei_loader_part *part) {
+  const ladei_loader_cut *cut = cut_at(g, part->first);
+  return cut->size * cut->unit_bits / 8;
 }
 
 /* Begins to read a part, if this rank is its root. */
@@ -192,7 +175,8 @@ static lade_status part_read(group_load *g, size_t number) {
   transfer.pieces = g->ranges;
   if (part->scatters) {
     g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
-    LADEI_TRY(rows_add(g, &transfer, part, g->sources[number]));
+    LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first), part->begin * row_bytes_of(g, part),
+                        g->sources[number], part->bytes));
   } else {
     LADEI_TRY(bundle_add(g, &transfer, part));
   }
@@ -216,17 +200,36 @@ static lade_status part_prefix(const group_load *g, size_t number, lade_status s
   const ladei_loader_checkpoint_tensor *tensor = &g->load->file->tensors[piece_at(g, part->first)->tensor];
   const ladei_loader_checkpoint_file *file = &g->load->file->files[tensor->file];
   uint64_t at = file->data_offset + tensor->entry->begin;
-  const ladei_loader_cut *cut = &g->plan->cuts[g->load->order[part->first]];
-  at += part->scatters ? part->begin * (cut->size * cut->unit_bits / 8) : part->begin;
+  at += part->scatters ? part->begin * row_bytes_of(g, part) : part->begin;
   return ladei_error_prefix(status, "\"%.80s\" from byte %llu, read by rank %u: ", ladei_loader_path_text(file->path),
                             (unsigned long long)at, (unsigned)part->root);
 }
 
-/* Waits for this rank's read of a round. */
+/* Queues what puts the rows of each rank together (D3). */
+static lade_status rows_sort(const group_load *g, const ladei_loader_part *part, const char *rows) {
+  const lade_runtime *runtime = g->load->targets[0].pipeline->runtime;
+  const ladei_loader_cut *cut = cut_at(g, part->first);
+  uint64_t row = row_bytes_of(g, part), count = part->end - part->begin;
+  char *to = g->sorted;
+  ladei_stream stream;
+  LADEI_TRY(runtime->ops->stream_resolve(runtime->self, g->load->targets[0].stream, &stream));
+  for (uint32_t i = 0; i < g->plan->size; i++) {
+    uint64_t run = ladei_loader_cut_run(cut, i, g->plan->size, NULL);
+    if (run == 0) continue;
+    LADEI_TRY(runtime->ops->copy_2d(runtime->self, to, run, rows, row, run, count, &stream));
+    to += run * count;
+    rows += run;
+  }
+  return LADE_OK;
+}
+
+/* Waits for this rank's read of a round, and makes it ready to be handed on: what fails here all ranks hear of (D1). */
 static lade_status round_await(const group_load *g, size_t first, size_t end) {
   for (size_t i = first; i < end; i++) {
-    if (g->plan->parts[i].root != g->plan->rank) continue;
+    const ladei_loader_part *part = &g->plan->parts[i];
+    if (part->root != g->plan->rank) continue;
     lade_status status = lade_ticket_wait(g->load->tickets.tickets[g->tickets[i]], LADE_WAIT_FOREVER);
+    if (status == LADE_OK && part->scatters) status = rows_sort(g, part, g->sources[i]);
     if (status != LADE_OK) return part_prefix(g, i, status);
   }
   return LADE_OK;
@@ -235,11 +238,11 @@ static lade_status round_await(const group_load *g, size_t first, size_t end) {
 static lade_status part_scatter(const group_load *g, size_t number) {
   const ladei_loader_part *part = &g->plan->parts[number];
   const ladei_loader_piece *p = piece_at(g, part->first);
-  const ladei_loader_cut *cut = &g->plan->cuts[g->load->order[part->first]];
   for (uint32_t i = 0; i < g->plan->size; i++)
-    g->row_bytes[i] = (part->end - part->begin) * ladei_loader_cut_run(cut, i, g->plan->size, NULL);
+    g->row_bytes[i] = (part->end - part->begin) * ladei_loader_cut_run(cut_at(g, part->first), i, g->plan->size, NULL);
   void *to = p->bytes > 0 ? p->memory + part->begin * p->run_bytes : NULL;
-  return lade_group_scatter(g->group, g->sources[number], g->row_bytes, to, part->root, g->load->targets[0].stream);
+  const void *from = part->root == g->plan->rank ? g->sorted : NULL;
+  return lade_group_scatter(g->group, from, g->row_bytes, to, part->root, g->load->targets[0].stream);
 }
 
 static lade_status part_broadcast(const group_load *g, size_t number) {
@@ -258,7 +261,7 @@ static lade_status part_hand_on(const group_load *g, size_t number) {
 
 static lade_status buffers_make(group_load *g) {
   const ladei_loader_group_plan *plan = g->plan;
-  uint64_t ranges = plan->scatter_runs;
+  size_t ranges = 0;
   for (size_t i = 0; i < plan->part_count; i++) ranges = ladei_size_max(ranges, plan->parts[i].count);
   g->ranges = calloc(ranges + 1, sizeof *g->ranges);
   g->tickets = calloc(plan->part_count + 1, sizeof *g->tickets);
@@ -271,12 +274,14 @@ static lade_status buffers_make(group_load *g) {
     LADEI_TRY(lade_device_alloc(target->allocator, plan->scatter_bytes, target->stream, &g->buffers[g->buffer_count]));
     g->buffer_count++;
   }
-  return LADE_OK;
+  if (plan->scatter_count == 0) return LADE_OK;
+  return lade_device_alloc(target->allocator, plan->scatter_bytes, target->stream, &g->sorted);
 }
 
 static void buffers_free(group_load *g) {
   for (size_t i = 0; i < g->buffer_count; i++)
     (void)lade_device_free(g->load->targets[0].allocator, g->buffers[i]); /* ours and whole */
+  if (g->sorted != NULL) (void)lade_device_free(g->load->targets[0].allocator, g->sorted);
   free(g->ranges);
   free(g->tickets);
   free(g->sources);

@@ -33,7 +33,6 @@ typedef struct ladei_loader_group_plan {
   size_t part_count, part_capacity;
   uint64_t scatter_bytes; /* of the longest scattered part that this rank reads */
   size_t scatter_count;   /* of those */
-  uint64_t scatter_runs;  /* ranges of the file and of memory of the longest in number */
   uint64_t *read_bytes;   /* by rank: what it reads in all */
 } ladei_loader_group_plan;
 

@@ -393,7 +393,7 @@ LADE_TEST(GroupLoad, AReadThatFailsFailsEverywhere) {
 
 /* A call of one rank's driver fails: all ranks fail or none does, and nothing is left alive in any. */
 LADE_TEST(GroupLoad, AnyDriverCallFailsInOneRank) {
-  static const char *const ops[] = {"device_alloc", "copy", "copy_batch", "event_record", "event_create"};
+  static const char *const ops[] = {"device_alloc", "copy", "copy_2d", "copy_batch", "event_record", "event_create"};
   for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
     for (uint64_t nth = 1; nth <= 100; nth = nth * 4 + 1) {
       failing c = {.fault = ops[i], .nth = nth};
