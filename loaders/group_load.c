@@ -41,7 +41,7 @@ typedef struct group_load {
   lade_group *group;
   ladei_loader_submission rest; /* what this rank reads for itself */
   uint64_t rest_bytes;
-  void *buffers[BUFFERS]; /* of rows to be scattered, as the file has them */
+  void *buffers[BUFFERS];         /* of rows to be scattered, as the file has them */
   size_t buffer_count, scattered; /* parts read into buffers so far */
   void *sorted;                   /* rows of a part, those of a rank together; NULL: this rank scatters nothing */
   lade_piece *ranges;
@@ -175,8 +175,8 @@ static lade_status part_read(group_load *g, size_t number) {
   transfer.pieces = g->ranges;
   if (part->scatters) {
     g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
-    LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first), part->begin * row_bytes_of(g, part),
-                        g->sources[number], part->bytes));
+    LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first), part->begin * row_bytes_of(g, part), g->sources[number],
+                        part->bytes));
   } else {
     LADEI_TRY(bundle_add(g, &transfer, part));
   }

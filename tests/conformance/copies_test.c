@@ -252,8 +252,8 @@ static bool batches_work(lade_runtime *runtime, const ladei_stream *stream) {
 CONFORMANCE_TEST(Copies, RowsMoveInStreamOrder) {
   static const struct {
     size_t width, rows, src_pitch, dst_pitch, src_at, dst_at;
-  } cases[] = {{2048, 512, 4096, 2048, 0, 0},  {2048, 512, 4096, 2048, 2048, 0}, {1, 70000, 3, 1, 2, 0},
-               {5, 1000, 7, 11, 3, 1},         {5632, 100, 11264, 5632, 5632, 0}, {3001, 77, 3001, 3007, 0, 5},
+  } cases[] = {{2048, 512, 4096, 2048, 0, 0},    {2048, 512, 4096, 2048, 2048, 0},  {1, 70000, 3, 1, 2, 0},
+               {5, 1000, 7, 11, 3, 1},           {5632, 100, 11264, 5632, 5632, 0}, {3001, 77, 3001, 3007, 0, 5},
                {200001, 1, 200001, 200001, 1, 2}};
   enum { ROOM = 2 << 20 };
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
