@@ -147,7 +147,7 @@ static lade_status bundle_add(group_load *g, lade_transfer *transfer, const lade
   }
   for (size_t i = part->first; i < part->first + part->count; i++) {
     const ladei_loader_piece *p = piece_at(g, i);
-    if (p->bytes > 0) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
+    if (p->broadcast) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
   }
   return LADE_OK;
 }

@@ -16,8 +16,8 @@
  * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size, (i + 1) * size) are
  *     a round: each has another root, and but for the last rounds all are scattered or none is: their lengths are alike then. Who has
  *     read least so far reads the longest.
- * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: nothing lies between its pieces but the
- *     same padding.
+ * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: what is broadcast lies before all
+ *     else there, in the order of the files, with the same padding.
  * Locks: none.
  */
 #include "loaders/group_plan.h"
@@ -195,7 +195,7 @@ static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut
   uint64_t whole = p->bytes;
   if (whole == 0) return;
   switch (cut->spread) {
-  case LADE_SPREAD_REPLICATE: p->carried = true; break;
+  case LADE_SPREAD_REPLICATE: p->carried = p->broadcast = true; break;
   case LADE_SPREAD_SLICE: {
     uint64_t row = cut->size * cut->unit_bits / 8;
     p->run_bytes = ladei_loader_cut_run(cut, plan->rank, plan->size, &p->begin);
@@ -261,26 +261,28 @@ static lade_status bundle_end(ladei_loader_group_plan *plan, ladei_loader_part *
   return status;
 }
 
+/* A replicated piece joins the bundle, P4, or is cut if it is longer than a part. */
+static lade_status parts_of_broadcast(ladei_loader_group_plan *plan, ladei_loader_part *bundle, bool bundles,
+                                      uint64_t bytes, size_t place) {
+  bool fits = bytes <= plan->part_bytes;
+  if (!fits || !bundles || bundle->bytes + bytes > plan->part_bytes) LADEI_TRY(bundle_end(plan, bundle));
+  if (!fits) return parts_of_bytes(plan, bytes, place);
+  if (bundle->count == 0) bundle->first = place;
+  bundle->count = place + 1 - bundle->first;
+  bundle->bytes += bytes;
+  bundle->end = bytes;
+  return LADE_OK;
+}
+
 static lade_status parts_make(lade_tensor_load *load, ladei_loader_group_plan *plan, bool bundles) {
   ladei_loader_part bundle = {.count = 0};
   for (size_t place = 0; place < load->piece_count; place++) {
-    const ladei_loader_cut *cut = &plan->cuts[load->order[place]];
     const ladei_loader_piece *p = &load->pieces[load->order[place]];
     const ladei_loader_entry *entry = load->file->tensors[p->tensor].entry;
-    uint64_t whole = entry->end - entry->begin;
-    bool fits = cut->spread == LADE_SPREAD_REPLICATE && whole <= plan->part_bytes;
-    if (whole == 0) continue; /* it is nowhere in memory */
-    if (!fits || !bundles || bundle.bytes + whole > plan->part_bytes) LADEI_TRY(bundle_end(plan, &bundle)); /* P4 */
-    if (fits) {
-      if (bundle.count == 0) bundle.first = place;
-      bundle.count = place + 1 - bundle.first;
-      bundle.bytes += whole;
-      bundle.end = whole;
-    } else if (cut->spread == LADE_SPREAD_REPLICATE) {
-      LADEI_TRY(parts_of_bytes(plan, whole, place));
-    } else if (p->carried) {
-      LADEI_TRY(parts_of_rows(plan, cut, place));
-    }
+    if (p->broadcast)
+      LADEI_TRY(parts_of_broadcast(plan, &bundle, bundles, entry->end - entry->begin, place));
+    else if (p->carried)
+      LADEI_TRY(parts_of_rows(plan, &plan->cuts[load->order[place]], place));
   }
   return bundle_end(plan, &bundle);
 }

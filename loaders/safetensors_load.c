@@ -168,15 +168,20 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
   return status;
 }
 
-/* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
-static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
+/* Places for the pieces of a kind, behind those that have one. */
+static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment, size_t *totals) {
   for (size_t i = 0; i < load->piece_count; i++) {
     ladei_loader_piece *p = &load->pieces[load->order[i]];
-    if (p->bytes > 0) {
-      (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
-      totals[p->target] = p->offset + p->bytes;
-    }
+    if (p->bytes == 0 || p->broadcast != broadcast) continue;
+    (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
+    totals[p->target] = p->offset + p->bytes;
   }
+}
+
+/* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
+static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
+  places_give(load, true, alignment, totals);
+  places_give(load, false, alignment, totals);
   lade_status status = LADE_OK;
   for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
     void *memory = NULL;

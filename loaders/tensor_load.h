@@ -14,7 +14,8 @@ typedef struct ladei_loader_piece {
   size_t tensor; /* number in the checkpoint */
   size_t ticket;
   uint32_t target;
-  bool carried;         /* by a group: no transfer of its own */
+  bool carried;         /* by a group: no transfer of its own; ... */
+  bool broadcast;       /* ... all of it to all ranks: it lies before those that are not, so that many go at once */
   uint64_t bytes;       /* in memory */
   uint64_t begin;       /* of its first byte, in the tensor */
   uint64_t runs;        /* of run_bytes each, which lie side by side in memory, and in the file ... */
