@@ -170,6 +170,7 @@ static lade_status rank_open(rank_scene *r, int device) {
   lade_pipeline_options_init(&pipeline);
   lade_pair_options_init(&options);
   pipeline.device = device;
+  pipeline.local_ranks = r->how == ONE_RANK ? 1 : r->s->ranks; /* as lade_config_from_env() finds it under a launcher */
   pipeline.storage_total_bytes_per_s = r->s->gpu            ? 0
                                        : r->how == ONE_RANK ? STORAGE_BYTES_PER_S
                                                             : STORAGE_BYTES_PER_S / r->s->ranks;

@@ -30,7 +30,7 @@
 #include "pipeline/drivers/execute.h"
 #include "pipeline/endpoints/probe.h"
 
-enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_STALLED = 8 };
+enum { MAX_READERS = 256, MAX_DEPTH = 1024, DEFAULT_TRANSFERS = 64, BLOCKS_COPIED = 8, BLOCKS_STALLED = 8 };
 
 /* --- checking options --------------------------------------------------------------------------------------------- */
 
@@ -85,7 +85,8 @@ static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks
  * Note [Depth]
  * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
  * eight for copies, which wait for each other and until their end is found out. (On an H200 with 12 readers four leave its
- * link idle for a twentieth of the time.) Where the copy engine is a thread, chunks should pass from reader to engine
+ * link idle for a twentieth of the time.) To a GPU three for two readers, so that each finds a block of its own (Note [Readers
+ * that stay] in core_pick.c) while others are copied. Where the copy engine is a thread, chunks should pass from reader to engine
  * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
  * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
@@ -93,9 +94,12 @@ static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks
  * small transfer, which is split into eight chunks, so that all of its copies can be queued behind a stream that is late, and the
  * caller need not wait for that stream.
  */
-static uint32_t blocks_ahead(bool engine_threads, uint64_t chunk_bytes) {
-  if (!engine_threads) return 8;
-  return chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
+static uint32_t blocks_ahead(const lade_pipeline *pipeline, lade_direction direction) {
+  const lade_pipeline_options *options = &pipeline->options;
+  if (engines_are_threads(pipeline->runtime)) return options->chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
+  if (pipeline->runtime->software_device != NULL || direction == LADE_TO_HOST) return BLOCKS_COPIED;
+  uint32_t wanted = options->readers + options->readers / 2;
+  return wanted > BLOCKS_COPIED ? wanted : BLOCKS_COPIED;
 }
 
 static void options_complete(lade_pipeline *pipeline) {
@@ -105,13 +109,14 @@ static void options_complete(lade_pipeline *pipeline) {
   if (options->chunk_bytes == 0) options->chunk_bytes = LADEI_PIPE_CHUNK_FIRST;
   if (options->depth == 0) {
     uint32_t depth =
-        options->readers * pipeline->driver->queue + blocks_ahead(threads, options->chunk_bytes) + BLOCKS_STALLED;
+        options->readers * pipeline->driver->queue + blocks_ahead(pipeline, LADE_TO_DEVICE) + BLOCKS_STALLED;
     options->depth = depth < MAX_DEPTH ? depth : MAX_DEPTH;
   }
   if (options->max_transfers == 0) options->max_transfers = DEFAULT_TRANSFERS;
+  if (options->window_bytes == 0 && pipeline->runtime->ops->step != NULL)
+    options->window_bytes = LADEI_PIPE_WINDOW_BYTES_SIM;
   if (options->window_bytes == 0)
-    options->window_bytes =
-        pipeline->runtime->ops->step != NULL ? LADEI_PIPE_WINDOW_BYTES_SIM : LADEI_PIPE_WINDOW_BYTES;
+    options->window_bytes = LADEI_PIPE_WINDOW_BYTES / (options->local_ranks > 1 ? options->local_ranks : 1);
   if (options->storage_bytes_per_s == 0) options->storage_bytes_per_s = UINT64_C(12000000000);
   /* Readers are for each direction; but where engines are threads all of them share few processors. */
   pipeline->threads = threads ? options->readers : 2 * options->readers;
@@ -128,7 +133,7 @@ static void limits_set(lade_pipeline *pipeline) {
     ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
     pipeline->core.rings[i].last_first = !engines_are_threads(pipeline->runtime);
     if (pipeline->depth_chosen)
-      pipeline->core.rings[i].ahead = blocks_ahead(engines_are_threads(pipeline->runtime), options->chunk_bytes);
+      pipeline->core.rings[i].ahead = blocks_ahead(pipeline, i == 0 ? LADE_TO_DEVICE : LADE_TO_HOST);
   }
 }
 

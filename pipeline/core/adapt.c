@@ -41,25 +41,25 @@
  * Note [Bytes under way]
  * A chunk that is still in the processor's cache when the copy engine fetches it, and when the next one is read into its block,
  * leaves the memory's bandwidth to the readers. How much of a cache that other machines of the host share is ours, nobody tells.
- * In turn with a loop written by hand (12 threads with 2 blocks of 4 MiB), parts of its rate:
+ * Parts of the rate of a loop written by hand, 12 threads with 2 blocks of 4 MiB each, in turn with it, 8 GiB:
  *
- *                           H200, host at rest        H100, busy host (reads alone: 42 GB/s through 192 MiB, 68 through 96)
- *                           8 GiB    512 MiB          8 GiB            512 MiB
- *   MiB under way      64   0.96     1.00             0.90 to 0.95     1.00
- *                      80   0.98                      0.99 *           1.15 *
- *                      96                             0.95 to 1.01 *   1.00 to 1.16 *
- *                     104   0.99     0.91
- *                     112                             0.90 *           1.12 *
- *                     128   1.00     1.02             0.80 to 0.85     1.02
- *                     144   1.01     1.03             0.81 *           1.16 *
- *   by hand, 192                                      0.78 to 0.82     0.82
- *   by hand, 384            0.83
+ *   MiB, all blocks                  64     80            96            104    112    128           144
+ *   H200, host at rest               0.96   0.98                        0.99          1.00          1.01
+ *   H100, busy host, 20 blocks                            0.84 to 0.93                0.80 to 0.85  0.73 to 0.88
+ *     the block used last is next           0.99          0.95 to 1.01         0.90                 0.82
+ *     readers that stay (core_pick.c)       0.91 to 0.95
+ *       with 24, 32 or 36 blocks     0.99                 0.96 to 1.00         0.99
+ *   by hand, 192 MiB: 0.78 to 0.82; 384: 0.83 (H200)
  *
- * * the block used last is used next; 96 MiB with the one that rested longest: 0.84 to 0.93. Readers that keep to blocks of their
- * own were tried too: a fifth less processor time, and a link that rests when a reader has to be woken for its block; slower.
- * (benchmarks/results/h100/staging_sweep.txt.) So all blocks together are 80 MiB at most, 20 of 4 MiB, where the link wants
- * 6.4 MiB: that costs 2 % where the cache is all ours, and is 1.2 times as fast where it is not. That holds also where a cache is
- * smaller: below 50 us a copy costs more for its start than memory does.
+ * And two ranks of two GPUs, each with 12 readers that stay, as parts of 12 threads with 2 blocks of 2 MiB (both together 82 to 95
+ * GB/s), MiB of each rank:
+ *
+ *   20 x 4    24 x 3   20 x 2         24 x 2         36 x 2   24 x 1.5       30 x 1.5   36 x 1.5       36 x 1   48 x 1
+ *   0.70-76   0.81     0.82 to 0.88   0.85 to 0.94   0.91     0.88 to 0.96   0.99       0.94 to 1.05   0.96     0.90
+ *
+ * (benchmarks/results/h100/staging_sweep.txt, reader_blocks.txt.) So all blocks of a machine are 96 MiB together, 30 of 3.1 MiB, or with
+ * two ranks 30 of 1.5 for each, where the link wants 6.4 MiB: that costs 2 % where the cache is all ours, and is 1.2 times as fast
+ * where it is not. That holds also where a cache is smaller: below 30 us a copy costs more for its start than memory does.
  *
  * Note [Even chunks]
  * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to
@@ -131,7 +131,7 @@ size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns) {
 }
 
 size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes) {
-  uint64_t share = bytes_min(bytes_max(window_bytes / blocks, bytes_max(chunk / 2, LADEI_PIPE_CHUNK_FIRST)), chunk);
+  uint64_t share = bytes_min(bytes_max(window_bytes / blocks, bytes_max(chunk / 4, LADEI_PIPE_CHUNK_FIRST)), chunk);
   return share < chunk ? part_bytes(quotient_up(SEGMENT_BYTES, share)) : chunk;
 }
 

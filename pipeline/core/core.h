@@ -84,6 +84,7 @@ struct ladei_pipe_slot {
   bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
   bool lost;        /* its batch was lost while a RELEASE was out */
   bool used;        /* its block has carried a chunk since it was acquired */
+  unsigned taker;   /* who took the last READ into it: ring->taker then */
   bool stalled;     /* READING or WRITING: the call is overdue */
   bool shortened;   /* ladei_pipe_chunk_is_short of its chunk */
 };
@@ -209,10 +210,13 @@ struct ladei_pipe_ring {
   lade_direction direction;
   ladei_pipe_slot *slots; /* depth of them */
   unsigned depth;
-  size_t block_bytes;    /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t block_least;    /* a refused block is tried again half as large, down to this */
-  size_t block_most;     /* larger ones were refused */
-  bool last_first;       /* the block used last is used next */
+  size_t block_bytes; /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t block_least; /* a refused block is tried again half as large, down to this */
+  size_t block_most;  /* larger ones were refused */
+  bool last_first;    /* the block used last is used next, ... */
+  unsigned taker; /* ... before it that which the asking one used last; as the driver numbers them from 1; 0: nobody */
+  bool taker_stays;      /* one of `staying` is the asking one */
+  unsigned staying;      /* places of the window that are kept for takers of READ orders */
   unsigned window;       /* READ or WRITE orders of transfers that are not ordered out, at most ... */
   unsigned ahead;        /* blocks beside those of the window, at most */
   unsigned host_out;     /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
@@ -342,6 +346,10 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
 /* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; what `out` holds
  * means nothing then. */
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
+/* Who takes the next order to the device, and whether a place is kept for it: Note [Readers that stay] in core_pick.c. */
+void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays);
+/* Keeps a place for the taker of a READ that is complete; or lets it go, before the taker does anything that may take long. */
+void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays);
 /* Whether next would find one. */
 bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
 /*

@@ -404,6 +404,7 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
     break;
   case LADEI_PIPE_ORDER_READ:
     host_begin(ring, order->transfer);
+    order->slot->taker = ring->taker;
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_READING), order->transfer);
     break;
   case LADEI_PIPE_ORDER_DEPENDENCY: take_dependency(order); break;
@@ -418,6 +419,16 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
   case LADEI_PIPE_ORDER_FINISH: TAILQ_REMOVE(&ring->finished, order->transfer, link); break;
   }
   core->orders_out++;
+}
+
+void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays) {
+  core->rings[0].taker = taker;
+  core->rings[0].taker_stays = stays;
+}
+
+void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays) {
+  assert((stays || core->rings[0].staying > 0) && "a place is let go that was kept");
+  core->rings[0].staying += stays ? 1u : -1u;
 }
 
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {

@@ -394,26 +394,41 @@ static void order_poll(threads_state *state, ladei_pipe_order *order) {
   state->looking--;
 }
 
-static void order_run(threads_state *state, ladei_pipe_order *order) {
+/* Whether the thread has read by itself. */
+static bool order_run(threads_state *state, ladei_pipe_order *order) {
   ladei_lock_assert_held(&state->pipeline->lock);
   ladei_pipe_storage_request request;
   if (order->kind == LADEI_PIPE_ORDER_POLL) {
     order_poll(state, order);
-    return;
+    return false;
   }
+  ladei_pipe_core_set_taker(&state->pipeline->core, 0, false); /* what is left is for others */
   work_pass_on(state);
   if (ladei_pipe_chunk_request(order, &request)) {
     request_submit_locked(state, order, &request);
-    return;
+    return false;
   }
   if (!order_calls(order)) {
     ladei_pipe_execute_locked(state->pipeline, order);
-    return;
+    return order->kind == LADEI_PIPE_ORDER_READ;
   }
   threads_call call;
   call_begin(state, order, &call);
   ladei_pipe_execute_locked(state->pipeline, order);
   call_end(state, &call);
+  return false;
+}
+
+/* What a reader does between two READs, and what takes as long as a driver call at most. */
+static bool order_is_short(const ladei_pipe_order *order) {
+  return order->kind == LADEI_PIPE_ORDER_COPY || order->kind == LADEI_PIPE_ORDER_RECORD ||
+         order->kind == LADEI_PIPE_ORDER_POLL;
+}
+
+/* Keeps a place of the window for this thread, or lets it go. Note [Readers that stay] in core_pick.c */
+static void stay(threads_state *state, bool *stays, bool now) {
+  if (*stays != now) ladei_pipe_core_stay(&state->pipeline->core, now);
+  *stays = now;
 }
 
 static void *thread_main(void *argument) {
@@ -424,9 +439,13 @@ static void *thread_main(void *argument) {
   if (pipeline->topology != NULL) ladei_topology_bind_thread(pipeline->topology, pipeline->numa_node);
   ladei_lock_acquire(&pipeline->lock);
   threads_bed *bed = &state->beds[state->beds_taken++];
+  unsigned number = state->beds_taken;
+  bool stays = false;
   while (!state->end) {
+    ladei_pipe_core_set_taker(&pipeline->core, number, stays);
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
-      order_run(state, &order);
+      if (!order_is_short(&order)) stay(state, &stays, false);
+      if (order_run(state, &order)) stay(state, &stays, pipeline->core.rings[0].last_first);
       bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL         ? order.batch->copy_stream->poll_asleep
                      : order.kind == LADEI_PIPE_ORDER_ACQUIRE    ? order.ring->acquire_asleep
                      : order.kind == LADEI_PIPE_ORDER_DEPENDENCY ? order.transfer->asks
@@ -434,6 +453,7 @@ static void *thread_main(void *argument) {
       since_ns = in_vain ? since_ns : 0;
       continue;
     }
+    stay(state, &stays, false);
     bool polls = ladei_pipe_core_polls(&pipeline->core) && !state->poller;
     uint64_t idle_ns = ladei_pipe_timeline_now(pipeline);
     if (polls || reap_wanted(state)) {

@@ -627,6 +627,113 @@ LADE_TEST(PipelineCore, CoversLongCopiesByAnEventEach) {
                       4); /* one copy that nothing covered, then four each; three are left */
 }
 
+/* A READ of `taker`; NULL: there is none for it. Everything else is done as it comes, but POLL, which finds nothing. */
+static ladei_pipe_slot *read_take(ladei_pipe_core *core, unsigned taker, ladei_pipe_order *out) {
+  static char blocks[8];
+  static unsigned acquired;
+  ladei_pipe_core_set_taker(core, taker, false);
+  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, out)) {
+    if (out->kind == LADEI_PIPE_ORDER_READ) return out->slot;
+    out->block = out->kind == LADEI_PIPE_ORDER_ACQUIRE ? &blocks[acquired++ % 8] : NULL;
+    ladei_pipe_core_complete(core, out, out->kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+  return NULL;
+}
+
+/* All copies end. */
+static void copies_end(ladei_pipe_core *core) {
+  ladei_pipe_order order;
+  ladei_pipe_core_poll_wake(core);
+  while (ladei_pipe_core_next(core, 0, &order)) {
+    if (order.kind == LADEI_PIPE_ORDER_ACQUIRE) {
+      ladei_pipe_core_complete(core, &order, LADE_ERR_LIMIT, &injected);
+      return;
+    }
+    ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
+  }
+}
+
+/* Nothing is under way any more, and all blocks are given back. `order`: a READ that fails, and with it the transfer. */
+static void transfer_end(ladei_pipe_core *core, const ladei_pipe_core_transfer *transfer, ladei_pipe_order *order) {
+  ladei_pipe_core_complete(core, order, LADE_ERR_IO, &injected);
+  while (!transfer->finished || core->counters.blocks > 0) {
+    ladei_pipe_core_poll_wake(core);
+    while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, order))
+      ladei_pipe_core_complete(core, order, LADE_OK, NULL);
+  }
+}
+
+LADE_TEST(PipelineCore, AReaderTakesTheBlockThatItUsedLast) {
+  ladei_pipe_core core;
+  ladei_pipe_order orders[3], order;
+  ladei_pipe_slot *slots[3];
+  ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 3));
+  core.rings[0].last_first = true;
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  for (unsigned i = 0; i < 3; i++) slots[i] = read_take(&core, i + 1, &orders[i]);
+  for (unsigned i = 0; i < 3; i++) ladei_pipe_core_complete(&core, &orders[i], LADE_OK, NULL);
+  copies_end(&core); /* 3 was used last */
+  LADE_EXPECT(read_take(&core, 2, &orders[1]) == slots[1]);
+  LADE_EXPECT(read_take(&core, 1, &orders[0]) == slots[0]);
+  ladei_pipe_core_complete(&core, &orders[1], LADE_OK, NULL);
+  copies_end(&core);
+  LADE_EXPECT(read_take(&core, 4, &orders[1]) ==
+              slots[1]); /* of those that others used the one used last; now it is its own */
+  LADE_EXPECT(read_take(&core, 2, &orders[2]) == slots[2]);
+  LADE_EXPECT(read_take(&core, 2, &order) == NULL);
+  for (unsigned i = 1; i < 3; i++) ladei_pipe_core_complete(&core, &orders[i], LADE_OK, NULL);
+  transfer_end(&core, &transfer, &orders[0]);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* A reader that queues its copies comes back to the place that it had; who lets it go gives it to others. */
+LADE_TEST(PipelineCore, APlaceIsKeptForAReaderThatStays) {
+  ladei_pipe_core core;
+  ladei_pipe_order orders[2], other;
+  ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 8));
+  ladei_pipe_core_set_window(&core.rings[0], 2);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  for (unsigned i = 0; i < 2; i++) LADE_EXPECT(read_take(&core, i + 1, &orders[i]) != NULL);
+  ladei_pipe_core_complete(&core, &orders[0], LADE_OK, NULL);
+  ladei_pipe_core_stay(&core, true);
+  LADE_EXPECT(read_take(&core, 3, &other) == NULL);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, 1), 0u);
+  ladei_pipe_core_set_taker(&core, 1, true);
+  LADE_EXPECT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &orders[0]) &&
+              orders[0].kind == LADEI_PIPE_ORDER_READ);
+  ladei_pipe_core_stay(&core, false); /* it has its READ */
+  LADE_EXPECT(read_take(&core, 3, &other) == NULL);
+  ladei_pipe_core_complete(&core, &orders[0], LADE_OK, NULL);
+  ladei_pipe_core_stay(&core, true);
+  ladei_pipe_core_stay(&core, false); /* it has something longer to do */
+  LADE_EXPECT(read_take(&core, 3, &other) != NULL);
+  ladei_pipe_core_complete(&core, &orders[1], LADE_OK, NULL);
+  transfer_end(&core, &transfer, &other);
+  ladei_pipe_core_destroy(&core);
+}
+
+LADE_TEST(PipelineCore, AReaderDoesNotWaitForItsBlockThatBecameTooSmall) {
+  ladei_pipe_core core;
+  ladei_pipe_order orders[2];
+  ladei_pipe_slot *slots[2];
+  ladei_pipe_core_transfer transfer = {.bytes = 8, .chunk_bytes = 2};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
+  core.rings[0].last_first = true;
+  ladei_pipe_core_set_blocks(&core, 1, 1);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  slots[0] = read_take(&core, 1, &orders[0]);
+  LADE_EXPECT(ladei_pipe_core_grow_blocks(&core.rings[0], 2));
+  slots[1] = read_take(&core, 2, &orders[1]);
+  for (unsigned i = 0; i < 2; i++) ladei_pipe_core_complete(&core, &orders[i], LADE_OK, NULL);
+  copies_end(&core); /* that of 2 was used last: it keeps the smaller one from being given back */
+  LADE_EXPECT(read_take(&core, 1, &orders[0]) == slots[1]);
+  LADE_EXPECT(slots[0] != slots[1]);
+  transfer_end(&core, &transfer, &orders[0]);
+  ladei_pipe_core_destroy(&core);
+}
+
 /* A READ order that is completed twice. */
 static void complete_twice(void) {
   ladei_pipe_core core;
