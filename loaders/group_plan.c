@@ -232,9 +232,10 @@ static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_pa
   return LADE_OK;
 }
 
-/* A sliced piece with short runs: some rows in each part. */
+/* A sliced piece with short runs: some rows in each part, as many in each as can be. */
 static lade_status parts_of_rows(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, size_t place) {
-  uint64_t row = cut->size * cut->unit_bits / 8, rows = ladei_size_max(plan->part_bytes / row, 1);
+  uint64_t row = cut->size * cut->unit_bits / 8, most = ladei_size_max(plan->part_bytes / row, 1);
+  uint64_t parts = cut->outer / most + (cut->outer % most != 0), rows = cut->outer / parts + (cut->outer % parts != 0);
   for (uint64_t begin = 0; begin < cut->outer; begin += rows) {
     uint64_t end = ladei_size_min(begin + rows, cut->outer);
     const ladei_loader_part part = {
