@@ -45,7 +45,9 @@ typedef struct group_load {
   size_t buffer_count, scattered; /* parts read into buffers so far */
   void *sorted;                   /* rows of a part, those of a rank together; NULL: this rank scatters nothing */
   lade_piece *ranges;
-  size_t *tickets;     /* by part: number in load->tickets, of those that this rank reads */
+  size_t
+      *tickets; /* by part that this rank reads: number of its first in load->tickets, and of the one behind its last */
+  size_t *ticket_ends;
   void **sources;      /* by part: the buffer of a scattered one */
   uint64_t *row_bytes; /* by rank: of all rows of the part at hand */
 } group_load;
@@ -140,14 +142,28 @@ static lade_status range_add(group_load *g, lade_transfer *transfer, const ladei
   return ladei_loader_load_endpoint(g->load, p->tensor, at, &range->host);
 }
 
+static lade_status ranges_submit(group_load *g, lade_transfer *transfer) {
+  lade_status status = ladei_loader_ticket_list_submit(&g->load->tickets, g->load->targets[0].pipeline, transfer);
+  transfer->piece_count = 0;
+  transfer->bytes = 0;
+  return status;
+}
+
+/* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
 static lade_status bundle_add(group_load *g, lade_transfer *transfer, const ladei_loader_part *part) {
+  const ladei_loader_piece *before = NULL;
+  bool direct = (g->load->file_flags & LADE_FILE_DIRECT) != 0;
   if (part->count == 1) {
     const ladei_loader_piece *p = piece_at(g, part->first);
     return range_add(g, transfer, p, part->begin, p->memory + part->begin, part->end - part->begin);
   }
   for (size_t i = part->first; i < part->first + part->count; i++) {
     const ladei_loader_piece *p = piece_at(g, i);
-    if (p->broadcast) LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
+    if (!p->broadcast) continue;
+    if (direct && before != NULL && !ladei_loader_piece_adjoins(g->load, before, p))
+      LADEI_TRY(ranges_submit(g, transfer));
+    LADEI_TRY(range_add(g, transfer, p, 0, p->memory, p->bytes));
+    before = p;
   }
   return LADE_OK;
 }
@@ -173,6 +189,7 @@ static lade_status part_read(group_load *g, size_t number) {
   transfer.after_stream = 1; /* the memory's former user, or the scatter out of the buffer (D3) */
   transfer.stream = target->stream;
   transfer.pieces = g->ranges;
+  g->tickets[number] = g->load->tickets.count;
   if (part->scatters) {
     g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
     LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first), part->begin * row_bytes_of(g, part), g->sources[number],
@@ -180,8 +197,9 @@ static lade_status part_read(group_load *g, size_t number) {
   } else {
     LADEI_TRY(bundle_add(g, &transfer, part));
   }
-  g->tickets[number] = g->load->tickets.count;
-  return ladei_loader_ticket_list_submit(&g->load->tickets, target->pipeline, &transfer);
+  LADEI_TRY(ranges_submit(g, &transfer));
+  g->ticket_ends[number] = g->load->tickets.count;
+  return LADE_OK;
 }
 
 /* Begins to read this rank's part of a round, if there is one. */
@@ -228,7 +246,8 @@ static lade_status round_await(const group_load *g, size_t first, size_t end) {
   for (size_t i = first; i < end; i++) {
     const ladei_loader_part *part = &g->plan->parts[i];
     if (part->root != g->plan->rank) continue;
-    lade_status status = lade_ticket_wait(g->load->tickets.tickets[g->tickets[i]], LADE_WAIT_FOREVER);
+    lade_status status = ladei_loader_ticket_list_wait(&g->load->tickets, g->tickets[i], g->ticket_ends[i],
+                                                       g->load->targets[0].pipeline->runtime, LADE_WAIT_FOREVER);
     if (status == LADE_OK && part->scatters) status = rows_sort(g, part, g->sources[i]);
     if (status != LADE_OK) return part_prefix(g, i, status);
   }
@@ -265,9 +284,10 @@ static lade_status buffers_make(group_load *g) {
   for (size_t i = 0; i < plan->part_count; i++) ranges = ladei_size_max(ranges, plan->parts[i].count);
   g->ranges = calloc(ranges + 1, sizeof *g->ranges);
   g->tickets = calloc(plan->part_count + 1, sizeof *g->tickets);
+  g->ticket_ends = calloc(plan->part_count + 1, sizeof *g->ticket_ends);
   g->sources = calloc(plan->part_count + 1, sizeof *g->sources);
   g->row_bytes = calloc(plan->size, sizeof *g->row_bytes);
-  if (g->ranges == NULL || g->tickets == NULL || g->sources == NULL || g->row_bytes == NULL)
+  if (g->ranges == NULL || g->tickets == NULL || g->ticket_ends == NULL || g->sources == NULL || g->row_bytes == NULL)
     return ladei_loader_load_memory_error();
   const lade_load_target *target = &g->load->targets[0];
   while (g->buffer_count < BUFFERS && g->buffer_count < plan->scatter_count) {
@@ -284,6 +304,7 @@ static void buffers_free(group_load *g) {
   if (g->sorted != NULL) (void)lade_device_free(g->load->targets[0].allocator, g->sorted);
   free(g->ranges);
   free(g->tickets);
+  free(g->ticket_ends);
   free(g->sources);
   free(g->row_bytes);
   free(g->rest.ranges);

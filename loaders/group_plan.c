@@ -16,8 +16,8 @@
  * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size, (i + 1) * size) are
  *     a round: each has another root, and but for the last rounds all are scattered or none is: their lengths are alike then. Who has
  *     read least so far reads the longest.
- * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: what is broadcast lies before all
- *     else there, in the order of the files, with the same padding.
+ * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: what is broadcast lies together
+ *     there, in the order of the files, with the same padding.
  * Locks: none.
  */
 #include "loaders/group_plan.h"
@@ -44,6 +44,8 @@
  * ranges took 0.5 ms, and 1 GB on two H100s 1.3 times as long as one rank's load.)
  */
 enum { LONG_RUN_BYTES = 64 * 1024 };
+/* Of a part, at most: a software device looks at each row, which takes a microsecond. 64 MiB are rows of 1 KiB then. */
+enum { PART_ROWS = 64 * 1024 };
 
 enum { PARTS_OF_RANK = 8 };
 #define MOST_PART_BYTES (64 * LADEI_MIB) /* where lade chooses */
@@ -234,7 +236,8 @@ static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_pa
 
 /* A sliced piece with short runs: some rows in each part, as many in each as can be. */
 static lade_status parts_of_rows(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, size_t place) {
-  uint64_t row = cut->size * cut->unit_bits / 8, most = ladei_size_max(plan->part_bytes / row, 1);
+  uint64_t row = cut->size * cut->unit_bits / 8,
+           most = ladei_size_min(ladei_size_max(plan->part_bytes / row, 1), PART_ROWS);
   uint64_t parts = cut->outer / most + (cut->outer % most != 0), rows = cut->outer / parts + (cut->outer % parts != 0);
   for (uint64_t begin = 0; begin < cut->outer; begin += rows) {
     uint64_t end = ladei_size_min(begin + rows, cut->outer);

@@ -180,8 +180,11 @@ static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment
 
 /* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
 static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
-  places_give(load, true, alignment, totals);
-  places_give(load, false, alignment, totals);
+  bool first = false; /* the kind of the first tensor with bytes: with keep_memory its address stands for the segment */
+  for (size_t i = load->piece_count; i-- > 0;)
+    if (load->pieces[load->order[i]].bytes > 0) first = load->pieces[load->order[i]].broadcast;
+  places_give(load, first, alignment, totals);
+  places_give(load, !first, alignment, totals);
   lade_status status = LADE_OK;
   for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
     void *memory = NULL;
@@ -235,8 +238,8 @@ static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_
   return load->file->tensors[p->tensor].entry->begin + p->begin + (p->runs - 1) * p->run_stride + p->run_bytes;
 }
 
-/* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */
-static bool piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
+bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
+                                const ladei_loader_piece *p) {
   const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
   const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
   return left->file == right->file && piece_file_end(load, before) == right->entry->begin + p->begin;
@@ -245,7 +248,8 @@ static bool piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece
 /* Whether two pieces of one target are one range, in the file and in memory. */
 static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
   /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
-  return !load->per_tensor && piece_adjoins(load, before, p) && before->memory + before->bytes == p->memory;
+  return !load->per_tensor && ladei_loader_piece_adjoins(load, before, p) &&
+         before->memory + before->bytes == p->memory;
 }
 
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
@@ -295,7 +299,7 @@ static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_sub
                             const ladei_loader_piece *p) {
   if (s->range_count == 0) return false;
   /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
-  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !piece_adjoins(load, s->last, p)) return true;
+  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
   return s->range_bytes + p->bytes > s->limit ||
          (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory, s->last->bytes, p->memory));

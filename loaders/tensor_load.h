@@ -15,7 +15,7 @@ typedef struct ladei_loader_piece {
   size_t ticket;
   uint32_t target;
   bool carried;         /* by a group: no transfer of its own; ... */
-  bool broadcast;       /* ... all of it to all ranks: it lies before those that are not, so that many go at once */
+  bool broadcast;       /* ... all of it to all ranks: such pieces lie together in memory, so that many go at once */
   uint64_t bytes;       /* in memory */
   uint64_t begin;       /* of its first byte, in the tensor */
   uint64_t runs;        /* of run_bytes each, which lie side by side in memory, and in the file ... */
@@ -62,6 +62,9 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
 /* Allocates the memory of all pieces, whose bytes are known. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);
 /* The bytes of a tensor from `at` on, in their file. One that is not kept open must still be there, and the same. */
+/* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */
+bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
+                                const ladei_loader_piece *p);
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out);
 
 /* Transfers of pieces with transfers of their own, of one target, in the order of the file. Make it all zero, but for `target`

@@ -228,7 +228,7 @@ typedef struct lade_load_options {
   lade_load_rule_callback rule_of; /**< With a group, instead of `rules`. */
   void *rule_user;                 /**< Its first argument. */
   /** With a group: bytes that one rank reads and hands on at once, about. From 4 KiB to 1 GiB. 0: 64 MiB, less for loads of
-   * less than eight such parts for each rank. Device memory for four of them beside what is loaded. The same on all ranks. */
+   * less than eight such parts for each rank. Device memory for five of them beside what is loaded. The same on all ranks. */
   uint64_t part_bytes;
 } lade_load_options;
 

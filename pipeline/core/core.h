@@ -309,6 +309,9 @@ static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
   return order->kind == LADEI_PIPE_ORDER_READ || order->kind == LADEI_PIPE_ORDER_WRITE;
 }
 
+/* Whether it takes no longer than driver calls that wait for nothing. */
+bool ladei_pipe_order_is_short(const ladei_pipe_order *order);
+
 /* What a completion brought about, for those who wait. */
 enum {
   LADEI_PIPE_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */

@@ -421,6 +421,14 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
   core->orders_out++;
 }
 
+bool ladei_pipe_order_is_short(const ladei_pipe_order *order) {
+  switch (order->kind) {
+  case LADEI_PIPE_ORDER_COPY: return !ladei_pipe_copy_stream_waits(order->transfer->copy_stream);
+  case LADEI_PIPE_ORDER_RECORD: return !ladei_pipe_copy_stream_waits(order->batch->copy_stream);
+  default: return order->kind == LADEI_PIPE_ORDER_POLL;
+  }
+}
+
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays) {
   core->rings[0].taker = taker;
   core->rings[0].taker_stays = stays;
@@ -448,6 +456,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
     ring->acquire_asleep = false;
     ring->awaits = false;
     order->slot->used = false;
+    order->slot->taker = 0;
     order->slot->block = order->block;
     slot_to_free(order->slot);
     core->counters.blocks++;

@@ -14,6 +14,8 @@
  *
  * Locks: none; see core_orders.c.
  */
+#include <assert.h>
+
 #include "pipeline/core/core_internal.h"
 
 static bool order_set(ladei_pipe_order *order, ladei_pipe_order_kind kind, const ladei_pipe_ring *ring,
@@ -36,6 +38,8 @@ static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * is a reader then, and 19 threads take turns at what twelve could do, each with its own cache and a wake-up between.
  * Two H100s for which 8 GiB of one page cache are read, 12 readers each with 24 blocks of 2 MiB, as parts of a loop by hand: 0.76
  * with the block used last, 0.81 with the own one, 0.91 to 0.94 with readers that stay, too (benchmarks/results/h100, reader_blocks.txt).
+ * A copy may hang in the driver, whose queue is full behind a stream that waits. So no place is kept during a copy that waits for a stream, nor
+ * where nothing else is being read.
  * To have it wait until its own block is free was tried: then the link rests when it has to be woken for that.
  */
 static ladei_pipe_slot *free_for_taker(const ladei_pipe_ring *ring) {
@@ -165,9 +169,10 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
 
 static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_core_transfer *transfer = ring->issuing;
+  assert(!ring->taker_stays || ring->staying > 0);
   unsigned kept = ring->staying - (ring->taker_stays ? 1u : 0u);
-  if (transfer == NULL || transfer->no_host || (!transfer->ordered && ring->host_out + kept >= ring->window))
-    return false;
+  unsigned taken = ring->host_out + (ring->host_out > 0 ? kept : 0); /* all who stay may hang in their copies */
+  if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= ring->window)) return false;
   ladei_pipe_slot *slot = slot_for(ring, transfer);
   return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
 }
@@ -307,7 +312,7 @@ static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_or
 uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t bytes) {
   const ladei_pipe_ring *ring = &core->rings[0];
   const ladei_pipe_core_transfer *transfer = ring->issuing;
-  unsigned taken = ring->host_out + ring->staying;
+  unsigned taken = ring->host_out + (ring->host_out > 0 ? ring->staying : 0);
   if (transfer == NULL || transfer->no_host || transfer->calls || taken >= ring->window) return 0;
   unsigned slots = transfer->unstaged ? ring->depth : blocks_for(ring, transfer);
   uint64_t free_slots = slots > ring->active ? slots - ring->active : 0;

@@ -419,12 +419,6 @@ static bool order_run(threads_state *state, ladei_pipe_order *order) {
   return false;
 }
 
-/* What a reader does between two READs, and what takes as long as a driver call at most. */
-static bool order_is_short(const ladei_pipe_order *order) {
-  return order->kind == LADEI_PIPE_ORDER_COPY || order->kind == LADEI_PIPE_ORDER_RECORD ||
-         order->kind == LADEI_PIPE_ORDER_POLL;
-}
-
 /* Keeps a place of the window for this thread, or lets it go. Note [Readers that stay] in core_pick.c */
 static void stay(threads_state *state, bool *stays, bool now) {
   if (*stays != now) ladei_pipe_core_stay(&state->pipeline->core, now);
@@ -444,7 +438,7 @@ static void *thread_main(void *argument) {
   while (!state->end) {
     ladei_pipe_core_set_taker(&pipeline->core, number, stays);
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
-      if (!order_is_short(&order)) stay(state, &stays, false);
+      if (!ladei_pipe_order_is_short(&order)) stay(state, &stays, false);
       if (order_run(state, &order)) stay(state, &stays, pipeline->core.rings[0].last_first);
       bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL         ? order.batch->copy_stream->poll_asleep
                      : order.kind == LADEI_PIPE_ORDER_ACQUIRE    ? order.ring->acquire_asleep

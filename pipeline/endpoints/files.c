@@ -73,8 +73,10 @@ static lade_status table_begin(ladei_pipe_opening *opening) {
 lade_status ladei_pipe_file_open(ladei_pipe_opening *opening, const ladei_pipe_storage_source *source,
                                  ladei_pipe_storage_file **out) {
   ladei_pipe_storage_file *first = NULL, **place = &first;
-  *out = opening->last;
-  if (opening->last != NULL && same_source(&opening->last->source, source)) return LADE_OK;
+  if (opening->last != NULL && same_source(&opening->last->source, source)) {
+    *out = opening->last;
+    return LADE_OK;
+  }
   if (opening->last != NULL && opening->table.places == NULL) LADEI_TRY(table_begin(opening));
   if (opening->last != NULL) place = table_find(&opening->table, source);
   if (*place == NULL) {

@@ -309,7 +309,8 @@ template <typename Field> void set_field(Field &field, Natural value, const char
 }
 
 void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Natural chunk_bytes, Natural depth,
-                   Natural readers, Natural max_transfers, Natural window_bytes, const std::string &storage) {
+                   Natural readers, Natural max_transfers, Natural window_bytes, Natural local_ranks,
+                   const std::string &storage) {
   lade_pipeline_options options;
   lade_pipeline_options_init(&options);
   set_field(options.chunk_bytes, chunk_bytes, "chunk_bytes");
@@ -317,6 +318,7 @@ void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Nat
   set_field(options.readers, readers, "readers");
   set_field(options.max_transfers, max_transfers, "max_transfers");
   set_field(options.window_bytes, window_bytes, "window_bytes");
+  set_field(options.local_ranks, local_ranks, "local_ranks");
   options.storage = storage_from(storage);
   Owner<Pool> staging;
   if (pool.is_none()) {
@@ -531,7 +533,10 @@ void bind_pipeline(nb::module_ &module) {
       "readers : int or None\n    Threads that read and write.\n"
       "max_transfers : int or None\n    Transfers under way, at most; the next call waits. Default 64.\n"
       "window_bytes : int or None\n    Bytes of staging blocks under way in each direction, about. Default 96 MiB,\n   "
-      " divided by the local ranks.\n"
+      " divided by local_ranks.\n"
+      "local_ranks : int or None\n    Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under "
+      "torchrun:\n"
+      "    they share processors and cache. Default 1.\n"
       "storage : str\n    ``\"auto\"``, ``\"pread\"``, ``\"uring\"``, ``\"cufile\"``.\n\n"
       "All methods may be called by any thread. At the interpreter's exit writes may take 10 seconds to end, all else "
       "is\n"
@@ -545,10 +550,11 @@ void bind_pipeline(nb::module_ &module) {
            nb::arg("pool").none() = nb::none(), nb::arg("chunk_bytes").none() = nb::none(),
            nb::arg("depth").none() = nb::none(), nb::arg("readers").none() = nb::none(),
            nb::arg("max_transfers").none() = nb::none(), nb::arg("window_bytes").none() = nb::none(),
-           nb::arg("storage") = "auto",
+           nb::arg("local_ranks").none() = nb::none(), nb::arg("storage") = "auto",
            nb::sig("def __init__(self, device: DeviceLike = None, *, pool: PinnedPool | None = None, "
                    "chunk_bytes: int | None = None, depth: int | None = None, readers: int | None = None, "
-                   "max_transfers: int | None = None, window_bytes: int | None = None, storage: str = 'auto') -> None"))
+                   "max_transfers: int | None = None, window_bytes: int | None = None, local_ranks: int | None = None, "
+                   "storage: str = 'auto') -> None"))
       .def(
           "read_into", &read_into, nb::arg("path").none(), nb::arg("offset").none(), nb::arg("tensor").none(),
           nb::kw_only(), nb::arg("bytes").none() = nb::none(), nb::arg("stream").none() = nb::none(),

@@ -294,3 +294,27 @@ CONFORMANCE_TEST(UserObjects, OutliveALaunchInFlight) {
   LADE_EXPECT_EQ_INT(destroyed, 1);
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
+
+/* The bug: the software device's graph had the first row alone, and went over memory behind it for the others. */
+CONFORMANCE_TEST(Graphs, RowsAreCaptured) {
+  NEEDS_GRAPHS();
+  enum { BYTES = 70000 };
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *out = conformance_pinned(runtime, BYTES);
+  char *a = conformance_device_memory(runtime, 0, BYTES), *b = conformance_device_memory(runtime, 0, BYTES);
+  LADE_EXPECT_OK(OP(fill, a, 7, BYTES, &stream));
+  LADE_EXPECT_OK(OP(fill, b, 0, BYTES, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_THREAD_LOCAL));
+  LADE_EXPECT_OK(OP(copy_2d, b, 100, a, 200, 100, 300, &stream));
+  ladei_graph_exec exec = end_into_exec(runtime, &stream);
+  LADE_EXPECT_OK(OP(graph_launch, exec, &stream));
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2H, out, b, BYTES, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  EXPECT_BYTES(out, 30000, 7);
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  LADE_ASSERT_OK(OP(device_free, 0, a));
+  LADE_ASSERT_OK(OP(device_free, 0, b));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}

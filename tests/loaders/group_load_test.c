@@ -404,3 +404,74 @@ LADE_TEST(GroupLoad, AnyDriverCallFailsInOneRank) {
   }
   lade_test_context("%s", "");
 }
+
+/* --- what is kept, what is read directly -------------------------------------------------------------------------- */
+
+/* The bug: what is broadcast lay before the first tensor, whose address stands for all of the memory. */
+static void keep_body(ranks_one *one) {
+  load_case *c = one->plan->user;
+  fixture f;
+  lade_safetensors *file;
+  lade_tensor_load *load = NULL;
+  lade_load_options options;
+  void *memory = NULL;
+  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
+  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
+  options_fill(&options, c, one->group);
+  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
+  for (uint64_t i = 0; i < lade_safetensors_count(file) && memory == NULL; i++)
+    LADE_EXPECT_OK(lade_tensor_load_address(load, i, &memory, NULL));
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, true));
+  LADE_EXPECT_OK(lade_device_free(f.targets[0].allocator, memory));
+  lade_safetensors_close(file);
+  fixture_close_on(&f);
+}
+
+LADE_TEST(GroupLoad, KeptMemoryIsFreedByItsFirstTensor) {
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "model.safetensors");
+  checkpoint_write(path);
+  load_case c = {.path = path, .rules = tensor_parallel, .rule_count = TENSOR_PARALLEL};
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = keep_body, .user = &c});
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
+/* The bug: tensors that are broadcast together, with a sliced one between them in the file, went through the page cache. */
+static void direct_body(ranks_one *one) {
+  load_case *c = one->plan->user;
+  fixture f;
+  lade_safetensors *file;
+  lade_tensor_load *load = NULL;
+  lade_load_options options;
+  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
+  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
+  options_fill(&options, c, one->group);
+  options.file_flags = LADE_FILE_DIRECT;
+  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
+  lade_pipeline_info moved;
+  lade_pipeline_info_init(&moved);
+  LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
+  LADE_EXPECT_EQ_UINT(moved.direct_refused, 0u);
+  LADE_EXPECT(moved.bytes_direct > moved.bytes_completed * 9 / 10);
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  lade_safetensors_close(file);
+  fixture_close_on(&f);
+}
+
+LADE_TEST(GroupLoad, BroadcastsAreReadDirectly) {
+  static const lade_load_rule rules[] = {{.pattern = "b*", .spread = LADE_SPREAD_SLICE, .dim = 1}};
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "model.safetensors");
+  fixture_safetensors_write(path,
+                            "{\"a\":{\"dtype\":\"U8\",\"shape\":[400000],\"data_offsets\":[0,400000]},"
+                            "\"b\":{\"dtype\":\"U8\",\"shape\":[100,1000],\"data_offsets\":[400000,500000]},"
+                            "\"c\":{\"dtype\":\"U8\",\"shape\":[400000],\"data_offsets\":[500000,900000]}}",
+                            900000);
+  load_case c = {.path = path, .rules = rules, .rule_count = 1};
+  ranks_run(&(ranks_plan){.runtime = "cpu", .size = 1, .body = direct_body, .user = &c});
+  free(path);
+  support_temp_dir_remove(&dir);
+}

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "pipeline/state/state.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/asleep.h"
@@ -318,5 +319,68 @@ LADE_TEST(Threads, AFewDoWhatAFewCanDo) {
     best = count > best ? count : best;
   }
   LADE_EXPECT_GT_UINT(best, ROUNDS / 2);
+  fixture_close(&s.f);
+}
+
+/* --- copies that hang in the driver ------------------------------------------------------------------------------- */
+
+static lade_runtime_ops hang_ops;
+static const lade_runtime_ops *hang_true_ops;
+static pthread_mutex_t hang_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t hang_go = PTHREAD_COND_INITIALIZER;
+static int hang_left;
+static bool hang_open;
+
+static lade_status hang_copy(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
+                             const ladei_stream *stream) {
+  pthread_mutex_lock(&hang_lock);
+  bool hangs = hang_left > 0 && direction == LADEI_COPY_H2D;
+  if (hangs) hang_left--;
+  while (hangs && !hang_open) pthread_cond_wait(&hang_go, &hang_lock);
+  pthread_mutex_unlock(&hang_lock);
+  return hang_true_ops->copy(self, direction, dst, src, bytes, stream);
+}
+
+/* The bug: readers whose copies hung, as where a stream's queue is full, kept their places, and nothing was read any more. Of six
+ * threads two may read, and as to a GPU they stay. */
+LADE_TEST(Threads, CopiesThatHangKeepNoReaderBack) {
+  scene s;
+  lade_ticket *stuck[2], *other;
+  if (!scene_open(&s, LADE_STORAGE_PREAD)) return;
+  hang_true_ops = s.f.runtime->ops;
+  hang_ops = *hang_true_ops;
+  hang_ops.copy = hang_copy;
+  hang_left = 2;
+  hang_open = false;
+  ladei_lock_acquire(&s.f.pipeline->lock);
+  s.f.pipeline->core.rings[0].last_first = true;
+  ladei_pipe_core_set_window(&s.f.pipeline->core.rings[0], 2);
+  ladei_lock_release(&s.f.pipeline->lock);
+  s.f.runtime->ops = &hang_ops;
+  for (unsigned i = 0; i < 2; i++) {
+    lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &stuck[i]));
+  }
+  while (true) {
+    pthread_mutex_lock(&hang_lock);
+    bool both = hang_left == 0;
+    pthread_mutex_unlock(&hang_lock);
+    if (both) break;
+    usleep(1000);
+  }
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &other));
+  LADE_EXPECT_OK(lade_ticket_wait(other, UINT64_C(5000000000)));
+  pthread_mutex_lock(&hang_lock);
+  hang_open = true;
+  pthread_cond_broadcast(&hang_go);
+  pthread_mutex_unlock(&hang_lock);
+  for (unsigned i = 0; i < 2; i++) {
+    LADE_EXPECT_OK(lade_ticket_wait(stuck[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(stuck[i]);
+  }
+  LADE_EXPECT_OK(lade_ticket_wait(other, LADE_WAIT_FOREVER));
+  lade_ticket_release(other);
+  s.f.runtime->ops = hang_true_ops;
   fixture_close(&s.f);
 }

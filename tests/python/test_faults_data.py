@@ -430,7 +430,7 @@ def test_numbers_that_cannot_be_used(stage, options, text):
 
 
 @pytest.mark.parametrize("options, text", [
-    ({"storage": "magic"}, "storage"), ({"depth": 0}, "depth is 0"), ({"chunk_bytes": 0}, "chunk_bytes is 0"), ({"readers": 1 << 40}, "readers"),
+    ({"storage": "magic"}, "storage"), ({"depth": 0}, "depth is 0"), ({"chunk_bytes": 0}, "chunk_bytes is 0"), ({"readers": 1 << 40}, "readers"), ({"local_ranks": 0}, "local_ranks is 0"),
     ({"max_transfers": 0}, "max_transfers is 0"), ({"pool": 3}, "pool is a int|pool is an int"),
 ])
 def test_pipelines_that_cannot_be_made(device, options, text):

@@ -160,10 +160,10 @@ static bool bytes_clone(const void *from, size_t bytes, void **out) {
 
 bool ladei_soft_work_clone(const soft_work *work, soft_work *out) {
   void *pieces = NULL, *staged = NULL;
-  bool owns = work->kind == SOFT_WORK_KERNEL;
-  assert(owns || (work->pieces == NULL && work->staged == NULL)); /* all else in a graph has one piece */
+  bool owns = work->kind == SOFT_WORK_KERNEL || work->pieces != NULL; /* rows */
+  assert(owns || work->staged == NULL);
   if (owns && !bytes_clone(work->pieces, work->piece_count * sizeof *work->pieces, &pieces)) return false;
-  if (owns && !bytes_clone(work->staged, work->argument_bytes, &staged)) {
+  if (work->kind == SOFT_WORK_KERNEL && !bytes_clone(work->staged, work->argument_bytes, &staged)) {
     free(pieces);
     return false;
   }
