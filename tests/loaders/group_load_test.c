@@ -405,6 +405,60 @@ LADE_TEST(GroupLoad, AnyDriverCallFailsInOneRank) {
   lade_test_context("%s", "");
 }
 
+/* --- what goes together ------------------------------------------------------------------------------------------- */
+
+typedef struct together {
+  load_case load;
+  uint64_t transfers; /* of all ranks */
+} together;
+
+static void together_body(ranks_one *one) {
+  static const char *const replicated[] = {"layers.0.norm.weight", "layers.0.norm.bias", "layers.1.scalar",
+                                           "embedding.weight", "odd.weight"};
+  together *c = one->plan->user;
+  fixture f;
+  lade_safetensors *file;
+  lade_tensor_load *load = NULL;
+  lade_load_options options;
+  const char *end = NULL;
+  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
+  LADE_ASSERT_OK(lade_safetensors_open(c->load.path, &file));
+  options_fill(&options, &c->load, one->group);
+  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
+  for (size_t i = 0; i < sizeof replicated / sizeof *replicated; i++) {
+    lade_tensor_info info;
+    uint64_t index;
+    void *memory;
+    lade_tensor_info_init(&info);
+    LADE_ASSERT_OK(lade_safetensors_find(file, replicated[i], &index));
+    LADE_ASSERT_OK(lade_safetensors_tensor(file, index, &info));
+    LADE_ASSERT_OK(lade_tensor_load_address(load, index, &memory, NULL));
+    if (end != NULL) LADE_EXPECT((char *)memory >= end && (char *)memory < end + 256); /* padding alone between them */
+    end = (char *)memory + info.bytes;
+  }
+  lade_pipeline_info moved;
+  lade_pipeline_info_init(&moved);
+  LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
+  c->transfers += moved.transfers_completed;
+  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
+  lade_safetensors_close(file);
+  fixture_close_on(&f);
+}
+
+/* Five tensors that are broadcast, with sliced ones between them in the file, are one transfer; three that are scattered are one each, and
+ * each rank has one for what it reads for itself. */
+LADE_TEST(GroupLoad, WhatIsBroadcastGoesTogether) {
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "model.safetensors");
+  checkpoint_write(path);
+  together c = {.load = {.path = path, .rules = tensor_parallel, .rule_count = TENSOR_PARALLEL}};
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = together_body, .user = &c});
+  LADE_EXPECT_EQ_UINT(c.transfers, 1u + 3u + 2u);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
 /* --- what is kept, what is read directly -------------------------------------------------------------------------- */
 
 /* The bug: what is broadcast lay before the first tensor, whose address stands for all of the memory. */
