@@ -62,6 +62,11 @@ static struct {
   char violations[1024];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* A child of fork() calls the driver, too: no other thread holds a lock in it. */
+static void state_lock(void) { pthread_mutex_lock(&state.lock); }
+static void state_unlock(void) { pthread_mutex_unlock(&state.lock); }
+__attribute__((constructor)) static void fork_watch(void) { pthread_atfork(state_lock, state_unlock, state_unlock); }
+
 static _Thread_local struct {
   loop_context *contexts[MAX_STACK];
   int depth;
