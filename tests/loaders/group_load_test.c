@@ -409,7 +409,7 @@ LADE_TEST(GroupLoad, AnyDriverCallFailsInOneRank) {
 
 typedef struct together {
   load_case load;
-  uint64_t transfers; /* of all ranks */
+  _Atomic(uint64_t) transfers; /* of all ranks */
 } together;
 
 static void together_body(ranks_one *one) {
