@@ -355,8 +355,8 @@ LADE_TEST(Threads, CopiesThatHangKeepNoReaderBack) {
   ladei_lock_acquire(&s.f.pipeline->lock);
   s.f.pipeline->core.rings[0].last_first = true;
   ladei_pipe_core_set_window(&s.f.pipeline->core.rings[0], 2);
+  s.f.runtime->ops = &hang_ops; /* to its end: threads of the pipeline read it */
   ladei_lock_release(&s.f.pipeline->lock);
-  s.f.runtime->ops = &hang_ops;
   for (unsigned i = 0; i < 2; i++) {
     lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
     LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &stuck[i]));
@@ -381,6 +381,5 @@ LADE_TEST(Threads, CopiesThatHangKeepNoReaderBack) {
   }
   LADE_EXPECT_OK(lade_ticket_wait(other, LADE_WAIT_FOREVER));
   lade_ticket_release(other);
-  s.f.runtime->ops = hang_true_ops;
   fixture_close(&s.f);
 }
