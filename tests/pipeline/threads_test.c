@@ -370,7 +370,7 @@ LADE_TEST(Threads, CopiesThatHangKeepNoReaderBack) {
   }
   lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, lade_endpoint_memory(s.host), CHUNK);
   LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &other));
-  LADE_EXPECT_OK(lade_ticket_wait(other, UINT64_C(5000000000)));
+  LADE_EXPECT_OK(lade_ticket_wait(other, UINT64_C(60000000000)));
   pthread_mutex_lock(&hang_lock);
   hang_open = true;
   pthread_cond_broadcast(&hang_go);
