@@ -45,9 +45,8 @@ typedef struct group_load {
   size_t buffer_count, scattered; /* parts read into buffers so far */
   void *sorted;                   /* rows of a part, those of a rank together; NULL: this rank scatters nothing */
   lade_piece *ranges;
-  size_t
-      *tickets; /* by part that this rank reads: number of its first in load->tickets, and of the one behind its last */
-  size_t *ticket_ends;
+  size_t *tickets;     /* by part that this rank reads: its first in load->tickets, ... */
+  size_t *ticket_ends; /* ... and the one behind its last */
   void **sources;      /* by part: the buffer of a scattered one */
   uint64_t *row_bytes; /* by rank: of all rows of the part at hand */
 } group_load;
@@ -172,12 +171,6 @@ static const ladei_loader_cut *cut_at(const group_load *g, size_t place) {
   return &g->plan->cuts[g->load->order[place]];
 }
 
-/* Of one row of a scattered part. */
-static uint64_t row_bytes_of(const group_load *g, const ladei_loader_part *part) {
-  const ladei_loader_cut *cut = cut_at(g, part->first);
-  return cut->size * cut->unit_bits / 8;
-}
-
 /* Begins to read a part, if this rank is its root. */
 static lade_status part_read(group_load *g, size_t number) {
   const ladei_loader_part *part = &g->plan->parts[number];
@@ -186,14 +179,14 @@ static lade_status part_read(group_load *g, size_t number) {
   if (part->root != g->plan->rank) return LADE_OK;
   lade_transfer_init(&transfer);
   transfer.direction = LADE_TO_DEVICE;
-  transfer.after_stream = 1; /* the memory's former user, or the scatter out of the buffer (D3) */
+  transfer.after_stream = 1; /* the memory's former user, or what sorts the rows in the buffer (D3) */
   transfer.stream = target->stream;
   transfer.pieces = g->ranges;
   g->tickets[number] = g->load->tickets.count;
   if (part->scatters) {
     g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
-    LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first), part->begin * row_bytes_of(g, part), g->sources[number],
-                        part->bytes));
+    LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first),
+                        part->begin * ladei_loader_cut_row(cut_at(g, part->first)), g->sources[number], part->bytes));
   } else {
     LADEI_TRY(bundle_add(g, &transfer, part));
   }
@@ -218,7 +211,7 @@ static lade_status part_prefix(const group_load *g, size_t number, lade_status s
   const ladei_loader_checkpoint_tensor *tensor = &g->load->file->tensors[piece_at(g, part->first)->tensor];
   const ladei_loader_checkpoint_file *file = &g->load->file->files[tensor->file];
   uint64_t at = file->data_offset + tensor->entry->begin;
-  at += part->scatters ? part->begin * row_bytes_of(g, part) : part->begin;
+  at += part->scatters ? part->begin * ladei_loader_cut_row(cut_at(g, part->first)) : part->begin;
   return ladei_error_prefix(status, "\"%.80s\" from byte %llu, read by rank %u: ", ladei_loader_path_text(file->path),
                             (unsigned long long)at, (unsigned)part->root);
 }
@@ -227,7 +220,7 @@ static lade_status part_prefix(const group_load *g, size_t number, lade_status s
 static lade_status rows_sort(const group_load *g, const ladei_loader_part *part, const char *rows) {
   const lade_runtime *runtime = g->load->targets[0].pipeline->runtime;
   const ladei_loader_cut *cut = cut_at(g, part->first);
-  uint64_t row = row_bytes_of(g, part), count = part->end - part->begin;
+  uint64_t row = ladei_loader_cut_row(cut), count = part->end - part->begin;
   char *to = g->sorted;
   ladei_stream stream;
   LADEI_TRY(runtime->ops->stream_resolve(runtime->self, g->load->targets[0].stream, &stream));

@@ -199,7 +199,7 @@ static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut
   switch (cut->spread) {
   case LADE_SPREAD_REPLICATE: p->carried = p->broadcast = true; break;
   case LADE_SPREAD_SLICE: {
-    uint64_t row = cut->size * cut->unit_bits / 8;
+    uint64_t row = ladei_loader_cut_row(cut);
     p->run_bytes = ladei_loader_cut_run(cut, plan->rank, plan->size, &p->begin);
     p->runs = cut->outer;
     p->run_stride = row;
@@ -236,8 +236,7 @@ static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_pa
 
 /* A sliced piece with short runs: some rows in each part, as many in each as can be. */
 static lade_status parts_of_rows(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, size_t place) {
-  uint64_t row = cut->size * cut->unit_bits / 8,
-           most = ladei_size_min(ladei_size_max(plan->part_bytes / row, 1), PART_ROWS);
+  uint64_t row = ladei_loader_cut_row(cut), most = ladei_size_min(ladei_size_max(plan->part_bytes / row, 1), PART_ROWS);
   uint64_t parts = cut->outer / most + (cut->outer % most != 0), rows = cut->outer / parts + (cut->outer % parts != 0);
   for (uint64_t begin = 0; begin < cut->outer; begin += rows) {
     uint64_t end = ladei_size_min(begin + rows, cut->outer);

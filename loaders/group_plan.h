@@ -51,6 +51,8 @@ void ladei_loader_group_plan_free(ladei_loader_group_plan *plan);
 /* Elements [*out_begin, *out_end) along the dimension that a rank gets of a sliced piece. */
 void ladei_loader_cut_range(const ladei_loader_cut *cut, uint32_t rank, uint32_t size, uint64_t *out_begin,
                             uint64_t *out_end);
+/* Bytes of one row of a sliced piece, all slices together. */
+static inline uint64_t ladei_loader_cut_row(const ladei_loader_cut *cut) { return cut->size * cut->unit_bits / 8; }
 /* Bytes of one row of a rank's slice, and from the row's beginning to it. */
 uint64_t ladei_loader_cut_run(const ladei_loader_cut *cut, uint32_t rank, uint32_t size, uint64_t *out_before);
 

@@ -61,10 +61,10 @@ lade_status ladei_loader_load_memory_error(void);
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
 /* Allocates the memory of all pieces, whose bytes are known. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);
-/* The bytes of a tensor from `at` on, in their file. One that is not kept open must still be there, and the same. */
 /* Whether two pieces are one range of a file, at the end of the first and the beginning of the second. */
 bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
                                 const ladei_loader_piece *p);
+/* The bytes of a tensor from `at` on, in their file. One that is not kept open must still be there, and the same. */
 lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out);
 
 /* Transfers of pieces with transfers of their own, of one target, in the order of the file. Make it all zero, but for `target`

@@ -140,7 +140,7 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime) {
 
 void ladei_runtime_release(lade_runtime *runtime) { atomic_fetch_sub(&runtime->users, 1); }
 
-/* ---- Streams that capture: Note [Asking and capturing] ------------------------------------------------------------ */
+/* ---- Arguments that all runtimes check alike --------------------------------------------------------------------- */
 
 static lade_status extent_check(const char *field, size_t value, size_t least) {
   char expected[64];
@@ -155,6 +155,8 @@ lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width
   LADEI_TRY(extent_check("dst_pitch", dst_pitch, width));
   return extent_check("src_pitch", src_pitch, width);
 }
+
+/* ---- Streams that capture: Note [Asking and capturing] ------------------------------------------------------------ */
 
 lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call) {
   static const char *const states[] = {"", "captures", "is in a capture that became invalid",

@@ -145,13 +145,14 @@ typedef struct reservation {
 } reservation;
 
 static pthread_mutex_t reservations_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static reservation reservations[256];
+static size_t reservation_count; /* entries ever used */
+
 static void reservations_hold(void) { pthread_mutex_lock(&reservations_lock); }
 static void reservations_let_go(void) { pthread_mutex_unlock(&reservations_lock); }
 __attribute__((constructor)) static void fork_watch(void) {
   pthread_atfork(reservations_hold, reservations_let_go, reservations_let_go); /* as in state.c */
 }
-static reservation reservations[256];
-static size_t reservation_count; /* entries ever used */
 
 static void reservation_add(CUdeviceptr base, size_t bytes) {
   pthread_mutex_lock(&reservations_lock);
