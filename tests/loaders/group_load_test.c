@@ -124,33 +124,51 @@ static void options_fill(lade_load_options *options, const load_case *c, lade_gr
   options->per_tensor = c->per_tensor;
 }
 
-static void load_body(ranks_one *one) {
-  load_case *c = one->plan->user;
+/* A load by the group, over. */
+typedef struct loaded {
   fixture f;
   lade_safetensors *file;
-  lade_tensor_load *load = NULL;
+  lade_tensor_load *load;
+} loaded;
+
+static bool loaded_open(const ranks_one *one, const load_case *c, uint32_t file_flags, loaded *l) {
   lade_load_options options;
-  lade_load_info info;
-  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
-  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
+  l->load = NULL;
   options_fill(&options, c, one->group);
-  lade_status status = lade_safetensors_load(file, f.targets, 1, &options, &load);
+  options.file_flags = file_flags;
+  lade_status status = fixture_open_some(&l->f, one->runtime, 1);
+  if (status == LADE_OK) status = lade_safetensors_open(c->path, &l->file);
+  if (status == LADE_OK) status = lade_safetensors_load(l->file, l->f.targets, 1, &options, &l->load);
   if (status != LADE_OK) LADE_FAIL("rank %u: %s", (unsigned)one->rank, lade_last_error()->text);
-  if (status == LADE_OK) {
-    LADE_EXPECT_OK(lade_tensor_load_wait(load, 0));
-    lade_load_info_init(&info);
-    LADE_EXPECT_OK(lade_tensor_load_query(load, &info));
-    LADE_EXPECT_EQ_UINT(info.bytes_done, info.bytes);
-    c->wanted += info.bytes;
-    lade_pipeline_info moved;
-    lade_pipeline_info_init(&moved);
-    LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
-    c->read_bytes += moved.bytes_completed;
-    for (uint64_t i = 0; i < lade_safetensors_count(file); i++) tensor_expect(one, &f, file, load, i, i);
-    LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
-  }
-  lade_safetensors_close(file);
-  fixture_close_on(&f);
+  return status == LADE_OK;
+}
+
+static lade_pipeline_info loaded_info(const loaded *l) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(l->f.pairs[0]), &info));
+  return info;
+}
+
+static void loaded_close(loaded *l, bool keep_memory) {
+  LADE_EXPECT_OK(lade_tensor_load_destroy(l->load, keep_memory));
+  lade_safetensors_close(l->file);
+}
+
+static void load_body(ranks_one *one) {
+  load_case *c = one->plan->user;
+  loaded l;
+  lade_load_info info;
+  if (!loaded_open(one, c, 0, &l)) return;
+  LADE_EXPECT_OK(lade_tensor_load_wait(l.load, 0));
+  lade_load_info_init(&info);
+  LADE_EXPECT_OK(lade_tensor_load_query(l.load, &info));
+  LADE_EXPECT_EQ_UINT(info.bytes_done, info.bytes);
+  c->wanted += info.bytes;
+  c->read_bytes += loaded_info(&l).bytes_completed;
+  for (uint64_t i = 0; i < lade_safetensors_count(l.file); i++) tensor_expect(one, &l.f, l.file, l.load, i, i);
+  loaded_close(&l, false);
+  fixture_close_on(&l.f);
 }
 
 static uint64_t checkpoint_bytes(void) {
@@ -159,18 +177,23 @@ static uint64_t checkpoint_bytes(void) {
   return total;
 }
 
-static void load_run(const char *runtime, uint32_t size, load_case *c) {
+/* Gives `c` the path of a checkpoint and runs the plan. */
+static void checkpoint_run(const ranks_plan *plan, load_case *c) {
   support_temp_dir dir;
   if (!support_temp_dir_create(&dir)) return;
   char *path = support_temp_dir_path(&dir, "model.safetensors");
   checkpoint_write(path);
   c->path = path;
-  c->read_bytes = 0;
-  c->wanted = 0;
-  ranks_run(&(ranks_plan){.runtime = runtime, .size = size, .body = load_body, .user = c});
-  LADE_EXPECT_EQ_UINT(c->read_bytes, checkpoint_bytes()); /* each byte once */
+  ranks_run(plan);
   free(path);
   support_temp_dir_remove(&dir);
+}
+
+static void load_run(const char *runtime, uint32_t size, load_case *c) {
+  c->read_bytes = 0;
+  c->wanted = 0;
+  checkpoint_run(&(ranks_plan){.runtime = runtime, .size = size, .body = load_body, .user = c}, c);
+  LADE_EXPECT_EQ_UINT(c->read_bytes, checkpoint_bytes()); /* each byte once */
 }
 
 /* As for a model with tensor parallelism: column-parallel, row-parallel, experts in the middle, the rest everywhere. */
@@ -416,102 +439,61 @@ static void together_body(ranks_one *one) {
   static const char *const replicated[] = {"layers.0.norm.weight", "layers.0.norm.bias", "layers.1.scalar",
                                            "embedding.weight", "odd.weight"};
   together *c = one->plan->user;
-  fixture f;
-  lade_safetensors *file;
-  lade_tensor_load *load = NULL;
-  lade_load_options options;
+  loaded l;
   const char *end = NULL;
-  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
-  LADE_ASSERT_OK(lade_safetensors_open(c->load.path, &file));
-  options_fill(&options, &c->load, one->group);
-  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
+  if (!loaded_open(one, &c->load, 0, &l)) return;
   for (size_t i = 0; i < sizeof replicated / sizeof *replicated; i++) {
     lade_tensor_info info;
     uint64_t index;
     void *memory;
     lade_tensor_info_init(&info);
-    LADE_ASSERT_OK(lade_safetensors_find(file, replicated[i], &index));
-    LADE_ASSERT_OK(lade_safetensors_tensor(file, index, &info));
-    LADE_ASSERT_OK(lade_tensor_load_address(load, index, &memory, NULL));
+    LADE_ASSERT_OK(lade_safetensors_find(l.file, replicated[i], &index));
+    LADE_ASSERT_OK(lade_safetensors_tensor(l.file, index, &info));
+    LADE_ASSERT_OK(lade_tensor_load_address(l.load, index, &memory, NULL));
     if (end != NULL) LADE_EXPECT((char *)memory >= end && (char *)memory < end + 256); /* padding alone between them */
     end = (char *)memory + info.bytes;
   }
-  lade_pipeline_info moved;
-  lade_pipeline_info_init(&moved);
-  LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
-  c->transfers += moved.transfers_completed;
-  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
-  lade_safetensors_close(file);
-  fixture_close_on(&f);
+  c->transfers += loaded_info(&l).transfers_completed;
+  loaded_close(&l, false);
+  fixture_close_on(&l.f);
 }
 
 /* Five tensors that are broadcast, with sliced ones between them in the file, are one transfer; three that are scattered are one each, and
  * each rank has one for what it reads for itself. */
 LADE_TEST(GroupLoad, WhatIsBroadcastGoesTogether) {
-  support_temp_dir dir;
-  if (!support_temp_dir_create(&dir)) return;
-  char *path = support_temp_dir_path(&dir, "model.safetensors");
-  checkpoint_write(path);
-  together c = {.load = {.path = path, .rules = tensor_parallel, .rule_count = TENSOR_PARALLEL}};
-  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = together_body, .user = &c});
+  together c = {.load = {.rules = tensor_parallel, .rule_count = TENSOR_PARALLEL}};
+  checkpoint_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = together_body, .user = &c}, &c.load);
   LADE_EXPECT_EQ_UINT(c.transfers, 1u + 3u + 2u);
-  free(path);
-  support_temp_dir_remove(&dir);
 }
 
 /* --- what is kept, what is read directly -------------------------------------------------------------------------- */
 
 /* The bug: what is broadcast lay before the first tensor, whose address stands for all of the memory. */
 static void keep_body(ranks_one *one) {
-  load_case *c = one->plan->user;
-  fixture f;
-  lade_safetensors *file;
-  lade_tensor_load *load = NULL;
-  lade_load_options options;
+  loaded l;
   void *memory = NULL;
-  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
-  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
-  options_fill(&options, c, one->group);
-  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
-  for (uint64_t i = 0; i < lade_safetensors_count(file) && memory == NULL; i++)
-    LADE_EXPECT_OK(lade_tensor_load_address(load, i, &memory, NULL));
-  LADE_EXPECT_OK(lade_tensor_load_destroy(load, true));
-  LADE_EXPECT_OK(lade_device_free(f.targets[0].allocator, memory));
-  lade_safetensors_close(file);
-  fixture_close_on(&f);
+  if (!loaded_open(one, one->plan->user, 0, &l)) return;
+  for (uint64_t i = 0; i < lade_safetensors_count(l.file) && memory == NULL; i++)
+    LADE_EXPECT_OK(lade_tensor_load_address(l.load, i, &memory, NULL));
+  loaded_close(&l, true);
+  LADE_EXPECT_OK(lade_device_free(l.f.targets[0].allocator, memory));
+  fixture_close_on(&l.f);
 }
 
 LADE_TEST(GroupLoad, KeptMemoryIsFreedByItsFirstTensor) {
-  support_temp_dir dir;
-  if (!support_temp_dir_create(&dir)) return;
-  char *path = support_temp_dir_path(&dir, "model.safetensors");
-  checkpoint_write(path);
-  load_case c = {.path = path, .rules = tensor_parallel, .rule_count = TENSOR_PARALLEL};
-  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = keep_body, .user = &c});
-  free(path);
-  support_temp_dir_remove(&dir);
+  load_case c = {.rules = tensor_parallel, .rule_count = TENSOR_PARALLEL};
+  checkpoint_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = keep_body, .user = &c}, &c);
 }
 
 /* The bug: tensors that are broadcast together, with a sliced one between them in the file, went through the page cache. */
 static void direct_body(ranks_one *one) {
-  load_case *c = one->plan->user;
-  fixture f;
-  lade_safetensors *file;
-  lade_tensor_load *load = NULL;
-  lade_load_options options;
-  LADE_ASSERT_OK(fixture_open_some(&f, one->runtime, 1));
-  LADE_ASSERT_OK(lade_safetensors_open(c->path, &file));
-  options_fill(&options, c, one->group);
-  options.file_flags = LADE_FILE_DIRECT;
-  LADE_ASSERT_OK(lade_safetensors_load(file, f.targets, 1, &options, &load));
-  lade_pipeline_info moved;
-  lade_pipeline_info_init(&moved);
-  LADE_EXPECT_OK(lade_pipeline_info_get(lade_pair_pipeline(f.pairs[0]), &moved));
+  loaded l;
+  if (!loaded_open(one, one->plan->user, LADE_FILE_DIRECT, &l)) return;
+  lade_pipeline_info moved = loaded_info(&l);
   LADE_EXPECT_EQ_UINT(moved.direct_refused, 0u);
   LADE_EXPECT(moved.bytes_direct > moved.bytes_completed * 9 / 10);
-  LADE_EXPECT_OK(lade_tensor_load_destroy(load, false));
-  lade_safetensors_close(file);
-  fixture_close_on(&f);
+  loaded_close(&l, false);
+  fixture_close_on(&l.f);
 }
 
 LADE_TEST(GroupLoad, BroadcastsAreReadDirectly) {
