@@ -113,8 +113,10 @@ const char *ladei_soft_last_finding(void *self) { return soft_self(self)->findin
 
 lade_status ladei_soft_unsafe_call(void *self, const char *what) {
   soft_runtime *rt = soft_self(self);
+  lade_status status = ladei_soft_enter_process(rt, what);
+  if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
-  lade_status status = ladei_soft_unsafe(rt, what);
+  status = ladei_soft_unsafe(rt, what);
   ladei_soft_unlock(rt);
   return status;
 }

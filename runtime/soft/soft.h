@@ -22,7 +22,8 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
 /*
  * The rule of CUDA on potentially unsafe calls, which the ops that R9 of runtime/ops.h allows everywhere do not apply:
  * LADE_ERR_CAPTURE, and the captures concerned become invalid, when the calling thread's capture mode forbids an unsafe
- * call now. For a driver built on these ops, whose entry points are stricter than the ops.
+ * call now. LADE_ERR_FORKED in a child of fork(). For a driver built on these ops, whose entry points are stricter than
+ * the ops.
  */
 lade_status ladei_soft_unsafe_call(void *self, const char *what);
 

@@ -97,14 +97,18 @@ static void lose_due(soft_runtime *rt) {
   ladei_soft_run_ready(rt);
 }
 
+lade_status ladei_soft_enter_process(const soft_runtime *rt, const char *call) {
+  if (atomic_load(&ladei_soft_fork_generation) == rt->fork_generation) return LADE_OK;
+  return ladei_error(LADE_ERR_FORKED, 0, "%s: the runtime was opened before fork()", call);
+}
+
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op) {
-  if (atomic_load(&ladei_soft_fork_generation) != rt->fork_generation)
-    return ladei_error(LADE_ERR_FORKED, 0, "%s: the runtime was opened before fork()", ladei_soft_op_name(op));
+  lade_status status = ladei_soft_enter_process(rt, ladei_soft_op_name(op));
+  if (status != LADE_OK) return status;
   if (ladei_soft_in_callback()) {
     return ladei_error(LADE_ERR_DRIVER, LADEI_SOFT_NATIVE_NOT_PERMITTED, "%s: a host function may make no runtime call",
                        ladei_soft_op_name(op));
   }
-  lade_status status = LADE_OK;
   uint32_t attention = atomic_load(&rt->attention);
   if ((attention & (SOFT_ATTENTION_FAULTS | SOFT_ATTENTION_LOSE)) != 0) {
     ladei_soft_lock(rt);

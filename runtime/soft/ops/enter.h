@@ -12,6 +12,9 @@ extern _Atomic(uint32_t) ladei_soft_fork_generation; /* forks of this process so
 
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op);
 
+/* LADE_ERR_FORKED in a child of fork(), where the lock may be held by a thread that is not there. */
+lade_status ladei_soft_enter_process(const soft_runtime *rt, const char *call);
+
 /* Counts the call, applies the fault plan, charges its cost. First statement of every op; not under the lock. */
 static inline lade_status ladei_soft_enter(soft_runtime *rt, soft_op op) {
   ladei_lock_assert_none_held();

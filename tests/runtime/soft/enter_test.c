@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The way into every op: counts, the fault plan for every op, lost devices, calls from host functions, forked children. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -7,6 +8,8 @@
 #include <unistd.h>
 
 #include "runtime/ops_list.h"
+#include "runtime/soft/soft.h"
+#include "runtime/soft/state/lock.h"
 #include "tests/runtime/soft/fixture.h"
 #include "tests/shim/lade_test.h"
 
@@ -312,11 +315,33 @@ LADE_TEST_P(HostFunction, MayNotCallTheRuntime, soft_fixture_clocks, clock) {
   soft_fixture_close(&f);
 }
 
+typedef struct lock_holder {
+  soft_fixture *f;
+  pthread_barrier_t held, let_go;
+} lock_holder;
+
+static void *hold_lock(void *user) {
+  lock_holder *holder = user;
+  ladei_soft_lock(soft_self(holder->f->self));
+  pthread_barrier_wait(&holder->held);
+  pthread_barrier_wait(&holder->let_go);
+  ladei_soft_unlock(soft_self(holder->f->self));
+  return NULL;
+}
+
+/* Also where a thread of the parent held the lock in the moment of the fork. */
 LADE_TEST_P(Fork, ChildGetsAnErrorFromEveryOp, soft_fixture_clocks, clock) {
   stage s = stage_open(clock);
+  lock_holder holder = {.f = &s.f};
+  pthread_t thread;
+  pthread_barrier_init(&holder.held, NULL, 2);
+  pthread_barrier_init(&holder.let_go, NULL, 2);
+  LADE_ASSERT(pthread_create(&thread, NULL, hold_lock, &holder) == 0);
+  pthread_barrier_wait(&holder.held);
   pid_t child = fork();
   if (child == 0) {
-    int wrong = 0;
+    alarm(60); /* one that hangs is a failure */
+    int wrong = ladei_soft_unsafe_call(s.f.self, "a call") != LADE_ERR_FORKED;
     for (size_t i = 0; i < sizeof op_names / sizeof op_names[0]; i++)
       if (has_status(&s, op_names[i])) wrong += call_by_name(&s, op_names[i]) != LADE_ERR_FORKED;
     _exit(wrong == 0 ? 0 : 1);
@@ -324,6 +349,10 @@ LADE_TEST_P(Fork, ChildGetsAnErrorFromEveryOp, soft_fixture_clocks, clock) {
   int result = -1;
   LADE_EXPECT_EQ_INT(waitpid(child, &result, 0), child);
   LADE_EXPECT_EQ_INT(result, 0);
+  pthread_barrier_wait(&holder.let_go);
+  pthread_join(thread, NULL);
+  pthread_barrier_destroy(&holder.held);
+  pthread_barrier_destroy(&holder.let_go);
   stage_close(&s);
 }
 
