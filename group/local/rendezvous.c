@@ -13,7 +13,9 @@
  * V3  All that have come get the same reason.
  * V4  No descriptor is left: not on success but those of `shared`, not on failure.
  * V5  What rank 0 lacks itself it tells all, too: it waits for them first.
- * Locks: none. One thread.
+ * V6  A path is taken, from the look at what is there to listen(), and given up by one rank 0 at a time: under a lock on its folder.
+ *     So a socket that refuses connections there is a dead process's, and what rank 0 removes is its own.
+ * Locks: the folder's (flock), where the file system has such. One thread.
  *
  * Note [Descriptors under way]
  *   What is sent and not received yet the kernel counts for each user, over all of his processes. One who may not administer the
@@ -28,6 +30,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -131,7 +134,9 @@ typedef struct host {
   int32_t transport;
   place where;
   int listener, memory;
-  bool bound;                           /* a path that is to be removed */
+  bool bound;         /* a path that is to be removed, if it is still ... */
+  dev_t bound_device; /* ... this */
+  ino_t bound_inode;
   int sockets[LADEI_GROUP_LOCAL_RANKS]; /* of the ranks that have come; -1 */
   uint32_t come;                        /* how many, this one included */
   int lack;                             /* errno of the last accept() that lacked something; 0: none did */
@@ -139,7 +144,33 @@ typedef struct host {
   ladei_group_answer answer;
 } host;
 
-/* Whether somebody listens at a path; a socket that a killed process left behind does not answer. */
+/* V6. A descriptor for folder_unlock(); -1 where the folder cannot be locked; -2 where somebody does not let go of it. */
+static int folder_lock(const place *where, uint64_t deadline_ns) {
+  char folder[sizeof where->address.sun_path];
+  memcpy(folder, where->address.sun_path, sizeof folder);
+  char *slash = strrchr(folder, '/');
+  slash[slash == folder ? 1 : 0] = '\0';
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    bool later = errno == EWOULDBLOCK || errno == EINTR;
+    if (!later || wall_ns() >= deadline_ns) {
+      (void)close(fd);
+      return later ? -2 : -1;
+    }
+    pause_before_retry();
+  }
+  return fd;
+}
+
+/* By name, and not by close() alone: a child of fork() has the descriptor, too. */
+static void folder_unlock(int fd) {
+  if (fd < 0) return;
+  (void)flock(fd, LOCK_UN);
+  (void)close(fd);
+}
+
+/* Whether nobody listens at a path: a killed process left its socket behind. */
 static bool place_is_stale(const place *where) {
   struct stat stat;
   if (lstat(where->address.sun_path, &stat) != 0 || !S_ISSOCK(stat.st_mode)) return false;
@@ -150,10 +181,8 @@ static bool place_is_stale(const place *where) {
   return refused;
 }
 
-static lade_status host_listen(host *h) {
+static lade_status host_bind(host *h) {
   const struct sockaddr *address = (const struct sockaddr *)&h->where.address;
-  h->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (h->listener < 0) return system_error(h->shared, "socket");
   int bound = bind(h->listener, address, h->where.length);
   if (bound != 0 && errno == EADDRINUSE && h->where.is_path && place_is_stale(&h->where)) {
     (void)unlink(h->where.address.sun_path);
@@ -164,8 +193,36 @@ static lade_status host_listen(host *h) {
                        h->shared->name);
   }
   if (bound != 0) return system_error(h->shared, "bind");
-  h->bound = h->where.is_path;
+  struct stat stat;
+  h->bound = h->where.is_path && lstat(h->where.address.sun_path, &stat) == 0;
+  if (h->bound) {
+    h->bound_device = stat.st_dev;
+    h->bound_inode = stat.st_ino;
+  }
   return listen(h->listener, LADEI_GROUP_LOCAL_RANKS) == 0 ? LADE_OK : system_error(h->shared, "listen");
+}
+
+static lade_status host_listen(host *h, uint64_t deadline_ns) {
+  h->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (h->listener < 0) return system_error(h->shared, "socket");
+  int folder = h->where.is_path ? folder_lock(&h->where, deadline_ns) : -1;
+  if (folder == -2) {
+    return ladei_error(LADE_ERR_BUSY, EWOULDBLOCK,
+                       "group \"%s\": another process keeps the folder of this socket locked", h->shared->name);
+  }
+  lade_status status = host_bind(h);
+  folder_unlock(folder);
+  return status;
+}
+
+/* A folder that stays locked keeps nothing: the look at the socket alone then leaves a moment for another rank 0. */
+static void host_leave(const host *h) {
+  if (!h->bound) return;
+  struct stat stat;
+  int folder = folder_lock(&h->where, wall_ns() + HEAR_MS * MS_NS);
+  if (lstat(h->where.address.sun_path, &stat) == 0 && stat.st_dev == h->bound_device && stat.st_ino == h->bound_inode)
+    (void)unlink(h->where.address.sun_path);
+  folder_unlock(folder);
 }
 
 /* Piece by piece: some kernels give up, and take all back, where a signal comes; a timer's would come again and again. */
@@ -354,7 +411,7 @@ static lade_status host_round(host *h, uint64_t deadline_ns) {
 }
 
 static lade_status ranks_await(host *h, uint64_t deadline_ns) {
-  if (h->shared->size > 1) LADEI_TRY(host_listen(h));
+  if (h->shared->size > 1) LADEI_TRY(host_listen(h, deadline_ns));
   while (h->come < h->shared->size) {
     if (wall_ns() >= deadline_ns) return missing_error(h);
     LADEI_TRY(host_round(h, deadline_ns));
@@ -392,7 +449,7 @@ static lade_status rendezvous_host(ladei_group_shared *shared, int32_t transport
     (void)snprintf(h.answer.text, sizeof h.answer.text, "%s", lade_last_error()->text);
     (void)host_answer(&h, 0); /* V3; without descriptors it reports nothing */
   }
-  if (h.bound) (void)unlink(h.where.address.sun_path);
+  host_leave(&h);
   fd_close(&h.listener); /* V4 */
   fd_close(&h.memory);
   for (int i = 0; i < LADEI_GROUP_LOCAL_RANKS; i++) fd_close(&h.sockets[i]);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,17 +168,67 @@ LADE_TEST(GroupFailures, RanksWaitBehindSilentStrangers) {
 
 static void path_tune(const ranks_one *one, lade_group_local_options *options) { options->name = one->plan->user; }
 
-LADE_TEST(GroupFailures, AStaleSocketIsReplaced) {
-  char name[64], path[80];
-  ranks_name(name, sizeof name);
-  (void)snprintf(path, sizeof path, "/tmp/%s", name);
+/* As of a process that was killed. */
+static void stale_socket(const char *path) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   LADE_EXPECT_EQ_INT(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-  (void)close(fd); /* its name stays, as of a process that was killed */
+  (void)close(fd); /* its name stays */
+}
+
+LADE_TEST(GroupFailures, AStaleSocketIsReplaced) {
+  char name[64], path[80];
+  ranks_name(name, sizeof name);
+  (void)snprintf(path, sizeof path, "/tmp/%s", name);
+  stale_socket(path);
   ranks_run(&(ranks_plan){.runtime = "sim", .size = 3, .body = barrier_body, .tune = path_tune, .user = path});
   LADE_EXPECT_EQ_INT(access(path, F_OK), -1);
+}
+
+/* Many ranks 0 at once, over a stale socket; rank 1 comes when all of them but one have given up. */
+enum { FIRST_RANKS = 8 };
+
+typedef struct first_ranks {
+  const char *path;
+  pthread_barrier_t start;
+  atomic_int busy;
+} first_ranks;
+
+static void first_tune(const ranks_one *one, lade_group_local_options *options) {
+  first_ranks *all = one->plan->user;
+  options->name = all->path;
+  options->size = 2;
+  options->rank = one->rank < FIRST_RANKS ? 0 : 1;
+  pthread_barrier_wait(&all->start);
+  while (options->rank == 1 && atomic_load(&all->busy) < FIRST_RANKS - 1) (void)usleep(1000);
+}
+
+static void first_body(ranks_one *one) {
+  first_ranks *all = one->plan->user;
+  if (one->made == LADE_OK) LADE_EXPECT_OK(lade_group_barrier(one->group));
+  if (one->made != LADE_OK) atomic_fetch_add(&all->busy, 1);
+  if (one->made != LADE_OK) expect_words(one, one->made_text, "another rank 0 waits under this name");
+}
+
+LADE_TEST(GroupFailures, OneOfManyRanksZeroGetsThePath) {
+  char name[64], path[80];
+  for (int i = 0; i < 20; i++) {
+    ranks_name(name, sizeof name);
+    (void)snprintf(path, sizeof path, "/tmp/%s", name);
+    stale_socket(path);
+    first_ranks all = {.path = path};
+    pthread_barrier_init(&all.start, NULL, FIRST_RANKS + 1);
+    ranks_run(&(ranks_plan){.runtime = "sim",
+                            .size = FIRST_RANKS + 1,
+                            .body = first_body,
+                            .alone = true,
+                            .tune = first_tune,
+                            .user = &all});
+    pthread_barrier_destroy(&all.start);
+    LADE_EXPECT_EQ_INT(atomic_load(&all.busy), FIRST_RANKS - 1);
+    LADE_EXPECT_EQ_INT(access(path, F_OK), -1);
+  }
 }
 
 LADE_TEST(GroupFailures, OptionsAreChecked) {
