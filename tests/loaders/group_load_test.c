@@ -7,8 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/group/ranks.h"
-#include "tests/loaders/fixture.h"
+#include "tests/loaders/group_expect.h"
 #include "tests/shim/lade_test.h"
 
 /* --- a checkpoint ------------------------------------------------------------------------------------------------- */
@@ -52,53 +51,6 @@ static void checkpoint_write(const char *path) {
   LADE_EXPECT_EQ_INT(pwrite(fd, data, total, (off_t)(8 + length + 1)), (long)total);
   (void)close(fd);
   free(data);
-}
-
-/* --- what a rank should have -------------------------------------------------------------------------------------- */
-
-/* The bytes of a slice, element by element, from those of the whole tensor. */
-static size_t slice_cut(const lade_tensor_info *info, const lade_load_slice *slice, const unsigned char *whole,
-                        unsigned char *out) {
-  size_t element = lade_dtype_bits((lade_dtype)info->dtype) / 8, at = 0, inner = 1, count = info->bytes / element;
-  for (uint64_t i = (uint64_t)slice->dim + 1; i < info->rank; i++) inner *= info->shape[i];
-  for (size_t i = 0; i < count; i++) {
-    size_t place = i / inner % info->shape[slice->dim];
-    if (place < slice->begin || place >= slice->end) continue;
-    memcpy(out + at, whole + i * element, element);
-    at += element;
-  }
-  return at;
-}
-
-static void tensor_expect(const ranks_one *one, const fixture *f, lade_safetensors *file, lade_tensor_load *load,
-                          uint64_t tensor, uint64_t index) {
-  lade_tensor_info info;
-  lade_load_slice slice;
-  void *memory = NULL;
-  lade_tensor_info_init(&info);
-  lade_load_slice_init(&slice);
-  LADE_ASSERT_OK(lade_safetensors_tensor(file, tensor, &info));
-  LADE_ASSERT_OK(lade_tensor_load_slice(load, index, &slice));
-  LADE_ASSERT_OK(lade_tensor_load_address(load, index, &memory, NULL));
-  unsigned char *whole = malloc(info.bytes + 1), *want = malloc(info.bytes + 1), *have = malloc(info.bytes + 1);
-  int fd = open(lade_safetensors_file_path(file, info.file), O_RDONLY);
-  LADE_EXPECT_EQ_INT(pread(fd, whole, info.bytes, (off_t)info.offset), (long)info.bytes);
-  (void)close(fd);
-  size_t bytes = info.bytes;
-  memcpy(want, whole, bytes);
-  if (slice.spread == LADE_SPREAD_SLICE)
-    bytes = info.bytes == 0 ? 0 : slice_cut(&info, &slice, whole, want);
-  else if (slice.spread != LADE_SPREAD_REPLICATE && slice.rank != one->rank)
-    bytes = 0;
-  LADE_EXPECT_EQ_UINT(slice.bytes, bytes);
-  LADE_EXPECT_EQ_INT(memory == NULL, bytes == 0);
-  if (bytes > 0 && memory != NULL) {
-    fixture_device_read(f, 0, memory, have, bytes);
-    if (memcmp(have, want, bytes) != 0) LADE_FAIL("rank %u: tensor \"%s\" differs", (unsigned)one->rank, info.name);
-  }
-  free(whole);
-  free(want);
-  free(have);
 }
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
@@ -166,7 +118,7 @@ static void load_body(ranks_one *one) {
   LADE_EXPECT_EQ_UINT(info.bytes_done, info.bytes);
   c->wanted += info.bytes;
   c->read_bytes += loaded_info(&l).bytes_completed;
-  for (uint64_t i = 0; i < lade_safetensors_count(l.file); i++) tensor_expect(one, &l.f, l.file, l.load, i, i);
+  for (uint64_t i = 0; i < lade_safetensors_count(l.file); i++) group_expect_tensor(one, &l.f, l.file, l.load, i, i);
   loaded_close(&l, false);
   fixture_close_on(&l.f);
 }
