@@ -28,7 +28,7 @@
  * I3  A slot that is EMPTY or PLANNED has no ticket, one that is STAGED or OUT has one.
  * I4  Slots go from state to state as slot_may_become says; slot_set alone changes them.
  * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or
- * runtime is made under it.
+ * runtime is made under it. A child of fork() takes it never: a thread of the parent may have held it.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -456,8 +456,8 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
     return ladei_error_argument("lade_loader_next", "batch.struct_size", "what lade_batch_init sets", "%zu",
                                 batch->struct_size);
   }
-  lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
+  LADEI_TRY(slot_make_ready(loader, stream, timeout_ns, &s));
   if (s != NULL) {
     own = batch_describe(loader, s);
     ladei_lock_acquire(&loader->lock);
@@ -500,9 +500,9 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
     return ladei_error_argument("lade_loader_return", "batch.struct_size", "what lade_batch_init sets", "%zu",
                                 batch->struct_size);
   }
-  lade_status status = slot_take_back(loader, batch->number, &s);
-  if (status != LADE_OK) return status;
-  status = lade_device_record_stream(loader->allocator, s->memory, stream);
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
+  LADEI_TRY(slot_take_back(loader, batch->number, &s));
+  lade_status status = lade_device_record_stream(loader->allocator, s->memory, stream);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
     slot_change(loader, s, SLOT_OUT);
     return status;
@@ -524,6 +524,7 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
 lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
   if (loader == NULL) return ladei_error_null("lade_loader_stats_get", "loader");
   if (stats == NULL) return ladei_error_null("lade_loader_stats_get", "stats");
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
   ladei_lock_acquire(&loader->lock);
   lade_loader_stats own = loader->counters;
   own.skips_listed = loader->skips.count;
@@ -536,6 +537,7 @@ lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loade
   lade_loader_skip own = {.struct_size = sizeof own};
   if (loader == NULL) return ladei_error_null("lade_loader_skip_get", "loader");
   if (skip == NULL) return ladei_error_null("lade_loader_skip_get", "skip");
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
   ladei_lock_acquire(&loader->lock);
   size_t count = loader->skips.count;
   if (index < count) {
@@ -554,6 +556,7 @@ lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loade
 lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state) {
   if (loader == NULL) return ladei_error_null("lade_loader_state_get", "loader");
   if (state == NULL) return ladei_error_null("lade_loader_state_get", "state");
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
   const lade_loader_options *options = &loader->plan.options;
   lade_loader_state own = {
       .struct_size = sizeof own,

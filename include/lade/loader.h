@@ -286,7 +286,7 @@ LADE_API lade_status lade_loader_destroy(lade_loader *loader);
  * Threads: any. Waits: yes. Stream order: see `stream`.
  * Errors: LADE_ERR_TIMEOUT, naming the batch that is not returned or not there; the errors of lade_ticket_wait() for its
  * transfer, naming file and offset; those of lade_device_alloc() and lade_pipeline_submit() where it had to be begun
- * again. Nothing is handed out then.
+ * again; LADE_ERR_FORKED. Nothing is handed out then.
  */
 LADE_API lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch);
 
@@ -298,8 +298,8 @@ LADE_API lade_status lade_loader_next(lade_loader *loader, lade_stream stream, u
  * @param stream  Whose work used the batch last. Work on other streams must be done, or `stream` wait for it.
  *
  * Threads: any. Waits: for the batch's own copies, and while the pipeline has no room.
- * Errors: LADE_ERR_INVALID_ARGUMENT if that batch is not handed out; those of lade_device_record_stream(): the batch
- * stays handed out. Any other error is that of the batch's copies, found late: its bytes were wrong, and it is given back
+ * Errors: LADE_ERR_INVALID_ARGUMENT if that batch is not handed out, LADE_ERR_FORKED, those of lade_device_record_stream(): the
+ * batch stays handed out. Any other error is that of the batch's copies, found late: its bytes were wrong, and it is given back
  * nevertheless. An error that prevents the next batch from starting comes out of lade_loader_next().
  */
 LADE_API lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream);
@@ -326,7 +326,7 @@ LADE_INLINE void lade_loader_stats_init(lade_loader_stats *stats) {
  *
  * @param stats  [in,out] struct_size set by lade_loader_stats_init().
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats);
 
@@ -356,7 +356,7 @@ LADE_INLINE void lade_loader_skip_init(lade_loader_skip *skip) {
  *
  * @param skip  [in,out] struct_size set by lade_loader_skip_init().
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, lade_loader_skip *skip);
 
@@ -365,7 +365,7 @@ LADE_API lade_status lade_loader_skip_get(lade_loader *loader, uint64_t index, l
  *
  * @param state  [in,out] struct_size set by lade_loader_state_init().
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state);
 
