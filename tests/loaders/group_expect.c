@@ -8,6 +8,14 @@
 
 #include "tests/shim/lade_test.h"
 
+static void bits_copy(unsigned char *out, size_t at, const unsigned char *from, size_t place, size_t bits) {
+  for (size_t bit = 0; bit < bits; bit++, at++, place++) {
+    unsigned char mask = (unsigned char)(1U << at % 8);
+    bool is_set = (from[place / 8] >> place % 8 & 1) != 0;
+    out[at / 8] = (unsigned char)(is_set ? out[at / 8] | mask : out[at / 8] & ~mask);
+  }
+}
+
 /* The bytes of a slice, element by element, from those of the whole tensor. Elements of four bits: the low ones first. */
 static size_t slice_cut(const lade_tensor_info *info, const lade_load_slice *slice, const unsigned char *whole,
                         unsigned char *out) {
@@ -16,12 +24,11 @@ static size_t slice_cut(const lade_tensor_info *info, const lade_load_slice *sli
   for (size_t i = 0; i < count; i++) {
     size_t place = i / inner % info->shape[slice->dim];
     if (place < slice->begin || place >= slice->end) continue;
-    for (size_t bit = 0; bit < bits; bit++, at++) {
-      size_t from = i * bits + bit;
-      unsigned char mask = (unsigned char)(1U << at % 8);
-      bool is_set = (whole[from / 8] >> from % 8 & 1) != 0;
-      out[at / 8] = (unsigned char)(is_set ? out[at / 8] | mask : out[at / 8] & ~mask);
-    }
+    if (bits % 8 == 0)
+      memcpy(out + at / 8, whole + i * bits / 8, bits / 8);
+    else
+      bits_copy(out, at, whole, i * bits, bits);
+    at += bits;
   }
   LADE_EXPECT_EQ_UINT(at % 8, 0);
   return at / 8;
