@@ -339,6 +339,11 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
                                 int devices, lade_pipeline **out) {
   lade_pipeline *pipeline = calloc(1, sizeof *pipeline);
   if (pipeline == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory");
+  lade_status status = ladei_runtime_acquire(runtime); /* pipeline_dismantle() releases it */
+  if (status != LADE_OK) {
+    free(pipeline);
+    return status;
+  }
   pipeline->runtime = runtime;
   pipeline->pool = pool;
   pipeline->ring_shares = ladei_pinned_ring_shares_of(pool);
@@ -355,7 +360,7 @@ static lade_status pipeline_new(lade_runtime *runtime, lade_pinned_pool *pool, c
   options_complete(pipeline);
   ladei_lock_init(&pipeline->lock, LADEI_RANK_PIPELINE);
   ladei_condition_init(&pipeline->changed);
-  lade_status status = pipeline_build(pipeline);
+  status = pipeline_build(pipeline);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
@@ -389,7 +394,6 @@ lade_status lade_pipeline_create(lade_runtime *runtime, lade_pinned_pool *pool, 
   if (status == LADE_OK) status = lade_runtime_device_count(runtime, &devices);
   if (status == LADE_OK && (own.device < 0 || own.device >= devices))
     status = ladei_error(LADE_ERR_NO_DEVICE, 0, "pipeline: device %d of %d", own.device, devices);
-  if (status == LADE_OK) status = ladei_runtime_acquire(runtime);
   if (status == LADE_OK) {
     int cancellation = ladei_cancellation_hold();
     status = pipeline_new(runtime, pool, &own, devices, out);
