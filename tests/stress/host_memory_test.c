@@ -4,15 +4,12 @@
  * The call says LADE_ERR_OUT_OF_HOST_MEMORY or gets over it, has changed nothing, and succeeds at the second attempt; at the end
  * nothing is alive.
  *
- * Allocations are the linker's to fail (--wrap): those of the library and of the software device; not those of system
- * libraries. The pinned pool's are malloc_failure_test.c's, graphs' and snapshots' are tested beside these.
+ * The pinned pool's allocations are malloc_failure_test.c's; those of graphs, snapshots and groups are tested beside these.
  */
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/size.h"
@@ -21,40 +18,10 @@
 #include "lade/loader.h"
 #include "lade/safetensors.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/failures.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
-
-/* ---- Allocations that fail --------------------------------------------------------------------------------------- */
-
-static _Atomic(uint64_t) allocations; /* since the plan was made */
-static _Atomic(uint64_t) fails_at;    /* 0: none */
-static _Atomic(bool) armed;
-
-static bool fails(void) {
-  return atomic_load(&armed) && atomic_fetch_add(&allocations, 1) + 1 == atomic_load(&fails_at);
-}
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-
-void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t count, size_t bytes) { return fails() ? NULL : __real_calloc(count, bytes); }
-void *__wrap_realloc(void *memory, size_t bytes) { return fails() ? NULL : __real_realloc(memory, bytes); }
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
-}
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
-  return fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
-}
 
 /* ---- Every allocation -------------------------------------------------------------------------------------------- */
 
@@ -65,16 +32,14 @@ static bool is_named(lade_status status) {
 
 static void for_each_allocation(const char *name, support_scenario scenario, void *user, uint64_t at_least) {
   uint64_t count = 1;
-  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k++) {
+  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k += SUPPORT_MEMORY_STEP) {
     lade_runtime *runtime = support_runtime_open(name);
     LADE_ASSERT(runtime != NULL);
     lade_test_context("allocation %llu of %llu fails", (unsigned long long)k, (unsigned long long)count);
-    atomic_store(&allocations, 0);
-    atomic_store(&fails_at, k);
-    atomic_store(&armed, true);
+    support_memory_fail(k, SUPPORT_MEMORY_OF_ALL);
     lade_status status = scenario(runtime, user);
-    atomic_store(&armed, false);
-    if (k == 0) count = atomic_load(&allocations);
+    uint64_t allocations = support_memory_whole();
+    if (k == 0) count = allocations;
     if (!is_named(status)) LADE_FAIL("the first error is %s: %s", lade_status_name(status), lade_last_error()->text);
     support_runtime_close(runtime);
   }
