@@ -26,7 +26,8 @@ typedef struct one_load {
   uint64_t seed;
   const char *path;
   uint32_t ranks;
-  uint64_t count; /* of tensors in the file */
+  uint64_t files; /* several: with an index */
+  uint64_t count; /* of tensors in all of them */
   one_tensor tensors[MOST_TENSORS];
   uint64_t chosen[MOST_TENSORS], chosen_count; /* 0: all, in their order */
   lade_load_options options;
@@ -93,6 +94,7 @@ static void choose(support_random *random, one_load *load) {
     shape_choose(random, tensor);
     rule_choose(random, load->ranks, tensor);
   }
+  load->files = load->count < 3 ? 1 : support_random_between(random, 1, 3);
   load->chosen_count = 0;
   if (load->count > 0 && support_random_one_in(random, 2)) { /* some of them, in any order */
     load->chosen_count = support_random_between(random, 1, load->count);
@@ -111,15 +113,19 @@ static void choose(support_random *random, one_load *load) {
   load->options.file_flags = support_random_one_in(random, 4) ? LADE_FILE_DIRECT : 0;
 }
 
-/* ---- The file ---------------------------------------------------------------------------------------------------- */
+/* ---- The files --------------------------------------------------------------------------------------------------- */
 
-static void file_write(support_random *random, const one_load *load) {
+/* Tensor i is in file i * files / count. */
+static uint64_t file_of(const one_load *load, uint64_t i) { return i * load->files / load->count; }
+
+static void file_write(support_random *random, const one_load *load, uint64_t number, const char *path) {
   char header[16384];
   size_t room = sizeof header, length = (size_t)snprintf(header, room, "{"), total = 0;
   for (uint64_t i = 0; i < load->count; i++) {
     const one_tensor *tensor = &load->tensors[i];
+    if (file_of(load, i) != number) continue;
     length += (size_t)snprintf(header + length, room - length, "%s\"t%llu\":{\"dtype\":\"%s\",\"shape\":[",
-                               i == 0 ? "" : ",", (unsigned long long)i, tensor->dtype);
+                               length == 1 ? "" : ",", (unsigned long long)i, tensor->dtype);
     for (uint64_t k = 0; k < tensor->dims; k++)
       length += (size_t)snprintf(header + length, room - length, "%s%llu", k == 0 ? "" : ",",
                                  (unsigned long long)tensor->shape[k]);
@@ -129,14 +135,42 @@ static void file_write(support_random *random, const one_load *load) {
   }
   length += (size_t)snprintf(header + length, room - length, "}");
   LADE_ASSERT(length < room);
-  fixture_safetensors_write(load->path, header, total);
-  FILE *file = fopen(load->path, "r+b");
+  fixture_safetensors_write(path, header, total);
+  FILE *file = fopen(path, "r+b");
   LADE_ASSERT(file != NULL && fseek(file, (long)(8 + length), SEEK_SET) == 0);
   for (size_t at = 0; at < total; at += 8) {
     uint64_t next = support_random_next(random);
     LADE_EXPECT_EQ_UINT(fwrite(&next, 1, total - at < 8 ? total - at : 8, file), total - at < 8 ? total - at : 8);
   }
   LADE_EXPECT_EQ_INT(fclose(file), 0);
+}
+
+static void index_write(const one_load *load, const char *path) {
+  FILE *file = fopen(path, "wb");
+  LADE_ASSERT(file != NULL);
+  fprintf(file, "{\"metadata\":{},\"weight_map\":{");
+  for (uint64_t i = 0; i < load->count; i++)
+    fprintf(file, "%s\"t%llu\":\"%llu.safetensors\"", i == 0 ? "" : ",", (unsigned long long)i,
+            (unsigned long long)file_of(load, i));
+  fprintf(file, "}}");
+  LADE_EXPECT_EQ_INT(fclose(file), 0);
+}
+
+/* The path of what is loaded, which the caller frees. */
+static char *files_write(support_random *random, const one_load *load, const support_temp_dir *dir) {
+  char name[64];
+  char *path = NULL;
+  for (uint64_t i = 0; i < load->files; i++) {
+    (void)snprintf(name, sizeof name, "%llu.safetensors", (unsigned long long)i);
+    free(path);
+    path = support_temp_dir_path(dir, name);
+    file_write(random, load, i, path);
+  }
+  if (load->files == 1) return path;
+  free(path);
+  path = support_temp_dir_path(dir, "model.safetensors.index.json");
+  index_write(load, path);
+  return path;
 }
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
@@ -175,27 +209,28 @@ static void load_body(ranks_one *one) {
   fixture_close_on(&f);
 }
 
-static void run_seed(const char *runtime, const char *path, uint64_t seed) {
+static void run_seed(const char *runtime, const support_temp_dir *dir, uint64_t seed) {
   support_random random;
-  one_load load = {.seed = seed, .path = path};
+  one_load load = {.seed = seed};
   support_random_start_quietly(&random, seed);
   choose(&random, &load);
-  file_write(&random, &load);
-  lade_test_context("LADE_TEST_SEED=%llu: %u ranks, %llu tensors, parts of %llu bytes", (unsigned long long)seed,
-                    (unsigned)load.ranks, (unsigned long long)load.count, (unsigned long long)load.options.part_bytes);
+  char *path = files_write(&random, &load, dir);
+  load.path = path;
+  lade_test_context("LADE_TEST_SEED=%llu: %u ranks, %llu tensors in %llu files, parts of %llu bytes",
+                    (unsigned long long)seed, (unsigned)load.ranks, (unsigned long long)load.count,
+                    (unsigned long long)load.files, (unsigned long long)load.options.part_bytes);
   ranks_run(&(ranks_plan){.runtime = runtime, .size = load.ranks, .body = load_body, .user = &load});
+  free(path);
 }
 
 LADE_TEST_P(GroupRandom, EveryRankHasWhatTheRulesSay, support_soft_runtimes, runtime) {
   enum { SEEDS = 15 };
   support_temp_dir dir;
   if (!support_temp_dir_create(&dir)) return;
-  char *path = support_temp_dir_path(&dir, "model.safetensors");
   const char *soak = getenv("LADE_SOAK_SECONDS");
   time_t end = time(NULL) + (soak == NULL ? 0 : strtol(soak, NULL, 10));
   bool alone = getenv("LADE_TEST_SEED") != NULL;
   uint64_t first = support_seed(1), seed = first;
-  while (seed == first || (!alone && (seed < first + SEEDS || time(NULL) < end))) run_seed(runtime, path, seed++);
-  free(path);
+  while (seed == first || (!alone && (seed < first + SEEDS || time(NULL) < end))) run_seed(runtime, &dir, seed++);
   support_temp_dir_remove(&dir);
 }
