@@ -35,11 +35,10 @@ typedef struct one_load {
 
 /* ---- Chance ------------------------------------------------------------------------------------------------------ */
 
-static const struct {
-  const char *name;
-  uint64_t bits;
-} dtypes[] = {{"F64", 64},    {"I64", 64}, {"F32", 32}, {"BF16", 16}, {"F16", 16},
-              {"F8_E4M3", 8}, {"U8", 8},   {"BOOL", 8}, {"F4", 4}};
+/* Larger elements first, as in files. */
+static const lade_dtype dtypes[] = {LADE_DTYPE_F64,  LADE_DTYPE_I64,  LADE_DTYPE_F32,
+                                    LADE_DTYPE_BF16, LADE_DTYPE_F16,  LADE_DTYPE_F8_E4M3,
+                                    LADE_DTYPE_U8,   LADE_DTYPE_BOOL, LADE_DTYPE_F4};
 
 /* Most dimensions are small, some are long, some are 0; in all at most about a MiB. */
 static void shape_choose(support_random *random, one_tensor *tensor) {
@@ -89,8 +88,8 @@ static void choose(support_random *random, one_load *load) {
     *tensor = (one_tensor){0};
     /* In the file larger elements come first. */
     if (support_random_one_in(random, 4) && type + 1 < sizeof dtypes / sizeof *dtypes) type++;
-    tensor->dtype = dtypes[type].name;
-    tensor->bits = dtypes[type].bits;
+    tensor->dtype = lade_dtype_name(dtypes[type]);
+    tensor->bits = lade_dtype_bits(dtypes[type]);
     shape_choose(random, tensor);
     rule_choose(random, load->ranks, tensor);
   }
