@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -229,6 +230,32 @@ LADE_TEST(GroupFailures, OneOfManyRanksZeroGetsThePath) {
     LADE_EXPECT_EQ_INT(atomic_load(&all.busy), FIRST_RANKS - 1);
     LADE_EXPECT_EQ_INT(access(path, F_OK), -1);
   }
+}
+
+static void locked_tune(const ranks_one *one, lade_group_local_options *options) {
+  options->name = one->plan->user;
+  options->size = 2;
+  options->timeout_ns = 100 * MS;
+}
+
+static void locked_body(ranks_one *one) {
+  LADE_EXPECT_EQ_INT(one->made, LADE_ERR_BUSY);
+  expect_words(one, one->made_text, "another process keeps the folder of this socket locked");
+}
+
+LADE_TEST(GroupFailures, AFolderThatStaysLocked) {
+  char folder[] = "/tmp/lade-group-XXXXXX", path[64]; /* short, as names have to be */
+  LADE_ASSERT(mkdtemp(folder) != NULL);
+  (void)snprintf(path, sizeof path, "%s/socket", folder);
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  LADE_EXPECT_EQ_INT(flock(fd, LOCK_EX), 0);
+  ranks_run(&(ranks_plan){
+      .runtime = "sim", .size = 1, .body = locked_body, .alone = true, .tune = locked_tune, .user = path});
+  LADE_EXPECT_EQ_INT(access(path, F_OK), -1);
+  (void)close(fd);
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = barrier_body, .tune = path_tune, .user = path});
+  LADE_EXPECT_EQ_INT(access(path, F_OK), -1);
+  LADE_EXPECT_EQ_INT(rmdir(folder), 0);
 }
 
 LADE_TEST(GroupFailures, OptionsAreChecked) {
