@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/loaders/group_expect.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
+#include "tests/support/soak.h"
 
 enum { MOST_TENSORS = 40, MOST_DIMS = 4, MOST_RANKS = 8 };
 
@@ -226,10 +226,10 @@ LADE_TEST_P(GroupRandom, EveryRankHasWhatTheRulesSay, support_soft_runtimes, run
   enum { SEEDS = 15 };
   support_temp_dir dir;
   if (!support_temp_dir_create(&dir)) return;
-  const char *soak = getenv("LADE_SOAK_SECONDS");
-  time_t end = time(NULL) + (soak == NULL ? 0 : strtol(soak, NULL, 10));
+  support_soak soak = support_soak_begin(0);
   bool alone = getenv("LADE_TEST_SEED") != NULL;
   uint64_t first = support_seed(1), seed = first;
-  while (seed == first || (!alone && (seed < first + SEEDS || time(NULL) < end))) run_seed(runtime, &dir, seed++);
+  while (seed == first || (!alone && (seed < first + SEEDS || support_soak_goes_on(&soak))))
+    run_seed(runtime, &dir, seed++);
   support_temp_dir_remove(&dir);
 }
