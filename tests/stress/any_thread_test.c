@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "base/size.h"
 #include "lade/config.h"
@@ -19,6 +19,7 @@
 #include "lade/inspect.h"
 #include "lade/lade.h"
 #include "lade/loader.h"
+#include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
@@ -29,6 +30,7 @@ enum { THREADS = 5, BLOCKS = 16, BYTES = 20000 };
 
 typedef struct arena {
   support_soak soak;
+  bool faults; /* driver calls fail now and then */
   lade_runtime *runtime;
   lade_pair *pair;
   lade_pinned_pool *pool;
@@ -59,6 +61,14 @@ static void said(worker *w, lade_status status) {
   if (status == LADE_ERR_INTERNAL) LADE_FAIL("%s", lade_last_error()->text);
 }
 
+/* While driver calls fail a call that gives back may fail, too; it changes nothing then, and is made again. */
+#define GIVEN_BACK(w, call)                                                                                            \
+  do {                                                                                                                 \
+    lade_status given = (call);                                                                                        \
+    for (int tries = 0; (w)->all->faults && given != LADE_OK && tries < 100; tries++) given = (call);                  \
+    LADE_EXPECT_OK(given);                                                                                             \
+  } while (0)
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static void pinned_pair(worker *w) {
@@ -68,7 +78,7 @@ static void pinned_pair(worker *w) {
     return;
   }
   if (below(w, 2) == 0) said(w, lade_pinned_record_event(w->all->pool, *block, w->stream));
-  LADE_EXPECT_OK(lade_pinned_free(w->all->pool, *block));
+  GIVEN_BACK(w, lade_pinned_free(w->all->pool, *block));
   *block = NULL;
 }
 
@@ -80,7 +90,7 @@ static void device_pair(worker *w) {
     return;
   }
   if (below(w, 2) == 0) said(w, lade_device_record_stream(w->all->allocator, *block, w->all->loader_stream));
-  LADE_EXPECT_OK(lade_device_free(w->all->allocator, *block));
+  GIVEN_BACK(w, lade_device_free(w->all->allocator, *block));
   *block = NULL;
 }
 
@@ -172,8 +182,8 @@ static void pools_use(worker *w) {
   case 0:
     if (lade_device_scope_begin_thread(allocator, id, &scope) != LADE_OK) break;
     said(w, lade_device_alloc(allocator, 1 + below(w, 5000), w->stream, &block));
-    LADE_EXPECT_OK(lade_device_scope_end(allocator, scope));
-    if (block != NULL) LADE_EXPECT_OK(lade_device_free(allocator, block));
+    GIVEN_BACK(w, lade_device_scope_end(allocator, scope));
+    if (block != NULL) GIVEN_BACK(w, lade_device_free(allocator, block));
     break;
   case 1: said(w, lade_device_pool_info_get(allocator, id, &info)); break;
   case 2: said(w, lade_device_pool_trim(allocator, id, NULL, 0, &bytes)); break;
@@ -242,7 +252,7 @@ static void transfer_use(worker *w) {
   (void)lade_ticket_query(ticket, &info);
   said(w, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
   lade_ticket_release(ticket);
-  LADE_EXPECT_OK(lade_device_free(all->allocator, memory));
+  GIVEN_BACK(w, lade_device_free(all->allocator, memory));
   said(w, lade_pipeline_info_get(all->pipeline, &pipeline));
 }
 
@@ -256,7 +266,12 @@ static void loader_use(worker *w) {
   lade_loader_state_init(&state);
   lade_status status = lade_loader_next(all->loader, w->stream, 0, &batch); /* not if others have all of them */
   said(w, status);
-  if (status == LADE_OK && batch.count > 0) said(w, lade_loader_return(all->loader, &batch, w->stream));
+  if (status == LADE_OK && batch.count > 0) {
+    do status = lade_loader_return(all->loader, &batch, w->stream);
+    while (status != LADE_OK &&
+           status != LADE_ERR_INVALID_ARGUMENT); /* that: it is given back, its copies had failed */
+    said(w, status);
+  }
   said(w, lade_loader_stats_get(all->loader, &stats));
   said(w, lade_loader_state_get(all->loader, &state));
 }
@@ -284,12 +299,12 @@ static void *work(void *user) {
                                             pinned_change, pools_use,    graph_use,   device_change, histories_use,
                                             snapshot_use,  log_use};
   worker *w = user;
-  LADE_EXPECT_OK(lade_runtime_set_device(w->all->runtime, 0));
+  GIVEN_BACK(w, lade_runtime_set_device(w->all->runtime, 0));
   while (support_soak_goes_on(&w->all->soak) && !lade_test_has_failed())
     for (int i = 0; i < 50; i++) calls[below(w, sizeof calls / sizeof *calls)](w);
   for (int i = 0; i < BLOCKS; i++) {
-    if (w->pinned[i] != NULL) LADE_EXPECT_OK(lade_pinned_free(w->all->pool, w->pinned[i]));
-    if (w->device[i] != NULL) LADE_EXPECT_OK(lade_device_free(w->all->allocator, w->device[i]));
+    if (w->pinned[i] != NULL) GIVEN_BACK(w, lade_pinned_free(w->all->pool, w->pinned[i]));
+    if (w->device[i] != NULL) GIVEN_BACK(w, lade_device_free(w->all->allocator, w->device[i]));
   }
   (void)lade_device_reclaimer_remove(w->all->allocator, reclaim, w);
   (void)lade_device_tracker_remove(w->all->allocator, track, w);
@@ -363,19 +378,30 @@ static void arena_close(arena *all, worker *workers) {
   LADE_EXPECT_OK(lade_pair_destroy(all->pair, false));
 }
 
-static const char *const all_settings[] = {
-    "",
-    "expandable_segments:True,device_expandable_pools:True",
-    "device_policy:threads",
-    "pinned_debug:True",
-    "pinned_policy:reference,pinned_background:True",
-    "max_split_size_mb:21,garbage_collection_threshold:0.6",
-    NULL,
-};
+/* Makes driver calls fail, each once. Not those that free, destroy and unmap, which no driver refuses for valid objects. */
+static void *sabotage(void *user) {
+  static const char *const ops[] = {"device_alloc",  "host_register", "host_alloc",        "event_create",
+                                    "event_record",  "event_query",   "stream_wait_event", "copy",
+                                    "copy_batch",    "fill",          "vm_create",         "vm_map",
+                                    "memory_info",   "stream_query",  "event_synchronize", "graph_launch",
+                                    "capture_begin", "capture_end",   "graph_upload",      "stream_resolve"};
+  arena *all = user;
+  support_random random;
+  support_random_start_quietly(&random, support_seed(1));
+  while (support_soak_goes_on(&all->soak) && !lade_test_has_failed()) {
+    LADE_EXPECT_OK(lade_soft_fault_clear(all->runtime)); /* one at a time: the second attempt succeeds */
+    const char *op = ops[support_random_below(&random, sizeof ops / sizeof *ops)];
+    LADE_EXPECT_OK(lade_soft_fault_add(all->runtime, op, support_random_between(&random, 1, 10), LADE_ERR_DRIVER));
+    (void)usleep(500);
+  }
+  LADE_EXPECT_OK(lade_soft_fault_clear(all->runtime));
+  return NULL;
+}
 
-LADE_TEST_P(AnyThread, MakesAnyCallAtAnyTime, all_settings, settings) {
-  arena all = {.soak = support_soak_begin(0.3)};
+static void test_run(const char *settings, bool faults) {
+  arena all = {.soak = support_soak_begin(1.0), .faults = faults};
   worker workers[THREADS];
+  pthread_t saboteur;
   support_temp_dir dir;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *records = support_temp_dir_path(&dir, "records");
@@ -391,11 +417,27 @@ LADE_TEST_P(AnyThread, MakesAnyCallAtAnyTime, all_settings, settings) {
     support_random_start_quietly(&workers[i].random, support_seed(1) * 1000 + (uint64_t)i);
     LADE_EXPECT_OK(lade_stream_create(all.runtime, 0, &workers[i].stream));
   }
+  if (faults) LADE_ASSERT(pthread_create(&saboteur, NULL, sabotage, &all) == 0);
   for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
   for (int i = 0; i < THREADS; i++) (void)pthread_join(workers[i].thread, NULL);
+  if (faults) (void)pthread_join(saboteur, NULL);
   LADE_EXPECT_GT_UINT(atomic_load(&all.calls), 300);
   arena_close(&all, workers);
   support_runtime_close(all.runtime);
   free(records);
   support_temp_dir_remove(&dir);
 }
+
+static const char *const all_settings[] = {
+    "",
+    "expandable_segments:True,device_expandable_pools:True",
+    "device_policy:threads",
+    "pinned_debug:True",
+    "pinned_policy:reference,pinned_background:True",
+    "max_split_size_mb:21,garbage_collection_threshold:0.6",
+    NULL,
+};
+
+LADE_TEST_P(AnyThread, MakesAnyCallAtAnyTime, all_settings, settings) { test_run(settings, false); }
+
+LADE_TEST_P(AnyThread, WhileDriverCallsFail, all_settings, settings) { test_run(settings, true); }
