@@ -188,6 +188,9 @@ class Loader:
         Seconds that a batch is waited for, at most: TimeoutError then says what is missing.
     state : dict or None
         Of state_dict(): where to begin.
+    local_ranks : int or None
+        Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under torchrun: they share processors and cache. For the
+        pipeline that the loader makes. Default 1.
 
     Raises
     ------
@@ -201,7 +204,8 @@ class Loader:
 
     def __init__(self, source, batch_size=None, *, fields=None, record_bytes=None, device=None, pipeline=None, allocator=None, stream=None,
                  shuffle=False, seed=0, epochs=None, rank=0, world=1, equal_ranks=False, drop_last=False, prefetch=4, padded=False,
-                 alignment=None, batch_bytes=0, skip_unreadable=False, layout=None, convert=None, return_timeout=60.0, state=None):
+                 alignment=None, batch_bytes=0, skip_unreadable=False, layout=None, convert=None, return_timeout=60.0, state=None,
+                 local_ranks=None):
         self._native = None
         self._process = os.getpid()
         self._lock = threading.RLock()  # a signal's handler may ask for the state while its thread waits for a batch
@@ -212,7 +216,9 @@ class Loader:
             if name not in self.index.fields:
                 raise lade.InvalidArgumentError(f"layout has {name!r}; the records have {', '.join(map(repr, self.index.fields))}")
         self._convert = convert or (lambda array: array)
-        self._pipeline = pipeline if pipeline is not None else lade.Pipeline(device)
+        if pipeline is not None and local_ranks is not None:
+            raise lade.InvalidArgumentError(f"local_ranks is {local_ranks!r}; expected None with a pipeline, which has its own")
+        self._pipeline = pipeline if pipeline is not None else lade.Pipeline(device, local_ranks=local_ranks)
         self._device = self._pipeline.device
         self._allocator = allocator if allocator is not None else lade.DeviceAllocator(self._device)
         self._stream = stream

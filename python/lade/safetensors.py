@@ -160,7 +160,7 @@ def _open_error(path, error):
 
 # --- devices -----------------------------------------------------------------------------------------------------------
 
-_Stage = collections.namedtuple("_Stage", "device pipeline allocator")
+_Stage = collections.namedtuple("_Stage", "device pipeline allocator local_ranks")
 _stages: collections.OrderedDict = collections.OrderedDict()
 _stages_lock = threading.RLock()  # signals' handlers may load, and release
 
@@ -197,20 +197,24 @@ def _device_from(device):
     return lade.device(text)
 
 
-def _stage(device, pipeline, allocator):
-    """What a load goes through: what was passed, else what is kept for the device."""
+def _stage(device, pipeline, allocator, local_ranks):
+    """What a load goes through: what was passed, else what is kept for the device, which is made when it is first needed."""
+    if pipeline is not None and local_ranks is not None:
+        raise lade.InvalidArgumentError(f"local_ranks is {local_ranks!r}; expected None with a pipeline, which has its own")
     if pipeline is not None and allocator is not None:
-        return _Stage(pipeline.device, pipeline, allocator)
+        return _Stage(pipeline.device, pipeline, allocator, None)
     device = pipeline.device if pipeline is not None else _device_from(device)
     with _stages_lock:
-        kept = _stages.get(device)
-        if kept is None or kept.pipeline.closed:
-            kept = _Stage(device, lade.Pipeline(device), lade.DeviceAllocator(device))
-            _stages[device] = kept
-            while len(_stages) > _KEPT_DEVICES:
-                _stages.popitem(last=False)
+        kept = _stages.get(device, _Stage(device, None, None, None))
+        if pipeline is None and (kept.pipeline is None or kept.pipeline.closed or local_ranks not in (None, kept.local_ranks)):
+            kept = kept._replace(pipeline=lade.Pipeline(device, local_ranks=local_ranks), local_ranks=local_ranks or 1)
+        if allocator is None and kept.allocator is None:
+            kept = kept._replace(allocator=lade.DeviceAllocator(device))
+        _stages[device] = kept
+        while len(_stages) > _KEPT_DEVICES:
+            _stages.popitem(last=False)
         _stages.move_to_end(device)
-    return _Stage(device, pipeline or kept.pipeline, allocator or kept.allocator)
+    return kept._replace(pipeline=pipeline or kept.pipeline, allocator=allocator or kept.allocator)
 
 
 def _loaded(name):
@@ -359,6 +363,9 @@ class safe_open:
         Memory is allocated on it. None: the current stream of torch or CuPy.
     direct : bool
         Past the page cache (O_DIRECT).
+    local_ranks : int or None
+        Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under torchrun: they share processors and cache. None:
+        as for the kept pipeline, which is made for one. With another number it is made anew.
 
     Any thread may call anything; calls wait with the GIL released.
 
@@ -371,14 +378,14 @@ class safe_open:
     """
 
     def __init__(self, filename, framework=None, device="cpu", *, backend="mmap", pipeline=None, allocator=None, stream=None,
-                 direct=False):
+                 direct=False, local_ranks=None):
         if backend not in ("mmap", "pread"):
             raise _error(f'backend {backend} is invalid (expected one of: "mmap", "pread")')
         self._file = None
         path = os.fspath(filename)
         if framework is not None and str(framework) not in _FRAMEWORKS:
             raise _error(f"framework {framework} is invalid")
-        self._at = _stage(device, pipeline, allocator)
+        self._at = _stage(device, pipeline, allocator, local_ranks)
         self._framework = _framework_from(framework, self._at.device)
         if self._framework == "torch" and not _loaded("torch"):
             import torch  # noqa: F401
@@ -494,7 +501,7 @@ def _has_metadata(paths):
 
 
 def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeline=None, allocator=None, stream=None, direct=False,
-              per_tensor=False, progress=None):
+              per_tensor=False, progress=None, local_ranks=None):
     """Load a checkpoint into device memory.
 
     Parameters
@@ -518,6 +525,8 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
         A block of device memory for each tensor. False: one for all, given back with the last of them, which is faster.
     progress : function(bytes_done, bytes) or None
         Called about 50 times a second, in this thread; what it raises ends the load.
+    local_ranks : int or None
+        As for :class:`safe_open`.
 
     Returns
     -------
@@ -533,7 +542,8 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
     lade.Error
         Reading or copying failed; nothing stays allocated. KeyboardInterrupt cancels, too.
     """
-    with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct) as file:
+    with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct,
+                   local_ranks=local_ranks) as file:
         names = file.offset_keys() if tensors is None else dict.fromkeys(tensors)
         return file._load([file._entry(name) for name in names], per_tensor, progress)
 
@@ -642,9 +652,9 @@ def _bytes_of(dtype, shape):
     return bits // 8
 
 
-def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream):
+def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream, local_ranks):
     device = next(row[4] for row in rows if row[4] is not None)
-    stage = _stage(device, pipeline, allocator)
+    stage = _stage(device, pipeline, allocator, local_ranks)
     rows = _uploaded(rows, stage)
     torch = _loaded("torch")
     if stream is None and not device.software:
@@ -656,7 +666,7 @@ def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline
 
 
 def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, pipeline=None, allocator=None,
-              stream=None):
+              stream=None, local_ranks=None):
     """Save tensors in the format, byte for byte as the ``safetensors`` package does.
 
     The file appears under its name when it is complete; after an error the name is as it was.
@@ -676,7 +686,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
         The file is on stable storage before it gets its name.
     progress : function(bytes_done, bytes) or None
         Called from time to time, in this thread; what it raises ends the save.
-    pipeline, allocator, stream
+    pipeline, allocator, stream, local_ranks
         As for :func:`load_file`. What is queued on the stream, and on those of DeviceBuffers, is waited for by the copies.
 
     Raises
@@ -692,7 +702,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     rows = _checked(tensors, metadata)
     try:
         if any(row[4] is not None for row in rows):
-            _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream)
+            _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream, local_ranks)
         elif max_shard_bytes:
             raise lade.UnsupportedError("max_shard_bytes is for tensors of a device; expected 0 for host tensors")
         else:

@@ -338,6 +338,14 @@ void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Nat
   self->pipe = Pipe::create(std::move(staging), options);
 }
 
+// With the GIL: os.environ changes under it.
+uint32_t local_ranks_from_env() {
+  lade_config config;
+  lade_config_init(&config);
+  check(lade_config_from_env(&config));
+  return config.pinned_local_ranks ? config.pinned_local_ranks : 1;
+}
+
 lade_status info_add(const char *key, int64_t value, void *user) {
   (*static_cast<nb::dict *>(user))[key] = value;
   return LADE_OK;
@@ -642,6 +650,15 @@ void bind_pipeline(nb::module_ &module) {
         return std::string("<lade.Pipeline ") +
                (self.pipe->is_closed() ? "closed" : "on " + self.pipe->device().text()) + ">";
       });
+  module.def("local_ranks_from_env", &local_ranks_from_env,
+             "Processes of this job on this machine, as its launcher says (torchrun, Open MPI, MPICH, Slurm), for "
+             "arguments ``local_ranks``.\n\n"
+             "Reads the environment as lade_config_from_env() does, so that LADE_LOG and LADE_STATS take effect, too; "
+             "no other call of\nthe package reads it.\n\n"
+             "Returns\n-------\nint\n    1 where no launcher says a number.\n\n"
+             "Raises\n------\nConfigError\n    A variable is not what is expected; the text names it.\n\n"
+             "Examples\n--------\n>>> ranks = lade.local_ranks_from_env()\n"
+             ">>> tensors = lade.safetensors.load_file(path, \"cuda:0\", local_ranks=ranks)");
   module.def("_pipes_exit", &pipes_exit, "Ends transfers and callbacks. Called at the interpreter's exit.");
   nb::module_::import_("atexit").attr("register")(module.attr("_pipes_exit"));
 }

@@ -389,12 +389,12 @@ def test_a_handler_may_load_and_release_in_the_midst_of_a_load(path, monkeypatch
     """Regression: a signal's handler that did while its thread made the pipeline that is kept waited for ever."""
     make, inner = lade.Pipeline, []
 
-    def interrupted(device):
+    def interrupted(device, **options):
         if not inner:
             inner.append(None)  # once
             inner.append(ours.load_file(path, device="cpu", framework="np"))
             ours.release()
-        return make(device)
+        return make(device, **options)
 
     ours.release()
     monkeypatch.setattr(lade, "Pipeline", interrupted)

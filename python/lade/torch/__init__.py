@@ -436,7 +436,8 @@ def device_stats(device: Any = None) -> dict[str, int]:
 def load(path: Any, device: Any = "cpu", **options: Any) -> dict[str, torch.Tensor]:
     """Read the tensors of a safetensors file, or of the files that an index names: ``lade.safetensors.load_file``.
 
-    Stands in for ``safetensors.torch.load_file(path, device)`` in programs that load models.
+    Stands in for ``safetensors.torch.load_file(path, device)`` in programs that load models. It takes the options of that function:
+    ``local_ranks`` under torchrun, for example.
     """
     from lade.safetensors import load_file as load_tensors
 

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that share a machine: everything that opens a pipeline can be told how many they are."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lade
+import lade.safetensors
+
+LAUNCHERS = [
+    ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, 8),
+    ({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+    ({}, 1),
+]
+PROGRAM = "import lade; print(lade.local_ranks_from_env())"
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How many ranks each pipeline was made for, in order; none of an earlier test is kept."""
+    ranks, pipeline = [], lade.Pipeline
+
+    def noted(*arguments, **options):
+        ranks.append(options.get("local_ranks"))
+        return pipeline(*arguments, **options)
+
+    lade.safetensors.release()
+    monkeypatch.setattr(lade, "Pipeline", noted)
+    yield ranks
+    lade.safetensors.release()
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.safetensors"
+    lade.safetensors.save_file({"a": np.arange(8)}, path)
+    return path
+
+
+def test_a_load_divides_the_machine(opened, path, device):
+    """Regression: of eight ranks that loaded a checkpoint each took the readers and the cache of all."""
+    loaded = lade.safetensors.load_file(path, device, framework="np", local_ranks=8)
+    assert loaded["a"].tolist() == list(range(8)) and opened == [8]
+    lade.safetensors.load_file(path, device)  # by what is kept
+    with lade.safetensors.safe_open(path, "np", device, local_ranks=8) as file:
+        assert file.get_slice("a")[2:4].tolist() == [2, 3]
+    assert opened == [8]
+    lade.safetensors.load_file(path, device, local_ranks=4)
+    lade.safetensors.load_file(path, device, local_ranks=4)
+    assert opened == [8, 4]
+
+
+def test_a_save_divides_the_machine(opened, tmp_path, device):
+    tensors = {"a": lade.DeviceAllocator(device).empty(8, "int64")}
+    lade.safetensors.save_file(tensors, tmp_path / "file", local_ranks=8)
+    assert opened == [8]
+
+
+def test_a_loader_divides_the_machine(opened, tmp_path, device):
+    (tmp_path / "records").write_bytes(bytes(64))
+    with lade.Loader(tmp_path / "records", 2, record_bytes=8, device=device, local_ranks=8):
+        assert opened == [8]
+
+
+def test_no_pipeline_is_opened_beside_the_one_that_is_passed(opened, path, device):
+    """Regression: a load through a pipeline of the program's opened another one, for the machine alone, which nothing used."""
+    pipeline = lade.Pipeline(device, local_ranks=8)
+    lade.safetensors.load_file(path, pipeline=pipeline)
+    assert opened == [8]
+
+
+def test_ranks_beside_a_pipeline_are_refused(path, tmp_path, device):
+    (tmp_path / "records").write_bytes(bytes(64))
+    pipeline = lade.Pipeline(device)
+    for call in (
+        lambda: lade.safetensors.load_file(path, pipeline=pipeline, local_ranks=8),
+        lambda: lade.Loader(tmp_path / "records", 2, record_bytes=8, pipeline=pipeline, local_ranks=8),
+    ):
+        with pytest.raises(lade.InvalidArgumentError, match="local_ranks is 8; expected None with a pipeline"):
+            call()
+    with pytest.raises(lade.InvalidArgumentError, match="local_ranks is 0"):
+        lade.safetensors.load_file(path, device, local_ranks=0)
+
+
+def run(**variables):
+    known = ("LOCAL_", "OMPI_", "SLURM_", "MPI_", "LADE_", "PYTORCH_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(known)}
+    return subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env={**environment, **variables}, timeout=60)
+
+
+@pytest.mark.parametrize("variables, count", LAUNCHERS)
+def test_the_launcher_says_how_many(variables, count):
+    done = run(**variables)
+    assert done.stdout.split() == [str(count)], done.stderr
+
+
+def test_a_launcher_that_says_no_number_is_named():
+    done = run(LOCAL_RANK="0", LOCAL_WORLD_SIZE="many")
+    assert done.returncode != 0 and "ConfigError" in done.stderr and 'LOCAL_WORLD_SIZE is "many"' in done.stderr
