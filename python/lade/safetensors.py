@@ -585,6 +585,9 @@ def _facts(name, tensor):
         return str(tensor.dtype), tuple(tensor.shape), True, tensor.device.ordinal
     if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
         raise ValueError(f"Key `{name}` is invalid, expected a tensor but received {type(tensor)}")
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(tensor, masked):
+        raise ValueError(f"tensor `{name}` is masked, and a file has no mask; expected .filled(value) of it, or its .data")
     on_gpu = hasattr(tensor, "__cuda_array_interface__")
     flags = getattr(tensor, "flags", None)
     if flags is not None and not flags.c_contiguous:
@@ -692,7 +695,7 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     Raises
     ------
     ValueError
-        A tensor is sparse, not contiguous, or no tensor; a name or text of the metadata has a null character.
+        A tensor is sparse, masked, not contiguous, or no tensor; a name or text of the metadata has a null character.
     RuntimeError
         torch tensors share memory.
     SafetensorError

@@ -82,23 +82,28 @@ struct TensorViewReader {
     return true;
   }
 
-  // torch.Tensor and classes below it. torch is not imported: where it was not, no argument is a tensor of it.
-  bool is_torch() const {
-    PyObject *modules = PyImport_GetModuleDict();
-    PyObject *torch = PyDict_GetItemString(modules, "torch");
-    if (!torch) return false;
-    const nb::object tensor = nb::steal(PyObject_GetAttrString(torch, "Tensor"));
-    if (!tensor) { // still being imported
+  // Whether it is of a class of a package, or of one below it. The package is not imported: where it was not, no argument is.
+  bool is_of(const char *package, const char *name_of_class) const {
+    PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), package);
+    if (!module) return false;
+    const nb::object type = nb::steal(PyObject_GetAttrString(module, name_of_class));
+    if (!type) { // still being imported
       PyErr_Clear();
       return false;
     }
-    const int is = PyObject_IsInstance(object.ptr(), tensor.ptr());
+    const int is = PyObject_IsInstance(object.ptr(), type.ptr());
     if (is < 0) throw nb::python_error();
     return is == 1;
   }
 
+  // NumPy shows the memory of a masked array as that of any other: what is masked would be taken for a value.
+  void refuse_masked() const {
+    if (is_of("numpy.ma", "MaskedArray"))
+      refuse_it("whose mask would be lost; expected .filled(value) of it, or its .data");
+  }
+
   bool read_torch() {
-    if (!is_torch()) return false;
+    if (!is_of("torch", "Tensor")) return false;
     const nb::object device = object.attr("device");
     const std::string kind = str_text(device.attr("type"));
     if (kind != "cpu" && kind != "cuda") refuse_it("on device " + kind + "; expected memory of the host or of CUDA");
@@ -219,6 +224,7 @@ struct TensorViewReader {
 
   bool read_buffer() {
     if (!PyObject_CheckBuffer(object.ptr())) return false;
+    refuse_masked();
     std::unique_ptr<Py_buffer> taken(new Py_buffer);
     if (PyObject_GetBuffer(object.ptr(), taken.get(), PyBUF_FULL_RO) != 0) {
       nb::python_error failure; // takes the error: hasattr() clears it

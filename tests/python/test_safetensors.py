@@ -385,6 +385,17 @@ def test_release(path):
     assert (ours.load_file(path, device="cpu", framework="np")["bias"] == TENSORS["bias"]).all()
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_masked_arrays_are_not_saved(device, tmp_path, beside):
+    """Regression: a file got what was masked, as a value."""
+    masked = np.ma.masked_equal(np.arange(4, dtype=np.int32), 2)
+    others = {"other": lade.DeviceAllocator(device).alloc(4)} if beside else {}
+    with pytest.raises(ValueError, match=r"tensor `a` is masked.*\.filled\(value\)"):
+        ours.save_file({"a": masked, **others}, tmp_path / "file")
+    ours.save_file({"a": masked.filled(-1)}, tmp_path / "file")
+    assert ours.load_file(tmp_path / "file", "cpu", framework="np")["a"].tolist() == [0, 1, -1, 3]
+
+
 def test_a_handler_may_load_and_release_in_the_midst_of_a_load(path, monkeypatch):
     """Regression: a signal's handler that did while its thread made the pipeline that is kept waited for ever."""
     make, inner = lade.Pipeline, []

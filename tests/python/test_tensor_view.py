@@ -57,6 +57,9 @@ def test_names_of_fields_are_no_types():
         (lambda: np.zeros(4)[::-1], "not contiguous in C order"),
         (lambda: memoryview(b"abcd")[::2], "not contiguous in C order"),
         (lambda: np.array([object()]), "Python objects"),
+        (lambda: np.ma.masked_equal([1, 2, 3], 2), r"mask would be lost; expected \.filled\(value\)"),
+        (lambda: np.ma.array([1, 2, 3], ">i4"), "mask would be lost"),
+        (lambda: np.ma.masked, "mask would be lost"),
         (lambda: 7, "object is a int, which shows no memory; expected"),
         (lambda: "text", "object is a str, which shows no memory"),
         (lambda: None, "shows no memory"),
@@ -236,3 +239,22 @@ def test_tensors_of_pytorch_on_a_gpu(stand_in):
     assert info["on_device"]
     with pytest.raises(lade.InvalidArgumentError, match="of layout torch.sparse_coo; expected a strided tensor"):
         lade.memory_info(StandInTensor(layout="torch.sparse_coo"))
+
+
+def test_no_copy_takes_a_masked_array(device, tmp_path):
+    """Regression: what is masked was copied and written as if it were a value."""
+    masked = np.ma.masked_equal(np.arange(8, dtype=np.uint8), 3)
+    buffer, stream = lade.DeviceAllocator(device).alloc(8), device.stream()
+    pinned = lade.PinnedPool(device).empty(8)
+    with lade.Pipeline(device) as pipeline:
+        for call in (
+            lambda: pipeline.copy(masked, buffer),
+            lambda: pipeline.copy(buffer, masked),
+            lambda: pipeline.write_from(tmp_path / "file", 0, masked),
+            lambda: lade.copy_async(device, pinned, masked, stream),
+            lambda: lade.fill_async(device, masked, 0, stream),
+        ):
+            with pytest.raises(lade.InvalidArgumentError, match="MaskedArray, whose mask would be lost"):
+                call()
+        pipeline.copy(masked.filled(9), buffer).wait()
+    assert bytes(np.from_dlpack(buffer)) == bytes([0, 1, 2, 9, 4, 5, 6, 7]) and not (tmp_path / "file").exists()
