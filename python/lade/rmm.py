@@ -16,54 +16,16 @@ before its free is over: RMM does not say when a stream is destroyed, and lade k
 
 from __future__ import annotations
 
-import sys
-import traceback
 from typing import Any
 
 import lade
+from lade import _lade
 from lade._third_party import require
 
 __all__ = ["resource"]
 
 _OLDEST = "25.12"  # the first whose streams tell their handle to Python
 _NEEDED = {"rmm.mr": ["CallbackMemoryResource"], "rmm.pylibrmm.stream": ["Stream"]}
-_DEFAULT_STREAMS = (0, 1, 2)  # NULL, legacy, per thread: they live as long as the process
-
-
-class _Blocks:
-    """The two callables behind a resource.
-
-    I1  A block that RMM has is in `_blocks`, under its address, and nowhere else: the free of that address lets go of it.
-    I2  No block is of a stream that somebody else may destroy: it is of a default one, or of `_own`, on which nothing is queued. What
-        runs on other streams is recorded by an event within the free (event_batch 1), while RMM promises that they live.
-    Locks: none of its own. A dict's insertions and removals are whole, and an address has one owner at a time.
-    """
-
-    def __init__(self, allocator: lade.DeviceAllocator) -> None:
-        self._allocator = allocator
-        self._blocks: dict[int, lade.DeviceBuffer] = {}
-        self._own = allocator.device.stream()
-
-    def allocate(self, nbytes: int, stream: Any) -> int:
-        lives = stream.__cuda_stream__()[1] in _DEFAULT_STREAMS
-        block = self._allocator.alloc(nbytes, stream if lives else self._own)
-        if block.ptr:
-            self._blocks[block.ptr] = block
-        return int(block.ptr)
-
-    def deallocate(self, pointer: int, nbytes: int, stream: Any) -> None:
-        """RMM calls it from destructors, where an error ends the process: it is printed. What could not be freed stays in use."""
-        if not pointer:
-            return
-        try:
-            # RMM promises order after this stream's work, whatever stream the block was made on.
-            self._allocator.record_stream(self._blocks[pointer], stream)
-            del self._blocks[pointer]
-        except KeyError:
-            print(f"lade.rmm: free of {pointer:#x}, which this resource did not give: ignored", file=sys.stderr)
-        except Exception:
-            print(f"lade.rmm: {nbytes} bytes at {pointer:#x} could not be freed and stay in use:", file=sys.stderr)
-            traceback.print_exc()
 
 
 def _allocator_from(device: Any) -> lade.DeviceAllocator:
@@ -101,5 +63,6 @@ def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = Non
     rmm = require("rmm", _OLDEST, _NEEDED)
     if not hasattr(rmm.pylibrmm.stream.Stream, "__cuda_stream__"):
         raise ImportError(f"lade cannot serve rmm {rmm.__version__}: its streams have no __cuda_stream__", name="rmm")
-    blocks = _Blocks(_allocator_from(device))
+    allocator = _allocator_from(device)
+    blocks = _lade._RmmBlocks(allocator, allocator.device.stream())
     return rmm.mr.CallbackMemoryResource(blocks.allocate, blocks.deallocate)

@@ -7,6 +7,7 @@
 #include "loader.h"
 #include "pinned.h"
 #include "pipeline.h"
+#include "rmm_calls.h"
 #include "runtime.h"
 #include "safetensors.h"
 #include "status.h"
@@ -29,4 +30,5 @@ NB_MODULE(_lade, module) {
   bind_safetensors(module);
   bind_loader(module);
   bind_cupy(module);
+  bind_rmm(module);
 }

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """lade.cupy, lade.rmm and lade.numba on a software device: over doubles, and over the real packages where they import."""
 
+import _thread
+import collections
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
+import operator
 import pickle
 import sys
 import threading
@@ -600,6 +604,18 @@ def test_rmm_refuses_an_allocator_that_records_events_later(rmm, device):
         rmm.lade.resource(lade.DeviceAllocator(device))
 
 
+def test_rmm_allocator_is_closed_beside_its_resource(rmm, device):
+    allocator = lade.DeviceAllocator(device, event_batch=1)
+    resource = rmm.lade.resource(allocator)
+    pointer = resource.allocate(4096)
+    with pytest.raises(lade.BusyError):
+        allocator.close()
+    resource.deallocate(pointer, 4096)
+    allocator.close()
+    with pytest.raises((lade.InvalidArgumentError, RuntimeError, MemoryError), match="closed"):
+        resource.allocate(4096)
+
+
 def test_rmm_memory_without_bytes(rmm, device):
     resource = rmm.lade.resource(device)
     pointer = resource.allocate(0)
@@ -631,17 +647,51 @@ def test_rmm_free_of_a_foreign_pointer_is_reported_and_not_raised(rmm, device, c
     assert "0x1000" in capfd.readouterr().err
 
 
-def test_rmm_free_that_fails_keeps_the_block(rmm, device, capfd):
+def test_rmm_free_that_fails_keeps_the_block(rmm, device, capfd, unraisable):
     if hasattr(rmm.package, "__file__"):
         pytest.skip("the real one makes streams of no odd objects")
     allocator = lade.DeviceAllocator(device, event_batch=1)
     resource = rmm.lade.resource(allocator)
     pointer = resource.allocate(4096)
     resource.deallocate(pointer, 4096, object())
-    assert "4096 bytes" in capfd.readouterr().err
+    assert "4096 bytes" in capfd.readouterr().err and [fault[0] for fault in unraisable] == [lade.InvalidArgumentError]
     assert allocator.usage()["allocated_bytes"] == 4096
     resource.deallocate(pointer, 4096)
     assert allocator.usage()["allocated_bytes"] == 0
+
+
+def called_in_a_row(*calls):
+    """Calls functions with no step of Python between them, where handlers of signals run."""
+    collections.deque(map(operator.call, calls), maxlen=0)
+
+
+def test_rmm_free_that_is_interrupted_frees(rmm, device):
+    """Regression: KeyboardInterrupt went off in the first step of the function that RMM calls, and the block stayed in use for ever."""
+    allocator = lade.DeviceAllocator(device, event_batch=1)
+    resource = rmm.lade.resource(allocator)
+    stream = device.stream()
+    free = resource.deallocate if hasattr(rmm.package, "__file__") else resource._deallocate
+    pointer = resource.allocate(4096, rmm.Stream(stream))
+    named = rmm.Stream(stream) if hasattr(rmm.package, "__file__") else stream  # the double's would run Python
+    with pytest.raises(KeyboardInterrupt):
+        called_in_a_row(_thread.interrupt_main, functools.partial(free, pointer, 4096, named))
+    assert allocator.usage()["allocated_bytes"] == 0
+
+
+def test_rmm_free_by_a_stream_that_is_interrupted_hands_it_on(rmm, device, unraisable):
+    if hasattr(rmm.package, "__file__"):
+        pytest.skip("the real one makes streams of no odd objects")
+
+    class Interrupted:
+        def __cuda_stream__(self):
+            raise KeyboardInterrupt
+
+    resource = rmm.lade.resource(device)
+    pointer = resource.allocate(4096)
+    with pytest.raises(KeyboardInterrupt):
+        resource.deallocate(pointer, 4096, Interrupted())
+    assert [fault[0] for fault in unraisable] == [KeyboardInterrupt]
+    resource.deallocate(pointer, 4096)
 
 
 def test_rmm_on_many_threads(rmm, device):
