@@ -11,7 +11,9 @@ What RAPIDS allocates then comes from lade's cache. The resource is RMM's Callba
 allocation: a microsecond or two more than a resource in C++. Adaptors of RMM (statistics, limits, logging) go on top of it.
 
 Memory of the default streams is reused by stream order, at once. Memory of other streams is reused when the work that was queued
-before its free is over: RMM does not say when a stream is destroyed, and lade keeps no handle of one that may be gone.
+before its free is over: RMM does not say when a stream is destroyed, and lade keeps no handle of one that may be gone. So a program that
+allocates and frees on such a stream, far ahead of the device, takes new memory each time, up to ``max_bytes`` of the allocator or what
+the device has; from there on an allocation waits for frees.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ _NEEDED = {"rmm.mr": ["CallbackMemoryResource"], "rmm.pylibrmm.stream": ["Stream
 def _allocator_from(device: Any) -> lade.DeviceAllocator:
     if not isinstance(device, lade.DeviceAllocator):
         return lade.DeviceAllocator(device, event_batch=1)
-    if "device_event_batch:1" not in device.settings().split(","):
+    settings = device.settings().split(",")
+    if "backend:cudaMallocAsync" in settings:
+        # Its blocks are ready for the stream that they were allocated on, in the order of that: of RMM's streams none is (rmm_calls.h, M2).
+        raise lade.InvalidArgumentError("the allocator's backend is cudaMallocAsync; expected native: for the driver's pool, RMM has "
+                                        "rmm.mr.CudaAsyncMemoryResource")
+    if "device_event_batch:1" not in settings:
         raise lade.InvalidArgumentError("the allocator records events after the frees, when RMM may have destroyed the stream; "
                                         "expected lade.DeviceAllocator(..., event_batch=1)")
     return device
@@ -43,7 +50,7 @@ def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = Non
     Parameters
     ----------
     device : lade.DeviceAllocator, lade.Device, int or str
-        An allocator with ``event_batch=1``, or the device to make one for, with default settings but for that. None: the first GPU.
+        An allocator of backend ``native`` with ``event_batch=1``, or the device to make one for, with default settings but for that. None: the first GPU.
         As with any resource of RMM, set it for that device alone, while that device is current.
 
     Returns
@@ -58,7 +65,8 @@ def resource(device: lade.DeviceAllocator | lade.Device | int | str | None = Non
     lade.NoDeviceError
         There is no such device.
     lade.InvalidArgumentError
-        The allocator has another ``event_batch``: it would name streams that RMM has destroyed.
+        The allocator has another ``event_batch``: it would name streams that RMM has destroyed. Or another backend: memory would be
+        used before the stream that had it is done.
     """
     rmm = require("rmm", _OLDEST, _NEEDED)
     if not hasattr(rmm.pylibrmm.stream.Stream, "__cuda_stream__"):

@@ -10,6 +10,7 @@ import gc
 import importlib
 import operator
 import pickle
+import random
 import sys
 import threading
 import types
@@ -614,6 +615,42 @@ def test_rmm_allocator_is_closed_beside_its_resource(rmm, device):
     allocator.close()
     with pytest.raises((lade.InvalidArgumentError, RuntimeError, MemoryError), match="closed"):
         resource.allocate(4096)
+
+
+def test_rmm_refuses_the_pool_of_the_driver(rmm, device):
+    """Regression: RMM's streams used memory of cudaMallocAsync while other streams still did, as the software device found."""
+    for options in ({"backend": "cudaMallocAsync"}, {"settings": "backend:cudaMallocAsync"}):
+        with pytest.raises(lade.InvalidArgumentError, match="backend is cudaMallocAsync; expected native"):
+            rmm.lade.resource(lade.DeviceAllocator(device, event_batch=1, **options))
+
+
+class Memory:
+    """Bytes at an address, as lade takes them."""
+
+    def __init__(self, pointer, nbytes):
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+
+
+@pytest.mark.parametrize("flags", [[], ["uncached"], ["thread_caches"], ["streams_are_retired"]])
+def test_rmm_memory_is_used_in_order_on_every_stream(rmm, sim, flags):
+    """The software device counts uses of a block that no stream has ordered behind the ones before."""
+    resource = rmm.lade.resource(lade.DeviceAllocator(sim, event_batch=1, flags=flags))
+    default = getattr(rmm.package.pylibrmm.stream, "DEFAULT_STREAM", None) or rmm.package.pylibrmm.stream.Stream()
+    choices, kept = random.Random(5), [sim.stream() for _ in range(3)]
+    streams, live = [default, *map(rmm.Stream, kept)], []
+    for _ in range(600):
+        if live and choices.random() < 0.5:
+            pointer, nbytes, stream = live.pop(choices.randrange(len(live)))
+            lade.fill_async(sim, Memory(pointer, nbytes), 1, stream)
+            resource.deallocate(pointer, nbytes, stream)
+        else:
+            nbytes, stream = choices.choice([100, 70000, 3 << 20]), choices.choice(streams)
+            live.append((resource.allocate(nbytes, stream), nbytes, stream))
+            lade.fill_async(sim, Memory(live[-1][0], nbytes), 2, stream)
+    report = sim.soft_report()
+    assert (report["unordered_reuse"], report["freed_memory_used"]) == (0, 0), sim.soft_last_finding()
+    for block in live:
+        resource.deallocate(*block)
 
 
 def test_rmm_memory_without_bytes(rmm, device):
