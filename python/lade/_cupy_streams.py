@@ -6,9 +6,9 @@ that is gone, and lade names a stream for as long as it has memory of it. So thi
 
 K1  A stream of CuPy's own is held from before its first use for lade's memory, so that its handle is neither destroyed nor given
     to another stream.
-K2  A stream is retired on all allocators and pools of this table after the last reference of others to it has gone, and its
+K2  A stream is retired on all allocators and pools of its runtime after the last reference of others to it has gone, and its
     object is let go after that. So nothing is queued on it between its retirement and its end.
-K3  Where it cannot be retired, because it captures for example, it stays until a later look.
+K3  Where it cannot be retired, because it captures or an allocator is just being closed, it stays until a later look.
 
 Default streams end with the process, and a stream that CuPy has from elsewhere belongs to somebody else: neither is held.
 Locks: `_looking` is held by the one thread that looks for streams to retire, also while allocators wait; nobody waits for it: the others
@@ -45,15 +45,16 @@ class Streams:
     def __init__(self) -> None:
         # Stream objects by handle. Default streams are in it, so that a look into it is all that a known stream costs.
         self.held: dict[int, Any] = dict.fromkeys(_DEFAULT_STREAMS)
-        self._arenas: tuple[weakref.ref[Any], ...] = ()
+        # With the device of each, whose runtime knows it until it is closed: that may be later than its object ends.
+        self._arenas: tuple[tuple[weakref.ref[Any], lade.Device], ...] = ()
         self._adding = threading.Lock()
         self._looking = threading.Lock()
 
     def add_arena(self, arena: Arena) -> Arena:
         """Note an allocator or pool, on which streams are retired as long as it lives. Returns it."""
         with self._adding:
-            others = tuple(known for known in self._arenas if known() is not None and known() is not arena)
-            self._arenas = others + (weakref.ref(arena),)
+            others = tuple(entry for entry in self._arenas if entry[0]() is not None and entry[0]() is not arena)
+            self._arenas = others + ((weakref.ref(arena), arena.device),)
         return arena
 
     def hold(self, stream: Any) -> None:
@@ -76,13 +77,4 @@ class Streams:
 
     def _retire(self, handle: int) -> bool:
         """Whether no allocator and no pool needs the stream any more."""
-        for known in self._arenas:
-            arena = known()
-            try:
-                if arena is not None:
-                    arena.retire_stream(handle)
-            except lade.InvalidArgumentError:
-                pass  # closed, or of another device
-            except lade.Error:
-                return False
-        return True
+        return all(device._retire_stream(handle) for device in {device for _, device in self._arenas})

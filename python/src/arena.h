@@ -41,7 +41,7 @@ public:
   // Gives a block back. Any thread, with or without the GIL; failures stay in lade_last_error().
   virtual void free(void *pointer) noexcept = 0;
   // Tells the library that a stream is about to be destroyed. Called while the arena is in its runtime's list.
-  virtual void retire(lade_stream stream) noexcept = 0;
+  virtual lade_status retire(lade_stream stream) noexcept = 0;
 
 private:
   // R2.

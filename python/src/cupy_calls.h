@@ -9,8 +9,8 @@
 //
 //   cupy.cuda.alloc_pinned_memory(n) has no stream, and PinnedMemoryPointer(block, 0) takes the block itself as its memory.
 //
-// P1  A _CupyBlock owns one block, and holds the Python object that it came from: lade._cupy_streams retires streams on that object.
-//     Its dealloc gives the block back, in any thread.
+// P1  A _CupyBlock owns one block, and holds the Python object that it came from, whose device lade._cupy_streams retires streams on
+//     as long as that object lives. Its dealloc gives the block back, in any thread.
 // P2  The stream's object is referred to from before its first use until lade has the block (lade._cupy_streams, K1).
 // P3  A failed call has given its block back.
 #ifndef LADE_PYTHON_CUPY_CALLS_H

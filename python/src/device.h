@@ -34,7 +34,7 @@ public:
     else
       (void)lade_device_free(handle_, pointer);
   }
-  void retire(lade_stream stream) noexcept override { (void)lade_device_stream_retire(handle_, stream); }
+  lade_status retire(lade_stream stream) noexcept override { return lade_device_stream_retire(handle_, stream); }
 
 private:
   lade_device_allocator *handle_; // NULL: closed

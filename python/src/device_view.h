@@ -22,7 +22,7 @@ public:
   explicit Shared(Device on) : Arena(std::move(on)) {}
   // Its parts are not given back by themselves.
   void free(void *) noexcept override {}
-  void retire(lade_stream) noexcept override {}
+  lade_status retire(lade_stream) noexcept override { return LADE_OK; }
   // Notes that work of a stream may use the range until it is given back. Under the GIL.
   virtual lade_status record(lade_stream stream) noexcept = 0;
 };

@@ -26,7 +26,7 @@ public:
   void free(void *pointer) noexcept override {
     if (!is_abandoned()) (void)lade_pinned_free(handle_, pointer);
   }
-  void retire(lade_stream stream) noexcept override { (void)lade_pinned_stream_retire(handle_, stream); }
+  lade_status retire(lade_stream stream) noexcept override { return lade_pinned_stream_retire(handle_, stream); }
 
 private:
   lade_pinned_pool *handle_; // NULL: closed

@@ -139,7 +139,7 @@ void Runtime::arena_closed() noexcept {
 void Runtime::arena_restore(Arena *arena) {
   if (is_of_parent()) return;
   auto guard = arenas_guard();
-  for (const lade_stream stream : late_ends_) arena->retire(stream);
+  for (const lade_stream stream : late_ends_) (void)arena->retire(stream);
   arenas_.push_back(arena);
   closing_end(std::move(guard));
 }
@@ -147,13 +147,24 @@ void Runtime::arena_restore(Arena *arena) {
 void Runtime::stream_end(lade_stream stream) noexcept {
   if (is_of_parent()) return;
   std::unique_lock<std::mutex> guard(arenas_lock_);
-  for (Arena *arena : arenas_) arena->retire(stream);
+  for (Arena *arena : arenas_) (void)arena->retire(stream);
   if (closing_ > 0) {
     late_ends_.push_back(stream);
     return;
   }
   guard.unlock();
   (void)lade_stream_destroy(handle_, stream);
+}
+
+bool Runtime::stream_retire(lade_stream stream) noexcept {
+  if (is_of_parent()) return false;
+  std::lock_guard<std::mutex> guard(arenas_lock_);
+  bool is_needed = closing_ > 0;
+  for (Arena *arena : arenas_) {
+    const lade_status status = arena->retire(stream);
+    is_needed |= status != LADE_OK && status != LADE_ERR_INVALID_ARGUMENT; // the latter: it is of another device
+  }
+  return !is_needed;
 }
 
 std::string Device::text() const { return std::string(runtime->name()) + ":" + std::to_string(ordinal); }
@@ -347,6 +358,15 @@ void bind_runtime(nb::module_ &module) {
       .def(
           "stream", [](const DeviceObject &device) { return stream_create(device); },
           "Create a non-blocking stream on the device.\n\nReturns\n-------\nStream")
+      .def(
+          "_retire_stream",
+          [](const DeviceObject &device, uintptr_t stream) {
+            const std::shared_ptr<Runtime> runtime = device.runtime;
+            Unlocked unlocked;
+            return runtime->stream_retire(reinterpret_cast<lade_stream>(stream));
+          },
+          nb::arg("stream"),
+          "Whether no pool and no allocator of its runtime names a stream any more: then it may be destroyed.")
       .def(
           "now_ns", [](const DeviceObject &device) { return lade_runtime_now_ns(device.get()); },
           "The runtime's clock in nanoseconds: monotonic, virtual on ``\"sim\"``.")

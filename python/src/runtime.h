@@ -142,6 +142,9 @@ public:
   // Retires a stream from all of them, and destroys it; where some are being closed, which may name it, when they are. Without the
   // GIL.
   void stream_end(lade_stream stream) noexcept;
+  // Retires a stream of somebody else's from all of them. False: one needs it still, or is being closed, which may name it. Without the
+  // GIL.
+  bool stream_retire(lade_stream stream) noexcept;
 
 private:
   friend struct RuntimeOpener;

@@ -13,6 +13,7 @@ import pickle
 import random
 import sys
 import threading
+import time
 import types
 import weakref
 
@@ -122,24 +123,25 @@ def test_a_recorded_stream_delays_the_reuse(cupy, device):
         other.synchronize()
 
 
-class NotingAllocator(lade.DeviceAllocator):
-    """Notes the streams that are retired, in the log that the streams note their ends in; refuses while it is told to."""
+@pytest.fixture
+def log(monkeypatch):
+    """Notes the streams that are retired, and takes what else shall stand between."""
+    noted, retire = [], lade.Device._retire_stream
 
-    log: list
-    refusal = None
+    def noting(device, handle):
+        done = retire(device, handle)
+        if done:
+            noted.append(("retired", handle))
+        return done
 
-    def retire_stream(self, stream):
-        if self.refusal:
-            raise self.refusal
-        super().retire_stream(stream)
-        self.log.append(("retired", stream))
+    monkeypatch.setattr(lade.Device, "_retire_stream", noting)
+    return noted
 
 
 @pytest.fixture
-def noting(cupy, device):
-    """CuPy with an allocator that notes what becomes of streams, in `log`, and `stream()`, which makes them as CuPy does."""
-    allocator = NotingAllocator(device)
-    allocator.log = log = []
+def noting(cupy, device, log):
+    """CuPy with an allocator, what becomes of streams in `log`, and `stream()`, which makes them as CuPy does."""
+    allocator = lade.DeviceAllocator(device)
     native = []  # in the place of the driver's: they end after the test
 
     def stream():
@@ -210,17 +212,26 @@ def test_a_recorded_stream_is_retired_before_it_dies(noting):
     noting.native[-1].soft_release()
 
 
-def test_a_stream_that_cannot_be_retired_stays(noting):
+def test_a_stream_that_cannot_be_retired_stays(noting, monkeypatch):
     handle, pointer = _use(noting)
-    noting.allocator.refusal = lade.CaptureError("the stream captures")
-    _use(noting)
-    noting.memory.uninstall()
+    with monkeypatch.context() as patches:
+        patches.setattr(lade.Device, "_retire_stream", lambda device, stream: False)
+        _use(noting)
+        noting.memory.uninstall()
     assert noting.log == []
-    noting.allocator.refusal = None
     noting.cupy.lade.install(device=noting.allocator)
     _use(noting)
     assert noting.log[:2] == [("retired", handle), ("destroyed", handle)]
     del pointer
+
+
+def test_a_stream_that_an_allocator_cannot_let_go_is_needed(device):
+    allocator, stream = lade.DeviceAllocator(device), device.stream()
+    allocator.alloc(4096, stream)
+    device.soft_fault("stream_capture_info", 0)
+    assert not device._retire_stream(stream.handle)
+    device.soft_fault_clear()
+    assert device._retire_stream(stream.handle) and device._retire_stream(stream.handle)
 
 
 def test_streams_of_others_and_default_streams_are_not_held(noting, device):
@@ -257,9 +268,34 @@ def test_an_array_outlives_uninstall_and_the_allocator_ends_before_its_streams(c
     assert log == ["allocator", ("destroyed", native.handle)]
 
 
-def test_threads_with_streams_of_their_own(cupy, device, monkeypatch):
-    allocator = NotingAllocator(device)
-    allocator.log = log = []
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_a_stream_outlives_the_end_of_an_allocator_in_another_thread(cupy, device, how):
+    """Regression: an allocator that is being closed, which waits for the stream, was taken for one that is closed."""
+    log, native, kept = [], device.stream(), [lade.DeviceAllocator(device)]
+    with cupy.lade.install(device=kept[0], pinned=False) as memory:
+        stream = cupy.now.stream = cupy.cuda.Stream(native, log)
+        pointer = cupy.cuda.alloc(4096)
+    native.soft_hold()
+    lade.fill_async(device, (ctypes.c_char * 4096).from_address(pointer.ptr), 1, native)
+    del memory, pointer
+    gc.collect()
+    thread = threading.Thread(target=kept[0].close if how == "closed" else kept.clear)
+    thread.start()
+    while device.soft_call_count("stream_synchronize") == 0:
+        time.sleep(0.001)
+    stream = cupy.now.stream = None
+    with cupy.lade.install():
+        pass
+    assert log == [] and thread.is_alive(), "the allocator still names the stream"
+    native.soft_release()
+    thread.join()
+    with cupy.lade.install():
+        pass
+    assert log == [("destroyed", native.handle)]
+
+
+def test_threads_with_streams_of_their_own(cupy, device, log, monkeypatch):
+    allocator = lade.DeviceAllocator(device)
     local, native, errors = threading.local(), [], []
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: getattr(local, "stream", None) or doubles.Stream())
 
