@@ -251,7 +251,7 @@ class Loader:
         return count // world if equal_ranks else (count - rank + world - 1) // world
 
     def _begin(self, state):
-        self._peeked, self._state_before = None, None
+        self._ahead, self._state_before = [], None  # what was taken and is not handed out: a batch, or None at the end of all
         self._native = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                      **self._options)
 
@@ -273,19 +273,19 @@ class Loader:
         """The next batch of an epoch (None: of any); None at its end, and at that of all."""
         self._own()
         with self._lock:
-            if self._peeked is None:
+            while not self._ahead:  # again where a signal's handler has begun anew: that has a list of its own
                 self._state_before = self._native.state()  # until the batch is handed out
                 try:
-                    native = self._native.next(self._stream_now(), None)
-                    self._peeked = None if native is None else Batch(native, self)
+                    # No step of Python between the library and the list: what a signal's handler raises would lose the batch there.
+                    self._ahead.extend(map(self._native.next, (self._stream_now(),), (None,)))
                 finally:
-                    if self._peeked is None:
+                    if not self._ahead:
                         self._state_before = None
-                if self._peeked is None:
-                    return None
-            if epoch is not None and self._peeked.epoch != epoch:
+            batch = Batch(self._ahead[0], self) if self._ahead[0] is not None else None
+            if batch is not None and epoch not in (None, batch.epoch):
                 return None
-            batch, self._peeked, self._state_before = self._peeked, None, None
+            self._ahead.clear()
+            self._state_before = None
             return batch
 
     def _at_end(self, batch):
@@ -335,7 +335,7 @@ class Loader:
         with self._lock:
             following = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                       **self._options)
-            self._native, self._peeked, self._state_before = following, None, None
+            self._native, self._ahead, self._state_before = following, [], None
 
     def stats(self):
         """Counters: batches, records, skipped_records, skipped_batches, skips_listed."""
@@ -352,7 +352,7 @@ class Loader:
         self._own()
         with self._lock:
             before = self._state_before
-            self._peeked, self._state_before = None, None
+            self._ahead, self._state_before = [], None
             try:
                 self._native.close()
             except BaseException:

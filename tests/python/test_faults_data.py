@@ -291,6 +291,30 @@ def test_a_handler_asks_a_loader_for_its_state_while_its_thread_waits_for_a_batc
     """) == ""
 
 
+def test_a_handler_may_take_a_batch_or_begin_anew_while_its_thread_waits_for_one():
+    assert run("""
+        open(path, "wb").write(bytes(1000))
+        loader = lade.Loader(path, 10, record_bytes=10, device=device, prefetch=2)
+        batches, taken = [next(loader), next(loader)], []
+        def take(*_):
+            batches.clear()
+            taken.append(next(loader).number)
+        signal.signal(signal.SIGINT, take)
+        interrupt()
+        taken.append(next(loader).number)
+        assert sorted(taken) == [2, 3], taken
+        batches += [next(loader), next(loader)]
+        begin = loader.state_dict()
+        def anew(*_):
+            loader.load_state_dict({**begin, "position": 0, "batches": 0})
+            batches.clear()
+        signal.signal(signal.SIGINT, anew)
+        interrupt()
+        assert next(loader).number == 0
+        print("done")
+    """) == ""
+
+
 def test_sigint_ends_a_load_and_a_wait_for_a_batch():
     assert run("""
         lade.safetensors.save_file({"a": np.ones(1 << 20)}, path)
@@ -314,6 +338,30 @@ def test_sigint_ends_a_load_and_a_wait_for_a_batch():
             batch.release()
             assert next(loader).number == 1
             print("done")
+    """) == ""
+
+
+def test_an_interrupted_wait_loses_no_batch():
+    """Regression: a batch that came just when SIGINT did was gone, and state_dict() was behind it."""
+    assert run("""
+        open(path, "wb").write(bytes(1000))
+        loader = lade.Loader(path, 10, record_bytes=10, device=device, prefetch=1)
+        for number in range(20):
+            batch = next(loader)
+            assert batch.number == number, (batch.number, number)
+            def interrupt():
+                time.sleep(0.03)
+                os.kill(os.getpid(), signal.SIGINT)
+                batch.release()  # now there is one
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                next(loader)
+                time.sleep(10)
+            except KeyboardInterrupt:
+                thread.join()
+            assert loader.state_dict()["batches"] == number + 1
+        print("done")
     """) == ""
 
 
