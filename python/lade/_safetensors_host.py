@@ -5,6 +5,7 @@
 """
 
 import ctypes
+import io
 import json
 import os
 import stat
@@ -50,9 +51,9 @@ def _header(rows, metadata, bytes_of):
     return len(text).to_bytes(8, "little") + text, at
 
 
-def _write(fd, view):
+def _write(file, view):
     while len(view):
-        view = view[os.write(fd, view[:_STEP]):]
+        view = view[file.write(view[:_STEP]):]
 
 
 def _replaceable(path):
@@ -67,13 +68,16 @@ def _replaceable(path):
         raise OSError(22, "neither a file nor a link, so it cannot be replaced", path)
 
 
-def _temporary(folder, name):
-    """A new file beside the one that is written, and its path."""
+def _temporary(folder, name, made):
+    """Make a new file beside the one that is written, and put it and its path into the list.
+
+    With no step of Python between: a signal's handler that raises there would leave a file that nobody removes.
+    """
     start = os.fsdecode(os.fsencode(name)[:_NAME_START])
     for number in range(1, 1000):
         path = os.path.join(folder, f".{start}.lade-{os.getpid()}-{number}")
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
+            return made.extend(zip([path], map(io.FileIO, [path], ["x"])))
         except FileExistsError:
             continue
     raise FileExistsError(17, "a thousand temporary files lie beside it", os.path.join(folder, name))
@@ -86,28 +90,30 @@ def save_host(rows, path, metadata, order, bytes_of, sync, progress):
     path = os.fsdecode(path)
     _replaceable(path)
     folder, name = os.path.split(path)
-    fd, temporary = _temporary(folder, name)
+    made = []
     try:
-        try:
-            _write(fd, memoryview(header))
+        _temporary(folder, name, made)
+        (temporary, file), = made
+        with file:
+            _write(file, memoryview(header))
             done = 0
             for row in rows:
                 tensor = laid_out(row[3])
                 view = _memory(tensor)
-                _write(fd, view)
+                _write(file, view)
                 done += len(view)
                 if progress is not None:
                     progress(done, total)
             if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        try:
-            os.unlink(temporary)
-        except FileNotFoundError:
-            pass
+        for temporary, file in made:
+            try:
+                os.unlink(temporary)
+            except FileNotFoundError:
+                pass
+            file.close()
         raise
     if sync:
         _flush_folder(folder)

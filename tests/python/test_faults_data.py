@@ -291,6 +291,35 @@ def test_a_handler_asks_a_loader_for_its_state_while_its_thread_waits_for_a_batc
     """) == ""
 
 
+def test_an_interrupted_save_leaves_no_file():
+    """Regression: where SIGINT came while the temporary file was made, that stayed, and its descriptor."""
+    assert run("""
+        tensors = {"a": np.arange(10)}
+        def save():
+            lade.safetensors.save_file(tensors, os.path.join(folder.name, "file"), sync=False)
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, interrupt)
+        save()
+        before, took, count = (os.listdir(folder.name), os.listdir("/proc/self/fd")), 1, 0
+        for _ in range(5):
+            began = time.perf_counter()
+            save()
+            took = min(took, time.perf_counter() - began)
+        for number in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, took * (number + 1) / 400)
+                save()
+                time.sleep(took + 0.1)
+            except KeyboardInterrupt:
+                count += 1
+        assert count == 400
+        after = os.listdir(folder.name), os.listdir("/proc/self/fd")
+        assert list(map(sorted, after)) == list(map(sorted, before)), after
+        print("done")
+    """) == ""
+
+
 def test_a_handler_may_take_a_batch_or_begin_anew_while_its_thread_waits_for_one():
     assert run("""
         open(path, "wb").write(bytes(1000))
