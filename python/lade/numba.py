@@ -107,7 +107,8 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
         allocator = self.allocator
         block = allocator.alloc(size, self._stream)
         allocator.record_stream(block, _LEGACY)
-        return _cuda.MemoryPointer(weakref.proxy(self.context), _device_pointer(block.ptr), size, finalizer=self._keep(block))
+        return self._made(block, lambda let_go: _cuda.MemoryPointer(
+            weakref.proxy(self.context), _device_pointer(block.ptr), size, finalizer=let_go))
 
     def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
         """Pinned memory. Write-combined memory, and what has no bytes, is Numba's own; lade's is always portable."""
@@ -115,15 +116,16 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
             return super().memhostalloc(size, mapped=mapped, portable=portable, wc=wc)
         block = self.pool.empty(size, "uint8")
         self.pool.record(block, _LEGACY)
-        context, pointer, let_go = weakref.proxy(self.context), _host_pointer(block.ptr), self._keep(block)
+        context, pointer, address = weakref.proxy(self.context), _host_pointer(block.ptr), block.ptr
         if not mapped:
-            return _cuda.PinnedMemory(context, pointer, size, finalizer=let_go)
-        address = block.ptr
-        # Numba counts the owners of mapped memory, which hold it weakly: it stays in `allocations` until the last one is gone.
-        # Off the table before the block goes back: the next array may get the address at once, on another thread.
-        memory = _cuda.MappedMemory(context, pointer, size, finalizer=lambda: (self.allocations.pop(address, None), let_go()))
-        self.allocations[address] = memory
-        return memory.own()
+            return self._made(block, lambda let_go: _cuda.PinnedMemory(context, pointer, size, finalizer=let_go))
+
+        def owner(let_go: Callable[[], None]) -> Any:
+            # Numba counts the owners of mapped memory, which hold it weakly: it stays in `allocations` until the last one is gone.
+            memory = self.allocations[address] = _cuda.MappedMemory(context, pointer, size, finalizer=let_go)
+            return memory.own()
+
+        return self._made(block, owner, lambda: self.allocations.pop(address, None))
 
     def get_memory_info(self) -> Any:
         """Free and total bytes. Free is what the driver has left, and what lade keeps cached for further arrays."""
@@ -157,19 +159,27 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
                     ready, self._deferred = (self._deferred, []) if self._deferrals == 0 else ([], self._deferred)
                 del ready  # freed without the lock
 
-    def _keep(self, block: Any) -> Callable[[], None]:
-        """Holds a block until the function that this returns is called, once, by any thread."""
+    def _made(self, block: Any, make: Callable[[Callable[[], None]], Any], forget: Callable[[], object] = lambda: None) -> Any:
+        """What `make` gives, which calls its argument when it dies, in any thread: that lets go of the block, and a later call does
+        nothing. `forget` runs before the block goes back: the next array may get its address at once, on another thread."""
         key = object()
-        with self._lock:
-            self._blocks[key] = block
 
-        def finalizer() -> None:
+        def let_go() -> None:
             with self._lock:
-                block = self._blocks.pop(key, None)  # None: the context was reset meanwhile
-                if block is not None and self._deferrals:
+                block = self._blocks.pop(key, None)
+                if block is None:  # the context was reset meanwhile
+                    return
+                forget()
+                if self._deferrals:
                     self._deferred.append(block)
 
-        return finalizer
+        try:
+            with self._lock:
+                self._blocks[key] = block
+            return make(let_go)
+        except BaseException:
+            let_go()
+            raise
 
 
 def _uses_binding() -> bool:

@@ -877,6 +877,25 @@ def test_numba_mapped_memory_lives_as_long_as_an_owner(numba):
     assert len(numba.manager.allocations) == 0
 
 
+@pytest.mark.parametrize("name, options", [("MemoryPointer", None), ("PinnedMemory", {}), ("MappedMemory", {"mapped": True})])
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_numba_memory_whose_object_fails_goes_back(numba, monkeypatch, name, options, when):
+    """Regression: where KeyboardInterrupt went off in Numba's constructor, the block stayed in use until the context was reset."""
+    manager, made = numba.manager, getattr(numba.cuda, name)
+
+    def interrupted(*arguments, **keywords):
+        if when == "behind":
+            made(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(numba.cuda, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manager.memalloc(4096) if options is None else manager.memhostalloc(4096, **options)
+    gc.collect()
+    assert manager.allocator.usage()["allocated_bytes"] == 0 and manager.pool.stats()["in_use_bytes.current"] == 0
+    assert len(manager.allocations) == 0
+
+
 def test_numba_mapped_memory_leaves_the_table_before_its_block_is_free(numba):
     """Regression: it left later, and took an array of another thread that had got the address since off the table."""
     manager, in_use = numba.manager, []
