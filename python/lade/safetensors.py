@@ -606,6 +606,8 @@ def _checked(tensors, metadata):
     """Rows (name, dtype of the format, shape, tensor, device or None); refuses what the format or the package refuses."""
     if not isinstance(tensors, dict):
         raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise TypeError(f"metadata is a {type(metadata).__name__}; expected a dict of str, or None")
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")

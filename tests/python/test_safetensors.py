@@ -385,6 +385,14 @@ def test_release(path):
     assert (ours.load_file(path, device="cpu", framework="np")["bias"] == TENSORS["bias"]).all()
 
 
+@pytest.mark.parametrize("metadata", [[], [("a", "b")], "text", 3])
+def test_metadata_that_is_no_dict(tmp_path, metadata):
+    """Regression: an empty list was saved as an empty dict, and others ended in an AttributeError."""
+    with pytest.raises(TypeError, match="metadata is a .*; expected a dict of str, or None"):
+        ours.save_file({"a": np.zeros(1)}, tmp_path / "file", metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_masked_arrays_are_not_saved(device, tmp_path, beside):
     """Regression: a file got what was masked, as a value."""
