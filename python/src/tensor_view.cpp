@@ -3,6 +3,7 @@
 
 #include "device.h"
 #include "device_view.h"
+#include "natural.h"
 #include "pinned.h"
 #include "stream.h"
 
@@ -136,7 +137,9 @@ struct TensorViewReader {
     for (Py_ssize_t i = 0; i < dims; i++) {
       const nb::object extent = nb::steal(PySequence_GetItem(shape.ptr(), i));
       if (!extent) throw nb::python_error();
-      view.shape.push_back(nb::cast<int64_t>(nb::int_(extent)));
+      const nb::object number = integer_of(extent);
+      if (!number) refuse_it("with the shape " + repr_text(shape) + "; expected extents of 0 or more");
+      view.shape.push_back(nb::cast<int64_t>(number));
       if (view.shape.back() < 0) refuse_it("with the shape " + repr_text(shape) + "; expected extents of 0 or more");
     }
   }

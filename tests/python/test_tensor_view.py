@@ -99,7 +99,7 @@ def test_cuda_array_interface():
 @pytest.mark.parametrize(
     "keys", [{"shape": (-1,)}, {"typestr": "f4"}, {"typestr": "|O8"}, {"data": None}, {"shape": (1 << 62, 1 << 62)}, {"strides": (4,)},
              {"data": (-1, False)}, {"data": ("x", False)}, {"shape": (1 << 70, 3)}, {"strides": ("x", 4)}, {"strides": (1 << 70, 4)},
-             {"shape": 6}, {"strides": 4}]
+             {"shape": 6}, {"strides": 4}, {"shape": (2.5, 3)}, {"shape": "23"}, {"shape": (None, 3)}]
 )
 def test_broken_interfaces_are_refused(keys):
     with pytest.raises(lade.InvalidArgumentError):
