@@ -354,13 +354,21 @@ static uint64_t pool_pending_bytes(preload_device *device) {
   return status == LADE_OK ? stats.pending_bytes.current : 0;
 }
 
-/* Reading the statistics costs microseconds, so it is done once for a part of the limit. */
+/*
+ * Reading the statistics costs microseconds, so it is done once for a part of the limit.
+ *
+ * The wait ends with the work that was queued before it: what is pending then, more of the same wait would not end. Uses of a stream that
+ * was destroyed where nobody saw it are such; they stay pending until the pool lacks memory, and asks the device for them.
+ */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit) {
+  preload_point point;
   if (atomic_fetch_add(&device->unseen_bytes, bytes) + bytes <= limit / 4) return;
   atomic_store(&device->unseen_bytes, 0);
-  if (pool_pending_bytes(device) <= limit) return;
+  if (pool_pending_bytes(device) <= limit || !ladei_preload_point_record(&point)) return;
   ladei_preload_count(PRELOAD_LIMIT_WAITS, 1);
-  while (!ladei_preload_recording_blocked() && pool_pending_bytes(device) > limit) ladei_preload_pause(POLL_NS);
+  while (pool_pending_bytes(device) > limit && ladei_preload_point_progress(&point) == PRELOAD_UNDER_WAY)
+    ladei_preload_pause(POLL_NS);
+  ladei_preload_point_discard(&point);
 }
 
 /* ---- Ending ------------------------------------------------------------------------------------------------------ */

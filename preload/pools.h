@@ -75,7 +75,7 @@ void ladei_preload_collect(void);
 bool ladei_preload_give_back(void);
 /* The same for all heaps. */
 bool ladei_preload_heaps_give_back(void);
-/* Fast mode, after a free of `bytes`: waits while more than `limit` bytes of the pool are pending. */
+/* Fast mode, after a free of `bytes`: waits while more than `limit` bytes of the pool are pending, for work that was queued before. */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit);
 /* Retires a stream that is about to be destroyed in all heaps, and in fast mode in all pools. False: in one of them it could not. */
 bool ladei_preload_stream_retire(CUstream stream);

@@ -50,6 +50,8 @@ typedef struct loopback_hooks {
   void (*interrupt)(const char *symbol, void (*function)(void *user), void *user);
   /* As cudaDeviceReset(): calls on the device's primary context find it destroyed. */
   void (*reset_device)(int device);
+  /* The stream is destroyed, as by a call that nobody beside the driver sees. */
+  void (*end_stream)(CUstream stream);
 
   /* From now on a test plays a program beside lade: look-ups may ask for any flavour of streams, and memory may be pinned for
    * one context. */
@@ -89,6 +91,7 @@ typedef struct loopback_hooks {
   X(play_program)                                                                                                      \
   X(set_graph_memory)                                                                                                  \
   X(reset_device)                                                                                                      \
+  X(end_stream)                                                                                                        \
   X(calls)                                                                                                             \
   X(asked_version)                                                                                                     \
   X(retained)                                                                                                          \

@@ -488,6 +488,10 @@ void lade_loopback_reset_device(int device) {
   pthread_mutex_unlock(&state.lock);
 }
 
+void lade_loopback_end_stream(CUstream stream) {
+  if (loop_cuStreamDestroy_v4000(stream) != CUDA_SUCCESS) loop_violation("a test ended a stream that is none");
+}
+
 uint64_t lade_loopback_calls(const char *symbol) {
   uint64_t calls = 0;
   pthread_mutex_lock(&state.lock);

@@ -510,6 +510,52 @@ LADE_TEST(PreloadOrder, FreeWaitsWithoutContext) {
   finish();
 }
 
+/* In mode fast the free waited for uses of a stream that had ended where nobody saw it: for ever, since they stay pending. */
+LADE_TEST(PreloadOrder, FreeWaitsForNoStreamThatEndedUnseen) {
+  START();
+  enum { BLOCKS = 12 }; /* more than LADE_PRELOAD_PENDING_BYTES in fixture.c */
+  void *blocks[BLOCKS];
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, 2 * MIB));
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.host_alloc(&blocks[i], 2 * MIB, 0));
+  CUstream stream = stream_make();
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.h2d_async(device, blocks[i], 2 * MIB, stream));
+  LADE_CU(cuda.stream_synchronize(stream));
+  hooks->end_stream(stream);
+  alarm(60); /* one that hangs is a failure */
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.free_host(blocks[i]));
+  alarm(0);
+  LADE_CU(cuda.mem_free(device));
+  finish_after_lost_streams();
+}
+
+/* The wait that ends does not end the uses: the stream's work goes on. */
+LADE_TEST(PreloadOrder, OfStreamsThatEndedUnseen) {
+  START();
+  if (!is_fast()) { /* what a stream has queued that is gone, mode safe does not see */
+    finish();
+    return;
+  }
+  enum { BLOCKS = 12 };
+  void *blocks[BLOCKS];
+  CUdeviceptr device = 0;
+  hold held;
+  LADE_CU(cuda.mem_alloc(&device, 2 * MIB));
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.host_alloc(&blocks[i], 2 * MIB, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.h2d_async(device, blocks[i], 2 * MIB, stream));
+  hooks->end_stream(stream);
+  alarm(60);
+  for (int i = 0; i < BLOCKS; i++) LADE_CU(cuda.free_host(blocks[i]));
+  alarm(0);
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT(stays_away(&cuda, blocks[i], 2 * MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  LADE_CU(cuda.mem_free(device));
+  finish_after_lost_streams();
+}
+
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
 /* Frees and allocs during a capture leave it alone; what was freed comes back after it. */

@@ -29,6 +29,8 @@ void start_without_context(void);
 void start(void);
 /* The program's last reference goes, and with it all that lade has on the device. */
 void finish(void);
+/* The same where streams ended unseen: the driver was asked about handles that were gone. */
+void finish_after_lost_streams(void);
 /* One that does not wait for the legacy default stream. */
 CUstream stream_make(void);
 
