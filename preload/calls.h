@@ -49,16 +49,51 @@ _Static_assert(sizeof(preload_copy_3d) == sizeof(CUDA_MEMCPY3D_BATCH_OP), "CUDA_
 _Static_assert(offsetof(preload_copy_3d, destination) == offsetof(CUDA_MEMCPY3D_BATCH_OP, dst), "dst moved");
 #endif
 
-/* The head of CUgraphNodeParams (12.2), as far as copies use it. */
+/* An operation of a stream on a value in memory. */
+typedef struct preload_value_op {
+  int operation;
+  CUdeviceptr address; /* of those below */
+  cuuint64_t rest[4];
+} preload_value_op;
+enum {
+  PRELOAD_VALUE_WAIT_32 = 1,
+  PRELOAD_VALUE_WRITE_32 = 2,
+  PRELOAD_VALUE_WAIT_64 = 4,
+  PRELOAD_VALUE_WRITE_64 = 5,
+};
+_Static_assert(sizeof(preload_value_op) == sizeof(CUstreamBatchMemOpParams),
+               "CUstreamBatchMemOpParams has another size");
+_Static_assert(offsetof(preload_value_op, address) == offsetof(CUstreamBatchMemOpParams, writeValue.address),
+               "address moved");
+
+typedef struct preload_value_ops {
+  CUcontext context;
+  unsigned count;
+  preload_value_op *ops;
+  unsigned flags;
+} preload_value_ops;
+_Static_assert(sizeof(preload_value_ops) == sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS), "it has another size");
+
+/* The head of CUgraphNodeParams (12.2), as far as nodes that use memory have it. */
 typedef struct preload_node_params {
   CUgraphNodeType type;
   int reserved[3];
-  int flags, unused;
-  CUcontext context;
-  CUDA_MEMCPY3D copy;
+  union {
+    struct {
+      int flags, unused;
+      CUcontext context;
+      CUDA_MEMCPY3D copy;
+    } copy;
+    CUDA_MEMSET_NODE_PARAMS fill;
+    preload_value_ops values;
+  } of;
 } preload_node_params;
 #if CUDA_VERSION >= 12020
-_Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams, memcpy.copyParams), "copy moved");
+_Static_assert(offsetof(preload_node_params, of.copy.copy) == offsetof(CUgraphNodeParams, memcpy.copyParams),
+               "copy moved");
+_Static_assert(offsetof(preload_node_params, of.fill.dst) == offsetof(CUgraphNodeParams, memset.dst), "fill moved");
+_Static_assert(offsetof(preload_node_params, of.values.ops) == offsetof(CUgraphNodeParams, memOp.paramArray),
+               "values moved");
 #endif
 
 /* clang-format off */
@@ -201,6 +236,38 @@ _Static_assert(offsetof(preload_node_params, copy) == offsetof(CUgraphNodeParams
     (CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream)) \
   PRELOAD_BOTH(X, memset_2d_d32_async, "cuMemsetD2D32Async", 3020, "cuMemsetD2D32Async", WATCH, \
     (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream)) \
+  PRELOAD_BOTH(X, stream_wait_value_32_1, "cuStreamWaitValue32", 8000, "cuStreamWaitValue32", WATCH, \
+    (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_wait_value_32, "cuStreamWaitValue32", 11070, "cuStreamWaitValue32_v2", WATCH, \
+    (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_wait_value_64_1, "cuStreamWaitValue64", 9000, "cuStreamWaitValue64", WATCH, \
+    (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_wait_value_64, "cuStreamWaitValue64", 11070, "cuStreamWaitValue64_v2", WATCH, \
+    (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_write_value_32_1, "cuStreamWriteValue32", 8000, "cuStreamWriteValue32", WATCH, \
+    (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_write_value_32, "cuStreamWriteValue32", 11070, "cuStreamWriteValue32_v2", WATCH, \
+    (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_write_value_64_1, "cuStreamWriteValue64", 9000, "cuStreamWriteValue64", WATCH, \
+    (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_write_value_64, "cuStreamWriteValue64", 11070, "cuStreamWriteValue64_v2", WATCH, \
+    (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  PRELOAD_BOTH(X, stream_batch_mem_op_1, "cuStreamBatchMemOp", 8000, "cuStreamBatchMemOp", WATCH, \
+    (CUstream, unsigned, preload_value_op *, unsigned)) \
+  PRELOAD_BOTH(X, stream_batch_mem_op, "cuStreamBatchMemOp", 11070, "cuStreamBatchMemOp_v2", WATCH, \
+    (CUstream, unsigned, preload_value_op *, unsigned)) \
+  X(graph_add_memset_node, "cuGraphAddMemsetNode", 10000, "cuGraphAddMemsetNode", LEGACY, WATCH, \
+    (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMSET_NODE_PARAMS *, CUcontext)) \
+  X(graph_memset_node_set, "cuGraphMemsetNodeSetParams", 10000, "cuGraphMemsetNodeSetParams", LEGACY, WATCH, \
+    (CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *)) \
+  X(graph_exec_memset_node_set, "cuGraphExecMemsetNodeSetParams", 10020, "cuGraphExecMemsetNodeSetParams", LEGACY, WATCH, \
+    (CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *, CUcontext)) \
+  X(graph_add_values_node, "cuGraphAddBatchMemOpNode", 11070, "cuGraphAddBatchMemOpNode", LEGACY, WATCH, \
+    (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const preload_value_ops *)) \
+  X(graph_values_node_set, "cuGraphBatchMemOpNodeSetParams", 11070, "cuGraphBatchMemOpNodeSetParams", LEGACY, WATCH, \
+    (CUgraphNode, const preload_value_ops *)) \
+  X(graph_exec_values_node_set, "cuGraphExecBatchMemOpNodeSetParams", 11070, "cuGraphExecBatchMemOpNodeSetParams", LEGACY, \
+    WATCH, (CUgraphExec, CUgraphNode, const preload_value_ops *)) \
   X(graph_add_memcpy_node, "cuGraphAddMemcpyNode", 10000, "cuGraphAddMemcpyNode", LEGACY, WATCH, \
     (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMCPY3D *, CUcontext)) \
   X(graph_memcpy_node_set, "cuGraphMemcpyNodeSetParams", 10000, "cuGraphMemcpyNodeSetParams", LEGACY, WATCH, \

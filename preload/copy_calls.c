@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mode fast: the hooks on copies and fills, which tell the pools what streams use which blocks.
+ * Mode fast: the hooks on copies, fills, and values that streams write or wait for, which tell the pools what streams use which blocks.
  *
  *   the driver's own call --succeeds--> for each address in lade's memory: the stream is recorded for its block
  *                                       in a capture, for a node of a graph, on a stream of another context than the pool's: the
@@ -93,6 +93,23 @@ static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream s
   }
 }
 
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+/* Where an operation's value lies; NULL: it has none. */
+static const void *value_at(const preload_value_op *op) {
+  switch (op->operation) {
+  case PRELOAD_VALUE_WAIT_32:
+  case PRELOAD_VALUE_WRITE_32:
+  case PRELOAD_VALUE_WAIT_64:
+  case PRELOAD_VALUE_WRITE_64: return at(op->address);
+  default: return NULL;
+  }
+}
+
+static void use_values(const preload_value_op *ops, unsigned count, CUstream stream) {
+  for (unsigned i = 0; i < count; i++) use(value_at(&ops[i]), stream);
+}
+
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 #define WATCH_HOOK(field, parameters, arguments, uses, stream_of)                                                      \
@@ -159,7 +176,39 @@ WATCH_BOTH(memset_2d_d32_async,
            (CUdeviceptr dst, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
            (dst, pitch, value, width, height, stream), use(at(dst), user))
 
+/* ---- Values: the hooks ------------------------------------------------------------------------------------------- */
+
+#define WATCH_VALUE(field, value_type)                                                                                 \
+  WATCH_BOTH(field, (CUstream stream, CUdeviceptr address, value_type value, unsigned flags),                          \
+             (stream, address, value, flags), use(at(address), user))
+WATCH_VALUE(stream_wait_value_32_1, cuuint32_t)
+WATCH_VALUE(stream_wait_value_32, cuuint32_t)
+WATCH_VALUE(stream_wait_value_64_1, cuuint64_t)
+WATCH_VALUE(stream_wait_value_64, cuuint64_t)
+WATCH_VALUE(stream_write_value_32_1, cuuint32_t)
+WATCH_VALUE(stream_write_value_32, cuuint32_t)
+WATCH_VALUE(stream_write_value_64_1, cuuint64_t)
+WATCH_VALUE(stream_write_value_64, cuuint64_t)
+
+WATCH_BOTH(stream_batch_mem_op_1, (CUstream stream, unsigned count, preload_value_op *ops, unsigned flags),
+           (stream, count, ops, flags), use_values(ops, count, user))
+WATCH_BOTH(stream_batch_mem_op, (CUstream stream, unsigned count, preload_value_op *ops, unsigned flags),
+           (stream, count, ops, flags), use_values(ops, count, user))
+
 /* ---- Nodes of graphs --------------------------------------------------------------------------------------------- */
+
+enum { NODE_VALUES = 12 }; /* CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, which headers before CUDA 11.7 lack */
+
+static CUresult fill_node(CUresult code, const CUDA_MEMSET_NODE_PARAMS *fill) {
+  if (code == CUDA_SUCCESS && watches()) use_note(at(fill->dst), NULL, true);
+  return code;
+}
+
+static CUresult values_node(CUresult code, const preload_value_ops *values) {
+  for (unsigned i = 0; code == CUDA_SUCCESS && watches() && i < values->count; i++)
+    use_note(value_at(&values->ops[i]), NULL, true);
+  return code;
+}
 
 static CUresult node(CUresult code, const CUDA_MEMCPY3D *copy) {
   if (code != CUDA_SUCCESS || !watches()) return code;
@@ -169,7 +218,12 @@ static CUresult node(CUresult code, const CUDA_MEMCPY3D *copy) {
 }
 
 static CUresult node_of(CUresult code, const preload_node_params *params) {
-  return params != NULL && params->type == CU_GRAPH_NODE_TYPE_MEMCPY ? node(code, &params->copy) : code;
+  switch (params == NULL ? -1 : (int)params->type) {
+  case CU_GRAPH_NODE_TYPE_MEMCPY: return node(code, &params->of.copy.copy);
+  case CU_GRAPH_NODE_TYPE_MEMSET: return fill_node(code, &params->of.fill);
+  case NODE_VALUES: return values_node(code, &params->of.values);
+  default: return code;
+  }
 }
 
 CUresult hook_graph_add_memcpy_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
@@ -184,6 +238,33 @@ CUresult hook_graph_memcpy_node_set(CUgraphNode of, const CUDA_MEMCPY3D *copy) {
 CUresult hook_graph_exec_memcpy_node_set(CUgraphExec exec, CUgraphNode of, const CUDA_MEMCPY3D *copy,
                                          CUcontext context) {
   return node(DRIVER_CALL(graph_exec_memcpy_node_set)(exec, of, copy, context), copy);
+}
+
+CUresult hook_graph_add_memset_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                                    const CUDA_MEMSET_NODE_PARAMS *fill, CUcontext context) {
+  return fill_node(DRIVER_CALL(graph_add_memset_node)(out, graph, after, count, fill, context), fill);
+}
+
+CUresult hook_graph_memset_node_set(CUgraphNode of, const CUDA_MEMSET_NODE_PARAMS *fill) {
+  return fill_node(DRIVER_CALL(graph_memset_node_set)(of, fill), fill);
+}
+
+CUresult hook_graph_exec_memset_node_set(CUgraphExec exec, CUgraphNode of, const CUDA_MEMSET_NODE_PARAMS *fill,
+                                         CUcontext context) {
+  return fill_node(DRIVER_CALL(graph_exec_memset_node_set)(exec, of, fill, context), fill);
+}
+
+CUresult hook_graph_add_values_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                                    const preload_value_ops *values) {
+  return values_node(DRIVER_CALL(graph_add_values_node)(out, graph, after, count, values), values);
+}
+
+CUresult hook_graph_values_node_set(CUgraphNode of, const preload_value_ops *values) {
+  return values_node(DRIVER_CALL(graph_values_node_set)(of, values), values);
+}
+
+CUresult hook_graph_exec_values_node_set(CUgraphExec exec, CUgraphNode of, const preload_value_ops *values) {
+  return values_node(DRIVER_CALL(graph_exec_values_node_set)(exec, of, values), values);
 }
 
 CUresult hook_graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,

@@ -35,6 +35,32 @@ typedef CUresult(CUDAAPI *loop_ctx_record_event)(CUcontext context, CUevent even
 typedef loop_ctx_record_event PFN_cuCtxRecordEvent_v12050;
 #endif
 
+/* Nodes of graphs in one struct; headers before CUDA 12.2 lack it. */
+#if CUDA_VERSION < 12020
+typedef struct CUDA_MEMSET_NODE_PARAMS_v2 {
+  CUdeviceptr dst;
+  size_t pitch;
+  unsigned value, elementSize;
+  size_t width, height;
+  CUcontext ctx;
+} CUDA_MEMSET_NODE_PARAMS_v2;
+typedef struct CUgraphNodeParams {
+  CUgraphNodeType type;
+  int reserved0[3];
+  union {
+    long long reserved1[29];
+    CUDA_MEMSET_NODE_PARAMS_v2 memset;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
+  };
+  long long reserved2;
+} CUgraphNodeParams;
+typedef CUresult(CUDAAPI *PFN_cuGraphAddNode_v12020)(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
+                                                     size_t count, CUgraphNodeParams *parameters);
+typedef CUresult(CUDAAPI *PFN_cuGraphNodeSetParams_v12020)(CUgraphNode node, CUgraphNodeParams *parameters);
+typedef CUresult(CUDAAPI *PFN_cuGraphExecNodeSetParams_v12020)(CUgraphExec exec, CUgraphNode node,
+                                                               CUgraphNodeParams *parameters);
+#endif
+
 /* What a row demands of the caller. */
 enum {
   LOOP_ANYTIME = 0,      /* also before cuInit */
@@ -54,6 +80,16 @@ enum {
   X(cuDeviceGetMemPool, 11020, LOOP_INIT) \
   X(cuDevicePrimaryCtxReset, 11000, LOOP_INIT) \
   X(cuDeviceSetMemPool, 11020, LOOP_INIT) \
+  X(cuGraphAddBatchMemOpNode, 11070, LOOP_CALL) \
+  X(cuGraphAddMemsetNode, 10000, LOOP_CALL) \
+  X(cuGraphAddNode, 12020, LOOP_CALL) \
+  X(cuGraphBatchMemOpNodeSetParams, 11070, LOOP_CALL) \
+  X(cuGraphCreate, 10000, LOOP_CALL) \
+  X(cuGraphExecBatchMemOpNodeSetParams, 11070, LOOP_CALL) \
+  X(cuGraphExecMemsetNodeSetParams, 10020, LOOP_CALL) \
+  X(cuGraphExecNodeSetParams, 12020, LOOP_CALL) \
+  X(cuGraphMemsetNodeSetParams, 10000, LOOP_CALL) \
+  X(cuGraphNodeSetParams, 12020, LOOP_CALL) \
   X(cuMemAllocAsync, 11020, LOOP_SAFE_MODE) \
   X(cuMemAllocHost, 3020, LOOP_SAFE_MODE) \
   X(cuMemAllocPitch, 3020, LOOP_CALL) \
@@ -61,7 +97,10 @@ enum {
   X(cuMemHostGetFlags, 2030, LOOP_CALL) \
   X(cuPointerGetAttribute, 4000, LOOP_CALL) \
   X(cuPointerSetAttribute, 6000, LOOP_CALL) \
-  X(cuStreamCreate, 2000, LOOP_CALL)
+  X(cuStreamBatchMemOp, 11070, LOOP_CALL) \
+  X(cuStreamCreate, 2000, LOOP_CALL) \
+  X(cuStreamWaitValue32, 11070, LOOP_CALL) \
+  X(cuStreamWaitValue64, 11070, LOOP_CALL)
 
 #define LOOPBACK_SYMBOLS(X) \
   X(cuInit, 2000, LOOP_ANYTIME) \
@@ -182,7 +221,10 @@ enum {
   X(cuStreamGetCaptureInfo, 10010) \
   X(cuStreamGetCaptureInfo, 12030) \
   X(cuStreamGetCtx, 12050) \
+  X(cuStreamBatchMemOp, 8000) \
   X(cuStreamBeginCapture, 10000) \
+  X(cuStreamWaitValue32, 8000) \
+  X(cuStreamWaitValue64, 9000) \
   X(cuStreamWriteValue32, 8000) \
   X(cuStreamWriteValue64, 9000) \
   X(cuDeviceGetUuid, 9020) \
@@ -212,6 +254,16 @@ enum {
   X(cuStreamSynchronize, 2000, (CUstream stream), (own)) \
   X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode), (own, mode)) \
   X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph *out), (own, out)) \
+  X(cuStreamWriteValue32, 11070, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags), \
+    (own, address, value, flags)) \
+  X(cuStreamWriteValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags), \
+    (own, address, value, flags)) \
+  X(cuStreamWaitValue32, 11070, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags), \
+    (own, address, value, flags)) \
+  X(cuStreamWaitValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags), \
+    (own, address, value, flags)) \
+  X(cuStreamBatchMemOp, 11070, (CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags), \
+    (own, count, ops, flags)) \
   X(cuLaunchHostFunc, 10000, (CUstream stream, CUhostFn function, void *user), (own, function, user))
 /* clang-format on */
 
@@ -296,6 +348,15 @@ void loop_graph_memory_trim(void);
 /* What cuGetProcAddress knows: hidden symbols, versions asked. */
 bool loop_symbol_hidden(const char *symbol);
 void loop_symbol_asked(const char *symbol, int version);
+
+/* ---- graph_calls.c ----------------------------------------------------------------------------------------------- */
+
+void loop_made_graphs_reset(void);
+/* Of graphs that were made by hand. False: it is none. */
+bool loop_made_graph_destroy(CUgraph graph);
+bool loop_made_graph_instantiate(CUgraph graph, CUgraphExec *out, CUresult *out_code);
+/* An instance is about to go, of whatever graph. */
+void loop_made_exec_destroyed(CUgraphExec exec);
 
 /* ---- Translating the other way ----------------------------------------------------------------------------------- */
 

@@ -402,6 +402,7 @@ lade_status lade_loopback_reset(void) {
   state.recycled = NULL;
   for (int i = 0; i < 4; i++) atomic_store(&state.graph_memory[i], 0);
   state.interruption.symbol[0] = '\0';
+  loop_made_graphs_reset();
   memset(state.contexts, 0, sizeof state.contexts);
   memset(state.created, 0, sizeof state.created);
   memset(state.streams, 0, sizeof state.streams);

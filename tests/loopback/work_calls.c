@@ -4,6 +4,9 @@
  *
  * Locks: none.
  */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "tests/loopback/loopback.h"
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -160,13 +163,91 @@ CUresult loop_cuStreamWriteValue64_v11070(CUstream stream, CUdeviceptr address, 
   return value_write(stream, address, value, 64, flags);
 }
 
+/* The host looks in the stream's place. What the stream waits for is written by the host, or by another stream. */
+typedef struct value_wait {
+  const void *address;
+  uint64_t value;
+  unsigned width_bits, condition;
+} value_wait;
+
+static bool value_is_there(const value_wait *wait) {
+  uint64_t found = wait->width_bits == 32
+                       ? atomic_load((const _Atomic(uint32_t) *)wait->address)  /* NOLINT: the width is the caller's */
+                       : atomic_load((const _Atomic(uint64_t) *)wait->address); /* NOLINT */
+  switch (wait->condition) {
+  case CU_STREAM_WAIT_VALUE_EQ: return found == wait->value;
+  case CU_STREAM_WAIT_VALUE_AND: return (found & wait->value) != 0;
+  case CU_STREAM_WAIT_VALUE_NOR: return ~(found | wait->value) != 0;
+  default:
+    return wait->width_bits == 32 ? (int32_t)((uint32_t)found - (uint32_t)wait->value) >= 0
+                                  : (int64_t)(found - wait->value) >= 0;
+  }
+}
+
+static void value_await(void *user) {
+  value_wait *wait = user;
+  while (!value_is_there(wait)) usleep(100);
+  free(wait);
+}
+
+/* Not in a graph, which would wait more than once. */
+static CUresult value_wait_queue(CUstream handle, CUdeviceptr address, uint64_t value, unsigned width_bits,
+                                 unsigned int flags) {
+  ladei_stream stream;
+  ladei_capture_info info;
+  CUresult code = (flags & ~3u) != 0 ? CUDA_ERROR_INVALID_VALUE : loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS) code = loop_code(loop_ops()->stream_capture_info(loop_self(), &stream, &info));
+  if (code == CUDA_SUCCESS && info.status != LADEI_CAPTURE_NONE) code = CUDA_ERROR_NOT_SUPPORTED;
+  value_wait *wait = code == CUDA_SUCCESS ? malloc(sizeof *wait) : NULL;
+  if (wait == NULL) return code == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : code;
+  *wait = (value_wait){loop_pointer(address), value, width_bits, flags};
+  code = loop_code(loop_ops()->host_function(loop_self(), &stream, value_await, wait));
+  if (code != CUDA_SUCCESS) free(wait);
+  return code;
+}
+
+CUresult loop_cuStreamWaitValue32_v11070(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  LOOP_ENTER(cuStreamWaitValue32, 11070);
+  return value_wait_queue(stream, address, value, 32, flags);
+}
+
+CUresult loop_cuStreamWaitValue64_v11070(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+  LOOP_ENTER(cuStreamWaitValue64, 11070);
+  return value_wait_queue(stream, address, value, 64, flags);
+}
+
+static CUresult value_op(CUstream stream, const CUstreamBatchMemOpParams *op) {
+  switch ((int)op->operation) {
+  case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    return value_write(stream, op->writeValue.address, op->writeValue.value, 32, op->writeValue.flags);
+  case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+    return value_write(stream, op->writeValue.address, op->writeValue.value64, 64, op->writeValue.flags);
+  case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    return value_wait_queue(stream, op->waitValue.address, op->waitValue.value, 32, op->waitValue.flags);
+  case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+    return value_wait_queue(stream, op->waitValue.address, op->waitValue.value64, 64, op->waitValue.flags);
+  case CU_STREAM_MEM_OP_BARRIER: return CUDA_SUCCESS; /* the software device's work is in order anyway */
+  default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult loop_cuStreamBatchMemOp_v11070(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *ops,
+                                        unsigned int flags) {
+  LOOP_ENTER(cuStreamBatchMemOp, 11070);
+  CUresult code = flags != 0 || count > 256 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = value_op(stream, &ops[i]);
+  return code;
+}
+
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
 CUresult loop_cuGraphInstantiateWithFlags_v11040(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
   LOOP_ENTER(cuGraphInstantiateWithFlags, 11040);
   ladei_graph_exec exec = NULL;
+  CUresult code;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  CUresult code = loop_code(loop_ops()->graph_instantiate(loop_self(), (ladei_graph)(void *)graph, &exec));
+  if (loop_made_graph_instantiate(graph, out, &code)) return code;
+  code = loop_code(loop_ops()->graph_instantiate(loop_self(), (ladei_graph)(void *)graph, &exec));
   *out = (CUgraphExec)(void *)exec;
   return code;
 }
@@ -296,11 +377,13 @@ CUresult loop_cuGraphLaunch_v10000(CUgraphExec exec, CUstream handle) {
 
 CUresult loop_cuGraphDestroy_v10000(CUgraph graph) {
   LOOP_ENTER(cuGraphDestroy, 10000);
+  if (loop_made_graph_destroy(graph)) return CUDA_SUCCESS;
   return loop_code(loop_ops()->graph_destroy(loop_self(), (ladei_graph)(void *)graph));
 }
 
 CUresult loop_cuGraphExecDestroy_v10000(CUgraphExec exec) {
   LOOP_ENTER(cuGraphExecDestroy, 10000);
+  loop_made_exec_destroyed(exec);
   return loop_code(loop_ops()->graph_exec_destroy(loop_self(), (ladei_graph_exec)(void *)exec));
 }
 

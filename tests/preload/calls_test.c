@@ -113,6 +113,30 @@ LADE_TEST(PreloadCalls, LinkedCopiesAreWatchedInModeFastAlone) {
   LADE_CU(cuda.mem_free(device));
   finish();
 }
+
+/* As programs from before CUDA 11.7 ask for them. */
+LADE_TEST(PreloadCalls, FirstFormsOfCallsOnValues) {
+  START();
+  const struct {
+    const char *symbol;
+    void *hook, *per_thread_hook;
+  } forms[] = {
+      {"cuStreamWaitValue32", (void *)hook_stream_wait_value_32_1, (void *)hook_stream_wait_value_32_1_ptsz},
+      {"cuStreamWaitValue64", (void *)hook_stream_wait_value_64_1, (void *)hook_stream_wait_value_64_1_ptsz},
+      {"cuStreamWriteValue32", (void *)hook_stream_write_value_32_1, (void *)hook_stream_write_value_32_1_ptsz},
+      {"cuStreamWriteValue64", (void *)hook_stream_write_value_64_1, (void *)hook_stream_write_value_64_1_ptsz},
+      {"cuStreamBatchMemOp", (void *)hook_stream_batch_mem_op_1, (void *)hook_stream_batch_mem_op_1_ptsz},
+  };
+  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+    void *found = NULL;
+    int status = 0;
+    LADE_CU(first_look_up()(forms[i].symbol, &found, 11060, 0, &status));
+    LADE_EXPECT((found == forms[i].hook) == is_fast());
+    LADE_CU(first_look_up()(forms[i].symbol, &found, 11060, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
+    LADE_EXPECT((found == forms[i].per_thread_hook) == is_fast());
+  }
+  finish();
+}
 #endif
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
@@ -308,6 +332,32 @@ static CUresult queue_d2h_from_block(const program *as, CUdeviceptr device, void
   return as->d2h_async(pageable, (CUdeviceptr)(uintptr_t)host, bytes, stream);
 }
 
+static CUresult queue_write_32(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device, (void)bytes;
+  return as->stream_write_32(stream, (CUdeviceptr)(uintptr_t)host, 1, 0);
+}
+static CUresult queue_write_64(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device;
+  return as->stream_write_64(stream, (CUdeviceptr)(uintptr_t)host + bytes - 8, 1, 0);
+}
+/* The value is there already. */
+static CUresult queue_wait_32(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device, (void)bytes;
+  return as->stream_wait_32(stream, (CUdeviceptr)(uintptr_t)host, 5, CU_STREAM_WAIT_VALUE_GEQ);
+}
+static CUresult queue_wait_64(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  (void)device, (void)bytes;
+  return as->stream_wait_64(stream, (CUdeviceptr)(uintptr_t)host, 5, CU_STREAM_WAIT_VALUE_GEQ);
+}
+static CUresult queue_values(const program *as, CUdeviceptr device, void *host, size_t bytes, CUstream stream) {
+  CUstreamBatchMemOpParams ops[2] = {{.memoryBarrier = {.operation = CU_STREAM_MEM_OP_BARRIER}},
+                                     {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                                                     .address = (CUdeviceptr)(uintptr_t)host,
+                                                     .value64 = 1}}};
+  (void)device, (void)bytes;
+  return as->stream_batch(stream, 2, ops, 0);
+}
+
 /* A block in use by a stream is not handed out again, however often it is asked for; afterwards it is. */
 static void order_check(const program *as, copy_queue *queue, CUstream stream) {
   hold held;
@@ -342,6 +392,173 @@ LADE_TEST(PreloadOrder, OfEveryStreamAndCopy) {
   order_check(&cuda_ptsz, queue_d2h, CU_STREAM_PER_THREAD);
   finish();
 }
+
+/* They were not seen in mode fast. */
+LADE_TEST(PreloadOrder, OfValues) {
+  START();
+  copy_queue *const queues[] = {queue_write_32, queue_write_64, queue_wait_32, queue_wait_64, queue_values};
+  CUstream stream = stream_make();
+  for (size_t i = 0; i < sizeof queues / sizeof queues[0]; i++) {
+    order_check(&cuda, queues[i], stream);
+    order_check(&cuda_ptsz, queues[i], NULL);
+  }
+  LADE_CU(cuda.stream_destroy(stream));
+  finish();
+}
+
+/* ---- Graphs that are made by hand -------------------------------------------------------------------------------- */
+
+/* Adds a node that uses the block to a graph; gives a node, and an instance of it, other parameters, that use it. */
+typedef struct node_kind {
+  CUresult (*add)(CUgraphNode *out, CUgraph graph, void *block);
+  CUresult (*set)(CUgraphNode node, void *block);
+  CUresult (*exec_set)(CUgraphExec exec, CUgraphNode node, void *block);
+} node_kind;
+
+static CUDA_MEMSET_NODE_PARAMS fill_of(void *block) {
+  return (CUDA_MEMSET_NODE_PARAMS){(CUdeviceptr)(uintptr_t)block, MIB / 2, 9, 1, SMALL, 2};
+}
+static CUresult fill_add(CUgraphNode *out, CUgraph graph, void *block) {
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(block);
+  return cuda.graph_add_fill(out, graph, NULL, 0, &fill, NULL);
+}
+static CUresult fill_set(CUgraphNode node, void *block) {
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(block);
+  return cuda.graph_fill_set(node, &fill);
+}
+static CUresult fill_exec_set(CUgraphExec exec, CUgraphNode node, void *block) {
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(block);
+  return cuda.graph_exec_fill_set(exec, node, &fill, NULL);
+}
+
+static CUDA_BATCH_MEM_OP_NODE_PARAMS values_of(CUstreamBatchMemOpParams *op, void *block) {
+  *op = (CUstreamBatchMemOpParams){.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                                  .address = (CUdeviceptr)(uintptr_t)block,
+                                                  .value = 1}};
+  return (CUDA_BATCH_MEM_OP_NODE_PARAMS){.count = 1, .paramArray = op};
+}
+static CUresult values_add(CUgraphNode *out, CUgraph graph, void *block) {
+  CUstreamBatchMemOpParams op;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS values = values_of(&op, block);
+  return cuda.graph_add_values(out, graph, NULL, 0, &values);
+}
+static CUresult values_set(CUgraphNode node, void *block) {
+  CUstreamBatchMemOpParams op;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS values = values_of(&op, block);
+  return cuda.graph_values_set(node, &values);
+}
+static CUresult values_exec_set(CUgraphExec exec, CUgraphNode node, void *block) {
+  CUstreamBatchMemOpParams op;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS values = values_of(&op, block);
+  return cuda.graph_exec_values_set(exec, node, &values);
+}
+
+/* The calls of CUDA 12.2, which take nodes of all kinds; as numbers and layouts, for headers that lack them. */
+typedef struct any_node {
+  CUgraphNodeType type;
+  int reserved[3];
+  union {
+    CUDA_MEMSET_NODE_PARAMS fill;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS values;
+    long long room[29];
+  } of;
+  long long last;
+} any_node;
+
+static void *newer(const char *symbol) {
+  void *found = NULL;
+  int status = 0;
+  LADE_CU(first_look_up()(symbol, &found, 12020, 0, &status));
+  return found;
+}
+static CUresult any_add(CUgraphNode *out, CUgraph graph, any_node *node) {
+  typedef CUresult add(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, any_node *);
+  return ((add *)newer("cuGraphAddNode"))(out, graph, NULL, 0, node);
+}
+static CUresult any_set(CUgraphNode of, any_node *node) {
+  typedef CUresult set(CUgraphNode, any_node *);
+  return ((set *)newer("cuGraphNodeSetParams"))(of, node);
+}
+static CUresult any_exec_set(CUgraphExec exec, CUgraphNode of, any_node *node) {
+  typedef CUresult set(CUgraphExec, CUgraphNode, any_node *);
+  return ((set *)newer("cuGraphExecNodeSetParams"))(exec, of, node);
+}
+
+static any_node any_fill(void *block) {
+  return (any_node){.type = CU_GRAPH_NODE_TYPE_MEMSET, .of.fill = fill_of(block)};
+}
+static any_node any_values(CUstreamBatchMemOpParams *op, void *block) {
+  return (any_node){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .of.values = values_of(op, block)};
+}
+static CUresult any_fill_add(CUgraphNode *out, CUgraph graph, void *block) {
+  any_node node = any_fill(block);
+  return any_add(out, graph, &node);
+}
+static CUresult any_fill_set(CUgraphNode of, void *block) {
+  any_node node = any_fill(block);
+  return any_set(of, &node);
+}
+static CUresult any_fill_exec_set(CUgraphExec exec, CUgraphNode of, void *block) {
+  any_node node = any_fill(block);
+  return any_exec_set(exec, of, &node);
+}
+static CUresult any_values_add(CUgraphNode *out, CUgraph graph, void *block) {
+  CUstreamBatchMemOpParams op;
+  any_node node = any_values(&op, block);
+  return any_add(out, graph, &node);
+}
+static CUresult any_values_set(CUgraphNode of, void *block) {
+  CUstreamBatchMemOpParams op;
+  any_node node = any_values(&op, block);
+  return any_set(of, &node);
+}
+static CUresult any_values_exec_set(CUgraphExec exec, CUgraphNode of, void *block) {
+  CUstreamBatchMemOpParams op;
+  any_node node = any_values(&op, block);
+  return any_exec_set(exec, of, &node);
+}
+
+/* One launch, of a graph that was made with the block (step 0), that got it later (1), or whose instance did (2). */
+static void node_check(const node_kind *kind, int step, CUstream stream) {
+  hold held;
+  void *block = NULL, *other = NULL;
+  CUgraph graph = NULL;
+  CUgraphNode node = NULL;
+  CUgraphExec exec = NULL;
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  LADE_CU(cuda.host_alloc(&other, MIB, 0));
+  LADE_CU(cuda.graph_create(&graph, 0));
+  LADE_CU(kind->add(&node, graph, step == 0 ? block : other));
+  if (step == 1) LADE_CU(kind->set(node, block));
+  LADE_CU(cuda.graph_instantiate(&exec, graph, 0));
+  if (step == 2) LADE_CU(kind->exec_set(exec, node, block));
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.graph_launch(exec, stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_CU(cuda.graph_exec_destroy(exec));
+  LADE_CU(cuda.graph_destroy(graph));
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.free_host(other));
+}
+
+/* They were not seen in mode fast. */
+LADE_TEST(PreloadOrder, OfNodesMadeByHand) {
+  START();
+  static const node_kind kinds[] = {{fill_add, fill_set, fill_exec_set},
+                                    {values_add, values_set, values_exec_set},
+                                    {any_fill_add, any_fill_set, any_fill_exec_set},
+                                    {any_values_add, any_values_set, any_values_exec_set}};
+  CUstream stream = stream_make();
+  for (int kind = 0; kind < (driver_version() >= 12020 ? 4 : 2); kind++)
+    for (int step = 0; step < 3; step++) node_check(&kinds[kind], step, stream);
+  LADE_CU(cuda.stream_destroy(stream));
+  finish();
+}
+
+/* ---- Streams that are gone --------------------------------------------------------------------------------------- */
 
 /* A stream of the program works on while its handle is gone. */
 LADE_TEST(PreloadOrder, OfDestroyedStreams) {

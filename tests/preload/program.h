@@ -47,11 +47,27 @@
   X(pool_destroy, cuMemPoolDestroy, 11020, (CUmemoryPool)) \
   X(pool_set_access, cuMemPoolSetAccess, 11020, (CUmemoryPool, const CUmemAccessDesc *, size_t)) \
   X(memset_d8_async, cuMemsetD8Async, 3020, (CUdeviceptr, unsigned char, size_t, CUstream)) \
+  X(stream_write_32, cuStreamWriteValue32, 11070, (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  X(stream_write_64, cuStreamWriteValue64, 11070, (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  X(stream_wait_32, cuStreamWaitValue32, 11070, (CUstream, CUdeviceptr, cuuint32_t, unsigned)) \
+  X(stream_wait_64, cuStreamWaitValue64, 11070, (CUstream, CUdeviceptr, cuuint64_t, unsigned)) \
+  X(stream_batch, cuStreamBatchMemOp, 11070, (CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned)) \
   X(stream_create, cuStreamCreate, 2000, (CUstream *, unsigned)) \
   X(stream_destroy, cuStreamDestroy, 4000, (CUstream)) \
   X(stream_synchronize, cuStreamSynchronize, 2000, (CUstream)) \
   X(stream_begin_capture, cuStreamBeginCapture, 10010, (CUstream, CUstreamCaptureMode)) \
   X(stream_end_capture, cuStreamEndCapture, 10000, (CUstream, CUgraph *)) \
+  X(graph_create, cuGraphCreate, 10000, (CUgraph *, unsigned)) \
+  X(graph_add_fill, cuGraphAddMemsetNode, 10000, \
+    (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_MEMSET_NODE_PARAMS *, CUcontext)) \
+  X(graph_fill_set, cuGraphMemsetNodeSetParams, 10000, (CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *)) \
+  X(graph_exec_fill_set, cuGraphExecMemsetNodeSetParams, 10020, \
+    (CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *, CUcontext)) \
+  X(graph_add_values, cuGraphAddBatchMemOpNode, 11070, \
+    (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_BATCH_MEM_OP_NODE_PARAMS *)) \
+  X(graph_values_set, cuGraphBatchMemOpNodeSetParams, 11070, (CUgraphNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *)) \
+  X(graph_exec_values_set, cuGraphExecBatchMemOpNodeSetParams, 11070, \
+    (CUgraphExec, CUgraphNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *)) \
   X(graph_instantiate, cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long)) \
   X(graph_launch, cuGraphLaunch, 10000, (CUgraphExec, CUstream)) \
   X(graph_destroy, cuGraphDestroy, 10000, (CUgraph)) \
