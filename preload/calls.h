@@ -190,6 +190,7 @@ _Static_assert(offsetof(preload_node_params, of.values.ops) == offsetof(CUgraphN
     (CUstream *, unsigned, int)) \
   X(stream_destroy_1, "cuStreamDestroy", 2000, "cuStreamDestroy", LEGACY, ALWAYS, (CUstream)) \
   X(stream_destroy, "cuStreamDestroy", 4000, "cuStreamDestroy_v2", LEGACY, ALWAYS, (CUstream)) \
+  PRELOAD_BOTH(X, stream_wait_event, "cuStreamWaitEvent", 3020, "cuStreamWaitEvent", ALWAYS, (CUstream, CUevent, unsigned)) \
   PRELOAD_BOTH(X, stream_begin_capture_1, "cuStreamBeginCapture", 10000, "cuStreamBeginCapture", ALWAYS, (CUstream)) \
   PRELOAD_BOTH(X, stream_begin_capture, "cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2", ALWAYS, \
     (CUstream, CUstreamCaptureMode)) \

@@ -10,6 +10,7 @@
  *     stream, which waits for all blocking and per-thread ones, and to each non-blocking stream.
  * C3  A stream that is destroyed leaves an event behind, an orphan; a point is not done before the orphans older than it. Where
  *     there is no event to be had, its work is waited for before it is destroyed.
+ *     A stream that captures left it before it began to, or joined the capture of another one.
  * C4  While any stream captures, nothing is recorded or asked: both would break the capture. The gate is closed meanwhile, so
  *     that no capture begins between the look and the call either.
  * C5  A context that is destroyed or reset is forgotten when its work is over, by itself or with it. Its events are gone then, and

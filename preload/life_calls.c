@@ -189,6 +189,18 @@ CUresult hook_stream_destroy_1(CUstream stream) { return stream_end(DRIVER_CALL(
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
+/* Only while something captures may a wait bring a stream into a capture. */
+#define WAIT_HOOK(field)                                                                                               \
+  CUresult hook_##field(CUstream stream, CUevent event, unsigned flags) {                                              \
+    bool looks = !ladei_preload_passes() && ladei_preload_recording_blocked();                                         \
+    preload_orphan *left = looks ? ladei_preload_capture_leave(stream) : NULL;                                         \
+    CUresult code = DRIVER_CALL(field)(stream, event, flags);                                                          \
+    ladei_preload_capture_left(left);                                                                                  \
+    return code;                                                                                                       \
+  }
+WAIT_HOOK(stream_wait_event)
+WAIT_HOOK(stream_wait_event_ptsz)
+
 /* What a handle of NULL names in the _ptsz functions. */
 static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_PER_THREAD : stream; }
 
@@ -196,9 +208,11 @@ static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_
   CUresult hook_##field parameters {                                                                                   \
     preload_slot slot;                                                                                                 \
     bool passes = ladei_preload_passes();                                                                              \
+    preload_orphan *left = passes ? NULL : ladei_preload_capture_leave(named);                                         \
     if (!passes) ladei_preload_capture_opening(named, &slot);                                                          \
     CUresult code = DRIVER_CALL(field) arguments;                                                                      \
     if (!passes) ladei_preload_capture_opened(named, &slot, has_graph, code == CUDA_SUCCESS);                          \
+    ladei_preload_capture_left(left);                                                                                  \
     return code;                                                                                                       \
   }
 

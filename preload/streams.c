@@ -9,6 +9,9 @@
  * T1  The gate is closed as often as there are notes of captures, and once for each call that begins one or ends a context.
  * T2  Orphans are done in the order of their numbers, as far as points ask, and whoever adds one: a program that destroys streams
  *     and frees nothing gathers none.
+ * T3  A stream leaves its event before it captures, since it cannot while it does, and not everybody can end the capture for it: nobody
+ *     can, where it joined that of another stream. The event is kept. It becomes an orphan if the stream is destroyed in the capture,
+ *     and goes when the stream leaves another one or is destroyed, or when nothing captures any more.
  * Locks: streams_lock guards all tables here; no driver call is made under it.
  */
 #include "preload/streams.h"
@@ -24,9 +27,10 @@ typedef struct noted_stream {
   unsigned slot, generation;
 } noted_stream;
 
-typedef struct orphan {
-  struct orphan *next;
+typedef struct preload_orphan {
+  struct preload_orphan *next;
   uint64_t number;
+  CUstream handle; /* kept: of the stream, which is alive */
   preload_mark mark;
 } orphan;
 
@@ -46,6 +50,7 @@ static bool streams_incomplete; /* one could not be noted */
 static orphan *orphans_first, *orphans_last;
 static _Atomic(uint64_t) orphans_made, orphans_gone; /* numbers */
 static noted_capture *captures;
+static orphan *kept; /* T3 */
 
 bool ladei_preload_recording_blocked(void) { return atomic_load(&ladei_preload_recording.closed) != 0; }
 
@@ -124,21 +129,34 @@ void ladei_preload_stream_wait(CUstream stream) {
 }
 
 /* Without an event there is no other way to know when its work is over. */
-static void orphan_add(CUstream stream) {
-  preload_mark mark;
+static orphan *orphan_make(CUstream stream) {
   orphan *made = malloc(sizeof *made);
-  if (made == NULL || !ladei_preload_mark_stream(stream, &mark)) {
-    free(made);
-    ladei_preload_stream_wait(stream);
-    return;
-  }
+  if (made != NULL) *made = (orphan){.handle = stream};
+  if (made != NULL && ladei_preload_mark_stream(stream, &made->mark)) return made;
+  free(made);
+  ladei_preload_stream_wait(stream);
+  return NULL;
+}
+
+static void orphan_add(orphan *made) {
   pthread_mutex_lock(&streams_lock);
-  *made = (orphan){NULL, atomic_load(&orphans_made) + 1, mark};
+  made->next = NULL;
+  made->number = atomic_load(&orphans_made) + 1;
   if (orphans_first == NULL) orphans_first = made;
   if (orphans_last != NULL) orphans_last->next = made;
   orphans_last = made;
   atomic_store(&orphans_made, made->number);
   pthread_mutex_unlock(&streams_lock);
+}
+
+/* Of streams that are alive. */
+static void orphans_drop(orphan *first) {
+  orphan *next;
+  for (orphan *one = first; one != NULL; one = next) {
+    next = one->next;
+    ladei_preload_mark_discard(&one->mark);
+    free(one);
+  }
 }
 
 uint64_t ladei_preload_orphans_now(void) { return atomic_load(&orphans_made); }
@@ -237,6 +255,18 @@ bool ladei_preload_captures_any(void) {
   return any;
 }
 
+/* T3: once nothing captures. */
+static void kept_settle(void) {
+  orphan *left = NULL;
+  pthread_mutex_lock(&streams_lock);
+  if (captures == NULL) {
+    left = kept;
+    kept = NULL;
+  }
+  pthread_mutex_unlock(&streams_lock);
+  orphans_drop(left);
+}
+
 static void capture_remove(CUstream stream) {
   noted_capture *gone = NULL;
   pthread_mutex_lock(&streams_lock);
@@ -247,6 +277,7 @@ static void capture_remove(CUstream stream) {
     break;
   }
   pthread_mutex_unlock(&streams_lock);
+  kept_settle();
   if (gone != NULL) ladei_preload_gate_open(&ladei_preload_recording);
   free(gone);
 }
@@ -255,6 +286,45 @@ bool ladei_preload_captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (!ladei_preload_recording_blocked()) return false;
   return DRIVER_CALL(stream_is_capturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* T3: what is kept for the stream. */
+static orphan *kept_take(CUstream stream) {
+  orphan *found = NULL;
+  pthread_mutex_lock(&streams_lock);
+  for (orphan **link = &kept; *link != NULL && found == NULL; link = &(*link)->next) {
+    if ((*link)->handle != stream) continue;
+    found = *link;
+    *link = found->next;
+    found->next = NULL;
+    break;
+  }
+  pthread_mutex_unlock(&streams_lock);
+  return found;
+}
+
+/* Of a stream that another thread has brought into a capture meanwhile the event may be a part of that. */
+preload_orphan *ladei_preload_capture_leave(CUstream stream) {
+  bool is_special = stream == NULL || stream == CU_STREAM_LEGACY || is_per_thread(stream);
+  if (is_special || ladei_preload_captures(stream)) return NULL;
+  orphan *made = orphan_make(stream);
+  if (made == NULL || !ladei_preload_captures(stream)) return made;
+  orphans_drop(made);
+  return NULL;
+}
+
+/* Of two for one stream the later one covers the earlier one. */
+void ladei_preload_capture_left(preload_orphan *left) {
+  if (left == NULL) return;
+  if (!ladei_preload_captures(left->handle)) {
+    orphans_drop(left);
+    return;
+  }
+  orphans_drop(kept_take(left->handle));
+  pthread_mutex_lock(&streams_lock);
+  left->next = kept;
+  kept = left;
+  pthread_mutex_unlock(&streams_lock);
 }
 
 /* The driver may refuse the end, in the wrong thread for example: then the capture goes on. */
@@ -290,7 +360,12 @@ void ladei_preload_capture_give_up(CUstream stream) {
 bool ladei_preload_stream_forget(CUstream stream) {
   bool has_graph;
   bool was_noted = capture_noted(stream, &has_graph);
-  if (!ladei_preload_captures(stream)) orphan_add(stream);
+  orphan *left = kept_take(stream);
+  if (!ladei_preload_captures(stream)) {
+    orphans_drop(left);
+    left = orphan_make(stream);
+  }
+  if (left != NULL) orphan_add(left);
   ladei_preload_gate_close(&ladei_preload_recording);
   stream_remove(stream);
   ladei_preload_gate_open(&ladei_preload_recording);
@@ -314,13 +389,33 @@ static noted_capture *capture_of(unsigned slot, unsigned generation) {
   return gone;
 }
 
+/* T3: of the context. */
+static orphan *kept_of(unsigned slot, unsigned generation) {
+  orphan *found = NULL;
+  pthread_mutex_lock(&streams_lock);
+  for (orphan **link = &kept; *link != NULL;) {
+    orphan *one = *link;
+    if (one->mark.slot != slot || one->mark.generation != generation) {
+      link = &one->next;
+      continue;
+    }
+    *link = one->next;
+    one->next = found;
+    found = one;
+  }
+  pthread_mutex_unlock(&streams_lock);
+  return found;
+}
+
 void ladei_preload_streams_drop(unsigned slot, unsigned generation) {
   noted_capture *gone;
+  orphans_drop(kept_of(slot, generation));
   while (orphan_settle(slot, generation)) continue;
   while ((gone = capture_of(slot, generation)) != NULL) {
     ladei_preload_gate_open(&ladei_preload_recording);
     free(gone);
   }
+  kept_settle();
   pthread_mutex_lock(&streams_lock);
   for (noted_stream **link = &streams; *link != NULL;) {
     noted_stream *noted = *link;

@@ -25,6 +25,12 @@ extern preload_gate ladei_preload_recording;
 
 bool ladei_preload_context_slot(CUcontext handle, preload_slot *out);
 
+/* Around a call of the driver's that may bring a stream into a capture: the event of what it has queued before. NULL: the stream is
+ * none that can be destroyed, or captures already. */
+typedef struct preload_orphan preload_orphan;
+preload_orphan *ladei_preload_capture_leave(CUstream stream);
+void ladei_preload_capture_left(preload_orphan *left);
+
 /* Around the driver's call that begins a capture, and after the one that ends it. `out_slot`: of the stream's context, which need not
  * be the current one. `has_graph`: the program's own graph takes what is captured. */
 void ladei_preload_capture_opening(CUstream stream, preload_slot *out_slot);

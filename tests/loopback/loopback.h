@@ -254,6 +254,8 @@ enum {
   X(cuStreamSynchronize, 2000, (CUstream stream), (own)) \
   X(cuStreamBeginCapture, 10010, (CUstream stream, CUstreamCaptureMode mode), (own, mode)) \
   X(cuStreamEndCapture, 10000, (CUstream stream, CUgraph *out), (own, out)) \
+  X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags), (own, event, flags)) \
+  X(cuEventRecord, 2000, (CUevent event, CUstream stream), (event, own)) \
   X(cuStreamWriteValue32, 11070, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags), \
     (own, address, value, flags)) \
   X(cuStreamWriteValue64, 11070, (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags), \

@@ -859,6 +859,128 @@ LADE_TEST(PreloadCapture, ThatIsGivenUpBehindOtherWork) {
   finish();
 }
 
+/* Where a stream was destroyed while it captured: in mode fast lade itself keeps its uses, and asks about the handle. */
+static void lost_finish(void) {
+  if (is_fast())
+    finish_after_lost_streams();
+  else
+    finish();
+}
+
+/* The driver does not let everybody end the capture before its stream is destroyed; nor could an event be left behind then. */
+LADE_TEST(PreloadCapture, ThatCannotBeGivenUpBehindOtherWork) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_CU(cuda.free_host(block));
+  hooks->fail("cuStreamEndCapture", 1, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  if (!is_fast()) LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.mem_free(device));
+  lost_finish();
+}
+
+/* A stream that joins the capture of another one. */
+static void capture_join(const program *as, CUstream origin, CUstream joining) {
+  CUevent event = NULL;
+  LADE_CU(as->event_create(&event, CU_EVENT_DISABLE_TIMING));
+  LADE_CU(as->event_record(event, origin));
+  LADE_CU(as->stream_wait_event(joining, event, 0));
+  LADE_CU(as->event_destroy(event));
+}
+
+/* The same of a stream that joined the capture only: its work from before was forgotten with it. */
+static void joined_check(const program *as, const char *fails) {
+  hold held;
+  pthread_t thread;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  CUgraph graph = NULL;
+  LADE_CU(as->mem_alloc(&device, MIB));
+  LADE_CU(as->host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make(), other = stream_make();
+  hold_begin(&held, as, other);
+  LADE_CU(as->h2d_async(device, block, MIB, other));
+  LADE_CU(as->stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  if (fails != NULL) { /* it has to be waited for */
+    LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, hold_end_later, &held), 0);
+    CUevent event = NULL;
+    LADE_CU(as->event_create(&event, CU_EVENT_DISABLE_TIMING));
+    LADE_CU(as->event_record(event, stream));
+    hooks->fail(fails, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    LADE_CU(as->stream_wait_event(other, event, 0));
+    LADE_EXPECT(atomic_load(&held.is_released));
+    hooks->fail_clear();
+    LADE_CU(as->event_destroy(event));
+    pthread_join(thread, NULL);
+  } else {
+    capture_join(as, stream, other);
+  }
+  LADE_CU(as->free_host(block));
+  LADE_CU(as->stream_destroy(other));
+  LADE_EXPECT_NE_INT((int)as->stream_end_capture(stream, &graph), CUDA_SUCCESS); /* it was given up */
+  LADE_CU(as->stream_destroy(stream));
+  if (fails == NULL) LADE_EXPECT(stays_away(as, block, MIB));
+  if (fails == NULL) hold_end(&held);
+  LADE_CU(as->ctx_synchronize());
+  if (!is_fast()) LADE_EXPECT(comes_back(as, block, MIB));
+  LADE_CU(as->mem_free(device));
+}
+
+LADE_TEST(PreloadCapture, ThatAStreamJoinedBehindOtherWork) {
+  START();
+  joined_check(&cuda, NULL);
+  joined_check(&cuda_ptsz, NULL);
+  lost_finish();
+}
+
+LADE_TEST(PreloadCapture, ThatAStreamJoinedWithoutEvents) {
+  START();
+  joined_check(&cuda, "cuEventCreate");
+  lost_finish();
+}
+
+/* They leave nothing behind where the capture ends well, and are as good as new. */
+LADE_TEST(PreloadCapture, ThatAStreamJoinedAndLeft) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make(), other = stream_make();
+  for (int i = 0; i < 100; i++) {
+    CUgraph graph = NULL;
+    LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capture_join(&cuda, stream, other);
+    capture_join(&cuda, other, stream);
+    LADE_CU(cuda.stream_end_capture(stream, &graph));
+    LADE_CU(cuda.graph_destroy(graph));
+  }
+  LADE_EXPECT_LE_UINT(soft_report().events, 8);
+  hold_begin(&held, &cuda, other);
+  LADE_CU(cuda.h2d_async(device, block, MIB, other));
+  LADE_CU(cuda.stream_destroy(other));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
 /* Another stream is destroyed while one captures in the strictest mode: the event that it leaves behind breaks nothing. */
 LADE_TEST(PreloadCapture, BesideADestroyedStream) {
   START();

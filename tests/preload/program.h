@@ -55,6 +55,10 @@
   X(stream_create, cuStreamCreate, 2000, (CUstream *, unsigned)) \
   X(stream_destroy, cuStreamDestroy, 4000, (CUstream)) \
   X(stream_synchronize, cuStreamSynchronize, 2000, (CUstream)) \
+  X(stream_wait_event, cuStreamWaitEvent, 3020, (CUstream, CUevent, unsigned)) \
+  X(event_create, cuEventCreate, 2000, (CUevent *, unsigned)) \
+  X(event_destroy, cuEventDestroy, 4000, (CUevent)) \
+  X(event_record, cuEventRecord, 2000, (CUevent, CUstream)) \
   X(stream_begin_capture, cuStreamBeginCapture, 10010, (CUstream, CUstreamCaptureMode)) \
   X(stream_end_capture, cuStreamEndCapture, 10000, (CUstream, CUgraph *)) \
   X(graph_create, cuGraphCreate, 10000, (CUgraph *, unsigned)) \
