@@ -143,19 +143,25 @@ static preload_device_state device_open(preload_device *device, int ordinal) {
   return PRELOAD_DEVICE_OPEN;
 }
 
-/* One thread opens. Others go to the driver meanwhile: the loader's lock, which opening takes, may be theirs (lade.h). */
-static bool device_is_open(preload_device *device, int ordinal, bool open) {
+static preload_device_state device_end(preload_device *device, int ordinal, bool idle);
+
+/* One thread opens. Others go to the driver meanwhile: the loader's lock may be theirs (lade.h). O2: not inside the gate. */
+static void device_open_once(preload_device *device, int ordinal) {
   preload_device_state state = PRELOAD_DEVICE_NONE;
-  if (open && atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING))
-    atomic_store(&device->state, device_open(device, ordinal));
-  return atomic_load(&device->state) == PRELOAD_DEVICE_OPEN;
+  if (!atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING)) return;
+  preload_device_state outcome = device_open(device, ordinal);
+  state = PRELOAD_DEVICE_OPENING;
+  if (atomic_compare_exchange_strong(&device->state, &state, outcome)) return;
+  atomic_store(&device->state,
+               outcome == PRELOAD_DEVICE_OPEN ? device_end(device, ordinal, true) : PRELOAD_DEVICE_NONE); /* given up */
 }
 
 preload_device *ladei_preload_device_enter(int ordinal, bool open) {
   if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return NULL;
   preload_device *device = &devices[ordinal];
+  if (open && atomic_load(&device->state) == PRELOAD_DEVICE_NONE) device_open_once(device, ordinal);
   ladei_preload_gate_enter_waiting(&device->gate); /* O2 */
-  if (device_is_open(device, ordinal, open)) return device;
+  if (atomic_load(&device->state) == PRELOAD_DEVICE_OPEN) return device;
   ladei_preload_gate_leave(&device->gate);
   return NULL;
 }
@@ -434,7 +440,9 @@ void ladei_preload_device_close(int ordinal, bool idle) {
   if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return;
   preload_device *device = &devices[ordinal];
   ladei_preload_gate_close(&device->gate);
-  preload_device_state state = atomic_load(&device->state);
+  preload_device_state state = PRELOAD_DEVICE_OPENING;
+  (void)atomic_compare_exchange_strong(&device->state, &state,
+                                       PRELOAD_DEVICE_GIVEN_UP); /* else it says what there is */
   if (state == PRELOAD_DEVICE_OPEN) atomic_store(&device->state, device_end(device, ordinal, idle));
   if (state == PRELOAD_DEVICE_FAILED && device->pool == NULL) atomic_store(&device->state, PRELOAD_DEVICE_NONE);
   ladei_preload_gate_open(&device->gate);

@@ -4,11 +4,13 @@
  * when the program first asks for memory in that device's primary context.
  *
  *   none --first alloc--> opening --> open --the primary context ends--> none
- *                             \-----> failed: the driver serves this device until its primary context ends
+ *                  |          \-----> failed: the driver serves this device until its primary context ends
+ *                  \--the context ends--> given up --what was opened is closed--> none
  *
  * O1  The pool of a device registers its memory in that device's primary context, as the driver's own call would pin it
  *     there; so a reset ends the memory of that device and of no other.
- * O2  Who uses a pool is inside its device's gate; the pool ends only when all have left.
+ * O2  Who uses a pool is inside its device's gate; the pool ends only when all have left. Who opens one is not: that takes the loader's
+ *     lock, which belongs to those who end a context in a constructor of the program, and wait for who is inside.
  * O3  Each device has a runtime of lade's to itself, so that its reference to the primary context goes with the pool.
  * O4  The blocks of cuMemAlloc are allocated on the device's home stream, on which no work is ever queued. What is cached for it
  *     is used by no stream at all: a block comes there when all streams have passed (pending.h), or when the streams have that
@@ -27,6 +29,7 @@
 typedef enum preload_device_state {
   PRELOAD_DEVICE_NONE,
   PRELOAD_DEVICE_OPENING,
+  PRELOAD_DEVICE_GIVEN_UP, /* opening, in a context that has ended meanwhile */
   PRELOAD_DEVICE_OPEN,
   PRELOAD_DEVICE_FAILED
 } preload_device_state;

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Plain programs under liblade_preload.so: what they print and their exit status are as without it, and the report is right.
-# usage: preload_test.sh PRELOAD LIBRARY DRIVER STAND_IN STAND_IN_LINKED LOOKS
+# usage: preload_test.sh PRELOAD LIBRARY DRIVER STAND_IN STAND_IN_LINKED LOOKS PLUGIN
 set -u
 preload=$PWD/$1
 driver=$(dirname "$PWD/$3")
 stand_in=$4
 stand_in_linked=$5
 looks=$6
+plugin=$PWD/$7
 LADE_PRELOAD_LIBRARY=$PWD/$2
 export LADE_PRELOAD_LIBRARY
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/XXXXXX") || exit 1
@@ -159,6 +160,12 @@ rm -f "$dir/report"
 under LADE_PRELOAD_DEVICE=all LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy
 [ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "busy, device memory: status $status, $(cat "$dir/out" "$dir/err")"
 is device_allocs_served 4
+
+# A constructor of a library, which has the loader's lock, waited for threads that needed that lock: for ever.
+for case in reset; do
+  PLUGIN_CASE=$case same timeout 60 "$stand_in" 0 plugin "$plugin"
+  [ "$status$(cat "$dir/out")" = "0plugin" ] || fail "plugin, $case: status $status, $(cat "$dir/out" "$dir/err")"
+done
 
 # Without a driver the program says so by itself.
 same env LD_LIBRARY_PATH="$dir" "$stand_in" 3

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe]
+ * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe | plugin PATH]
  *
  * Allocates and frees pinned memory and device memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees
  * the last blocks in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work
- * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
+ * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later. With "plugin" it only loads that library, and
+ * waits for its threads. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -102,11 +103,23 @@ static void leave_busy(void) {
 }
 #endif
 
+static int plugin_run(const char *path) {
+  void *library = dlopen(path, RTLD_NOW);
+  void *symbol = library == NULL ? NULL : dlsym(library, "plugin_end");
+  void (*end)(void);
+  memcpy(&end, &symbol, sizeof symbol);
+  if (symbol == NULL) fail(path, -1);
+  end();
+  puts("plugin");
+  return 0;
+}
+
 int main(int argc, char **argv) {
   int count = argc > 1 ? atoi(argv[1]) : 1;
   CUcontext context;
   void *pointer = NULL;
   CUdeviceptr address = 0;
+  if (argc > 3 && strcmp(argv[2], "plugin") == 0) return plugin_run(argv[3]);
 #ifndef STAND_IN_LINKED
   if (argc > 2 && strcmp(argv[2], "probe") == 0) probe();
 #endif
