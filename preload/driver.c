@@ -126,6 +126,14 @@ void *ladei_preload_real(preload_row row) {
   return found != NULL ? found : (void *)driver_lacks;
 }
 
+/* Threads that come at once look up the same: to wait for another one could be to wait for oneself. */
+void ladei_preload_real_find_all(void) {
+  static atomic_bool done;
+  if (atomic_load_explicit(&done, memory_order_acquire)) return;
+  for (int row = 0; row < PRELOAD_ROWS; row++) (void)ladei_preload_real_find((preload_row)row);
+  if (atomic_load(&driver_base) != NULL) atomic_store_explicit(&done, true, memory_order_release);
+}
+
 /* ---- Hooks ------------------------------------------------------------------------------------------------------- */
 
 static bool group_enabled(int group) {

@@ -12,6 +12,8 @@
  * D3  What is behind a hook lies in one driver library, the first that was seen. Functions of another one are handed out as
  *     they are.
  * D4  That library stays when the program closes it: hooks call it, and opened again it must be the same.
+ * D5  The driver's functions are looked up before a hook is inside any gate: a look-up takes the loader's lock, and may meet a thread
+ *     that has this lock, in a constructor of the program, and waits for those inside.
  * Locks: none; a function, once found, stays.
  */
 #ifndef LADE_PRELOAD_DRIVER_H
@@ -28,6 +30,9 @@
 #define DRIVER_HAS(field)  (ladei_preload_real_find(PRELOAD_ROW_##field) != NULL)
 void *ladei_preload_real(preload_row row);
 void *ladei_preload_real_find(preload_row row);
+
+/* D5. Once there is a driver, the first call looks up everything. */
+void ladei_preload_real_find_all(void);
 
 /* The hook for what a look-up by cuGetProcAddress found, or `found`. */
 void *ladei_preload_hook_for(const char *symbol, int version, cuuint64_t flags, void *found);

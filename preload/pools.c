@@ -37,12 +37,18 @@ void ladei_preload_watch_fork(void) {
   pthread_once(&once, fork_watch);
 }
 
+/* Every hook asks one of the two first. */
 bool ladei_preload_passes(void) {
-  return ladei_preload_inside() || ladei_preload_forked() || ladei_preload_settings()->mode == PRELOAD_OFF;
+  if (ladei_preload_inside() || ladei_preload_forked() || ladei_preload_settings()->mode == PRELOAD_OFF) return true;
+  ladei_preload_real_find_all(); /* D5 */
+  return false;
 }
 
 bool ladei_preload_heaps_pass(void) {
-  return ladei_preload_settings()->device == PRELOAD_DEVICE_OFF || ladei_preload_inside() || ladei_preload_forked();
+  if (ladei_preload_settings()->device == PRELOAD_DEVICE_OFF || ladei_preload_inside() || ladei_preload_forked())
+    return true;
+  ladei_preload_real_find_all(); /* D5 */
+  return false;
 }
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */

@@ -35,6 +35,9 @@ typedef CUresult(CUDAAPI *loop_ctx_record_event)(CUcontext context, CUevent even
 typedef loop_ctx_record_event PFN_cuCtxRecordEvent_v12050;
 #endif
 
+/* The driver has the first form still, headers do not. */
+typedef PFN_cuStreamDestroy_v4000 PFN_cuStreamDestroy_v2000;
+
 /* Nodes of graphs in one struct; headers before CUDA 12.2 lack it. */
 #if CUDA_VERSION < 12020
 typedef struct CUDA_MEMSET_NODE_PARAMS_v2 {
@@ -99,6 +102,7 @@ enum {
   X(cuPointerSetAttribute, 6000, LOOP_CALL) \
   X(cuStreamBatchMemOp, 11070, LOOP_CALL) \
   X(cuStreamCreate, 2000, LOOP_CALL) \
+  X(cuStreamDestroy, 2000, LOOP_CALL) \
   X(cuStreamWaitValue32, 11070, LOOP_CALL) \
   X(cuStreamWaitValue64, 11070, LOOP_CALL)
 
@@ -217,7 +221,6 @@ enum {
   X(cuMemAlloc, 2000) \
   X(cuMemFree, 2000) \
   X(cuMemGetInfo, 2000) \
-  X(cuStreamDestroy, 2000) \
   X(cuStreamGetCaptureInfo, 10010) \
   X(cuStreamGetCaptureInfo, 12030) \
   X(cuStreamGetCtx, 12050) \

@@ -74,6 +74,12 @@ CUresult loop_cuStreamDestroy_v4000(CUstream stream) {
   return loop_code(status);
 }
 
+/* The first form; no other prototype, but lade was not written for it. */
+CUresult loop_cuStreamDestroy_v2000(CUstream stream) {
+  if (!loop_plays_program()) loop_violation("cuStreamDestroy called at version 2000");
+  return loop_cuStreamDestroy_v4000(stream);
+}
+
 CUresult loop_cuStreamGetCtx_v9020(CUstream handle, CUcontext *out) {
   LOOP_ENTER(cuStreamGetCtx, 9020);
   ladei_stream stream;

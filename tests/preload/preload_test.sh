@@ -162,7 +162,7 @@ under LADE_PRELOAD_DEVICE=all LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$sta
 is device_allocs_served 4
 
 # A constructor of a library, which has the loader's lock, waited for threads that needed that lock: for ever.
-for case in reset; do
+for case in reset destroy; do
   PLUGIN_CASE=$case same timeout 60 "$stand_in" 0 plugin "$plugin"
   [ "$status$(cat "$dir/out")" = "0plugin" ] || fail "plugin, $case: status $status, $(cat "$dir/out" "$dir/err")"
 done
