@@ -27,13 +27,12 @@ uint64_t ladei_preload_counted(preload_counter counter) {
   return atomic_load_explicit(&counters[counter], memory_order_relaxed);
 }
 
-/* "%p" in the name becomes the process id, so that ranks do not overwrite each other's. */
-static bool path_make(const char *pattern, char *path, size_t room) {
+/* "%p" in the name becomes the process id, so that ranks do not overwrite each other's. The length of the name, also of one for which
+ * there is no room. */
+static int path_make(const char *pattern, char *path, size_t room) {
   const char *mark = strstr(pattern, "%p");
-  int written = mark == NULL
-                    ? snprintf(path, room, "%s", pattern)
-                    : snprintf(path, room, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2);
-  return written > 0 && (size_t)written < room;
+  return mark == NULL ? snprintf(path, room, "%s", pattern)
+                      : snprintf(path, room, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2);
 }
 
 /* What pinning every byte served would have taken at the rate that pinning took here, less what it took. */
@@ -77,11 +76,17 @@ static bool anything_counted(void) {
 
 /* The loader runs this after the program's own destructors: what they freed is counted. */
 __attribute__((destructor)) static void report_write(void) {
-  char path[4096];
+  char path[4096]; /* PATH_MAX: no longer name can be opened */
   preload_sums sums;
   if (ladei_preload_forked() || !anything_counted() || ladei_preload_settings()->report == NULL) return;
   ladei_preload_sums(&sums);
-  FILE *file = path_make(ladei_preload_settings()->report, path, sizeof path) ? fopen(path, "we") : NULL;
+  int bytes = path_make(ladei_preload_settings()->report, path, sizeof path);
+  if (bytes < 0 || (size_t)bytes >= sizeof path) {
+    fprintf(stderr, "liblade_preload: LADE_PRELOAD_REPORT: the name of the file has %d bytes; expected at most %zu\n",
+            bytes, sizeof path - 1);
+    return;
+  }
+  FILE *file = fopen(path, "we");
   if (file != NULL) {
     report_print(file, &sums);
     if (fclose(file) == 0) return;

@@ -119,6 +119,13 @@ under LADE_PRELOAD_LIBRARY="$dir/nothing.so" "$stand_in" 3
 under LADE_PRELOAD_REPORT="$dir/no/such/folder" "$stand_in" 3
 [ "$status" = 0 ] && grep -q no/such/folder "$dir/err" || fail "no folder for the report: $status, $(cat "$dir/err")"
 
+# A name that is too long was said to be something else: what the last call of the C library had against it.
+long=$(printf '%05000d' 0)
+under LADE_PRELOAD_REPORT="$dir/$long" "$stand_in" 3
+[ "$status" = 0 ] && [ "$(wc -l <"$dir/err")" = 1 ] || fail "a long name: $status, $(cat "$dir/err")"
+grep -q "liblade_preload: LADE_PRELOAD_REPORT: .*$((${#dir} + 5001)) bytes.*expected at most 4095" "$dir/err" ||
+  fail "a long name: $(cat "$dir/err")"
+
 # The budget that all processes share, and what launchers say: LADE_BUDGET is obeyed, or named.
 name=preload-$$-$(date +%N)
 ledger=/dev/shm/lade-budget-$(id -u)-$name
