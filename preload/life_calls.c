@@ -232,12 +232,12 @@ CAPTURE_HOOK(stream_begin_capture_to_ptsz, true, per_thread(stream),
 
 CUresult hook_stream_end_capture(CUstream stream, CUgraph *out) {
   CUresult code = DRIVER_CALL(stream_end_capture)(stream, out);
-  if (!ladei_preload_passes()) ladei_preload_capture_closed(stream);
+  if (!ladei_preload_passes()) ladei_preload_capture_closed(stream, code == CUDA_SUCCESS);
   return code;
 }
 
 CUresult hook_stream_end_capture_ptsz(CUstream stream, CUgraph *out) {
   CUresult code = DRIVER_CALL(stream_end_capture_ptsz)(stream, out);
-  if (!ladei_preload_passes()) ladei_preload_capture_closed(per_thread(stream));
+  if (!ladei_preload_passes()) ladei_preload_capture_closed(per_thread(stream), code == CUDA_SUCCESS);
   return code;
 }

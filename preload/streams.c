@@ -327,13 +327,16 @@ void ladei_preload_capture_left(preload_orphan *left) {
   pthread_mutex_unlock(&streams_lock);
 }
 
-/* The driver may refuse the end, in the wrong thread for example: then the capture goes on. */
-void ladei_preload_capture_closed(CUstream stream) {
+static bool capture_is_over(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return DRIVER_CALL(stream_is_capturing)(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* The driver may refuse the end, in the wrong thread for example: then the capture goes on. Where it did not, the stream may capture
+ * already for another thread: of two notes of one handle either may go. */
+void ladei_preload_capture_closed(CUstream stream, bool succeeded) {
   bool has_graph;
-  if (capture_noted(stream, &has_graph) && DRIVER_CALL(stream_is_capturing)(stream, &status) == CUDA_SUCCESS &&
-      status == CU_STREAM_CAPTURE_STATUS_NONE)
-    capture_remove(stream);
+  if (capture_noted(stream, &has_graph) && (succeeded || capture_is_over(stream))) capture_remove(stream);
 }
 
 /* ---- The end of streams ------------------------------------------------------------------------------------------ */
@@ -352,7 +355,7 @@ void ladei_preload_capture_give_up(CUstream stream) {
   if (!capture_noted(stream, &has_graph)) return;
   CUresult code = DRIVER_CALL(stream_end_capture)(stream, &graph);
   if (code == CUDA_SUCCESS && graph != NULL && !has_graph) (void)DRIVER_CALL(graph_destroy)(graph);
-  ladei_preload_capture_closed(stream);
+  ladei_preload_capture_closed(stream, code == CUDA_SUCCESS);
 }
 
 /* The gate keeps the handle out of the calls of those who record now. An event on a stream that captures would become part of

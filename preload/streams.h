@@ -35,7 +35,7 @@ void ladei_preload_capture_left(preload_orphan *left);
  * be the current one. `has_graph`: the program's own graph takes what is captured. */
 void ladei_preload_capture_opening(CUstream stream, preload_slot *out_slot);
 void ladei_preload_capture_opened(CUstream stream, const preload_slot *slot, bool has_graph, bool succeeded);
-void ladei_preload_capture_closed(CUstream stream);
+void ladei_preload_capture_closed(CUstream stream, bool succeeded);
 /* Ends the capture that began on a stream which is about to be destroyed. */
 void ladei_preload_capture_give_up(CUstream stream);
 

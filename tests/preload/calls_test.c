@@ -1039,6 +1039,40 @@ LADE_TEST(PreloadCapture, EndsWithItsStream) {
   finish();
 }
 
+typedef struct next_capture {
+  CUstream stream;
+  bool has_begun;
+} next_capture;
+
+static void capture_begin(void *user) {
+  next_capture *next = user;
+  LADE_CU(cuda.stream_begin_capture(next->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  next->has_begun = true;
+}
+
+/* A thread that asks the driver sees the end of a capture before the call that ended it has returned, and begins the next one. The first
+ * was taken for going on, and nothing was recorded any more. */
+LADE_TEST(PreloadCapture, BeginsAnewAtOnce) {
+  START();
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  CUgraph graphs[2] = {NULL, NULL};
+  next_capture next = {.has_begun = false};
+  LADE_CU(cuda.host_alloc(&block, LARGE, 0));
+  next.stream = stream_make();
+  LADE_CU(cuda.stream_begin_capture(next.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  hooks->interrupt("cuStreamIsCapturing", capture_begin, &next); /* between the driver's call and the hook's end */
+  LADE_CU(cuda.stream_end_capture(next.stream, &graphs[0]));
+  hooks->interrupt("", NULL, NULL);
+  if (!next.has_begun) capture_begin(&next); /* the hook asks nothing more */
+  LADE_CU(cuda.stream_end_capture(next.stream, &graphs[1]));
+  for (int i = 0; i < 2; i++) LADE_CU(cuda.graph_destroy(graphs[i]));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(comes_back(&cuda, block, LARGE));
+  LADE_CU(cuda.stream_destroy(next.stream));
+  finish();
+}
+
 /* ---- Contexts ---------------------------------------------------------------------------------------------------- */
 
 LADE_TEST(PreloadContexts, ResetEndsTheMemoryOfItsDevice) {
