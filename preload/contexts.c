@@ -467,15 +467,21 @@ static void events_destroy(const preload_slot *slot) {
   (void)DRIVER_CALL(ctx_pop_current)(&popped);
 }
 
-bool ladei_preload_context_forget(CUcontext handle, int device, bool is_there) {
+void ladei_preload_context_clear(CUcontext handle, int device) {
   preload_slot found;
-  if (!context_of(handle, device, &found)) return false;
+  if (!context_of(handle, device, &found)) return;
+  ladei_preload_orphans_drop(found.index, found.generation);
+  events_destroy(&found);
+}
+
+void ladei_preload_context_forget(CUcontext handle, int device) {
+  preload_slot found;
+  if (!context_of(handle, device, &found)) return;
+  ladei_preload_orphans_drop(found.index, found.generation);
   ladei_preload_streams_drop(found.index, found.generation);
-  if (is_there) events_destroy(&found);
   pthread_mutex_lock(&contexts_lock);
   if (contexts[found.index].generation == found.generation) slot_clear(&contexts[found.index]);
   pthread_mutex_unlock(&contexts_lock);
-  return true;
 }
 
 bool ladei_preload_context_slot(CUcontext handle, preload_slot *out) {

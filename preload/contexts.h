@@ -13,8 +13,8 @@
  *     A stream that captures left it before it began to, or joined the capture of another one.
  * C4  While any stream captures, nothing is recorded or asked: both would break the capture. The gate is closed meanwhile, so
  *     that no capture begins between the look and the call either.
- * C5  A context that is destroyed or reset is forgotten when its work is over, by itself or with it. Its events are gone then, and
- *     count as done: a mark names the generation of its context.
+ * C5  A context is forgotten when the driver has destroyed or reset it, and not where that was refused. Its work is over then, by itself or
+ *     with it. Its events are gone, and count as done: a mark names the generation of its context.
  * Locks: contexts_lock (contexts.c) guards the tables of contexts, streams, orphans and captures; no driver call is made
  * under it.
  */
@@ -61,9 +61,10 @@ void ladei_preload_context_note_primary(CUcontext handle, int device);
 /* Before the driver destroys a context (handle), or a device's primary one (NULL): waits for its work, for about a second; false
  * where that goes on, or a stream captures. */
 bool ladei_preload_context_wait(CUcontext handle, int device);
-/* Forgets it, with its streams, captures and events. The caller has closed the gate (streams.h), so nobody else records.
- * `is_there`: the driver has not destroyed it yet; afterwards its handle may not be used. False: it was not known. */
-bool ladei_preload_context_forget(CUcontext handle, int device, bool is_there);
+/* The same, when it is idle: its events go. The caller has closed the gate (streams.h), so nobody else records. */
+void ladei_preload_context_clear(CUcontext handle, int device);
+/* When the driver has destroyed it, and before the gate opens: forgets it, with its streams and captures. */
+void ladei_preload_context_forget(CUcontext handle, int device);
 
 /* Ordinal of a driver's device; -1: none. */
 int ladei_preload_device_ordinal(CUdevice native);
@@ -81,9 +82,14 @@ bool ladei_preload_recording_blocked(void);
 void ladei_preload_stream_note(CUstream stream, unsigned flags);
 /* Waits for its work, also while another one captures. */
 void ladei_preload_stream_wait(CUstream stream);
-/* Before the driver destroys it. True: it captures, and nothing is recorded until the call after that. */
-bool ladei_preload_stream_forget(CUstream stream);
-void ladei_preload_stream_forgotten(CUstream stream);
+/* Before the driver destroys it, and after: nothing is recorded in it meanwhile, and nothing at all where it captures. Where the
+ * driver has refused it stays as it was. */
+typedef struct preload_stream_end {
+  bool captures;
+  struct noted_stream *noted;
+} preload_stream_end;
+void ladei_preload_stream_forget(CUstream stream, preload_stream_end *out);
+void ladei_preload_stream_forgotten(CUstream stream, const preload_stream_end *end, bool is_gone);
 /* Whether work queued on the stream goes into a graph. */
 bool ladei_preload_captures(CUstream stream);
 

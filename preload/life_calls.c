@@ -64,11 +64,9 @@ static bool is_current(CUcontext context) {
 static CUresult context_end(preload_call_ctx_destroy *call, CUcontext context, bool by_users) {
   if (ladei_preload_passes() || context == NULL) return call(context);
   bool idle = context_settle(context, -1);
-  bool forgotten = idle && ladei_preload_context_forget(context, -1, true);
+  if (idle) ladei_preload_context_clear(context, -1);
   CUresult code = call(context);
-  bool stays = code != CUDA_SUCCESS || (by_users && is_current(context));
-  if (!idle && !stays) (void)ladei_preload_context_forget(context, -1, false);
-  if (forgotten && stays) ladei_preload_context_note(context);
+  if (code == CUDA_SUCCESS && !(by_users && is_current(context))) ladei_preload_context_forget(context, -1);
   ladei_preload_gate_open(&ladei_preload_recording);
   return code;
 }
@@ -110,10 +108,9 @@ static bool primary_is_active(CUdevice device) {
 static CUresult primary_end(preload_call_primary_ctx_reset *call, CUdevice device, int ordinal, bool is_reset) {
   bool idle = context_settle(NULL, ordinal);
   ladei_preload_device_close(ordinal, idle);
-  if (idle) (void)ladei_preload_context_forget(NULL, ordinal, true);
+  if (idle) ladei_preload_context_clear(NULL, ordinal);
   CUresult code = call(device);
-  if (!idle && code == CUDA_SUCCESS && (is_reset || !primary_is_active(device)))
-    (void)ladei_preload_context_forget(NULL, ordinal, false);
+  if (code == CUDA_SUCCESS && (is_reset || !primary_is_active(device))) ladei_preload_context_forget(NULL, ordinal);
   ladei_preload_gate_open(&ladei_preload_recording);
   return code;
 }
@@ -174,13 +171,18 @@ static void stream_retire(CUstream stream) {
   (void)ladei_preload_stream_retire(stream);
 }
 
+static bool is_gone(CUresult code) {
+  return code == CUDA_SUCCESS || code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 static CUresult stream_end(preload_call_stream_destroy *call, CUstream stream) {
   if (ladei_preload_passes() || is_special(stream)) return call(stream);
   ladei_preload_capture_give_up(stream);
   stream_retire(stream);
-  bool captures = ladei_preload_stream_forget(stream);
+  preload_stream_end end;
+  ladei_preload_stream_forget(stream, &end);
   CUresult code = call(stream);
-  if (captures) ladei_preload_stream_forgotten(stream);
+  ladei_preload_stream_forgotten(stream, &end, is_gone(code));
   return code;
 }
 

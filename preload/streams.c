@@ -107,15 +107,23 @@ bool ladei_preload_streams_of(unsigned slot, unsigned generation, CUstream found
   return complete;
 }
 
-static void stream_remove(CUstream stream) {
+static noted_stream *stream_take(CUstream stream) {
+  noted_stream *found = NULL;
   pthread_mutex_lock(&streams_lock);
   for (noted_stream **link = &streams; *link != NULL; link = &(*link)->next) {
     if ((*link)->handle != stream) continue;
-    noted_stream *gone = *link;
-    *link = gone->next;
-    free(gone);
+    found = *link;
+    *link = found->next;
     break;
   }
+  pthread_mutex_unlock(&streams_lock);
+  return found;
+}
+
+static void stream_put(noted_stream *noted) {
+  pthread_mutex_lock(&streams_lock);
+  noted->next = streams;
+  streams = noted;
   pthread_mutex_unlock(&streams_lock);
 }
 
@@ -360,9 +368,9 @@ void ladei_preload_capture_give_up(CUstream stream) {
 
 /* The gate keeps the handle out of the calls of those who record now. An event on a stream that captures would become part of
  * the graph. */
-bool ladei_preload_stream_forget(CUstream stream) {
+void ladei_preload_stream_forget(CUstream stream, preload_stream_end *out) {
   bool has_graph;
-  bool was_noted = capture_noted(stream, &has_graph);
+  out->captures = capture_noted(stream, &has_graph);
   orphan *left = kept_take(stream);
   if (!ladei_preload_captures(stream)) {
     orphans_drop(left);
@@ -370,14 +378,19 @@ bool ladei_preload_stream_forget(CUstream stream) {
   }
   if (left != NULL) orphan_add(left);
   ladei_preload_gate_close(&ladei_preload_recording);
-  stream_remove(stream);
+  out->noted = stream_take(stream);
   ladei_preload_gate_open(&ladei_preload_recording);
   orphans_collect();
-  return was_noted;
 }
 
 /* A new stream may have the handle, and capture, already: of two notes of one handle either may go. */
-void ladei_preload_stream_forgotten(CUstream stream) { capture_remove(stream); }
+void ladei_preload_stream_forgotten(CUstream stream, const preload_stream_end *end, bool is_gone) {
+  if (is_gone && end->captures) capture_remove(stream);
+  if (is_gone)
+    free(end->noted);
+  else if (end->noted != NULL)
+    stream_put(end->noted);
+}
 
 static noted_capture *capture_of(unsigned slot, unsigned generation) {
   noted_capture *gone = NULL;
@@ -410,10 +423,13 @@ static orphan *kept_of(unsigned slot, unsigned generation) {
   return found;
 }
 
-void ladei_preload_streams_drop(unsigned slot, unsigned generation) {
-  noted_capture *gone;
+void ladei_preload_orphans_drop(unsigned slot, unsigned generation) {
   orphans_drop(kept_of(slot, generation));
   while (orphan_settle(slot, generation)) continue;
+}
+
+void ladei_preload_streams_drop(unsigned slot, unsigned generation) {
+  noted_capture *gone;
   while ((gone = capture_of(slot, generation)) != NULL) {
     ladei_preload_gate_open(&ladei_preload_recording);
     free(gone);

@@ -44,7 +44,8 @@ bool ladei_preload_streams_of(unsigned slot, unsigned generation, CUstream strea
                               size_t *out_count);
 /* Whether any stream captures: the gate stays closed for as long as the program likes. */
 bool ladei_preload_captures_any(void);
-/* Forgets streams and captures of a context that ends. */
+/* Settles the events of a context that ends; forgets its streams and captures. */
+void ladei_preload_orphans_drop(unsigned slot, unsigned generation);
 void ladei_preload_streams_drop(unsigned slot, unsigned generation);
 
 /* An event on the stream. */

@@ -617,6 +617,52 @@ LADE_TEST(PreloadOrder, OfStreamsDestroyedByTheirFirstName) {
   finish();
 }
 
+/* The driver refused, and the stream worked on: drivers from before cuCtxRecordEvent were asked about it no more. */
+LADE_TEST(PreloadOrder, OfStreamsThatStay) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make();
+  hooks->fail("cuStreamDestroy", 1, CUDA_ERROR_INVALID_CONTEXT);
+  LADE_EXPECT_NE_INT((int)cuda.stream_destroy(stream), CUDA_SUCCESS);
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+/* Nor did the streams of a context whose end the driver refused. */
+LADE_TEST(PreloadOrder, OfContextsThatStay) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  CUstream stream = stream_make();
+  hooks->fail("cuDevicePrimaryCtxReset", 1, CUDA_ERROR_NOT_PERMITTED);
+  LADE_EXPECT_NE_INT((int)cuda.primary_reset(0), CUDA_SUCCESS);
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_EXPECT(comes_back(&cuda, block, MIB));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
 /* Events of streams that were gone stayed until somebody looked for memory: for ever, in a program that has all that it needs. */
 LADE_TEST(PreloadOrder, DestroyedStreamsLeaveNothingBehind) {
   START();
