@@ -111,6 +111,7 @@ static CUresult primary_end(preload_call_primary_ctx_reset *call, CUdevice devic
   if (idle) ladei_preload_context_clear(NULL, ordinal);
   CUresult code = call(device);
   if (code == CUDA_SUCCESS && (is_reset || !primary_is_active(device))) ladei_preload_context_forget(NULL, ordinal);
+  ladei_preload_device_closed(ordinal);
   ladei_preload_gate_open(&ladei_preload_recording);
   return code;
 }

@@ -155,7 +155,7 @@ static preload_device_state device_end(preload_device *device, int ordinal, bool
 static void device_open_once(preload_device *device, int ordinal) {
   preload_device_state state = PRELOAD_DEVICE_NONE;
   if (!atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING)) return;
-  preload_device_state outcome = device_open(device, ordinal);
+  preload_device_state outcome = atomic_load(&device->ending) ? PRELOAD_DEVICE_NONE : device_open(device, ordinal);
   state = PRELOAD_DEVICE_OPENING;
   if (atomic_compare_exchange_strong(&device->state, &state, outcome)) return;
   atomic_store(&device->state,
@@ -445,6 +445,7 @@ static preload_device_state device_end(preload_device *device, int ordinal, bool
 void ladei_preload_device_close(int ordinal, bool idle) {
   if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return;
   preload_device *device = &devices[ordinal];
+  atomic_store(&device->ending, true); /* before the look at the state: of two that meet, one sees the other */
   ladei_preload_gate_close(&device->gate);
   preload_device_state state = PRELOAD_DEVICE_OPENING;
   (void)atomic_compare_exchange_strong(&device->state, &state,
@@ -452,4 +453,8 @@ void ladei_preload_device_close(int ordinal, bool idle) {
   if (state == PRELOAD_DEVICE_OPEN) atomic_store(&device->state, device_end(device, ordinal, idle));
   if (state == PRELOAD_DEVICE_FAILED && device->pool == NULL) atomic_store(&device->state, PRELOAD_DEVICE_NONE);
   ladei_preload_gate_open(&device->gate);
+}
+
+void ladei_preload_device_closed(int ordinal) {
+  if (ordinal >= 0 && ordinal < PRELOAD_DEVICES_MAX) atomic_store(&devices[ordinal].ending, false);
 }

@@ -15,6 +15,8 @@
  * O4  The blocks of cuMemAlloc are allocated on the device's home stream, on which no work is ever queued. What is cached for it
  *     is used by no stream at all: a block comes there when all streams have passed (pending.h), or when the streams have that
  *     cuMemFreeAsync named.
+ * O5  No pool opens from the moment on at which the one of its device ends, until the driver's call has returned that ends the context: it
+ *     would have its memory in a context that is gone.
  * Locks: none; the state of a device changes by compare-and-swap.
  */
 #ifndef LADE_PRELOAD_POOLS_H
@@ -42,6 +44,7 @@ typedef struct preload_range {
 typedef struct preload_device {
   preload_gate gate;
   _Atomic(preload_device_state) state;
+  atomic_bool ending; /* O5 */
   preload_range pinned_range, heap_range;
   int ordinal;
   const preload_lade *lade;
@@ -58,8 +61,9 @@ typedef struct preload_device {
 preload_device *ladei_preload_device_enter(int device, bool open);
 void ladei_preload_device_leave(preload_device *device);
 /* Ends the pool of a device: blocks that the program holds are its no more. `idle`: nothing uses its memory, which goes back;
- * otherwise that stays pinned for good, and the driver serves the device. */
+ * otherwise that stays pinned for good, and the driver serves the device. The other: when the driver has ended the context, or refused. */
 void ladei_preload_device_close(int device, bool idle);
+void ladei_preload_device_closed(int device);
 
 /* The same for the pool that an address lies in, whatever its block's state; out_info describes the block. */
 preload_device *ladei_preload_device_of(const void *address, lade_pinned_info *out_info);

@@ -1353,6 +1353,41 @@ LADE_TEST(PreloadContexts, AnotherEndsWhileItWaits) {
   finish();
 }
 
+/* What another thread asks for while the driver ends the context is not lade's: the pool would outlive it. */
+static void *newcomer_asks(void *user) {
+  CUcontext context = user;
+  void *block = NULL;
+  LADE_CU(cuda.ctx_set_current(context));
+  if (cuda.host_alloc(&block, SMALL, 0) == CUDA_SUCCESS) LADE_CU(cuda.free_host(block));
+  return NULL;
+}
+
+static void newcomer_is_asking(void *user) {
+  pthread_t thread;
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, newcomer_asks, user), 0);
+  pthread_join(thread, NULL);
+}
+
+LADE_TEST(PreloadContexts, NoPoolOpensWhileItEnds) {
+  START();
+  CUcontext context;
+  void *block = NULL;
+  LADE_CU(cuda.ctx_get_current(&context));
+  LADE_CU(cuda.host_alloc(&block, SMALL, 0));
+  hooks->interrupt("cuDevicePrimaryCtxReset", newcomer_is_asking, context);
+  LADE_CU(cuda.primary_reset(0));
+  LADE_EXPECT_EQ_UINT(soft_report().pinned_ranges, 0);
+  LADE_EXPECT_EQ_UINT(hooks->retained(0), 1);
+  LADE_CU(cuda.primary_retain(&context, 0)); /* it lives again */
+  LADE_CU(cuda.ctx_set_current(context));
+  uint64_t before = hooks->calls("cuMemHostRegister");
+  LADE_CU(cuda.host_alloc(&block, SMALL, 0));
+  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostRegister"), before + 1); /* in a pool of its own */
+  LADE_CU(cuda.free_host(block));
+  LADE_CU(cuda.primary_release(0));
+  finish();
+}
+
 /* Freed while another device's context is current, or in a thread without one; with work of that device under way. */
 LADE_TEST(PreloadContexts, FreesFromAnywhere) {
   START();
