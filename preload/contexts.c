@@ -346,12 +346,20 @@ static CUresult mark_query(const preload_mark *mark, CUcontext handle) {
   return code;
 }
 
+/* Codes that say nothing of the context's work; among them those of captures, which nobody noted. */
+static bool is_refusal(CUresult code) {
+  bool is_of_capture = code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return is_of_capture || code == CUDA_ERROR_OUT_OF_MEMORY || code == CUDA_ERROR_NOT_SUPPORTED ||
+         code == CUDA_ERROR_NOT_PERMITTED;
+}
+
 preload_progress ladei_preload_mark_progress(const preload_mark *mark) {
   CUcontext handle = mark_context(mark);
   if (handle == NULL) return PRELOAD_DONE; /* C5 */
   CUresult code = mark_query(mark, handle);
   if (code == CUDA_SUCCESS || context_is_gone(code)) return PRELOAD_DONE;
-  return code == CUDA_ERROR_NOT_READY ? PRELOAD_UNDER_WAY : PRELOAD_UNKNOWN;
+  if (code == CUDA_ERROR_NOT_READY) return PRELOAD_UNDER_WAY;
+  return is_refusal(code) ? PRELOAD_UNKNOWN : PRELOAD_LOST;
 }
 
 void ladei_preload_mark_discard(const preload_mark *mark) {
@@ -428,21 +436,16 @@ static bool gate_enter_for_end(void) {
   return false;
 }
 
-/* Errors are an end, too: nothing runs in a context that is lost. */
+/* A failure is an end, too: nothing runs in a context that is lost. */
 static bool point_wait(preload_point *point) {
   for (int i = 0; i < END_POLLS; i++) {
     if (!gate_enter_for_end()) return false;
     preload_progress progress = marks_progress(point);
     ladei_preload_gate_leave(&ladei_preload_recording);
-    if (progress != PRELOAD_UNDER_WAY) return true;
+    if (progress == PRELOAD_DONE || progress == PRELOAD_LOST) return true;
     ladei_preload_pause(END_POLL_NS);
   }
   return false;
-}
-
-/* Codes that say nothing of the context's work. */
-static bool is_refusal(CUresult code) {
-  return code == CUDA_ERROR_OUT_OF_MEMORY || code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_NOT_PERMITTED;
 }
 
 bool ladei_preload_context_wait(CUcontext handle, int device) {

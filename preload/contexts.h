@@ -45,7 +45,8 @@ typedef struct preload_point {
 typedef enum preload_progress {
   PRELOAD_DONE,
   PRELOAD_UNDER_WAY,
-  PRELOAD_UNKNOWN /* a stream captures, or the driver refuses to say: waiting may never end */
+  PRELOAD_UNKNOWN, /* a stream captures, or the driver refuses to say: waiting may never end */
+  PRELOAD_LOST     /* the context has failed */
 } preload_progress;
 
 /* The ordinal of the device whose primary context is current in the calling thread; -1: none is, or another context. */

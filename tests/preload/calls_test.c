@@ -22,6 +22,11 @@ static bool is_fast(void) {
   return mode != NULL && strcmp(mode, "fast") == 0;
 }
 
+static bool serves_device(void) {
+  const char *device = getenv("LADE_PRELOAD_DEVICE");
+  return device != NULL && strcmp(device, "off") != 0;
+}
+
 static uint64_t pins(void) { return hooks->calls("cuMemHostRegister") + hooks->calls("cuMemHostAlloc"); }
 
 static bool comes_back(const program *as, const void *block, size_t bytes) {
@@ -1350,6 +1355,36 @@ LADE_TEST(PreloadContexts, AnotherEndsWhileItWaits) {
   sem_destroy(&other.own.is_inside);
   LADE_CU(cuda.ctx_set_current(first));
   LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
+/* The driver had no memory for an answer, once: the work was taken for over, and the memory went while it was used. */
+LADE_TEST(PreloadContexts, EndsWhereTheDriverRefusesToSay) {
+  START();
+  hold held;
+  pthread_t thread;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  CUcontext context;
+  LADE_CU(cuda.ctx_get_current(&context));
+  LADE_CU(cuda.primary_retain(&context, 1));
+  LADE_CU(cuda.ctx_set_current(context));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  hooks->fail("cuEventQuery", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, hold_end_later, &held), 0);
+  uint64_t ranges = soft_report().pinned_ranges;
+  LADE_CU(cuda.primary_reset(1));
+  LADE_EXPECT(atomic_load(&held.is_released)); /* it has waited */
+  LADE_EXPECT_LE_UINT(soft_report().pinned_ranges, ranges);
+  pthread_join(thread, NULL);
+  LADE_CU(cuda.primary_retain(&context, 1));
+  LADE_CU(cuda.stream_destroy(stream)); /* the software device's are not the context's */
+  if (!serves_device()) LADE_CU(cuda.mem_free(device));
+  for (int i = 0; i < 2; i++) LADE_CU(cuda.primary_release(1));
   finish();
 }
 
