@@ -58,10 +58,11 @@ static bool device_read(const char *value, void *field) {
   return true;
 }
 
+/* A copy: programs write over their environment, to have another name in ps. */
 static bool path_read(const char *value, void *field) {
-  if (value[0] == '\0') return false;
-  *(const char **)field = value;
-  return true;
+  char *path = value[0] == '\0' ? NULL : strdup(value);
+  if (path != NULL) *(const char **)field = path;
+  return path != NULL;
 }
 
 /* A number with nothing, K, M, G or T behind it, each with "iB" or not. */

@@ -158,6 +158,12 @@ under LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3 probe
 [ "$status$(cat "$dir/out")" = "03 blocks" ] || fail "probe: status $status, $(cat "$dir/out" "$dir/err")"
 is allocs_served 3
 
+# Settings were read where they stood, long after a program had written something else there.
+rm -f "$dir/report"
+under LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3 retitle
+[ "$status$(cat "$dir/out" "$dir/err")" = "03 blocks" ] || fail "retitle: status $status, $(cat "$dir/out" "$dir/err")"
+is allocs_served 3
+
 # Work that never ends keeps no process from ending.
 rm -f "$dir/report"
 under LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe | plugin PATH]
+ * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe | retitle | plugin PATH]
  *
  * Allocates and frees pinned memory and device memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees
  * the last blocks in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work
- * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later. With "plugin" it only loads that library, and
- * waits for its threads. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
+ * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later.
+ * With "retitle" it writes over its environment, as programs do that give themselves another name in ps. With "plugin" it only loads that
+ * library, and waits for its threads. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -103,6 +104,10 @@ static void leave_busy(void) {
 }
 #endif
 
+static void retitle(void) {
+  for (char **entry = environ; *entry != NULL; entry++) memset(*entry, '-', strlen(*entry));
+}
+
 static int plugin_run(const char *path) {
   void *library = dlopen(path, RTLD_NOW);
   void *symbol = library == NULL ? NULL : dlsym(library, "plugin_end");
@@ -126,6 +131,7 @@ int main(int argc, char **argv) {
   play_program();
   resolve();
   must(cuda.init(0), "cuInit");
+  if (argc > 2 && strcmp(argv[2], "retitle") == 0) retitle();
   must(cuda.primary_retain(&context, 0), "cuDevicePrimaryCtxRetain");
   must(cuda.ctx_set_current(context), "cuCtxSetCurrent");
   must(cuda.host_alloc(&pointer, 4096, CU_MEMHOSTALLOC_WRITECOMBINED), "cuMemHostAlloc, write-combined");
