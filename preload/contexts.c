@@ -437,29 +437,31 @@ static bool gate_enter_for_end(void) {
 }
 
 /* A failure is an end, too: nothing runs in a context that is lost. */
-static bool point_wait(preload_point *point) {
+static preload_progress point_wait(preload_point *point) {
   for (int i = 0; i < END_POLLS; i++) {
-    if (!gate_enter_for_end()) return false;
+    if (!gate_enter_for_end()) return PRELOAD_UNDER_WAY;
     preload_progress progress = marks_progress(point);
     ladei_preload_gate_leave(&ladei_preload_recording);
-    if (progress == PRELOAD_DONE || progress == PRELOAD_LOST) return true;
+    if (progress == PRELOAD_DONE || progress == PRELOAD_LOST) return progress;
     ladei_preload_pause(END_POLL_NS);
   }
-  return false;
+  return PRELOAD_UNDER_WAY;
 }
 
-bool ladei_preload_context_wait(CUcontext handle, int device) {
+preload_progress ladei_preload_context_wait(CUcontext handle, int device) {
   preload_slot found;
   preload_point point = {.room = PRELOAD_MARKS_INLINE};
   point.marks = point.few;
-  if (!context_of(handle, device, &found)) return true;
-  if (!gate_enter_for_end()) return false;
+  if (!context_of(handle, device, &found)) return PRELOAD_DONE;
+  if (!gate_enter_for_end()) return PRELOAD_UNDER_WAY;
   CUresult code = slot_record(&point, &found);
   point.orphans = ladei_preload_orphans_now();
   ladei_preload_gate_leave(&ladei_preload_recording);
-  bool idle = code == CUDA_SUCCESS ? point_wait(&point) : !is_refusal(code);
+  preload_progress progress = code == CUDA_SUCCESS ? point_wait(&point)
+                              : is_refusal(code)   ? PRELOAD_UNDER_WAY
+                                                   : PRELOAD_LOST;
   ladei_preload_point_discard(&point);
-  return idle;
+  return progress;
 }
 
 static void events_destroy(const preload_slot *slot) {

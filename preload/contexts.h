@@ -59,10 +59,10 @@ bool ladei_preload_stream_is_of(CUstream stream, int device);
 /* Notes a context of the program; the second where it is a device's primary one. */
 void ladei_preload_context_note(CUcontext handle);
 void ladei_preload_context_note_primary(CUcontext handle, int device);
-/* Before the driver destroys a context (handle), or a device's primary one (NULL): waits for its work, for about a second; false
- * where that goes on, or a stream captures. */
-bool ladei_preload_context_wait(CUcontext handle, int device);
-/* The same, when it is idle: its events go. The caller has closed the gate (streams.h), so nobody else records. */
+/* Before the driver destroys a context (handle), or a device's primary one (NULL): waits for its work, for about a second. DONE or LOST:
+ * nothing runs there any more. UNDER_WAY: that goes on, or nobody can say, since a stream captures for example. */
+preload_progress ladei_preload_context_wait(CUcontext handle, int device);
+/* The same, when nothing runs there: its events go. The caller has closed the gate (streams.h), so nobody else records. */
 void ladei_preload_context_clear(CUcontext handle, int device);
 /* When the driver has destroyed it, and before the gate opens: forgets it, with its streams and captures. */
 void ladei_preload_context_forget(CUcontext handle, int device);

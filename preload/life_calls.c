@@ -46,12 +46,13 @@ CUresult hook_ctx_create_4(CUcontext *out, void *parameters, unsigned flags, CUd
 }
 
 /* Closes the gate for the end of a context. What waits for the context gets its answer before, while the context is there to give
- * it. False: its work goes on. */
-static bool context_settle(CUcontext context, int device) {
-  bool idle = ladei_preload_context_wait(context, device);
+ * it; and what was freed of a primary one's memory is waited for, wherever it is used. */
+static preload_progress context_settle(CUcontext context, int device) {
+  preload_progress work = ladei_preload_context_wait(context, device);
+  if (work == PRELOAD_DONE && device >= 0) ladei_preload_device_settle(device);
   ladei_preload_collect();
   ladei_preload_gate_close(&ladei_preload_recording);
-  return idle;
+  return work;
 }
 
 /* It has other users still, by cuCtxAttach. Who detaches has it current, and its end takes it away. */
@@ -63,8 +64,7 @@ static bool is_current(CUcontext context) {
 /* No pool is in a context of the program's own; its events are. Work that goes on ends with the context. */
 static CUresult context_end(preload_call_ctx_destroy *call, CUcontext context, bool by_users) {
   if (ladei_preload_passes() || context == NULL) return call(context);
-  bool idle = context_settle(context, -1);
-  if (idle) ladei_preload_context_clear(context, -1);
+  if (context_settle(context, -1) != PRELOAD_UNDER_WAY) ladei_preload_context_clear(context, -1);
   CUresult code = call(context);
   if (code == CUDA_SUCCESS && !(by_users && is_current(context))) ladei_preload_context_forget(context, -1);
   ladei_preload_gate_open(&ladei_preload_recording);
@@ -106,9 +106,9 @@ static bool primary_is_active(CUdevice device) {
  * reference stays with the pool. Where lade has none the context is gone, with whatever else ran there.
  */
 static CUresult primary_end(preload_call_primary_ctx_reset *call, CUdevice device, int ordinal, bool is_reset) {
-  bool idle = context_settle(NULL, ordinal);
-  ladei_preload_device_close(ordinal, idle);
-  if (idle) ladei_preload_context_clear(NULL, ordinal);
+  preload_progress work = context_settle(NULL, ordinal);
+  ladei_preload_device_close(ordinal, work);
+  if (work != PRELOAD_UNDER_WAY) ladei_preload_context_clear(NULL, ordinal);
   CUresult code = call(device);
   if (code == CUDA_SUCCESS && (is_reset || !primary_is_active(device))) ladei_preload_context_forget(NULL, ordinal);
   ladei_preload_device_closed(ordinal);

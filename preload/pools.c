@@ -15,8 +15,10 @@
 #include "preload/driver.h"
 #include "preload/pause.h"
 #include "preload/settings.h"
+#include "preload/streams.h"
 
-enum { POLL_NS = 20000 }; /* as in pending.c */
+enum { POLL_NS = 20000 };                         /* as in pending.c */
+enum { END_POLLS = 1000, END_POLL_NS = 1000000 }; /* as in contexts.c */
 
 static preload_device devices[PRELOAD_DEVICES_MAX];
 static atomic_int devices_opened; /* highest ordinal that was ever opened, plus 1 */
@@ -401,6 +403,11 @@ static void blocks_end(preload_blocks *all, int ordinal, preload_give_back *give
   }
 }
 
+static bool pending_any(preload_device *device) {
+  return atomic_load(&device->pending.bytes) != 0 ||
+         (device->heap != NULL && atomic_load(&device->heap_pending.bytes) != 0);
+}
+
 static void pending_end(preload_pending *pending) {
   ladei_preload_pending_drop(pending);
   pthread_mutex_destroy(&pending->lock);
@@ -442,7 +449,18 @@ static preload_device_state device_end(preload_device *device, int ordinal, bool
   return PRELOAD_DEVICE_NONE;
 }
 
-void ladei_preload_device_close(int ordinal, bool idle) {
+void ladei_preload_device_settle(int ordinal) {
+  preload_device *device = ladei_preload_device_enter(ordinal, false);
+  if (device == NULL) return;
+  for (int i = 0; i < END_POLLS && pending_any(device) && !ladei_preload_captures_any(); i++) {
+    ladei_preload_pending_poll(&device->pending);
+    if (device->heap != NULL) ladei_preload_pending_poll(&device->heap_pending);
+    if (pending_any(device)) ladei_preload_pause(END_POLL_NS);
+  }
+  ladei_preload_device_leave(device);
+}
+
+void ladei_preload_device_close(int ordinal, preload_progress work) {
   if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return;
   preload_device *device = &devices[ordinal];
   atomic_store(&device->ending, true); /* before the look at the state: of two that meet, one sees the other */
@@ -450,7 +468,10 @@ void ladei_preload_device_close(int ordinal, bool idle) {
   preload_device_state state = PRELOAD_DEVICE_OPENING;
   (void)atomic_compare_exchange_strong(&device->state, &state,
                                        PRELOAD_DEVICE_GIVEN_UP); /* else it says what there is */
-  if (state == PRELOAD_DEVICE_OPEN) atomic_store(&device->state, device_end(device, ordinal, idle));
+  if (state == PRELOAD_DEVICE_OPEN) {
+    bool idle = work == PRELOAD_LOST || (work == PRELOAD_DONE && !pending_any(device));
+    atomic_store(&device->state, device_end(device, ordinal, idle));
+  }
   if (state == PRELOAD_DEVICE_FAILED && device->pool == NULL) atomic_store(&device->state, PRELOAD_DEVICE_NONE);
   ladei_preload_gate_open(&device->gate);
 }

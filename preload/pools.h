@@ -60,9 +60,11 @@ typedef struct preload_device {
 /* Inside the device's gate, with its pool open; opens it first where `open` says so. NULL: there is no pool. */
 preload_device *ladei_preload_device_enter(int device, bool open);
 void ladei_preload_device_leave(preload_device *device);
-/* Ends the pool of a device: blocks that the program holds are its no more. `idle`: nothing uses its memory, which goes back;
- * otherwise that stays pinned for good, and the driver serves the device. The other: when the driver has ended the context, or refused. */
-void ladei_preload_device_close(int device, bool idle);
+/* Waits for freed blocks of the device's, which streams of any context may use, for about a second; not while a stream captures. */
+void ladei_preload_device_settle(int device);
+/* Ends the pool of a device: blocks that the program holds are its no more. `work`: of the context, as ladei_preload_context_wait says.
+ * Where it is DONE and no freed block is waited for, and where it is LOST, the memory goes back; otherwise that stays pinned for good, and the driver serves the device. The other: when the driver has ended the context, or refused. */
+void ladei_preload_device_close(int device, preload_progress work);
 void ladei_preload_device_closed(int device);
 
 /* The same for the pool that an address lies in, whatever its block's state; out_info describes the block. */

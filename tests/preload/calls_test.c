@@ -1388,6 +1388,35 @@ LADE_TEST(PreloadContexts, EndsWhereTheDriverRefusesToSay) {
   finish();
 }
 
+/* Work of another device still uses what was freed: only the context's own work was waited for, and the memory went. */
+LADE_TEST(PreloadContexts, EndsWhileAnotherUsesItsMemory) {
+  START();
+  hold held;
+  pthread_t thread;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  CUcontext first, second;
+  LADE_CU(cuda.ctx_get_current(&first));
+  LADE_CU(cuda.primary_retain(&second, 1));
+  LADE_CU(cuda.ctx_set_current(second));
+  LADE_CU(cuda.host_alloc(&block, MIB, CU_MEMHOSTALLOC_PORTABLE));
+  LADE_CU(cuda.ctx_set_current(first));
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  CUstream stream = stream_make();
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.free_host(block));
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, hold_end_later, &held), 0);
+  LADE_CU(cuda.primary_release(1));
+  LADE_EXPECT(atomic_load(&held.is_released)); /* it has waited */
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_UINT(soft_report().pinned_ranges, 0);
+  LADE_CU(cuda.stream_synchronize(stream));
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.mem_free(device));
+  finish();
+}
+
 /* What another thread asks for while the driver ends the context is not lade's: the pool would outlive it. */
 static void *newcomer_asks(void *user) {
   CUcontext context = user;
