@@ -18,7 +18,7 @@
 #include "tests/loopback/hooks.h"
 #include "tests/loopback/loopback.h"
 
-enum { MAX_CREATED = 8, MAX_STREAMS = 1024 };
+enum { MAX_CREATED = 8, MAX_STREAMS = 1024, MAX_EVENTS = 4096 };
 enum { MAX_FAULTS = 16, MAX_HIDDEN = 16, MAX_STACK = 32, DEFAULT_DEVICES = 2, DEFAULT_VERSION = 13000 };
 #define DEVICE_BYTES ((uint64_t)1 << 30)
 
@@ -41,6 +41,10 @@ static struct {
     CUstream handle; /* NULL for a free entry */
     int device;
   } streams[MAX_STREAMS];
+  struct {
+    CUevent handle; /* NULL for a free entry */
+    const loop_context *context;
+  } events[MAX_EVENTS];
   _Atomic(bool) program;
   loop_fault faults[MAX_FAULTS];
   char hidden[MAX_HIDDEN][64];
@@ -144,6 +148,42 @@ static CUresult context_take(CUcontext handle, loop_context **out) {
   return CUDA_SUCCESS;
 }
 
+/* ---- Events that are alive --------------------------------------------------------------------------------------- */
+
+void loop_event_note(CUevent event, const loop_context *context) {
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_EVENTS; i++) {
+    if (state.events[i].handle != NULL) continue;
+    state.events[i].handle = event;
+    state.events[i].context = context;
+    break;
+  }
+  pthread_mutex_unlock(&state.lock);
+}
+
+void loop_event_forget(CUevent event) {
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_EVENTS; i++)
+    if (state.events[i].handle == event) state.events[i].handle = NULL;
+  pthread_mutex_unlock(&state.lock);
+}
+
+/* The context has ended. */
+static void events_end(const loop_context *context) {
+  for (int i = 0; i < MAX_EVENTS && loop_plays_program(); i++) {
+    CUevent ended = NULL;
+    pthread_mutex_lock(&state.lock);
+    if (state.events[i].context == context) {
+      ended = state.events[i].handle;
+      state.events[i].handle = NULL;
+    }
+    pthread_mutex_unlock(&state.lock);
+    if (ended != NULL) (void)loop_ops()->event_destroy(loop_self(), ended);
+  }
+}
+
+/* ---- Primary contexts -------------------------------------------------------------------------------------------- */
+
 CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
   LOOP_ENTER(cuDevicePrimaryCtxRetain, 7000);
   loop_context *context = loop_context_of_device(device);
@@ -168,7 +208,9 @@ CUresult loop_cuDevicePrimaryCtxRelease_v11000(CUdevice device) {
   pthread_mutex_lock(&state.lock);
   CUresult code = context->retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   context->retained -= context->retained > 0 ? 1u : 0u;
+  bool ends = code == CUDA_SUCCESS && context->retained == 0;
   pthread_mutex_unlock(&state.lock);
+  if (ends) events_end(context);
   if (code != CUDA_SUCCESS) loop_violation("context of device %d released more often than retained", device);
   return code;
 }
@@ -190,6 +232,7 @@ CUresult loop_cuDevicePrimaryCtxReset_v11000(CUdevice device) {
   pthread_mutex_lock(&state.lock);
   context->reset = true; /* references stay, until they are released */
   pthread_mutex_unlock(&state.lock);
+  events_end(context);
   return CUDA_SUCCESS;
 }
 
@@ -220,6 +263,7 @@ CUresult loop_cuCtxDestroy_v4000(CUcontext handle) {
   pthread_mutex_lock(&state.lock);
   context->retained = 0;
   pthread_mutex_unlock(&state.lock);
+  events_end(context);
   stack.depth -= loop_current() == context ? 1 : 0;
   return CUDA_SUCCESS;
 }
@@ -406,6 +450,7 @@ lade_status lade_loopback_reset(void) {
   memset(state.contexts, 0, sizeof state.contexts);
   memset(state.created, 0, sizeof state.created);
   memset(state.streams, 0, sizeof state.streams);
+  memset(state.events, 0, sizeof state.events);
   atomic_store(&state.program, false);
   memset(state.faults, 0, sizeof state.faults);
   memset(state.calls, 0, sizeof state.calls);

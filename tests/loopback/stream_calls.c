@@ -210,11 +210,13 @@ CUresult loop_cuEventCreate_v2000(CUevent *out, unsigned int native) {
   uint64_t context = 0;
   lade_status status = loop_ops()->device_context(loop_self(), loop_current()->device, &context);
   if (status == LADE_OK) status = loop_ops()->event_create(loop_self(), context, flags, out);
+  if (status == LADE_OK) loop_event_note(*out, loop_current());
   return loop_code(status);
 }
 
 CUresult loop_cuEventDestroy_v4000(CUevent event) {
   LOOP_ENTER(cuEventDestroy, 4000);
+  loop_event_forget(event);
   return loop_code(loop_ops()->event_destroy(loop_self(), event));
 }
 

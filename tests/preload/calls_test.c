@@ -1624,6 +1624,59 @@ LADE_TEST(PreloadThreads, CaptureAndFree) {
   finish();
 }
 
+/* Streams join captures, are destroyed in them, or leave them. */
+static void *join_often(void *user) {
+  worker *own = user;
+  CUevent event = NULL;
+  LADE_CU(cuda.ctx_set_current(own->context));
+  LADE_CU(cuda.event_create(&event, CU_EVENT_DISABLE_TIMING));
+  CUstream stream = stream_make();
+  for (int i = 0; i < ROUNDS; i++) {
+    CUgraph graph = NULL;
+    CUstream other = stream_make();
+    LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    LADE_CU(cuda.event_record(event, stream));
+    LADE_CU(cuda.stream_wait_event(other, event, 0));
+    if (i % 2 == 0) LADE_CU(cuda.stream_destroy(other));
+    (void)cuda.stream_end_capture(stream, &graph);
+    if (i % 2 != 0) LADE_CU(cuda.stream_destroy(other));
+    if (graph != NULL) LADE_CU(cuda.graph_destroy(graph));
+  }
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.event_destroy(event));
+  return NULL;
+}
+
+LADE_TEST(PreloadThreads, JoinAndFree) {
+  START();
+  worker_work *const works[THREADS] = {join_often, free_often, join_often, work};
+  workers_run(works);
+  finish();
+}
+
+/* Another device's context ends and comes to life, with memory of its own, beside all that. */
+static void *reset_often(void *user) {
+  (void)user;
+  for (int i = 0; i < ROUNDS; i++) {
+    CUcontext second;
+    void *block = NULL;
+    LADE_CU(cuda.primary_retain(&second, 1));
+    LADE_CU(cuda.ctx_set_current(second));
+    LADE_CU(cuda.host_alloc(&block, SMALL, 0));
+    LADE_CU(cuda.free_host(block));
+    LADE_CU(cuda.ctx_set_current(NULL));
+    LADE_CU(cuda.primary_release(1));
+  }
+  return NULL;
+}
+
+LADE_TEST(PreloadThreads, EndAndFree) {
+  START();
+  worker_work *const works[THREADS] = {reset_often, free_often, reset_often, work};
+  workers_run(works);
+  finish();
+}
+
 LADE_TEST(PreloadThreads, OneOfTwoFreesWins) {
   START();
   one_of_two_frees_wins(&pinned_memory, NULL);
@@ -1721,6 +1774,66 @@ LADE_TEST_P(PreloadFaults, OfEachDriverCall, faulty, symbol) {
     LADE_CU(cuda.stream_synchronize(stream));
     LADE_CU(cuda.stream_destroy(stream));
     LADE_CU(cuda.mem_free(device));
+    finish();
+  }
+}
+
+/* A capture that another stream joins, with a free in the middle. Calls of the program's may fail, too; what it began it ends. */
+static void faulty_capture(CUstream stream, CUstream other, CUevent event) {
+  enum { LARGE = 4 * MIB }; /* worth an event of its own */
+  void *block = NULL;
+  CUgraph graph = NULL;
+  bool allocated = cuda.host_alloc(&block, LARGE, 0) == CUDA_SUCCESS;
+  bool begun = cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS;
+  bool joined = begun && cuda.event_record(event, stream) == CUDA_SUCCESS &&
+                cuda.stream_wait_event(other, event, 0) == CUDA_SUCCESS;
+  if (allocated) (void)cuda.free_host(block);
+  if (joined && cuda.event_record(event, other) == CUDA_SUCCESS) (void)cuda.stream_wait_event(stream, event, 0);
+  if (begun && cuda.stream_end_capture(stream, &graph) != CUDA_SUCCESS) {
+    hooks->fail_clear(); /* the driver need not have ended it */
+    (void)cuda.stream_end_capture(stream, &graph);
+  }
+  if (graph != NULL) LADE_CU(cuda.graph_destroy(graph));
+}
+
+static const char *const faulty_in_captures[] = {"cuCtxGetCurrent",
+                                                 "cuCtxPushCurrent",
+                                                 "cuCtxRecordEvent",
+                                                 "cuEventCreate",
+                                                 "cuEventQuery",
+                                                 "cuEventRecord",
+                                                 "cuStreamBeginCapture",
+                                                 "cuStreamDestroy",
+                                                 "cuStreamEndCapture",
+                                                 "cuStreamGetCtx",
+                                                 "cuStreamIsCapturing",
+                                                 "cuStreamSynchronize",
+                                                 "cuStreamWaitEvent",
+                                                 "cuThreadExchangeStreamCaptureMode",
+                                                 NULL};
+
+/* Afterwards nothing is broken, and freed blocks come back. */
+LADE_TEST_P(PreloadFaults, InCaptures, faulty_in_captures, symbol) {
+  for (uint64_t nth = 0; nth <= 4; nth++) {
+    START();
+    CUevent event = NULL;
+    void *block = NULL;
+    CUstream stream = stream_make(), other = stream_make();
+    LADE_CU(cuda.event_create(&event, CU_EVENT_DISABLE_TIMING));
+    LADE_CU(cuda.host_alloc(&block, 4 * MIB, 0));
+    for (int i = 0; i < 3; i++) {
+      hooks->fail(symbol, nth, CUDA_ERROR_OUT_OF_MEMORY);
+      faulty_capture(stream, other, event);
+      hooks->fail_clear();
+    }
+    hooks->fail(symbol, nth, CUDA_ERROR_OUT_OF_MEMORY);
+    bool gone = cuda.stream_destroy(other) == CUDA_SUCCESS;
+    hooks->fail_clear();
+    if (!gone) LADE_CU(cuda.stream_destroy(other));
+    LADE_CU(cuda.free_host(block));
+    LADE_EXPECT(comes_back(&cuda, block, 4 * MIB));
+    LADE_CU(cuda.event_destroy(event));
+    LADE_CU(cuda.stream_destroy(stream));
     finish();
   }
 }
