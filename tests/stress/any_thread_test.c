@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/size.h"
@@ -31,6 +32,7 @@ enum { THREADS = 5, BLOCKS = 16, BYTES = 20000 };
 typedef struct arena {
   support_soak soak;
   bool faults; /* driver calls fail now and then */
+  bool native; /* the allocator keeps blocks, and has pools and graphs */
   lade_runtime *runtime;
   lade_pair *pair;
   lade_pinned_pool *pool;
@@ -124,7 +126,7 @@ static void device_look(worker *w) {
   said(w, lade_device_usage_get(w->all->allocator, &usage));
   said(w, lade_device_largest_get(w->all->allocator, &bytes));
   void *block = w->device[below(w, BLOCKS)];
-  if (block == NULL) return;
+  if (block == NULL || !w->all->native) return;
   LADE_EXPECT_OK(lade_device_find(w->all->allocator, block, &info));
   said(w, lade_device_block_annotate(w->all->allocator, block, "a block"));
 }
@@ -178,6 +180,7 @@ static void pools_use(worker *w) {
   lade_device_pool_info info;
   lade_device_checkpoint *checkpoint = NULL;
   lade_device_pool_info_init(&info);
+  if (!w->all->native) return;
   switch (below(w, 4)) {
   case 0:
     if (lade_device_scope_begin_thread(allocator, id, &scope) != LADE_OK) break;
@@ -285,6 +288,7 @@ static void graph_use(worker *w) {
   lade_graph_info info;
   bool in_place;
   lade_graph_info_init(&info);
+  if (!w->all->native) return;
   if (below(w, 8) == 0) said(w, lade_graph_update(w->all->graph, graph_work, w->all, &in_place));
   said(w, lade_graph_launch(w->all->graph, w->stream));
   said(w, lade_graph_info_get(w->all->graph, &info));
@@ -353,8 +357,10 @@ static void arena_open(arena *all, const char *records, const char *settings) {
   LADE_EXPECT_OK(lade_device_alloc(all->allocator, BYTES, all->graph_stream, &all->graph_memory));
   lade_graph_options_init(&graph);
   graph.stream = all->graph_stream;
-  LADE_ASSERT_OK(lade_graph_capture(all->allocator, &graph, graph_work, all, &all->graph));
-  LADE_EXPECT_OK(lade_device_pool_create(all->allocator, NULL, &all->pool_id));
+  if (all->native) {
+    LADE_ASSERT_OK(lade_graph_capture(all->allocator, &graph, graph_work, all, &all->graph));
+    LADE_EXPECT_OK(lade_device_pool_create(all->allocator, NULL, &all->pool_id));
+  }
   const lade_part parts[] = {lade_part_device(all->allocator), lade_part_pinned(all->pool)};
   LADE_ASSERT_OK(lade_publish(parts, 2, NULL, &all->publisher));
 }
@@ -365,7 +371,7 @@ static void arena_close(arena *all, worker *workers) {
   LADE_EXPECT_OK(lade_loader_destroy(all->loader));
   lade_index_destroy(all->index);
   LADE_EXPECT_OK(lade_graph_destroy(all->graph, true));
-  LADE_EXPECT_OK(lade_device_pool_release(all->allocator, all->pool_id));
+  if (all->native) LADE_EXPECT_OK(lade_device_pool_release(all->allocator, all->pool_id));
   LADE_EXPECT_OK(lade_device_free(all->allocator, all->graph_memory));
   lade_stream streams[THREADS + 2] = {all->loader_stream, all->graph_stream};
   for (int i = 0; i < THREADS; i++) streams[2 + i] = workers[i].stream;
@@ -399,7 +405,9 @@ static void *sabotage(void *user) {
 }
 
 static void test_run(const char *settings, bool faults) {
-  arena all = {.soak = support_soak_begin(1.0), .faults = faults};
+  arena all = {.soak = support_soak_begin(1.0),
+               .faults = faults,
+               .native = strstr(settings, "backend") == NULL && strstr(settings, "uncached") == NULL};
   worker workers[THREADS];
   pthread_t saboteur;
   support_temp_dir dir;
@@ -433,6 +441,8 @@ static const char *const all_settings[] = {
     "expandable_segments:True,device_expandable_pools:True",
     "device_policy:threads",
     "pinned_debug:True",
+    "backend:cudaMallocAsync",
+    "device_uncached:True",
     "pinned_policy:reference,pinned_background:True",
     "max_split_size_mb:21,garbage_collection_threshold:0.6",
     NULL,
