@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "inspect/live/published.h"
 #include "tools/common/options.h"
 #include "tools/common/snapshot_source.h"
@@ -84,15 +85,28 @@ typedef struct top_rows {
   size_t count, room;
 } top_rows;
 
+/* As many whole characters as there is room for; what is none becomes '?'. */
+static void name_copy(char *out, size_t room, const char *name) {
+  size_t used = 0;
+  while (*name != '\0') {
+    size_t character = ladei_text_character(name), bytes = character == 0 ? 1 : character;
+    if (used + bytes >= room) break;
+    memcpy(out + used, character == 0 ? "?" : name, bytes);
+    used += bytes;
+    name += bytes;
+  }
+  out[used] = '\0';
+}
+
+/* The kernel cuts the name of a program after 15 bytes, also within a character. */
 static void command_read(uint64_t process_id, char out[32]) {
-  char path[64];
+  char path[64], line[32] = "";
   snprintf(path, sizeof path, "/proc/%" PRIu64 "/comm", process_id);
   FILE *file = fopen(path, "r");
-  out[0] = '\0';
-  if (file == NULL) return;
-  if (fgets(out, 32, file) == NULL) out[0] = '\0';
-  out[strcspn(out, "\n")] = '\0';
-  fclose(file);
+  if (file != NULL && fgets(line, sizeof line, file) == NULL) line[0] = '\0';
+  if (file != NULL) fclose(file);
+  line[strcspn(line, "\n")] = '\0';
+  name_copy(out, 32, line);
 }
 
 static void row_read(const lade_snapshot *snapshot, uint32_t part, top_row *row) {
@@ -147,7 +161,7 @@ static bool snapshot_rows(const lade_snapshot *snapshot, const ladei_published_a
                    .interval_ms = about->interval_ms,
                    .stale = stale};
     command_read(snapshot->process_id, row.command);
-    snprintf(row.name, sizeof row.name, "%s", ladei_inspect_string(snapshot, snapshot->parts.rows[part].name));
+    name_copy(row.name, sizeof row.name, ladei_inspect_string(snapshot, snapshot->parts.rows[part].name));
     row_read(snapshot, part, &row);
     added = row_add(rows, &row);
   }
@@ -217,8 +231,8 @@ static void text_print(const top_rows *rows, bool clear) {
     const top_row *row = &rows->rows[i];
     char requested[24], active[24], reserved[24];
     char command[17], name[21];
-    snprintf(command, sizeof command, "%.16s", row->command);
-    snprintf(name, sizeof name, "%.20s", row->name);
+    name_copy(command, sizeof command, row->command);
+    name_copy(name, sizeof name, row->name);
     printf("%8" PRIu64 "%c", row->process_id, row->stale ? '*' : ' ');
     name_print(stdout, command);
     printf("%*s %-8s ", (int)(16 - strlen(command)), "", row->kind);
@@ -232,6 +246,7 @@ static void text_print(const top_rows *rows, bool clear) {
   }
 }
 
+/* False: no memory. */
 static bool json_print(const top_rows *rows) {
   json_t *array = json_array();
   for (size_t i = 0; i < rows->count; i++) {
@@ -245,9 +260,9 @@ static bool json_print(const top_rows *rows) {
     json_array_append_new(array, entry);
   }
   bool made = json_array_size(array) == rows->count;
-  json_t *report = json_pack("{si sO}", "version", 1, "rows", array);
-  made = made && report != NULL && json_dumpf(report, stdout, JSON_COMPACT) == 0;
-  putchar('\n');
+  json_t *report = made ? json_pack("{si sO}", "version", 1, "rows", array) : NULL;
+  made = report != NULL && (json_dumpf(report, stdout, JSON_COMPACT) == 0 || ferror(stdout) != 0);
+  if (made) putchar('\n');
   json_decref(report);
   json_decref(array);
   return made;
@@ -267,7 +282,7 @@ static int round_read(const char *name, const top_options *options, top_rows *ro
     message_print(name, NULL, "process %" PRIu64 " publishes nothing", options->process_id);
     return EXIT_FAILED;
   }
-  qsort(rows->rows, rows->count, rows->rows == NULL ? 1 : sizeof *rows->rows, reserved_compare);
+  if (rows->count > 0) qsort(rows->rows, rows->count, sizeof *rows->rows, reserved_compare);
   return EXIT_FINE;
 }
 
@@ -277,18 +292,26 @@ static void interval_sleep(double seconds) {
   }
 }
 
+static int round_print(const char *name, const top_options *options, const top_rows *rows) {
+  if (!options->json) {
+    text_print(rows, !options->once && isatty(STDOUT_FILENO));
+    return EXIT_FINE;
+  }
+  if (json_print(rows)) return EXIT_FINE;
+  message_print(name, NULL, "no memory for the report");
+  return EXIT_FAILED;
+}
+
 static int rounds_run(const char *name, const top_options *options) {
   top_rows before = {.count = 0}, now;
   int status;
   while ((status = round_read(name, options, &now)) == EXIT_FINE) {
     rates_find(&now, &before, options->interval);
-    if (options->json)
-      json_print(&now);
-    else
-      text_print(&now, !options->once && isatty(STDOUT_FILENO));
+    status = round_print(name, options, &now);
     free(before.rows);
     before = now;
-    if (options->once || fflush(stdout) != 0) break;
+    now = (top_rows){.count = 0};
+    if (status != EXIT_FINE || options->once || fflush(stdout) != 0) break;
     interval_sleep(options->interval);
   }
   if (status != EXIT_FINE) free(now.rows);

@@ -101,6 +101,24 @@ assert len(rows) == 3 and all(row["interval_ms"] == 0 and not row["stale"] for r
 PYTHON
 kill -9 "$by_hand"
 
+# The kernel cuts the name of a program after 15 bytes, here within a character: one such process among all cost `lade top --json`
+# its output.
+mkfifo "$dir/pipe3" || exit 1
+cp "$2" "$dir/fourteen_bytesü" || exit 1
+"$dir/fourteen_bytesü" cpu 600 >"$dir/pipe3" &
+cut_name=$!
+trap 'kill -9 "$pid" "$cut_name" 2>/dev/null; rm -rf "$dir"' EXIT
+read -r line <"$dir/pipe3"
+run 0 top --once --json
+python3 - "$dir/out" "$cut_name" <<'PYTHON' || fail "a name that is cut: $(cat "$dir/out")"
+import json, sys
+rows = [row for row in json.load(open(sys.argv[1]))["rows"] if row["pid"] == int(sys.argv[2])]
+assert len(rows) == 3 and {row["command"] for row in rows} == {"fourteen_bytes?"}, rows
+PYTHON
+run 0 top "$cut_name" --once
+says "fourteen_bytes?" out
+kill -9 "$cut_name"
+
 # Others publish nothing; nor does it, once it is gone.
 run 1 top $$ --once
 says "publishes nothing" err
@@ -109,6 +127,7 @@ wait "$pid" 2>/dev/null
 run 1 top "$pid" --once
 run 1 stats "$pid"
 run 1 snapshot "$pid" --map
+run 0 top --once # with no row, mostly
 run 2 top nobody
 run 2 top --interval=0
 finish
