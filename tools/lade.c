@@ -2,10 +2,15 @@
 /*
  * The `lade` command: one subcommand per job.
  *
- * Exit status: that of the subcommand; 2 for a command line or a LADE_LOG that is not understood.
+ * Exit status: that of the subcommand; 1 where standard output did not take all of it; 2 for a command line or a LADE_LOG that is
+ * not understood.
  */
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/environment.h"
 #include "lade/status.h"
@@ -68,7 +73,7 @@ static int version(void) {
   return 0;
 }
 
-int main(int argc, char **argv) {
+static int command_run(int argc, char **argv) {
   if (argc > 0) program_name_set(argv[0]);
   if (argc < 2) {
     usage(stderr);
@@ -79,4 +84,27 @@ int main(int argc, char **argv) {
   if (is_one_of(argv[1], "--version", "-V")) return version();
   const subcommand *found = subcommand_find(argv[1]);
   return found != NULL ? subcommand_run(found, argc - 1, argv + 1) : unknown(argv[1]);
+}
+
+/* Whoever fails has said so. */
+static int output_end(int status) {
+  errno = 0;
+  if (status != 0 || (fflush(stdout) == 0 && ferror(stdout) == 0)) return status;
+  message_print("lade", "standard output", "cannot be written: %s",
+                errno != 0 ? strerror(errno) : "an earlier write failed");
+  return 1;
+}
+
+/* A subcommand's --help ends the program within argp. */
+static bool returned;
+
+static void help_end(void) {
+  if (!returned && output_end(0) != 0) _exit(1);
+}
+
+int main(int argc, char **argv) {
+  (void)atexit(help_end);
+  int status = output_end(command_run(argc, argv));
+  returned = true;
+  return status;
 }

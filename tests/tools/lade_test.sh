@@ -32,6 +32,25 @@ LADE_LOG=debug
 run 0 settings
 unset LADE_LOG
 
+# What standard output does not take is lost: no command says that it went well. Help is printed by argp, which does not look.
+if [ -c /dev/full ]; then
+  printf 'lade-trace 1\nalloc 1 1000 0\nsnapshot first\n' >"$dir/trace"
+  printf '\002\000\000\000\000\000\000\000{}' >"$dir/empty.safetensors"
+  for command in --help --version help 'help top' 'top --help' 'replay --usage' settings 'replay --json DIR/trace' \
+    'replay DIR/trace --compare' 'load --runtime=cpu DIR/trace' 'load --runtime=cpu --json DIR/trace' \
+    'save --runtime=cpu DIR/empty.safetensors DIR/to.safetensors' \
+    'save --runtime=cpu --json DIR/empty.safetensors DIR/to.safetensors'; do
+    # shellcheck disable=SC2046 # words of a command line
+    "$lade" $(echo "$command" | sed "s|DIR|$dir|g") >/dev/full 2>"$dir/err"
+    status=$?
+    [ "$status" = 1 ] || fail "lade $command on a full disk: exit status $status"
+    says "standard output: cannot be written: No space left on device" err
+    [ "$(wc -l <"$dir/err")" = 1 ] || fail "lade $command says it twice: $(cat "$dir/err")"
+  done
+fi
+"$lade" --version >&- 2>"$dir/err" && fail "lade --version without standard output"
+says "standard output: cannot be written: Bad file descriptor" err
+
 # Under another name, that name shows in its help and messages.
 ln -s "$(realpath "$lade")" "$dir/lade2"
 lade=$dir/lade2

@@ -355,7 +355,7 @@ static bool row_append(const stage *s, json_t *rows, const outcome *o) {
 
 static bool report_print(const stage *s, const json_t *rows) {
   json_t *report = json_pack("{s:i, s:s, s:O}", "version", 1, "runtime", lade_runtime_name(s->runtime), "files", rows);
-  bool good = report != NULL && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
+  bool good = report != NULL && (json_dumpf(report, stdout, JSON_INDENT(2)) == 0 || ferror(stdout) != 0);
   json_decref(report);
   puts("");
   if (!good) message_print(s->command, NULL, "no memory for the report");
@@ -393,7 +393,7 @@ static bool files_load(const stage *s, const load_arguments *a) {
   if (asked && note[0] != '\0') message_print(s->command, NULL, "%s", note);
   if (a->json) good = report_print(s, rows) && good;
   json_decref(rows);
-  return fflush(stdout) == 0 && good;
+  return good;
 }
 
 static int command_load(int argc, char **argv) {

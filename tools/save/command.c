@@ -201,16 +201,17 @@ static bool report_print(const stage *s, const save_arguments *a, const checkpoi
     name_print(stdout, a->to);
     printf(": %llu tensors, %llu bytes in %.3f s, %.2f GB/s%s\n", (unsigned long long)tensors,
            (unsigned long long)c->bytes, seconds, rate / 1e9, a->no_sync ? "" : ", synced");
-    return fflush(stdout) == 0;
+    return true;
   }
   json_t *report = json_pack("{s:i, s:s, s:I, s:I, s:f, s:f, s:b}", "version", 1, "runtime",
                              lade_runtime_name(s->runtime), "tensors", (json_int_t)tensors, "bytes",
                              (json_int_t)c->bytes, "seconds", seconds, "bytes_per_s", rate, "synced", !a->no_sync);
-  bool good = report != NULL && path_json_put(report, a->to) && json_dumpf(report, stdout, JSON_INDENT(2)) == 0;
+  bool good = report != NULL && path_json_put(report, a->to) &&
+              (json_dumpf(report, stdout, JSON_INDENT(2)) == 0 || ferror(stdout) != 0);
   json_decref(report);
   puts("");
   if (!good) message_print(s->command, a->to, "saved, but no memory for the report");
-  return fflush(stdout) == 0 && good;
+  return good;
 }
 
 static bool checkpoint_save(const stage *s, const save_arguments *a, const checkpoint *c) {
