@@ -8,9 +8,9 @@
 
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "base/size.h"
 
@@ -135,7 +135,7 @@ static bool fraction_read(config_part value, double *out) {
     point = point || c == '.';
   }
   /* Any number of digits counts; what follows the value (a comma, a blank, the end) is no part of a number. */
-  *out = strtod(value.begin, NULL);
+  *out = ladei_decimal_read(value.begin);
   return true;
 }
 

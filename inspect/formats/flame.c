@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "base/svg.h"
 #include "inspect/formats/folded.h"
@@ -139,7 +140,7 @@ static void node_draw(const flame *f, uint32_t index, double x, double width, la
   double y = TOP + (double)(f->depth - node->depth) * ROW_HEIGHT;
   char title[512], colour[8];
   double share = f->nodes[0].bytes == 0 ? 0.0 : 100.0 * (double)node->bytes / (double)f->nodes[0].bytes;
-  snprintf(title, sizeof title, "%.400s: %" PRIu64 " bytes, %.2f %%", node->word, node->bytes, share);
+  ladei_decimal_print(title, sizeof title, "%.400s: %" PRIu64 " bytes, %.2f %%", node->word, node->bytes, share);
   colour_of(node->word, colour);
   ladei_svg_rect(svg, x, y, width, ROW_HEIGHT - 1, &(ladei_svg_look){.fill = colour, .radius = 1}, title);
   size_t most = (size_t)(width / CHARACTER);

@@ -10,9 +10,9 @@
 #include "inspect/formats/html.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "inspect/deflate.h"
 #include "inspect/frames.h"
@@ -294,10 +294,11 @@ static void header_write(const page_data *p, ladei_output *output) {
   ladei_output_text(output, "],\"stacks\":[");
   stacks_write(p, output);
   names_write(p, output);
+  char moment[64];
+  ladei_decimal_print(moment, sizeof moment, "%.3f", s->time_ns == 0 ? 0.0 : microseconds(p, s->time_ns));
   ladei_output_format(
-      output, "],\"axis\":%.0f,\"moment\":%.3f,\"counts\":{\"parts\":%zu,\"segments\":%zu,\"blocks\":%zu,\"live\":%zu,",
-      p->axis_bytes, s->time_ns == 0 ? 0.0 : microseconds(p, s->time_ns), s->parts.count, s->segments.count,
-      s->blocks.count, live_count(s));
+      output, "],\"axis\":%.0f,\"moment\":%s,\"counts\":{\"parts\":%zu,\"segments\":%zu,\"blocks\":%zu,\"live\":%zu,",
+      p->axis_bytes, moment, s->parts.count, s->segments.count, s->blocks.count, live_count(s));
   ladei_output_format(
       output, "\"events\":%zu,\"stacks\":%zu},\"rows\":{\"events\":%zu,\"blocks\":%zu,\"segments\":%zu},",
       s->events.count, s->stacks.count, s->events.count, p->lives.blocks.count, p->lives.segments.count);

@@ -10,9 +10,9 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "inspect/formats/json_columns.h"
 #include "inspect/pair_map.h"
@@ -104,7 +104,7 @@ static void real(json *to, double value) {
     text(to, isnan(value) ? "null" : value > 0 ? "1e999" : "-1e999");
     return;
   }
-  snprintf(number, sizeof number, "%.17g", value);
+  ladei_decimal_print(number, sizeof number, "%.17g", value);
   text(to, number);
   if (strpbrk(number, ".e") == NULL) text(to, ".0");
 }

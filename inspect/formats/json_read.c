@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 #include "inspect/formats/json_columns.h"
 #include "inspect/formats/json_parser.h"
@@ -128,7 +129,7 @@ static lade_status real_of(reader *from, const token *value, double *out) {
   if (value->bytes >= sizeof number) return refuse(from, "a number of more than 319 characters");
   memcpy(number, value->text, value->bytes);
   number[value->bytes] = '\0';
-  *out = strtod(number, NULL);
+  *out = ladei_decimal_read(number);
   return LADE_OK;
 }
 

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 
 static const uint64_t page_bytes = UINT64_C(20) << 20;
@@ -25,7 +25,7 @@ static const char *size_text(uint64_t bytes, char room[32]) {
   double value = (double)bytes;
   size_t unit = 0;
   for (; value >= 1024.0 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1024.0;
-  snprintf(room, 32, "%.1f %s", value, units[unit]);
+  ladei_decimal_print(room, 32, "%.1f %s", value, units[unit]);
   return room;
 }
 
@@ -102,7 +102,9 @@ static void free_write(ladei_output *output, const map_sums *sums) {
   uint64_t all = sums->inside + sums->outside;
   ladei_output_text(output, size_text(all, room));
   ladei_output_text(output, " free");
-  if (all > 0) ladei_output_format(output, " (%.1f%% inside blocks)", 100.0 * (double)sums->inside / (double)all);
+  if (all == 0) return;
+  ladei_decimal_print(room, sizeof room, "%.1f", 100.0 * (double)sums->inside / (double)all);
+  ladei_output_format(output, " (%s%% inside blocks)", room);
 }
 
 static void part_write(const lade_snapshot *snapshot, const lade_snapshot_part *part, ladei_output *output) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/decimal.h"
 #include "base/error.h"
 
 /* A counter under the name that it gets. */
@@ -154,10 +155,13 @@ static void sample_write(const lade_snapshot *snapshot, const metric_sample *sam
     label_write(output, "pool", sample->pool);
   }
   ladei_output_text(output, "} ");
-  if (sample->per_second > 0)
-    ladei_output_format(output, "%.9g", (double)sample->counter->value / sample->per_second);
-  else
+  if (sample->per_second > 0) {
+    char seconds[40];
+    ladei_decimal_print(seconds, sizeof seconds, "%.9g", (double)sample->counter->value / sample->per_second);
+    ladei_output_text(output, seconds);
+  } else {
     ladei_output_int(output, sample->counter->value);
+  }
   ladei_output_byte(output, '\n');
 }
 

@@ -3,7 +3,6 @@
 #include "base/svg.h"
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/comma_locale.h"
 
 /* A sink that keeps what it gets, and refuses from the call `fails_at` on (0: never). */
 typedef struct kept {
@@ -116,14 +116,10 @@ static void numbers_check(void) {
 
 LADE_TEST(Svg, NumbersHaveTwoPlacesAtMost) { numbers_check(); }
 
-/* printf writes a comma in this locale. */
 LADE_TEST(Svg, NumbersDoNotDependOnTheLocale) {
-  static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "fr_FR"};
-  const char *found = NULL;
-  for (size_t i = 0; i < sizeof names / sizeof names[0] && found == NULL; i++) found = setlocale(LC_ALL, names[i]);
-  if (found == NULL) LADE_SKIP("no locale with a decimal comma is installed");
+  if (!support_comma_locale_begin()) LADE_SKIP("no locale with a decimal comma can be had");
   numbers_check();
-  setlocale(LC_ALL, "C");
+  support_comma_locale_end();
 }
 
 static void text_check(const char *text, size_t most, const char *written) {

@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "lade/log.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/comma_locale.h"
 
 static lade_config parse_ok(const char *text) {
   lade_config config;
@@ -54,6 +55,15 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.pinned_sources,
                       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_POOL | LADE_PINNED_SOURCE_PAGEABLE);
   LADE_EXPECT_EQ_UINT(config.storage, LADE_STORAGE_URING);
+}
+
+/* strtod() reads 0 of "0.5" where the locale's numbers have a comma: half of the memory became no limit at all. */
+LADE_TEST(Config, NumbersDoNotDependOnTheLocale) {
+  if (!support_comma_locale_begin()) LADE_SKIP("no locale with a decimal comma can be had");
+  lade_config config = parse_ok("per_process_memory_fraction:0.5,garbage_collection_threshold:0.75");
+  support_comma_locale_end();
+  LADE_EXPECT(config.per_process_memory_fraction == 0.5);
+  LADE_EXPECT(config.garbage_collection_threshold == 0.75);
 }
 
 /* The least and the greatest number of a range are values, what lies beyond is none; each row says what it is. */

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "inspect/formats/format.h"
 #include "tests/inspect/sample.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/comma_locale.h"
 
 typedef struct fragile {
   size_t calls, fails_at; /* from 1 on; 0: never */
@@ -76,4 +78,49 @@ LADE_TEST(SnapshotWrite, ToAPipeWithoutAReaderIsAnError) {
   lade_snapshot_destroy(snapshot);
   signal(SIGPIPE, before);
   close(ends[1]);
+}
+
+/* --- locales ------------------------------------------------------------------------------------------------------ */
+
+enum { MOST_FORMATS = 20 };
+
+/* The snapshot in every format; malloc(). */
+static void formats_write(const lade_snapshot *snapshot, char *files[MOST_FORMATS], size_t bytes[MOST_FORMATS]) {
+  const ladei_inspect_format *format;
+  for (size_t i = 0; format_next(&i, &format);) files[i] = sample_write(snapshot, format->write, &bytes[i]);
+}
+
+/*
+ * printf() writes a comma where the locale's numbers have one. The page did not open then, lade's JSON and the counters could not be
+ * read; and of a number with a point strtod() reads what is before it.
+ */
+LADE_TEST(SnapshotWrite, DoesNotDependOnTheLocale) {
+  char *files[MOST_FORMATS] = {NULL}, *in_locale[MOST_FORMATS] = {NULL};
+  size_t bytes[MOST_FORMATS] = {0}, bytes_in_locale[MOST_FORMATS] = {0};
+  lade_snapshot *snapshot = sample_create(&sample_small), *again = NULL;
+  LADE_ASSERT(snapshot != NULL);
+  snapshot->time_ns += 1; /* a part of a microsecond */
+  formats_write(snapshot, files, bytes);
+  char *json = sample_write(snapshot, ladei_inspect_format_of(LADE_SNAPSHOT_JSON)->write, bytes), room[256] = "";
+  bool has_locale = support_comma_locale_begin();
+  if (has_locale) formats_write(snapshot, in_locale, bytes_in_locale);
+  if (has_locale && json != NULL) LADE_EXPECT_OK(lade_snapshot_read(json, bytes[0], "json", &again));
+  support_comma_locale_end();
+  if (again != NULL) LADE_EXPECT_EQ_STR(sample_difference(snapshot, again, 1, room), "");
+  const ladei_inspect_format *format;
+  for (size_t i = 0; has_locale && format_next(&i, &format);) {
+    lade_test_context("%s", format->name);
+    LADE_EXPECT_EQ_SIZE(bytes_in_locale[i], bytes[i]);
+    bool same = bytes[i] == bytes_in_locale[i] && files[i] != NULL && memcmp(files[i], in_locale[i], bytes[i]) == 0;
+    LADE_EXPECT(same);
+  }
+  lade_test_context("%s", "");
+  for (size_t i = 0; i < MOST_FORMATS; i++) {
+    free(files[i]);
+    free(in_locale[i]);
+  }
+  free(json);
+  lade_snapshot_destroy(again);
+  lade_snapshot_destroy(snapshot);
+  if (!has_locale) LADE_SKIP("no locale with a decimal comma can be had");
 }
