@@ -11,6 +11,7 @@
 
 #include "base/bounded_text.h"
 #include "base/cancellation.h"
+#include "base/decimal.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "device/backends/find.h"
@@ -234,6 +235,17 @@ static void flag_add(ladei_bounded_text *text, const char *key, bool set) {
   if (set) setting_add(text, "%s:True", key);
 }
 
+/* As few digits as read back as the value, without an exponent: the configuration takes none. */
+static void fraction_add(ladei_bounded_text *text, const char *key, double value) {
+  enum { MOST_PLACES = 340 };
+  char digits[MOST_PLACES + 8];
+  if (!(value > 0.0)) return;
+  int places = 0;
+  do ladei_decimal_print(digits, sizeof digits, "%.*f", places, value);
+  while (ladei_decimal_read(digits) != value && ++places <= MOST_PLACES);
+  setting_add(text, "%s:%s", key, digits);
+}
+
 static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
   char list[320];
   size_t used = 0;
@@ -251,12 +263,12 @@ static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
 static void settings_write(ladei_bounded_text *text, const lade_device_options *own) {
   if (own->backend == LADE_DEVICE_CUDA_MALLOC_ASYNC) setting_add(text, "backend:cudaMallocAsync");
   mib_add(text, "max_split_size_mb", own->max_split_bytes);
-  if (own->collection_threshold > 0.0) setting_add(text, "garbage_collection_threshold:%g", own->collection_threshold);
+  fraction_add(text, "garbage_collection_threshold", own->collection_threshold);
   flag_add(text, "expandable_segments", own->expandable_segments != 0);
   divisions_add(text, own->roundup_divisions);
   mib_add(text, "max_non_split_rounding_mb", own->max_unsplit_slack_bytes);
   mib_add(text, "large_segment_size_mb", own->large_segment_bytes);
-  if (own->memory_fraction > 0.0) setting_add(text, "per_process_memory_fraction:%g", own->memory_fraction);
+  fraction_add(text, "per_process_memory_fraction", own->memory_fraction);
   mib_add(text, "device_max_mb", own->max_bytes);
   if (own->event_batch != 0) setting_add(text, "device_event_batch:%u", (unsigned)own->event_batch);
   flag_add(text, "device_expandable_pools", (own->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0);

@@ -9,6 +9,7 @@
 #include "lade/config.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/comma_locale.h"
 #include "tests/support/interposer.h"
 
 static lade_device_usage usage_of(device_fixture *f) {
@@ -281,8 +282,9 @@ static void text_of(device_fixture *f, char *text, size_t bytes) {
   "roundup_power2_divisions:[1:4,2:4,4:4,8:4,16:0,32:0,64:2,128:2,256:2,512:2,1024:8,2048:8,4096:8,8192:8,"            \
   "16384:8,32768:8]"
 
-/* The text of each setting is read again, by the parser of the configuration, into the options that it was made from. */
-LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
+/* Each text is read by the parser of the configuration, and the settings in force are that text again. In a program whose numbers have
+ * a comma they are, too. */
+static void settings_texts_check(void) {
   static const char *const texts[] = {
       "",
       "max_split_size_mb:64",
@@ -291,6 +293,8 @@ LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
       DIVISIONS,
       "max_non_split_rounding_mb:48,large_segment_size_mb:12",
       "per_process_memory_fraction:0.5,device_max_mb:700,device_event_batch:3",
+      "garbage_collection_threshold:0.00001,per_process_memory_fraction:0.123456789", /* not 1e-05 and 0.123457 */
+      "per_process_memory_fraction:1",
       "expandable_segments:True,device_expandable_pools:True,device_expandable_ipc:True",
       "device_newest_pool:True,device_streams_are_retired:True,device_policy:reference",
       "device_uncached:True",
@@ -316,6 +320,13 @@ LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
     LADE_EXPECT_EQ_SIZE(needed, strlen(texts[i]) + 1);
     device_fixture_close(&f);
   }
+}
+
+LADE_TEST(DeviceSettingsInForce, AreTextThatTheConfigurationReads) {
+  settings_texts_check();
+  if (!support_comma_locale_begin()) LADE_SKIP("no locale with a decimal comma can be had");
+  settings_texts_check();
+  support_comma_locale_end();
 }
 
 LADE_TEST(DeviceSettingsInForce, HaveDefaultsInTheirPlaces) {
