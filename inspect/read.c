@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,21 +53,31 @@ static lade_status file_error(const char *path, const char *what) {
   return ladei_error(LADE_ERR_IO, code, "%s: cannot %s: %s", name_end(path), what, strerror(code));
 }
 
-static lade_status mapped_read(int fd, size_t bytes, const char *path, lade_snapshot **out) {
-  void *data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (data == MAP_FAILED) return file_error(path, "map");
-  (void)madvise(data, bytes, MADV_SEQUENTIAL);
-  lade_status status = snapshot_read(data, bytes, path, out);
-  munmap(data, bytes);
-  return status;
+enum { FIRST_ROOM = 1 << 16 };
+
+/* What is to be read begins so, and is of no format. */
+static bool is_no_snapshot(const char *data, size_t bytes) {
+  size_t blanks = 0;
+  while (blanks < bytes && strchr(" \t\r\n", data[blanks]) != NULL && data[blanks] != '\0') blanks++;
+  return blanks < bytes && reader_of(data, bytes) == NULL;
 }
 
-/* All that comes out of a descriptor; `out` is freed by the caller, also after an error. */
-static lade_status stream_read(int fd, const char *path, char **out, size_t *out_bytes) {
+/* More room behind the `room` bytes that are full; all that the file has, once it looks like a snapshot. */
+static size_t room_next(size_t room, size_t file_bytes) {
+  if (room == 0) return FIRST_ROOM;
+  return room * 2 > file_bytes ? room * 2 : file_bytes + 1; /* one more: it shows the end */
+}
+
+/*
+ * All that comes out of a descriptor, or its beginning where that is no snapshot; `out` is freed by the caller, also after an error.
+ * Files are read and not mapped: one that is cut meanwhile would kill who looks behind its new end.
+ */
+static lade_status stream_read(int fd, const char *path, size_t file_bytes, char **out, size_t *out_bytes) {
   size_t room = 0;
   while (true) {
     if (*out_bytes == room) {
-      room = room == 0 ? 1 << 16 : room * 2;
+      if (room == FIRST_ROOM && is_no_snapshot(*out, room)) return LADE_OK;
+      room = room_next(room, file_bytes);
       char *grown = realloc(*out, room);
       if (grown == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "snapshot: no memory for %zu bytes", room);
       *out = grown;
@@ -80,20 +89,16 @@ static lade_status stream_read(int fd, const char *path, char **out, size_t *out
   }
 }
 
-static lade_status piped_read(int fd, const char *path, lade_snapshot **out) {
+static lade_status descriptor_read(int fd, const char *path, lade_snapshot **out) {
+  struct stat file;
   char *data = NULL;
   size_t bytes = 0;
-  lade_status status = stream_read(fd, path, &data, &bytes);
+  if (fstat(fd, &file) != 0) return file_error(path, "look at");
+  size_t file_bytes = S_ISREG(file.st_mode) && file.st_size > 0 ? (size_t)file.st_size : 0;
+  lade_status status = stream_read(fd, path, file_bytes, &data, &bytes);
   if (status == LADE_OK) status = snapshot_read(data, bytes, path, out);
   free(data);
   return status;
-}
-
-static lade_status descriptor_read(int fd, const char *path, lade_snapshot **out) {
-  struct stat file;
-  if (fstat(fd, &file) != 0) return file_error(path, "look at");
-  if (S_ISREG(file.st_mode) && file.st_size > 0) return mapped_read(fd, (size_t)file.st_size, path, out);
-  return piped_read(fd, path, out);
 }
 
 lade_status lade_snapshot_open(const char *path, lade_snapshot **out) {

@@ -2,10 +2,13 @@
 /* Files of snapshots: which reader one is for, pipes, RMM's log; and no memory at every allocation. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "inspect/formats/json.h"
@@ -265,4 +268,43 @@ LADE_TEST(RmmLog, IsRefusedWithItsLine) {
   expect_read(HEAD "1,00:00:00.0,free,0x1,1,x\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the stream is");
   expect_read("Thread,Time,Action,Pointer,Size,Stream,More\n", LADE_ERR_INVALID_ARGUMENT,
               "line 1: expected Thread,Time");
+}
+
+/* --- files that change ------------------------------------------------------------------------------------------------ */
+
+/* As a program does that writes its snapshot again under the same name, for ever. */
+static void file_write_again(const char *path, const char *data, size_t bytes) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  while (ftruncate(fd, 0) == 0 && pwrite(fd, data, bytes, 0) > 0) {
+  }
+  _exit(1);
+}
+
+/* A file that is cut while it is mapped kills whoever looks behind its new end (SIGBUS): here, this program. */
+LADE_TEST(SnapshotFiles, ThatAreCutMeanwhileAreAnError) {
+  enum { ROUNDS = 200 };
+  support_temp_dir dir;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "memory.json");
+  lade_snapshot *snapshot = sample_create(&sample_long);
+  LADE_ASSERT(snapshot != NULL);
+  size_t bytes = 0;
+  char *data = sample_write(snapshot, ladei_inspect_write_json, &bytes);
+  LADE_ASSERT(data != NULL);
+  support_file_write(path, data, bytes);
+  pid_t writer = fork();
+  if (writer == 0) file_write_again(path, data, bytes);
+  for (unsigned i = 0; i < ROUNDS; i++) {
+    lade_snapshot *read = NULL;
+    lade_status status = lade_snapshot_open(path, &read);
+    LADE_EXPECT(status == LADE_OK || status == LADE_ERR_TRUNCATED || status == LADE_ERR_INVALID_ARGUMENT);
+    lade_snapshot_destroy(read);
+  }
+  kill(writer, SIGKILL);
+  waitpid(writer, NULL, 0);
+  lade_snapshot_destroy(snapshot);
+  free(data);
+  free(path);
+  support_temp_dir_remove(&dir);
 }
