@@ -429,7 +429,8 @@ LADE_INLINE void lade_publish_options_init(lade_publish_options *options) {
  * @param out      [out] Caller owns it until lade_publisher_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED where
- * the kernel has no sealed memory (before 5.1); LADE_ERR_IO for its other refusals; LADE_ERR_FORKED.
+ * the kernel has no sealed memory (before 5.1); LADE_ERR_IO for its other refusals; LADE_ERR_LIMIT where the names of the parts have
+ * many megabytes; LADE_ERR_FORKED.
  * Source: docs/inspect.md "Live"; memfd_create(2), fcntl(2) "File Sealing".
  */
 LADE_API lade_status lade_publish(const lade_part *parts, size_t count, const lade_publish_options *options,

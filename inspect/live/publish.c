@@ -31,7 +31,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-enum { MOST_PARTS = 1000, DEFAULT_INTERVAL_MS = 1000, LEAST_INTERVAL_MS = 10 };
+enum { DEFAULT_INTERVAL_MS = 1000, LEAST_INTERVAL_MS = 10 };
 
 struct lade_publisher {
   lade_part *parts;
@@ -236,6 +236,9 @@ static lade_status layout_create(lade_publisher *p) {
   p->value_count = list.count;
   if (status == LADE_OK && (p->values = calloc(list.count + 1, sizeof *p->values)) == NULL)
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_publish: no memory for %zu values", list.count);
+  if (status == LADE_OK && list.texts_bytes > LADEI_PUBLISHED_MOST_TEXTS) /* L4 */
+    status = ladei_error(LADE_ERR_LIMIT, 0, "lade_publish: names and keys have %llu bytes; expected at most %d",
+                         (unsigned long long)list.texts_bytes, LADEI_PUBLISHED_MOST_TEXTS);
   if (status == LADE_OK) {
     const ladei_published_header plan = header_plan(p, list.texts_bytes);
     status = memory_create(p, &plan);
@@ -333,7 +336,8 @@ lade_status lade_publish(const lade_part *parts, size_t count, const lade_publis
   lade_publish_options own;
   if (parts == NULL && count > 0) return ladei_error_null("lade_publish", "parts");
   if (out == NULL) return ladei_error_null("lade_publish", "out");
-  if (count > MOST_PARTS) return ladei_error_argument("lade_publish", "count", "at most 1,000", "%zu", count);
+  if (count > LADEI_PUBLISHED_MOST_PARTS)
+    return ladei_error_argument("lade_publish", "count", "at most 1,000", "%zu", count);
   LADEI_TRY(ladei_options_read("lade_publish_options", options, &own, sizeof own));
   LADEI_TRY(options_check(&own));
   for (size_t i = 0; i < count; i++) LADEI_TRY(ladei_inspect_part_check("lade_publish", i, &parts[i]));

@@ -35,7 +35,10 @@ static lade_status header_check(const ladei_published_header *h, size_t bytes, u
                        LADEI_PUBLISHED_VERSION);
   if (h->process_id != process_id) return LADE_NOT_READY;
   if (h->bytes > bytes) return refuse("longer than the memory");
-  if (h->value_count > MOST_VALUES || !range_fits(h->parts_at, h->part_count, sizeof(ladei_published_part), h->bytes) ||
+  if (h->part_count > LADEI_PUBLISHED_MOST_PARTS || h->value_count > MOST_VALUES ||
+      h->texts_bytes > LADEI_PUBLISHED_MOST_TEXTS)
+    return refuse("more parts, values or texts than are published");
+  if (!range_fits(h->parts_at, h->part_count, sizeof(ladei_published_part), h->bytes) ||
       !range_fits(h->keys_at, h->value_count, sizeof(uint32_t), h->bytes) ||
       !range_fits(h->texts_at, h->texts_bytes, 1, h->bytes) || h->values_at % 8 != 0 || h->parts_at % 8 != 0 ||
       !range_fits(h->values_at, h->value_count, sizeof(int64_t), h->bytes))
@@ -59,9 +62,11 @@ static lade_status values_copy(const ladei_published_header *live, const ladei_p
   return ladei_error(LADE_ERR_TIMEOUT, 0, "published counters: do not stand still to be copied");
 }
 
-/* A text that ends within the texts; NULL: none. */
-static const char *text_at(const char *texts, uint64_t texts_bytes, uint32_t at) {
-  return at < texts_bytes && memchr(texts + at, '\0', texts_bytes - at) != NULL ? texts + at : NULL;
+/* A text of at most `most` bytes that ends within the texts; NULL: none. */
+static const char *text_at(const char *texts, uint64_t texts_bytes, uint32_t at, uint64_t most) {
+  if (at >= texts_bytes) return NULL;
+  uint64_t left = texts_bytes - at;
+  return memchr(texts + at, '\0', left <= most ? left : most + 1) != NULL ? texts + at : NULL;
 }
 
 /* Everything but the values, copied once, so that what is checked is what is used. */
@@ -102,14 +107,17 @@ static lade_status copy_take(const void *data, published_copy *c) {
 }
 
 static lade_status part_build(const published_copy *c, const ladei_published_part *part, lade_snapshot *snapshot) {
-  const char *name = text_at(c->texts, c->header.texts_bytes, part->name);
+  enum { MOST_KEY_BYTES = 255 };
+  const char *name = text_at(c->texts, c->header.texts_bytes, part->name, LADEI_PUBLISHED_MOST_TEXTS);
   if (ladei_inspect_part_ops_of(part->kind) == NULL || name == NULL)
     return refuse("a part of an unknown kind, or without a name");
   if (part->first_value > c->header.value_count || part->value_count > c->header.value_count - part->first_value)
     return refuse("values that are not there");
+  if (part->value_count > c->header.value_count - snapshot->counters.count)
+    return refuse("a value of two parts"); /* L4 */
   LADEI_TRY(ladei_inspect_part_begin(snapshot, (lade_part_kind)part->kind, part->device, name));
   for (uint64_t i = part->first_value; i < part->first_value + part->value_count; i++) {
-    const char *key = text_at(c->texts, c->header.texts_bytes, c->keys[i]);
+    const char *key = text_at(c->texts, c->header.texts_bytes, c->keys[i], MOST_KEY_BYTES);
     if (key == NULL) return refuse("a key that is no text");
     LADEI_TRY(ladei_inspect_counter(snapshot, key, c->values[i]));
   }

@@ -9,6 +9,8 @@
  *     of one refresh.
  * L3  The memory is sealed against shrinking, growing and writing by others, so that no reader is killed by what a
  *     publisher does, and none can disturb it.
+ * L4  A reader's work and memory are bounded, whatever the page says: parts, values, texts and the length of a key have a most, and a
+ *     value belongs to one part.
  */
 #ifndef LADE_INSPECT_LIVE_PUBLISHED_H
 #define LADE_INSPECT_LIVE_PUBLISHED_H
@@ -21,6 +23,8 @@
 enum {
   LADEI_PUBLISHED_VERSION = 1,
   LADEI_PUBLISHED_CONTROL_BYTES = 64, /* of the name of a socket, with its NUL */
+  LADEI_PUBLISHED_MOST_PARTS = 1000,
+  LADEI_PUBLISHED_MOST_TEXTS = 16 << 20, /* bytes of all of them */
 };
 
 typedef struct ladei_published_header {

@@ -206,6 +206,60 @@ LADE_TEST(Published, TrustsNothing) {
   scene_close(&s);
 }
 
+/* A page of `parts` device parts, each with all `values` values, whose key is the text at 0: "" or what the caller puts there. */
+static ladei_published_header *page_make(uint32_t parts, uint64_t values, uint64_t texts_bytes, size_t *out_bytes) {
+  ladei_published_header h = {.version = LADEI_PUBLISHED_VERSION,
+                              .header_bytes = sizeof h,
+                              .process_id = (uint64_t)getpid(),
+                              .part_count = parts,
+                              .value_count = values,
+                              .texts_bytes = texts_bytes};
+  memcpy(h.magic, "LADEPUB\n", sizeof h.magic);
+  h.parts_at = sizeof h;
+  h.keys_at = h.parts_at + parts * sizeof(ladei_published_part);
+  h.values_at = h.keys_at + values * 8;
+  h.texts_at = h.values_at + values * 8;
+  h.bytes = h.texts_at + texts_bytes;
+  ladei_published_header *page = calloc(1, h.bytes);
+  if (page == NULL) abort();
+  *page = h;
+  ladei_published_part *rows = (void *)((char *)page + h.parts_at);
+  for (uint32_t i = 0; i < parts; i++)
+    rows[i] = (ladei_published_part){.kind = LADE_PART_DEVICE, .value_count = values};
+  *out_bytes = h.bytes;
+  return page;
+}
+
+static void page_expect(lade_status status, ladei_published_header *page, size_t bytes) {
+  LADE_EXPECT_STATUS(status, copy_status(page, bytes));
+  free(page);
+}
+
+/*
+ * What a page makes its reader do is bounded: `lade top` of root reads what any user publishes. 1,000 parts of the same 2^20 values
+ * were 16 GB of counters, for 12 MB; texts were copied whatever their size, as of sparse memory; and each of 2^20 keys could be one
+ * text of many MB, to be read again for each.
+ */
+LADE_TEST(Published, DoesNotMakeItsReaderWorkForMoreThanItHolds) {
+  size_t bytes;
+  ladei_published_header *page = page_make(1, 100, 100, &bytes);
+  page_expect(LADE_OK, page, bytes);
+  page = page_make(2, 100, 100, &bytes);
+  page_expect(LADE_ERR_INVALID_ARGUMENT, page, bytes);
+  page = page_make(1000, 0, 100, &bytes);
+  page_expect(LADE_OK, page, bytes);
+  page = page_make(1001, 0, 100, &bytes);
+  page_expect(LADE_ERR_INVALID_ARGUMENT, page, bytes);
+  page = page_make(1, 1, 300, &bytes);
+  memset((char *)page + page->texts_at + 1, 'k', 298); /* its name is text 0 */
+  ((uint32_t *)(void *)((char *)page + page->keys_at))[0] = 1;
+  page_expect(LADE_ERR_INVALID_ARGUMENT, page, bytes);
+  page = page_make(1, 1, LADEI_PUBLISHED_MOST_TEXTS, &bytes);
+  page_expect(LADE_OK, page, bytes);
+  page = page_make(1, 1, LADEI_PUBLISHED_MOST_TEXTS + 1, &bytes);
+  page_expect(LADE_ERR_INVALID_ARGUMENT, page, bytes);
+}
+
 /* Three intervals, whatever they are; a second at least, since a machine may be busy; never where nobody promised any. */
 LADE_TEST(Published, IsStaleAfterThreeIntervals) {
   const uint64_t second = 1000000000, then = 100 * second;
@@ -331,6 +385,23 @@ LADE_TEST(Publish, LimitOnTheSizeOfFilesIsAnError) {
   LADE_EXPECT_STATUS(LADE_ERR_IO, status);
   LADE_EXPECT_EQ_INT(lade_last_error()->native_code, EFBIG);
   LADE_EXPECT(publisher == NULL);
+}
+
+/* Readers would refuse them. */
+LADE_TEST(Publish, RefusesNamesThatAreTooLong) {
+  device_fixture f;
+  lade_publisher *publisher = NULL;
+  if (!device_fixture_open(&f, "sim", 256 * MIB, NULL)) return;
+  lade_part part = lade_part_device(f.allocator);
+  char *name = calloc(1, LADEI_PUBLISHED_MOST_TEXTS + 1);
+  LADE_ASSERT(name != NULL);
+  memset(name, 'n', LADEI_PUBLISHED_MOST_TEXTS);
+  part.name = name;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_publish(&part, 1, NULL, &publisher));
+  LADE_EXPECT(publisher == NULL);
+  lade_publisher_destroy(publisher);
+  free(name);
+  device_fixture_close(&f);
 }
 
 LADE_TEST(Publish, RefusesBadArguments) {
