@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "inspect/frames.h"
 #include "inspect/snapshot.h"
+#include "inspect/totals.h"
 #include "tools/common/options.h"
 
 static lade_status no_memory(void) {
@@ -42,7 +43,7 @@ static void blocks_sum(const lade_snapshot *snapshot, int64_t (*values)[2]) {
     const lade_snapshot_block *block = &snapshot->blocks.rows[i];
     if (block->state != LADE_DEVICE_BLOCK_ALLOCATED) continue;
     int64_t *value = values[block->stack == LADE_SNAPSHOT_NONE ? snapshot->stacks.count : block->stack];
-    value[0] += (int64_t)block->requested_bytes;
+    ladei_inspect_totals_sum(&value[0], block->requested_bytes);
     value[1]++;
   }
 }
@@ -82,13 +83,19 @@ static int text_compare(const void *a, const void *b) {
   return strcmp(((const stack_sum *)a)->text, ((const stack_sum *)b)->text);
 }
 
-static int64_t change_of(const stack_sum *sum) {
-  int64_t change = sum->after_bytes - sum->before_bytes;
-  return change < 0 ? -change : change;
+int64_t stack_sum_change(const stack_sum *sum) {
+  int64_t change = sum->after_bytes;
+  ladei_inspect_totals_sum(&change, -(uint64_t)sum->before_bytes);
+  return change;
+}
+
+static uint64_t size_of_change(const stack_sum *sum) {
+  int64_t change = stack_sum_change(sum);
+  return change < 0 ? -(uint64_t)change : (uint64_t)change;
 }
 
 static int change_compare(const void *a, const void *b) {
-  int64_t x = change_of(a), y = change_of(b);
+  uint64_t x = size_of_change(a), y = size_of_change(b);
   return x != y ? (x < y ? 1 : -1) : text_compare(a, b);
 }
 
@@ -102,8 +109,8 @@ static void rows_merge(stack_sums *sums) {
       sums->rows[kept++] = *row;
       continue;
     }
-    last->before_bytes += row->before_bytes;
-    last->after_bytes += row->after_bytes;
+    ladei_inspect_totals_sum(&last->before_bytes, (uint64_t)row->before_bytes);
+    ladei_inspect_totals_sum(&last->after_bytes, (uint64_t)row->after_bytes);
     last->before_count += row->before_count;
     last->after_count += row->after_count;
     free(row->text);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "inspect/snapshot.h"
+#include "inspect/totals.h"
 #include "tools/common/options.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/stack_sums.h"
@@ -117,12 +118,13 @@ static void ranges_print(const char *title, const segment_range *ranges, size_t 
 
 static void text_print(const difference *d, size_t most) {
   int64_t change = 0;
-  for (size_t i = 0; i < d->sums.count; i++) change += d->sums.rows[i].after_bytes - d->sums.rows[i].before_bytes;
+  for (size_t i = 0; i < d->sums.count; i++)
+    ladei_inspect_totals_sum(&change, (uint64_t)stack_sum_change(&d->sums.rows[i]));
   printf("memory in use: %+" PRId64 " B\n", change);
   for (size_t i = 0; i < d->sums.count && i < most; i++) {
     const stack_sum *sum = &d->sums.rows[i];
     if (sum->after_bytes == sum->before_bytes) break;
-    printf("%+15" PRId64 " B, %+" PRId64 " blocks: now %" PRId64 " B\n", sum->after_bytes - sum->before_bytes,
+    printf("%+15" PRId64 " B, %+" PRId64 " blocks: now %" PRId64 " B\n", stack_sum_change(sum),
            sum->after_count - sum->before_count, sum->after_bytes);
     stack_sum_print(stdout, sum, "    ");
   }

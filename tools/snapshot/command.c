@@ -8,6 +8,7 @@
 
 #include "inspect/formats/format.h"
 #include "inspect/snapshot.h"
+#include "inspect/totals.h"
 #include "tools/common/options.h"
 #include "tools/common/snapshot_source.h"
 #include "tools/common/stack_sums.h"
@@ -182,8 +183,8 @@ static void trace_print(const lade_snapshot *snapshot) {
     for (uint64_t k = part->first_event; k < part->first_event + part->event_count; k++) {
       const lade_snapshot_event *event = &snapshot->events.rows[k];
       event_print(snapshot, event, snapshot->events.rows[part->first_event].time_ns);
-      if (event->action == LADE_DEVICE_ALLOC) in_use += (int64_t)event->bytes;
-      if (event->action == LADE_DEVICE_FREE_COMPLETED) in_use -= (int64_t)event->bytes;
+      if (event->action == LADE_DEVICE_ALLOC) ladei_inspect_totals_sum(&in_use, event->bytes);
+      if (event->action == LADE_DEVICE_FREE_COMPLETED) ladei_inspect_totals_sum(&in_use, -event->bytes);
     }
     if (part->event_count > 0) printf("change of memory in use: %+" PRId64 " B\n", in_use);
   }

@@ -89,6 +89,28 @@ forth, back = (json.load(open(path)) for path in sys.argv[1:])
 assert forth["only_before"] == back["only_after"] and forth["only_after"] == back["only_before"]
 PYTHON
 
+# Sizes that a file claims may add up to more than 2^63: the sums are wrong then, and no more than that.
+python3 - "$dir" <<'PYTHON'
+import json, sys
+def snapshot(name, count):
+    asked = [1 << 62] * count
+    json.dump({"format": "lade-snapshot", "version": 1, "texts": ["", "f"], "frames": {"function": [1]}, "stacks": {"frame_count": [1]},
+               "parts": [{"kind": "device", "device": 0, "name": "d",
+                          "segments": {"address": [hex((i + 1) << 12) for i in range(count)], "bytes": [512] * count,
+                                       "block_count": [1] * count},
+                          "blocks": {"bytes": [512] * count, "requested_bytes": asked, "state": [1] * count, "stack": [0] * count},
+                          "events": {"first_time_ns": "5", "action": [0] * count, "elapsed_ns": [1] * count,
+                                     "address": ["0x1000"] * count, "bytes": asked, "block_bytes": asked}}]},
+              open(f"{sys.argv[1]}/{name}", "w"))
+for count in range(4): snapshot(f"claims{count}.json", count)
+PYTHON
+for count in 1 2 3; do
+  run 0 snapshot "$dir/claims$count.json" --top --trace
+  run 0 diff "$dir/claims$count.json" "$dir/claims0.json"
+  run 0 diff "$dir/claims0.json" "$dir/claims$count.json" --json
+  run 0 diff "$dir/claims1.json" "$dir/claims$count.json"
+done
+
 # Mistakes.
 run 2 snapshot
 run 2 snapshot "$dir/small.pickle"
