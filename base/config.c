@@ -36,7 +36,8 @@ typedef struct parser {
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
-static bool is_blank(char c) { return c == ' ' || c == '\t'; }
+/* Line ends, too: a text that was a block of a file has one at its end. */
+static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 static config_part piece_trim(config_part p) {
   while (p.begin < p.end && is_blank(*p.begin)) p.begin++;

@@ -2,7 +2,7 @@
 /**
  * Settings as one line of text, in the syntax that PyTorch users know from PYTORCH_ALLOC_CONF.
  *
- *   KEY:VALUE[,KEY:VALUE...]          blanks around keys, values and commas are allowed
+ *   KEY:VALUE[,KEY:VALUE...]          blanks and line ends around keys, values and commas are allowed
  *
  *   key                            value                    meaning
  *   backend                        native, cudaMallocAsync  lade_device_options.backend

@@ -57,6 +57,14 @@ LADE_TEST(Config, ReadsEveryKey) {
   LADE_EXPECT_EQ_UINT(config.storage, LADE_STORAGE_URING);
 }
 
+/* A block of YAML ends with a newline, and may have several lines: PyTorch takes it. */
+LADE_TEST(Config, LineEndsAreBlanks) {
+  lade_config config = parse_ok("max_split_size_mb:64,\r\n  per_process_memory_fraction:0.5\n");
+  LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 64);
+  LADE_EXPECT(config.per_process_memory_fraction == 0.5);
+  LADE_EXPECT_EQ_UINT(parse_ok(" \n").max_split_size_mb, 0);
+}
+
 /* strtod() reads 0 of "0.5" where the locale's numbers have a comma: half of the memory became no limit at all. */
 LADE_TEST(Config, NumbersDoNotDependOnTheLocale) {
   if (!support_comma_locale_begin()) LADE_SKIP("no locale with a decimal comma can be had");
