@@ -92,6 +92,7 @@ static void roundup_write(const conversion *c, const char **between) {
 }
 
 static void settings_write(const conversion *c) {
+  const double LEAST_THRESHOLD = 1e-17; /* that is not 0 as it is written */
   const char *between = "conf ";
   const lade_snapshot_setting *split = setting_find(c, "max_split_size");
   const lade_snapshot_setting *threshold = setting_find(c, "garbage_collection_threshold");
@@ -100,8 +101,8 @@ static void settings_write(const conversion *c) {
     fprintf(c->out, "%smax_split_size_mb:%" PRId64, between, split->integer >> 20);
     between = ",";
   }
-  if (threshold != NULL && threshold->real > 0 && threshold->real < 1) {
-    fprintf(c->out, "%sgarbage_collection_threshold:%.6f", between, threshold->real);
+  if (threshold != NULL && threshold->real > LEAST_THRESHOLD && threshold->real < 1) {
+    fprintf(c->out, "%sgarbage_collection_threshold:%.17f", between, threshold->real);
     between = ",";
   }
   if (expandable != NULL && expandable->integer != 0) {

@@ -21,6 +21,14 @@ done
 run 0 replay "$dir/program.pickle" --compare expandable_segments:True
 says "expandable_segments:True" out
 
+# A threshold that six places make 0 or 1, which are none, is that of the trace all the same.
+for threshold in 0.9999999 0.0000001; do
+  printf '{"format":"lade-snapshot","version":1,"parts":[{"kind":"device","device":0,"name":"d","history":true,' >"$dir/threshold.json"
+  printf '"settings":{"garbage_collection_threshold":%s},"events":{"first_time_ns":"5","action":[0],' $threshold >>"$dir/threshold.json"
+  printf '"elapsed_ns":[1],"address":["0x1000"],"bytes":[512],"block_bytes":[512]}}]}' >>"$dir/threshold.json"
+  run 0 replay "$dir/threshold.json"
+done
+
 # RMM's log, and snapshots that have no history.
 printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00:000001,allocate,0x7f0000000000,1000,0\n1,00:00:00:000002,free,0x7f0000000000,1000,0\n' >"$dir/log.csv"
 run 0 replay "$dir/log.csv" --json
