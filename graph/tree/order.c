@@ -9,6 +9,7 @@
  * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
  *     beside a run is behind `noted_waited`, and for the next one.
  * O3  No call waits on the host, but where the driver refuses an event: behind a run on a thread's own stream, and behind a warm-up (run.c).
+ * O4  No event is recorded for a run on a stream that captures: it would be of that capture, and with it every stream that waits for it.
  * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
  * `own_event`, which there is before the run does anything.
  */
@@ -57,6 +58,22 @@ static size_t waited_take(lade_graph_tree *tree) {
   return count;
 }
 
+/* O4 */
+static lade_status order_behind(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to) {
+  static const char call[] = "event_record";
+  ladei_event *event = NULL;
+  if (same_stream(from, to)) return LADE_OK;
+  LADEI_TRY(ladei_stream_uncaptured(tree->runtime, from, call));
+  LADEI_TRY(event_on(tree, from, &event));
+  lade_status status = ladei_stream_uncaptured(tree->runtime, from, call); /* another thread may have begun one */
+  if (status == LADE_OK) status = event_wait(tree, to, event);
+  if (status == LADE_OK)
+    ladei_event_pool_release(tree->events, event);
+  else
+    ladei_event_pool_discard(tree->events, event);
+  return status;
+}
+
 static ladei_stream noted_at(lade_graph_tree *tree, size_t index) {
   ladei_lock_acquire(&tree->lock);
   ladei_stream noted = tree->noted[index];
@@ -81,10 +98,10 @@ lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *s
   if (status == LADE_OK && tree->last_event != NULL)
     status = event_wait(tree, stream, tree->last_event);
   else if (status == LADE_OK && tree->last.context != 0)
-    status = ladei_tree_order_between(tree, &tree->last, stream);
+    status = order_behind(tree, &tree->last, stream);
   for (size_t i = 0; i < noted_count && status == LADE_OK; i++) {
     ladei_stream noted = noted_at(tree, i);
-    status = ladei_tree_order_between(tree, &noted, stream);
+    status = order_behind(tree, &noted, stream);
   }
   return status == LADE_OK ? status : ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
 }

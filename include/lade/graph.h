@@ -348,7 +348,7 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  *   LADE_ERR_CALLBACK          the body failed, or left what it must not. Of a recording all is as before. Of a warm-up and an eager
  *                              run what it has done stands: mutations, inputs dropped, and the end of a path
  *   LADE_ERR_CAPTURE           the body of a recording did what cannot be captured; as for LADE_ERR_CALLBACK. Or call.stream
- *                              captures: nothing changed
+ *                              captures, or a stream whose work the run comes behind: nothing changed
  *   LADE_ERR_OUT_OF_DEVICE_MEMORY, LADE_ERR_LIMIT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_DRIVER: all as before, but that the end of
  *                              a path stands where memory may have been written to
  *   LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED
@@ -651,7 +651,8 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
  *
  * @param out_bytes  [out] NULL: not wanted. Untouched on error.
  *
- * Threads: any; waits for a run. Waits: for the runs' work, as lade_device_pool_trim(). Errors: those of that; LADE_ERR_BUSY.
+ * Threads: any; waits for a run. Waits: for the runs' work, as lade_device_pool_trim(). Errors: those of that; LADE_ERR_BUSY;
+ * LADE_ERR_CAPTURE while a stream of its runs captures.
  */
 LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes);
 

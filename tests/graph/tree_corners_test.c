@@ -197,6 +197,68 @@ LADE_TEST(GraphCorner, PathsEndInTheCodeOfACapture) {
   graph_fixture_close(&f);
 }
 
+/* On stream 1. */
+static lade_status run_beside(graph_fixture *f, lade_graph_function *function, lade_graph_value *out) {
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f->streams[1];
+  return graph_fixture_call_with(f, function, &call, out);
+}
+
+/* What ran last, or uses a buffer, is on stream 0, which captures then: a run elsewhere can have no event of it. Behind so many runs of
+ * its function it would be a warm-up, a recording, a replay. */
+static void capture_of_an_earlier_stream(bool noted, size_t runs) {
+  graph_fixture f;
+  graph_script maker = MAKER(1), first = MAKER(2);
+  lade_graph_value made, out;
+  lade_graph *graph = NULL;
+  lade_graph_info info;
+  lade_graph_options options;
+  lade_graph_capture_state *state = NULL;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  lade_graph_function *begin = graph_fixture_function(&f, &first, 0, NULL, 1);
+  for (size_t i = 0; i < runs; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(run_beside(&f, make, &out));
+    graph_fixture_release(&f, out);
+  }
+  graph_fixture_step(&f);
+  if (noted) {
+    LADE_EXPECT_OK(run_beside(&f, begin, &made));
+    LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, made.buffer, f.streams[0]));
+  } else {
+    LADE_EXPECT_OK(graph_fixture_call(&f, begin, NULL, 0, &made));
+  }
+  lade_graph_options_init(&options);
+  options.stream = f.streams[0];
+  LADE_EXPECT_OK(lade_graph_capture_begin(f.allocator, &options, &state));
+  graph_fixture_step(&f);
+  lade_graph_state before = graph_fixture_state(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, run_beside(&f, make, &out));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "captures");
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_graph_tree_trim(f.tree, NULL));
+  LADE_EXPECT_EQ_UINT(graph_fixture_state(&f), before);
+  LADE_EXPECT(graph_fixture_valid(&f, made));
+  LADE_EXPECT_OK(lade_graph_capture_end(state, &graph)); /* nothing has come into it */
+  lade_graph_info_init(&info);
+  LADE_EXPECT_OK(lade_graph_info_get(graph, &info));
+  LADE_EXPECT_EQ_UINT(info.node_count, 0);
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_OK(run_beside(&f, make, &out));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphCorner, StreamThatARunComesBehindCaptures) {
+  for (size_t runs = 0; runs < 3; runs++) {
+    capture_of_an_earlier_stream(false, runs);
+    capture_of_an_earlier_stream(true, runs);
+  }
+}
+
 /* ---- Pools that are suspended by their id ------------------------------------------------------------------------ */
 
 LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
