@@ -572,19 +572,16 @@ static lade_status run_do(ladei_tree_run *run, const lade_graph_call *call) {
     status =
         ladei_error_argument(call_name, "call.stream", "one of the tree's device", "of device %d", run->stream.device);
   if (status == LADE_OK) status = ladei_tree_instance_get(run->function, call, &run->call.instance);
+  if (status == LADE_OK) status = ladei_stream_uncaptured(tree->runtime, &run->stream, call_name);
+  if (status == LADE_OK) status = ladei_tree_order_before(tree, &run->stream);
+  if (status == LADE_OK) status = outside_note(run);
   if (status != LADE_OK) return status;
   tree->core.autos += run->call.automatic;
   ladei_tree_decide(&tree->core, &run->call, &run->plan);
   mismatches_count(run);
-  lade_graph_ended ended = run->plan.ended;
-  run->plan.ended = LADE_GRAPH_ENDED_NOT; /* it has not yet */
-  status = ladei_stream_uncaptured(tree->runtime, &run->stream, call_name);
-  if (status == LADE_OK) status = ladei_tree_order_before(tree, &run->stream);
-  if (status == LADE_OK) status = outside_note(run);
-  run->plan.ended = ended;
-  if (status == LADE_OK) status = room_make(run);
+  status = room_make(run);
   if (status == LADE_OK) return act(run);
-  run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  run->plan.ended = LADE_GRAPH_ENDED_NOT; /* it has not */
   return status;
 }
 

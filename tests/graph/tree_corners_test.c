@@ -259,6 +259,30 @@ LADE_TEST(GraphCorner, StreamThatARunComesBehindCaptures) {
   }
 }
 
+LADE_TEST(GraphCorner, CallThatIsRefusedForItsStreamBeginsNoStep) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value made, out;
+  lade_graph_call call;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  lade_graph_call_init(&call);
+  call.flags = LADE_GRAPH_CALL_AUTO;
+  call.stream = f.streams[0];
+  LADE_EXPECT_OK(graph_fixture_call_with(&f, make, &call, &made));
+  lade_graph_capture_state *state = capture_around(&f);
+  call.stream = f.streams[1];
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, graph_fixture_call_with(&f, make, &call, &out));
+  LADE_EXPECT_EQ_UINT(f.last.record.rule, 0);
+  LADE_EXPECT_OK(lade_graph_capture_abort(state));
+  LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out)); /* of the same step */
+  LADE_EXPECT_EQ_UINT(f.last.record.ended, LADE_GRAPH_ENDED_NOT);
+  LADE_EXPECT(graph_fixture_valid(&f, made));
+  graph_fixture_release(&f, made);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
 /* ---- Pools that are suspended by their id ------------------------------------------------------------------------ */
 
 LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
