@@ -313,6 +313,16 @@ static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
   return false;
 }
 
+/* Whether a storage of the path has the block. */
+static bool is_of_the_path(const lade_graph_context *context, uint64_t block) {
+  const ladei_tree_path *path = &context->run->tree->core.path;
+  for (size_t i = 0; i < path->row_count; i++) {
+    const ladei_tree_storage *storage = path->rows[i];
+    if (storage != NULL && storage->has_block && !storage->outside && storage->address == block) return true;
+  }
+  return false;
+}
+
 /* What lade_device_alloc() gave on the body's stream. */
 static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out, bool *out_named) {
   lade_device_range block;
@@ -320,6 +330,7 @@ static lade_status name_adopted(lade_graph_context *context, ladei_tree_out *out
   if (context->stage == LADE_GRAPH_STAGE_EAGER) return LADE_OK;
   if (!ladei_tree_pool_block(context->run->tree, out->address, &block)) return LADE_OK;
   uint64_t begin = (uint64_t)(uintptr_t)block.address;
+  if (is_of_the_path(context, begin)) return LADE_OK; /* beyond the older output's end */
   for (size_t i = 0; i < context->run->call.count; i++)
     if (context->inputs[i].block == begin) return LADE_OK; /* beyond the input's end */
   if (local_find(context, begin) != NULL || !range_has(begin, block.bytes, out->address, out->bytes)) return LADE_OK;

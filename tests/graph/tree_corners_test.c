@@ -138,6 +138,35 @@ LADE_TEST(GraphCorner, BodyFreesAnOlderOutputAndGetsTheBlock) {
   graph_fixture_close(&f);
 }
 
+/* An older output, of 100 bytes in a block of 512. */
+static lade_status names_more_than_there_is(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  char *address = older;
+  (void)f;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_output_memory(context, 0, address, 200));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_output_memory(context, 0, address + 100, 1));
+  return lade_graph_output_integer(context, 0, a);
+}
+
+LADE_TEST(GraphCorner, BodyNamesMoreThanAnOlderOutputHas) {
+  graph_fixture f;
+  graph_script maker = {{{GRAPH_ALLOC, 0, 100}, {GRAPH_FILL, 0, 3}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  graph_script script = {{{GRAPH_CALL, 5, 0}}, names_more_than_there_is, NULL, 0};
+  lade_graph_value made, out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *name = graph_fixture_function(&f, &script, 0, NULL, 1);
+  for (int i = 0; i < 3; i++) { /* behind a warm-up, a recording, a replay */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &made));
+    older = made.address;
+    LADE_EXPECT_OK(graph_fixture_call(&f, name, NULL, 0, &out));
+    LADE_EXPECT_EQ_UINT(out.integer, 5);
+    graph_fixture_expect(&f, &made, 3);
+    graph_fixture_release(&f, made);
+  }
+  graph_fixture_close(&f);
+}
+
 /* ---- Captures around calls --------------------------------------------------------------------------------------- */
 
 /* The calling thread is that of a capture's code, which has no memory of its own. */
