@@ -7,8 +7,8 @@
  *   outputs  named by address; the memory that the address lies in says what they are
  *
  * B1  Each block of the pool is known: a local, an input's copy, or a storage's. What is not is left over of lade_device_alloc().
- * B2  Until the commit outputs hold counts of their storages (`counted`), so that a storage which an input gives up stays alive where
- *     an output is in it.
+ * B2  Until the commit outputs hold counts of their storages (`counted`), those in older ones from their naming on, so that a storage
+ *     which an input gives up stays alive where an output is in it.
  * B3  Takes that are given up can come back until the commit: their slots end there.
  */
 #include <assert.h>
@@ -267,6 +267,16 @@ lade_status lade_graph_input_drop(lade_graph_context *context, size_t index) {
 
 /* ---- Outputs ----------------------------------------------------------------------------------------------------- */
 
+/* B2 */
+static void out_count(ladei_tree_run *run, ladei_tree_out *out, ladei_tree_storage *storage) {
+  out->storage = storage;
+  out->counted = true;
+  storage->references++;
+  ladei_lock_acquire(&run->tree->lock);
+  ladei_tree_storage_count(&run->tree->core, storage, true);
+  ladei_lock_release(&run->tree->lock);
+}
+
 static bool range_has(uint64_t begin, uint64_t length, uint64_t address, uint64_t bytes) {
   return address >= begin && address - begin < length && length - (address - begin) >= bytes;
 }
@@ -383,8 +393,10 @@ lade_status lade_graph_output_memory(lade_graph_context *context, size_t index, 
   bool named = name_input(context, &out) || name_local(context, &out) || name_older(context, &out);
   if (!named) status = name_adopted(context, &out, &named);
   if (status == LADE_OK && !named) status = name_outside(context, &out);
-  if (status == LADE_OK) context->run->tree->outs[index] = out;
-  return status;
+  if (status != LADE_OK) return status;
+  context->run->tree->outs[index] = out;
+  if (out.named == LADEI_TREE_NAMED_OLDER) out_count(context->run, &context->run->tree->outs[index], out.storage);
+  return LADE_OK;
 }
 
 lade_status lade_graph_output_integer(lade_graph_context *context, size_t index, uint64_t value) {
@@ -546,28 +558,23 @@ lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
 
 /* ---- Settling ---------------------------------------------------------------------------------------------------- */
 
-static void out_count(ladei_tree_run *run, ladei_tree_out *out, ladei_tree_storage *storage) {
-  out->storage = storage;
-  out->counted = true;
-  storage->references++;
-  ladei_lock_acquire(&run->tree->lock);
-  ladei_tree_storage_count(&run->tree->core, storage, true);
-  ladei_lock_release(&run->tree->lock);
+static void out_drop(lade_graph_tree *tree, ladei_tree_out *out) {
+  ladei_tree_storage *storage = out->storage;
+  out->counted = false;
+  ladei_lock_acquire(&tree->lock);
+  ladei_tree_storage_count(&tree->core, storage, false);
+  bool fresh = storage->references == 1; /* its block was freed with the locals */
+  bool left = !fresh && storage->counts == 0 && storage->has_block && !storage->outside; /* an input gave it up */
+  uint64_t block = storage->address;
+  if (fresh || left) storage->has_block = false;
+  ladei_tree_storage_unreference(&tree->core, storage);
+  ladei_lock_release(&tree->lock);
+  if (left) ladei_tree_block_free(tree, block);
 }
 
 void ladei_tree_outs_drop(ladei_tree_run *run) {
-  lade_graph_tree *tree = run->tree;
-  for (uint32_t i = 0; i < run->function->output_count; i++) {
-    ladei_tree_out *out = &tree->outs[i];
-    if (!out->counted) continue;
-    out->counted = false;
-    ladei_lock_acquire(&tree->lock);
-    ladei_tree_storage_count(&tree->core, out->storage, false);
-    bool fresh = out->storage->references == 1; /* its block was freed with the locals */
-    if (fresh) out->storage->has_block = false;
-    ladei_tree_storage_unreference(&tree->core, out->storage);
-    ladei_lock_release(&tree->lock);
-  }
+  for (uint32_t i = 0; i < run->function->output_count; i++)
+    if (run->tree->outs[i].counted) out_drop(run->tree, &run->tree->outs[i]);
 }
 
 /* An output in a block that is the run's. */
@@ -625,10 +632,7 @@ static void out_settle(lade_graph_context *context, uint32_t index) {
     break;
   }
   case LADEI_TREE_NAMED_INPUT: out_input(context, index); break;
-  case LADEI_TREE_NAMED_OLDER:
-    out->kind = eager ? LADE_GRAPH_OUTPUT_INPUT : LADE_GRAPH_OUTPUT_PRIOR;
-    out_count(run, out, out->storage);
-    break;
+  case LADEI_TREE_NAMED_OLDER: out->kind = eager ? LADE_GRAPH_OUTPUT_INPUT : LADE_GRAPH_OUTPUT_PRIOR; break;
   case LADEI_TREE_NAMED_INTEGER: out->kind = LADE_GRAPH_OUTPUT_INTEGER; break;
   default: out->kind = LADE_GRAPH_OUTPUT_OUTSIDE; break;
   }

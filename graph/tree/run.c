@@ -349,6 +349,7 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
     run->tree->stats.eager[reason]++;
     eager_tell(run, reason);
   } else {
+    ladei_tree_outs_drop(run);
     ladei_tree_context_free_locals(&context);
   }
   ladei_tree_context_close(&context);
@@ -388,6 +389,7 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
 static void warmup_fail(ladei_tree_run *run, lade_graph_context *context) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_path *path = &tree->core.path;
+  ladei_tree_outs_drop(run);
   ladei_tree_context_free_locals(context);
   ladei_lock_acquire(&tree->lock);
   for (size_t i = 0; i < path->row_count; i++)
