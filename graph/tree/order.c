@@ -177,6 +177,7 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
     tree->gates = gate;
   } else {
     size_t i = tree->noted_waited;
+    tree->notes++;
     while (i < tree->noted_count && !same_stream(&tree->noted[i], stream)) i++;
     if (i == tree->noted_count && note_room(tree))
       tree->noted[tree->noted_count++] = *stream;
@@ -190,39 +191,57 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
 
 /* ---- Public ------------------------------------------------------------------------------------------------------ */
 
-/* The event covers what was queued on it. */
-static void stream_forget(lade_graph_tree *tree, const ladei_stream *stream, ladei_event *gate) {
-  if (same_stream(&tree->last, stream)) {
-    tree->last = (ladei_stream){0};
-    if (tree->last_event != NULL) ladei_event_pool_release(tree->events, tree->last_event);
-    tree->last_event = NULL;
-  }
+/* The event covers what was queued on it. False, nothing changed: a note has come since, perhaps of the stream for work behind the
+ * event. */
+static bool stream_forget(lade_graph_tree *tree, const ladei_stream *stream, ladei_event *gate, uint64_t notes) {
   ladei_lock_acquire(&tree->lock);
-  gate->next = tree->gates;
-  tree->gates = gate;
-  size_t kept = 0;
-  for (size_t i = 0; i < tree->noted_count; i++)
-    if (!same_stream(&tree->noted[i], stream)) tree->noted[kept++] = tree->noted[i];
-  tree->noted_count = kept;
-  if (tree->noted_waited > kept) tree->noted_waited = kept;
+  bool same = tree->notes == notes;
+  if (same) {
+    gate->next = tree->gates;
+    tree->gates = gate;
+    size_t kept = 0;
+    for (size_t i = 0; i < tree->noted_count; i++)
+      if (!same_stream(&tree->noted[i], stream)) tree->noted[kept++] = tree->noted[i];
+    tree->noted_count = kept;
+    if (tree->noted_waited > kept) tree->noted_waited = kept;
+  }
   ladei_lock_release(&tree->lock);
+  if (!same || !same_stream(&tree->last, stream)) return same;
+  tree->last = (ladei_stream){0};
+  if (tree->last_event != NULL) ladei_event_pool_release(tree->events, tree->last_event);
+  tree->last_event = NULL;
+  return true;
+}
+
+/* Whether the next run would name the stream; and how many notes there were. */
+static bool stream_known(lade_graph_tree *tree, const ladei_stream *stream, uint64_t *out_notes) {
+  bool known = tree->last.context != 0 && same_stream(&tree->last, stream);
+  ladei_lock_acquire(&tree->lock);
+  for (size_t i = 0; i < tree->noted_count; i++) known = known || same_stream(&tree->noted[i], stream);
+  *out_notes = tree->notes;
+  ladei_lock_release(&tree->lock);
+  return known;
+}
+
+static lade_status stream_retire(lade_graph_tree *tree, const ladei_stream *stream, const char *call) {
+  uint64_t notes = 0;
+  while (stream_known(tree, stream, &notes)) {
+    ladei_event *gate = NULL;
+    LADEI_TRY(ladei_stream_uncaptured(tree->runtime, stream, call));
+    LADEI_TRY(event_on(tree, stream, &gate));
+    if (stream_forget(tree, stream, gate, notes)) break;
+    ladei_event_pool_release(tree->events, gate);
+  }
+  return LADE_OK;
 }
 
 lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream stream) {
   ladei_stream resolved;
-  ladei_event *gate = NULL;
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
-  bool known = status == LADE_OK && tree->last.context != 0 && same_stream(&tree->last, &resolved);
-  ladei_lock_acquire(&tree->lock);
-  for (size_t i = 0; status == LADE_OK && i < tree->noted_count; i++)
-    known = known || same_stream(&tree->noted[i], &resolved);
-  ladei_lock_release(&tree->lock);
-  if (known) status = ladei_stream_uncaptured(tree->runtime, &resolved, __func__);
-  if (known && status == LADE_OK) status = event_on(tree, &resolved, &gate);
-  if (known && status == LADE_OK) stream_forget(tree, &resolved, gate);
+  if (status == LADE_OK) status = stream_retire(tree, &resolved, __func__);
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;

@@ -114,6 +114,7 @@ struct lade_graph_tree {
   ladei_stream *noted;
   size_t noted_count, noted_capacity;
   size_t noted_waited; /* the first so many: for the run under way */
+  uint64_t notes;      /* so far, of streams that were noted already, too */
 
   /* Room for a call of any function. */
   size_t input_room, output_room;

@@ -451,6 +451,56 @@ LADE_TEST(GraphCorner, BufferIsRetainedBeforeTheRunThatTakesItHasReadIts) {
   graph_fixture_close(&f);
 }
 
+/* What another thread does between an event of lade's on a stream and what lade does next. */
+static struct {
+  const lade_runtime_ops *below;
+  graph_fixture *fixture;
+  lade_graph_value value;
+} meanwhile;
+
+static lade_status event_record_and_note(void *self, lade_event event, const ladei_stream *stream) {
+  graph_fixture *f = meanwhile.fixture;
+  lade_status status = meanwhile.below->event_record(self, event, stream);
+  if (stream->handle != f->streams[1]) return status;
+  f->runtime->ops = meanwhile.below; /* once */
+  LADE_EXPECT_OK(lade_fill_async(f->runtime, meanwhile.value.address, 7, MIB, f->streams[1]));
+  LADE_EXPECT_OK(lade_graph_buffer_record_stream(f->tree, meanwhile.value.buffer, f->streams[1]));
+  return status;
+}
+
+LADE_TEST(GraphCorner, BufferIsNotedForAStreamThatIsBeingRetired) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  lade_graph_value long_work = graph_fixture_memory(&f, 128 * MIB, 0);
+  for (int i = 0; i < 3; i++) { /* the third one is a replay */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    if (i < 2) graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+  LADE_EXPECT_OK(lade_fill_async(f.runtime, long_work.address, 2, long_work.bytes, f.streams[1]));
+  LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, out.buffer, f.streams[1]));
+  lade_runtime_ops ops = *f.runtime->ops;
+  meanwhile.below = f.runtime->ops;
+  meanwhile.fixture = &f;
+  meanwhile.value = out;
+  ops.event_record = event_record_and_note;
+  f.runtime->ops = &ops;
+  LADE_EXPECT_OK(lade_graph_tree_stream_retire(f.tree, f.streams[1]));
+  LADE_EXPECT_EQ_PTR(f.runtime->ops, meanwhile.below);
+  graph_fixture_release(&f, out);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY); /* behind the fill of the same memory */
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_memory_free(&f, long_work);
+  graph_fixture_close(&f);
+}
+
 /* A run on the thread's own stream, which no other thread may name, while the n-th call of an op fails. */
 typedef struct own_stream_run {
   graph_fixture *f;
