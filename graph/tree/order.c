@@ -242,6 +242,7 @@ lade_status lade_graph_tree_stream_retire(lade_graph_tree *tree, lade_stream str
   int cancellation = ladei_cancellation_hold();
   status = ladei_tree_ops(tree)->stream_resolve(tree->runtime->self, stream, &resolved);
   if (status == LADE_OK) status = stream_retire(tree, &resolved, __func__);
+  if (status == LADE_OK) status = lade_device_stream_retire(tree->outside, stream); /* of eager runs */
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;

@@ -336,7 +336,8 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  * warm-up, or a run on LADE_STREAM_PER_THREAD.
  * Stream order: after the work queued on call.stream, after all runs before, and after the streams of
  * lade_graph_buffer_record_stream(). Outputs are ready for work queued on call.stream from now on. That stream lives until the
- * next run is over, or lade_graph_tree_stream_retire().
+ * next run is over, where buffers of eager runs were made or used on it until they are released, or until
+ * lade_graph_tree_stream_retire().
  *
  * Errors, with which the run has no outputs:
  *   LADE_ERR_INVALID_ARGUMENT  nothing changed: counts, unknown values, memory in the pool, a buffer taken more often than it is
@@ -365,7 +366,8 @@ LADE_API lade_status lade_graph_tree_step(lade_graph_tree *tree);
 LADE_API lade_status lade_graph_tree_backward_done(lade_graph_tree *tree);
 
 /**
- * Forget a stream that is about to be destroyed: what was queued on it for the tree is ordered before the next run by an event.
+ * Forget a stream that is about to be destroyed: what was queued on it for the tree is ordered before the next run by an event, and
+ * before the next use of memory outside of the pool (lade_device_stream_retire() of that allocator is a part of this call).
  *
  * Threads: any; waits for a run. Errors, the stream still needed: LADE_ERR_CAPTURE while it captures; LADE_ERR_BUSY;
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DRIVER; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
@@ -394,7 +396,7 @@ LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_
 LADE_API lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer);
 
 /** Note that another stream uses the buffer: the next run waits on the device for what is queued on it until then. The stream lives
- * as long, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, and the errors of
+ * as long, for a buffer of an eager run until that is released, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, and the errors of
  * a wrong stream. */
 LADE_API lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer,
                                                      lade_stream stream);

@@ -501,6 +501,54 @@ LADE_TEST(GraphCorner, BufferIsNotedForAStreamThatIsBeingRetired) {
   graph_fixture_close(&f);
 }
 
+/* A buffer of an eager run lies outside of the pool. It is made on the stream that goes, read by a run there, or noted for it. */
+typedef enum use_of_gone { MADE, READ, NOTED } use_of_gone;
+
+static void stream_of_a_buffer_outside_goes(use_of_gone use) {
+  static const uint32_t mutated = LADE_GRAPH_MUTATED;
+  graph_fixture f;
+  graph_script writer = MAKER(4), reader = {{{GRAPH_OUT_INTEGER, 1, 0}}, NULL, NULL, 0};
+  lade_graph_value made, out;
+  lade_stream goes = NULL;
+  lade_graph_call call;
+  void *block = NULL;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_value input = graph_fixture_memory(&f, MIB, 1);
+  lade_graph_function *eager = graph_fixture_function(&f, &writer, 1, &mutated, 1),
+                      *read = graph_fixture_function(&f, &reader, 1, NULL, 1);
+  LADE_EXPECT_OK(lade_stream_create(f.runtime, 0, &goes));
+  lade_graph_call_init(&call);
+  call.inputs = &input;
+  call.input_count = 1;
+  call.stream = use == MADE ? goes : f.streams[0];
+  LADE_EXPECT_OK(graph_fixture_call_with(&f, eager, &call, &made));
+  LADE_EXPECT_EQ_UINT(f.last.record.did, LADE_GRAPH_DID_EAGER);
+  call.inputs = &made;
+  call.stream = goes;
+  if (use == READ) LADE_EXPECT_OK(graph_fixture_call_with(&f, read, &call, &out));
+  if (use == NOTED) {
+    LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+    LADE_EXPECT_OK(lade_fill_async(f.runtime, made.address, 5, MIB, goes));
+    LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, made.buffer, goes));
+  }
+  LADE_EXPECT_OK(graph_fixture_call(&f, read, &made, 1, &out));
+  LADE_EXPECT_OK(lade_graph_tree_stream_retire(f.tree, goes));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, goes));
+  graph_fixture_release(&f, made);
+  LADE_EXPECT_OK(lade_device_alloc(f.allocator, MIB, f.streams[0], &block));
+  LADE_EXPECT_OK(lade_fill_async(f.runtime, block, 9, MIB, f.streams[0]));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, block));
+  graph_fixture_memory_free(&f, input);
+  LADE_EXPECT_OK(lade_device_empty_cache(f.allocator));
+  graph_fixture_close(&f); /* no finding: nothing names the stream any more */
+}
+
+LADE_TEST(GraphCorner, StreamsOfBuffersOutsideOfThePoolAreRetired) {
+  stream_of_a_buffer_outside_goes(MADE);
+  stream_of_a_buffer_outside_goes(READ);
+  stream_of_a_buffer_outside_goes(NOTED);
+}
+
 /* A run on the thread's own stream, which no other thread may name, while the n-th call of an op fails. */
 typedef struct own_stream_run {
   graph_fixture *f;
