@@ -579,7 +579,9 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   if (status == LADE_OK && !buffers_await(tree, wait))
     status =
         ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
+  if (status == LADE_OK) ladei_tree_settle_locked(tree);
   ladei_lock_release(&tree->lock);
+  if (status == LADE_OK) status = ladei_tree_awake(tree, __func__); /* its pool may have been suspended meanwhile */
   if (status == LADE_OK) status = work_await(tree, wait);
   if (status != LADE_OK) {
     ladei_tree_leave(tree);

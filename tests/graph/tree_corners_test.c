@@ -2,6 +2,7 @@
 /* What meets a tree from outside: memory that bodies free by themselves, captures around calls, pools that are suspended by their id,
  * threads between the steps of a call, who is told of runs. */
 #include <pthread.h>
+#include <time.h>
 
 #include "graph/tree/tree.h"
 #include "tests/graph/fixture.h"
@@ -403,6 +404,39 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
   graph_fixture_expect(&f, &out, 1);
   graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
+static void *destroys(void *user) {
+  graph_fixture *f = user;
+  return lade_graph_tree_destroy(f->tree, true) == LADE_ERR_BUSY ? f : NULL;
+}
+
+LADE_TEST(GraphCorner, PoolIsSuspendedWhileADestructionWaitsForABuffer) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_device_options device;
+  lade_graph_value out;
+  lade_graph_tree_state state;
+  pthread_t thread;
+  void *result = NULL;
+  const struct timespec pause = {0, 20000000};
+  lade_graph_tree_state_init(&state);
+  lade_device_options_init(&device);
+  device.expandable_segments = 1;
+  device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out)); /* a warm-up: its block is handed out */
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, destroys, &f), 0);
+  (void)nanosleep(&pause, NULL); /* it waits by then, most likely */
+  LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, state.pool, NULL, NULL));
+  LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer)); /* its block cannot go yet */
+  LADE_EXPECT_EQ_INT(pthread_join(thread, &result), 0);
+  LADE_ASSERT(result == &f);
+  LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
   graph_fixture_close(&f);
 }
 
