@@ -772,6 +772,14 @@ lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
   return status;
 }
 
+/* With the turn. */
+static lade_status upload_now(lade_graph *graph, const ladei_stream *stream) {
+  static const char call[] = "lade_graph_upload";
+  if (graph->current == NULL) return destruction_began(call);
+  LADEI_TRY(ladei_device_suspended_check(graph->allocator, call, graph->current->pool));
+  return ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, stream);
+}
+
 lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
   ladei_stream resolved;
   LADEI_TRY(graph_check(graph, __func__));
@@ -779,8 +787,7 @@ lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
   lade_status status = ladei_device_stream_resolve(graph->allocator, stream, &resolved);
   if (status == LADE_OK) {
     turn_take(graph);
-    status = graph->current == NULL ? destruction_began(__func__)
-                                    : ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, &resolved);
+    status = upload_now(graph, &resolved);
     turn_give(graph);
   }
   ladei_cancellation_resume(cancellation);

@@ -998,6 +998,7 @@ LADE_TEST_P(SingleGraph, LaunchesAgainAfterItsPoolWasSuspended, SUPPORT_RUNTIMES
   LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
   LADE_ASSERT_OK(lade_device_pool_suspend(f.allocator, pool, NULL, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_upload(graph, f.streams[1])); /* kernels could launch it from here on */
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_update(graph, work_run, &w, NULL));
   device_fixture_fill(&f, w.target, 1, BYTES, 1);
   LADE_ASSERT_OK(lade_device_pool_resume(f.allocator, pool));
