@@ -17,6 +17,7 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/api/device.h"
+#include "device/native/private_pool.h"
 #include "device/native/suspend.h"
 #include "device/state/backend.h"
 #include "graph/tree/tree.h"
@@ -437,7 +438,7 @@ static void settings_take(lade_graph_tree *tree, const lade_graph_tree_options *
 static lade_status pool_take(lade_graph_tree *tree, lade_device_pool_id id) {
   if (id.first == 0 && id.second == 0) return lade_device_pool_create(tree->allocator, NULL, &tree->pool);
   tree->pool = id;
-  return lade_device_pool_retain(tree->allocator, id);
+  return ladei_device_private_pool_hold(tree->allocator, "lade_graph_tree_create", id);
 }
 
 static lade_status stream_make(lade_graph_tree *tree) {

@@ -125,7 +125,8 @@ typedef enum lade_graph_tree_flag {
 /** Options of lade_graph_tree_create; all zero means all defaults. */
 typedef struct lade_graph_tree_options {
   size_t struct_size;
-  lade_device_pool_id pool; /**< {0, 0}: a pool of the tree's own. Else one that exists, in use by nothing else. */
+  lade_device_pool_id
+      pool; /**< {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else. */
   lade_device_allocator
       *outside;       /**< For memory outside the pool: of eager runs, and copies of what a path leaves behind.
                                        Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */

@@ -133,6 +133,26 @@ LADE_TEST(GraphMisuse, MutatedInputThatIsAnother) {
   misuse_close(&m);
 }
 
+LADE_TEST(GraphMisuse, PoolThatLends) {
+  misuse_fixture m;
+  if (!misuse_open(&m)) return;
+  lade_graph_tree *tree = NULL;
+  lade_device_pool_options lends;
+  lade_graph_tree_options options;
+  lade_device_pool_info info;
+  lade_device_pool_options_init(&lends);
+  lade_graph_tree_options_init(&options);
+  lade_device_pool_info_init(&info);
+  lends.flags = LADE_DEVICE_POOL_USE_ON_OOM;
+  LADE_EXPECT_OK(lade_device_pool_create(m.f.allocator, &lends, &options.pool));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a pool that lends nothing");
+  LADE_EXPECT_OK(lade_device_pool_info_get(m.f.allocator, options.pool, &info));
+  LADE_EXPECT_EQ_UINT(info.use_count, 1);
+  LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
+  misuse_close(&m);
+}
+
 LADE_TEST(GraphMisuse, WrongStructs) {
   misuse_fixture m;
   if (!misuse_open(&m)) return;
