@@ -17,6 +17,7 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/api/device.h"
+#include "device/native/capture_mode.h"
 #include "device/native/private_pool.h"
 #include "device/native/suspend.h"
 #include "device/state/backend.h"
@@ -155,9 +156,15 @@ void ladei_tree_function_forget(lade_graph_function *function) {
   free(function);
 }
 
+void ladei_tree_exec_destroy(const lade_graph_tree *tree, void *exec) {
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator);
+  (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, exec);
+  ladei_device_capture_mode_restore(tree->allocator, mode);
+}
+
 static void node_destroy(lade_graph_tree *tree, ladei_tree_node *node) {
   lade_graph_function *function = node->instance->function;
-  if (node->exec != NULL) (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, node->exec);
+  if (node->exec != NULL) ladei_tree_exec_destroy(tree, node->exec);
   lade_device_checkpoint_destroy(node->checkpoint);
   ladei_tree_node_free(node);
   ladei_tree_function_forget(function);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "device/native/capture_mode.h"
 #include "device/native/native.h"
 #include "graph/tree/tree.h"
 
@@ -134,7 +135,9 @@ static lade_status instantiate(ladei_tree_run *run, ladei_graph graph, ladei_gra
   if ((run->faults & LADE_GRAPH_FAULT_INSTANTIATE) != 0)
     status = ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: instantiate", call_name);
   bool measured = ops->memory_info(tree->runtime->self, tree->device, &before, &total) == LADE_OK;
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator); /* in the code of another capture */
   if (status == LADE_OK) status = ops->graph_instantiate(tree->runtime->self, graph, out);
+  ladei_device_capture_mode_restore(tree->allocator, mode);
   measured = measured && ops->memory_info(tree->runtime->self, tree->device, &after, &total) == LADE_OK;
   *driver_bytes = measured && before > after ? before - after : 0;
   lade_error error;
@@ -291,7 +294,7 @@ static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, 
   ladei_tree_node *node = node_make(run, context, live, dead_before);
   if (node == NULL || !node_ranges_take(run, context, node, context->range_count == served)) {
     if (node != NULL) ladei_tree_node_free(node);
-    (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, exec);
+    ladei_tree_exec_destroy(tree, exec);
     return no_memory();
   }
   node->exec = exec;

@@ -172,6 +172,8 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage);
 /* Destroys a recording that is in no list and no path, and is followed by none; and those before it for which that is so then. */
 void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node);
 void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node);
+/* An executable graph goes; also in the code of a capture of the program's. */
+void ladei_tree_exec_destroy(const lade_graph_tree *tree, void *exec);
 void ladei_tree_function_forget(lade_graph_function *function);
 /* Drops a path that has left the core. */
 void ladei_tree_ending_clear(lade_graph_tree *tree);

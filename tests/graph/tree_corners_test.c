@@ -278,6 +278,40 @@ LADE_TEST(GraphCorner, PathsEndInTheCodeOfACapture) {
   graph_fixture_close(&f);
 }
 
+/* Recordings are made and go by calls that a driver refuses the code of a capture, and the capture with it. */
+LADE_TEST(GraphCorner, RecordingsAreMadeAndGoInTheCodeOfACapture) {
+  static const uint32_t written = LADE_GRAPH_STATIC | LADE_GRAPH_MUTATED;
+  graph_fixture f;
+  graph_script writer = {{{GRAPH_FILL_INPUT, 0, 6}, {GRAPH_OUT_INTEGER, 1, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  lade_graph *graph = NULL;
+  lade_soft_report report;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_value memory = graph_fixture_memory(&f, MIB, 1);
+  lade_graph_function *write = graph_fixture_function(&f, &writer, 1, &written, 1);
+  graph_fixture_run(&f, write, &memory, 1, &out, LADE_GRAPH_DID_WARMUP);
+  graph_fixture_step(&f);
+  lade_graph_capture_state *state = capture_around(&f);
+  graph_fixture_run(&f, write, &memory, 1, &out, LADE_GRAPH_DID_RECORD);
+  LADE_EXPECT_OK(lade_graph_capture_end(state, &graph));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  graph_fixture_expect(&f, &memory, 6);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, write, &memory, 1, &out, LADE_GRAPH_DID_REPLAY);
+  state = capture_around(&f);
+  LADE_EXPECT_OK(lade_graph_tree_function_remove(f.tree, write));
+  lade_graph_function *other = graph_fixture_function(&f, &writer, 1, &written, 1);
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, other, &memory, 1, &out, LADE_GRAPH_DID_WARMUP); /* the path ends, and with it the recording */
+  LADE_EXPECT_OK(lade_graph_capture_end(state, &graph));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(f.runtime, &report));
+  LADE_EXPECT_EQ_UINT(report.graphs, 0);
+  graph_fixture_memory_free(&f, memory);
+  graph_fixture_close(&f);
+}
+
 /* On stream 1. */
 static lade_status run_beside(graph_fixture *f, lade_graph_function *function, lade_graph_value *out) {
   lade_graph_call call;
