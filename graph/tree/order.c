@@ -58,19 +58,22 @@ static size_t waited_take(lade_graph_tree *tree) {
   return count;
 }
 
-/* O4 */
+/* O4: behind what the program has queued on a stream of its own. */
+static lade_status event_behind(lade_graph_tree *tree, const ladei_stream *stream, const char *call,
+                                ladei_event **out) {
+  LADEI_TRY(ladei_stream_uncaptured(tree->runtime, stream, call));
+  LADEI_TRY(event_on(tree, stream, out));
+  lade_status status = ladei_stream_uncaptured(tree->runtime, stream, call); /* another thread may have begun one */
+  if (status != LADE_OK) ladei_event_pool_discard(tree->events, *out);
+  return status;
+}
+
 static lade_status order_behind(lade_graph_tree *tree, const ladei_stream *from, const ladei_stream *to) {
-  static const char call[] = "event_record";
   ladei_event *event = NULL;
   if (same_stream(from, to)) return LADE_OK;
-  LADEI_TRY(ladei_stream_uncaptured(tree->runtime, from, call));
-  LADEI_TRY(event_on(tree, from, &event));
-  lade_status status = ladei_stream_uncaptured(tree->runtime, from, call); /* another thread may have begun one */
-  if (status == LADE_OK) status = event_wait(tree, to, event);
-  if (status == LADE_OK)
-    ladei_event_pool_release(tree->events, event);
-  else
-    ladei_event_pool_discard(tree->events, event);
+  LADEI_TRY(event_behind(tree, from, "event_record", &event));
+  lade_status status = event_wait(tree, to, event);
+  ladei_event_pool_release(tree->events, event);
   return status;
 }
 
@@ -169,7 +172,7 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
   lade_status status = LADE_OK;
   ladei_event *gate = NULL;
   bool own = stream->kind == LADEI_STREAM_PER_THREAD; /* no other thread may name it */
-  if (own) status = event_on(tree, stream, &gate);
+  if (own) status = event_behind(tree, stream, "lade_graph_buffer_record_stream", &gate);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&tree->lock);
   if (own) {
@@ -227,8 +230,7 @@ static lade_status stream_retire(lade_graph_tree *tree, const ladei_stream *stre
   uint64_t notes = 0;
   while (stream_known(tree, stream, &notes)) {
     ladei_event *gate = NULL;
-    LADEI_TRY(ladei_stream_uncaptured(tree->runtime, stream, call));
-    LADEI_TRY(event_on(tree, stream, &gate));
+    LADEI_TRY(event_behind(tree, stream, call, &gate));
     if (stream_forget(tree, stream, gate, notes)) break;
     ladei_event_pool_release(tree->events, gate);
   }

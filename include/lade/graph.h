@@ -397,8 +397,8 @@ LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_
 LADE_API lade_status lade_graph_buffer_release(lade_graph_tree *tree, lade_graph_buffer buffer);
 
 /** Note that another stream uses the buffer: the next run waits on the device for what is queued on it until then. The stream lives
- * as long, for a buffer of an eager run until that is released, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, and the errors of
- * a wrong stream. */
+ * as long, for a buffer of an eager run until that is released, or until lade_graph_tree_stream_retire(). As lade_graph_buffer_get(); also LADE_ERR_OUT_OF_HOST_MEMORY, the errors of
+ * a wrong stream, and LADE_ERR_CAPTURE for LADE_STREAM_PER_THREAD while it captures. */
 LADE_API lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_buffer buffer,
                                                      lade_stream stream);
 

@@ -374,6 +374,31 @@ LADE_TEST(GraphCorner, StreamThatARunComesBehindCaptures) {
   }
 }
 
+LADE_TEST(GraphCorner, BufferIsNotedForAThreadsOwnStreamThatCaptures) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value made, out;
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  lade_graph_capture_state *state = NULL;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  graph_fixture_run(&f, make, NULL, 0, &made, LADE_GRAPH_DID_WARMUP);
+  lade_graph_options_init(&options);
+  options.stream = LADE_STREAM_PER_THREAD;
+  LADE_EXPECT_OK(lade_graph_capture_begin(f.allocator, &options, &state));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_graph_buffer_record_stream(f.tree, made.buffer, LADE_STREAM_PER_THREAD));
+  LADE_EXPECT_OK(lade_graph_capture_end(state, &graph));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, made.buffer, LADE_STREAM_PER_THREAD));
+  graph_fixture_step(&f);
+  graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_RECORD);
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, LADE_STREAM_PER_THREAD));
+  graph_fixture_close(&f);
+}
+
 LADE_TEST(GraphCorner, CallThatIsRefusedForItsStreamBeginsNoStep) {
   graph_fixture f;
   graph_script maker = MAKER(1);
