@@ -368,7 +368,7 @@ static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   free(live.before);
   bool listed = status == LADE_OK && checkpoint_take(run, node);
   if (status == LADE_OK) {
-    end_stands = run->may_have_queued = true;
+    end_stands = true;
     status = ladei_tree_copy_inputs(run, node);
     if (status == LADE_OK) status = ladei_tree_launch(run, node);
   }

@@ -52,7 +52,7 @@ static lade_status input_carry(ladei_tree_run *run, size_t index) {
     return ladei_error_prefix(status, "%s: copy of input %zu: ", call_name, index);
   }
   tree->carried_blocks[index] = block;
-  run->may_have_queued = run->has_carried = true;
+  run->has_carried = true;
   return LADE_OK;
 }
 
@@ -313,7 +313,6 @@ static void replay_commit(ladei_tree_run *run, ladei_tree_node *node) {
 static lade_status replay(ladei_tree_run *run) {
   ladei_tree_node *node = run->plan.node;
   lade_status status = path_end(run);
-  run->may_have_queued = true;
   if (status == LADE_OK) status = ladei_tree_copy_inputs(run, node);
   if (status == LADE_OK) status = ladei_tree_launch(run, node);
   if (status == LADE_OK) replay_commit(run, node);
@@ -340,7 +339,6 @@ lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason) {
   lade_status status = path_end(run);
   if (status == LADE_OK) status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_EAGER, run->stream.handle);
   if (status != LADE_OK) return status;
-  run->may_have_queued = true;
   status = ladei_tree_context_call(&context);
   if (status == LADE_OK) {
     ladei_tree_context_settle(&context);
@@ -366,7 +364,6 @@ static lade_status warmup_body(ladei_tree_run *run, lade_graph_context *context)
   if (status != LADE_OK) return status;
   status = ladei_tree_routes_begin(tree, false, &routes);
   if (status != LADE_OK) return status;
-  run->may_have_queued = true;
   status = ladei_tree_context_call(context);
   ladei_tree_routes_end(tree, &routes);
   lade_error first;
@@ -560,7 +557,7 @@ static void run_finish(ladei_tree_run *run, lade_status status) {
   ladei_tree_call_reset(tree, &run->call);
   if (tree->lost_count > 0) lost_end(run);
   ladei_lock_release(&tree->lock);
-  if (run->may_have_queued) ladei_tree_order_commit(tree, &run->stream);
+  if (run->is_ordered) ladei_tree_order_commit(tree, &run->stream);
   if (status == LADE_OK)
     tree->stats.runs++;
   else
@@ -576,6 +573,7 @@ static lade_status run_do(ladei_tree_run *run, const lade_graph_call *call) {
   if (status == LADE_OK) status = ladei_tree_instance_get(run->function, call, &run->call.instance);
   if (status == LADE_OK) status = ladei_stream_uncaptured(tree->runtime, &run->stream, call_name);
   if (status == LADE_OK) status = ladei_tree_order_before(tree, &run->stream);
+  run->is_ordered = status == LADE_OK;
   if (status == LADE_OK) status = outside_note(run);
   if (status != LADE_OK) return status;
   tree->core.autos += run->call.automatic;

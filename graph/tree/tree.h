@@ -138,7 +138,7 @@ typedef struct ladei_tree_run {
   ladei_tree_call call;
   ladei_tree_plan plan;
   ladei_stream stream;  /* the caller's */
-  bool may_have_queued; /* work was queued, or nearly */
+  bool is_ordered;      /* the stream waits for all that ran before */
   bool has_carried;     /* tree->carried_blocks are the run's */
   bool end_open;        /* the path has left, and its end can be taken back */
   lade_graph_state was; /* before the run */

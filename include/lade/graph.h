@@ -337,8 +337,8 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  * warm-up, or a run on LADE_STREAM_PER_THREAD.
  * Stream order: after the work queued on call.stream, after all runs before, and after the streams of
  * lade_graph_buffer_record_stream(). Outputs are ready for work queued on call.stream from now on. That stream lives until the
- * next run is over, where buffers of eager runs were made or used on it until they are released, or until
- * lade_graph_tree_stream_retire().
+ * next run is over, not counting those with whose error nothing changed; where buffers of eager runs were made or used on it, until
+ * they are released; or until lade_graph_tree_stream_retire().
  *
  * Errors, with which the run has no outputs:
  *   LADE_ERR_INVALID_ARGUMENT  nothing changed: counts, unknown values, memory in the pool, a buffer taken more often than it is

@@ -219,6 +219,47 @@ LADE_TEST(GraphCorner, BodyDropsTheInputWhoseMemoryItsOutputIsIn) {
   older_output_is_dropped(LADE_ERR_IO, eager);
 }
 
+/* ---- Streams of earlier runs -------------------------------------------------------------------------------------- */
+
+/* The first run's stream goes when the next run is over: one that is refused its recording, behind so many runs of the function. */
+static void stream_goes_behind_a_failure(size_t runs) {
+  graph_fixture f;
+  graph_script maker = MAKER(1), fails = {{{GRAPH_FAIL, LADE_ERR_IO, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  lade_stream goes = NULL;
+  lade_graph_call call;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1),
+                      *fail = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  for (size_t i = 0; i < runs; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, fail, NULL, 0, &out));
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_OK(lade_stream_create(f.runtime, 0, &goes));
+  lade_graph_call_init(&call);
+  call.stream = goes;
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(graph_fixture_call_with(&f, make, &call, &out));
+  graph_fixture_release(&f, out);
+  maker = fails;
+  maker.fixture = &f;
+  LADE_EXPECT_STATUS(LADE_ERR_CALLBACK, graph_fixture_call(&f, fail, NULL, 0, &out));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, goes));
+  maker = (graph_script)MAKER(1);
+  maker.fixture = &f;
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+  graph_fixture_expect(&f, &out, 1);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f); /* no finding: nothing names the stream any more */
+}
+
+LADE_TEST(GraphCorner, StreamOfARunGoesWhenTheNextOneHasFailed) {
+  stream_goes_behind_a_failure(0);
+  stream_goes_behind_a_failure(1);
+}
+
 /* ---- Captures around calls --------------------------------------------------------------------------------------- */
 
 /* The calling thread is that of a capture's code, which has no memory of its own. */
