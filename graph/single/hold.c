@@ -9,7 +9,8 @@
  * The driver ends a user object on a thread of its own, some time after the last reference went. A maker that has waited for the
  * launches and destroyed all that was made cancels the hold, so that the pool is free when its call returns.
  *
- * I1  The use is given back exactly once: by whoever finds `armed` and clears it.
+ * I1  The use is given back exactly once: by whoever finds HOLD_ARMED and makes it HOLD_GIVING. A maker that comes second waits for
+ *     HOLD_OVER, which is the last that the first one writes.
  * I2  A hold has two owners, the maker and the user object; the last one frees it.
  * I3  The end of a user object makes no driver call (lade_device_pool_release() makes none) and waits for nothing but the allocator's
  *     lock. The allocator lives until its last access, which is ladei_device_allocator_release().
@@ -17,15 +18,18 @@
  */
 #include "graph/single/hold.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 
+enum { HOLD_OVER, HOLD_GIVING, HOLD_ARMED };
+
 struct ladei_graph_hold {
   lade_device_allocator *allocator;
   lade_device_pool_id pool;
-  atomic_bool armed;
+  atomic_int state; /* HOLD_OVER, also before it is tied; I1 */
   atomic_int owners;
 };
 
@@ -35,9 +39,11 @@ static void hold_release(ladei_graph_hold *hold) {
 
 /* I1 */
 static void hold_give_back(ladei_graph_hold *hold) {
-  if (!atomic_exchange(&hold->armed, false)) return;
+  int expected = HOLD_ARMED;
+  if (!atomic_compare_exchange_strong(&hold->state, &expected, HOLD_GIVING)) return;
   (void)lade_device_pool_release(hold->allocator, hold->pool);
   ladei_device_allocator_release(hold->allocator);
+  atomic_store(&hold->state, HOLD_OVER);
 }
 
 /* Destructor of the user object: on a thread of the driver. */
@@ -52,7 +58,7 @@ static ladei_graph_hold *hold_make(lade_device_allocator *allocator, lade_device
   if (hold == NULL) return NULL;
   hold->allocator = allocator;
   hold->pool = pool;
-  atomic_init(&hold->armed, false);
+  atomic_init(&hold->state, HOLD_OVER);
   atomic_init(&hold->owners, 2);
   return hold;
 }
@@ -79,7 +85,7 @@ lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_p
     return status;
   }
   ladei_device_allocator_acquire(allocator);
-  atomic_store(&hold->armed, true);
+  atomic_store(&hold->state, HOLD_ARMED);
   *out = hold;
   return LADE_OK;
 }
@@ -87,6 +93,7 @@ lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_p
 void ladei_graph_hold_cancel(ladei_graph_hold *hold) {
   if (hold == NULL) return;
   hold_give_back(hold);
+  while (!ladei_graph_hold_over(hold)) (void)sched_yield(); /* by the driver's thread: for a moment (I3) */
   hold_release(hold);
 }
 
@@ -94,4 +101,4 @@ void ladei_graph_hold_drop(ladei_graph_hold *hold) {
   if (hold != NULL) hold_release(hold);
 }
 
-bool ladei_graph_hold_over(const ladei_graph_hold *hold) { return !atomic_load(&hold->armed); }
+bool ladei_graph_hold_over(const ladei_graph_hold *hold) { return atomic_load(&hold->state) == HOLD_OVER; }
