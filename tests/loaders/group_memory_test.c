@@ -5,9 +5,9 @@
  */
 #include <stdatomic.h>
 
+#include "tests/failing_memory/failing_memory.h"
 #include "tests/loaders/group_expect.h"
 #include "tests/shim/lade_test.h"
-#include "tests/support/failing_memory.h"
 
 enum { RANKS = 2 };
 
@@ -20,12 +20,12 @@ typedef struct one_run {
 
 static void victim_begin(const ranks_one *one) {
   const one_run *run = one->plan->user;
-  if (one->rank == run->victim) support_memory_fail(run->k, SUPPORT_MEMORY_OF_THREAD);
+  if (one->rank == run->victim) failing_memory_fail(run->k, FAILING_MEMORY_OF_THREAD);
 }
 
 static void victim_end(const ranks_one *one) {
   one_run *run = one->plan->user;
-  if (one->rank == run->victim) atomic_store(&run->allocations, support_memory_whole());
+  if (one->rank == run->victim) atomic_store(&run->allocations, failing_memory_whole());
 }
 
 static lade_status make(ranks_one *one, const char *name, lade_group **out) {
@@ -92,7 +92,7 @@ static void body(ranks_one *one) {
 LADE_TEST(GroupMemory, EachAllocationOfARank) {
   for (uint32_t victim = 0; victim < RANKS; victim++) {
     uint64_t count = 1;
-    for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k += SUPPORT_MEMORY_STEP) {
+    for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k += FAILING_MEMORY_STEP) {
       one_run run = {.k = k, .victim = victim};
       lade_test_context("allocation %llu of %llu of rank %u fails", (unsigned long long)k, (unsigned long long)count,
                         (unsigned)victim);

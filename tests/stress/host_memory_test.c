@@ -17,8 +17,8 @@
 #include "lade/lade.h"
 #include "lade/loader.h"
 #include "lade/safetensors.h"
+#include "tests/failing_memory/failing_memory.h"
 #include "tests/shim/lade_test.h"
-#include "tests/support/failing_memory.h"
 #include "tests/support/failures.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
@@ -32,13 +32,13 @@ static bool is_named(lade_status status) {
 
 static void for_each_allocation(const char *name, support_scenario scenario, void *user, uint64_t at_least) {
   uint64_t count = 1;
-  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k += SUPPORT_MEMORY_STEP) {
+  for (uint64_t k = 0; k <= count && !lade_test_has_failed(); k += FAILING_MEMORY_STEP) {
     lade_runtime *runtime = support_runtime_open(name);
     LADE_ASSERT(runtime != NULL);
     lade_test_context("allocation %llu of %llu fails", (unsigned long long)k, (unsigned long long)count);
-    support_memory_fail(k, SUPPORT_MEMORY_OF_ALL);
+    failing_memory_fail(k, FAILING_MEMORY_OF_ALL);
     lade_status status = scenario(runtime, user);
-    uint64_t allocations = support_memory_whole();
+    uint64_t allocations = failing_memory_whole();
     if (k == 0) count = allocations;
     if (!is_named(status)) LADE_FAIL("the first error is %s: %s", lade_status_name(status), lade_last_error()->text);
     support_runtime_close(runtime);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/failing_memory.h"
+#include "tests/failing_memory/failing_memory.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,14 +36,14 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
   return fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
-void support_memory_fail(uint64_t k, support_memory_whose whose) {
+void failing_memory_fail(uint64_t k, failing_memory_whose whose) {
   atomic_store(&allocations, 0);
   atomic_store(&fails_at, k);
-  of_thread = whose == SUPPORT_MEMORY_OF_THREAD;
-  atomic_store(&of_all, whose == SUPPORT_MEMORY_OF_ALL);
+  of_thread = whose == FAILING_MEMORY_OF_THREAD;
+  atomic_store(&of_all, whose == FAILING_MEMORY_OF_ALL);
 }
 
-uint64_t support_memory_whole(void) {
+uint64_t failing_memory_whole(void) {
   atomic_store(&of_all, false);
   of_thread = false;
   return atomic_load(&allocations);
