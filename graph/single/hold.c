@@ -18,10 +18,10 @@
  */
 #include "graph/single/hold.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 
 enum { HOLD_OVER, HOLD_GIVING, HOLD_ARMED };
@@ -91,9 +91,11 @@ lade_status ladei_graph_hold_tie(lade_device_allocator *allocator, lade_device_p
 }
 
 void ladei_graph_hold_cancel(ladei_graph_hold *hold) {
+  ladei_backoff wait = {0};
+  ladei_lock_assert_none_held(); /* the other one may need the allocator's */
   if (hold == NULL) return;
   hold_give_back(hold);
-  while (!ladei_graph_hold_over(hold)) (void)sched_yield(); /* by the driver's thread: for a moment (I3) */
+  while (!ladei_graph_hold_over(hold)) ladei_backoff_wait(&wait); /* by the driver's thread: for a moment (I3) */
   hold_release(hold);
 }
 

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -69,8 +70,8 @@ static void notice_send(mpi_group *g) {
 
 static void turn_take(mpi_group *g) {
   /* Another thread has it only to send a notice: the group is broken then, and the wait short. */
-  while (atomic_flag_test_and_set_explicit(&g->turn, memory_order_acquire)) {
-  }
+  ladei_backoff wait = {0};
+  while (atomic_flag_test_and_set_explicit(&g->turn, memory_order_acquire)) ladei_backoff_wait(&wait);
 }
 
 /* Q5. A failure's text goes to where the group looks for it. */
