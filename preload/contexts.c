@@ -13,10 +13,6 @@
 #include "preload/pause.h"
 #include "preload/streams.h"
 
-/* How long the end of a context waits for its work, in all a second: a kernel that never ends must not keep a process from
- * ending. */
-enum { END_POLLS = 1000, END_POLL_NS = 1000000 };
-
 typedef struct known_context {
   CUcontext handle; /* NULL: a free slot */
   int device;       /* ordinal where it is a primary context, else -1 */
@@ -428,22 +424,22 @@ static bool context_of(CUcontext handle, int device, preload_slot *out) {
 
 /* Enters, waiting for those who have closed the gate for a moment: ends of streams and of other contexts. False: a stream captures. */
 static bool gate_enter_for_end(void) {
-  for (int i = 0; i < END_POLLS; i++) {
+  for (int i = 0; i < PRELOAD_END_POLLS; i++) {
     if (ladei_preload_gate_enter(&ladei_preload_recording)) return true;
     if (ladei_preload_captures_any()) return false;
-    ladei_preload_pause(END_POLL_NS);
+    ladei_preload_pause(PRELOAD_END_POLL_NS);
   }
   return false;
 }
 
 /* A failure is an end, too: nothing runs in a context that is lost. */
 static preload_progress point_wait(preload_point *point) {
-  for (int i = 0; i < END_POLLS; i++) {
+  for (int i = 0; i < PRELOAD_END_POLLS; i++) {
     if (!gate_enter_for_end()) return PRELOAD_UNDER_WAY;
     preload_progress progress = marks_progress(point);
     ladei_preload_gate_leave(&ladei_preload_recording);
     if (progress == PRELOAD_DONE || progress == PRELOAD_LOST) return progress;
-    ladei_preload_pause(END_POLL_NS);
+    ladei_preload_pause(PRELOAD_END_POLL_NS);
   }
   return PRELOAD_UNDER_WAY;
 }

@@ -11,6 +11,12 @@
 #include <pthread.h>
 #include <time.h>
 
+/* Between two questions while a thread waits: about what a copy of 1 MiB takes. */
+enum { PRELOAD_POLL_NS = 20000 };
+/* How long the end of a context waits, in all a second, for its work, and as long for other work that uses its memory: a kernel that never
+ * ends must not keep a process from ending. */
+enum { PRELOAD_END_POLLS = 1000, PRELOAD_END_POLL_NS = 1000000 };
+
 /* `ns`: less than a second. */
 static inline void ladei_preload_pause(long ns) {
   const struct timespec pause = {0, ns};

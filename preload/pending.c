@@ -15,7 +15,6 @@
 
 /* One event for so many small blocks, as in lade's own batches; a large block is worth an event of its own. */
 enum { BATCH_BLOCKS = 16, BATCH_BYTES = 4 << 20 };
-enum { POLL_NS = 20000 }; /* between two questions while a thread waits: about what a copy of 1 MiB takes */
 
 void ladei_preload_pending_init(preload_pending *pending, preload_give_back *give_back, void *user) {
   memset(pending, 0, sizeof *pending);
@@ -145,7 +144,8 @@ void ladei_preload_pending_poll(preload_pending *pending) {
 /* False: nobody can say when it will be done. */
 static bool batch_wait(preload_pending *pending, preload_batch *batch) {
   preload_progress progress;
-  while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY) ladei_preload_pause(POLL_NS);
+  while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY)
+    ladei_preload_pause(PRELOAD_POLL_NS);
   if (progress == PRELOAD_DONE) batch_release(pending, batch);
   return progress == PRELOAD_DONE;
 }

@@ -17,9 +17,6 @@
 #include "preload/settings.h"
 #include "preload/streams.h"
 
-enum { POLL_NS = 20000 };                         /* as in pending.c */
-enum { END_POLLS = 1000, END_POLL_NS = 1000000 }; /* as in contexts.c */
-
 static preload_device devices[PRELOAD_DEVICES_MAX];
 static atomic_int devices_opened; /* highest ordinal that was ever opened, plus 1 */
 static atomic_bool forked;
@@ -381,7 +378,7 @@ void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_
   if (pool_pending_bytes(device) <= limit || !ladei_preload_point_record(&point)) return;
   ladei_preload_count(PRELOAD_LIMIT_WAITS, 1);
   while (pool_pending_bytes(device) > limit && ladei_preload_point_progress(&point) == PRELOAD_UNDER_WAY)
-    ladei_preload_pause(POLL_NS);
+    ladei_preload_pause(PRELOAD_POLL_NS);
   ladei_preload_point_discard(&point);
 }
 
@@ -452,10 +449,10 @@ static preload_device_state device_end(preload_device *device, int ordinal, bool
 void ladei_preload_device_settle(int ordinal) {
   preload_device *device = ladei_preload_device_enter(ordinal, false);
   if (device == NULL) return;
-  for (int i = 0; i < END_POLLS && pending_any(device) && !ladei_preload_captures_any(); i++) {
+  for (int i = 0; i < PRELOAD_END_POLLS && pending_any(device) && !ladei_preload_captures_any(); i++) {
     ladei_preload_pending_poll(&device->pending);
     if (device->heap != NULL) ladei_preload_pending_poll(&device->heap_pending);
-    if (pending_any(device)) ladei_preload_pause(END_POLL_NS);
+    if (pending_any(device)) ladei_preload_pause(PRELOAD_END_POLL_NS);
   }
   ladei_preload_device_leave(device);
 }
