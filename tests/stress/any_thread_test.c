@@ -22,6 +22,7 @@
 #include "lade/loader.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/sample_file.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/soak.h"
@@ -413,10 +414,7 @@ static void test_run(const char *settings, bool faults) {
   support_temp_dir dir;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *records = support_temp_dir_path(&dir, "records");
-  FILE *file = fopen(records, "wb");
-  LADE_ASSERT(file != NULL);
-  for (int i = 0; i < 5000; i++) (void)fputc(i % 251, file);
-  LADE_EXPECT_EQ_INT(fclose(file), 0);
+  sample_file_write(records, NULL, 5000);
   all.runtime = support_runtime_open("cpu");
   LADE_ASSERT(all.runtime != NULL);
   arena_open(&all, records, settings);

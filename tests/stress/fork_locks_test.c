@@ -23,6 +23,7 @@
 #include "lade/safetensors.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/sample_file.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
 
@@ -96,16 +97,6 @@ static lade_status body(lade_graph_context *context, void *user) {
   return LADE_OK;
 }
 
-static void file_write(const char *path, const char *header, size_t zeros) {
-  FILE *file = fopen(path, "wb");
-  uint64_t length = strlen(header);
-  LADE_ASSERT(file != NULL);
-  if (length > 0) LADE_EXPECT_EQ_UINT(fwrite(&length, 1, sizeof length, file), sizeof length);
-  LADE_EXPECT_EQ_UINT(fwrite(header, 1, length, file), length);
-  for (size_t i = 0; i < zeros; i++) LADE_EXPECT_EQ_INT(fputc(0, file), 0);
-  LADE_EXPECT_EQ_INT(fclose(file), 0);
-}
-
 static void memory_open(objects *o) {
   lade_history_options history;
   lade_history_options_init(&history);
@@ -177,8 +168,8 @@ static void objects_open(objects *o) {
   LADE_ASSERT(support_temp_dir_create(&o->dir));
   o->records = support_temp_dir_path(&o->dir, "records");
   o->checkpoint = support_temp_dir_path(&o->dir, "model.safetensors");
-  file_write(o->records, "", 100000);
-  file_write(o->checkpoint, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", 1000);
+  sample_file_write(o->records, NULL, 100000);
+  sample_file_write(o->checkpoint, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", 1000);
   o->runtime = support_runtime_open("cpu");
   LADE_ASSERT(o->runtime != NULL);
   LADE_EXPECT_OK(lade_runtime_set_device(o->runtime, 0));
@@ -256,6 +247,10 @@ static lade_status graph_visit(void *user, const lade_graph_node_info *info) { r
 static lade_status graph_write(void *user, const void *text, size_t bytes) {
   return (void)user, (void)text, (void)bytes, LADE_OK;
 }
+static void oom_observer(void *user, const lade_device_oom *oom) { (void)user, (void)oom; }
+static void tracker(void *user, const lade_device_event *event, const lade_device_event_totals *totals) {
+  (void)user, (void)event, (void)totals;
+}
 static lade_status reclaimer(void *user) { return (void)user, LADE_OK; }
 
 static void runtime_calls(objects *o) {
@@ -281,13 +276,18 @@ static void runtime_calls(objects *o) {
   CALL(lade_copy_async(o->runtime, o->device, o->pinned, BYTES, o->stream));
   CALL(lade_fill_async(o->runtime, o->device, 0, BYTES, o->stream));
   CALL(lade_soft_report_get(o->runtime, &report));
+  CALL(lade_soft_fault_add(o->runtime, "copy", 1, LADE_ERR_DRIVER));
   CALL(lade_soft_fault_clear(o->runtime));
+  CALL(lade_soft_stream_hold(o->runtime, o->stream));
+  CALL(lade_soft_stream_release(o->runtime, o->stream));
+  CALL(lade_soft_device_lose(o->runtime, 0, 0));
   CALL(lade_event_destroy(o->runtime, o->event));
   CALL(lade_stream_destroy(o->runtime, o->stream));
 }
 
 static void pinned_calls(objects *o) {
   void *block;
+  lade_pinned_pool *other;
   bool enabled;
   lade_pinned_info info;
   lade_pinned_stats stats;
@@ -298,6 +298,7 @@ static void pinned_calls(objects *o) {
   lade_pinned_stats_init(&stats);
   lade_pinned_options_init(&settings);
   lade_pinned_latencies_init(&latencies);
+  CALL(lade_pinned_pool_create(o->runtime, NULL, &other));
   CALL(lade_pinned_alloc(o->pool, 100, &block));
   CALL(lade_pinned_alloc(o->pool, 100 << 20, &block));
   CALL(lade_pinned_alloc_ready(o->pool, 100, &block));
@@ -331,33 +332,14 @@ static void pinned_calls(objects *o) {
   CALL(lade_pinned_blocks_each(o->pool, block_visit, NULL));
 }
 
-static void device_calls(objects *o) {
+static void block_calls(objects *o) {
   void *block;
-  bool enabled, equal;
   size_t bytes, total;
-  double fraction;
-  uint64_t number;
-  lade_device_stats stats;
-  lade_device_usage usage;
   lade_device_block_info info;
-  lade_device_options settings;
-  lade_device_latencies latencies;
-  lade_device_pool_info pool_info;
-  lade_device_restored *restored;
-  lade_device_snapshot *snapshot;
-  lade_device_checkpoint *checkpoint;
-  lade_history *history;
-  lade_device_history *device_history;
-  lade_device_pool_id id;
-  lade_device_ipc_handle handle;
+  lade_device_ipc_handle handle = {{0}};
   lade_device_shared shared;
-  char text[100];
-  lade_device_stats_init(&stats);
-  lade_device_usage_init(&usage);
+  lade_device_allocator *other;
   lade_device_block_info_init(&info);
-  lade_device_options_init(&settings);
-  lade_device_latencies_init(&latencies);
-  lade_device_pool_info_init(&pool_info);
   lade_device_shared_init(&shared);
   CALL(lade_device_alloc(o->allocator, 100, o->stream, &block));
   CALL(lade_device_alloc(o->allocator, 100 << 20, o->stream, &block));
@@ -369,23 +351,12 @@ static void device_calls(objects *o) {
   CALL(lade_device_raw_free(o->allocator, o->raw));
   CALL(lade_device_empty_cache(o->allocator));
   CALL(lade_device_stream_retire(o->allocator, o->stream));
-  CALL_ANY(lade_device_stats_get(o->allocator, &stats));
-  CALL(lade_device_stats_reset_peak(o->allocator));
-  CALL(lade_device_stats_reset_accumulated(o->allocator));
-  CALL(lade_device_set_memory_fraction(o->allocator, 0.5));
-  CALL_ANY(lade_device_get_memory_fraction(o->allocator, &fraction));
-  CALL(lade_device_clear_memory_fraction(o->allocator));
-  CALL_ANY(lade_device_settings_get(o->allocator, &settings));
-  CALL_ANY(lade_device_settings_write(o->allocator, text, sizeof text, &bytes));
-  CALL(lade_device_configure(o->allocator, &settings));
-  CALL_ANY(lade_device_backend_name(o->allocator));
   CALL(lade_device_set_caching(o->allocator, false));
   CALL(lade_device_frees_hold(o->allocator));
   CALL(lade_device_frees_resume(o->allocator));
   CALL(lade_device_base_get(o->allocator, o->device, &block, &bytes));
   CALL(lade_device_largest_get(o->allocator, &bytes));
   CALL(lade_device_memory_get(o->allocator, &bytes, &total));
-  CALL_ANY(lade_device_usage_get(o->allocator, &usage));
   CALL(lade_device_find(o->allocator, o->device, &info));
   CALL(lade_device_peer_add(o->allocator, 1));
   CALL(lade_device_copy_async(o->allocator, o->device, o->allocator, o->device, 1, o->stream));
@@ -393,6 +364,27 @@ static void device_calls(objects *o) {
   CALL(lade_device_ipc_export(o->allocator, o->device, &handle, &bytes));
   CALL(lade_device_shared_export(o->allocator, o->device, &shared));
   CALL(lade_device_reclaimer_add(o->allocator, reclaimer, NULL));
+  CALL(lade_device_ipc_open(o->allocator, &handle, &block));
+  CALL(lade_device_ipc_close(o->allocator, o->device));
+  CALL(lade_device_shared_open(o->allocator, &shared, &block));
+  CALL(lade_device_shared_close(o->allocator, o->device));
+  CALL(lade_device_reclaimer_remove(o->allocator, reclaimer, NULL));
+  CALL(lade_device_oom_observer_add(o->allocator, oom_observer, NULL));
+  CALL(lade_device_oom_observer_remove(o->allocator, oom_observer, NULL));
+  CALL(lade_device_tracker_add(o->allocator, tracker, NULL));
+  CALL(lade_device_tracker_remove(o->allocator, tracker, NULL));
+  CALL(lade_device_allocator_create(o->runtime, 0, NULL, &other));
+}
+
+static void pool_calls(objects *o) {
+  bool equal;
+  uint64_t number;
+  lade_device_pool_id id;
+  lade_device_pool_info pool_info;
+  lade_device_restored *restored;
+  lade_device_snapshot *snapshot;
+  lade_device_checkpoint *checkpoint;
+  lade_device_pool_info_init(&pool_info);
   CALL(lade_device_pool_create(o->allocator, NULL, &id));
   CALL(lade_device_pool_retain(o->allocator, o->pool_id));
   CALL(lade_device_scope_begin_thread(o->allocator, o->pool_id, &number));
@@ -407,10 +399,40 @@ static void device_calls(objects *o) {
   CALL(lade_device_pool_release(o->allocator, o->pool_id));
   CALL(lade_device_pool_live_equals(o->allocator, o->pool_id, NULL, 0, &equal));
   CALL(lade_device_pool_stats_each(o->allocator, stat_visit, NULL));
-  CALL(lade_device_latency_set(o->allocator, false));
-  CALL_ANY(lade_device_latency_get(o->allocator, &latencies));
   CALL(lade_device_checkpoint_get(o->allocator, o->pool_id, &checkpoint));
   CALL(lade_device_checkpoint_set(o->allocator, o->state, &restored));
+  CALL(lade_device_pool_snapshot_take(o->allocator, o->pool_id, &snapshot));
+}
+
+static void look_calls(objects *o) {
+  bool enabled;
+  size_t bytes;
+  double fraction;
+  char text[100];
+  lade_device_stats stats;
+  lade_device_usage usage;
+  lade_device_options settings;
+  lade_device_latencies latencies;
+  lade_device_snapshot *snapshot;
+  lade_history *history;
+  lade_device_history *device_history;
+  lade_device_stats_init(&stats);
+  lade_device_usage_init(&usage);
+  lade_device_options_init(&settings);
+  lade_device_latencies_init(&latencies);
+  CALL_ANY(lade_device_stats_get(o->allocator, &stats));
+  CALL(lade_device_stats_reset_peak(o->allocator));
+  CALL(lade_device_stats_reset_accumulated(o->allocator));
+  CALL(lade_device_set_memory_fraction(o->allocator, 0.5));
+  CALL_ANY(lade_device_get_memory_fraction(o->allocator, &fraction));
+  CALL(lade_device_clear_memory_fraction(o->allocator));
+  CALL_ANY(lade_device_settings_get(o->allocator, &settings));
+  CALL_ANY(lade_device_settings_write(o->allocator, text, sizeof text, &bytes));
+  CALL(lade_device_configure(o->allocator, &settings));
+  CALL_ANY(lade_device_backend_name(o->allocator));
+  CALL_ANY(lade_device_usage_get(o->allocator, &usage));
+  CALL(lade_device_latency_set(o->allocator, false));
+  CALL_ANY(lade_device_latency_get(o->allocator, &latencies));
   CALL(lade_device_history_set(o->allocator, NULL));
   CALL_ANY(lade_device_history_enabled(o->allocator, &enabled));
   CALL(lade_device_history_get(o->allocator, &device_history));
@@ -418,13 +440,14 @@ static void device_calls(objects *o) {
   CALL(lade_device_annotate(o->allocator, "label"));
   CALL(lade_device_block_annotate(o->allocator, o->device, "text"));
   CALL(lade_device_snapshot_take(o->allocator, &snapshot));
-  CALL(lade_device_pool_snapshot_take(o->allocator, o->pool_id, &snapshot));
 }
 
 static void staging_calls(objects *o) {
   uint64_t lost;
   size_t count;
   void *memory;
+  lade_pair *pair;
+  lade_pipeline *pipeline;
   lade_ticket *ticket;
   lade_transfer transfer;
   lade_pipeline_info info;
@@ -452,6 +475,8 @@ static void staging_calls(objects *o) {
   transfer.host = lade_endpoint_memory(o->pinned);
   transfer.device_memory = o->device;
   transfer.bytes = BYTES;
+  CALL(lade_pair_create(o->runtime, 0, NULL, &pair));
+  CALL(lade_pipeline_create(o->runtime, o->pool, NULL, &pipeline));
   CALL(lade_pipeline_submit(o->pipeline, &transfer, &ticket));
   CALL_ANY(lade_pipeline_info_get(o->pipeline, &info));
   CALL_ANY(lade_pipeline_timeline_read(o->pipeline, events, 4, &count, &lost));
@@ -481,7 +506,7 @@ static void other_calls(objects *o) {
   bool in_place;
   void *address, *native;
   size_t bytes;
-  uint64_t number;
+  uint64_t number = 0;
   lade_graph *graph;
   lade_graph_capture_state *capture;
   lade_graph_info graph_info;
@@ -538,6 +563,9 @@ static void other_calls(objects *o) {
   CALL(lade_graph_tree_fail_next(o->tree, 0));
   CALL(lade_group_check(o->group));
   CALL(lade_group_barrier(o->group));
+  CALL(lade_group_gather(o->group, &number, sizeof number, &number));
+  CALL(lade_group_scatter(o->group, o->device, &number, o->device, 0, o->stream));
+  CALL(lade_group_abort(o->group, LADE_ERR_CANCELLED, NULL));
   CALL(lade_group_broadcast(o->group, o->device, 1, 0, o->stream));
 }
 
@@ -566,7 +594,9 @@ LADE_TEST(ForkLocks, NoCallOfAChildWaitsForOne) {
     alarm(60); /* one that hangs is a failure */
     runtime_calls(&o);
     pinned_calls(&o);
-    device_calls(&o);
+    block_calls(&o);
+    pool_calls(&o);
+    look_calls(&o);
     staging_calls(&o);
     other_calls(&o);
     destroying_calls(&o);

@@ -19,6 +19,7 @@
 #include "lade/safetensors.h"
 #include "tests/failing_memory/failing_memory.h"
 #include "tests/shim/lade_test.h"
+#include "tests/stress/sample_file.h"
 #include "tests/support/failures.h"
 #include "tests/support/runtimes.h"
 #include "tests/support/temp_dir.h"
@@ -350,27 +351,17 @@ static lade_status checkpoints_scenario(lade_runtime *runtime, void *user) {
 
 /* ---- The tests of both ------------------------------------------------------------------------------------------- */
 
-static void file_write(const char *path, const char *header, size_t bytes) {
-  FILE *file = fopen(path, "wb");
-  uint64_t length = strlen(header);
-  LADE_ASSERT(file != NULL);
-  if (length > 0) LADE_EXPECT_EQ_UINT(fwrite(&length, 1, sizeof length, file), sizeof length);
-  LADE_EXPECT_EQ_UINT(fwrite(header, 1, length, file), length);
-  for (size_t i = 0; i < bytes; i++) LADE_EXPECT_EQ_INT(fputc((int)(i * 31 % 251), file), (int)(i * 31 % 251));
-  LADE_EXPECT_EQ_INT(fclose(file), 0);
-}
-
 static void staging_test(const char *runtime, support_scenario scenario, uint64_t at_least) {
   support_temp_dir dir;
   LADE_ASSERT(support_temp_dir_create(&dir));
   char *records = support_temp_dir_path(&dir, "records"),
        *checkpoint = support_temp_dir_path(&dir, "model.safetensors"),
        *saved = support_temp_dir_path(&dir, "saved.safetensors");
-  file_write(records, "", BYTES);
-  file_write(checkpoint,
-             "{\"a\":{\"dtype\":\"F32\",\"shape\":[100,40],\"data_offsets\":[0,16000]},"
-             "\"b\":{\"dtype\":\"U8\",\"shape\":[9000],\"data_offsets\":[16000,25000]}}   ",
-             TENSOR_BYTES);
+  sample_file_write(records, NULL, BYTES);
+  sample_file_write(checkpoint,
+                    "{\"a\":{\"dtype\":\"F32\",\"shape\":[100,40],\"data_offsets\":[0,16000]},"
+                    "\"b\":{\"dtype\":\"U8\",\"shape\":[9000],\"data_offsets\":[16000,25000]}}   ",
+                    TENSOR_BYTES);
   staging_use use = {.records = records, .checkpoint = checkpoint, .saved = saved};
   for_each_allocation(runtime, scenario, &use, at_least);
   free(records);
