@@ -17,7 +17,8 @@
  *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads, 416 with 8,
  *   275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12, 404 with 16. A version
  *   that doubled the threads as long as that was faster stayed at four: what it compared ran beside registrations, which
- *   wait for the same memory.
+ *   wait for the same memory. To register by two or four threads brings nothing: the driver does it one by one
+ *   (benchmarks/results/h100/register_threads.txt).
  *
  * I1  position <= limit <= bytes. Steps below `position` are touched, or in somebody's hand.
  * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.

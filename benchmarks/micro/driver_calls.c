@@ -194,6 +194,7 @@ typedef struct copies {
   size_t bytes; /* of each */
   size_t total;
   unsigned streams;
+  unsigned group; /* copies before each event, in a batch where there is more than one; 0: no events */
 } copies;
 
 static bool copies_queue(const copies *own, const ladei_stream *streams) {
@@ -232,12 +233,69 @@ static bool copies_case(bench *b, const bench_case *self) {
   ladei_copy_direction kind = self->user == NULL ? LADEI_COPY_H2D : LADEI_COPY_D2H;
   bool good = world_open();
   for (size_t i = 0; i < sizeof kib / sizeof kib[0] && good; i++) {
-    copies one = {kind, kib[i] << 10, (size_t)(bench_is_quick(b) ? 64 : 2048) << 20, 1}, two = one, four = one;
+    copies one = {kind, kib[i] << 10, (size_t)(bench_is_quick(b) ? 64 : 2048) << 20, 1, 0}, two = one, four = one;
     two.streams = 2;
     four.streams = COPY_STREAMS;
     const bench_variant variants[] = {
         {"one stream", copies_run, &one}, {"two streams", copies_run, &two}, {"four streams", copies_run, &four}};
     good = bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)one.bytes), "GB/s", variants, 3);
+  }
+  return good;
+}
+
+/* --- Copies with events ------------------------------------------------------------------------------------------- */
+
+enum { GROUP_MOST = 8 };
+
+/* The copies of a group lie side by side on the device and in turned order in the pinned memory, so that none can be joined. */
+static bool group_queue(const copies *own, const ladei_stream *stream, size_t at) {
+  void *dsts[GROUP_MOST];
+  const void *srcs[GROUP_MOST];
+  size_t sizes[GROUP_MOST];
+  bool down = own->kind == LADEI_COPY_H2D;
+  size_t bytes = own->bytes * own->group;
+  size_t offset = at % (large - bytes + 1) & ~(size_t)4095;
+  for (unsigned i = 0; i < own->group; i++) {
+    char *device = (char *)world.device + offset + i * own->bytes;
+    char *pinned = (char *)world.pinned + offset + (own->group - 1 - i) * own->bytes;
+    dsts[i] = down ? device : pinned;
+    srcs[i] = down ? pinned : device;
+    sizes[i] = own->bytes;
+  }
+  return own->group == 1 ? succeeded(OP(copy, own->kind, dsts[0], srcs[0], sizes[0], stream))
+                         : succeeded(OP(copy_batch, own->kind, own->group, dsts, srcs, sizes, stream));
+}
+
+/* GB/s, from the first copy queued to the last one's end. */
+static double groups_run(void *user) {
+  const copies *own = user;
+  double begun = bench_seconds();
+  size_t done = 0;
+  bool good = true;
+  if (own->group == 0) {
+    good = copies_queue(own, &world.stream);
+    done = own->total / own->bytes * own->bytes;
+  }
+  for (; own->group > 0 && good && done + own->bytes * own->group <= own->total; done += own->bytes * own->group)
+    good = group_queue(own, &world.stream, done) && succeeded(OP(event_record, world.event, &world.stream));
+  good = good && succeeded(OP(stream_synchronize, &world.stream));
+  return good ? (double)done / (bench_seconds() - begun) / 1e9 : (double)NAN;
+}
+
+static bool groups_case(bench *b, const bench_case *self) {
+  static const size_t kib[] = {512, 1024, 2048, 3072, 4096, 6528};
+  ladei_copy_direction kind = self->user == NULL ? LADEI_COPY_H2D : LADEI_COPY_D2H;
+  bool good = world_open();
+  for (size_t i = 0; i < sizeof kib / sizeof kib[0] && good; i++) {
+    copies none = {kind, kib[i] << 10, (size_t)(bench_is_quick(b) ? 64 : 2048) << 20, 1, 0};
+    copies one = none, two = none, four = none, eight = none;
+    one.group = 1, two.group = 2, four.group = 4, eight.group = GROUP_MOST;
+    const bench_variant variants[] = {{"an event each", groups_run, &one},
+                                      {"no events", groups_run, &none},
+                                      {"two a batch", groups_run, &two},
+                                      {"four a batch", groups_run, &four},
+                                      {"eight a batch", groups_run, &eight}};
+    good = bench_measure(b, self->name, json_pack("{s:I}", "bytes", (json_int_t)one.bytes), "GB/s", variants, 5);
   }
   return good;
 }
@@ -263,6 +321,8 @@ int main(int argc, char **argv) {
        NULL},
       {"copies_to_device", "copies in a row on one, two and four streams, by their length", copies_case, NULL},
       {"copies_to_host", "the same to the host", copies_case, "to the host"},
+      {"groups_to_device", "copies with an event each, and in batches of two, four and eight", groups_case, NULL},
+      {"groups_to_host", "the same to the host", groups_case, "to the host"},
   };
   int exit_status = bench_main(argc, argv, "What do the driver's calls cost?", cases, sizeof cases / sizeof cases[0]);
   return world_close() ? exit_status : 1;
