@@ -312,7 +312,7 @@ typedef struct lade_pipeline_info {
   uint64_t transfers_completed; /**< Ended with LADE_OK. */
   uint64_t transfers_failed;    /**< Ended with an error, cancelled ones included. */
   uint64_t bytes_completed;     /**< Moved from end to end. */
-  uint64_t copies;              /**< Submitted to the copy engines. */
+  uint64_t copies;              /**< Calls that submitted copies to the copy engines; one may be for several chunks. */
   uint64_t events_recorded;
   uint64_t events_queried;
   uint64_t blocks; /**< Pinned blocks held now. */

@@ -81,6 +81,9 @@ static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
 }
 
+/* Slots of a COPY order to the device: Note [Joined copies] in core_pick.c. More bring nothing. */
+enum { JOINED_MOST = 4 };
+
 /*
  * Note [Depth]
  * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
@@ -127,6 +130,9 @@ static void limits_set(lade_pipeline *pipeline) {
   const lade_pipeline_options *options = &pipeline->options;
   size_t chunk = (size_t)options->chunk_bytes;
   ladei_pipe_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_PIPE_CHUNK_LEAST : chunk);
+  if (!engines_are_threads(pipeline->runtime) && pipeline->runtime->ops->copy_batch != NULL)
+    ladei_pipe_core_set_joined(&pipeline->core.rings[0], JOINED_MOST, LADEI_PIPE_CHUNK_MOST);
+  pipeline->core.rings[0].paces = pipeline->driver->threads && !engines_are_threads(pipeline->runtime);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pipe_window *window = &pipeline->sides[i].window;
     ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);

@@ -183,6 +183,7 @@ static void transfer_fill(ladei_pipe_request *submission, lade_ticket *ticket) {
   transfer->no_host = transfer->unstaged && request->checksum == LADE_CHECKSUM_NONE;
   transfer->chunk_bytes = chunk_for(pipeline, ticket->pieces.bytes, transfer->unstaged);
   transfer->ordered = ticket->pieces.ordered;
+  transfer->joins = ticket->pieces.direct == 0;
   transfer->adapts = pipeline->chunk_adapts && !transfer->ordered;
   transfer->calls = ticket->pieces.calls;
   transfer->level = (unsigned)(LADEI_PIPE_PRIORITY_NORMAL + request->priority);

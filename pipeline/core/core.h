@@ -80,13 +80,14 @@ struct ladei_pipe_slot {
   size_t bytes;
   size_t lead_bytes; /* the chunk lies so far into the block */
   ladei_pipe_slot_state state;
-  bool release_out; /* a RELEASE order for its block is out */
-  bool keep_block;  /* an early RELEASE failed: wait for the batch instead */
-  bool lost;        /* its batch was lost while a RELEASE was out */
-  bool used;        /* its block has carried a chunk since it was acquired */
-  unsigned taker;   /* who took the last READ into it: ring->taker then */
-  bool stalled;     /* READING or WRITING: the call is overdue */
-  bool shortened;   /* ladei_pipe_chunk_is_short of its chunk */
+  bool release_out;        /* a RELEASE order for its block is out */
+  bool keep_block;         /* an early RELEASE failed: wait for the batch instead */
+  bool lost;               /* its batch was lost while a RELEASE was out */
+  bool used;               /* its block has carried a chunk since it was acquired */
+  unsigned taker;          /* who took the last READ into it: ring->taker then */
+  ladei_pipe_slot *joined; /* COPYING: the next one of the same order; NULL: the last */
+  bool stalled;            /* READING or WRITING: the call is overdue */
+  bool shortened;          /* ladei_pipe_chunk_is_short of its chunk */
 };
 
 TAILQ_HEAD(ladei_slot_list, ladei_pipe_slot);
@@ -121,6 +122,7 @@ struct ladei_pipe_copy_stream {
   struct ladei_slot_list copied; /* in the order they became so */
   unsigned copied_count;
   size_t copied_bytes;             /* together */
+  uint64_t under_way_bytes;        /* of COPIED and COVERED slots */
   unsigned recording;              /* RECORD orders out */
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
@@ -143,16 +145,17 @@ enum { LADEI_PIPE_PRIORITIES = 3, LADEI_PIPE_PRIORITY_NORMAL = 1, LADEI_PIPE_FAI
 /* A transfer as the core sees it. A ticket embeds it and sets the first group. */
 struct ladei_pipe_core_transfer {
   uint64_t bytes;
-  size_t chunk_bytes;  /* of a chunk, at most; the block's capacity limits it further */
-  size_t lead_bytes;   /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
-  size_t unit_bytes;   /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
-  bool adapts;         /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
-  bool ordered;        /* the host half goes chunk by chunk, in order */
-  bool calls;          /* the host half calls back, so it may take for ever; set where `ordered` is */
-  unsigned writers;    /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
-  uint64_t sink;       /* not 0: transfers of the same sink count their writes together */
-  bool unstaged;       /* copies leave and reach the host's own memory: no block */
-  bool no_host;        /* unstaged, and no READ or WRITE either */
+  size_t chunk_bytes; /* of a chunk, at most; the block's capacity limits it further */
+  size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
+  size_t unit_bytes;  /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
+  bool adapts;        /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
+  bool ordered;       /* the host half goes chunk by chunk, in order */
+  bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
+  unsigned writers;   /* WRITE orders out at most; 0: as many as the ring has. May change: Note [Writers] in adapt.c */
+  uint64_t sink;      /* not 0: transfers of the same sink count their writes together */
+  bool unstaged;      /* copies leave and reach the host's own memory: no block */
+  bool joins;   /* its copies may be queued together with others: Note [Joined copies] in core_pick.c. May change */
+  bool no_host; /* unstaged, and no READ or WRITE either */
   bool read_arrives;   /* unstaged, and a READ moves the bytes all the way: it begins after the dependency has passed */
   unsigned level;      /* below LADEI_PIPE_PRIORITIES: larger goes first */
   unsigned fair_queue; /* below LADEI_PIPE_FAIR_QUEUES */
@@ -220,6 +223,9 @@ struct ladei_pipe_ring {
   unsigned window;       /* READ or WRITE orders of transfers that are not ordered out, at most ... */
   unsigned ahead;        /* blocks beside those of the window, at most */
   unsigned host_out;     /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
+  bool paces;            /* READ orders keep pace with the copies: Note [Pace of reads] in core_pick.c */
+  unsigned joined_most;  /* slots of a COPY order, at most, ... */
+  size_t joined_bytes;   /* ... and so many bytes, if there are several */
   unsigned calls_most;   /* orders of transfers that call back, at most ... */
   unsigned calls_out;    /* ... and now */
   unsigned calls_active; /* slots with chunks of such transfers */
@@ -275,11 +281,12 @@ typedef enum ladei_pipe_order_kind {
   LADEI_PIPE_ORDER_READ, /* source -> slot->block */
   LADEI_PIPE_ORDER_DEPENDENCY, /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
                               the copy stream wait for it */
-  LADEI_PIPE_ORDER_COPY,       /* queue the slot's copies on its copy stream; complete with `copies` set, and on failure
-                              with `partial` where some are queued */
-  LADEI_PIPE_ORDER_RECORD,     /* record the event of `batch` on its copy stream */
-  LADEI_PIPE_ORDER_POLL,       /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
-  LADEI_PIPE_ORDER_WRITE,      /* slot->block -> sink */
+  LADEI_PIPE_ORDER_COPY, /* queue the copies of the slot, and of those joined to it, on their copy stream; complete with
+                              `copies` set. On failure of one slot's, with `partial` where some are queued; those of several
+                              are queued together or not at all, and each comes by itself then */
+  LADEI_PIPE_ORDER_RECORD,  /* record the event of `batch` on its copy stream */
+  LADEI_PIPE_ORDER_POLL,    /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
+  LADEI_PIPE_ORDER_WRITE,   /* slot->block -> sink */
   LADEI_PIPE_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its copy stream first. Must not fail
                           where `last_resort` is set */
   LADEI_PIPE_ORDER_FINISH, /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
@@ -334,6 +341,9 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
+
+/* A COPY order takes several slots, `most` at most and of `bytes` together, from now on. At first it takes one. */
+void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes);
 
 /* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most);

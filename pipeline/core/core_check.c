@@ -28,6 +28,23 @@ static lade_status broken(const ladei_pipe_ring *ring, const char *what) {
                      ring->direction == LADE_TO_DEVICE ? "H2D" : "D2H", what);
 }
 
+/* I11, of the bytes. */
+static lade_status check_under_way(const ladei_pipe_ring *ring) {
+  uint64_t bytes[LADEI_PIPE_COPY_STREAMS] = {0};
+  for (unsigned i = 0; i < ring->depth; i++) {
+    const ladei_pipe_slot *slot = &ring->slots[i];
+    if (slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED)
+      bytes[slot->copy_stream->index] += slot->bytes;
+    if (slot->joined != NULL &&
+        (slot->state != LADEI_PIPE_SLOT_COPYING || slot->joined->state != LADEI_PIPE_SLOT_COPYING))
+      return broken(ring, "I11: a slot is joined to another, and no order is out for both");
+  }
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
+    if (bytes[i] != ring->copy_streams[i].under_way_bytes)
+      return broken(ring, "I11: bytes under way on a copy stream are not those counted");
+  return LADE_OK;
+}
+
 /* Adds the copy stream's slots in either state. */
 static lade_status check_copy_stream(const ladei_pipe_copy_stream *copy_stream, unsigned *copied, unsigned *covered) {
   unsigned own = list_count(&copy_stream->copied, LADEI_PIPE_SLOT_COPIED);
@@ -208,6 +225,7 @@ lade_status ladei_pipe_core_check(const ladei_pipe_core *core) {
   for (unsigned i = 0; i < 2 && status == LADE_OK; i++) {
     const ladei_pipe_ring *ring = &core->rings[i];
     status = check_lists(ring);
+    if (status == LADE_OK) status = check_under_way(ring);
     if (status == LADE_OK) status = check_blocks(ring);
     if (status == LADE_OK) status = check_host_halves(ring);
     if (status == LADE_OK) status = check_queue(ring);

@@ -27,6 +27,8 @@
  *     and ordered transfers'.
  * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
  *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
+ * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes = the sum of bytes
+ *     of its COPIED and COVERED slots.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
@@ -50,7 +52,8 @@ static inline __attribute__((unused)) bool slot_may_become(ladei_pipe_slot_state
       [LADEI_PIPE_SLOT_FREE] = STATE(READING) | STATE(COPYING) | STATE(RELEASING),
       [LADEI_PIPE_SLOT_READING] = STATE(READY) | STATE(FREE) | STATE(EMPTY),
       [LADEI_PIPE_SLOT_READY] = STATE(COPYING) | STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_COPYING] = STATE(COPIED) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_COPYING] =
+          STATE(COPIED) | STATE(FREE) | STATE(EMPTY) | STATE(READY), /* the latter: joined in vain */
       [LADEI_PIPE_SLOT_COPIED] = STATE(COVERED),
       [LADEI_PIPE_SLOT_COVERED] = STATE(LANDED) | STATE(FREE) | STATE(EMPTY) | STATE(RELEASING) | STATE(LOST),
       [LADEI_PIPE_SLOT_LANDED] = STATE(WRITING) | STATE(FREE) | STATE(EMPTY),
@@ -302,12 +305,40 @@ static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot,
   return slot_take(slot->state == LADEI_PIPE_SLOT_EMPTY ? &ring->empty : &ring->free, slot, state);
 }
 
+static void ready_take(ladei_pipe_slot *slot) {
+  slot->copy_stream = slot->transfer->copy_stream;
+  slot_take(&slot->ring->ready, slot, LADEI_PIPE_SLOT_COPYING);
+}
+
+/* Joins the next READY slots that may be to `first`, which is one of them. */
+static void ready_join(ladei_pipe_slot *first) {
+  const ladei_pipe_ring *ring = first->ring;
+  ladei_pipe_slot *last = first, *next = TAILQ_NEXT(first, link);
+  size_t bytes = first->bytes;
+  unsigned count = 1;
+  ready_take(first);
+  for (ladei_pipe_slot *slot = next; slot != NULL && count < ring->joined_most; slot = next) {
+    next = TAILQ_NEXT(slot, link);
+    if (!ladei_pipe_slot_joins(slot)) continue;
+    bytes += slot->bytes;
+    if (bytes > ring->joined_bytes) break;
+    ready_take(slot);
+    last->joined = slot;
+    last = slot;
+    count++;
+  }
+}
+
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
-  order->slot->copy_stream = order->transfer->copy_stream;
-  if (order->slot->state == LADEI_PIPE_SLOT_READY)
-    slot_take(&ring->ready, order->slot, LADEI_PIPE_SLOT_COPYING);
-  else
-    chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
+  ladei_pipe_slot *slot = order->slot;
+  if (slot->state != LADEI_PIPE_SLOT_READY) {
+    slot->copy_stream = order->transfer->copy_stream;
+    chunk_begin(slot_begin(ring, slot, LADEI_PIPE_SLOT_COPYING), order->transfer);
+  } else if (ladei_pipe_slot_joins(slot)) {
+    ready_join(slot);
+  } else {
+    ready_take(slot);
+  }
 }
 
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
@@ -546,13 +577,48 @@ static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_orde
 static void slot_to_copied(ladei_pipe_slot *slot) {
   slot_put(&slot->copy_stream->copied, slot, LADEI_PIPE_SLOT_COPIED);
   slot->ring->copy_streams_copied |= 1u << slot->copy_stream->index;
+  slot->copy_stream->under_way_bytes += slot->bytes;
   slot->copy_stream->copied_count++;
   slot->copy_stream->copied_bytes += slot->bytes;
+}
+
+static bool copy_queued(ladei_pipe_slot *slot) {
+  slot->transfer->queued_bytes += slot->bytes;
+  slot_to_copied(slot);
+  return ladei_pipe_core_all_queued(slot->transfer);
+}
+
+/* Each is tried again by itself, and so is whatever else its transfer has: it may be the one that cannot be joined. */
+static void copy_part(ladei_pipe_slot *slot) {
+  ladei_pipe_core_transfer *transfer = slot->transfer;
+  transfer->joins = false;
+  if (ladei_pipe_transfer_failed(transfer)) {
+    slot_retire(slot);
+    chunk_drop(transfer);
+  } else {
+    slot_to_ready(slot);
+  }
+}
+
+static unsigned complete_joined(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status) {
+  unsigned changed = 0;
+  assert(status == LADE_OK || !order->partial);
+  core->counters.copies += status == LADE_OK ? order->copies : 0;
+  for (ladei_pipe_slot *slot = order->slot, *next; slot != NULL; slot = next) {
+    next = slot->joined;
+    slot->joined = NULL;
+    if (status != LADE_OK)
+      copy_part(slot);
+    else
+      changed |= copy_queued(slot) ? LADEI_PIPE_CHANGED_QUEUED : 0;
+  }
+  return changed;
 }
 
 static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                               const lade_error *error) {
   ladei_pipe_core_transfer *transfer = order->transfer;
+  if (order->slot->joined != NULL) return complete_joined(core, order, status);
   if (status != LADE_OK && !order->partial) {
     unsigned changed = transfer_fail_by(core, transfer, error);
     slot_retire(order->slot);
@@ -566,9 +632,7 @@ static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *ord
     return changed;
   }
   core->counters.copies += order->copies;
-  transfer->queued_bytes += order->slot->bytes;
-  slot_to_copied(order->slot);
-  return ladei_pipe_core_all_queued(transfer) ? LADEI_PIPE_CHANGED_QUEUED : 0;
+  return copy_queued(order->slot) ? LADEI_PIPE_CHANGED_QUEUED : 0;
 }
 
 static unsigned batch_fail_transfers(ladei_pipe_core *core, ladei_pipe_batch *batch, const lade_error *error) {
@@ -644,6 +708,7 @@ static unsigned complete_poll(ladei_pipe_core *core, const ladei_pipe_order *ord
   TAILQ_REMOVE(&copy_stream->pending, batch, link);
   for (ladei_pipe_slot *slot; (slot = TAILQ_FIRST(&batch->slots)) != NULL;) {
     TAILQ_REMOVE(&batch->slots, slot, link);
+    copy_stream->under_way_bytes -= slot->bytes;
     LADEI_PROBE3(copy_end, slot, slot->bytes, status);
     if (status == LADE_OK)
       slot_land(core, ring, slot);
@@ -785,6 +850,7 @@ static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, un
                             .block_least = SIZE_MAX,
                             .block_most = SIZE_MAX,
                             .window = UINT32_MAX / 2,
+                            .joined_most = 1,
                             .calls_most = UINT32_MAX,
                             .ahead = depth};
   ring->slots = calloc(depth, sizeof *ring->slots);
@@ -831,6 +897,11 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
   ring->window = window;
   ladei_pipe_ring_choose(ring);
+}
+
+void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes) {
+  ring->joined_most = most;
+  ring->joined_bytes = bytes;
 }
 
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {

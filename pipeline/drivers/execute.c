@@ -178,6 +178,7 @@ void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *rin
   if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   size_t chunk = atomic_load_explicit(side->probe.chunk_bytes, memory_order_relaxed);
+  if (ring->joined_most > 1) ladei_pipe_core_set_joined(ring, ring->joined_most, LADEI_PIPE_JOINED_CHUNKS * chunk);
   size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
   chunk = ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
   if (ladei_pipe_core_grow_blocks(ring, chunk)) {
@@ -226,6 +227,8 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
     host_half_note(pipeline, order);
   else if (order->kind == LADEI_PIPE_ORDER_POLL)
     ladei_pipe_blocks_grow_locked(pipeline, order->ring);
+  if (order->kind == LADEI_PIPE_ORDER_COPY && atomic_load_explicit(&pipeline->no_batch, memory_order_relaxed))
+    ladei_pipe_core_set_joined(order->ring, 1, 0);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
   ladei_pipe_ring_shares_update_locked(pipeline);

@@ -47,7 +47,18 @@ static lade_status runs_batch(ladei_pipe_copies *copies) {
   return status;
 }
 
+/* Before the first submission. */
+static void clock_begin(ladei_pipe_copies *copies) {
+  ladei_pipe_probe *probe = &ladei_pipe_side_of(copies->pipeline, copies->order->ring)->probe;
+  size_t bytes = 0;
+  if (copies->begun) return;
+  for (const ladei_pipe_slot *slot = copies->order->slot; slot != NULL; slot = slot->joined) bytes += slot->bytes;
+  copies->begun = true;
+  copies->timed = ladei_pipe_probe_begin(copies->pipeline->runtime, copies->stream, probe, bytes);
+}
+
 lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies) {
+  clock_begin(copies);
   lade_status status = copies->count > 1 ? runs_batch(copies) : LADE_ERR_UNSUPPORTED;
   if (status == LADE_ERR_UNSUPPORTED) {
     status = LADE_OK;
@@ -57,6 +68,11 @@ lade_status ladei_pipe_copies_submit(ladei_pipe_copies *copies) {
   return status;
 }
 
+static lade_status room_make(ladei_pipe_copies *copies) {
+  if (copies->count < LADEI_PIPE_RUNS_MOST) return LADE_OK;
+  return copies->order->slot->joined != NULL ? LADE_ERR_UNSUPPORTED : ladei_pipe_copies_submit(copies);
+}
+
 static lade_status run_add(ladei_pipe_copies *copies, char *dst, const char *src, size_t bytes) {
   size_t last = copies->count - 1;
   if (copies->count > 0 && !copies->sealed && (char *)copies->dsts[last] + copies->sizes[last] == dst &&
@@ -64,12 +80,12 @@ static lade_status run_add(ladei_pipe_copies *copies, char *dst, const char *src
     copies->sizes[last] += bytes;
     return LADE_OK;
   }
-  lade_status status = copies->count == LADEI_PIPE_RUNS_MOST ? ladei_pipe_copies_submit(copies) : LADE_OK;
+  LADEI_TRY(room_make(copies));
   copies->dsts[copies->count] = dst;
   copies->srcs[copies->count] = src;
   copies->sizes[copies->count] = bytes;
   copies->count++;
-  return status;
+  return LADE_OK;
 }
 
 /* Bytes from `offset` to the end of a pinned range, the first of which ends at `first`, and others follow of `next`. */
@@ -131,7 +147,7 @@ lade_status ladei_pipe_copies_add_pinned(ladei_pipe_copies *copies, const ladei_
 
 /* Of what lies at `at` in the block's data. */
 static lade_status block_copy(ladei_pipe_copies *copies, char *device, size_t at, size_t bytes) {
-  const ladei_pipe_slot *slot = copies->order->slot;
+  const ladei_pipe_slot *slot = copies->slot;
   char *host = (char *)ladei_pipe_slot_data(slot) + at;
   uint64_t next = copies->pipeline->register_chunk_bytes;
   uint64_t reach = next == 0 ? UINT64_MAX : reach_from((uint64_t)(host - (char *)slot->block), next, next);
@@ -168,8 +184,8 @@ static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chain
 }
 
 static lade_status extents_copy(ladei_pipe_copies *copies) {
-  const ladei_pipe_slot *slot = copies->order->slot;
-  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(copies->order->transfer)->pieces;
+  const ladei_pipe_slot *slot = copies->slot;
+  const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
   lade_status status = LADE_OK;
   for (ladei_pipe_extent extent = {0};
        status == LADE_OK && ladei_pipe_pieces_next(pieces, slot->offset, slot->bytes, &extent);)
@@ -177,8 +193,22 @@ static lade_status extents_copy(ladei_pipe_copies *copies) {
   return status;
 }
 
+static lade_status slot_copy(ladei_pipe_copies *copies, const ladei_pipe_slot *slot) {
+  ladei_pipe_chains chains;
+  copies->slot = slot;
+  copies->sealed = true; /* its block is in a pinned range of its own, if only for all that is known */
+  copies->allocation = (ladei_pointer_attributes){.bytes = 0};
+  return ladei_pipe_chains_find(slot, &chains) ? chains_copy(copies, &chains) : extents_copy(copies);
+}
+
+/* What is gathered: one by one if need be, but for joined slots. */
+static lade_status gathered_submit(ladei_pipe_copies *copies) {
+  if (copies->order->slot->joined == NULL) return ladei_pipe_copies_submit(copies);
+  clock_begin(copies);
+  return runs_batch(copies);
+}
+
 lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *order) {
-  const lade_runtime *runtime = pipeline->runtime;
   if (ladei_pipe_ticket_of(order->transfer)->cufile) {
     order->copies = 0; /* what there was to copy, the host half has moved or will move */
     return LADE_OK;
@@ -189,17 +219,16 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.order = order;
   copies.stream = &ladei_pipe_stream_of(pipeline, order->slot->copy_stream)->stream;
   copies.to_device = order->ring->direction == LADE_TO_DEVICE;
-  copies.sealed = false;
+  copies.begun = copies.timed = false;
   copies.direct = false;
-  copies.allocation = (ladei_pointer_attributes){.bytes = 0};
   copies.count = 0;
   order->copies = 0;
-  ladei_pipe_chains chains;
-  bool sorted = ladei_pipe_chains_find(order->slot, &chains); /* before the clock runs */
-  bool timed = ladei_pipe_probe_begin(runtime, copies.stream, &side->probe, order->slot->bytes);
-  LADEI_PROBE4(copy_begin, order->slot, order->slot->bytes, copies.to_device, copies.stream->id);
-  lade_status status = sorted ? chains_copy(&copies, &chains) : extents_copy(&copies);
-  if (status == LADE_OK) status = ladei_pipe_copies_submit(&copies);
-  if (timed) ladei_pipe_probe_end(runtime, copies.stream, &side->probe, status == LADE_OK);
+  lade_status status = LADE_OK;
+  for (const ladei_pipe_slot *slot = order->slot; slot != NULL && status == LADE_OK; slot = slot->joined) {
+    LADEI_PROBE4(copy_begin, slot, slot->bytes, copies.to_device, copies.stream->id);
+    status = slot_copy(&copies, slot);
+  }
+  if (status == LADE_OK) status = gathered_submit(&copies);
+  if (copies.timed) ladei_pipe_probe_end(pipeline->runtime, copies.stream, &side->probe, status == LADE_OK);
   return status;
 }

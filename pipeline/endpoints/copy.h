@@ -13,8 +13,10 @@ enum { LADEI_PIPE_RUNS_MOST = 128 };
 struct ladei_pipe_copies {
   lade_pipeline *pipeline;
   ladei_pipe_order *order;
+  const ladei_pipe_slot *slot; /* whose runs are added */
   const ladei_stream *stream;
   bool to_device;
+  bool begun, timed;                   /* the first of them are submitted; the probe's clock runs */
   bool sealed;                         /* a pinned range ends with the last run: nothing is appended to it */
   bool direct;                         /* the last run is of a direct piece */
   ladei_pointer_attributes allocation; /* of the device, that was asked for last; bytes 0: none */

@@ -129,5 +129,6 @@ bool ladei_pipe_request_find_direct(ladei_pipe_request *request, ladei_pipe_piec
     piece->direct = piece->kind->is_direct != NULL && piece->kind->is_direct(request, piece);
     found += piece->direct ? 1 : 0;
   }
+  pieces->direct = found;
   return found == pieces->count;
 }

@@ -34,8 +34,9 @@ typedef struct ladei_pipe_pieces {
   ladei_pipe_piece *empty; /* without bytes, yet opened, or created; behind the list */
   size_t empty_count;
   uint64_t bytes;
-  bool calls;   /* one of them is moved by a function of the program, ... */
-  bool ordered; /* ... one that is called in order, a call at a time */
+  size_t direct; /* of the list, those that are copied from where they are, or to there */
+  bool calls;    /* one of them is moved by a function of the program, ... */
+  bool ordered;  /* ... one that is called in order, a call at a time */
   ladei_pipe_piece one;
 } ladei_pipe_pieces;
 

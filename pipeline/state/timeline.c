@@ -116,7 +116,9 @@ void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pi
   chunk_set(&event, order->slot);
   if (event.transfer == 0 && order->transfer != NULL) event.transfer = order->transfer->number + 1;
   event_add(timeline, &event);
-  if (order->kind == LADEI_PIPE_ORDER_COPY && status == LADE_OK) *copied_ns_of(timeline, order->slot) = end_ns;
+  bool copied = order->kind == LADEI_PIPE_ORDER_COPY && status == LADE_OK;
+  for (const ladei_pipe_slot *slot = copied ? order->slot : NULL; slot != NULL; slot = slot->joined)
+    *copied_ns_of(timeline, slot) = end_ns;
   if (order->kind == LADEI_PIPE_ORDER_POLL && status == LADE_OK) flights_add(timeline, order->batch, end_ns);
 }
 

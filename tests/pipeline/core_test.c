@@ -80,6 +80,38 @@ static void *block_new(model *m) {
   return NULL;
 }
 
+static void check_copied_slot(const ladei_pipe_slot *slot) {
+  model_transfer *t = model_of(slot->transfer);
+  LADE_EXPECT(!block_of(slot->block)->in_flight);
+  /* Copies that wait for the caller's stream are on copy streams for that, and all of a transfer's are in one. */
+  LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
+              t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
+  unsigned index = slot->copy_stream->index;
+  LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
+  bool passes = t->transfer.bytes <= 1 << 20 || t->transfer.level > LADEI_PIPE_PRIORITY_NORMAL;
+  LADE_EXPECT(t->waits || index == (passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0));
+  LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == slot->copy_stream);
+  t->copy_stream = slot->copy_stream;
+  if (slot->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) LADE_EXPECT_EQ_UINT(t->host[chunk_of(slot)], 1);
+}
+
+/* Those that are joined wait for nothing, and have a host half that is over. */
+static void check_copy(const ladei_pipe_order *order) {
+  const ladei_pipe_ring *ring = order->ring;
+  unsigned count = 0;
+  size_t bytes = 0;
+  for (const ladei_pipe_slot *slot = order->slot; slot != NULL; slot = slot->joined) {
+    check_copied_slot(slot);
+    count++;
+    bytes += slot->bytes;
+    if (order->slot->joined == NULL) continue;
+    LADE_EXPECT(slot->transfer->joins && !slot->transfer->unstaged);
+    LADE_EXPECT_EQ_UINT(slot->copy_stream->index, 0);
+    LADE_EXPECT_EQ_INT(ring->direction, LADE_TO_DEVICE);
+  }
+  LADE_EXPECT(count == 1 || (count <= ring->joined_most && bytes <= ring->joined_bytes));
+}
+
 static void check_taken(const model *m, const ladei_pipe_order *order) {
   for (unsigned i = 0; order->kind == LADEI_PIPE_ORDER_FINISH && i < m->out_count; i++) {
     /* Once it is finished its owner may take it away. */
@@ -102,21 +134,7 @@ static void check_taken(const model *m, const ladei_pipe_order *order) {
     if (order->kind == LADEI_PIPE_ORDER_WRITE && t->transfer.writers != 0 && !t->transfer.ordered)
       LADE_EXPECT_LE_UINT(t->transfer.host_out, t->transfer.writers);
   }
-  if (order->kind == LADEI_PIPE_ORDER_COPY) {
-    model_transfer *t = model_of(order->transfer);
-    LADE_EXPECT(!block_of(order->slot->block)->in_flight);
-    /* Copies that wait for the caller's stream are on copy streams for that, and all of a transfer's are in one. */
-    LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
-                t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
-    unsigned index = order->slot->copy_stream->index;
-    LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
-    bool passes = t->transfer.bytes <= 1 << 20 || t->transfer.level > LADEI_PIPE_PRIORITY_NORMAL;
-    LADE_EXPECT(t->waits || index == (passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0));
-    LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == order->slot->copy_stream);
-    t->copy_stream = order->slot->copy_stream;
-    if (order->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host)
-      LADE_EXPECT_EQ_UINT(t->host[chunk_of(order->slot)], 1);
-  }
+  if (order->kind == LADEI_PIPE_ORDER_COPY) check_copy(order);
   if (order->kind == LADEI_PIPE_ORDER_RELEASE && !order->in_flight)
     LADE_EXPECT(!block_of(order->slot->block)->in_flight);
 }
@@ -152,8 +170,10 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
     model_of(order->transfer)->waits = !order->passed && order->copy_stream != NULL;
     break;
   case LADEI_PIPE_ORDER_COPY:
-    model_of(order->transfer)->copied[chunk_of(slot)]++;
-    block_of(slot->block)->in_flight = true;
+    for (; slot != NULL; slot = slot->joined) {
+      model_of(slot->transfer)->copied[chunk_of(slot)]++;
+      block_of(slot->block)->in_flight = true;
+    }
     break;
   case LADEI_PIPE_ORDER_RECORD: break;
   case LADEI_PIPE_ORDER_POLL:
@@ -226,6 +246,7 @@ static void submit_one(model *m) {
   t->transfer.after = support_random_below(&m->random, 4);
   t->transfer.lead_bytes = (size_t)support_random_below(&m->random, chunk);
   t->transfer.writers = (unsigned)support_random_below(&m->random, 4);
+  t->transfer.joins = support_random_one_in(&m->random, 2);
   uint64_t covered = t->transfer.bytes > 0 ? t->transfer.bytes + t->transfer.lead_bytes : 0;
   t->chunks = (unsigned)((covered + chunk - 1) / chunk);
   ladei_pipe_core_submit(&m->core, &t->transfer, support_random_one_in(&m->random, 2) ? LADE_TO_DEVICE : LADE_TO_HOST);
@@ -325,6 +346,12 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->scale = support_random_one_in(&m->random, 2) ? 1 : 1 << 20;
   LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
   m->core.rings[0].last_first = m->core.rings[1].last_first = seed % 2 == 0;
+  m->core.rings[0].paces = support_random_one_in(&m->random, 2);
+  if (support_random_one_in(&m->random, 2)) {
+    ladei_pipe_core_set_blocks(&m->core, (size_t)(5 * m->scale), (size_t)(5 * m->scale));
+    ladei_pipe_core_set_joined(&m->core.rings[0], (unsigned)support_random_between(&m->random, 1, 4),
+                               (size_t)(support_random_between(&m->random, 1, 20) * m->scale));
+  }
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);
     if (cancel_one_in != 0 && m->transfer_count > 0 && support_random_one_in(&m->random, cancel_one_in)) {
@@ -561,6 +588,236 @@ LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   LADE_EXPECT(transfer.finished);
   LADE_EXPECT_EQ_UINT(core.counters.blocks_peak, 1);
   LADE_EXPECT_EQ_UINT(core.counters.copies, 100);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* Takes reads, `count` of them. What else there is is done as it comes, but POLL, which finds nothing, and COPY: it must not come. */
+static void reads_take(ladei_pipe_core *core, ladei_pipe_order *reads, unsigned count) {
+  static char blocks[32];
+  static unsigned acquired;
+  ladei_pipe_order order;
+  for (unsigned taken = 0; taken < count;) {
+    ladei_pipe_core_poll_wake(core);
+    LADE_ASSERT(ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order));
+    if (order.kind == LADEI_PIPE_ORDER_READ) {
+      reads[taken++] = order;
+      continue;
+    }
+    LADE_EXPECT_NE_INT(order.kind, LADEI_PIPE_ORDER_COPY);
+    order.block = &blocks[acquired++ % 32];
+    (void)ladei_pipe_core_complete(core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+}
+
+/* The next COPY, not completed; how many slots it takes. 0: there is none, and POLL finds nothing. */
+static unsigned copy_take(ladei_pipe_core *core, ladei_pipe_order *out) {
+  while (ladei_pipe_core_next(core, 0, out)) {
+    unsigned count = 0;
+    for (const ladei_pipe_slot *slot = out->slot; slot != NULL; slot = slot->joined) count++;
+    if (out->kind == LADEI_PIPE_ORDER_COPY) return count;
+    lade_status status =
+        out->kind == LADEI_PIPE_ORDER_POLL || out->kind == LADEI_PIPE_ORDER_ACQUIRE ? LADE_NOT_READY : LADE_OK;
+    (void)ladei_pipe_core_complete(core, out, status, NULL);
+  }
+  return 0;
+}
+
+/* `count` reads are over, one after the other, and each is copied by itself. */
+static void reads_copy(ladei_pipe_core *core, const ladei_pipe_order *reads, unsigned count) {
+  ladei_pipe_order copy;
+  for (unsigned i = 0; i < count; i++) {
+    (void)ladei_pipe_core_complete(core, &reads[i], LADE_OK, NULL);
+    LADE_ASSERT_EQ_UINT(copy_take(core, &copy), 1);
+    (void)ladei_pipe_core_complete(core, &copy, LADE_OK, NULL);
+  }
+}
+
+/* All that is left is done as it comes, to the end. */
+static void work_end(ladei_pipe_core *core) {
+  static char block;
+  ladei_pipe_order order;
+  for (unsigned i = 0; core->unfinished > 0 || core->counters.blocks > 0; i++) {
+    ladei_pipe_core_poll_wake(core);
+    LADE_ASSERT_LT_UINT(i, 10000);
+    while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order)) {
+      order.block = &block;
+      (void)ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
+    }
+    LADE_ASSERT_OK(ladei_pipe_core_check(core));
+  }
+}
+
+enum { JOIN_MIB = 1 << 20 };
+
+/* A ring of blocks of 1 MiB that joins four. */
+static void joining_core_init(ladei_pipe_core *core, unsigned depth) {
+  LADE_ASSERT_OK(ladei_pipe_core_init(core, depth));
+  ladei_pipe_core_set_blocks(core, JOIN_MIB, JOIN_MIB);
+  ladei_pipe_core_set_joined(&core->rings[0], 4, 16 * JOIN_MIB);
+}
+
+static ladei_pipe_core_transfer joining_transfer(uint64_t mib) {
+  return (ladei_pipe_core_transfer){.bytes = mib * JOIN_MIB, .chunk_bytes = JOIN_MIB, .level = 1, .joins = true};
+}
+
+LADE_TEST(PipelineCore, JoinsCopiesWhileTheLinkHasWork) {
+  ladei_pipe_core core;
+  ladei_pipe_order reads[15], copy;
+  ladei_pipe_core_transfer first = joining_transfer(8), second = joining_transfer(7);
+  joining_core_init(&core, 16);
+  ladei_pipe_core_submit(&core, &first, LADE_TO_DEVICE);
+  ladei_pipe_core_submit(&core, &second, LADE_TO_DEVICE);
+  reads_take(&core, reads, 15);
+  reads_copy(&core, reads, 6); /* until six blocks are under way */
+  for (unsigned i = 6; i < 9; i++) {
+    (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+    LADE_EXPECT_EQ_UINT(copy_take(&core, &copy), 0);
+  }
+  (void)ladei_pipe_core_complete(&core, &reads[9], LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 4); /* of both transfers */
+  LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+  LADE_EXPECT_EQ_UINT(first.queued_bytes, 6 * JOIN_MIB);
+  copy.copies = 1;
+  uint64_t copies = core.counters.copies;
+  unsigned changed = ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  LADE_EXPECT_EQ_UINT(core.counters.copies, copies + 1);
+  LADE_EXPECT((changed & LADEI_PIPE_CHANGED_QUEUED) != 0); /* all of the first one's */
+  LADE_EXPECT_EQ_UINT(second.queued_bytes, 2 * JOIN_MIB);
+  for (unsigned i = 10; i < 14; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  ladei_pipe_core_set_joined(&core.rings[0], 4, 2 * JOIN_MIB);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 2); /* no more bytes than that */
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 2);
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  (void)ladei_pipe_core_complete(&core, &reads[14], LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 1); /* no read is out that could bring another */
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(first.error.status);
+  LADE_EXPECT_EQ_UINT(second.done_bytes, 7 * JOIN_MIB);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* A link that has copied what was under way must not wait for readers. */
+LADE_TEST(PipelineCore, WhatWaitsToBeJoinedGoesWhenCopiesEnd) {
+  ladei_pipe_core core;
+  ladei_pipe_order reads[12], copy, poll;
+  ladei_pipe_core_transfer transfer = joining_transfer(12);
+  joining_core_init(&core, 16);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  reads_take(&core, reads, 12);
+  reads_copy(&core, reads, 6);
+  for (unsigned i = 6; i < 8; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 0);
+  ladei_pipe_core_poll_wake(&core);
+  LADE_ASSERT(ladei_pipe_core_next(&core, 0, &poll) && poll.kind == LADEI_PIPE_ORDER_POLL);
+  (void)ladei_pipe_core_complete(&core, &poll, LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 2);
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  for (unsigned i = 8; i < 12; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(transfer.error.status);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* One of two transfers cannot be copied: the other one has no part in it. */
+LADE_TEST(PipelineCore, ThoseThatCannotBeJoinedAreCopiedOneByOne) {
+  ladei_pipe_core core;
+  ladei_pipe_order reads[12], copy;
+  ladei_pipe_core_transfer good = joining_transfer(8), bad = joining_transfer(4);
+  joining_core_init(&core, 16);
+  ladei_pipe_core_submit(&core, &good, LADE_TO_DEVICE);
+  ladei_pipe_core_submit(&core, &bad, LADE_TO_DEVICE);
+  reads_take(&core, reads, 12);
+  reads_copy(&core, reads, 6);
+  for (unsigned i = 6; i < 10; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 4);
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_ERR_DRIVER, &injected);
+  LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+  LADE_EXPECT_OK(good.error.status);
+  LADE_EXPECT_OK(bad.error.status);
+  for (unsigned i = 0; i < 4; i++) {
+    LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 1);
+    bool fails = copy.transfer == &bad;
+    (void)ladei_pipe_core_complete(&core, &copy, fails ? LADE_ERR_DRIVER : LADE_OK, &injected);
+    if (fails) break; /* and with it what else the transfer has */
+  }
+  for (unsigned i = 10; i < 12; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(good.error.status);
+  LADE_EXPECT_EQ_UINT(good.done_bytes, 8 * JOIN_MIB);
+  LADE_EXPECT_EQ_INT(bad.error.status, LADE_ERR_DRIVER);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* A caller may wait until the copies behind its stream are queued before it lets the stream go on. */
+LADE_TEST(PipelineCore, CopiesBehindAStreamOfTheCallersDoNotWaitToBeJoined) {
+  ladei_pipe_core core;
+  ladei_pipe_order reads[14], copy;
+  ladei_pipe_core_transfer bulk = joining_transfer(8), behind = joining_transfer(6);
+  behind.dependency = LADEI_PIPE_DEPENDENCY_UNKNOWN;
+  joining_core_init(&core, 16);
+  ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
+  ladei_pipe_core_submit(&core, &behind, LADE_TO_DEVICE);
+  reads_take(&core, reads, 14);
+  reads_copy(&core, reads, 6);
+  (void)ladei_pipe_core_complete(&core, &reads[6], LADE_OK, NULL);
+  LADE_EXPECT_EQ_UINT(copy_take(&core, &copy), 0); /* the bulk's waits */
+  for (unsigned i = 8; i < 14; i++) {
+    LADE_EXPECT_EQ_PTR(reads[i].transfer, &behind);
+    (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+    LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 1);
+    LADE_EXPECT_EQ_PTR(copy.transfer, &behind);
+    (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  }
+  LADE_EXPECT_EQ_INT(behind.dependency, LADEI_PIPE_DEPENDENCY_AWAITED);
+  LADE_EXPECT_EQ_UINT(behind.queued_bytes, behind.bytes);
+  (void)ladei_pipe_core_complete(&core, &reads[7], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(bulk.error.status);
+  LADE_EXPECT_OK(behind.error.status);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* Takes reads as long as there are some, and completes all else but copies, which must not come. How many are out then. */
+static unsigned reads_fill(ladei_pipe_core *core, ladei_pipe_order *reads, unsigned out) {
+  static char blocks[64];
+  static unsigned acquired;
+  ladei_pipe_order order;
+  ladei_pipe_core_poll_wake(core);
+  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    if (order.kind == LADEI_PIPE_ORDER_READ) {
+      reads[out++] = order;
+      continue;
+    }
+    LADE_EXPECT_NE_INT(order.kind, LADEI_PIPE_ORDER_COPY);
+    order.block = &blocks[acquired++ % 64];
+    (void)ladei_pipe_core_complete(core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+  return out;
+}
+
+/* Readers that were faster than the link filled every block, and took longer for each byte beside each other. */
+LADE_TEST(PipelineCore, FewerReadWhileTheLinkHasWorkForLong) {
+  enum { WINDOW = 4, MOST_UNDER_WAY = 12 };
+  ladei_pipe_core core;
+  ladei_pipe_order reads[WINDOW];
+  ladei_pipe_core_transfer transfer = joining_transfer(64);
+  unsigned out = 0;
+  joining_core_init(&core, 32);
+  ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
+  ladei_pipe_core_set_window(&core.rings[0], WINDOW);
+  core.rings[0].paces = true;
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  for (unsigned under_way = 0; under_way <= MOST_UNDER_WAY; under_way++) {
+    static const unsigned expected[MOST_UNDER_WAY + 1] = {4, 4, 4, 4, 4, 4, 3, 3, 2, 2, 2, 2, 2};
+    out = reads_fill(&core, reads, out);
+    LADE_ASSERT_EQ_UINT(out, expected[under_way]);
+    reads_copy(&core, &reads[--out], 1);
+  }
+  while (out > 0) (void)ladei_pipe_core_complete(&core, &reads[--out], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(transfer.error.status);
   ladei_pipe_core_destroy(&core);
 }
 

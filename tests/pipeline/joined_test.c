@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Across layers: Copies of several chunks that are queued together (Note [Joined copies] in pipeline/core/core_pick.c): each byte in
+ * its place, by one batched call where the driver takes it, and chunk by chunk where it does not.
+ */
+#include <stdlib.h>
+
+#include "tests/pipeline/fixture.h"
+#include "tests/shim/lade_test.h"
+#include "tests/support/failures.h"
+#include "tests/support/pattern.h"
+#include "tests/support/runtimes.h"
+
+enum {
+  CHUNK = 64 << 10,
+  TRANSFERS = 3,
+  TRANSFER_BYTES = 2 << 20,
+  DEVICE_BYTES = TRANSFERS * TRANSFER_BYTES,
+  SEED = 11
+};
+enum { CHUNKS = DEVICE_BYTES / CHUNK };
+
+/* Readers that are faster than the link: copies gather before it. */
+static void options_fill(lade_pipeline_options *options) {
+  lade_pipeline_options_init(options);
+  options->chunk_bytes = CHUNK;
+  options->depth = 48;
+  options->readers = 16;
+}
+
+static bool scene_open(fixture *f, lade_runtime *runtime) {
+  lade_pipeline_options options;
+  options_fill(&options);
+  return runtime != NULL && fixture_open_on(f, runtime, DEVICE_BYTES, &options);
+}
+
+/* All at once; the first error, or LADE_OK. */
+static lade_status transfers_run(fixture *f, const char *host) {
+  lade_ticket *tickets[TRANSFERS] = {NULL};
+  lade_status first = LADE_OK;
+  for (unsigned i = 0; i < TRANSFERS; i++) {
+    lade_transfer transfer = fixture_transfer(
+        f, LADE_TO_DEVICE, lade_endpoint_memory((void *)(uintptr_t)(host + i * TRANSFER_BYTES)), TRANSFER_BYTES);
+    transfer.device_memory = f->device + i * TRANSFER_BYTES;
+    support_note(&first, lade_pipeline_submit(f->pipeline, &transfer, &tickets[i]));
+  }
+  for (unsigned i = 0; i < TRANSFERS; i++) {
+    if (tickets[i] != NULL) support_note(&first, lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER));
+    lade_ticket_release(tickets[i]);
+  }
+  return first;
+}
+
+static char *pattern_new(void) {
+  char *host = malloc(DEVICE_BYTES);
+  LADE_EXPECT(host != NULL);
+  if (host != NULL) support_pattern_fill(host, DEVICE_BYTES, SEED, 0);
+  return host;
+}
+
+/* On the runtime, which is closed then; how many copies it took. */
+static uint64_t transfers_check(lade_runtime *runtime) {
+  fixture f;
+  char *host = pattern_new();
+  uint64_t copies = 0;
+  if (host != NULL && scene_open(&f, runtime)) {
+    LADE_EXPECT_OK(transfers_run(&f, host));
+    fixture_expect_device_pattern(&f, 0, DEVICE_BYTES, SEED, 0);
+    copies = fixture_info(&f).copies;
+    fixture_close(&f);
+  }
+  free(host);
+  return copies;
+}
+
+LADE_TEST_P(JoinedCopies, BringEachByteToItsPlace, SUPPORT_RUNTIMES, name) {
+  lade_runtime *runtime = support_runtime_open(name);
+  if (runtime == NULL) return;
+  bool joins = support_is_virtual(runtime); /* else it depends on how fast the threads are */
+  uint64_t copies = transfers_check(runtime);
+  if (joins)
+    LADE_EXPECT_LT_UINT(copies, CHUNKS * 3 / 4);
+  else
+    LADE_EXPECT_LE_UINT(copies, CHUNKS);
+}
+
+/* Each block is a segment, and so a registration of its own. Those that lie side by side in memory are not copied as one. */
+LADE_TEST_P(JoinedCopies, EndWithSegmentsOfThePool, SUPPORT_RUNTIMES, name) {
+  enum { SEGMENT = 1 << 20, SEGMENTS = 64, BYTES = SEGMENTS * SEGMENT };
+  fixture f;
+  lade_pipeline_options options;
+  lade_pinned_options pool;
+  char *host = malloc(BYTES);
+  options_fill(&options);
+  options.chunk_bytes = SEGMENT;
+  lade_pinned_options_init(&pool);
+  pool.segment_bytes = SEGMENT;
+  if (host != NULL && fixture_open_pool(&f, name, BYTES, &pool, &options)) {
+    support_pattern_fill(host, BYTES, SEED, 0);
+    LADE_EXPECT_OK(fixture_move(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES));
+    fixture_expect_device_pattern(&f, 0, BYTES, SEED, 0);
+    fixture_close(&f);
+  }
+  free(host);
+}
+
+#ifndef LADE_TEST_ON_CUDA
+
+LADE_TEST(JoinedCopies, AreNoneWithoutBatches) {
+  support_description description;
+  support_description_init(&description);
+  description.devices[0].no_copy_batch = 1;
+  lade_runtime *runtime = support_runtime_open_with("sim", &description.options);
+  if (runtime != NULL) LADE_EXPECT_EQ_UINT(transfers_check(runtime), CHUNKS);
+}
+
+/* The chunks are queued one by one, and nobody hears of it. */
+LADE_TEST(JoinedCopies, ThatADriverRefusesAreQueuedOneByOne) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  uint64_t calls = 0;
+  if (runtime == NULL) return;
+  LADE_ASSERT_OK(lade_soft_fault_add(runtime, "copy_batch", 0, LADE_ERR_DRIVER));
+  fixture f;
+  char *host = pattern_new();
+  if (host != NULL && scene_open(&f, runtime)) {
+    LADE_EXPECT_OK(transfers_run(&f, host));
+    fixture_expect_device_pattern(&f, 0, DEVICE_BYTES, SEED, 0);
+    LADE_EXPECT_EQ_UINT(fixture_info(&f).copies, CHUNKS);
+    LADE_EXPECT_OK(lade_soft_call_count(runtime, "copy_batch", &calls));
+    LADE_EXPECT(calls >= 1 && calls <= TRANSFERS); /* a transfer of a batch that failed is in no other one */
+    fixture_close(&f);
+  }
+  free(host);
+}
+
+/* One transfer of many parts, which lie on the device in the opposite order, beside one in a piece. The nth batch fails. */
+static void many_parts(uint64_t nth) {
+  enum { PART = 256, PARTS = TRANSFER_BYTES / PART };
+  fixture f;
+  char *host = pattern_new();
+  lade_piece *pieces = calloc(PARTS, sizeof *pieces);
+  lade_ticket *tickets[2];
+  lade_runtime *runtime = support_runtime_open("sim");
+  LADE_ASSERT(host != NULL && pieces != NULL && scene_open(&f, runtime));
+  for (size_t i = 0; i < PARTS; i++)
+    pieces[i] = (lade_piece){lade_endpoint_memory(host + i * PART), f.device + (PARTS - 1 - i) * PART, PART};
+  lade_transfer parts, whole = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), TRANSFER_BYTES);
+  whole.device_memory = f.device + TRANSFER_BYTES;
+  lade_transfer_init(&parts);
+  parts.direction = LADE_TO_DEVICE;
+  parts.pieces = pieces;
+  parts.piece_count = PARTS;
+  if (nth != 0) LADE_EXPECT_OK(lade_soft_fault_add(runtime, "copy_batch", nth, LADE_ERR_DRIVER));
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &whole, &tickets[0]));
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &parts, &tickets[1]));
+  LADE_EXPECT_OK(lade_ticket_wait(tickets[0], LADE_WAIT_FOREVER));
+  lade_status status = lade_ticket_wait(tickets[1], LADE_WAIT_FOREVER);
+  LADE_EXPECT(status == LADE_OK || (nth != 0 && status == LADE_ERR_DRIVER));
+  fixture_expect_device_pattern(&f, TRANSFER_BYTES, TRANSFER_BYTES, SEED, 0);
+  for (size_t i = 0; i < PARTS && status == LADE_OK && !lade_test_has_failed(); i += 97)
+    fixture_expect_device_pattern(&f, (PARTS - 1 - i) * PART, PART, SEED, i * PART);
+  for (unsigned i = 0; i < 2; i++) lade_ticket_release(tickets[i]);
+  LADE_EXPECT_OK(lade_soft_fault_clear(runtime));
+  fixture_close(&f);
+  free(pieces);
+  free(host);
+}
+
+/* A chunk of more parts than a batch takes is in none with others; and what becomes of it is nothing to them. */
+LADE_TEST(JoinedCopies, LeaveOutChunksOfManyParts) {
+  for (uint64_t nth = 0; nth < 12 && !lade_test_has_failed(); nth++) {
+    lade_test_context("batch %llu fails", (unsigned long long)nth);
+    many_parts(nth);
+  }
+}
+
+static lade_status scenario(lade_runtime *runtime, void *user) {
+  lade_pipeline_options options;
+  lade_pinned_pool *pool = NULL;
+  fixture f = {.runtime = runtime, .device_bytes = DEVICE_BYTES};
+  void *device = NULL;
+  lade_status first = LADE_OK;
+  options_fill(&options);
+  support_note(&first, lade_pinned_pool_create(runtime, NULL, &pool));
+  if (first == LADE_OK) support_note(&first, lade_pipeline_create(runtime, pool, &options, &f.pipeline));
+  if (first == LADE_OK) support_note(&first, runtime->ops->device_alloc(runtime->self, 0, DEVICE_BYTES, &device));
+  f.device = device;
+  if (first == LADE_OK) support_note(&first, transfers_run(&f, user));
+  if (f.pipeline != NULL) SUPPORT_TWICE(&first, lade_pipeline_destroy(f.pipeline, true));
+  if (pool != NULL) SUPPORT_TWICE(&first, lade_pinned_pool_destroy(pool, true));
+  if (device != NULL) support_note(&first, runtime->ops->device_free(runtime->self, 0, device));
+  return first;
+}
+
+LADE_TEST(JoinedCopies, LoseNothingWhenAnyDriverCallFails) {
+  char *host = pattern_new();
+  if (host != NULL) support_for_each_failure("sim", scenario, NULL, host);
+  free(host);
+}
+
+#endif
