@@ -5,7 +5,8 @@
  *   touching      1, 2, 4, 8, 16 threads touch the memory, in rounds of their own; the fastest number is T
  *   registering   memory that is touched, as one registration, and in lade's segments
  *   by hand       mapped, touched by T threads, registered at once
- *   driver        the driver's own pinned allocation (cudaHostAlloc)
+ *   driver        the driver's own pinned allocation (cudaHostAlloc), in rounds of its own: a reserve that came after one took a
+ *                 tenth longer than the same one later in the round
  *   first         from the pool's creation until the first 64 MiB are usable, the topology loaded; and the loading alone
  *
  * On a GPU's driver where there is one; else the model driver, which locks pages where this process may: mlock() holds
@@ -27,7 +28,7 @@
 #include "host/nodes.h"
 #include "lade/runtime.h"
 
-enum { TOUCH_REPEATS = 3, PIN_REPEATS = 5, THREAD_COUNTS = 5 };
+enum { TOUCH_REPEATS = 3, PIN_REPEATS = 9, DRIVER_REPEATS = 2, THREAD_COUNTS = 5 };
 
 #define SEGMENT_BYTES (64 * LADEI_MIB)
 
@@ -290,19 +291,21 @@ static bool rows(bench *b, pin_run *run) {
                               {"registering alone, at once", whole_measure, run},
                               {"registering alone, in segments", segments_measure, run},
                               {"by hand", by_hand_measure, run},
-                              {"lade, 16 threads asked for", reserve_16_measure, run},
-                              {"driver's allocation", driver_measure, run}};
-  const bench_variant ratio = {"lade by the larger part", ratio_tell, run},
+                              {"lade, 16 threads asked for", reserve_16_measure, run}};
+  const bench_variant driver = {"driver's allocation", driver_measure, run},
+                      ratio = {"lade by the larger part", ratio_tell, run},
                       first[] = {{"lade", first_measure, run},
                                  {"loading the topology", topology_tell, run},
                                  {"by hand", first_by_hand_measure, run}};
-  size_t count = run->model == NULL ? 7 : 6; /* the model's own allocation is addresses only */
+  bool has_driver = run->model == NULL; /* the model's own allocation is addresses only */
   return touching_row(b, run) &&
          bench_measure_repeats(b, PIN_REPEATS, "pin", params_of(run, "reserve", "least of all"), "ms", variants,
-                               count) &&
+                               sizeof variants / sizeof variants[0]) &&
          bench_measure_repeats(b, PIN_REPEATS, "pin", params_of(run, "reserve by its larger part", "<= 1.25"), "x",
                                &ratio, 1) &&
-         bench_measure(b, "pin", params_of(run, "first 64 MiB", "<= 10"), "ms", first, 3);
+         bench_measure(b, "pin", params_of(run, "first 64 MiB", "<= 10"), "ms", first, 3) &&
+         (!has_driver ||
+          bench_measure_repeats(b, DRIVER_REPEATS, "pin", params_of(run, "allocation", "none"), "ms", &driver, 1));
 }
 
 static size_t bytes_for(bool quick) {
