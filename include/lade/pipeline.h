@@ -282,7 +282,7 @@ typedef struct lade_pipeline_options {
    * 2^24. 0: none, and no clock is read for them. */
   uint64_t timeline_events;
   /** Bytes of staging blocks under way in each direction, about, where lade chooses chunk_bytes: chunks are no longer than
-   * fits as many blocks as are in use. What the processor's cache holds reaches the device faster. 0: 96 MiB, divided by
+   * fits as many blocks as are in use. What the processor's cache holds reaches the device faster. 0: 72 MiB, divided by
    * local_ranks; on "sim", which has no such cache, 144 MiB. */
   uint64_t window_bytes;
   /** Processes of this job on this machine (lade_config_from_env() knows launchers): they share processors and cache, where

@@ -88,7 +88,7 @@ enum { JOINED_MOST = 4 };
  * Note [Depth]
  * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
  * eight for copies, which wait for each other and until their end is found out. (On an H200 with 12 readers four leave its
- * link idle for a twentieth of the time.) To a GPU three for two readers, so that each finds a block of its own (Note [Readers
+ * link idle for a twentieth of the time.) To a GPU two for each reader, so that it finds a block of its own (Note [Readers
  * that stay] in core_pick.c) while others are copied. Where the copy engine is a thread, chunks should pass from reader to engine
  * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
  * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
@@ -101,7 +101,7 @@ static uint32_t blocks_ahead(const lade_pipeline *pipeline, lade_direction direc
   const lade_pipeline_options *options = &pipeline->options;
   if (engines_are_threads(pipeline->runtime)) return options->chunk_bytes <= 4 * LADEI_MIB ? 7 : 3;
   if (pipeline->runtime->software_device != NULL || direction == LADE_TO_HOST) return BLOCKS_COPIED;
-  uint32_t wanted = options->readers + options->readers / 2;
+  uint32_t wanted = 2 * options->readers;
   return wanted > BLOCKS_COPIED ? wanted : BLOCKS_COPIED;
 }
 

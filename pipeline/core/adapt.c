@@ -57,9 +57,15 @@
  *   20 x 4    24 x 3   20 x 2         24 x 2         36 x 2   24 x 1.5       30 x 1.5   36 x 1.5       36 x 1   48 x 1
  *   0.70-76   0.81     0.82 to 0.88   0.85 to 0.94   0.91     0.88 to 0.96   0.99       0.94 to 1.05   0.96     0.90
  *
- * (benchmarks/results/h100/staging_sweep.txt, reader_blocks.txt.) So all blocks of a machine are 96 MiB together, 30 of 3.1 MiB, or with
- * two ranks 30 of 1.5 for each, where the link wants 6.4 MiB: that costs 2 % where the cache is all ours, and is 1.2 times as fast
- * where it is not. That holds also where a cache is smaller: below 30 us a copy costs more for its start than memory does.
+ * (benchmarks/results/h100/staging_sweep.txt, reader_blocks.txt.) Short copies that are queued together lose nothing by their starts
+ * (Note [Joined copies] in core_pick.c). Then, parts of the pinned copies alone, on three hosts at rest (staging_joined.txt), and
+ * of the first column on a busy one (transfers_beside.json, "windows"):
+ *
+ *   MiB, 12 readers    30 x 3.1 = 96    36 x 2 = 72      30 x 2 = 64
+ *   at rest            0.94 to 0.97     0.93 to 0.97     0.92 to 0.94
+ *   busy               1                                 1.11
+ *
+ * So all blocks of a machine are 72 MiB together, 36 of 2 MiB, or with two ranks 36 of 1.5 for each, where the link wants 6.4 MiB.
  *
  * Note [Even chunks]
  * A transfer of 64 MiB in blocks of 6.4 MiB had ten chunks and a rest of 16 KiB, which costs as much as any other to start, to

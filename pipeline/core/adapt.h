@@ -21,7 +21,7 @@ size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 
 /* Bytes of blocks under way in a direction; see Note [Bytes under way]. On "sim", which has no cache: 20 of the chunks that the
  * fastest of today's links wants. */
-#define LADEI_PIPE_WINDOW_BYTES     (UINT64_C(96) << 20)
+#define LADEI_PIPE_WINDOW_BYTES     (UINT64_C(72) << 20)
 #define LADEI_PIPE_WINDOW_BYTES_SIM (UINT64_C(144) << 20)
 
 /* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below a quarter of it, about. */

@@ -212,18 +212,18 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
 /*
  * Note [Pace of reads]
  * Readers that are faster than the link together fill all blocks, and then wait for some; those that read meanwhile share memory,
- * caches and processors, and take longer for each byte. So of W readers with more than W blocks of read bytes before the link one
- * rests for each two blocks more, up to half of them. The link has W copies before it then, 0.7 ms for 12 readers: time
- * enough for the others to come back. 8 GiB as above: 0.22 to 0.24 core-seconds per GiB instead of 0.245, at the same
- * rate; where they begin to rest at two thirds of W it is 0.21 to 0.22, at up to 2 % less (staging_joined.txt).
+ * caches and processors, and take longer for each byte. So where two thirds of the blocks that the ring has for copies are read and
+ * before the link, one reader rests for each two blocks more, up to half of them. The link has work for 0.6 ms then: time enough for the others
+ * to come back. 8 GiB as above: 0.22 to 0.24 core-seconds per GiB instead of 0.235 to 0.245, at the same rate; where they begin to
+ * rest at half as many it is 0.21 to 0.22, at up to 2 % less (staging_joined.txt).
  */
 static unsigned reads_most(const ladei_pipe_ring *ring) {
   if (!ring->paces) return ring->window;
   uint64_t bytes = ring->copy_streams[0].under_way_bytes;
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) bytes += slot->bytes;
-  uint64_t blocks = bytes / ring->block_bytes;
-  uint64_t rest = blocks > ring->window ? (blocks - ring->window) / 2 : 0;
+  uint64_t blocks = bytes / ring->block_bytes, enough = 2 * (uint64_t)ring->ahead / 3;
+  uint64_t rest = blocks > enough ? (blocks - enough) / 2 : 0;
   return ring->window - (unsigned)(rest < ring->window / 2 ? rest : ring->window / 2);
 }
 

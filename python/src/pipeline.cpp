@@ -540,7 +540,7 @@ void bind_pipeline(nb::module_ &module) {
       "depth : int or None\n    Staging blocks for each direction, at most.\n"
       "readers : int or None\n    Threads that read and write.\n"
       "max_transfers : int or None\n    Transfers under way, at most; the next call waits. Default 64.\n"
-      "window_bytes : int or None\n    Bytes of staging blocks under way in each direction, about. Default 96 MiB,\n   "
+      "window_bytes : int or None\n    Bytes of staging blocks under way in each direction, about. Default 72 MiB,\n   "
       " divided by local_ranks.\n"
       "local_ranks : int or None\n    Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under "
       "torchrun:\n"

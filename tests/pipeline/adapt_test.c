@@ -26,9 +26,9 @@ LADE_TEST(ChunkForLink, LastsLongEnoughAndNoLonger) {
 /* With 12 readers of an H200, of two ranks, and with few; a limit below what copies want is a quarter of that. */
 LADE_TEST(ChunkForWindow, FitsAllBlocksWhereThatIsNotTooShort) {
   const size_t pcie_5 = 6528 * 1024;
-  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 12, LADEI_PIPE_WINDOW_BYTES), pcie_5);
-  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 30, LADEI_PIPE_WINDOW_BYTES), 3 * MIB);
-  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 30, LADEI_PIPE_WINDOW_BYTES / 2), 3 * MIB / 2);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 11, LADEI_PIPE_WINDOW_BYTES), pcie_5);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 36, LADEI_PIPE_WINDOW_BYTES), 2 * MIB);
+  LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 36, LADEI_PIPE_WINDOW_BYTES / 2), 3 * MIB / 2);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 200, LADEI_PIPE_WINDOW_BYTES), 3 * MIB / 2);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 20, LADEI_PIPE_WINDOW_BYTES_SIM), pcie_5);
   LADE_EXPECT_EQ_UINT(ladei_pipe_chunk_for_window(pcie_5, 28, LADEI_PIPE_WINDOW_BYTES_SIM), 4992 * 1024);
