@@ -101,9 +101,10 @@ static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, cons
  *   four a batch           52.3,       53.8,       54.3,         54.7
  *
  * So an order COPY takes up to joined_most READY slots. Readers finish one by one: a READY slot waits for others while the link has
- * work for some 0.3 ms, six blocks, and a READ is out that may bring another. The link does not rest for it: each end of copies that
- * POLL finds lets what waits be queued, at the latest. What is joined takes the link 0.2 ms at most: by so much later than by
- * itself a transfer may be over, and so long a short one on another stream may wait for its turn.
+ * work for some 0.3 ms, six blocks, a READ is out that may bring another, and no other copy comes for the same stream. So less and
+ * less is under way while it waits, and before the link rests POLL has found that out, and what waits is queued. What is joined
+ * takes the link 0.2 ms at most: by so much later than by itself a transfer may be over, and so long a short one on another
+ * stream may wait for its turn.
  * Only copies that wait for nothing, on the first copy stream, are joined: on one that waits for a stream of the caller's a caller may wait until
  * all are queued, and only then let the stream go on. Slots that cannot be queued together are queued one by one: whose copy failed,
  * or has too many parts for a batch, is found out then, and the others have no part in it.
@@ -126,12 +127,20 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
   return count < ring->joined_most && bytes + ring->block_bytes <= ring->joined_bytes;
 }
 
+/* Whether the transfer's copies go to the first copy stream, behind all that is queued there. */
+static bool transfer_queues_first(const ladei_pipe_core_transfer *transfer) {
+  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
+         transfer->copy_stream == &transfer->ring->copy_streams[0];
+}
+
 /* The first READY slot whose copy may be queued; NULL: none. */
 static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->ready);
-  if (slot == NULL || !ready_waits(ring)) return slot;
+  ladei_pipe_slot *first = TAILQ_FIRST(&ring->ready), *slot = first;
+  if (first == NULL || !ready_waits(ring)) return first;
   while (slot != NULL && ladei_pipe_slot_joins(slot)) slot = TAILQ_NEXT(slot, link);
-  return slot;
+  const ladei_pipe_core_transfer *next = slot != NULL ? slot->transfer : ring->issuing;
+  bool comes = next != NULL && (slot != NULL || next->no_host);
+  return comes && transfer_queues_first(next) ? first : slot;
 }
 
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */

@@ -797,6 +797,47 @@ static unsigned reads_fill(ladei_pipe_core *core, ladei_pipe_order *reads, unsig
   return out;
 }
 
+/* Seven chunks of the bulk are read, six of them under way, and a READ is out: the seventh waits. What comes for the same stream then
+ * and cannot be joined does not pass it. */
+static void expect_not_passed(ladei_pipe_core_transfer *other, const char *what) {
+  ladei_pipe_core core;
+  ladei_pipe_order reads[10], copy;
+  ladei_pipe_core_transfer bulk = joining_transfer(8);
+  lade_test_context("%s", what);
+  joining_core_init(&core, 16);
+  ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
+  reads_take(&core, reads, 8);
+  reads_copy(&core, reads, 6);
+  (void)ladei_pipe_core_complete(&core, &reads[6], LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 0);
+  ladei_pipe_core_submit(&core, other, LADE_TO_DEVICE);
+  if (!other->no_host) {
+    LADE_ASSERT_EQ_UINT(reads_fill(&core, &reads[8], 0), 2);
+    for (unsigned i = 8; i < 10; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  }
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 1);
+  LADE_EXPECT_EQ_PTR(copy.transfer, &bulk);
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 1);
+  LADE_EXPECT_EQ_PTR(copy.transfer, other);
+  (void)ladei_pipe_core_complete(&core, &copy, LADE_OK, NULL);
+  (void)ladei_pipe_core_complete(&core, &reads[7], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(bulk.error.status);
+  LADE_EXPECT_OK(other->error.status);
+  ladei_pipe_core_destroy(&core);
+}
+
+/* Bug: copies that cannot be joined went before those that wait to be, and kept the link at work: for as long as there were more of
+ * them, and a READ took, those that waited waited on. */
+LADE_TEST(PipelineCore, WhatWaitsToBeJoinedIsNotPassedOnItsStream) {
+  ladei_pipe_core_transfer direct = joining_transfer(8), mixed = joining_transfer(2);
+  direct.joins = mixed.joins = false;
+  direct.unstaged = direct.no_host = true;
+  expect_not_passed(&direct, "pinned memory");
+  expect_not_passed(&mixed, "staged, but not to be joined");
+}
+
 /* Readers that were faster than the link filled every block, and took longer for each byte beside each other. */
 LADE_TEST(PipelineCore, FewerReadWhileTheLinkHasWorkForLong) {
   enum { WINDOW = 4, MOST_UNDER_WAY = 8 };
