@@ -89,7 +89,7 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
   ladei_error_save(&before);
   bool recorded = copied && runtime->ops->event_record(runtime->self, probe->end, stream) == LADE_OK;
   ladei_error_restore(&before);
-  state_set(probe, recorded ? PROBE_PENDING : PROBE_OFF);
+  state_set(probe, recorded ? PROBE_PENDING : copied ? PROBE_OFF : PROBE_IDLE);
 }
 
 /* What a measurement found is kept, if it is more than what is known. */

@@ -58,15 +58,15 @@ static lade_pipeline_options pipeline_options(const storage *from) {
   return pipeline;
 }
 
-static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_t launch_ns, const storage *from,
+/* On a device as described, of addresses only. */
+static bool schedule_open_device(schedule *s, const lade_soft_device *description, const storage *from,
                                  uint64_t device_bytes) {
-  const lade_soft_device device = {.memory_bytes = UINT64_C(130) << 30,
-                                   .link_bytes_per_s = link_bytes_per_s,
-                                   .copy_launch_ns = launch_ns,
-                                   .addresses_only = 1};
+  lade_soft_device device = *description;
   lade_soft_options soft;
   lade_runtime_options options;
   lade_pipeline_options pipeline = pipeline_options(from);
+  device.memory_bytes = UINT64_C(130) << 30;
+  device.addresses_only = 1;
   lade_soft_options_init(&soft);
   soft.devices = &device;
   soft.device_count = 1;
@@ -78,6 +78,12 @@ static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_
               s->runtime->ops->device_alloc(s->runtime->self, 0, device_bytes, &s->device) == LADE_OK;
   LADE_EXPECT(good);
   return good;
+}
+
+static bool schedule_open_launch(schedule *s, uint64_t link_bytes_per_s, uint64_t launch_ns, const storage *from,
+                                 uint64_t device_bytes) {
+  const lade_soft_device device = {.link_bytes_per_s = link_bytes_per_s, .copy_launch_ns = launch_ns};
+  return schedule_open_device(s, &device, from, device_bytes);
 }
 
 static bool schedule_open(schedule *s, uint64_t link_bytes_per_s, const storage *from, uint64_t device_bytes) {
@@ -298,6 +304,20 @@ LADE_TEST(PipelineSchedule, LearnsItsLinkFromLongCopiesToo) {
     LADE_EXPECT_EQ_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
     schedule_close(&s);
   }
+}
+
+/*
+ * Bug: copies that could not be joined ended the measuring. Without batched copies, as before CUDA 12.8, chunks stayed at what the
+ * first measurements made of them, 3.1 MiB.
+ */
+LADE_TEST(PipelineSchedule, LearnsItsLinkWithoutBatchesToo) {
+  const lade_soft_device device = {.link_bytes_per_s = h200_link, .copy_launch_ns = 24000, .no_copy_batch = 1};
+  const storage fast = {"page cache", 12, 0, 8 * GB_PER_S, 0};
+  schedule s;
+  if (!schedule_open_device(&s, &device, &fast, GIB)) return;
+  finish(submit(&s, LADE_TO_DEVICE, 0, GIB));
+  LADE_EXPECT_EQ_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
+  schedule_close(&s);
 }
 
 /*
