@@ -863,6 +863,37 @@ LADE_TEST(PipelineCore, FewerReadWhileTheLinkHasWorkForLong) {
   ladei_pipe_core_destroy(&core);
 }
 
+/* Bug: short and urgent transfers, whose copies pass those that are queued, waited for readers that rested because of these. */
+LADE_TEST(PipelineCore, ReadsOfTransfersThatPassDoNotRest) {
+  enum { WINDOW = 4, UNDER_WAY = 12 };
+  ladei_pipe_core core;
+  ladei_pipe_order reads[WINDOW];
+  ladei_pipe_core_transfer bulk = joining_transfer(64), urgent = joining_transfer(4);
+  unsigned out = 0;
+  urgent.level = 2;
+  joining_core_init(&core, 32);
+  ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
+  ladei_pipe_core_set_window(&core.rings[0], WINDOW);
+  core.rings[0].paces = true;
+  ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
+  for (unsigned under_way = 0; under_way < UNDER_WAY; under_way++) {
+    out = reads_fill(&core, reads, out);
+    reads_copy(&core, &reads[--out], 1);
+  }
+  out = reads_fill(&core, reads, out);
+  LADE_ASSERT_EQ_UINT(out, WINDOW / 2);
+  ladei_pipe_core_submit(&core, &urgent, LADE_TO_DEVICE);
+  out = reads_fill(&core, reads, out);
+  LADE_ASSERT_EQ_UINT(out, WINDOW);
+  LADE_EXPECT_EQ_PTR(reads[WINDOW - 1].transfer, &urgent);
+  LADE_EXPECT_EQ_PTR(reads[WINDOW - 2].transfer, &urgent);
+  while (out > 0) (void)ladei_pipe_core_complete(&core, &reads[--out], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(bulk.error.status);
+  LADE_EXPECT_OK(urgent.error.status);
+  ladei_pipe_core_destroy(&core);
+}
+
 /* A second transfer may begin while the first one's copies are under way, but not before it in the same ring. */
 LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
   ladei_pipe_core core;
