@@ -346,7 +346,7 @@ typedef enum lade_timeline_kind {
   LADE_TIMELINE_ACQUIRE = 1,    /**< Took a staging block from the pool. */
   LADE_TIMELINE_READ = 2,       /**< Filled a block from the source. */
   LADE_TIMELINE_DEPENDENCY = 3, /**< Asked for the work that the transfer runs after. */
-  LADE_TIMELINE_COPY = 4,       /**< Queued the copies of a chunk. */
+  LADE_TIMELINE_COPY = 4,       /**< Queued a chunk's copies. Of several together the first has all of the time. */
   LADE_TIMELINE_RECORD = 5,     /**< Recorded an event behind copies. */
   LADE_TIMELINE_POLL = 6,       /**< Asked an event; `status` is LADE_NOT_READY where copies were still under way. */
   LADE_TIMELINE_WRITE = 7,      /**< Drained a block into the sink. */

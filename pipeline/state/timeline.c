@@ -105,6 +105,13 @@ static void flights_add(ladei_pipe_timeline *timeline, const ladei_pipe_batch *b
   }
 }
 
+/* Of a chunk whose copies were queued together with those of the event's: that has all of the time. */
+static void joined_add(ladei_pipe_timeline *timeline, lade_timeline_event event, const ladei_pipe_slot *slot) {
+  event.begin_ns = event.end_ns;
+  chunk_set(&event, slot);
+  event_add(timeline, &event);
+}
+
 void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pipe_order *order, lade_status status,
                                    uint64_t begin_ns, uint64_t end_ns) {
   lade_timeline_event event = {.begin_ns = begin_ns,
@@ -116,9 +123,11 @@ void ladei_pipe_timeline_add_order(ladei_pipe_timeline *timeline, const ladei_pi
   chunk_set(&event, order->slot);
   if (event.transfer == 0 && order->transfer != NULL) event.transfer = order->transfer->number + 1;
   event_add(timeline, &event);
-  bool copied = order->kind == LADEI_PIPE_ORDER_COPY && status == LADE_OK;
-  for (const ladei_pipe_slot *slot = copied ? order->slot : NULL; slot != NULL; slot = slot->joined)
+  const ladei_pipe_slot *copied = order->kind == LADEI_PIPE_ORDER_COPY ? order->slot : NULL;
+  for (const ladei_pipe_slot *slot = copied; slot != NULL; slot = slot->joined) {
     *copied_ns_of(timeline, slot) = end_ns;
+    if (slot != copied) joined_add(timeline, event, slot);
+  }
   if (order->kind == LADEI_PIPE_ORDER_POLL && status == LADE_OK) flights_add(timeline, order->batch, end_ns);
 }
 

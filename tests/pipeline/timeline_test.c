@@ -80,6 +80,35 @@ LADE_TEST_P(Timeline, HasEveryChunkInItsOrder, support_soft_runtimes, name) {
   fixture_close(&f);
 }
 
+/* Bug: of chunks whose copies were queued together (Note [Joined copies] in core_pick.c) only the first had its event. */
+LADE_TEST(Timeline, HasEveryChunkOfThoseQueuedTogether) {
+  enum { PART = 64 << 10, LONG = 4 << 20 };
+  fixture f;
+  size_t count = 0, copies = 0;
+  uint64_t bytes = 0;
+  lade_endpoint source = lade_endpoint_callback(fill, NULL);
+  lade_pipeline_options options;
+  lade_pipeline_options_init(&options);
+  options.chunk_bytes = PART;
+  options.readers = 16; /* faster than the link */
+  options.depth = 48;
+  options.timeline_events = ROOM;
+  source.concurrent = 1;
+  if (!fixture_open(&f, "sim", LONG, &options)) return;
+  LADE_ASSERT_OK(fixture_move(&f, LADE_TO_DEVICE, source, LONG));
+  LADE_ASSERT_OK(lade_pipeline_timeline_read(f.pipeline, events, ROOM, &count, NULL));
+  LADE_EXPECT_LT_UINT(fixture_info(&f).copies, LONG / PART);
+  for (size_t i = 0; i < count; i++) {
+    if (events[i].kind != (uint32_t)LADE_TIMELINE_COPY) continue;
+    copies++;
+    bytes += events[i].bytes;
+    LADE_EXPECT_LE_UINT(events[i].begin_ns, events[i].end_ns);
+  }
+  LADE_EXPECT_EQ_UINT(copies, LONG / PART);
+  LADE_EXPECT_EQ_UINT(bytes, LONG);
+  fixture_close(&f);
+}
+
 LADE_TEST(Timeline, KeepsTheNewest) {
   fixture f;
   lade_timeline_event all[ROOM];
