@@ -174,6 +174,50 @@ LADE_TEST(JoinedCopies, LeaveOutChunksOfManyParts) {
   }
 }
 
+/* Three transfers, and at some time the device is lost, or one of them cancelled, or the pipeline destroyed. How long they take. */
+static uint64_t interrupted(uint64_t at_ns, bool lost, bool destroyed, const char *host) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  lade_ticket *tickets[TRANSFERS] = {NULL};
+  fixture f;
+  if (!scene_open(&f, runtime)) return 0;
+  uint64_t begun_ns = lade_runtime_now_ns(runtime);
+  if (lost) LADE_EXPECT_OK(lade_soft_device_lose(runtime, 0, begun_ns + at_ns));
+  for (unsigned i = 0; i < TRANSFERS; i++) {
+    lade_transfer transfer = fixture_transfer(
+        &f, LADE_TO_DEVICE, lade_endpoint_memory((void *)(uintptr_t)(host + i * TRANSFER_BYTES)), TRANSFER_BYTES);
+    transfer.device_memory = f.device + i * TRANSFER_BYTES;
+    LADE_EXPECT_OK(lade_pipeline_submit(f.pipeline, &transfer, &tickets[i]));
+  }
+  lade_status ended = lade_ticket_wait(tickets[1], lost ? LADE_WAIT_FOREVER : at_ns);
+  if (!lost && !destroyed) LADE_EXPECT_OK(lade_ticket_cancel(tickets[1]));
+  if (destroyed) {
+    LADE_EXPECT_OK(lade_pipeline_destroy(f.pipeline, true));
+    f.pipeline = NULL;
+  }
+  for (unsigned i = 0; i < TRANSFERS; i++) {
+    lade_status status = lade_ticket_wait(tickets[i], LADE_WAIT_FOREVER);
+    bool cancelled = status == LADE_ERR_CANCELLED && (destroyed || (i == 1 && ended == LADE_ERR_TIMEOUT));
+    LADE_EXPECT(status == LADE_OK || cancelled || (status == LADE_ERR_DEVICE_LOST && lost));
+    if (status == LADE_OK && !lost && !destroyed)
+      fixture_expect_device_pattern(&f, i * TRANSFER_BYTES, TRANSFER_BYTES, SEED, i * TRANSFER_BYTES);
+    lade_ticket_release(tickets[i]);
+  }
+  uint64_t ns = lade_runtime_now_ns(runtime) - begun_ns;
+  fixture_close(&f);
+  return ns;
+}
+
+LADE_TEST(JoinedCopies, AreInterruptedAtAnyTime) {
+  enum { TIMES = 20 };
+  char *host = pattern_new();
+  uint64_t all_ns = host != NULL ? interrupted(UINT64_MAX / 2, false, false, host) : 0;
+  for (unsigned i = 0; i < 3 * TIMES && !lade_test_has_failed(); i++) {
+    lade_test_context("%s at %u of %u", i % 3 == 0 ? "lost" : i % 3 == 1 ? "destroyed" : "cancelled", i / 3, TIMES);
+    (void)interrupted(all_ns * (i / 3) / TIMES, i % 3 == 0, i % 3 == 1, host);
+  }
+  free(host);
+}
+
 static lade_status scenario(lade_runtime *runtime, void *user) {
   lade_pipeline_options options;
   lade_pinned_pool *pool = NULL;
