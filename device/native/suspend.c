@@ -23,6 +23,8 @@
  *     takes decides: before it all can be undone without asking for anything, behind it the rest is offered, too, and what is
  *     refused is held.
  * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for all there are.
+ * Z5  No suspend begins while a call queues work of graphs on the pool's memory, and no such call begins while the memory is away: Note
+ *     [Launches beside a suspend].
  * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is released.
  */
 #include "device/native/suspend.h"
@@ -100,13 +102,46 @@ bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_devic
   return suspended;
 }
 
-lade_status ladei_device_suspended_check(lade_device_allocator *allocator, const char *call, lade_device_pool_id id) {
-  if (atomic_load_explicit(&allocator->suspended_count, memory_order_relaxed) == 0) return LADE_OK;
+/* ---- Launches ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * Note [Launches beside a suspend]
+ *   A launch counts itself in the pool's `launching`, and then looks whether any pool is suspended; a suspend counts itself in
+ *   `suspended_count`, and then looks at `launching`. All four are sequentially consistent, so at least one of both sees the other: the
+ *   launch looks at its pool under the lock then, the suspend is LADE_ERR_BUSY. What a launch has queued before, the suspend waits for
+ *   with all other work on the device. Launches are many, so they take no lock while nothing is suspended.
+ */
+
+ladei_device_private_pool *ladei_device_pool_visit(lade_device_allocator *allocator, lade_device_pool_id id) {
   ladei_lock_acquire(&allocator->lock);
-  const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
-  lade_status status = pool == NULL ? LADE_OK : ladei_device_suspended_refuse(allocator, call, pool);
+  ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
+  if (pool != NULL) pool->visitors++;
   ladei_lock_release(&allocator->lock);
+  return pool;
+}
+
+void ladei_device_pool_leave(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
+  if (pool == NULL) return;
+  ladei_lock_acquire(&allocator->lock);
+  pool->visitors--;
+  ladei_device_private_pools_forget(allocator);
+  ladei_lock_release(&allocator->lock);
+}
+
+lade_status ladei_device_launch_begin(lade_device_allocator *allocator, const char *call,
+                                      ladei_device_private_pool *pool) {
+  if (pool == NULL) return LADE_OK;
+  atomic_fetch_add(&pool->launching, 1);
+  if (atomic_load(&allocator->suspended_count) == 0) return LADE_OK;
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_suspended_refuse(allocator, call, pool);
+  ladei_lock_release(&allocator->lock);
+  if (status != LADE_OK) ladei_device_launch_end(pool);
   return status;
+}
+
+void ladei_device_launch_end(ladei_device_private_pool *pool) {
+  if (pool != NULL) atomic_fetch_sub(&pool->launching, 1);
 }
 
 /* ---- Pinned memory ----------------------------------------------------------------------------------------------- */
@@ -259,7 +294,6 @@ static bool pool_mark(lade_device_allocator *allocator, ladei_device_private_poo
   allocator->growing_bytes += suspension->bytes; /* Z2 */
   allocator->returns_in_flight++;
   allocator->unmappings++;
-  atomic_fetch_add_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
   return true;
 }
 
@@ -425,12 +459,20 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   suspension->discards = (options->flags & LADE_DEVICE_SUSPEND_DISCARD) != 0;
   suspension->memory = options->memory;
   pieces_fill(allocator, pool, suspension);
-  if (!pool_mark(allocator, pool, suspension)) {
-    free(suspension);
-    return LADE_NOT_READY;
+  atomic_fetch_add(&allocator->suspended_count, 1); /* before the look */
+  lade_status status = LADE_OK;
+  if (atomic_load(&pool->launching) > 0)
+    status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, suspend_call, id,
+                                     "a call that launches graphs of it is under way");
+  else if (!pool_mark(allocator, pool, suspension))
+    status = LADE_NOT_READY;
+  if (status == LADE_OK) {
+    *out = pool;
+    return LADE_OK;
   }
-  *out = pool;
-  return LADE_OK;
+  atomic_fetch_sub(&allocator->suspended_count, 1);
+  free(suspension);
+  return status;
 }
 
 /* The same with no other thread growing or giving back, which may have blocks of the pool in its hands. */

@@ -12,8 +12,15 @@ lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator
                                           const ladei_device_private_pool *pool);
 /* Whether it is away, or on its way. No lock held. */
 bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id);
-/* LADE_ERR_BUSY by the pool's id, without the lock; of another pool, or none, LADE_OK. */
-lade_status ladei_device_suspended_check(lade_device_allocator *allocator, const char *call, lade_device_pool_id id);
+
+/* The record of a graph's pool, kept until the graph leaves it; NULL, which the calls below take, too: there is none. No lock held. */
+ladei_device_private_pool *ladei_device_pool_visit(lade_device_allocator *allocator, lade_device_pool_id id);
+void ladei_device_pool_leave(lade_device_allocator *allocator, ladei_device_private_pool *pool);
+/* The caller queues work on the pool's memory from here to the end: no suspend begins meanwhile. LADE_ERR_BUSY, with no end to follow,
+ * while the memory is away, or on its way. No lock held, and none taken where no pool is suspended. */
+lade_status ladei_device_launch_begin(lade_device_allocator *allocator, const char *call,
+                                      ladei_device_private_pool *pool);
+void ladei_device_launch_end(ladei_device_private_pool *pool);
 
 /* What the driver has not taken back of the pool's memory, and what of it is away. Lock held. */
 uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension);

@@ -45,6 +45,7 @@ typedef struct graph_version {
   ladei_graph_exec exec;      /* NULL: of a later version, or gone */
   ladei_graph_hold *hold;     /* NULL: of no pool, or over */
   lade_device_pool_id pool;
+  ladei_device_private_pool *memory; /* the same; NULL: none */
   ladei_graph_counts counts;
   bool lent; /* the program may have launches of its own under way */
 } graph_version;
@@ -124,6 +125,13 @@ static lade_status version_destroy(const lade_graph *graph, graph_version *versi
   return status;
 }
 
+/* Its hold is over, or ends by itself. */
+static void version_free(lade_device_allocator *allocator, graph_version *version) {
+  if (version == NULL) return;
+  ladei_device_pool_leave(allocator, version->memory);
+  free(version);
+}
+
 static bool version_is_gone(const graph_version *version) { return version->exec == NULL && version->native == NULL; }
 
 /* I4. `finished`: nothing of them runs any more, so their holds end here. The first refusal. */
@@ -143,7 +151,7 @@ static lade_status spent_destroy(lade_graph *graph, bool finished) {
     }
     *link = version->next;
     ladei_graph_hold_drop(version->hold);
-    free(version);
+    version_free(graph->allocator, version);
   }
   return result;
 }
@@ -153,7 +161,7 @@ static void spent_forget(lade_graph *graph) {
   for (graph_version *version; (version = graph->spent) != NULL;) {
     graph->spent = version->next;
     ladei_graph_hold_drop(version->hold);
-    free(version);
+    version_free(graph->allocator, version);
   }
 }
 
@@ -177,6 +185,7 @@ static lade_status candidate_make(lade_device_allocator *allocator, const char *
   if (out->version == NULL) return no_memory(call, sizeof(graph_version));
   out->version->native = owned ? native : NULL;
   out->version->pool = pool;
+  if (has_pool) out->version->memory = ladei_device_pool_visit(allocator, pool);
   lade_status status = allocator->runtime->ops->graph_counts(allocator->runtime->self, native, &out->version->counts);
   if (status != LADE_OK || !has_pool) return status;
   status = ladei_graph_hold_tie(allocator, pool, native, &out->version->hold);
@@ -206,7 +215,7 @@ static bool candidate_discard(lade_device_allocator *allocator, graph_candidate 
   if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
   if (candidate->owned) (void)runtime->ops->graph_destroy(runtime->self, candidate->native);
   if (version != NULL) ladei_graph_hold_cancel(version->hold);
-  free(version);
+  version_free(allocator, version);
   ladei_error_restore(&first);
   return candidate->has_use;
 }
@@ -740,10 +749,7 @@ static void fence_launch(lade_graph *graph, const ladei_stream *stream) {
   ladei_error_restore(&before);
 }
 
-/* With the turn. */
-static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
-  if (graph->current == NULL) return destruction_began("lade_graph_launch");
-  LADEI_TRY(ladei_device_suspended_check(graph->allocator, "lade_graph_launch", graph->current->pool));
+static lade_status launch_queue(lade_graph *graph, const ladei_stream *stream) {
   bool stays = stream_stays(graph, stream);
   if (graph->fence_due && !streams_equal(stream, &graph->last)) /* I3 */
     LADEI_TRY(ops_of(graph)->stream_wait_event(self_of(graph), stream, graph->fence));
@@ -756,6 +762,15 @@ static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
   graph->counts.launches++;
   if (!stays) fence_launch(graph, stream);
   return LADE_OK;
+}
+
+/* With the turn. */
+static lade_status launch_now(lade_graph *graph, const ladei_stream *stream) {
+  if (graph->current == NULL) return destruction_began("lade_graph_launch");
+  LADEI_TRY(ladei_device_launch_begin(graph->allocator, "lade_graph_launch", graph->current->memory));
+  lade_status status = launch_queue(graph, stream);
+  ladei_device_launch_end(graph->current->memory);
+  return status;
 }
 
 lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
@@ -776,8 +791,10 @@ lade_status lade_graph_launch(lade_graph *graph, lade_stream stream) {
 static lade_status upload_now(lade_graph *graph, const ladei_stream *stream) {
   static const char call[] = "lade_graph_upload";
   if (graph->current == NULL) return destruction_began(call);
-  LADEI_TRY(ladei_device_suspended_check(graph->allocator, call, graph->current->pool));
-  return ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, stream);
+  LADEI_TRY(ladei_device_launch_begin(graph->allocator, call, graph->current->memory));
+  lade_status status = ops_of(graph)->graph_upload(self_of(graph), graph->current->exec, stream);
+  ladei_device_launch_end(graph->current->memory);
+  return status;
 }
 
 lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {

@@ -66,9 +66,11 @@ bool ladei_tree_suspended(const lade_graph_tree *tree) {
   return ladei_device_pool_is_suspended(tree->allocator, tree->pool);
 }
 
-lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call) {
-  return ladei_tree_suspended(tree) ? ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended", call) : LADE_OK;
+lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call) {
+  return ladei_device_launch_begin(tree->allocator, call, tree->memory);
 }
+
+void ladei_tree_awake_end(const lade_graph_tree *tree) { ladei_device_launch_end(tree->memory); }
 
 /* Retains and releases of other threads, in the order of their first one. With the lock. */
 static void queue_apply(lade_graph_tree *tree) {
@@ -97,11 +99,19 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) 
   tree->garbage = storage;
 }
 
-/* Without the lock, but as the owner. */
-static void garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+/* Without the lock, but as the owner. False, nothing is freed: the pool's memory is away, and it waits for the resume. */
+static bool garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+  lade_error before;
+  ladei_error_save(&before);
+  if (ladei_tree_awake_begin(tree, __func__) != LADE_OK) {
+    ladei_error_restore(&before);
+    return false;
+  }
   for (ladei_tree_storage *storage = garbage; storage != NULL; storage = storage->next)
     (void)ladei_device_free_kept(storage->outside ? tree->outside : tree->allocator,
                                  (void *)(uintptr_t)storage->address);
+  ladei_tree_awake_end(tree);
+  return true;
 }
 
 static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
@@ -118,8 +128,7 @@ void ladei_tree_settle_locked(lade_graph_tree *tree) {
     ladei_tree_storage *garbage = tree->garbage;
     tree->garbage = NULL;
     ladei_lock_release(&tree->lock);
-    away = ladei_tree_suspended(tree); /* then it waits for the resume */
-    if (!away) garbage_free(tree, garbage);
+    away = !garbage_free(tree, garbage);
     ladei_lock_acquire(&tree->lock);
     if (away)
       tree->garbage = garbage;
@@ -478,6 +487,7 @@ static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_option
   if (status != LADE_OK) goto fail_events;
   status = pool_take(tree, options->pool);
   if (status != LADE_OK) goto fail_stream;
+  tree->memory = ladei_device_pool_visit(tree->allocator, tree->pool);
   ladei_tree_blocks blocks = {0};
   status = ladei_tree_pool_read(tree, &blocks);
   free(blocks.list);
@@ -486,6 +496,7 @@ static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_option
   ladei_device_allocator_acquire(tree->outside);
   return LADE_OK;
 fail_pool:
+  ladei_device_pool_leave(tree->allocator, tree->memory);
   (void)lade_device_pool_release(tree->allocator, tree->pool);
 fail_stream:
   (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
@@ -567,7 +578,9 @@ static lade_status tree_close(lade_graph_tree *tree) {
   tree->core.state = LADE_GRAPH_STATE_NONE;
   functions_remove(tree);
   (void)lade_device_stream_retire(tree->allocator, tree->stream.handle); /* where the device is lost, it does nothing */
+  ladei_tree_awake_end(tree);
   (void)lade_device_pool_release(tree->allocator, tree->pool);
+  ladei_device_pool_leave(tree->allocator, tree->memory);
   ladei_tree_order_forget(tree);
   (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
   (void)ladei_event_pool_destroy(tree->events);
@@ -582,15 +595,20 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake(tree, __func__);
+  status = ladei_tree_awake_begin(tree, __func__);
+  if (status == LADE_OK) ladei_tree_awake_end(tree); /* buffers may be waited for */
   ladei_lock_acquire(&tree->lock);
   if (status == LADE_OK && !buffers_await(tree, wait))
     status =
         ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
   if (status == LADE_OK) ladei_tree_settle_locked(tree);
   ladei_lock_release(&tree->lock);
-  if (status == LADE_OK) status = ladei_tree_awake(tree, __func__); /* its pool may have been suspended meanwhile */
-  if (status == LADE_OK) status = work_await(tree, wait);
+  if (status == LADE_OK)
+    status = ladei_tree_awake_begin(tree, __func__); /* its pool may have been suspended meanwhile */
+  if (status == LADE_OK) {
+    status = work_await(tree, wait);
+    if (status != LADE_OK) ladei_tree_awake_end(tree);
+  }
   if (status != LADE_OK) {
     ladei_tree_leave(tree);
   } else {

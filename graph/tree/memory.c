@@ -19,21 +19,28 @@ static lade_status segments_read(lade_graph_tree *tree) {
   return status;
 }
 
+static lade_status pool_reserve(lade_graph_tree *tree, size_t bytes) {
+  ladei_tree_routes routes;
+  void *block = NULL;
+  lade_status status = ladei_tree_routes_begin(tree, false, &routes);
+  if (status != LADE_OK) return status;
+  status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
+  ladei_tree_routes_end(tree, &routes);
+  if (status != LADE_OK) return status;
+  ladei_tree_block_free(tree, (uint64_t)(uintptr_t)block);
+  return segments_read(tree);
+}
+
 lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
   if (bytes == 0) return ladei_error_argument(__func__, "bytes", "from 1 on", "0");
-  ladei_tree_routes routes;
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake(tree, __func__);
-  if (status == LADE_OK) status = ladei_tree_routes_begin(tree, false, &routes);
+  status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
-    void *block = NULL;
-    status = lade_device_alloc(tree->allocator, bytes, tree->stream.handle, &block);
-    ladei_tree_routes_end(tree, &routes);
-    if (status == LADE_OK) ladei_tree_block_free(tree, (uint64_t)(uintptr_t)block);
+    status = pool_reserve(tree, bytes);
+    ladei_tree_awake_end(tree);
   }
-  if (status == LADE_OK) status = segments_read(tree);
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);
   return status;
@@ -112,11 +119,12 @@ lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_tree_awake(tree, __func__);
+  status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
     status = pool_trim(tree, out_bytes);
     lade_status read = segments_read(tree);
     if (status == LADE_OK) status = read;
+    ladei_tree_awake_end(tree);
   }
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);

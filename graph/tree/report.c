@@ -69,8 +69,11 @@ lade_status lade_graph_tree_stats_get(lade_graph_tree *tree, lade_graph_tree_sta
 lade_status lade_graph_tree_verify(lade_graph_tree *tree) {
   lade_status status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
-  status = ladei_tree_awake(tree, __func__);
-  if (status == LADE_OK) status = ladei_tree_check(tree);
+  status = ladei_tree_awake_begin(tree, __func__);
+  if (status == LADE_OK) {
+    status = ladei_tree_check(tree);
+    ladei_tree_awake_end(tree);
+  }
   ladei_tree_leave(tree);
   return status;
 }

@@ -624,7 +624,7 @@ static lade_status outputs_give(const ladei_tree_run *run, lade_graph_value *out
 static void run_check(lade_graph_tree *tree) {
   lade_error error;
   ladei_error_save(&error);
-  if (!ladei_tree_suspended(tree) && ladei_tree_check(tree) == LADE_ERR_INTERNAL) {
+  if (ladei_tree_check(tree) == LADE_ERR_INTERNAL) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }
@@ -651,9 +651,12 @@ lade_status lade_graph_tree_run(lade_graph_tree *tree, lade_graph_function *func
     status = ladei_error_argument(__func__, outputs == NULL ? "outputs" : "capacity", "room for the function's outputs",
                                   "%zu of %u", outputs == NULL ? 0 : capacity, function->output_count);
   else
-    status = ladei_tree_awake(tree, __func__);
-  if (status == LADE_OK) status = run_owned(&run, &own);
-  run_check(tree);
+    status = ladei_tree_awake_begin(tree, __func__);
+  if (status == LADE_OK) {
+    status = run_owned(&run, &own);
+    run_check(tree);
+    ladei_tree_awake_end(tree);
+  }
   if (status == LADE_OK) status = outputs_give(&run, outputs, out_count);
   ladei_tree_leave(tree);
   ladei_cancellation_resume(cancellation);

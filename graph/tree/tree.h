@@ -77,6 +77,7 @@ struct lade_graph_tree {
   lade_device_allocator *allocator, *outside;
   int device;
   lade_device_pool_id pool;
+  struct ladei_device_private_pool *memory; /* the same */
   ladei_stream stream;
   ladei_event_pool *events;
   lade_graph_hook before, after;
@@ -160,8 +161,9 @@ lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
 /* Whether its pool's memory is away, whoever has suspended it. No lock held. */
 bool ladei_tree_suspended(const lade_graph_tree *tree);
-/* LADE_ERR_BUSY while the tree is suspended. */
-lade_status ladei_tree_awake(const lade_graph_tree *tree, const char *call);
+/* From here to the end the tree's pool is not suspended. LADE_ERR_BUSY, with no end to follow, while it is. No lock held. */
+lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call);
+void ladei_tree_awake_end(const lade_graph_tree *tree);
 /* As the owner, with the lock, which is released in between: what is queued takes effect, what has no counts is freed. */
 void ladei_tree_settle_locked(lade_graph_tree *tree);
 /* The same, and the tree is free. */

@@ -1108,8 +1108,9 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * scopes, checkpoints, trims, is LADE_ERR_BUSY, and changes nothing. Uses may be added and taken back. A snapshot leaves the memory
  * out. A pool that is released meanwhile, with nothing handed out, goes as ever, and the bytes with it.
  *
- * The program launches no graph of the pool, and queues no other work on its memory, from this call on until the resume has returned.
- * (lade_graph_launch() is LADE_ERR_BUSY.)
+ * lade_graph_launch(), lade_graph_upload() and lade_graph_tree_run() of other threads may come at any time: one that is under way makes
+ * this call LADE_ERR_BUSY, one that comes later is LADE_ERR_BUSY itself. The program queues no other work on the pool's memory, launches
+ * of its graphs by other means among it, from this call on until the resume has returned.
  *
  * @param options    Borrowed for the call; NULL for defaults.
  * @param out_bytes  [out] What went back: less than was reserved where the driver refused some, which stays the pool's. Untouched on error;
@@ -1118,7 +1119,8 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: behind all of it.
  * Errors, with the pool as it was: LADE_ERR_UNSUPPORTED where the pool has plain segments (wanted: expandable_segments and
  * LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS), or memory that other processes may have open; LADE_ERR_CAPTURE during a capture that the
- * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, where it is suspended, and while frees are held;
+ * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, while a call launches a graph of it or runs a tree
+ * in it, also from within the tree's bodies, where it is suspended, and while frees are held;
  * LADE_ERR_INVALID_ARGUMENT for an unknown pool, one with LADE_DEVICE_POOL_USE_ON_OOM, and too little memory;
  * LADE_ERR_OUT_OF_PINNED_MEMORY; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused.
  * Source: docs/graphs.md "Suspending a pool"; CUDA Driver API, Virtual Memory Management.

@@ -982,6 +982,57 @@ LADE_TEST_P(SingleGraph, GoesWithALostDevice, SUPPORT_RUNTIMES, name) {
 
 /* ---- Suspended pools ---------------------------------------------------------------------------------------------- */
 
+static struct {
+  const lade_runtime_ops *below;
+  lade_device_allocator *allocator;
+  lade_device_pool_id pool;
+} beside;
+
+static void suspend_beside(void) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_suspend(beside.allocator, beside.pool, NULL, NULL));
+}
+
+static lade_status graph_launch_beside(void *self, ladei_graph_exec exec, const ladei_stream *stream) {
+  suspend_beside();
+  return beside.below->graph_launch(self, exec, stream);
+}
+
+static lade_status graph_upload_beside(void *self, ladei_graph_exec exec, const ladei_stream *stream) {
+  suspend_beside();
+  return beside.below->graph_upload(self, exec, stream);
+}
+
+/* As another thread might suspend it, just before the launch reaches the driver. */
+LADE_TEST_P(SingleGraph, PoolIsSuspendedBesideALaunch, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  lade_device_options device;
+  lade_device_options_init(&device);
+  device.expandable_segments = 1;
+  device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open_bytes(&f, name, &device)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 7};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  lade_runtime_ops ops = *f.runtime->ops;
+  beside.below = f.runtime->ops;
+  beside.allocator = f.allocator;
+  beside.pool = graph_info(graph).pool;
+  ops.graph_launch = graph_launch_beside;
+  ops.graph_upload = graph_upload_beside;
+  f.runtime->ops = &ops;
+  LADE_EXPECT_OK(lade_graph_upload(graph, f.streams[1]));
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  f.runtime->ops = beside.below;
+  LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, beside.pool, NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, beside.pool));
+  device_fixture_expect_bytes(&f, w.target, 7, BYTES, 1);
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
 /* Memory that it freed is the graph's, and comes back with what its launch left there. */
 LADE_TEST_P(SingleGraph, LaunchesAgainAfterItsPoolWasSuspended, SUPPORT_RUNTIMES, name) {
   device_fixture f;

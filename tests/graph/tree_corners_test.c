@@ -507,6 +507,63 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
   graph_fixture_close(&f);
 }
 
+static struct {
+  const lade_runtime_ops *below;
+  graph_fixture *fixture;
+  lade_device_pool_id pool;
+} suspending;
+
+static void suspend_beside(void) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY,
+                     lade_device_pool_suspend(suspending.fixture->allocator, suspending.pool, NULL, NULL));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "launches graphs");
+}
+
+/* Another thread might, just before the launch reaches the driver. */
+static lade_status graph_launch_beside(void *self, ladei_graph_exec exec, const ladei_stream *stream) {
+  suspend_beside();
+  return suspending.below->graph_launch(self, exec, stream);
+}
+
+static lade_status suspends(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  (void)f, (void)a;
+  if (lade_graph_context_stage(context) == LADE_GRAPH_STAGE_WARMUP) suspend_beside();
+  return LADE_OK;
+}
+
+LADE_TEST(GraphCorner, PoolIsSuspendedBesideARun) {
+  graph_fixture f;
+  graph_script maker = {
+      {{GRAPH_CALL, 0, 0}, {GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, 1}, {GRAPH_OUT_LOCAL, 0, 0}}, suspends, NULL, 0};
+  lade_device_options device;
+  lade_graph_value out;
+  lade_graph_tree_state state;
+  lade_graph_tree_state_init(&state);
+  lade_device_options_init(&device);
+  device.expandable_segments = 1;
+  device.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!graph_fixture_open_device(&f, "sim", NULL, &device)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(f.tree, &state));
+  lade_runtime_ops ops = *f.runtime->ops;
+  suspending.below = f.runtime->ops;
+  suspending.fixture = &f;
+  suspending.pool = state.pool;
+  ops.graph_launch = graph_launch_beside;
+  f.runtime->ops = &ops;
+  for (int i = 0; i < 3; i++) { /* in a warm-up, beside the launches of a recording and a replay */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, make, NULL, 0, &out));
+    graph_fixture_expect(&f, &out, 1);
+    LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, state.pool, NULL, NULL)); /* and behind it */
+    LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
+    graph_fixture_expect(&f, &out, 1);
+    graph_fixture_release(&f, out);
+  }
+  f.runtime->ops = suspending.below;
+  graph_fixture_close(&f);
+}
+
 static void *destroys(void *user) {
   graph_fixture *f = user;
   return lade_graph_tree_destroy(f->tree, true) == LADE_ERR_BUSY ? f : NULL;
