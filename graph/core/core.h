@@ -190,7 +190,7 @@ struct ladei_tree_node {
   uint64_t metadata_bytes;
   uint64_t checkpoint_blocks;
   lade_device_checkpoint *checkpoint;
-  void *exec;                     /* ladei_graph_exec */
+  void *native;                   /* ladei_tree_native */
   lade_device_range *used_ranges; /* of the pool, that its work may touch */
   size_t used_range_count;
 };

@@ -165,15 +165,53 @@ void ladei_tree_function_forget(lade_graph_function *function) {
   free(function);
 }
 
-void ladei_tree_exec_destroy(const lade_graph_tree *tree, void *exec) {
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator);
-  (void)ladei_tree_ops(tree)->graph_exec_destroy(tree->runtime->self, exec);
-  ladei_device_capture_mode_restore(tree->allocator, mode);
+static lade_status native_destroy(const lade_graph_tree *tree, ladei_tree_native *native) {
+  const lade_runtime_ops *ops = ladei_tree_ops(tree);
+  lade_status status = LADE_OK, graph = LADE_OK;
+  if (native->exec != NULL) {
+    ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator);
+    status = ops->graph_exec_destroy(tree->runtime->self, native->exec);
+    ladei_device_capture_mode_restore(tree->allocator, mode);
+    if (status == LADE_OK) native->exec = NULL;
+  }
+  if (native->graph != NULL) graph = ops->graph_destroy(tree->runtime->self, native->graph);
+  if (graph == LADE_OK) native->graph = NULL;
+  return status != LADE_OK ? status : graph;
+}
+
+static lade_status native_offer(lade_graph_tree *tree, ladei_tree_native *native) {
+  lade_status status = native_destroy(tree, native);
+  if (status == LADE_OK) {
+    free(native);
+  } else {
+    native->next = tree->refused;
+    tree->refused = native;
+  }
+  return status;
+}
+
+void ladei_tree_native_drop(lade_graph_tree *tree, ladei_tree_native *native) {
+  lade_error before;
+  if (native == NULL) return;
+  ladei_error_save(&before);
+  (void)native_offer(tree, native);
+  ladei_error_restore(&before);
+}
+
+lade_status ladei_tree_refused_drop(lade_graph_tree *tree) {
+  lade_status result = LADE_OK;
+  ladei_tree_native *list = tree->refused, *next;
+  for (tree->refused = NULL; list != NULL; list = next) {
+    next = list->next;
+    lade_status status = native_offer(tree, list);
+    if (result == LADE_OK) result = status;
+  }
+  return result;
 }
 
 static void node_destroy(lade_graph_tree *tree, ladei_tree_node *node) {
   lade_graph_function *function = node->instance->function;
-  if (node->exec != NULL) ladei_tree_exec_destroy(tree, node->exec);
+  ladei_tree_native_drop(tree, node->native);
   lade_device_checkpoint_destroy(node->checkpoint);
   ladei_tree_node_free(node);
   ladei_tree_function_forget(function);
@@ -572,22 +610,26 @@ static void functions_remove(lade_graph_tree *tree) {
   }
 }
 
-static lade_status tree_close(lade_graph_tree *tree) {
+/* All that the driver might refuse to take back: recordings, and the stream. Then it is still to be destroyed, and the tree with it. */
+static lade_status driver_close(lade_graph_tree *tree) {
   ladei_tree_path_leave(&tree->core, &tree->ending);
   ladei_tree_ending_clear(tree);
   tree->core.state = LADE_GRAPH_STATE_NONE;
   functions_remove(tree);
+  LADEI_TRY(ladei_tree_refused_drop(tree));
   (void)lade_device_stream_retire(tree->allocator, tree->stream.handle); /* where the device is lost, it does nothing */
+  return lade_stream_destroy(tree->runtime, tree->stream.handle);
+}
+
+static void tree_close(lade_graph_tree *tree) {
   ladei_tree_awake_end(tree);
   (void)lade_device_pool_release(tree->allocator, tree->pool);
   ladei_device_pool_leave(tree->allocator, tree->memory);
   ladei_tree_order_forget(tree);
-  (void)lade_stream_destroy(tree->runtime, tree->stream.handle);
   (void)ladei_event_pool_destroy(tree->events);
   ladei_runtime_release(tree->runtime);
   ladei_device_allocator_release(tree->outside);
   ladei_device_allocator_release(tree->allocator);
-  return LADE_OK;
 }
 
 lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
@@ -607,6 +649,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
     status = ladei_tree_awake_begin(tree, __func__); /* its pool may have been suspended meanwhile */
   if (status == LADE_OK) {
     status = work_await(tree, wait);
+    if (status == LADE_OK) status = driver_close(tree);
     if (status != LADE_OK) ladei_tree_awake_end(tree);
   }
   if (status != LADE_OK) {
@@ -614,7 +657,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   } else {
     ladei_backoff backoff = {0};
     while (atomic_load_explicit(&tree->releasing, memory_order_acquire) > 0) ladei_backoff_wait(&backoff);
-    (void)tree_close(tree);
+    tree_close(tree);
     tree_free(tree);
   }
   ladei_cancellation_resume(cancellation);

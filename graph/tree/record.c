@@ -74,20 +74,18 @@ static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool e
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
 /* An end that failed may leave the stream capturing. */
-static void capture_abandon(lade_graph_tree *tree) {
+static void capture_abandon(lade_graph_tree *tree, ladei_tree_native *native) {
   enum { ATTEMPTS = 3 };
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   for (int i = 0; i < ATTEMPTS; i++) {
     ladei_capture_info info;
-    ladei_graph graph = NULL;
     bool known = ops->stream_capture_info(tree->runtime->self, &tree->stream, &info) == LADE_OK;
     if (known && info.status == LADEI_CAPTURE_NONE) return;
-    if (ops->capture_end(tree->runtime->self, &tree->stream, &graph) == LADE_OK)
-      (void)ops->graph_destroy(tree->runtime->self, graph);
+    if (ops->capture_end(tree->runtime->self, &tree->stream, &native->graph) == LADE_OK) return;
   }
 }
 
-static lade_status capture(ladei_tree_run *run, lade_graph_context *context, ladei_graph *out) {
+static lade_status capture(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native) {
   lade_graph_tree *tree = run->tree;
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   lade_status status = ladei_tree_context_inputs(context);
@@ -96,38 +94,31 @@ static lade_status capture(ladei_tree_run *run, lade_graph_context *context, lad
   status = ladei_tree_context_call(context);
   lade_error error;
   ladei_error_save(&error);
-  ladei_graph graph = NULL;
-  lade_status ended = ops->capture_end(tree->runtime->self, &tree->stream, &graph);
+  lade_status ended = ops->capture_end(tree->runtime->self, &tree->stream, &native->graph);
   if (status == LADE_OK && ended != LADE_OK) {
     status = ladei_error_prefix(ended, "%s: the body of function %s: ", call_name, run->function->name);
     ladei_error_save(&error);
   }
-  if (ended != LADE_OK) capture_abandon(tree);
-  if (status != LADE_OK && ended == LADE_OK) (void)ops->graph_destroy(tree->runtime->self, graph);
+  if (ended != LADE_OK) capture_abandon(tree, native);
   if (status != LADE_OK) ladei_error_restore(&error);
-  *out = graph;
   return status;
 }
 
-static lade_status record_body(ladei_tree_run *run, lade_graph_context *context, ladei_graph *out) {
+static lade_status record_body(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native) {
   ladei_tree_routes routes;
   lade_status status = ladei_tree_routes_begin(run->tree, true, &routes);
   if (status != LADE_OK) return status;
-  status = capture(run, context, out);
+  status = capture(run, context, native);
   ladei_tree_routes_end(run->tree, &routes);
   lade_error error;
   ladei_error_save(&error);
   lade_status left = ladei_tree_context_leftovers(context);
-  if (status == LADE_OK && left != LADE_OK) {
-    ladei_error_save(&error);
-    (void)ladei_tree_ops(run->tree)->graph_destroy(run->tree->runtime->self, *out);
-  }
-  if (status != LADE_OK || left != LADE_OK) ladei_error_restore(&error);
+  if (status != LADE_OK) ladei_error_restore(&error);
   return status != LADE_OK ? status : left;
 }
 
-/* The graph is gone then; *driver_bytes: what of the device's memory the driver took for it. */
-static lade_status instantiate(ladei_tree_run *run, ladei_graph graph, ladei_graph_exec *out, uint64_t *driver_bytes) {
+/* *driver_bytes: what of the device's memory the driver took for it. */
+static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, uint64_t *driver_bytes) {
   lade_graph_tree *tree = run->tree;
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   size_t before = 0, after = 0, total = 0;
@@ -136,13 +127,13 @@ static lade_status instantiate(ladei_tree_run *run, ladei_graph graph, ladei_gra
     status = ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: instantiate", call_name);
   bool measured = ops->memory_info(tree->runtime->self, tree->device, &before, &total) == LADE_OK;
   ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator); /* in the code of another capture */
-  if (status == LADE_OK) status = ops->graph_instantiate(tree->runtime->self, graph, out);
+  if (status == LADE_OK) status = ops->graph_instantiate(tree->runtime->self, native->graph, &native->exec);
   ladei_device_capture_mode_restore(tree->allocator, mode);
   measured = measured && ops->memory_info(tree->runtime->self, tree->device, &after, &total) == LADE_OK;
   *driver_bytes = measured && before > after ? before - after : 0;
   lade_error error;
   ladei_error_save(&error);
-  (void)ops->graph_destroy(tree->runtime->self, graph);
+  if (ops->graph_destroy(tree->runtime->self, native->graph) == LADE_OK) native->graph = NULL;
   ladei_error_restore(&error);
   return status;
 }
@@ -281,23 +272,21 @@ static lade_status no_memory(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a recording", call_name);
 }
 
-/* Of what was captured. */
-static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_graph graph, uint64_t served,
-                              const liveness *live, const ladei_tree_positions *dead_before, ladei_tree_node **out) {
-  lade_graph_tree *tree = run->tree;
-  ladei_graph_exec exec = NULL;
+/* Of what was captured, which is the node's then. */
+static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, ladei_tree_native *native,
+                              uint64_t served, const liveness *live, const ladei_tree_positions *dead_before,
+                              ladei_tree_node **out) {
   uint64_t driver_bytes = 0;
-  lade_status status = instantiate(run, graph, &exec, &driver_bytes);
+  lade_status status = instantiate(run, native, &driver_bytes);
   if (status != LADE_OK)
     return ladei_error_prefix(status, "%s: the graph of function %s: ", call_name, run->function->name);
   ladei_tree_context_settle(context);
   ladei_tree_node *node = node_make(run, context, live, dead_before);
   if (node == NULL || !node_ranges_take(run, context, node, context->range_count == served)) {
     if (node != NULL) ladei_tree_node_free(node);
-    ladei_tree_exec_destroy(tree, exec);
     return no_memory();
   }
-  node->exec = exec;
+  node->native = native;
   node->driver_bytes = driver_bytes;
   *out = node;
   return LADE_OK;
@@ -350,20 +339,21 @@ static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree
 static lade_status record_run(ladei_tree_run *run, ladei_tree_group *group) {
   lade_graph_tree *tree = run->tree;
   lade_graph_context context;
-  ladei_graph graph = NULL;
+  ladei_tree_native *native = calloc(1, sizeof *native);
   ladei_tree_node *node = NULL;
   bool end_stands = false;
   ladei_tree_positions dead_before = {NULL, 0}; /* both before the body, which may drop what is alive */
   liveness live = {NULL, 0};
-  bool room = dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
+  bool room = native != NULL && dead_before_take(tree, &dead_before) && liveness_take(tree, &live);
   lade_status status = ladei_tree_context_open(&context, run, LADE_GRAPH_STAGE_RECORD, tree->stream.handle);
   if (status == LADE_OK && !room) status = no_memory();
   if (status == LADE_OK) {
     uint64_t served = ladei_tree_pool_served(tree);
-    status = record_body(run, &context, &graph);
+    status = record_body(run, &context, native);
     served = ladei_tree_pool_served(tree) - served;
-    if (status == LADE_OK) status = node_build(run, &context, graph, served, &live, &dead_before, &node);
+    if (status == LADE_OK) status = node_build(run, &context, native, served, &live, &dead_before, &node);
   }
+  if (node == NULL) ladei_tree_native_drop(tree, native);
   free(dead_before.list);
   free(live.before);
   bool listed = status == LADE_OK && checkpoint_take(run, node);
@@ -391,12 +381,20 @@ static lade_status record_prepare(ladei_tree_run *run, ladei_tree_group **out) {
   return LADE_OK;
 }
 
+static void refused_offer(lade_graph_tree *tree) {
+  lade_error error;
+  ladei_error_save(&error);
+  (void)ladei_tree_refused_drop(tree);
+  ladei_error_restore(&error);
+}
+
 lade_status ladei_tree_record(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_group *group = NULL;
   lade_graph_ended ended = run->plan.ended;
   bool owned = run->was == LADE_GRAPH_STATE_RECORDING || run->was == LADE_GRAPH_STATE_WARMUP;
   run->plan.ended = LADE_GRAPH_ENDED_NOT;
+  if (tree->refused != NULL) refused_offer(tree);
   if (owned && lade_device_checkpoint_get(tree->allocator, tree->pool, &run->before) != LADE_OK) {
     run->plan.ended = ended;
     return ladei_tree_eager(run, LADE_GRAPH_REASON_CHECKPOINT); /* without a way back nothing is recorded */

@@ -264,8 +264,9 @@ lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *n
 
 lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node) {
   const lade_graph_tree *tree = run->tree;
+  const ladei_tree_native *native = node->native;
   if ((run->faults & LADE_GRAPH_FAULT_LAUNCH) != 0) return let_fail("launch");
-  lade_status status = ladei_tree_ops(tree)->graph_launch(tree->runtime->self, node->exec, &run->stream);
+  lade_status status = ladei_tree_ops(tree)->graph_launch(tree->runtime->self, native->exec, &run->stream);
   return status == LADE_OK ? status : ladei_error_prefix(status, "%s: launch: ", call_name);
 }
 

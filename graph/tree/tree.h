@@ -64,6 +64,13 @@ typedef enum ladei_tree_named {
   LADEI_TREE_NAMED_INTEGER,
 } ladei_tree_named;
 
+/* What the driver has of a recording. Made before any of it, so that what the driver refuses to take back can be kept. */
+typedef struct ladei_tree_native {
+  struct ladei_tree_native *next; /* of the refused ones */
+  ladei_graph graph;              /* NULL: none any more, as the next one */
+  ladei_graph_exec exec;
+} ladei_tree_native;
+
 typedef struct ladei_tree_lost_slot {
   ladei_tree_slot *slot;
   ladei_tree_end how;
@@ -98,6 +105,7 @@ struct lade_graph_tree {
   ladei_tree_segments segments;
   uint64_t foreign_segments;   /* of the pool, for other streams than the tree's */
   ladei_tree_storage *garbage; /* without counts, whose block is to be freed */
+  ladei_tree_native *refused;  /* offered to the driver again by each recording and the destruction */
   uint32_t faults;             /* of the next run */
   bool no_copy_batch;
   lade_graph_log log;
@@ -174,8 +182,10 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage);
 /* Destroys a recording that is in no list and no path, and is followed by none; and those before it for which that is so then. */
 void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node);
 void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node);
-/* An executable graph goes; also in the code of a capture of the program's. */
-void ladei_tree_exec_destroy(const lade_graph_tree *tree, void *exec);
+/* The driver takes all of it back, now or later; also in the code of a capture of the program's. NULL does nothing. */
+void ladei_tree_native_drop(lade_graph_tree *tree, ladei_tree_native *native);
+/* What it has refused so far is offered again. The first refusal. */
+lade_status ladei_tree_refused_drop(lade_graph_tree *tree);
 void ladei_tree_function_forget(lade_graph_function *function);
 /* Drops a path that has left the core. */
 void ladei_tree_ending_clear(lade_graph_tree *tree);

@@ -175,7 +175,8 @@ LADE_API lade_status lade_graph_tree_create(lade_device_allocator *allocator, co
  *              until other threads have released them, and for the work.
  *
  * Threads: excludes every other call on it, but releases of buffers that it waits for. Errors: LADE_ERR_BUSY, also from
- * within a body; LADE_ERR_CAPTURE while a stream of its runs captures; LADE_NOT_READY; LADE_ERR_FORKED.
+ * within a body; LADE_ERR_CAPTURE while a stream of its runs captures; LADE_NOT_READY; LADE_ERR_FORKED; what the driver refused to
+ * take back: the tree has no functions and recordings any more then, and is still to be destroyed.
  */
 LADE_API lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait);
 

@@ -216,6 +216,24 @@ static lade_status trees_use(lade_runtime *runtime, void *user) {
 
 LADE_TEST(GraphTree, LosesNothingWhenAnyDriverCallFails) { support_for_each_failure("sim", trees_use, NULL, NULL); }
 
+/* The driver refuses to take something back. (Events that it refuses are its own loss: runtime/retire.) */
+LADE_TEST(GraphTree, LosesNothingThatTheDriverRefusesToDestroy) {
+  static const char *const ops[] = {"graph_exec_destroy", "graph_destroy", "stream_destroy"};
+  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+    bool failed = true;
+    for (uint64_t nth = 1; failed && !lade_test_has_failed(); nth++) {
+      lade_runtime *runtime = support_interposer_open("sim", NULL);
+      if (runtime == NULL) return;
+      support_fail(runtime, ops[i], nth, 1);
+      (void)trees_use(runtime, NULL);
+      failed = support_failed_calls(runtime) > 0;
+      LADE_EXPECT(failed || nth > 2);
+      support_expect_nothing_live(runtime);
+      support_runtime_close(runtime);
+    }
+  }
+}
+
 LADE_TEST(GraphTree, LosesNothingWithoutHostMemory) {
   size_t count = 1;
   for (fails_at = 0; fails_at <= count && !lade_test_has_failed(); fails_at++) {
