@@ -53,12 +53,27 @@ lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
   return inside ? busy_inside(call) : LADE_OK;
 }
 
+static bool is_inside(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->lock);
+  bool inside = tree->owned && tree->owner == ladei_thread_number();
+  ladei_lock_release(&tree->lock);
+  return inside;
+}
+
+/* The thread's requests are led to the pool of the other tree, whose recording would not have what this run does; and two threads, each in
+ * a body of the other's tree, would wait for ever. */
+lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call) {
+  if (!ladei_thread.in_run) return ladei_tree_enter(tree, call);
+  lade_status status = tree_check(tree, call);
+  if (status != LADE_OK) return status;
+  if (is_inside(tree)) return busy_inside(call);
+  return ladei_error(LADE_ERR_BUSY, 0, "%s: called from within a body or callback of a run of another tree", call);
+}
+
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside) {
   lade_status status = tree_check(tree, call);
   if (status != LADE_OK) return status;
-  ladei_lock_acquire(&tree->lock);
-  *out_inside = tree->owned && tree->owner == ladei_thread_number();
-  ladei_lock_release(&tree->lock);
+  *out_inside = is_inside(tree);
   return *out_inside ? LADE_OK : ladei_tree_enter(tree, call);
 }
 

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/thread.h"
 #include "device/api/device.h"
 #include "graph/tree/tree.h"
 
@@ -642,7 +643,7 @@ lade_status lade_graph_tree_run(lade_graph_tree *tree, lade_graph_function *func
   if (call == NULL) return ladei_error_null(__func__, "call");
   lade_status status = ladei_options_read("lade_graph_call", call, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "call.reserved", own.reserved);
-  if (status == LADE_OK) status = ladei_tree_enter(tree, __func__);
+  if (status == LADE_OK) status = ladei_tree_enter_run(tree, __func__);
   if (status != LADE_OK) return status;
   ladei_tree_run run = {.tree = tree, .function = function, .evicted = LADE_GRAPH_NO_NODE};
   int cancellation = ladei_cancellation_hold();
@@ -654,7 +655,9 @@ lade_status lade_graph_tree_run(lade_graph_tree *tree, lade_graph_function *func
   else
     status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) {
+    ladei_thread.in_run = true;
     status = run_owned(&run, &own);
+    ladei_thread.in_run = false;
     run_check(tree);
     ladei_tree_awake_end(tree);
   }

@@ -165,6 +165,8 @@ typedef struct ladei_tree_run {
 
 /* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree. */
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
+/* The same for a run: not from within a run of another tree either. */
+lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call);
 /* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
 /* Whether its pool's memory is away, whoever has suspended it. No lock held. */

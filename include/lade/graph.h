@@ -41,7 +41,8 @@
  *   WARMUP --any--> WARMUP      RECORDING --warm--> RECORDING, --cold--> WARMUP
  *
  * Rules of all functions of trees: any thread may call them; a second run waits for the first one, and from within a body, or a
- * callback of the tree, a run and what changes the tree is LADE_ERR_BUSY. No call waits for the device or for work of the host,
+ * callback of the tree, a run and what changes the tree is LADE_ERR_BUSY, and so is a run of any other tree from within a body or
+ * callback of a run: a recording would not have it. No call waits for the device or for work of the host,
  * but where it says so. Runs are ordered on the device one behind the other, whatever streams they are made on. A failed call
  * changes nothing, but where lade_graph_tree_run() says so.
  */
@@ -347,7 +348,7 @@ LADE_INLINE void lade_graph_call_init(lade_graph_call *call) {
  *                              LADE_GRAPH_TREE_FIXED_STATICS: a static input has moved
  *   LADE_ERR_FOREIGN_POINTER   nothing changed: a buffer of another tree
  *   LADE_ERR_OVERWRITTEN       nothing changed: a buffer that is not valid any more
- *   LADE_ERR_BUSY              nothing changed: from within a body; the tree is suspended
+ *   LADE_ERR_BUSY              nothing changed: from within a body, of another tree, too; the tree is suspended
  *   LADE_ERR_CALLBACK          the body failed, or left what it must not. Of a recording all is as before. Of a warm-up and an eager
  *                              run what it has done stands: mutations, inputs dropped, and the end of a path
  *   LADE_ERR_CAPTURE           the body of a recording did what cannot be captured; as for LADE_ERR_CALLBACK. Or call.stream

@@ -597,6 +597,62 @@ LADE_TEST(GraphCorner, PoolIsSuspendedWhileADestructionWaitsForABuffer) {
   graph_fixture_close(&f);
 }
 
+/* ---- Runs of other trees within a body --------------------------------------------------------------------------- */
+
+/* Of another tree of the same allocator, which runs eagerly: its output would lie in the pool of the tree whose body this is. */
+static struct {
+  lade_graph_tree *tree;
+  lade_graph_function *function;
+  lade_graph_value memory;
+  size_t refused;
+} another;
+
+static lade_status runs_another(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  lade_graph_value out;
+  lade_graph_call call;
+  (void)context, (void)a;
+  lade_graph_call_init(&call);
+  call.stream = f->streams[1];
+  call.inputs = &another.memory;
+  call.input_count = 1;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_run(another.tree, another.function, &call, &out, 1, NULL));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another tree");
+  LADE_EXPECT_OK(lade_graph_tree_step(another.tree));
+  another.refused++;
+  return LADE_OK;
+}
+
+LADE_TEST(GraphCorner, AnotherTreeIsRunWithinABody) {
+  static const uint32_t mutated = LADE_GRAPH_MUTATED;
+  graph_fixture f, inner;
+  graph_script runner = {
+      {{GRAPH_CALL, 0, 0}, {GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, 1}, {GRAPH_OUT_LOCAL, 0, 0}}, runs_another, NULL, 0};
+  graph_script writer = {
+      {{GRAPH_FILL_INPUT, 0, 2}, {GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, 2}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0};
+  lade_graph_value out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  inner = f;
+  LADE_ASSERT_OK(lade_graph_tree_create(f.allocator, NULL, &inner.tree));
+  another.tree = inner.tree;
+  another.function = graph_fixture_function(&inner, &writer, 1, &mutated, 1);
+  another.memory = graph_fixture_memory(&f, MIB, 0);
+  another.refused = 0;
+  lade_graph_function *run = graph_fixture_function(&f, &runner, 0, NULL, 1);
+  for (int i = 0; i < 3; i++) { /* in a warm-up and in a recording; the replay has no body */
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(graph_fixture_call(&f, run, NULL, 0, &out));
+    graph_fixture_expect(&f, &out, 1);
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_UINT(another.refused, 2);
+  LADE_EXPECT_OK(graph_fixture_call(&inner, another.function, &another.memory, 1, &out)); /* outside it runs */
+  graph_fixture_expect(&inner, &out, 2);
+  graph_fixture_release(&inner, out);
+  LADE_EXPECT_OK(lade_graph_tree_destroy(inner.tree, true));
+  graph_fixture_memory_free(&f, another.memory);
+  graph_fixture_close(&f);
+}
+
 /* ---- Threads between the steps of a call ------------------------------------------------------------------------- */
 
 typedef struct retaining {
