@@ -47,9 +47,10 @@ struct ladei_tree_storage {
   uint64_t stream_id;       /* outside of the pool: that its block belongs to */
   uint32_t counts;
   uint32_t references;
-  uint32_t takes; /* of the call that is looked at: references that it takes */
-  bool outside;   /* its block is not the pool's */
-  bool has_block; /* handed out now, and to be freed with its last count */
+  uint32_t takes;  /* of the call that is looked at: references that it takes */
+  uint32_t inputs; /* of that call, in it */
+  bool outside;    /* its block is not the pool's */
+  bool has_block;  /* handed out now, and to be freed with its last count */
   bool in_path;
   bool lost;
   bool is_garbage; /* its block is about to be freed */

@@ -83,6 +83,7 @@ static lade_status buffer_read(const lade_graph_tree *tree, size_t index, const 
   out->slot = slot;
   out->storage = slot->storage;
   out->taken = value->kind == LADE_GRAPH_BUFFER_TAKEN;
+  slot->storage->inputs++;
   if (out->taken) {
     slot->takes++;
     slot->storage->takes++;
@@ -114,20 +115,45 @@ static lade_status takes_check(const ladei_tree_call *call) {
   return LADE_OK;
 }
 
-static bool inputs_touch(const ladei_tree_input *a, const ladei_tree_input *b) {
-  if (a->storage != NULL && a->storage == b->storage) return true;
-  return a->address < b->address + b->bytes && b->address < a->address + a->bytes;
+static lade_status touching(size_t mutated, size_t other) {
+  return ladei_error_argument(call_name, "call.inputs", "a mutated input that is no other input, too",
+                              "input %zu, which is input %zu", mutated, other);
 }
 
-static lade_status mutated_check(const ladei_tree_call *call) {
+static bool is_mutated(const ladei_tree_input *input) { return (input->flags & LADE_GRAPH_MUTATED) != 0; }
+
+static lade_status storages_check(const ladei_tree_call *call) {
   for (size_t i = 0; i < call->count; i++) {
-    if ((call->inputs[i].flags & LADE_GRAPH_MUTATED) == 0) continue;
-    for (size_t j = 0; j < call->count; j++)
-      if (i != j && inputs_touch(&call->inputs[i], &call->inputs[j]))
-        return ladei_error_argument(call_name, "call.inputs", "a mutated input that is no other input, too",
-                                    "input %zu, which is input %zu", i, j);
+    const ladei_tree_storage *storage = call->inputs[i].storage;
+    if (!is_mutated(&call->inputs[i]) || storage == NULL || storage->inputs == 1) continue;
+    size_t other = 0;
+    while (other == i || call->inputs[other].storage != storage) other++;
+    return touching(i, other);
   }
   return LADE_OK;
+}
+
+/* By address: each input against the one that reaches farthest of those before it, and the mutated one that does. */
+static lade_status ranges_check(lade_graph_tree *tree, const ladei_tree_call *call) {
+  const ladei_tree_input *inputs = call->inputs;
+  size_t reach = SIZE_MAX, mutated = SIZE_MAX;
+  for (size_t i = 0; i < call->count; i++) tree->order[i] = (ladei_sort_key){inputs[i].address, i};
+  ladei_sort_keys(tree->order, call->count, tree->order_room);
+  for (size_t k = 0; k < call->count; k++) {
+    size_t i = (size_t)tree->order[k].index;
+    uint64_t begin = inputs[i].address, end = begin + inputs[i].bytes;
+    if (is_mutated(&inputs[i]) && reach != SIZE_MAX && inputs[reach].address + inputs[reach].bytes > begin)
+      return touching(i, reach);
+    if (mutated != SIZE_MAX && inputs[mutated].address + inputs[mutated].bytes > begin) return touching(mutated, i);
+    if (reach == SIZE_MAX || end > inputs[reach].address + inputs[reach].bytes) reach = i;
+    if (is_mutated(&inputs[i])) mutated = i; /* it begins behind the end of the one before */
+  }
+  return LADE_OK;
+}
+
+static lade_status mutated_check(lade_graph_tree *tree, const ladei_tree_call *call) {
+  lade_status status = storages_check(call);
+  return status == LADE_OK ? ranges_check(tree, call) : status;
 }
 
 void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call) {
@@ -135,7 +161,7 @@ void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call) {
   for (size_t i = 0; i < call->count; i++) {
     const ladei_tree_input *input = &call->inputs[i];
     if (input->slot != NULL) input->slot->takes = input->slot->lends = 0;
-    if (input->storage != NULL) input->storage->takes = 0;
+    if (input->storage != NULL) input->storage->takes = input->storage->inputs = 0;
   }
 }
 
@@ -156,7 +182,7 @@ static lade_status inputs_read(lade_graph_tree *tree, const lade_graph_function 
     ladei_tree_found found = ladei_tree_slot_find(&tree->core, buffer, &slot, &known);
     return ladei_tree_buffer_error(tree, call_name, buffer, found, slot, known);
   }
-  if (status == LADE_OK && function->mutates) status = mutated_check(out);
+  if (status == LADE_OK && function->mutates) status = mutated_check(tree, out);
   return status;
 }
 

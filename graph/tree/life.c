@@ -337,7 +337,14 @@ static bool grow(void **array, size_t count, size_t bytes) {
 }
 
 /* Room for a call of any function so far. */
-static bool room_make(lade_graph_tree *tree, size_t inputs, size_t outputs) {
+static bool room_make(lade_graph_tree *tree, size_t inputs, size_t outputs, bool mutates) {
+  if (mutates && inputs > tree->order_room) {
+    ladei_sort_key *order = ladei_sort_keys_create(inputs);
+    if (order == NULL) return false;
+    free(tree->order);
+    tree->order = order;
+    tree->order_room = inputs;
+  }
   if (inputs > tree->input_room) {
     if (!GROW(tree->inputs, inputs) || !GROW(tree->destinations, inputs) || !GROW(tree->sources, inputs) ||
         !GROW(tree->sizes, inputs) || !GROW(tree->classes, inputs) || !GROW(tree->carried, inputs) ||
@@ -363,7 +370,7 @@ lade_status lade_graph_tree_function_add(lade_graph_tree *tree, const lade_graph
   if (status == LADE_OK) status = ladei_tree_enter(tree, __func__);
   if (status != LADE_OK) return status;
   lade_graph_function *function = function_make(tree, &own);
-  if (function == NULL || !room_make(tree, own.input_count + 1, own.output_count + 1)) {
+  if (function == NULL || !room_make(tree, own.input_count + 1, own.output_count + 1, function->mutates)) {
     if (function != NULL) function->removed = true;
     if (function != NULL) ladei_tree_function_forget(function);
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for a function", __func__);
@@ -524,7 +531,7 @@ static void tree_free(lade_graph_tree *tree) {
   ladei_tree_path_free(&tree->ending);
   void *const rooms[] = {tree->inputs,  tree->destinations, (void *)tree->sources, tree->sizes, tree->classes,
                          tree->carried, tree->kinds,        tree->carried_blocks,  tree->outs,  tree->values,
-                         tree->lost,    tree->lost_list,    tree->segments.list,   tree->noted};
+                         tree->lost,    tree->lost_list,    tree->segments.list,   tree->noted, tree->order};
   for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]);
   ladei_condition_destroy(&tree->left);
   ladei_lock_destroy(&tree->lock);

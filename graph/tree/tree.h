@@ -29,6 +29,7 @@
 #define LADE_GRAPH_TREE_TREE_H
 
 #include "base/lock.h"
+#include "base/sort_keys.h"
 #include "graph/core/core.h"
 #include "runtime/event_pool.h"
 #include "runtime/ops.h"
@@ -127,6 +128,8 @@ struct lade_graph_tree {
 
   /* Room for a call of any function. */
   size_t input_room, output_room;
+  ladei_sort_key *order; /* of the inputs of functions that write to some */
+  size_t order_room;
   ladei_tree_input *inputs;
   void **destinations;
   const void **sources;

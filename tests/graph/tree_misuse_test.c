@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What callers and bodies must not do with a tree: each a named error, and the tree works on. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/graph/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/random.h"
 
 #define MAKER(value)                                                                                                   \
   { {{GRAPH_ALLOC, 0, MIB}, {GRAPH_FILL, 0, (value)}, {GRAPH_OUT_LOCAL, 0, 0}}, NULL, NULL, 0 }
@@ -129,6 +131,77 @@ LADE_TEST(GraphMisuse, MutatedInputThatIsAnother) {
   memory.bytes = KIB;
   lade_graph_value apart[2] = {memory, upper};
   LADE_EXPECT_OK(graph_fixture_call(&m.f, both, apart, 2, &out));
+  graph_fixture_memory_free(&m.f, memory);
+  misuse_close(&m);
+}
+
+/* As many as there may be. With a look at each pair the test takes minutes. */
+LADE_TEST(GraphMisuse, MutatedInputsAreMany) {
+  enum { COUNT = 65535, BYTES = 16 };
+  misuse_fixture m;
+  graph_script none = {{{GRAPH_OUT_INTEGER, 1, 0}}, NULL, NULL, 0};
+  if (!misuse_open(&m)) return;
+  uint32_t *flags = calloc(COUNT, sizeof *flags);
+  lade_graph_value *inputs = calloc(COUNT, sizeof *inputs), out;
+  LADE_ASSERT(flags != NULL && inputs != NULL);
+  lade_graph_value memory = graph_fixture_memory(&m.f, COUNT * BYTES, 1);
+  for (size_t i = 0; i < COUNT; i++) {
+    flags[i] = LADE_GRAPH_STATIC | LADE_GRAPH_MUTATED;
+    inputs[i] = memory;
+    inputs[i].address = (char *)memory.address + i * 7919 % COUNT * BYTES;
+    inputs[i].bytes = BYTES;
+  }
+  lade_graph_function *function = graph_fixture_function(&m.f, &none, COUNT, flags, 1);
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = m.f.streams[0];
+  call.inputs = inputs;
+  call.input_count = COUNT;
+  LADE_EXPECT_OK(lade_graph_tree_log_set(m.f.tree, NULL, NULL, LADE_GRAPH_LOG_OFF)); /* its lists are short */
+  for (int i = 0; i < 20; i++) LADE_EXPECT_OK(lade_graph_tree_run(m.f.tree, function, &call, &out, 1, NULL));
+  inputs[COUNT - 1].address = (char *)inputs[3].address + 1;
+  inputs[COUNT - 1].bytes = 2;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_run(m.f.tree, function, &call, &out, 1, NULL));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "input 65534, which is input 3");
+  graph_fixture_memory_free(&m.f, memory);
+  free(inputs);
+  free(flags);
+  misuse_close(&m);
+}
+
+/* Against a look at each pair. */
+LADE_TEST(GraphMisuse, MutatedInputsAtRandom) {
+  enum { COUNT = 6, PROGRAMS = 400 };
+  misuse_fixture m;
+  graph_script none = {{{GRAPH_OUT_INTEGER, 1, 0}}, NULL, NULL, 0};
+  support_random random;
+  support_random_start(&random, 7);
+  if (!misuse_open(&m)) return;
+  lade_graph_value memory = graph_fixture_memory(&m.f, 4096, 1);
+  size_t refused = 0;
+  for (int program = 0; program < PROGRAMS && !lade_test_has_failed(); program++) {
+    uint32_t flags[COUNT];
+    lade_graph_value inputs[COUNT], out;
+    bool touch = false;
+    for (size_t i = 0; i < COUNT; i++) {
+      flags[i] = support_random_below(&random, 3) == 0 ? LADE_GRAPH_MUTATED : 0;
+      inputs[i] = memory;
+      inputs[i].address = (char *)memory.address + support_random_below(&random, 200);
+      inputs[i].bytes = 1 + support_random_below(&random, support_random_below(&random, 4) == 0 ? 90 : 9);
+      if (support_random_below(&random, 12) == 0) inputs[i] = m.out;
+    }
+    for (size_t i = 0; i < COUNT; i++)
+      for (size_t j = 0; j < COUNT; j++)
+        touch = touch || (i != j && (flags[i] & LADE_GRAPH_MUTATED) != 0 &&
+                          (char *)inputs[i].address < (char *)inputs[j].address + inputs[j].bytes &&
+                          (char *)inputs[j].address < (char *)inputs[i].address + inputs[i].bytes);
+    lade_graph_function *function = graph_fixture_function(&m.f, &none, COUNT, flags, 1);
+    lade_status status = graph_fixture_call(&m.f, function, inputs, COUNT, &out);
+    LADE_EXPECT_STATUS(touch ? LADE_ERR_INVALID_ARGUMENT : LADE_OK, status);
+    refused += touch;
+    LADE_EXPECT_OK(lade_graph_tree_function_remove(m.f.tree, function));
+  }
+  LADE_EXPECT(refused > PROGRAMS / 10 && refused < PROGRAMS * 9 / 10);
   graph_fixture_memory_free(&m.f, memory);
   misuse_close(&m);
 }
