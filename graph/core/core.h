@@ -45,7 +45,7 @@ struct ladei_tree_storage {
   uint64_t address;         /* of its block, also where it has none any more */
   uint64_t bytes;           /* as the block was asked for */
   uint64_t stream_id;       /* outside of the pool: that its block belongs to */
-  uint32_t counts;
+  uint64_t counts;          /* each slot has up to 2^31 */
   uint32_t references;
   uint32_t takes;  /* of the call that is looked at: references that it takes */
   uint32_t inputs; /* of that call, in it */

@@ -85,15 +85,22 @@ void ladei_tree_storage_unreference(ladei_tree_core *core, ladei_tree_storage *s
   core->storages.free_count++;
 }
 
+static void counts_add(ladei_tree_core *core, ladei_tree_storage *storage, uint64_t count) {
+  if (count > 0 && storage->counts == 0 && storage->in_path && !storage->lost) core->path.alive++;
+  storage->counts += count;
+}
+
+static void counts_take(ladei_tree_core *core, ladei_tree_storage *storage, uint64_t count) {
+  assert(storage->counts >= count);
+  storage->counts -= count;
+  if (count > 0 && storage->counts == 0 && storage->in_path && !storage->lost) core->path.alive--;
+}
+
 void ladei_tree_storage_count(ladei_tree_core *core, ladei_tree_storage *storage, bool more) {
-  if (more) {
-    storage->counts++;
-    if (storage->counts == 1 && storage->in_path && !storage->lost) core->path.alive++;
-  } else {
-    assert(storage->counts > 0);
-    storage->counts--;
-    if (storage->counts == 0 && storage->in_path && !storage->lost) core->path.alive--;
-  }
+  if (more)
+    counts_add(core, storage, 1);
+  else
+    counts_take(core, storage, 1);
 }
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
@@ -118,13 +125,13 @@ ladei_tree_slot *ladei_tree_slot_make(ladei_tree_core *core, ladei_tree_storage 
 
 void ladei_tree_count_add(ladei_tree_core *core, ladei_tree_slot *slot, uint32_t count) {
   slot->counts += count;
-  for (; count > 0; count--) ladei_tree_storage_count(core, slot->storage, true);
+  counts_add(core, slot->storage, count);
 }
 
 void ladei_tree_count_take(ladei_tree_core *core, ladei_tree_slot *slot, uint32_t count) {
   assert(slot->counts >= count);
   slot->counts -= count;
-  for (; count > 0; count--) ladei_tree_storage_count(core, slot->storage, false);
+  counts_take(core, slot->storage, count);
 }
 
 void ladei_tree_slot_end(ladei_tree_core *core, ladei_tree_slot *slot, ladei_tree_end end) {

@@ -182,9 +182,10 @@ static void path_write(ladei_output *out, const ladei_tree_path *path) {
         ladei_output_text(out, j == 0 ? "null" : ",null");
         continue;
       }
-      ladei_output_format(out, "%s{\"alive\":%s,\"counts\":%u,\"address\":\"0x%llx\",\"bytes\":%llu}",
-                          j == 0 ? "" : ",", ladei_tree_alive(storage) ? "true" : "false", storage->counts,
-                          (unsigned long long)storage->address, (unsigned long long)storage->bytes);
+      ladei_output_format(out, "%s{\"alive\":%s,\"counts\":%llu,\"address\":\"0x%llx\",\"bytes\":%llu}",
+                          j == 0 ? "" : ",", ladei_tree_alive(storage) ? "true" : "false",
+                          (unsigned long long)storage->counts, (unsigned long long)storage->address,
+                          (unsigned long long)storage->bytes);
     }
     ladei_output_text(out, "]}");
   }

@@ -391,7 +391,7 @@ LADE_API lade_status lade_graph_buffer_get(lade_graph_tree *tree, lade_graph_buf
                                            size_t *out_bytes);
 
 /** Add a count. Beside a run it takes effect behind it; a buffer whose last counts that run takes is not valid. As
- * lade_graph_buffer_get(). */
+ * lade_graph_buffer_get(); also LADE_ERR_LIMIT for a buffer that has 2^31 counts. */
 LADE_API lade_status lade_graph_buffer_retain(lade_graph_tree *tree, lade_graph_buffer buffer);
 
 /** Take a count back. Work that still uses the memory is queued on the stream of the run made last, or of a stream noted with

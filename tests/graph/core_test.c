@@ -244,3 +244,27 @@ LADE_TEST(GraphCore, StaleAndForeignNames) {
   ladei_tree_core_free(&other);
   core_close(&f);
 }
+
+/* Buffers of one memory, each with as many counts as lade_graph_buffer_retain() gives it. */
+LADE_TEST(GraphCore, ManyCountsOfOneMemory) {
+  enum { SLOTS = 3 };
+  core_fixture f;
+  ladei_tree_slot *slots[SLOTS];
+  core_open(&f, 0);
+  ladei_tree_storage *storage = ladei_tree_storage_make(&f.core);
+  LADE_EXPECT(ladei_tree_path_reserve(&f.core.path, 1));
+  (void)ladei_tree_path_push(&f.core.path, NULL, &f.function, -1, 1);
+  ladei_tree_path_set(&f.core.path, 0, 0, storage);
+  for (size_t i = 0; i < SLOTS; i++) {
+    slots[i] = ladei_tree_slot_make(&f.core, storage);
+    ladei_tree_count_add(&f.core, slots[i], i + 1 < SLOTS ? (uint32_t)1 << 31 : 1);
+  }
+  LADE_EXPECT_EQ_UINT(storage->counts, ((uint64_t)1 << 32) + 1);
+  LADE_EXPECT_EQ_UINT(f.core.path.alive, 1);
+  for (size_t i = SLOTS; i > 0; i--) {
+    LADE_EXPECT(ladei_tree_alive(storage));
+    ladei_tree_slot_end(&f.core, slots[i - 1], LADEI_TREE_END_RELEASED);
+  }
+  LADE_EXPECT_EQ_UINT(f.core.path.alive, 0);
+  core_close(&f);
+}
