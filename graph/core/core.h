@@ -71,7 +71,8 @@ typedef enum ladei_tree_end {
 } ladei_tree_end;
 
 struct ladei_tree_slot {
-  ladei_tree_slot *next; /* of the storage's, or of free ones */
+  ladei_tree_slot *next;   /* of the storage's, or of free ones */
+  ladei_tree_slot *before; /* of the storage's */
   ladei_tree_storage *storage;
   ladei_tree_slot *queue_next; /* of those with something waiting for the end of a run */
   uint64_t address;

@@ -114,7 +114,9 @@ ladei_tree_slot *ladei_tree_slot_make(ladei_tree_core *core, ladei_tree_storage 
   slots->free_count--;
   slots->valid_count++;
   slot->storage = storage;
+  slot->before = NULL;
   slot->next = storage->slots;
+  if (slot->next != NULL) slot->next->before = slot;
   storage->slots = slot;
   storage->references++;
   slot->counts = slot->takes = slot->lends = slot->retains = slot->releases = 0;
@@ -137,9 +139,11 @@ void ladei_tree_count_take(ladei_tree_core *core, ladei_tree_slot *slot, uint32_
 void ladei_tree_slot_end(ladei_tree_core *core, ladei_tree_slot *slot, ladei_tree_end end) {
   ladei_tree_storage *storage = slot->storage;
   ladei_tree_count_take(core, slot, slot->counts);
-  ladei_tree_slot **link = &storage->slots;
-  while (*link != slot) link = &(*link)->next;
-  *link = slot->next;
+  if (slot->next != NULL) slot->next->before = slot->before;
+  if (slot->before != NULL)
+    slot->before->next = slot->next;
+  else
+    storage->slots = slot->next;
   slot->storage = NULL;
   slot->end = end;
   slot->ended_by = core->runs;

@@ -81,9 +81,8 @@ static void slot_queue(lade_graph_tree *tree, ladei_tree_slot *slot) {
   if (slot->queued) return;
   slot->queued = true;
   slot->queue_next = NULL;
-  ladei_tree_slot **end = &tree->queue;
-  while (*end != NULL) end = &(*end)->queue_next;
-  *end = slot;
+  *tree->queue_end = slot;
+  tree->queue_end = &slot->queue_next;
 }
 
 /* What was noted takes effect: now, or when the owner leaves. Releases the lock. */

@@ -92,6 +92,7 @@ static void queue_apply(lade_graph_tree *tree) {
   while (tree->queue != NULL) {
     ladei_tree_slot *slot = tree->queue;
     tree->queue = slot->queue_next;
+    if (tree->queue == NULL) tree->queue_end = &tree->queue;
     slot->queue_next = NULL;
     slot->queued = false;
     ladei_tree_storage *storage = slot->storage;
@@ -585,6 +586,7 @@ lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_
   tree->device = allocator->device;
   ladei_lock_init(&tree->lock, LADEI_RANK_TREE);
   ladei_condition_init(&tree->left);
+  tree->queue_end = &tree->queue;
   ladei_tree_core_init(&tree->core, atomic_fetch_add_explicit(&trees_made, 1, memory_order_relaxed));
   settings_take(tree, &own);
   int cancellation = ladei_cancellation_hold();

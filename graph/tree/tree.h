@@ -95,7 +95,7 @@ struct lade_graph_tree {
   ladei_condition left; /* the owner has left, or a buffer is gone */
   bool owned;
   uint64_t owner; /* thread */
-  ladei_tree_slot *queue;
+  ladei_tree_slot *queue, **queue_end;
   _Atomic(uint32_t)
       releasing; /* threads in lade_graph_buffer_release(): a destruction waits for their last look at the tree */
 

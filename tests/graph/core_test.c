@@ -268,3 +268,28 @@ LADE_TEST(GraphCore, ManyCountsOfOneMemory) {
   LADE_EXPECT_EQ_UINT(f.core.path.alive, 0);
   core_close(&f);
 }
+
+/* Buffers of one memory go in every order. */
+LADE_TEST(GraphCore, BuffersOfOneMemoryGoInAnyOrder) {
+  enum { SLOTS = 4, ORDERS = SLOTS * SLOTS * SLOTS * SLOTS };
+  core_fixture f;
+  core_open(&f, 0);
+  for (size_t order = 0; order < ORDERS; order++) {
+    ladei_tree_slot *slots[SLOTS];
+    ladei_tree_storage *storage = ladei_tree_storage_make(&f.core);
+    for (size_t i = 0; i < SLOTS; i++) {
+      slots[i] = ladei_tree_slot_make(&f.core, storage);
+      ladei_tree_count_add(&f.core, slots[i], 1);
+    }
+    for (size_t left = SLOTS, digits = order; left > 0; left--, digits /= SLOTS) {
+      size_t i = digits % left;
+      ladei_tree_slot_end(&f.core, slots[i], LADEI_TREE_END_RELEASED);
+      slots[i] = slots[left - 1];
+      size_t count = 0;
+      for (const ladei_tree_slot *slot = storage->slots; slot != NULL && left > 1; slot = slot->next) count++;
+      LADE_EXPECT_EQ_UINT(count, left - 1);
+    }
+  }
+  LADE_EXPECT_EQ_UINT(f.core.slots.valid_count, 0);
+  core_close(&f);
+}
