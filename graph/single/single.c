@@ -340,20 +340,25 @@ static lade_status fence_drop(lade_graph *graph) {
   return status;
 }
 
-/* An event that may be recorded on streams of the context. One that a launch is still fenced by is not in the way: it is of
- * another context only where the device was reset in between. */
-static lade_status fence_need(lade_graph *graph, uint64_t context) {
+/* An event that may be recorded on streams of this one's context. Where the former one, of another context of the device, is due, the
+ * stream has waited for it: the new one is recorded there, and is due in its place. */
+static lade_status fence_need(lade_graph *graph, const ladei_stream *stream) {
   lade_event event;
-  if (graph->fence != NULL && graph->fence_context == context) return LADE_OK;
-  LADEI_TRY(ops_of(graph)->event_create(self_of(graph), context, 0, &event));
-  lade_status status = fence_drop(graph);
+  if (graph->fence != NULL && graph->fence_context == stream->context) return LADE_OK;
+  LADEI_TRY(ops_of(graph)->event_create(self_of(graph), stream->context, 0, &event));
+  lade_status status = LADE_OK;
+  if (graph->fence_due) status = ops_of(graph)->event_record(self_of(graph), event, stream);
+  if (status == LADE_OK) status = fence_drop(graph);
   if (status != LADE_OK) {
+    lade_error first;
+    ladei_error_save(&first);
     (void)ops_of(graph)->event_destroy(self_of(graph), event);
+    ladei_error_restore(&first);
     return status;
   }
   graph->fence = event;
-  graph->fence_context = context;
-  graph->fenced = graph->fence_due = false;
+  graph->fence_context = stream->context;
+  graph->fenced = graph->fenced && graph->fence_due;
   return LADE_OK;
 }
 
@@ -364,7 +369,7 @@ static lade_status fence_place(lade_graph *graph, size_t own_captures, bool *out
   if (!graph->launched || graph->fenced) return LADE_OK;
   if (!graph->stays) return device_finish(graph, own_captures);
   LADEI_TRY(ladei_stream_uncaptured(runtime, &graph->last, "event_record"));
-  LADEI_TRY(fence_need(graph, graph->last.context));
+  LADEI_TRY(fence_need(graph, &graph->last));
   LADEI_TRY(ops_of(graph)->event_record(self_of(graph), graph->fence, &graph->last));
   *out_due = true;
   return ladei_stream_uncaptured(runtime, &graph->last, "event_record");
@@ -753,7 +758,7 @@ static lade_status launch_queue(lade_graph *graph, const ladei_stream *stream) {
   bool stays = stream_stays(graph, stream);
   if (graph->fence_due && !streams_equal(stream, &graph->last)) /* I3 */
     LADEI_TRY(ops_of(graph)->stream_wait_event(self_of(graph), stream, graph->fence));
-  if (!stays) LADEI_TRY(fence_need(graph, stream->context));
+  if (!stays) LADEI_TRY(fence_need(graph, stream));
   LADEI_TRY(ops_of(graph)->graph_launch(self_of(graph), graph->current->exec, stream));
   graph->fence_due = graph->fenced = false;
   graph->launched = true;

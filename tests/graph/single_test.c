@@ -860,6 +860,87 @@ LADE_TEST_P(SingleGraph, LaunchesComeBehindThoseOfTheGraphReplaced, SUPPORT_RUNT
   device_fixture_close(&f);
 }
 
+/* Streams of the program's in another context of the device, such as one of cuCtxCreate(). */
+static struct {
+  lade_runtime_ops ops;
+  const lade_runtime_ops *below;
+  lade_stream stream; /* there */
+  uint64_t context, other;
+  bool launch_fails;
+  size_t waits;
+} contexts;
+
+static ladei_stream there(const ladei_stream *stream) {
+  ladei_stream moved = *stream;
+  if (stream->handle == contexts.stream) moved.context = contexts.context;
+  return moved;
+}
+
+static lade_status resolve_there(void *self, lade_stream stream, ladei_stream *out) {
+  lade_status status = contexts.below->stream_resolve(self, stream, out);
+  if (status != LADE_OK) return status;
+  contexts.context = out->context;
+  if (stream == contexts.stream) out->context = contexts.other;
+  return LADE_OK;
+}
+
+static lade_status event_create_there(void *self, uint64_t context, unsigned flags, lade_event *out) {
+  return contexts.below->event_create(self, context == contexts.other ? contexts.context : context, flags, out);
+}
+
+static lade_status event_record_there(void *self, lade_event event, const ladei_stream *stream) {
+  ladei_stream moved = there(stream);
+  return contexts.below->event_record(self, event, &moved);
+}
+
+static lade_status wait_there(void *self, const ladei_stream *stream, lade_event event) {
+  ladei_stream moved = there(stream);
+  contexts.waits++;
+  return contexts.below->stream_wait_event(self, &moved, event);
+}
+
+static lade_status launch_there(void *self, ladei_graph_exec exec, const ladei_stream *stream) {
+  ladei_stream moved = there(stream);
+  if (contexts.launch_fails) return LADE_ERR_DRIVER;
+  return contexts.below->graph_launch(self, exec, &moved);
+}
+
+LADE_TEST_P(SingleGraph, LaunchFailsInAnotherContextBehindTheGraphReplaced, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  if (!fixture_open(&f, name)) return;
+  work w = {.f = &f, .target = device_fixture_alloc(&f, BYTES, 0), .value = 1};
+  lade_graph_options options = options_of(&f);
+  lade_graph *graph = NULL;
+  bool in_place = true;
+  LADE_ASSERT_OK(lade_graph_capture(f.allocator, &options, work_run, &w, &graph));
+  contexts.below = f.runtime->ops;
+  contexts.ops = *f.runtime->ops;
+  contexts.stream = f.streams[1];
+  contexts.other = UINT64_MAX - 1;
+  contexts.ops.stream_resolve = resolve_there;
+  contexts.ops.event_create = event_create_there;
+  contexts.ops.event_record = event_record_there;
+  contexts.ops.stream_wait_event = wait_there;
+  contexts.ops.graph_launch = launch_there;
+  f.runtime->ops = &contexts.ops;
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[2]));
+  w.extra = 1;
+  LADE_ASSERT_OK(lade_graph_update(graph, work_run, &w, &in_place));
+  LADE_EXPECT(!in_place);
+  contexts.launch_fails = true;
+  contexts.waits = 0;
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_EQ_UINT(contexts.waits, 1);
+  contexts.launch_fails = false;
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[0]));
+  LADE_EXPECT_EQ_UINT(contexts.waits, 2); /* behind the launch of the graph replaced still */
+  LADE_EXPECT_OK(lade_graph_launch(graph, f.streams[1]));
+  LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+  f.runtime->ops = contexts.below;
+  device_fixture_free(&f, w.target);
+  device_fixture_close(&f);
+}
+
 LADE_TEST_P(SingleGraph, TheStreamOfTheLastLaunchMayBeGone, SUPPORT_RUNTIMES, name) {
   device_fixture f;
   if (!fixture_open(&f, name)) return;
