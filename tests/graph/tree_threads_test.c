@@ -11,7 +11,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 
-enum { TREES = 2, THREADS = 4, ROUNDS = 60, BYTES = 4096, SLOTS = 8 };
+enum { TREES = 2, THREADS = 4, ROUNDS = 60, BYTES = 4096, SLOTS = 8, SUSPENDS = 12 };
 
 typedef struct shared {
   lade_runtime *runtime;
@@ -205,6 +205,100 @@ LADE_TEST_P(GraphThreads, DestroyWaitsForBuffers, support_cpu_only, name) {
   LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);
   LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, w.stream));
   LADE_EXPECT_OK(lade_stream_destroy(s.runtime, w.stream));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
+  support_runtime_close(s.runtime);
+}
+
+/* Pools are suspended and resumed by their ids beside runs: either is refused beside the other, and no work meets memory that is away. */
+typedef struct suspender {
+  shared *s;
+  atomic_bool stop;
+  size_t suspends;
+  bool fine;
+} suspender;
+
+static void *suspend_and_resume(void *user) {
+  suspender *u = user;
+  lade_device_pool_id pools[TREES];
+  for (unsigned i = 0; i < TREES; i++) {
+    lade_graph_tree_state state;
+    lade_graph_tree_state_init(&state);
+    u->fine = u->fine && lade_graph_tree_state_get(u->s->trees[i], &state) == LADE_OK;
+    pools[i] = state.pool;
+  }
+  for (unsigned i = 0; u->suspends < SUSPENDS && u->fine; i++) {
+    lade_status status = lade_device_pool_suspend(u->s->allocator, pools[i % TREES], NULL, NULL);
+    u->suspends += status == LADE_OK;
+    u->fine = status == LADE_OK || status == LADE_ERR_BUSY || status == LADE_ERR_CAPTURE;
+    if (status == LADE_OK) u->fine = u->fine && lade_device_pool_resume(u->s->allocator, pools[i % TREES]) == LADE_OK;
+  }
+  atomic_store(&u->stop, true);
+  return NULL;
+}
+
+typedef struct runner {
+  worker w;
+  const suspender *u;
+} runner;
+
+static void *run_beside(void *user) {
+  runner *r = user;
+  worker *w = &r->w;
+  for (unsigned round = 0; !atomic_load(&r->u->stop) && w->fine;) {
+    unsigned tree = (w->number + round) % TREES;
+    lade_graph_value made;
+    lade_status status = run(w, tree, w->s->makers[tree], 1 + w->number, NULL, &made);
+    w->fine = status == LADE_OK || status == LADE_ERR_BUSY;
+    if (status != LADE_OK) continue;
+    round++;
+    status = lade_graph_buffer_release(w->s->trees[tree], made.buffer); /* its block may have to wait for the resume */
+    w->fine = w->fine && (status == LADE_OK || status == LADE_ERR_OVERWRITTEN);
+  }
+  return NULL;
+}
+
+LADE_TEST_P(GraphThreads, SuspendBesideRuns, support_cpu_only, name) {
+  enum { RUNNERS = 2 };
+  static shared s;
+  static suspender u;
+  runner workers[RUNNERS];
+  pthread_t threads[RUNNERS], other;
+  lade_device_options options;
+  memset(&s, 0, sizeof s);
+  u = (suspender){.s = &s, .fine = true};
+  s.runtime = support_runtime_open(name);
+  if (s.runtime == NULL) return;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  LADE_EXPECT_OK(lade_device_allocator_create(s.runtime, 0, &options, &s.allocator));
+  for (unsigned i = 0; i < TREES; i++) {
+    LADE_EXPECT_OK(lade_graph_tree_create(s.allocator, NULL, &s.trees[i]));
+    s.makers[i] = function_add(&s, i, maker_body, 0);
+  }
+  for (unsigned i = 0; i < RUNNERS; i++) {
+    workers[i] = (runner){{&s, NULL, i, true}, &u};
+    LADE_EXPECT_OK(lade_stream_create(s.runtime, 0, &workers[i].w.stream));
+    LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, run_beside, &workers[i]), 0);
+  }
+  LADE_EXPECT_EQ_INT(pthread_create(&other, NULL, suspend_and_resume, &u), 0);
+  for (unsigned i = 0; i < RUNNERS; i++) LADE_EXPECT_EQ_INT(pthread_join(threads[i], NULL), 0);
+  LADE_EXPECT_EQ_INT(pthread_join(other, NULL), 0);
+  LADE_EXPECT(u.fine);
+  for (unsigned i = 0; i < RUNNERS; i++) LADE_EXPECT(workers[i].w.fine);
+  for (unsigned i = 0; i < TREES; i++) {
+    LADE_EXPECT_OK(lade_graph_tree_verify(s.trees[i]));
+    LADE_EXPECT_OK(lade_graph_tree_destroy(s.trees[i], true));
+  }
+  lade_soft_report report;
+  lade_soft_report_init(&report);
+  LADE_EXPECT_OK(lade_soft_report_get(s.runtime, &report));
+  if (report.unordered_reuse + report.freed_memory_used + report.stale_handles > 0)
+    LADE_FAIL("the device found: %s", lade_soft_last_finding(s.runtime));
+  for (unsigned i = 0; i < RUNNERS; i++) {
+    LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, workers[i].w.stream));
+    LADE_EXPECT_OK(lade_stream_destroy(s.runtime, workers[i].w.stream));
+  }
   LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
   support_runtime_close(s.runtime);
 }
