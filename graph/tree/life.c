@@ -549,9 +549,7 @@ static lade_status tree_open(lade_graph_tree *tree, const lade_graph_tree_option
   status = pool_take(tree, options->pool);
   if (status != LADE_OK) goto fail_stream;
   tree->memory = ladei_device_pool_visit(tree->allocator, tree->pool);
-  ladei_tree_blocks blocks = {0};
-  status = ladei_tree_pool_read(tree, &blocks);
-  free(blocks.list);
+  status = ladei_tree_pool_own(tree);
   if (status != LADE_OK) goto fail_pool;
   ladei_device_allocator_acquire(tree->allocator);
   ladei_device_allocator_acquire(tree->outside);
@@ -647,6 +645,7 @@ static lade_status driver_close(lade_graph_tree *tree) {
 
 static void tree_close(lade_graph_tree *tree) {
   ladei_tree_awake_end(tree);
+  ladei_tree_pool_disown(tree);
   (void)lade_device_pool_release(tree->allocator, tree->pool);
   ladei_device_pool_leave(tree->allocator, tree->memory);
   ladei_tree_order_forget(tree);

@@ -14,6 +14,44 @@
 #include "device/native/private_pool.h"
 #include "graph/tree/tree.h"
 
+static const char create_call[] = "lade_graph_tree_create";
+
+/* ---- Owning it --------------------------------------------------------------------------------------------------- */
+
+static lade_status pool_read_empty(lade_graph_tree *tree) {
+  ladei_tree_blocks blocks = {0};
+  lade_status status = ladei_tree_awake_begin(tree, create_call);
+  if (status != LADE_OK) return status;
+  status = ladei_tree_pool_read(tree, &blocks);
+  ladei_tree_awake_end(tree);
+  free(blocks.list);
+  if (status != LADE_OK || blocks.count == 0) return status;
+  return ladei_error_argument(create_call, "options.pool", "one that nothing else uses",
+                              "(%llu, %llu), with %zu blocks handed out", (unsigned long long)tree->pool.first,
+                              (unsigned long long)tree->pool.second, blocks.count);
+}
+
+lade_status ladei_tree_pool_own(lade_graph_tree *tree) {
+  ladei_lock *lock = &tree->allocator->lock;
+  ladei_lock_acquire(lock);
+  bool taken = tree->memory->has_tree;
+  tree->memory->has_tree = true;
+  ladei_lock_release(lock);
+  if (taken)
+    return ladei_error_argument(create_call, "options.pool", "one that nothing else uses",
+                                "(%llu, %llu), of another graph tree", (unsigned long long)tree->pool.first,
+                                (unsigned long long)tree->pool.second);
+  lade_status status = pool_read_empty(tree);
+  if (status != LADE_OK) ladei_tree_pool_disown(tree);
+  return status;
+}
+
+void ladei_tree_pool_disown(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->allocator->lock);
+  tree->memory->has_tree = false;
+  ladei_lock_release(&tree->allocator->lock);
+}
+
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out) {

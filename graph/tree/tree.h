@@ -291,6 +291,10 @@ void ladei_tree_order_forget(lade_graph_tree *tree);
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
+/* The pool is the tree's alone, and empty: what is found in it behind a body is freed. LADE_ERR_INVALID_ARGUMENT says what it is else. */
+lade_status ladei_tree_pool_own(lade_graph_tree *tree);
+void ladei_tree_pool_disown(lade_graph_tree *tree);
+
 typedef struct ladei_tree_routes {
   uint64_t scopes[2];
   size_t scope_count;

@@ -127,7 +127,8 @@ typedef enum lade_graph_tree_flag {
 typedef struct lade_graph_tree_options {
   size_t struct_size;
   lade_device_pool_id
-      pool; /**< {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else. */
+      pool; /**< {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else: no other tree's, with no
+                 blocks handed out, and none as long as the tree lives. */
   lade_device_allocator
       *outside;       /**< For memory outside the pool: of eager runs, and copies of what a path leaves behind.
                                        Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */
@@ -161,8 +162,8 @@ LADE_INLINE void lade_graph_tree_options_init(lade_graph_tree_options *options) 
  * @param out        [out] Caller owns it until lade_graph_tree_destroy(). Untouched on error.
  *
  * Threads: any. Waits: never. Stream order: none.
- * Errors: LADE_ERR_UNSUPPORTED where allocator or runtime have no pools or graphs; LADE_ERR_INVALID_ARGUMENT;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused the stream with.
+ * Errors: LADE_ERR_UNSUPPORTED where allocator or runtime have no pools or graphs; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_BUSY where
+ * the pool is suspended; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused the stream with.
  * Source: docs/design.md "Graphs".
  */
 LADE_API lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_graph_tree_options *options,

@@ -226,6 +226,37 @@ LADE_TEST(GraphMisuse, PoolThatLends) {
   misuse_close(&m);
 }
 
+/* A tree frees what it finds in its pool behind a body. */
+LADE_TEST(GraphMisuse, PoolInUse) {
+  misuse_fixture m;
+  lade_graph_tree *tree = NULL;
+  lade_graph_tree_options options;
+  lade_graph_tree_state state;
+  uint64_t scope = 0;
+  void *block = NULL;
+  lade_graph_tree_options_init(&options);
+  lade_graph_tree_state_init(&state);
+  if (!misuse_open(&m)) return;
+  LADE_EXPECT_OK(lade_graph_tree_state_get(m.f.tree, &state));
+  options.pool = state.pool; /* of another tree, which has a valid buffer in it */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another graph tree");
+  LADE_EXPECT_OK(lade_device_pool_create(m.f.allocator, NULL, &options.pool));
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(m.f.allocator, options.pool, &scope));
+  LADE_EXPECT_OK(lade_device_alloc(m.f.allocator, MIB, m.f.streams[0], &block));
+  LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 blocks");
+  LADE_EXPECT_EQ_PTR(tree, NULL);
+  LADE_EXPECT_OK(lade_device_free(m.f.allocator, block));
+  for (int i = 0; i < 2; i++) { /* one after the other */
+    LADE_EXPECT_OK(lade_graph_tree_create(m.f.allocator, &options, &tree));
+    LADE_EXPECT_OK(lade_graph_tree_destroy(tree, true));
+  }
+  LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
+  misuse_close(&m);
+}
+
 LADE_TEST(GraphMisuse, WrongStructs) {
   misuse_fixture m;
   if (!misuse_open(&m)) return;
