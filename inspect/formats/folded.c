@@ -71,9 +71,21 @@ static const char *base_name(const char *path) {
   return slash == NULL ? path : slash + 1;
 }
 
-/* A line break in a name would end the line. */
+/* What a reader would take for the end of the word becomes ':', as the collapse scripts of flame graphs have it; what some would take
+ * for that of the line becomes '?'. */
+static char word_character(char c) {
+  switch (c) {
+  case ';': return ':';
+  case '\n':
+  case '\v':
+  case '\f':
+  case '\r': return '?';
+  default: return c;
+  }
+}
+
 static void word_write(const char *word, ladei_output *output) {
-  for (; *word != '\0'; word++) ladei_output_byte(output, *word == '\n' || *word == '\r' ? '?' : *word);
+  for (; *word != '\0'; word++) ladei_output_byte(output, word_character(*word));
 }
 
 /* Outermost first, though stacks are kept innermost first. */
