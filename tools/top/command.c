@@ -168,20 +168,25 @@ static bool snapshot_rows(const lade_snapshot *snapshot, const ladei_published_a
   return added;
 }
 
-/* All publishers of one process. Returns why it ended: LADE_NOT_READY after the last one. */
+/* All publishers of one process. Returns why one of them could not be read, as the last error says; LADE_NOT_READY: all could. */
 static lade_status process_rows(uint64_t process_id, top_rows *rows) {
   enum { MOST_PUBLISHERS = 1000 };
+  lade_status failure = LADE_NOT_READY;
   for (uint32_t i = 0; i < MOST_PUBLISHERS; i++) {
     lade_snapshot *snapshot = NULL;
     ladei_published_about about;
     lade_status status = ladei_published_find(process_id, i, &about, &snapshot);
-    if (status == LADE_NOT_READY || status == LADE_ERR_IO) return status;
-    if (status != LADE_OK) continue; /* another version's, or one that is being written */
+    if (status == LADE_NOT_READY) break;
+    if (status == LADE_ERR_IO) return status;
+    if (status != LADE_OK) { /* another version's, or one that is being written */
+      failure = status;
+      continue;
+    }
     bool added = snapshot_rows(snapshot, &about, i, rows);
     lade_snapshot_destroy(snapshot);
     if (!added) return LADE_ERR_OUT_OF_HOST_MEMORY;
   }
-  return LADE_NOT_READY;
+  return failure;
 }
 
 static void all_rows(top_rows *rows) {
@@ -199,14 +204,21 @@ static int reserved_compare(const void *a, const void *b) {
   return (x->part > y->part) - (x->part < y->part);
 }
 
+/* Below 0: not known, as where the part has no such counter, or one that fell, which what only grows does not. */
+static double rate_of(const top_row *now, const top_row *before, double seconds) {
+  if (before->work < 0 || now->work < before->work) return -1;
+  bool refreshed = now->refreshed_ns > before->refreshed_ns;
+  double since = refreshed ? (double)(now->refreshed_ns - before->refreshed_ns) / 1e9 : seconds;
+  return (double)(now->work - before->work) / since;
+}
+
 static void rates_find(top_rows *rows, const top_rows *before, double seconds) {
   for (size_t i = 0; i < rows->count; i++) {
     top_row *row = &rows->rows[i];
     for (size_t k = 0; k < before->count; k++) {
       const top_row *old = &before->rows[k];
       if (old->process_id != row->process_id || old->publisher != row->publisher || old->part != row->part) continue;
-      double since = (double)(row->refreshed_ns - old->refreshed_ns) / 1e9;
-      row->rate = (double)(row->work - old->work) / (since > 0 ? since : seconds);
+      row->rate = rate_of(row, old, seconds);
     }
   }
 }
@@ -270,20 +282,29 @@ static bool json_print(const top_rows *rows) {
 
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
-static int round_read(const char *name, const top_options *options, top_rows *rows) {
-  *rows = (top_rows){.count = 0};
-  if (options->process_id == 0) {
-    all_rows(rows);
-  } else if (process_rows(options->process_id, rows) == LADE_ERR_IO) {
+/* Says why there is no row. */
+static int process_read(const char *name, uint64_t process_id, top_rows *rows) {
+  lade_status status = process_rows(process_id, rows);
+  if (status == LADE_ERR_IO)
     message_print(name, NULL, "%s", lade_last_error()->text);
-    return EXIT_FAILED;
-  }
-  if (rows->count == 0 && options->process_id != 0) {
-    message_print(name, NULL, "process %" PRIu64 " publishes nothing", options->process_id);
-    return EXIT_FAILED;
-  }
+  else if (rows->count > 0)
+    return EXIT_FINE;
+  else if (status == LADE_NOT_READY)
+    message_print(name, NULL, "process %" PRIu64 " publishes nothing", process_id);
+  else
+    message_print(name, NULL, "process %" PRIu64 ": %s", process_id, lade_last_error()->text);
+  return EXIT_FAILED;
+}
+
+static int round_read(const char *name, const top_options *options, top_rows *rows) {
+  int status = EXIT_FINE;
+  *rows = (top_rows){.count = 0};
+  if (options->process_id == 0)
+    all_rows(rows);
+  else
+    status = process_read(name, options->process_id, rows);
   if (rows->count > 0) qsort(rows->rows, rows->count, sizeof *rows->rows, reserved_compare);
-  return EXIT_FINE;
+  return status;
 }
 
 static void interval_sleep(double seconds) {

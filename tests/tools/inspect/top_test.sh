@@ -119,6 +119,52 @@ run 0 top "$cut_name" --once
 says "fourteen_bytes?" out
 kill -9 "$cut_name"
 
+# A publisher may say anything: counters that fall, time that goes back, numbers whose difference has no room; another version.
+cat >"$dir/publisher.py" <<'PYTHON'
+import fcntl, os, struct, sys, time
+version, works, times = int(sys.argv[1]), eval(sys.argv[2]), eval(sys.argv[3])
+header, texts = 200, b"p\0in_use_blocks.allocated\0"
+parts_at, keys_at, texts_at, values_at = header, header + 32, header + 40, header + 80
+memory = os.memfd_create("lade-published", os.MFD_ALLOW_SEALING)
+def write(turn):
+    data = struct.pack("<8sIIQQQIIQQQQQQQQ", b"LADEPUB\n", version, header, values_at + 8, os.getpid(), 1, 1000, 1, 1, parts_at,
+                       keys_at, texts_at, len(texts), values_at, 2, times[turn])
+    data = data.ljust(header, b"\0") + struct.pack("<IiIIQQ", 2, 0, 0, 0, 0, 1) + struct.pack("<I", 2)
+    os.pwrite(memory, (data.ljust(texts_at, b"\0") + texts).ljust(values_at, b"\0") + struct.pack("<q", works[turn]), 0)
+write(0)
+fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+print("ready", flush=True)
+for turn in range(1, len(works)):
+    time.sleep(0.5)
+    write(turn)
+time.sleep(600)
+PYTHON
+# publisher VERSION WORKS TIMES: starts one as $hostile
+publisher() {
+  rm -f "$dir/pipe4"
+  mkfifo "$dir/pipe4" || exit 1
+  python3 "$dir/publisher.py" "$@" >"$dir/pipe4" &
+  hostile=$!
+  trap 'kill -9 "$pid" "$hostile" 2>/dev/null; rm -rf "$dir"' EXIT
+  read -r line <"$dir/pipe4"
+}
+rates() { # into out
+  timeout 1.5 "$lade" top "$hostile" --interval=0.05 >"$dir/all" 2>"$dir/err"
+  sed -n 's/^ *[0-9][0-9]*[ *].* //p' "$dir/all" | sort -u | tr '\n' ' ' >"$dir/out"
+}
+publisher 1 '[0, 500]' '[2 * 10**9, 10**9]' # time that goes back: by the interval
+rates
+[ "$(cat "$dir/out")" = "- 0 10000 " ] || fail "the rates are $(cat "$dir/out")$(cat "$dir/err")"
+kill -9 "$hostile"
+publisher 1 '[2**63 - 1, -2]' '[10**9, 2 * 10**9]'
+rates
+[ "$(cat "$dir/out")" = "- 0 " ] || fail "the rates of what falls are $(cat "$dir/out")$(cat "$dir/err")"
+kill -9 "$hostile"
+publisher 2 '[0]' '[1]'
+run 1 top "$hostile" --once
+says "process $hostile: published counters: version 2; expected 1" err
+kill -9 "$hostile"
+
 # Others publish nothing; nor does it, once it is gone.
 run 1 top $$ --once
 says "publishes nothing" err
