@@ -35,6 +35,13 @@ static int path_make(const char *pattern, char *path, size_t room) {
                       : snprintf(path, room, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2);
 }
 
+/* A number from 0 on, with a decimal point whatever locale the program has set; printf() goes by the locale. */
+static void decimal_print(FILE *file, double value) {
+  enum { MILLION = 1000000 };
+  uint64_t millionths = (uint64_t)(value * MILLION + 0.5);
+  fprintf(file, "%" PRIu64 ".%06" PRIu64, millionths / MILLION, millionths % MILLION);
+}
+
 /* What pinning every byte served would have taken at the rate that pinning took here, less what it took. */
 static double saved_seconds(const preload_sums *sums, uint64_t bytes_served) {
   if (sums->pinned_bytes == 0) return 0;
@@ -53,10 +60,10 @@ static void report_print(FILE *file, const preload_sums *sums) {
   fprintf(file, "  \"%s\": %" PRIu64 ",\n", #key, ladei_preload_counted(PRELOAD_##constant));
   PRELOAD_COUNTERS(COUNTER_PRINT)
 #undef COUNTER_PRINT
-  fprintf(file, "  \"hits\": %" PRIu64 ",\n  \"misses\": %" PRIu64 ",\n  \"hit_rate\": %.6f,\n", sums->hits,
-          sums->misses, allocs == 0 ? 0.0 : (double)sums->hits / (double)allocs);
+  fprintf(file, "  \"hits\": %" PRIu64 ",\n  \"misses\": %" PRIu64 ",\n  \"hit_rate\": ", sums->hits, sums->misses);
+  decimal_print(file, allocs == 0 ? 0.0 : (double)sums->hits / (double)allocs);
   fprintf(file,
-          "  \"driver_allocs\": %" PRIu64 ",\n  \"driver_alloc_ns\": %" PRIu64 ",\n  \"driver_free_ns\": %" PRIu64,
+          ",\n  \"driver_allocs\": %" PRIu64 ",\n  \"driver_alloc_ns\": %" PRIu64 ",\n  \"driver_free_ns\": %" PRIu64,
           sums->driver_allocs, sums->driver_alloc_ns, sums->driver_free_ns);
   fprintf(file, ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"peak_in_use_bytes\": %" PRIu64, sums->pinned_bytes,
           sums->peak_in_use_bytes);
@@ -64,8 +71,9 @@ static void report_print(FILE *file, const preload_sums *sums) {
           sums->heap_driver_allocs, sums->heap_driver_frees);
   fprintf(file, ",\n  \"device_peak_in_use_bytes\": %" PRIu64 ",\n  \"device_peak_reserved_bytes\": %" PRIu64,
           sums->heap_peak_in_use_bytes, sums->heap_peak_reserved_bytes);
-  fprintf(file, ",\n  \"peak_reserved_bytes\": %" PRIu64 ",\n  \"driver_seconds_saved\": %.6f\n}\n",
-          sums->peak_reserved_bytes, saved_seconds(sums, ladei_preload_counted(PRELOAD_BYTES_SERVED)));
+  fprintf(file, ",\n  \"peak_reserved_bytes\": %" PRIu64 ",\n  \"driver_seconds_saved\": ", sums->peak_reserved_bytes);
+  decimal_print(file, saved_seconds(sums, ladei_preload_counted(PRELOAD_BYTES_SERVED)));
+  fputs("\n}\n", file);
 }
 
 static bool anything_counted(void) {

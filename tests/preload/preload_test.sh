@@ -164,6 +164,14 @@ under LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3 retitle
 [ "$status$(cat "$dir/out" "$dir/err")" = "03 blocks" ] || fail "retitle: status $status, $(cat "$dir/out" "$dir/err")"
 is allocs_served 3
 
+# Where the locale has a decimal comma, so had the report.
+rm -f "$dir/report"
+if localedef --no-archive -i de_DE -f UTF-8 "$dir/comma" >"$dir/out" 2>&1; then
+  under LOCPATH="$dir" LC_ALL=comma LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 100 locale
+  [ "$status$(cat "$dir/out" "$dir/err")" = "0100 blocks" ] || fail "locale: status $status, $(cat "$dir/out" "$dir/err")"
+  is hit_rate 0.990000
+fi
+
 # Work that never ends keeps no process from ending.
 rm -f "$dir/report"
 under LADE_PRELOAD_REPORT="$dir/report" timeout 60 "$stand_in" 3 busy

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe | retitle | plugin PATH]
+ * A plain CUDA program. usage: stand_in COUNT [keep | busy | probe | retitle | locale | plugin PATH]
  *
  * Allocates and frees pinned memory and device memory COUNT times, once write-combined, and prints what it saw. With "keep" it frees
  * the last blocks in a function that runs at exit, as objects with static storage do. With "busy" it lets go of the device while work
  * runs there that never ends. With "probe" it first looks whether there is a driver, closes it, and finds it elsewhere later.
- * With "retitle" it writes over its environment, as programs do that give themselves another name in ps. With "plugin" it only loads that
- * library, and waits for its threads. Built twice: it opens the driver as the static runtime does, or is linked with it (STAND_IN_LINKED).
+ * With "retitle" it writes over its environment, as programs do that give themselves another name in ps. With "locale" it sets that of its
+ * environment. With "plugin" it only loads that library, and waits for its threads. Built twice: it opens the driver as the static
+ * runtime does, or is linked with it (STAND_IN_LINKED).
  */
 #include <dlfcn.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +134,7 @@ int main(int argc, char **argv) {
   resolve();
   must(cuda.init(0), "cuInit");
   if (argc > 2 && strcmp(argv[2], "retitle") == 0) retitle();
+  if (argc > 2 && strcmp(argv[2], "locale") == 0 && setlocale(LC_ALL, "") == NULL) fail("setlocale", 0);
   must(cuda.primary_retain(&context, 0), "cuDevicePrimaryCtxRetain");
   must(cuda.ctx_set_current(context), "cuCtxSetCurrent");
   must(cuda.host_alloc(&pointer, 4096, CU_MEMHOSTALLOC_WRITECOMBINED), "cuMemHostAlloc, write-combined");
