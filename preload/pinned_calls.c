@@ -215,17 +215,14 @@ CUresult hook_mem_host_unregister(void *pointer) {
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
 
-/* What the driver says of memory that it makes itself for the same call. */
+/* What the driver says of memory that it makes itself for the same call. The memory stays until its context ends, a page for each set of
+ * flags: the driver's free waits for the device, and who asks for flags may be who the device waits for. */
 static bool twin_flags(const preload_block *block, unsigned *out) {
   void *twin = NULL;
   pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
   CUstreamCaptureMode before;
   bool relaxed = ladei_preload_relax(&before);
-  bool found = driver_alloc(&request) == CUDA_SUCCESS;
-  if (found) {
-    found = DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
-    (void)DRIVER_CALL(mem_free_host)(twin);
-  }
+  bool found = driver_alloc(&request) == CUDA_SUCCESS && DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
   ladei_preload_restore(before, relaxed);
   return found;
 }

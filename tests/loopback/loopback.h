@@ -323,6 +323,8 @@ void loop_stream_forget(CUstream stream);
 size_t loop_streams_of(int device, CUstream *streams, size_t room);
 /* Events that are alive, with the context of each: they end with it, where a test plays a program. */
 void loop_event_note(CUevent event, const loop_context *context);
+/* A program's context has ended, and with it the driver's pinned memory. */
+void loop_pinned_end(const loop_context *context);
 void loop_event_forget(CUevent event);
 /* Waits for the work of all streams of the device that do not capture. */
 void loop_streams_wait(int device);

@@ -56,6 +56,7 @@ enum { FLAGS_NOTED = 256 };
 static struct {
   _Atomic(void *) pages;
   _Atomic(unsigned) native;
+  _Atomic(const loop_context *) context; /* NULL: it was freed */
 } flags_noted[FLAGS_NOTED];
 
 static void flags_note(void *pages, unsigned native) {
@@ -63,7 +64,21 @@ static void flags_note(void *pages, unsigned native) {
     void *none = NULL;
     if (flags_noted[i].pages != pages && !atomic_compare_exchange_strong(&flags_noted[i].pages, &none, pages)) continue;
     flags_noted[i].native = native;
+    flags_noted[i].context = loop_current();
     return;
+  }
+}
+
+static void flags_free(const void *pages) {
+  for (int i = 0; i < FLAGS_NOTED; i++)
+    if (flags_noted[i].pages == pages) flags_noted[i].context = NULL;
+}
+
+void loop_pinned_end(const loop_context *context) {
+  for (int i = 0; i < FLAGS_NOTED && loop_plays_program(); i++) {
+    const loop_context *own = context;
+    if (atomic_compare_exchange_strong(&flags_noted[i].context, &own, NULL))
+      (void)loop_ops()->host_free(loop_self(), flags_noted[i].pages);
   }
 }
 
@@ -120,7 +135,9 @@ CUresult loop_cuMemFreeHost_v2000(void *pointer) {
   LOOP_ENTER(cuMemFreeHost, 2000);
   if (loop_plays_program()) loop_streams_wait(loop_current()->device);
   bool misaligned = (uintptr_t)pointer % 4096 == MISALIGNMENT;
-  return loop_code(loop_ops()->host_free(loop_self(), misaligned ? (char *)pointer - MISALIGNMENT : pointer));
+  void *pages = misaligned ? (char *)pointer - MISALIGNMENT : pointer;
+  flags_free(pages);
+  return loop_code(loop_ops()->host_free(loop_self(), pages));
 }
 
 CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int native) {

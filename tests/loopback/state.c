@@ -169,7 +169,7 @@ void loop_event_forget(CUevent event) {
 }
 
 /* The context has ended. */
-static void events_end(const loop_context *context) {
+static void objects_end(const loop_context *context) {
   for (int i = 0; i < MAX_EVENTS && loop_plays_program(); i++) {
     CUevent ended = NULL;
     pthread_mutex_lock(&state.lock);
@@ -180,6 +180,7 @@ static void events_end(const loop_context *context) {
     pthread_mutex_unlock(&state.lock);
     if (ended != NULL) (void)loop_ops()->event_destroy(loop_self(), ended);
   }
+  loop_pinned_end(context);
 }
 
 /* ---- Primary contexts -------------------------------------------------------------------------------------------- */
@@ -210,7 +211,7 @@ CUresult loop_cuDevicePrimaryCtxRelease_v11000(CUdevice device) {
   context->retained -= context->retained > 0 ? 1u : 0u;
   bool ends = code == CUDA_SUCCESS && context->retained == 0;
   pthread_mutex_unlock(&state.lock);
-  if (ends) events_end(context);
+  if (ends) objects_end(context);
   if (code != CUDA_SUCCESS) loop_violation("context of device %d released more often than retained", device);
   return code;
 }
@@ -232,7 +233,7 @@ CUresult loop_cuDevicePrimaryCtxReset_v11000(CUdevice device) {
   pthread_mutex_lock(&state.lock);
   context->reset = true; /* references stay, until they are released */
   pthread_mutex_unlock(&state.lock);
-  events_end(context);
+  objects_end(context);
   return CUDA_SUCCESS;
 }
 
@@ -263,7 +264,7 @@ CUresult loop_cuCtxDestroy_v4000(CUcontext handle) {
   pthread_mutex_lock(&state.lock);
   context->retained = 0;
   pthread_mutex_unlock(&state.lock);
-  events_end(context);
+  objects_end(context);
   stack.depth -= loop_current() == context ? 1 : 0;
   return CUDA_SUCCESS;
 }

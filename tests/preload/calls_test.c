@@ -146,6 +146,23 @@ LADE_TEST(PreloadCalls, FirstFormsOfCallsOnValues) {
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
 
+/* The driver's free of the memory that lade asked it about waits for the device: the call hung where a stream waited for its thread. */
+LADE_TEST(PreloadCalls, AnswersWithoutWaitingForTheDevice) {
+  START();
+  hold held;
+  void *block = NULL;
+  unsigned flags = 0;
+  CUstream stream = stream_make();
+  LADE_CU(cuda.host_alloc(&block, SMALL, CU_MEMHOSTALLOC_PORTABLE));
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.host_get_flags(&flags, block));
+  LADE_EXPECT_EQ_UINT(flags, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  hold_end(&held);
+  LADE_CU(cuda.stream_destroy(stream));
+  LADE_CU(cuda.free_host(block));
+  finish();
+}
+
 LADE_TEST(PreloadCalls, AnswersAsForTheDriversOwnMemory) {
   START();
   const unsigned all_flags[] = {0, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP,
@@ -1242,10 +1259,10 @@ LADE_TEST(PreloadContexts, EndsBesideOneOfTheProgramsOwn) {
   LADE_CU(cuda.ctx_set_current(first));
   hooks->interrupt("cuDevicePrimaryCtxRelease", onlooker_start, &other);
   LADE_CU(cuda.primary_release(1));
+  LADE_CU(cuda.free_host(other.block));
   LADE_CU(cuda.ctx_destroy(other.context));
   LADE_CU(cuda.free_host(block));
   LADE_EXPECT(comes_back(&cuda, block, LARGE));
-  LADE_CU(cuda.free_host(other.block));
   LADE_EXPECT_EQ_UINT(hooks->contexts_created(1), 1);
   finish();
 }
