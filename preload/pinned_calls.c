@@ -239,8 +239,11 @@ static unsigned block_flags(const preload_block *block) {
 
 CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {
   preload_block block;
-  if (out == NULL || !ladei_preload_pinned_around(pointer, &block))
-    return DRIVER_CALL(mem_host_get_flags)(out, pointer);
-  *out = block_flags(&block);
-  return CUDA_SUCCESS;
+  if (out != NULL && ladei_preload_pinned_around(pointer, &block)) {
+    *out = block_flags(&block);
+    return CUDA_SUCCESS;
+  }
+  /* What was freed lies in no allocation. The driver would tell how lade registered it. */
+  if (out != NULL && !ladei_preload_passes() && is_lades(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  return DRIVER_CALL(mem_host_get_flags)(out, pointer);
 }

@@ -191,6 +191,21 @@ LADE_TEST(PreloadCalls, AnswersAsForTheDriversOwnMemory) {
   finish();
 }
 
+/* The driver knows what lade keeps as memory that was registered. */
+LADE_TEST(PreloadCalls, FlagsOfWhatWasFreedAreNone) {
+  START();
+  char *block = NULL;
+  unsigned flags = 0;
+  LADE_CU(cuda.host_alloc((void **)&block, 4 * SMALL, 0));
+  LADE_CU(cuda.host_get_flags(&flags, block + 3 * SMALL));
+  LADE_CU(cuda.free_host(block));
+  uint64_t before = hooks->calls("cuMemHostGetFlags");
+  LADE_EXPECT_EQ_INT((int)cuda.host_get_flags(&flags, block), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_INT((int)cuda.host_get_flags(&flags, block + 3 * SMALL), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostGetFlags"), before);
+  finish();
+}
+
 enum {
   ALREADY_REGISTERED = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
   NOT_REGISTERED = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
