@@ -322,7 +322,8 @@ void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Nat
   options.storage = storage_from(storage);
   Owner<Pool> staging;
   if (pool.is_none()) {
-    nb::object made = nb::handle(nb::type<PoolObject>())(DeviceObject(device_from(device)));
+    nb::object made =
+        nb::handle(nb::type<PoolObject>())(DeviceObject(device_from(device)), nb::arg("local_ranks") = local_ranks);
     staging = pool_from(made);
   } else {
     staging = pool_from(pool);
@@ -544,7 +545,7 @@ void bind_pipeline(nb::module_ &module) {
       " divided by local_ranks.\n"
       "local_ranks : int or None\n    Processes of this job on this machine, such as LOCAL_WORLD_SIZE says under "
       "torchrun:\n"
-      "    they share processors and cache. Default 1.\n"
+      "    they share processors, cache and budget. Default 1. A pool that is passed has its own number.\n"
       "storage : str\n    ``\"auto\"``, ``\"pread\"``, ``\"uring\"``, ``\"cufile\"``.\n\n"
       "All methods may be called by any thread. At the interpreter's exit writes may take 10 seconds to end, all else "
       "is\n"
