@@ -102,6 +102,7 @@ class Installation:
         self._pools = pools
         self._function = _device_function(cupy, allocators) if allocators else None
         self._before: Any = None
+        self._puts_pinned = False
 
     def device(self, ordinal: int = 0) -> lade.DeviceAllocator:
         """The allocator of a device's memory, made now if CuPy did not need it yet.
@@ -134,19 +135,22 @@ class Installation:
         return _served("pinned", self._pools).get(ordinal)
 
     def _put(self) -> None:
-        """Sets both allocators, or none: CuPy refuses the first inside of using_allocator(), the second never."""
+        """Sets both allocators. CuPy refuses the first inside of using_allocator(), the second never; a signal's handler may raise anywhere."""
         cuda = self._cupy.cuda
+        pinned = _pinned_function(self._cupy, self._pools) if self._pools else None
         if self._function:
             self._before = cuda.get_allocator()
             cuda.set_allocator(self._function)
-        if self._pools:
-            cuda.set_pinned_memory_allocator(_pinned_function(self._cupy, self._pools))
+        if pinned:
+            self._puts_pinned = True
+            cuda.set_pinned_memory_allocator(pinned)
 
     def _take(self) -> None:
+        """Takes back what _put() has set, or may have set where it was interrupted."""
         cuda = self._cupy.cuda
         if self._function and cuda.get_allocator() is self._function:  # else the program has set another one since
             cuda.set_allocator(self._before)
-        if self._pools:
+        if self._puts_pinned:
             cuda.set_pinned_memory_allocator(self._cupy.get_default_pinned_memory_pool().malloc)
 
     def uninstall(self) -> None:
@@ -217,8 +221,13 @@ def install(
     with _lock:
         if _current is not None:
             raise lade.BusyError("lade serves CuPy already: lade.cupy.uninstall() ends that")
-        installation._put()
-        _current = installation
+        try:
+            installation._put()
+            _current = installation
+        except BaseException:
+            _current = None
+            installation._take()
+            raise
     return installation
 
 

@@ -248,6 +248,29 @@ def test_streams_of_others_and_default_streams_are_not_held(noting, device):
     assert [what for what, _ in noting.log] == ["destroyed"], "from_external() gives an object of CuPy's own class"
 
 
+@pytest.mark.parametrize("call", ["set_allocator", "set_pinned_memory_allocator"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupted_install_leaves_nothing(cupy, monkeypatch, call, when):
+    """Regression: a KeyboardInterrupt between the two left the first allocator in CuPy, where uninstall() did not know of it."""
+    own, real, interrupts = cupy.cuda.get_allocator(), getattr(cupy.cuda, call), [KeyboardInterrupt]
+
+    def interrupted(allocator=None):
+        error = interrupts.pop() if interrupts else None
+        if error is None or when == "after":
+            real(allocator)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(cupy.cuda, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cupy.lade.install()
+    assert cupy.cuda.get_allocator() is own and cupy.lade.installed() is None
+    pinned = cupy.cuda.alloc_pinned_memory(10)
+    assert not isinstance(getattr(pinned.mem, "_owner", pinned.mem), lade._lade._CupyBlock)
+    with cupy.lade.install():
+        assert cupy.cuda.get_allocator() is not own
+
+
 def test_an_array_outlives_uninstall_and_the_allocator_ends_before_its_streams(cupy, device):
     log = []
     native = device.stream()
