@@ -7,6 +7,7 @@
 import ctypes
 import io
 import json
+import math
 import os
 import stat
 import sys
@@ -15,12 +16,33 @@ _STEP = 64 << 20  # bytes of a write: signals are seen between two
 _NAME_START = 200  # bytes of a file's name that its temporary name begins with: file systems take 255
 
 
-def _memory(tensor):
-    """The tensor's bytes as a memoryview; they are not copied."""
-    if hasattr(tensor, "data_ptr"):
-        address, count = tensor.data_ptr(), tensor.nbytes
-    else:
-        address, count = tensor.__array_interface__["data"][0], tensor.nbytes
+def _in_order(shape, strides, item_bytes):
+    """Whether rows follow each other without a gap."""
+    step = item_bytes
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent > 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _array_memory(name, tensor):
+    """(address, bytes) of an array, by what its memory is and not by what it says of itself beside that."""
+    facts = getattr(tensor, "__array_interface__", {})
+    data, strides = facts.get("data"), facts.get("strides")
+    if not isinstance(data, tuple) or facts.get("mask") is not None:
+        raise ValueError(f"tensor `{name}` is a {type(tensor).__name__} that shows no address; expected an array with memory of its own")
+    shape, item_bytes = facts["shape"], int(facts["typestr"][2:])
+    if strides is not None and 0 not in shape and not _in_order(shape, strides, item_bytes):
+        raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .copy() gives")
+    return data[0], math.prod(shape) * item_bytes
+
+
+def _memory(name, tensor, wanted):
+    """The tensor's bytes as a memoryview, `wanted` ones; they are not copied."""
+    address, count = (tensor.data_ptr(), tensor.nbytes) if hasattr(tensor, "data_ptr") else _array_memory(name, tensor)
+    if count != wanted:
+        raise ValueError(f"tensor `{name}` has {count} bytes of memory; expected {wanted}, as its dtype and shape say")
     return memoryview((ctypes.c_char * count).from_address(address)).cast("B") if count else memoryview(b"")
 
 
@@ -97,9 +119,9 @@ def save_host(rows, path, metadata, order, bytes_of, sync, progress):
         with file:
             _write(file, memoryview(header))
             done = 0
-            for row in rows:
-                tensor = laid_out(row[3])
-                view = _memory(tensor)
+            for key, dtype, shape, tensor in rows:
+                tensor = laid_out(tensor)
+                view = _memory(key, tensor, bytes_of(dtype, shape))
                 _write(file, view)
                 done += len(view)
                 if progress is not None:

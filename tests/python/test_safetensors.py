@@ -507,3 +507,40 @@ def test_slices_of_torch_beside_the_package(path, theirs, index):
             return tuple(got.shape), got.tolist()
 
     assert outcome(lambda: part(ours)) == outcome(lambda: part(theirs))
+
+
+class Odd:
+    """An array that says other things of itself than its memory does."""
+
+    def __init__(self, array, nbytes=None, **facts):
+        self._array = array
+        self.dtype, self.shape = array.dtype, array.shape
+        self.nbytes = array.nbytes if nbytes is None else nbytes
+        self.__array_interface__ = {**array.__array_interface__, **facts}
+
+
+@pytest.mark.parametrize("odd, text", [
+    ({"shape": (4,)}, "tensor `odd` has 32 bytes of memory; expected 64, as its dtype and shape say"),
+    ({"shape": (16,)}, "tensor `odd` has 128 bytes of memory; expected 64"),
+    ({"typestr": "<i4"}, "tensor `odd` has 32 bytes of memory; expected 64"),
+    ({"strides": (16,)}, "non contiguous tensor: `odd`"),
+    ({"strides": (-8,)}, "non contiguous tensor: `odd`"),
+    ({"data": bytes(64)}, "tensor `odd` is a Odd that shows no address"),
+    ({"data": None}, "tensor `odd` is a Odd that shows no address"),
+])
+def test_host_memory_is_what_its_shape_says(tmp_path, odd, text):
+    """Regression: more or less was written, or from an address that was none."""
+    path = tmp_path / "file"
+    with pytest.raises(ValueError, match=text):
+        ours.save_file({"a": np.arange(8), "odd": Odd(np.arange(8), **odd)}, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 1 << 40, -1])
+def test_what_an_array_says_of_its_bytes_is_not_asked(tmp_path, nbytes):
+    """Regression: `nbytes` was taken for the size of the memory: files that nothing could read were written without an error."""
+    path = tmp_path / "file"
+    arrays = {"odd": Odd(np.arange(8), nbytes), "strides": Odd(np.arange(8).reshape(1, 8), strides=(1, 8)), "none": Odd(np.zeros((0, 3)), nbytes)}
+    ours.save_file(arrays, path)
+    loaded = ours.load_file(path, "cpu", framework="np")
+    assert {name: array.tolist() for name, array in loaded.items()} == {"odd": list(range(8)), "strides": [list(range(8))], "none": []}
