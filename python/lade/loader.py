@@ -130,13 +130,11 @@ class _Epoch:
         return self
 
     def __next__(self):
-        batch = None if self._over else self._loader._take(self._epoch)
-        if batch is None:
-            self._over = True
-            raise StopIteration
-        self._epoch = batch.epoch
-        self._over = self._loader._at_end(batch)
-        return batch
+        if not self._over:
+            batch, self._epoch, self._over = self._loader._take(self._epoch)
+            if batch is not None:
+                return batch
+        raise StopIteration
 
 
 class Loader:
@@ -270,7 +268,10 @@ class Loader:
         return None
 
     def _take(self, epoch):
-        """The next batch of an epoch (None: of any); None at its end, and at that of all."""
+        """The next batch of an epoch (None: of any), None at its end and at that of all; its epoch; whether it is known to be the last one.
+
+        The batch is handed out in the last step, behind which what a signal's handler raises would lose it.
+        """
         self._own()
         with self._lock:
             while not self._ahead:  # again where a signal's handler has begun anew: that has a list of its own
@@ -281,26 +282,28 @@ class Loader:
                 finally:
                     if not self._ahead:
                         self._state_before = None
-            batch = Batch(self._ahead[0], self) if self._ahead[0] is not None else None
-            if batch is not None and epoch not in (None, batch.epoch):
-                return None
-            self._ahead.clear()
+            taken = None, epoch, True
+            if self._ahead[0] is not None:
+                batch = Batch(self._ahead[0], self)
+                if epoch not in (None, batch.epoch):
+                    return taken
+                taken = batch, batch.epoch, self._at_end(batch.epoch)
             self._state_before = None
-            return batch
+            self._ahead.clear()  # the list stays: the thread that a signal's handler has interrupted may wait to extend it
+            return taken
 
-    def _at_end(self, batch):
-        """Whether a batch is known to be the last one of its epoch, without asking for another."""
-        with self._lock:
-            state = self._state_before or self._native.state()
+    def _at_end(self, epoch):
+        """Whether no batch of an epoch is left behind what was taken, as far as that is known without asking for another."""
+        state = self._native.state()
         left = self._share - state["position"]
-        return state["epoch"] != batch.epoch or left <= 0 or bool(self._drop_last and self._batch_size and left < self._batch_size)
+        return state["epoch"] != epoch or left <= 0 or bool(self._drop_last and self._batch_size and left < self._batch_size)
 
     def __iter__(self):
         self._own()
         return _Epoch(self)
 
     def __next__(self):
-        batch = self._take(None)
+        batch, _, _ = self._take(None)
         if batch is None:
             raise StopIteration
         return batch
