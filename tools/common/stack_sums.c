@@ -28,8 +28,10 @@ static char *stack_text(const lade_snapshot *snapshot, uint32_t number) {
     for (uint64_t i = 0; i < stack->frame_count; i++) {
       const lade_snapshot_frame *frame = &snapshot->frames.rows[stack->first_frame + i];
       char room[LADEI_INSPECT_FRAME_ROOM];
-      fprintf(out, "%s  %s:%u\n", ladei_inspect_frame_function(snapshot, frame, room),
-              ladei_inspect_frame_file(snapshot, frame), frame->line);
+      name_print(out, ladei_inspect_frame_function(snapshot, frame, room));
+      fputs("  ", out);
+      name_print(out, ladei_inspect_frame_file(snapshot, frame));
+      fprintf(out, ":%u\n", frame->line);
     }
   }
   if (fclose(out) == 0) return text;
@@ -141,11 +143,7 @@ void stack_sums_destroy(stack_sums *sums) {
 void stack_sum_print(FILE *out, const stack_sum *sum, const char *indent) {
   for (const char *line = sum->text; *line != '\0';) {
     const char *end = strchr(line, '\n');
-    char *copy = strndup(line, (size_t)(end - line));
-    fputs(indent, out);
-    if (copy != NULL) name_print(out, copy);
-    fputc('\n', out);
-    free(copy);
+    fprintf(out, "%s%.*s\n", indent, (int)(end - line), line);
     line = end + 1;
   }
 }

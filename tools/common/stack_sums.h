@@ -10,7 +10,7 @@
 #include "lade/inspect.h"
 
 typedef struct stack_sum {
-  char *text;                        /* a line for each frame, innermost first; "(no stack)\n" */
+  char *text; /* a line for each frame, innermost first, without control characters; "(no stack)\n" */
   int64_t before_bytes, after_bytes; /* asked for, in blocks handed out */
   int64_t before_count, after_count;
 } stack_sum;
@@ -27,7 +27,7 @@ void stack_sums_destroy(stack_sums *sums);
 /* What it grew by, in bytes. */
 int64_t stack_sum_change(const stack_sum *sum);
 
-/* Its lines, each behind `indent`, without control characters. */
+/* Its lines, each behind `indent`. */
 void stack_sum_print(FILE *out, const stack_sum *sum, const char *indent);
 
 #endif /* LADE_TOOLS_COMMON_STACK_SUMS_H */

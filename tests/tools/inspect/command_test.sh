@@ -111,6 +111,13 @@ for count in 1 2 3; do
   run 0 diff "$dir/claims1.json" "$dir/claims$count.json"
 done
 
+# A line break in the name of a function made two lines of its frame.
+sed 's/"", "f"/"", "f\\n    g  h.c:1"/' "$dir/claims1.json" >"$dir/breaks.json"
+run 0 snapshot "$dir/breaks.json" --top
+says '    f?    g  h.c:1  :0' out
+run 0 diff "$dir/claims0.json" "$dir/breaks.json" --json
+says '"stack": "f?    g  h.c:1  :0\n"' out
+
 # Mistakes.
 run 2 snapshot
 run 2 snapshot "$dir/small.pickle"
