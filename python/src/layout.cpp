@@ -67,7 +67,8 @@ std::string dtype_name(nb::handle object) {
 
 const DType *dtype_learn(nb::handle object) {
   const std::string name = dtype_name(object);
-  const DType *found = name.empty() ? nullptr : dtype_find(name.c_str());
+  const bool has_null = name.find('\0') != std::string::npos;
+  const DType *found = name.empty() || has_null ? nullptr : dtype_find(name.c_str());
   if (!found)
     refuse("dtype is " + repr_text(object) + (name.empty() ? ", a " + class_text(object) : "") +
            "; expected a name such as \"float32\", or a dtype of NumPy or torch of a plain little-endian type");

@@ -105,7 +105,13 @@ void raise(lade_status status) {
 }
 
 void raise(lade_status status, const std::string &text) {
-  set_error(status, text.c_str());
+  std::string whole; // a null character, which a program has passed, would end it
+  for (const char c : text)
+    if (c == '\0')
+      whole += "\\x00";
+    else
+      whole += c;
+  set_error(status, whole.c_str());
   throw nb::python_error();
 }
 

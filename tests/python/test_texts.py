@@ -101,6 +101,10 @@ def test_what_a_number_raises_passes(pool, device, tmp_path, name):
 @pytest.mark.parametrize(
     "call, words",
     [
+        (lambda device: lade.PinnedPool(device).empty(1, "uint8\0"), r"dtype is 'uint8\\x00'; expected"),
+        (lambda device: lade.device("cpu:0\0"), r'device is "cpu:0\\x00"; expected "cuda"'),
+        (lambda device: lade.software_device(clock="cpu\0"), r'clock is "cpu\\x00"; expected "cpu"'),
+        (lambda device: lade.Pipeline(device, storage="auto\0"), r'storage is "auto\\x00"; expected "auto"'),
         (lambda device: lade.PinnedPool(device, settings="pinned_max_mb:64\0,wrong"), r"settings is 'pinned_max_mb:64\\x00,wrong'; expected"),
         (lambda device: lade.DeviceAllocator(device, settings="\0wrong"), r"settings is '\\x00wrong'; expected"),
         (lambda device: lade.RecordIndex(fields="jpg\0cls"), r"fields is 'jpg\\x00cls'; expected"),
