@@ -973,6 +973,31 @@ LADE_TEST(PreloadCapture, ThatCannotBeGivenUpBehindOtherWork) {
   lost_finish();
 }
 
+/* Another stream gets the handle, as the software device has it where no sanitiser keeps memory back: in mode fast, where lade itself
+ * keeps the uses, it is not taken for the one that is gone. */
+LADE_TEST(PreloadCapture, OfADestroyedStreamWhoseHandleIsUsedAgain) {
+  START();
+  hold held;
+  void *block = NULL;
+  CUdeviceptr device = 0;
+  LADE_CU(cuda.mem_alloc(&device, MIB));
+  LADE_CU(cuda.host_alloc(&block, MIB, 0));
+  CUstream stream = stream_make(), others[8];
+  hold_begin(&held, &cuda, stream);
+  LADE_CU(cuda.h2d_async(device, block, MIB, stream));
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_CU(cuda.free_host(block));
+  hooks->fail("cuStreamEndCapture", 1, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  LADE_CU(cuda.stream_destroy(stream));
+  for (int i = 0; i < 8; i++) others[i] = stream_make();
+  LADE_EXPECT(stays_away(&cuda, block, MIB));
+  hold_end(&held);
+  LADE_CU(cuda.ctx_synchronize());
+  for (int i = 0; i < 8; i++) LADE_CU(cuda.stream_destroy(others[i]));
+  LADE_CU(cuda.mem_free(device));
+  lost_finish();
+}
+
 /* A stream that joins the capture of another one. */
 static void capture_join(const program *as, CUstream origin, CUstream joining) {
   CUevent event = NULL;
