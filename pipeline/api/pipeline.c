@@ -131,7 +131,7 @@ static void limits_set(lade_pipeline *pipeline) {
   size_t chunk = (size_t)options->chunk_bytes;
   ladei_pipe_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_PIPE_CHUNK_LEAST : chunk);
   if (!engines_are_threads(pipeline->runtime) && pipeline->runtime->ops->copy_batch != NULL)
-    ladei_pipe_core_set_joined(&pipeline->core.rings[0], JOINED_MOST, LADEI_PIPE_CHUNK_MOST);
+    ladei_pipe_core_set_joined(&pipeline->core.rings[0], JOINED_MOST, LADEI_PIPE_JOINED_FIRST);
   pipeline->core.rings[0].paces = pipeline->driver->threads && !engines_are_threads(pipeline->runtime);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pipe_window *window = &pipeline->sides[i].window;

@@ -13,8 +13,8 @@
 /* Chunks that lade chooses: where a link begins, and the most. A refused block is tried again down to the least. */
 enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI_PIPE_CHUNK_LEAST = 64 << 10 };
 
-/* Joined copies are as long as so many that the link wants, at most: 0.2 ms. */
-enum { LADEI_PIPE_JOINED_CHUNKS = 2 };
+/* Joined copies are as long as so many that the link wants, at most: 0.2 ms; or so many bytes where nothing is known of the link. */
+enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);

@@ -138,8 +138,18 @@ lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status 
   return ladei_error_prefix(status, "transfer %s: %s: ", direction, doing[order->kind]);
 }
 
+/* Nobody hears of it where joined copies fail: each is tried again by itself. */
+static lade_status joined_copy(lade_pipeline *pipeline, ladei_pipe_order *order) {
+  lade_error before;
+  ladei_error_save(&before);
+  lade_status status = ladei_pipe_copy_chunk(pipeline, order);
+  if (status != LADE_OK) ladei_error_restore(&before);
+  return status;
+}
+
 lade_status ladei_pipe_execute(lade_pipeline *pipeline, ladei_pipe_order *order) {
   ladei_lock_assert_none_held();
+  if (order->kind == LADEI_PIPE_ORDER_COPY && order->slot->joined != NULL) return joined_copy(pipeline, order);
   lade_status status = order_dispatch(pipeline, order);
   return status == LADE_OK || status == LADE_NOT_READY ? status : ladei_pipe_order_explain(order, status);
 }

@@ -875,6 +875,7 @@ LADE_TEST(PipelineCore, ReadsOfTransfersThatPassDoNotRest) {
   ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
   ladei_pipe_core_set_window(&core.rings[0], WINDOW);
   core.rings[0].paces = true;
+  core.rings[0].ahead = 12;
   ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
   for (unsigned under_way = 0; under_way < UNDER_WAY; under_way++) {
     out = reads_fill(&core, reads, out);
