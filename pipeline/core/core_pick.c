@@ -384,10 +384,10 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
   const ladei_pipe_ring *ring = &core->rings[0];
   const ladei_pipe_core_transfer *transfer = ring->issuing;
   unsigned taken = ring->host_out + (ring->host_out > 0 ? ring->staying : 0);
-  if (transfer == NULL || transfer->no_host || transfer->calls || taken >= ring->window) return 0;
+  if (transfer == NULL || transfer->no_host || transfer->calls || taken >= reads_most(ring, transfer)) return 0;
   unsigned slots = transfer->unstaged ? ring->depth : blocks_for(ring, transfer);
   uint64_t free_slots = slots > ring->active ? slots - ring->active : 0;
-  uint64_t requests = ring->window - taken;
+  uint64_t requests = reads_most(ring, transfer) - taken;
   uint64_t most = free_slots < requests ? free_slots : requests;
   uint64_t shares = ring->left_bytes / bytes;
   return shares < most ? shares : most;

@@ -855,6 +855,8 @@ LADE_TEST(PipelineCore, FewerReadWhileTheLinkHasWorkForLong) {
     static const unsigned expected[MOST_UNDER_WAY + 1] = {4, 4, 4, 4, 4, 4, 3, 3, 2};
     out = reads_fill(&core, reads, out);
     LADE_ASSERT_EQ_UINT(out, expected[under_way]);
+    LADE_EXPECT_EQ_UINT(ladei_pipe_core_reads_possible(&core, JOIN_MIB),
+                        0); /* a submit wakes none of those that rest */
     reads_copy(&core, &reads[--out], 1);
   }
   while (out > 0) (void)ladei_pipe_core_complete(&core, &reads[--out], LADE_OK, NULL);
