@@ -237,12 +237,55 @@ static unsigned reads_most(const ladei_pipe_ring *ring, const ladei_pipe_core_tr
   return ring->window - (unsigned)(rest < ring->window / 2 ? rest : ring->window / 2);
 }
 
+/* No transfer of the ring writes elsewhere. */
+static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_core_transfer *other = TAILQ_FIRST(&ring->queue);
+  while (other != NULL && (other == transfer || (other->sink != 0 && other->sink == transfer->sink)))
+    other = TAILQ_NEXT(other, link);
+  return other == NULL;
+}
+
+/* Of the ring's, where none but this sink uses them: what has landed would only wait there. */
+static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  bool alone = transfer->writers != 0 && sink_is_only_one(ring, transfer);
+  return alone && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
+}
+
+/* Whether the transfer's copies pass some that are queued: Note [Short transfers]. */
+static bool transfer_passes(const ladei_pipe_core_transfer *transfer) {
+  const ladei_pipe_copy_stream *streams = transfer->ring->copy_streams;
+  return transfer->copy_stream == &streams[LADEI_PIPE_COPY_STREAM_SHORT] && streams[0].under_way_bytes > 0;
+}
+
+/*
+ * What is stalled in others comes on top of what the transfer may have; and one for a transfer whose copies pass, which would wait
+ * for a block of those that it passes else, and with joined copies for several of them.
+ */
+static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
+  unsigned wanted = ladei_pipe_ring_room(ring) + ring->may_stall - own;
+  unsigned unneeded = blocks_unneeded(ring, transfer);
+  if (unneeded > 0 && wanted > unneeded + transfer->writers) wanted -= unneeded;
+  if (ring->direction == LADE_TO_DEVICE && transfer_passes(transfer)) wanted++;
+  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
+}
+
+/* Whether there is no free block but those that others may have, on top of what the transfer may. */
+static bool blocks_are_for_others(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  unsigned most = blocks_for(ring, transfer), free_blocks = 0;
+  const ladei_pipe_slot *slot;
+  if (transfer->unstaged || ring->blocks <= most) return false;
+  TAILQ_FOREACH (slot, &ring->free, link) free_blocks++;
+  return free_blocks <= ring->blocks - most;
+}
+
 static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_core_transfer *transfer = ring->issuing;
   assert(!ring->taker_stays || ring->staying > 0);
   unsigned kept = ring->staying - (ring->taker_stays ? 1u : 0u);
   unsigned taken = ring->host_out + (ring->host_out > 0 ? kept : 0); /* all who stay may hang in their copies */
-  if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= reads_most(ring, transfer)))
+  if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= reads_most(ring, transfer)) ||
+      blocks_are_for_others(ring, transfer))
     return false;
   ladei_pipe_slot *slot = slot_for(ring, transfer);
   return slot != NULL && order_set(order, LADEI_PIPE_ORDER_READ, ring, slot, NULL, transfer);
@@ -285,29 +328,6 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
             order_set(order, LADEI_PIPE_ORDER_POLL, ring, NULL, batch, NULL);
   }
   return found;
-}
-
-/* No transfer of the ring writes elsewhere. */
-static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  const ladei_pipe_core_transfer *other = TAILQ_FIRST(&ring->queue);
-  while (other != NULL && (other == transfer || (other->sink != 0 && other->sink == transfer->sink)))
-    other = TAILQ_NEXT(other, link);
-  return other == NULL;
-}
-
-/* Of the ring's, where none but this sink uses them: what has landed would only wait there. */
-static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  bool alone = transfer->writers != 0 && sink_is_only_one(ring, transfer);
-  return alone && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
-}
-
-/* What is stalled in others comes on top of what the transfer may have. */
-static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
-  unsigned wanted = ladei_pipe_ring_room(ring) + ring->may_stall - own;
-  unsigned unneeded = blocks_unneeded(ring, transfer);
-  if (unneeded > 0 && wanted > unneeded + transfer->writers) wanted -= unneeded;
-  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
 }
 
 static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {

@@ -897,6 +897,50 @@ LADE_TEST(PipelineCore, ReadsOfTransfersThatPassDoNotRest) {
   ladei_pipe_core_destroy(&core);
 }
 
+/* Bug: a short transfer waited for a block of the bulk that its copies pass, with joined copies for several of them. */
+LADE_TEST(PipelineCore, ShortTransfersHaveABlockOfTheirOwn) {
+  enum { WINDOW = 3, AHEAD = 3 };
+  ladei_pipe_core core;
+  ladei_pipe_order reads[WINDOW], order;
+  ladei_pipe_core_transfer bulk = joining_transfer(64), shorts[2] = {joining_transfer(1), joining_transfer(1)};
+  unsigned out = 0;
+  joining_core_init(&core, 16);
+  ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
+  ladei_pipe_core_set_window(&core.rings[0], WINDOW);
+  core.rings[0].ahead = AHEAD;
+  ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
+  for (unsigned i = 0; i < AHEAD + 1; i++) {
+    out = reads_fill(&core, reads, out);
+    reads_copy(&core, &reads[--out], 1);
+  }
+  out = reads_fill(&core, reads, out);
+  LADE_ASSERT_EQ_UINT(out, 2); /* all blocks are in use: two are read into, four copied from */
+  LADE_EXPECT_EQ_UINT(core.rings[0].blocks, WINDOW + AHEAD);
+  for (unsigned i = 0; i < 2; i++) {
+    shorts[i].fair_queue = 1;
+    shorts[i].bytes = JOIN_MIB / 16; /* less than the bulk's last chunk: it is this queue's turn */
+    ladei_pipe_core_submit(&core, &shorts[i], LADE_TO_DEVICE);
+    out = reads_fill(&core, reads, out);
+    LADE_ASSERT_EQ_UINT(out, 3);
+    LADE_EXPECT_EQ_PTR(reads[2].transfer, &shorts[i]);
+    reads_copy(&core, &reads[--out], 1);
+    /* Its copy ends. The block stays for the next one: the bulk has what it may have. */
+    ladei_pipe_core_poll_wake(&core);
+    while (!shorts[i].finished) {
+      LADE_ASSERT(ladei_pipe_core_next(&core, 0, &order));
+      bool of_bulk = order.kind == LADEI_PIPE_ORDER_POLL && order.batch->copy_stream->index == 0;
+      (void)ladei_pipe_core_complete(&core, &order, of_bulk ? LADE_NOT_READY : LADE_OK, NULL);
+    }
+    LADE_EXPECT_EQ_UINT(reads_fill(&core, reads, out), out);
+    LADE_EXPECT_EQ_UINT(core.rings[0].blocks, WINDOW + AHEAD + 1);
+  }
+  while (out > 0) (void)ladei_pipe_core_complete(&core, &reads[--out], LADE_OK, NULL);
+  work_end(&core);
+  LADE_EXPECT_OK(bulk.error.status);
+  LADE_EXPECT_OK(shorts[1].error.status);
+  ladei_pipe_core_destroy(&core);
+}
+
 /* A second transfer may begin while the first one's copies are under way, but not before it in the same ring. */
 LADE_TEST(PipelineCore, BeginsTransfersInTheOrderOfSubmission) {
   ladei_pipe_core core;
