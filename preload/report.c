@@ -38,7 +38,7 @@ static int path_make(const char *pattern, char *path, size_t room) {
 /* A number from 0 on, with a decimal point whatever locale the program has set; printf() goes by the locale. */
 static void decimal_print(FILE *file, double value) {
   enum { MILLION = 1000000 };
-  uint64_t millionths = (uint64_t)(value * MILLION + 0.5);
+  uint64_t millionths = (uint64_t)(value * (double)MILLION + 0.5);
   fprintf(file, "%" PRIu64 ".%06" PRIu64, millionths / MILLION, millionths % MILLION);
 }
 
