@@ -222,7 +222,9 @@ static bool twin_flags(const preload_block *block, unsigned *out) {
   pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
   CUstreamCaptureMode before;
   bool relaxed = ladei_preload_relax(&before);
-  bool found = driver_alloc(&request) == CUDA_SUCCESS && DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
+  bool made = driver_alloc(&request) == CUDA_SUCCESS;
+  bool found = made && DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
+  if (made && !found) (void)DRIVER_CALL(mem_free_host)(twin); /* the next call makes another one */
   ladei_preload_restore(before, relaxed);
   return found;
 }
