@@ -591,22 +591,22 @@ LADE_TEST(PipelineCore, UsesOneBlockWhenCopiesAreInstant) {
   ladei_pipe_core_destroy(&core);
 }
 
-/* Takes reads, `count` of them. What else there is is done as it comes, but POLL, which finds nothing, and COPY: it must not come. */
-static void reads_take(ladei_pipe_core *core, ladei_pipe_order *reads, unsigned count) {
-  static char blocks[32];
+/* Takes reads as long as there are some, and completes all else but copies, which must not come. How many are out then. */
+static unsigned reads_fill(ladei_pipe_core *core, ladei_pipe_order *reads, unsigned out) {
+  static char blocks[64];
   static unsigned acquired;
   ladei_pipe_order order;
-  for (unsigned taken = 0; taken < count;) {
-    ladei_pipe_core_poll_wake(core);
-    LADE_ASSERT(ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order));
+  ladei_pipe_core_poll_wake(core);
+  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order)) {
     if (order.kind == LADEI_PIPE_ORDER_READ) {
-      reads[taken++] = order;
+      reads[out++] = order;
       continue;
     }
     LADE_EXPECT_NE_INT(order.kind, LADEI_PIPE_ORDER_COPY);
-    order.block = &blocks[acquired++ % 32];
+    order.block = &blocks[acquired++ % 64];
     (void)ladei_pipe_core_complete(core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
   }
+  return out;
 }
 
 /* The next COPY, not completed; how many slots it takes. 0: there is none, and POLL finds nothing. */
@@ -667,7 +667,7 @@ LADE_TEST(PipelineCore, JoinsCopiesWhileTheLinkHasWork) {
   joining_core_init(&core, 16);
   ladei_pipe_core_submit(&core, &first, LADE_TO_DEVICE);
   ladei_pipe_core_submit(&core, &second, LADE_TO_DEVICE);
-  reads_take(&core, reads, 15);
+  LADE_ASSERT_EQ_UINT(reads_fill(&core, reads, 0), 15);
   reads_copy(&core, reads, 6); /* until six blocks are under way */
   for (unsigned i = 6; i < 9; i++) {
     (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
@@ -705,7 +705,7 @@ LADE_TEST(PipelineCore, WhatWaitsToBeJoinedGoesWhenCopiesEnd) {
   ladei_pipe_core_transfer transfer = joining_transfer(12);
   joining_core_init(&core, 16);
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
-  reads_take(&core, reads, 12);
+  LADE_ASSERT_EQ_UINT(reads_fill(&core, reads, 0), 12);
   reads_copy(&core, reads, 6);
   for (unsigned i = 6; i < 8; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
   LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 0);
@@ -728,7 +728,7 @@ LADE_TEST(PipelineCore, ThoseThatCannotBeJoinedAreCopiedOneByOne) {
   joining_core_init(&core, 16);
   ladei_pipe_core_submit(&core, &good, LADE_TO_DEVICE);
   ladei_pipe_core_submit(&core, &bad, LADE_TO_DEVICE);
-  reads_take(&core, reads, 12);
+  LADE_ASSERT_EQ_UINT(reads_fill(&core, reads, 0), 12);
   reads_copy(&core, reads, 6);
   for (unsigned i = 6; i < 10; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
   LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 4);
@@ -759,7 +759,7 @@ LADE_TEST(PipelineCore, CopiesBehindAStreamOfTheCallersDoNotWaitToBeJoined) {
   joining_core_init(&core, 16);
   ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
   ladei_pipe_core_submit(&core, &behind, LADE_TO_DEVICE);
-  reads_take(&core, reads, 14);
+  LADE_ASSERT_EQ_UINT(reads_fill(&core, reads, 0), 14);
   reads_copy(&core, reads, 6);
   (void)ladei_pipe_core_complete(&core, &reads[6], LADE_OK, NULL);
   LADE_EXPECT_EQ_UINT(copy_take(&core, &copy), 0); /* the bulk's waits */
@@ -779,24 +779,6 @@ LADE_TEST(PipelineCore, CopiesBehindAStreamOfTheCallersDoNotWaitToBeJoined) {
   ladei_pipe_core_destroy(&core);
 }
 
-/* Takes reads as long as there are some, and completes all else but copies, which must not come. How many are out then. */
-static unsigned reads_fill(ladei_pipe_core *core, ladei_pipe_order *reads, unsigned out) {
-  static char blocks[64];
-  static unsigned acquired;
-  ladei_pipe_order order;
-  ladei_pipe_core_poll_wake(core);
-  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order)) {
-    if (order.kind == LADEI_PIPE_ORDER_READ) {
-      reads[out++] = order;
-      continue;
-    }
-    LADE_EXPECT_NE_INT(order.kind, LADEI_PIPE_ORDER_COPY);
-    order.block = &blocks[acquired++ % 64];
-    (void)ladei_pipe_core_complete(core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
-  }
-  return out;
-}
-
 /* Seven chunks of the bulk are read, six of them under way, and a READ is out: the seventh waits. What comes for the same stream then
  * and cannot be joined does not pass it. */
 static void expect_not_passed(ladei_pipe_core_transfer *other, const char *what) {
@@ -806,7 +788,7 @@ static void expect_not_passed(ladei_pipe_core_transfer *other, const char *what)
   lade_test_context("%s", what);
   joining_core_init(&core, 16);
   ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
-  reads_take(&core, reads, 8);
+  LADE_ASSERT_EQ_UINT(reads_fill(&core, reads, 0), 8);
   reads_copy(&core, reads, 6);
   (void)ladei_pipe_core_complete(&core, &reads[6], LADE_OK, NULL);
   LADE_ASSERT_EQ_UINT(copy_take(&core, &copy), 0);
