@@ -20,11 +20,16 @@ static inline bool ladei_pipe_copy_stream_waits(const ladei_pipe_copy_stream *co
   return copy_stream->index > 0 && copy_stream->index < LADEI_PIPE_COPY_STREAM_SHORT;
 }
 
+/* Whether the transfer's copies go to the first copy stream, behind all that is queued there. */
+static inline bool ladei_pipe_transfer_queues_first(const ladei_pipe_core_transfer *transfer) {
+  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
+         transfer->copy_stream == &transfer->ring->copy_streams[0];
+}
+
 /* Whether the copy of the READY slot may be queued together with others: Note [Joined copies] in core_pick.c. */
 static inline bool ladei_pipe_slot_joins(const ladei_pipe_slot *slot) {
   const ladei_pipe_core_transfer *transfer = slot->transfer;
-  return transfer->joins && !transfer->unstaged && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
-         transfer->copy_stream == &slot->ring->copy_streams[0];
+  return transfer->joins && !transfer->unstaged && ladei_pipe_transfer_queues_first(transfer);
 }
 
 /* Where the copies of a transfer go that waits for no stream. */

@@ -121,16 +121,11 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
   if (ring->joined_most < 2 || ring->host_out == 0 || !ahead) return false;
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) {
-    count += ladei_pipe_slot_joins(slot) ? 1 : 0;
-    bytes += ladei_pipe_slot_joins(slot) ? slot->bytes : 0;
+    if (!ladei_pipe_slot_joins(slot)) continue;
+    count++;
+    bytes += slot->bytes;
   }
   return count < ring->joined_most && bytes + ring->block_bytes <= ring->joined_bytes;
-}
-
-/* Whether the transfer's copies go to the first copy stream, behind all that is queued there. */
-static bool transfer_queues_first(const ladei_pipe_core_transfer *transfer) {
-  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
-         transfer->copy_stream == &transfer->ring->copy_streams[0];
 }
 
 /* The first READY slot whose copy may be queued; NULL: none. */
@@ -140,7 +135,7 @@ static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
   while (slot != NULL && ladei_pipe_slot_joins(slot)) slot = TAILQ_NEXT(slot, link);
   const ladei_pipe_core_transfer *next = slot != NULL ? slot->transfer : ring->issuing;
   bool comes = next != NULL && (slot != NULL || next->no_host);
-  return comes && transfer_queues_first(next) ? first : slot;
+  return comes && ladei_pipe_transfer_queues_first(next) ? first : slot;
 }
 
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
@@ -228,7 +223,7 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
  * None rests that could read for a transfer whose copies pass what is before the link.
  */
 static unsigned reads_most(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  if (!ring->paces || !transfer_queues_first(transfer)) return ring->window;
+  if (!ring->paces || !ladei_pipe_transfer_queues_first(transfer)) return ring->window;
   uint64_t bytes = ring->copy_streams[0].under_way_bytes;
   const ladei_pipe_slot *slot;
   TAILQ_FOREACH (slot, &ring->ready, link) bytes += slot->bytes;
@@ -404,10 +399,12 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
   const ladei_pipe_ring *ring = &core->rings[0];
   const ladei_pipe_core_transfer *transfer = ring->issuing;
   unsigned taken = ring->host_out + (ring->host_out > 0 ? ring->staying : 0);
-  if (transfer == NULL || transfer->no_host || transfer->calls || taken >= reads_most(ring, transfer)) return 0;
+  if (transfer == NULL || transfer->no_host || transfer->calls) return 0;
+  unsigned reads = reads_most(ring, transfer);
+  if (taken >= reads) return 0;
   unsigned slots = transfer->unstaged ? ring->depth : blocks_for(ring, transfer);
   uint64_t free_slots = slots > ring->active ? slots - ring->active : 0;
-  uint64_t requests = reads_most(ring, transfer) - taken;
+  uint64_t requests = reads - taken;
   uint64_t most = free_slots < requests ? free_slots : requests;
   uint64_t shares = ring->left_bytes / bytes;
   return shares < most ? shares : most;

@@ -197,7 +197,6 @@ static lade_status slot_copy(ladei_pipe_copies *copies, const ladei_pipe_slot *s
   ladei_pipe_chains chains;
   copies->slot = slot;
   copies->sealed = true; /* its block is in a pinned range of its own, if only for all that is known */
-  copies->allocation = (ladei_pointer_attributes){.bytes = 0};
   return ladei_pipe_chains_find(slot, &chains) ? chains_copy(copies, &chains) : extents_copy(copies);
 }
 
@@ -221,6 +220,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.to_device = order->ring->direction == LADE_TO_DEVICE;
   copies.begun = copies.timed = false;
   copies.direct = false;
+  copies.allocation = (ladei_pointer_attributes){.bytes = 0};
   copies.count = 0;
   order->copies = 0;
   lade_status status = LADE_OK;
