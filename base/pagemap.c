@@ -228,6 +228,17 @@ lade_status ladei_pagemap_set(ladei_pagemap *map, const void *address, size_t by
   return status;
 }
 
+void ladei_pagemap_prepare(ladei_pagemap *map, const void *address, size_t bytes) {
+  range whole;
+  lade_error saved;
+  if (!range_make(address, bytes, &whole)) return;
+  ladei_error_save(&saved);
+  ladei_lock_acquire(&map->lock);
+  (void)range_prepare(map, whole);
+  ladei_lock_release(&map->lock);
+  ladei_error_restore(&saved);
+}
+
 void ladei_pagemap_clear(ladei_pagemap *map, const void *address, size_t bytes) {
   range whole;
   bool valid = range_make(address, bytes, &whole);

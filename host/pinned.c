@@ -35,6 +35,7 @@
 #include "host/pointer_lookup.h"
 #include "host/policy_default.h"
 #include "host/ready.h"
+#include "host/ring_alloc.h"
 #include "host/thread_caches.h"
 #include "host/usage.h"
 
@@ -183,14 +184,15 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   ladei_pinned_call_answer(pool, cache);
 }
 
-static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
-                               void **out) {
+static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, ladei_pinned_node *node,
+                               const char *call, void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
                        bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
   }
   ladei_pinned_request request =
       request_make(pool, bytes + (pool->debug != NULL ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0), node);
+  request.ahead = ahead;
   pending_look(pool, request.cache);
   idle_look(pool);
   ladei_pinned_block *block = request_ready(&request), *rest = NULL;
@@ -229,11 +231,11 @@ static size_t handed_out_bytes(lade_pinned_pool *pool, const void *pointer) {
 }
 
 static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
-                                                            size_t bytes, ladei_pinned_node *node, const char *call,
-                                                            void **out) {
+                                                            size_t bytes, uint64_t ahead, ladei_pinned_node *node,
+                                                            const char *call, void **out) {
   ladei_pinned_history_call own;
   ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
-  lade_status status = block_alloc(pool, bytes, node, call, out);
+  lade_status status = block_alloc(pool, bytes, ahead, node, call, out);
   if (status == LADE_OK)
     ladei_pinned_history_alloc(&own, (uintptr_t)*out, bytes, handed_out_bytes(pool, *out));
   else if (bytes <= LADEI_PINNED_MAX_BYTES && (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY))
@@ -242,12 +244,12 @@ static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history
   return status;
 }
 
-static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node, const char *call,
-                              void **out) {
+static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, ladei_pinned_node *node,
+                              const char *call, void **out) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
-  lade_status status = history == NULL ? block_alloc(pool, bytes, node, call, out)
-                                       : alloc_recorded(history, pool, bytes, node, call, out);
+  lade_status status = history == NULL ? block_alloc(pool, bytes, ahead, node, call, out)
+                                       : alloc_recorded(history, pool, bytes, ahead, node, call, out);
   if (status == LADE_OK)
     LADEI_PROBE2(pinned_alloc, *out, bytes);
   else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY)
@@ -274,14 +276,15 @@ static __attribute__((noinline)) void *alloc_fast_attended(ladei_pinned_history 
   return (void *)address;
 }
 
-static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, int device, const char *call, void **out) {
+static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, const char *call,
+                              void **out) {
   ladei_pinned_node *node;
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
   }
   lade_status status = ladei_pinned_pool_node_of_device(pool, device, call, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, node, call, out);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, ahead, node, call, out);
 }
 
 /* What is not on the fast path. Apart, so that this pays nothing for it. */
@@ -291,7 +294,7 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   bool attended = history != NULL || ladei_pinned_timed(pool);
   void *block = attended ? alloc_fast_attended(history, pool, bytes) : NULL;
-  if (block == NULL) return alloc_near(pool, bytes, pool->device, "lade_pinned_alloc", out);
+  if (block == NULL) return alloc_near(pool, bytes, 0, pool->device, "lade_pinned_alloc", out);
   *out = block;
   return LADE_OK;
 }
@@ -319,7 +322,12 @@ lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t bytes, void *
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
   if (pool != NULL && device == pool->device) return lade_pinned_alloc(pool, bytes, out);
   lade_status status = enter_alloc(pool, bytes, out, __func__);
-  return status != LADE_OK ? status : alloc_near(pool, bytes, device, __func__, out);
+  return status != LADE_OK ? status : alloc_near(pool, bytes, 0, device, __func__, out);
+}
+
+lade_status ladei_pinned_alloc_ahead(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, void **out) {
+  lade_status status = enter_alloc(pool, bytes, out, "lade_pinned_alloc_near");
+  return status != LADE_OK ? status : alloc_near(pool, bytes, ahead, device, "lade_pinned_alloc_near", out);
 }
 
 lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
@@ -331,7 +339,7 @@ lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_
     return LADE_OK;
   }
   status = ladei_pinned_pool_node_of_os(pool, numa_node, __func__, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, node, __func__, out);
+  return status != LADE_OK ? status : alloc_from(pool, bytes, 0, node, __func__, out);
 }
 
 /* ---- Blocks in use ----------------------------------------------------------------------------------------------- */

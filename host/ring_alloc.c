@@ -51,17 +51,17 @@ int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topo
   return *out != NULL ? nearest : -1;
 }
 
-lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share, size_t bytes, int device,
-                                    bool only, bool smallest, void **out) {
+lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share,
+                                    const ladei_pinned_ring_request *request, void **out) {
   lade_error saved;
   outlook before = {.pending = false};
-  if (only) before = outlook_of(pool, share);
-  if (!ladei_pinned_ring_share_begin(&pool->ring_shares, share, only)) return LADE_NOT_READY;
+  if (request->only) before = outlook_of(pool, share);
+  if (!ladei_pinned_ring_share_begin(&pool->ring_shares, share, request->only)) return LADE_NOT_READY;
   ladei_error_save(&saved);
-  lade_status status = lade_pinned_alloc_near(pool, bytes, device, out);
-  if (status == LADE_ERR_LIMIT && only) {
+  lade_status status = ladei_pinned_alloc_ahead(pool, request->bytes, request->ahead, request->device, out);
+  if (status == LADE_ERR_LIMIT && request->only) {
     outlook after = outlook_of(pool, share);
-    if (will_end(&before, &after, smallest)) {
+    if (will_end(&before, &after, request->smallest)) {
       ladei_error_restore(&saved);
       status = LADE_NOT_READY;
     }

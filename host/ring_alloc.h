@@ -17,14 +17,25 @@ ladei_pinned_ring_shares *ladei_pinned_ring_shares_of(lade_pinned_pool *pool);
  */
 int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topology **out);
 
+typedef struct ladei_pinned_ring_request {
+  size_t bytes;
+  uint64_t ahead; /* what the ring will ask for soon, in all, this block included; it may be pinned with it */
+  int device;     /* near which */
+  bool only;      /* the ring has no other block, and waits for one */
+  bool smallest;  /* a smaller block would be of no use */
+} ladei_pinned_ring_request;
+
 /*
- * A block for a ring, near `device`. `only`: the ring has no other, and waits for one: LADE_NOT_READY while it does, ask
- * again. `smallest`: a smaller block would be of no use; else LADE_ERR_LIMIT comes at once where only a ring's last block
- * could be waited for. Errors as lade_pinned_alloc_near(). No lock held.
+ * A block for a ring. LADE_NOT_READY while its only one has to be waited for: ask again; where it is not the smallest,
+ * LADE_ERR_LIMIT comes at once where only a ring's last block could be waited for. Errors as lade_pinned_alloc_near().
+ * No lock held.
  */
-lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share, size_t bytes, int device,
-                                    bool only, bool smallest, void **out);
+lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_share *share,
+                                    const ladei_pinned_ring_request *request, void **out);
 /* Gives such a block back. No lock held. */
 lade_status ladei_pinned_ring_free(lade_pinned_pool *pool, ladei_pinned_ring_share *share, void *block);
+
+/* In pinned.c: as lade_pinned_alloc_near(), of which so many bytes will be asked for soon, these included. */
+lade_status ladei_pinned_alloc_ahead(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, void **out);
 
 #endif /* LADE_HOST_RING_ALLOC_H */

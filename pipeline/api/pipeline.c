@@ -81,7 +81,7 @@ static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks
   return (uint32_t)clamp(cpus * 3 / 4, clamp(cpus, 1, 4), 16);
 }
 
-/* Slots of a COPY order to the device: Note [Joined copies] in core_pick.c. More bring nothing. */
+/* Slots of a COPY order to the device: Note [Joined copies] in core_pick.c. */
 enum { JOINED_MOST = 4 };
 
 /*
@@ -141,6 +141,9 @@ static void limits_set(lade_pipeline *pipeline) {
     if (pipeline->depth_chosen)
       pipeline->core.rings[i].ahead = blocks_ahead(pipeline, i == 0 ? LADE_TO_DEVICE : LADE_TO_HOST);
   }
+  ladei_pipe_ring *ring = &pipeline->core.rings[0];
+  if (pipeline->chunk_adapts && pipeline->runtime->software_device == NULL)
+    ladei_pipe_core_set_bulk(ring, ladei_pipe_chunk_in_window(pipeline, ring, LADEI_PIPE_CHUNK_BULK));
 }
 
 /* --- looking on --------------------------------------------------------------------------------------------------- */

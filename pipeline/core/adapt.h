@@ -16,6 +16,9 @@ enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI
 /* Joined copies are as long as so many that the link wants, at most: 0.2 ms; or so many bytes where nothing is known of the link. */
 enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 
+/* What blocks are likely to grow to, before anything is known of a link: what links of 12 GB/s want. */
+enum { LADEI_PIPE_CHUNK_BULK = 2 << 20 };
+
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 

@@ -214,6 +214,8 @@ struct ladei_pipe_ring {
   ladei_pipe_slot *slots; /* depth of them */
   unsigned depth;
   size_t block_bytes; /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t
+      bulk_bytes; /* ... or of this, while half of the blocks have work: what block_bytes is likely to become; 0: no */
   size_t block_least; /* a refused block is tried again half as large, down to this */
   size_t block_most;  /* larger ones were refused */
   bool last_first;    /* the block used last is used next, ... */
@@ -303,6 +305,8 @@ typedef struct ladei_pipe_order {
   ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY; NULL: only ask */
   void *block;
   size_t bytes;
+  uint64_t
+      ahead; /* ACQUIRE: bytes of this block, those that others acquire now, and those likely to be acquired soon */
   bool passed;
   bool in_flight;
   bool last_resort;
@@ -338,6 +342,9 @@ void ladei_pipe_core_destroy(ladei_pipe_core *core);
 void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t least);
 /* Blocks of the ring from now on, unless they are larger already or such ones were refused. True: they have grown. */
 bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
+
+/* Blocks of the ring from now on, where there is work for all of them; larger than the usual ones. */
+void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);

@@ -894,6 +894,8 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
   return true;
 }
 
+void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes) { ring->bulk_bytes = bytes; }
+
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
   ring->window = window;
   ladei_pipe_ring_choose(ring);

@@ -325,17 +325,31 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   return found;
 }
 
+/*
+ * Note [Blocks for a bulk]
+ * A ring learns how long its link wants copies by copying, and begins with short blocks, which it would give back a moment later.
+ * Where it has work for half of its blocks as long as they are likely to become, they are so long at once, and each ACQUIRE says
+ * how much more will be asked for: then the pool pins the next ones while the first are read into (Note [Growing ahead] in
+ * host/memory.c).
+ */
+static size_t block_bytes_next(const ladei_pipe_ring *ring, unsigned blocks) {
+  size_t bulk = ring->bulk_bytes < ring->block_most ? ring->bulk_bytes : ring->block_most;
+  return bulk > ring->block_bytes && ring->left_bytes / bulk >= blocks / 2 ? bulk : ring->block_bytes;
+}
+
 static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->empty);
-  if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL ||
-      ring->blocks >= blocks_for(ring, ring->issuing))
-    return false;
+  if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL) return false;
+  unsigned blocks = blocks_for(ring, ring->issuing);
+  if (ring->blocks >= blocks) return false;
   bool others_first = ring->yield != LADEI_PIPE_YIELD_NONE && ring->blocks > 0;
   if (others_first || ring->acquire_asleep) return false;
   order_set(order, LADEI_PIPE_ORDER_ACQUIRE, ring, slot, NULL, NULL);
-  order->bytes = ring->block_bytes;
+  uint64_t more = blocks - ring->blocks + ring->acquire_out; /* those that others ask for now, too */
+  order->bytes = block_bytes_next(ring, blocks);
+  order->ahead = ring->left_bytes / order->bytes < more ? ring->left_bytes : more * order->bytes;
   order->only = ring->blocks == 0;
-  order->smallest = ring->block_bytes <= ring->block_least;
+  order->smallest = order->bytes <= ring->block_least;
   return true;
 }
 

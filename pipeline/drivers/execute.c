@@ -24,8 +24,13 @@
 #include "pipeline/endpoints/probe.h"
 
 static lade_status execute_acquire(lade_pipeline *pipeline, ladei_pipe_order *order) {
-  return ladei_pinned_ring_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->share, order->bytes,
-                                 pipeline->options.device, order->only, order->smallest, &order->block);
+  const ladei_pinned_ring_request request = {.bytes = order->bytes,
+                                             .ahead = order->ahead,
+                                             .device = pipeline->options.device,
+                                             .only = order->only,
+                                             .smallest = order->smallest};
+  return ladei_pinned_ring_alloc(pipeline->pool, &ladei_pipe_side_of(pipeline, order->ring)->share, &request,
+                                 &order->block);
 }
 
 static lade_status execute_dependency(lade_pipeline *pipeline, ladei_pipe_order *order) {
@@ -183,15 +188,18 @@ static void host_half_note(lade_pipeline *pipeline, const ladei_pipe_order *orde
   writers_note(pipeline, order);
 }
 
+size_t ladei_pipe_chunk_in_window(const lade_pipeline *pipeline, const ladei_pipe_ring *ring, size_t chunk) {
+  size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
+  return ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
+}
+
 void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
   if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   size_t chunk = atomic_load_explicit(side->probe.chunk_bytes, memory_order_relaxed);
   if (ring->joined_most > 1) ladei_pipe_core_set_joined(ring, ring->joined_most, LADEI_PIPE_JOINED_CHUNKS * chunk);
-  size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
-  chunk = ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
-  if (ladei_pipe_core_grow_blocks(ring, chunk)) {
+  if (ladei_pipe_core_grow_blocks(ring, ladei_pipe_chunk_in_window(pipeline, ring, chunk))) {
     ladei_pipe_window_restart(&side->window);
     ladei_pipe_core_set_window(ring, side->window.size);
   }

@@ -38,6 +38,9 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
 /* Puts what the order was for in front of what went wrong; returns `status`. */
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
 
+/* That chunk, or a shorter one where all blocks of it were more than the pipeline has under way. */
+size_t ladei_pipe_chunk_in_window(const lade_pipeline *pipeline, const ladei_pipe_ring *ring, size_t chunk);
+
 /* Blocks grow to what the link was found to want. */
 void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
 

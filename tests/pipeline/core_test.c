@@ -351,6 +351,7 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
     ladei_pipe_core_set_blocks(&m->core, (size_t)(5 * m->scale), (size_t)(5 * m->scale));
     ladei_pipe_core_set_joined(&m->core.rings[0], (unsigned)support_random_between(&m->random, 1, 4),
                                (size_t)(support_random_between(&m->random, 1, 20) * m->scale));
+    ladei_pipe_core_set_bulk(&m->core.rings[0], (size_t)(support_random_below(&m->random, 12) * m->scale));
   }
   for (unsigned i = 0; i < 400 && !lade_test_has_failed(); i++) {
     step(m);
@@ -440,6 +441,97 @@ static void *order_pass(ladei_pipe_core *core, unsigned allow, ladei_pipe_order_
   order.block = block;
   (void)ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
   return used;
+}
+
+/* Takes the order that acquires a block, which must be next, and leaves it out. */
+static ladei_pipe_order acquire_take(ladei_pipe_core *core) {
+  ladei_pipe_order order = {0};
+  LADE_EXPECT(ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order) && order.kind == LADEI_PIPE_ORDER_ACQUIRE);
+  return order;
+}
+
+/* Ends the ring's transfers with what is left of them. */
+static void core_end(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_order order;
+  ladei_pipe_core_fail(core, transfer, &injected);
+  while (ladei_pipe_core_next(core, LADEI_PIPE_ALLOW_HOST, &order))
+    (void)ladei_pipe_core_complete(core, &order, LADE_OK, NULL);
+  LADE_EXPECT(transfer->finished);
+  LADE_EXPECT_OK(ladei_pipe_core_check(core));
+  ladei_pipe_core_destroy(core);
+}
+
+static void bulk_open(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, uint64_t bytes) {
+  enum { MIB = 1 << 20 };
+  *transfer = (ladei_pipe_core_transfer){.bytes = bytes, .chunk_bytes = 16 * MIB, .level = 1};
+  LADE_EXPECT_OK(ladei_pipe_core_init(core, 4));
+  ladei_pipe_core_set_blocks(core, MIB, MIB / 4);
+  ladei_pipe_core_set_bulk(&core->rings[0], 2 * MIB);
+  ladei_pipe_core_submit(core, transfer, LADE_TO_DEVICE);
+}
+
+/* With work for half of the blocks; and each order says what is still to come, whoever else asks at the same time. */
+LADE_TEST(PipelineCore, BlocksForABulkAreLongAtOnce) {
+  enum { MIB = 1 << 20 };
+  char blocks[4];
+  ladei_pipe_core core;
+  ladei_pipe_core_transfer transfer;
+  ladei_pipe_order orders[3], reads[2];
+  bulk_open(&core, &transfer, 64 * MIB);
+  for (int i = 0; i < 2; i++) {
+    orders[i] = acquire_take(&core);
+    LADE_EXPECT_EQ_SIZE(orders[i].bytes, 2 * MIB);
+    LADE_EXPECT_EQ_UINT(orders[i].ahead, 8 * MIB);
+  }
+  for (int i = 0; i < 2; i++) {
+    orders[i].block = &blocks[i];
+    (void)ladei_pipe_core_complete(&core, &orders[i], LADE_OK, NULL);
+  }
+  for (int i = 0; i < 2; i++)
+    LADE_EXPECT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &reads[i]) &&
+                reads[i].kind == LADEI_PIPE_ORDER_READ);
+  orders[2] = acquire_take(&core);
+  LADE_EXPECT_EQ_UINT(orders[2].ahead, 4 * MIB);
+  orders[2].block = &blocks[2];
+  (void)ladei_pipe_core_complete(&core, &orders[2], LADE_OK, NULL);
+  for (int i = 0; i < 2; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_ERR_IO, &injected);
+  core_end(&core, &transfer);
+}
+
+LADE_TEST(PipelineCore, BlocksForLittleWorkAreShort) {
+  enum { MIB = 1 << 20 };
+  char block;
+  ladei_pipe_core core;
+  ladei_pipe_core_transfer transfer;
+  bulk_open(&core, &transfer, 3 * MIB);
+  ladei_pipe_order order = acquire_take(&core);
+  LADE_EXPECT_EQ_SIZE(order.bytes, MIB);
+  LADE_EXPECT_EQ_UINT(order.ahead, 3 * MIB);
+  order.block = &block;
+  (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  core_end(&core, &transfer);
+}
+
+/* A refused size is not asked for again. */
+LADE_TEST(PipelineCore, RefusedBlocksForABulkBecomeShorter) {
+  enum { MIB = 1 << 20 };
+  char block;
+  ladei_pipe_core core;
+  ladei_pipe_core_transfer transfer;
+  bulk_open(&core, &transfer, 64 * MIB);
+  for (size_t bytes = 2 * MIB; bytes > MIB / 4; bytes /= 2) {
+    ladei_pipe_order order = acquire_take(&core);
+    LADE_EXPECT_EQ_SIZE(order.bytes, bytes);
+    LADE_EXPECT(!order.smallest);
+    (void)ladei_pipe_core_complete(&core, &order, LADE_ERR_LIMIT, &injected);
+    LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+  }
+  ladei_pipe_order order = acquire_take(&core);
+  LADE_EXPECT_EQ_SIZE(order.bytes, MIB / 4);
+  LADE_EXPECT(order.smallest);
+  order.block = &block;
+  (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  core_end(&core, &transfer);
 }
 
 /* Two blocks are free; the second one was used last. Where a processor's cache holds it, it is the better one. */
