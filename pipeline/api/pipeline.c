@@ -82,7 +82,7 @@ static uint32_t readers_choose(const lade_runtime *runtime, uint32_t local_ranks
 }
 
 /* Slots of a COPY order to the device: Note [Joined copies] in core_pick.c. */
-enum { JOINED_MOST = 4 };
+enum { JOINED_MOST = 8 };
 
 /*
  * Note [Depth]
