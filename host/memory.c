@@ -543,7 +543,8 @@ static uint64_t ahead_bytes(lade_pinned_pool *pool, const ladei_pinned_request *
   uint64_t missing = request->ahead > free_bytes ? request->ahead - free_bytes : 0;
   missing += LADEI_PINNED_HUGE_PAGE_BYTES - 1;
   uint64_t bytes = ladei_size_round_down(ladei_size_min(missing, cap_left(pool)), LADEI_PINNED_HUGE_PAGE_BYTES);
-  bool useful = bytes >= least && bytes > ladei_size_min(usual_bytes(pool, least), FIRST_ONES_BYTES);
+  bool useful = bytes >= least && least <= pool->segment_bytes &&
+                bytes > ladei_size_min(usual_bytes(pool, least), FIRST_ONES_BYTES);
   return useful && !request->exact ? bytes : 0;
 }
 

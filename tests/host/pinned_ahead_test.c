@@ -63,6 +63,19 @@ LADE_TEST(PinnedAhead, SegmentsAreAsLongAsTheProgramSays) {
   pinned_fixture_close(&own);
 }
 
+/* Bug: rounded up, a block may be longer than such a segment. */
+LADE_TEST(PinnedAhead, SegmentsHoldABlock) {
+  for (size_t bytes = 2 * LADEI_MIB; bytes <= 3 * LADEI_MIB; bytes += 60 * LADEI_KIB) {
+    pinned_fixture own;
+    void *block = NULL;
+    if (!open_with(&own, bytes, LADEI_GIB, LADE_PINNED_SOURCE_REGISTER)) return;
+    LADE_EXPECT_OK(ladei_pinned_alloc_ahead(own.pool, bytes, 5 * bytes, 0, &block));
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    pinned_fixture_free(&own, block);
+    pinned_fixture_close(&own);
+  }
+}
+
 /* What is free already is not pinned again. */
 LADE_TEST(PinnedAhead, OnlyWhatTheNodeLacksIsPinned) {
   pinned_fixture own;
