@@ -12,8 +12,9 @@
  *   Helpers live as long as the area is touched: to make 15 threads for each segment of 64 MiB costs more than the touching,
  *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. For that reason
  *   they are made before anything may be touched, too.
- *   Where the number is lade's choice, it follows from the length of the area alone: four threads for less than 256 MiB,
- *   which they touch about as fast as they are made; for more, all that there are. On an H200 machine of 16 processors, 16 GiB
+ *   Where the number is lade's choice, it follows from the length of the area alone: one for each 16 MiB, four at least, up to all
+ *   that there are. On an H200 machine of 16 processors, 128 MiB (pinned_pin_128M.json): touching alone takes 6.0 ms with four
+ *   threads, 3.5 with 8, 2.8 with 16, and registering them 3.3. 16 GiB
  *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads, 416 with 8,
  *   275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12, 404 with 16. A version
  *   that doubled the threads as long as that was faster stayed at four: what it compared ran beside registrations, which
@@ -44,8 +45,8 @@ enum { PAGE_BYTES = 4096 };
 
 unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes) {
   size_t useful = 1 + bytes / HELPER_BYTES, most = ladei_size_min(crew->threads, LADEI_PREFAULT_MAX_THREADS);
-  if (crew->fewer_for_small && bytes < LADEI_PREFAULT_LARGE_BYTES)
-    most = ladei_size_min(most, LADEI_PREFAULT_SMALL_THREADS);
+  if (crew->fewer_for_small)
+    most = ladei_size_min(most, ladei_size_max(bytes / LADEI_PREFAULT_SHARE_BYTES, LADEI_PREFAULT_LEAST_THREADS));
   return (unsigned)ladei_size_min(most, useful);
 }
 

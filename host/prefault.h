@@ -19,16 +19,16 @@
 #include "base/size.h"
 #include "host/topology.h"
 
-enum { LADEI_PREFAULT_MAX_THREADS = 64, LADEI_PREFAULT_SMALL_THREADS = 4 };
+enum { LADEI_PREFAULT_MAX_THREADS = 64, LADEI_PREFAULT_LEAST_THREADS = 4 };
 
-#define LADEI_PREFAULT_LARGE_BYTES (256 * LADEI_MIB)
+#define LADEI_PREFAULT_SHARE_BYTES (16 * LADEI_MIB)
 
 /* Who touches. */
 typedef struct ladei_prefault_crew {
   const ladei_topology *topology; /* the threads are bound near `node` where this is not NULL and node not -1 */
   int node;
   unsigned threads;     /* at most, the calling one included; 0: nobody, and ladei_prefault_wait does nothing */
-  bool fewer_for_small; /* areas of less than LADEI_PREFAULT_LARGE_BYTES take LADEI_PREFAULT_SMALL_THREADS at most */
+  bool fewer_for_small; /* one for each LADEI_PREFAULT_SHARE_BYTES at most, but LADEI_PREFAULT_LEAST_THREADS */
 } ladei_prefault_crew;
 
 /* Threads that touch an area of `bytes`, the calling one included: Note [Threads that touch]. Pure. */

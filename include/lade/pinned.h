@@ -112,12 +112,13 @@ typedef struct lade_pinned_options {
                                is done or by another thread's call, before LADE_ERR_LIMIT. 0: no wait. */
   uint64_t segment_bytes;    /**< Memory is pinned in segments of this size, split into blocks; a larger request gets
                                   a segment of its own. A multiple of 4 KiB from 1 MiB to 1 TiB. 0: 64 MiB, after
-                                  first ones of 2 to 8 MiB, up to 16 together, for requests of no more. */
+                                  first ones of 2 to 8 MiB, up to 16 together, for requests of no more; and a series of
+                                  8, 8, 16 and 32 MiB where a pipeline needs that much at once. */
   uint32_t prefault_threads; /**< Threads, the calling one included, that touch new memory before it is registered,
                                   which is faster than letting the driver do it. At most 64 do. 0: lade chooses: as many as
                                   the process has processors (affinity mask, quota of the control groups), 16 at most,
-                                  and 4 at most where a call pins less than 256 MiB; none on software devices, which
-                                  lock no memory. They end with the call. */
+                                  and at most one for each 16 MiB that a call pins, but 4; none on software devices,
+                                  which lock no memory. They end with the call. */
   uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
   uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
                                 of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
