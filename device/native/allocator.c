@@ -31,6 +31,7 @@
 #include "device/native/give_back.h"
 #include "device/native/private_pool.h"
 #include "device/native/provider.h"
+#include "device/native/refused.h"
 #include "device/native/routes.h"
 #include "device/native/slow_path.h"
 #include "device/native/suspend.h"
@@ -677,6 +678,7 @@ static lade_status memory_release(lade_device_allocator *allocator) {
 
 lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wait) {
   lade_status status = pending_finish(allocator, wait);
+  if (status == LADE_OK) status = ladei_device_refused_offer(allocator);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   status = memory_release(allocator);

@@ -156,6 +156,8 @@ struct lade_device_allocator {
   struct ladei_device_suspension *spent_suspensions; /* whose pinned memory is to be given back (suspend.c) */
   atomic_size_t suspended_count;                     /* pools whose memory is away; written under the lock */
 
+  struct ladei_device_refused_graph *refused_graphs; /* of failed captures, that the driver has still (refused.c) */
+
   ladei_device_tally *tallies; /* of captures whose code runs, the newest first */
   atomic_size_t tally_count;   /* their number; written under the lock */
   /* Graphs, and pools that graphs keep, which name the allocator: it lives as long. Given back as the last access. */

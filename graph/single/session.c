@@ -11,9 +11,13 @@
  * I2  A capture that is not the session's is never ended: its number tells (`capture`).
  * I3  Blocks are freed while the pool is captured into, so that a use by another stream of the capture is forgotten with it
  *     (device/native/uses.c, Note [Uses in captures]) and the block is free at once.
+ * I4  There is one graph at most, and a record for it from open on: what the driver refuses to take back is the allocator's
+ *     (device/native/refused.c).
  * Locks: none.
  */
 #include "graph/single/session.h"
+
+#include <stdlib.h>
 
 #include "base/error.h"
 #include "device/native/private_pool.h"
@@ -36,17 +40,28 @@ static bool capture_is_ours(const ladei_graph_session *session, const ladei_capt
   return info->status == LADEI_CAPTURE_INVALIDATED;
 }
 
-/* Ends the driver's capture for good. What it captured goes. */
+/* I4 */
+void ladei_graph_session_graph_drop(ladei_graph_session *session, ladei_graph graph) {
+  ladei_device_graph_drop(session->allocator, session->record, graph);
+  session->record = NULL;
+}
+
+enum { ATTEMPTS = 2 }; /* an end that failed without reaching the driver leaves the capture as it was */
+
+/* What it captured goes. */
+static bool capture_end_once(ladei_graph_session *session) {
+  ladei_graph graph = NULL;
+  if (ops_of(session)->capture_end(self_of(session), &session->stream, &graph) != LADE_OK) return false;
+  ladei_graph_session_graph_drop(session, graph);
+  return true;
+}
+
+/* Ends the driver's capture for good. */
 static void capture_drop(ladei_graph_session *session) {
   ladei_capture_info info;
-  enum { ATTEMPTS = 2 }; /* an end that failed without reaching the driver leaves the capture as it was */
   for (int i = 0; i < ATTEMPTS && session->capture != 0; i++) {
-    ladei_graph graph = NULL;
     if (capture_info(session, &info) == LADE_OK && !capture_is_ours(session, &info)) break;
-    if (ops_of(session)->capture_end(self_of(session), &session->stream, &graph) == LADE_OK) {
-      (void)ops_of(session)->graph_destroy(self_of(session), graph);
-      break;
-    }
+    if (capture_end_once(session)) break;
   }
   session->capture = 0;
 }
@@ -59,10 +74,8 @@ static lade_status capture_start(ladei_graph_session *session, ladei_capture_mod
   session->capture = info.id;
   if (status == LADE_OK) return LADE_OK;
   lade_error first;
-  ladei_graph graph;
   ladei_error_save(&first);
-  if (ops_of(session)->capture_end(self_of(session), &session->stream, &graph) == LADE_OK)
-    (void)ops_of(session)->graph_destroy(self_of(session), graph);
+  for (int i = 0; i < ATTEMPTS && !capture_end_once(session); i++) continue;
   ladei_error_restore(&first);
   return status;
 }
@@ -109,12 +122,27 @@ static lade_status stream_check(ladei_graph_session *session, const ladei_graph_
                               session->stream.device);
 }
 
+/* I4 */
+static lade_status record_make(ladei_graph_session *session, const char *call) {
+  lade_error before;
+  ladei_error_save(&before);
+  (void)ladei_device_refused_offer(session->allocator);
+  ladei_error_restore(&before);
+  session->record = calloc(1, sizeof *session->record);
+  if (session->record != NULL) return LADE_OK;
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, sizeof *session->record);
+}
+
 lade_status ladei_graph_session_open(ladei_graph_session *session, lade_device_allocator *allocator,
                                      const ladei_graph_session_plan *plan) {
   *session = (ladei_graph_session){.allocator = allocator};
   lade_status status = stream_check(session, plan);
+  if (status == LADE_OK) status = record_make(session, plan->call);
   if (status == LADE_OK) status = pool_enter(session, plan);
-  if (status != LADE_OK) return status;
+  if (status != LADE_OK) {
+    free(session->record);
+    return status;
+  }
   ladei_device_tally_begin(allocator, &session->tally, session->pool);
   status = capture_start(session, plan->mode);
   if (status != LADE_OK) ladei_graph_session_discard(session);
@@ -179,16 +207,14 @@ lade_status ladei_graph_session_close(ladei_graph_session *session, const char *
     *out_graph = graph;
     return LADE_OK;
   }
-  lade_error first;
-  ladei_error_save(&first);
-  if (graph != NULL) (void)ops_of(session)->graph_destroy(self_of(session), graph);
-  ladei_error_restore(&first);
+  if (graph != NULL) ladei_graph_session_graph_drop(session, graph);
   return status;
 }
 
 void ladei_graph_session_keep(ladei_graph_session *session) {
   pool_end(session);
   ladei_device_tally_end(session->allocator, &session->tally);
+  free(session->record);
 }
 
 void ladei_graph_session_discard(ladei_graph_session *session) {
@@ -200,5 +226,6 @@ void ladei_graph_session_discard(ladei_graph_session *session) {
   ladei_device_uses_settle_deferred(session->allocator);
   ladei_device_tally_end(session->allocator, &session->tally);
   if (!session->use_gone) (void)lade_device_pool_release(session->allocator, session->pool);
+  free(session->record);
   ladei_error_restore(&first);
 }

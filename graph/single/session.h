@@ -3,6 +3,7 @@
 #ifndef LADE_GRAPH_SINGLE_SESSION_H
 #define LADE_GRAPH_SINGLE_SESSION_H
 
+#include "device/native/refused.h"
 #include "device/state/tally.h"
 #include "graph/single/hold.h"
 
@@ -11,9 +12,10 @@ typedef struct ladei_graph_session {
   lade_device_allocator *allocator;
   lade_device_pool_id pool; /* one use of it is the session's, until it is over */
   ladei_stream stream;
-  uint64_t capture; /* its number in the process; 0: it is over */
-  bool routed;      /* the pool's begin has no end yet */
-  bool use_gone;    /* its use of the pool was given back by its owner's means */
+  uint64_t capture;                   /* its number in the process; 0: it is over */
+  bool routed;                        /* the pool's begin has no end yet */
+  bool use_gone;                      /* its use of the pool was given back by its owner's means */
+  ladei_device_refused_graph *record; /* for its graph, where the driver refuses it; NULL: taken */
   ladei_device_tally tally;
 } ladei_graph_session;
 
@@ -35,6 +37,8 @@ lade_status ladei_graph_session_open(ladei_graph_session *session, lade_device_a
 lade_status ladei_graph_session_close(ladei_graph_session *session, const char *call, ladei_graph *out_graph);
 /* After a close: the blocks are the program's. */
 void ladei_graph_session_keep(ladei_graph_session *session);
+/* After a close, before a discard: the graph is not wanted. The driver takes it back now or, where it refuses, later. */
+void ladei_graph_session_graph_drop(ladei_graph_session *session, ladei_graph graph);
 /* Instead of it, and of close: nothing of the capture is left: no capture, route, block or use of the pool. Leaves the error record
  * alone. The graph, if there is one, is gone already. */
 void ladei_graph_session_discard(ladei_graph_session *session);

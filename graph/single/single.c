@@ -170,20 +170,19 @@ static void spent_forget(lade_graph *graph) {
 /* A native graph on its way to be a version. */
 typedef struct graph_candidate {
   graph_version *version;
-  ladei_graph native; /* also where it is the program's */
-  bool owned;
-  bool captured; /* the session that it came from still routes */
-  bool has_use;  /* of version->pool, not tied yet */
+  ladei_graph native;           /* also where it is the program's */
+  ladei_graph_session *session; /* that it came from, which still routes; NULL: the program's */
+  bool has_use;                 /* of version->pool, not tied yet */
 } graph_candidate;
 
-/* Takes the graph, if owned, and the use of the pool, also on failure. */
-static lade_status candidate_make(lade_device_allocator *allocator, const char *call, ladei_graph native, bool owned,
-                                  lade_device_pool_id pool, graph_candidate *out) {
+/* Takes the graph, if it is a session's, and the use of the pool, also on failure. */
+static lade_status candidate_make(lade_device_allocator *allocator, const char *call, ladei_graph native,
+                                  ladei_graph_session *session, lade_device_pool_id pool, graph_candidate *out) {
   bool has_pool = pool.first != 0 || pool.second != 0;
   *out = (graph_candidate){
-      .version = calloc(1, sizeof(graph_version)), .native = native, .owned = owned, .has_use = has_pool};
+      .version = calloc(1, sizeof(graph_version)), .native = native, .session = session, .has_use = has_pool};
   if (out->version == NULL) return no_memory(call, sizeof(graph_version));
-  out->version->native = owned ? native : NULL;
+  out->version->native = session != NULL ? native : NULL;
   out->version->pool = pool;
   if (has_pool) out->version->memory = ladei_device_pool_visit(allocator, pool);
   lade_status status = allocator->runtime->ops->graph_counts(allocator->runtime->self, native, &out->version->counts);
@@ -213,7 +212,7 @@ static bool candidate_discard(lade_device_allocator *allocator, graph_candidate 
   ladei_error_save(&first);
   graph_version *version = candidate->version;
   if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
-  if (candidate->owned) (void)runtime->ops->graph_destroy(runtime->self, candidate->native);
+  if (candidate->session != NULL) ladei_graph_session_graph_drop(candidate->session, candidate->native);
   if (version != NULL) ladei_graph_hold_cancel(version->hold);
   version_free(allocator, version);
   ladei_error_restore(&first);
@@ -399,8 +398,7 @@ static lade_status capture_close(lade_graph_capture_state *state, const char *ca
   ladei_graph native = NULL;
   lade_status status = ladei_graph_session_close(session, call, &native);
   if (status == LADE_OK) {
-    status = candidate_make(session->allocator, call, native, true, session->pool, out);
-    out->captured = true;
+    status = candidate_make(session->allocator, call, native, session, session->pool, out);
     if (status != LADE_OK) session->use_gone = !candidate_discard(session->allocator, out);
   }
   if (status != LADE_OK) ladei_graph_session_discard(session);
@@ -553,7 +551,7 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
   if (native_graph == NULL) return ladei_error_null(call, "native_graph");
   bool has_pool = pool.first != 0 || pool.second != 0;
   if (has_pool) LADEI_TRY(ladei_device_private_pool_hold(graph->allocator, call, pool));
-  lade_status status = candidate_make(graph->allocator, call, (ladei_graph)native_graph, false, pool, out);
+  lade_status status = candidate_make(graph->allocator, call, (ladei_graph)native_graph, NULL, pool, out);
   if (status == LADE_OK) return LADE_OK;
   if (candidate_discard(graph->allocator, out)) {
     lade_error first;
@@ -617,7 +615,7 @@ static lade_status exec_update(lade_graph *graph, const graph_candidate *candida
 /* With the turn: another executable graph, and what its first launch waits for. */
 static lade_status exec_replace(lade_graph *graph, graph_candidate *candidate) {
   bool due;
-  LADEI_TRY(fence_place(graph, candidate->captured ? 1 : 0, &due));
+  LADEI_TRY(fence_place(graph, candidate->session != NULL ? 1 : 0, &due));
   LADEI_TRY(candidate_instantiate(graph, candidate));
   graph->fence_due = due;
   return LADE_OK;

@@ -56,6 +56,11 @@ static lade_status work_run(lade_stream stream, void *user) {
   return LADE_OK;
 }
 
+static lade_status work_fail(lade_stream stream, void *user) {
+  lade_status status = work_run(stream, user);
+  return status == LADE_OK ? LADE_ERR_UNSUPPORTED : status;
+}
+
 static void expect_nothing_left(program *p) {
   looks = true;
   ladei_stream stream;
@@ -205,6 +210,91 @@ static lade_status graphs_use(lade_runtime *runtime, void *user) {
 LADE_TEST(SingleGraph, LosesNothingWhenAnyDriverCallFails) {
   support_failure_options options = {.releases_too = true};
   support_for_each_failure("sim", graphs_use, &options, NULL);
+}
+
+/* A capture that fails, by its code where `op` is NULL, while the driver refuses to destroy graphs `refusals` times. */
+static void refused_open(program *p, const char *op, uint64_t nth, uint64_t refusals) {
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  lade_graph_options_init(&options);
+  *p = (program){.runtime = support_interposer_open("sim", NULL), .value = 1};
+  LADE_ASSERT(p->runtime != NULL);
+  LADE_ASSERT_OK(lade_device_allocator_create(p->runtime, 0, NULL, &p->allocator));
+  LADE_ASSERT_OK(lade_stream_create(p->runtime, 0, &p->streams[0]));
+  LADE_ASSERT_OK(lade_device_alloc(p->allocator, BYTES, p->streams[0], (void **)&p->target));
+  p->blocks = 1;
+  options.stream = p->streams[0];
+  support_fail(p->runtime, "graph_destroy", 1, refusals);
+  if (op != NULL) support_fail(p->runtime, op, nth, 1);
+  lade_status status = lade_graph_capture(p->allocator, &options, op == NULL ? work_fail : work_run, p, &graph);
+  LADE_EXPECT_NE_INT(status, LADE_OK);
+  if (op != NULL) LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, op);
+  LADE_EXPECT_EQ_UINT(support_live(p->runtime, SUPPORT_LIVE_GRAPHS), 1);
+  LADE_EXPECT_EQ_UINT(atomic_load(&p->allocator->users), 0);
+  expect_nothing_left(p);
+  LADE_EXPECT_OK(lade_device_free(p->allocator, p->target));
+}
+
+static void refused_close(program *p) {
+  support_expect_nothing_live(p->runtime);
+  support_runtime_close(p->runtime);
+}
+
+/* The graph of a capture that failed was lost where the driver refused to destroy it. */
+LADE_TEST(SingleGraph, KeepsACaptureThatTheDriverRefusesToDestroy) {
+  static const struct {
+    const char *op;
+    uint64_t nth;
+  } failures[] = {
+      {NULL, 0},           {"stream_capture_info", 1}, {"stream_capture_info", 2},      {"capture_end", 1},
+      {"graph_counts", 1}, {"user_object_create", 1},  {"graph_retain_user_object", 1}, {"graph_instantiate_with", 1}};
+  for (size_t i = 0; i < sizeof failures / sizeof *failures && !lade_test_has_failed(); i++) {
+    program p;
+    lade_graph *graph = NULL;
+    lade_graph_options options;
+    lade_test_context("%s fails", failures[i].op == NULL ? "the code" : failures[i].op);
+    refused_open(&p, failures[i].op, failures[i].nth, 1);
+    lade_graph_options_init(&options);
+    options.stream = p.streams[0];
+    LADE_EXPECT_OK(lade_device_alloc(p.allocator, BYTES, p.streams[0], (void **)&p.target));
+    LADE_EXPECT_OK(lade_graph_capture(p.allocator, &options, work_run, &p, &graph));
+    LADE_EXPECT_EQ_UINT(support_live(p.runtime, SUPPORT_LIVE_GRAPHS), 1); /* its own */
+    LADE_EXPECT_OK(lade_graph_destroy(graph, true));
+    LADE_EXPECT_OK(lade_device_free(p.allocator, p.target));
+    LADE_EXPECT_OK(lade_device_allocator_destroy(p.allocator, true));
+    LADE_EXPECT_OK(lade_stream_destroy(p.runtime, p.streams[0]));
+    refused_close(&p);
+  }
+  lade_test_context("%s", "");
+}
+
+LADE_TEST(SingleGraph, ADestructionOffersACaptureThatTheDriverRefused) {
+  program p;
+  refused_open(&p, NULL, 0, 2);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_allocator_destroy(p.allocator, true));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(p.allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(p.runtime, p.streams[0]));
+  refused_close(&p);
+}
+
+/* A capture whose number could not be asked, and whose end failed once, went on on the program's stream. */
+LADE_TEST(SingleGraph, EndsACaptureThatItCannotAsk) {
+  program p = {.runtime = support_interposer_open("sim", NULL), .value = 1};
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  lade_graph_options_init(&options);
+  LADE_ASSERT(p.runtime != NULL);
+  LADE_EXPECT_OK(lade_device_allocator_create(p.runtime, 0, NULL, &p.allocator));
+  LADE_EXPECT_OK(lade_stream_create(p.runtime, 0, &p.streams[0]));
+  options.stream = p.streams[0];
+  support_fail(p.runtime, "stream_capture_info", 1, 1);
+  support_fail(p.runtime, "capture_end", 1, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_graph_capture(p.allocator, &options, work_run, &p, &graph));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "stream_capture_info");
+  expect_nothing_left(&p);
+  LADE_EXPECT_OK(lade_device_allocator_destroy(p.allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(p.runtime, p.streams[0]));
+  refused_close(&p);
 }
 
 LADE_TEST(SingleGraph, LosesNothingWithoutHostMemory) {
