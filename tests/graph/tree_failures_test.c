@@ -308,6 +308,37 @@ LADE_TEST(GraphTree, LosesNothingThatTheDriverRefusesToDestroy) {
   }
 }
 
+/* A recording fails in its body, or where its graph is made executable, and the driver refuses to take back the graph. */
+LADE_TEST(GraphTree, KeepsARecordingThatFailedAndThatTheDriverRefusesToDestroy) {
+  static const uint32_t faults[] = {LADE_GRAPH_FAULT_CALLBACK, LADE_GRAPH_FAULT_INSTANTIATE};
+  for (size_t i = 0; i < sizeof faults / sizeof *faults && !lade_test_has_failed(); i++) {
+    program p = {.runtime = support_interposer_open("sim", NULL)};
+    lade_graph_value out = {0};
+    lade_graph_call call;
+    LADE_ASSERT(p.runtime != NULL);
+    LADE_ASSERT_OK(lade_device_allocator_create(p.runtime, 0, NULL, &p.allocator));
+    LADE_ASSERT_OK(lade_stream_create(p.runtime, 0, &p.streams[0]));
+    LADE_ASSERT_OK(lade_graph_tree_create(p.allocator, NULL, &p.tree));
+    p.maker = function_add(&p, maker_body, 0, 1, 0);
+    lade_graph_call_init(&call);
+    call.stream = p.streams[0];
+    LADE_EXPECT_OK(lade_graph_tree_run(p.tree, p.maker, &call, &out, 1, NULL));
+    release(&p, &out);
+    LADE_EXPECT_OK(lade_graph_tree_fail_next(p.tree, faults[i]));
+    support_fail(p.runtime, "graph_destroy", 1, 4); /* each refusal is one attempt: in the run, and behind it */
+    LADE_EXPECT_NE_INT(lade_graph_tree_run(p.tree, p.maker, &call, &out, 1, NULL), LADE_OK);
+    LADE_EXPECT_EQ_UINT(support_live(p.runtime, SUPPORT_LIVE_GRAPHS), 1);
+    support_fail(p.runtime, "graph_destroy", 1, 1);
+    LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_graph_tree_destroy(p.tree, true));
+    LADE_EXPECT_OK(lade_graph_tree_destroy(p.tree, true));
+    LADE_EXPECT_OK(lade_device_stream_retire(p.allocator, p.streams[0]));
+    LADE_EXPECT_OK(lade_device_allocator_destroy(p.allocator, true));
+    LADE_EXPECT_OK(lade_stream_destroy(p.runtime, p.streams[0]));
+    support_expect_nothing_live(p.runtime);
+    support_runtime_close(p.runtime);
+  }
+}
+
 static void without_host_memory(bool *passes) {
   size_t count = 1;
   for (fails_at = 0; fails_at <= count && !lade_test_has_failed(); fails_at++) {
