@@ -40,6 +40,7 @@ void ladei_tree_context_close(lade_graph_context *context) {
   free(context->locals);
   free(context->table);
   free(context->inputs);
+  free(context->by_address);
   free(context->ranges);
 }
 
@@ -281,16 +282,66 @@ static bool range_has(uint64_t begin, uint64_t length, uint64_t address, uint64_
   return address >= begin && address - begin < length && length - (address - begin) >= bytes;
 }
 
-static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
-  for (uint32_t i = 0; i < context->run->call.count; i++) {
-    if (context->inputs[i].dropped) continue;
-    if (!range_has(context->inputs[i].address, context->run->call.inputs[i].bytes, out->address, out->bytes)) continue;
-    context->inputs[i].is_output = true;
-    out->named = LADEI_TREE_NAMED_INPUT;
-    out->index = i;
-    return true;
+static bool input_has(const lade_graph_context *context, size_t index, const ladei_tree_out *out) {
+  return !context->inputs[index].dropped &&
+         range_has(context->inputs[index].address, context->run->call.inputs[index].bytes, out->address, out->bytes);
+}
+
+/* Of many inputs by address: where each begins, and behind these, where the farthest of those up to each ends. */
+static void inputs_order(lade_graph_context *context) {
+  enum { FEW = 16 };
+  size_t count = context->run->call.count;
+  uint64_t reach = 0;
+  if (context->by_address != NULL || count <= FEW) return;
+  ladei_sort_key *keys = ladei_sort_keys_create(count);
+  if (keys == NULL) return;
+  for (size_t i = 0; i < count; i++) keys[i] = (ladei_sort_key){context->inputs[i].address, i};
+  ladei_sort_keys(keys, count, count);
+  for (size_t i = 0; i < count; i++) {
+    uint64_t end = keys[i].key + context->run->call.inputs[keys[i].index].bytes;
+    if (end > reach) reach = end;
+    keys[count + i].key = reach;
   }
-  return false;
+  context->by_address = keys;
+}
+
+/* How many inputs begin at the address or before. */
+static size_t inputs_before(const lade_graph_context *context, uint64_t address) {
+  size_t low = 0, high = context->run->call.count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (context->by_address[middle].key <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* The first input that has all of an output; their number: none. Among many, those that begin before it and reach its end, or lie
+ * between such ones, are looked at. */
+static size_t input_find(lade_graph_context *context, const ladei_tree_out *out) {
+  size_t count = context->run->call.count, found = count;
+  inputs_order(context);
+  const ladei_sort_key *keys = context->by_address;
+  for (size_t i = 0; keys == NULL && i < count && found == count; i++)
+    if (input_has(context, i, out)) found = i;
+  if (keys == NULL) return found;
+  for (size_t k = inputs_before(context, out->address); k > 0; k--) {
+    if (keys[count + k - 1].key < out->address + out->bytes) break;
+    size_t index = (size_t)keys[k - 1].index;
+    if (index < found && input_has(context, index, out)) found = index;
+  }
+  return found;
+}
+
+static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
+  size_t index = input_find(context, out);
+  if (index == context->run->call.count) return false;
+  context->inputs[index].is_output = true;
+  out->named = LADEI_TREE_NAMED_INPUT;
+  out->index = (uint32_t)index;
+  return true;
 }
 
 static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
@@ -578,27 +629,27 @@ void ladei_tree_outs_drop(ladei_tree_run *run) {
 }
 
 /* An output in a block that is the run's. */
-static void out_own(ladei_tree_run *run, uint32_t index, ladei_tree_storage **storage, uint64_t address, uint64_t bytes,
+static void out_own(ladei_tree_run *run, uint32_t index, ladei_tree_owned *owned, uint64_t address, uint64_t bytes,
                     bool outside, uint32_t kind) {
   ladei_tree_out *out = &run->tree->outs[index];
   out->kind = kind;
   out->block = address;
   out->block_bytes = bytes;
-  if (*storage == NULL) {
+  if (owned->storage == NULL) {
     ladei_lock_acquire(&run->tree->lock);
-    *storage = ladei_tree_storage_make(&run->tree->core);
+    ladei_tree_storage *storage = owned->storage = ladei_tree_storage_make(&run->tree->core);
     ladei_lock_release(&run->tree->lock);
-    (*storage)->address = address;
-    (*storage)->bytes = bytes;
-    (*storage)->outside = outside;
-    (*storage)->stream_id = run->stream.id;
-    (*storage)->has_block = true;
+    storage->address = address;
+    storage->bytes = bytes;
+    storage->outside = outside;
+    storage->stream_id = run->stream.id;
+    storage->has_block = true;
   } else if (kind == LADE_GRAPH_OUTPUT_NEW) {
     out->kind = LADE_GRAPH_OUTPUT_SAME;
-    for (uint32_t i = 0; i < index; i++)
-      if (run->tree->outs[i].storage == *storage) out->source = i;
+    out->source = owned->output;
   }
-  out_count(run, out, *storage);
+  owned->output = index;
+  out_count(run, out, owned->storage);
 }
 
 static void out_input(lade_graph_context *context, uint32_t index) {
@@ -608,9 +659,9 @@ static void out_input(lade_graph_context *context, uint32_t index) {
   ladei_tree_body_input *own = &context->inputs[out->index];
   out->source = out->index;
   if (context->stage == LADE_GRAPH_STAGE_RECORD && input->class == LADE_GRAPH_CLASS_COPIED) {
-    out_own(run, index, &own->storage, own->block, input->bytes, false, LADE_GRAPH_OUTPUT_NEW);
+    out_own(run, index, &own->owned, own->block, input->bytes, false, LADE_GRAPH_OUTPUT_NEW);
   } else if (input->carried) {
-    out_own(run, index, &own->storage, own->address, input->bytes, true, LADE_GRAPH_OUTPUT_INPUT);
+    out_own(run, index, &own->owned, own->address, input->bytes, true, LADE_GRAPH_OUTPUT_INPUT);
     run->tree->carried_blocks[out->index] = NULL; /* it is the storage's */
   } else {
     bool managed = input->class == LADE_GRAPH_CLASS_MANAGED && context->stage != LADE_GRAPH_STAGE_EAGER;
@@ -627,7 +678,7 @@ static void out_settle(lade_graph_context *context, uint32_t index) {
   switch ((ladei_tree_named)out->named) {
   case LADEI_TREE_NAMED_LOCAL: {
     ladei_tree_local *local = &context->locals[out->index];
-    out_own(run, index, &local->storage, local->address, local->bytes, eager,
+    out_own(run, index, &local->owned, local->address, local->bytes, eager,
             eager ? LADE_GRAPH_OUTPUT_PLAIN : LADE_GRAPH_OUTPUT_NEW);
     break;
   }

@@ -253,18 +253,20 @@ static lade_status wrong(const char *what, uint64_t value, uint64_t expected) {
 
 /* G1, G2 */
 static lade_status core_check(const ladei_tree_core *core) {
-  size_t valid = 0;
+  size_t valid = 0, named = 0;
   for (size_t chunk = 0; chunk < core->slots.chunk_count; chunk++) {
     for (size_t i = 0; i < LADEI_TREE_SLOT_CHUNK; i++) {
       const ladei_tree_slot *slot = &core->slots.chunks[chunk][i];
       if (slot->storage == NULL) continue;
       valid++;
-      uint64_t sum = 0;
-      for (const ladei_tree_slot *one = slot->storage->slots; one != NULL; one = one->next) sum += one->counts;
-      if (sum != slot->storage->counts) return wrong("the count of a storage", slot->storage->counts, sum);
       if (slot->counts == 0) return wrong("the count of a valid buffer", 0, 1);
+      if (slot->storage->slots != slot) continue; /* once for each storage */
+      uint64_t sum = 0;
+      for (const ladei_tree_slot *one = slot->storage->slots; one != NULL; one = one->next, named++) sum += one->counts;
+      if (sum != slot->storage->counts) return wrong("the count of a storage", slot->storage->counts, sum);
     }
   }
+  if (named != valid) return wrong("the number of buffers that storages know", named, valid);
   if (valid != core->slots.valid_count) return wrong("the number of valid buffers", core->slots.valid_count, valid);
   if ((core->path.count == 0) != (core->state == LADE_GRAPH_STATE_NONE)) /* G5 */
     return wrong("the state of a path", core->state, core->path.count);

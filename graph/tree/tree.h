@@ -211,18 +211,24 @@ lade_status ladei_tree_instance_get(lade_graph_function *function, const lade_gr
 
 /* ---- body.c ------------------------------------------------------------------------------------------------------ */
 
+/* A block of the run's that outputs have. */
+typedef struct ladei_tree_owned {
+  ladei_tree_storage *storage; /* NULL: none has it yet */
+  uint32_t output;             /* the last one so far */
+} ladei_tree_owned;
+
 typedef struct ladei_tree_local {
   uint64_t address, bytes;
-  ladei_tree_storage *storage; /* of the output that has it */
+  ladei_tree_owned owned;
   bool freed;
   bool is_output;
   bool adopted; /* of lade_device_alloc() */
 } ladei_tree_local;
 
 typedef struct ladei_tree_body_input {
-  uint64_t address;            /* where the body finds it */
-  uint64_t block;              /* recordings: of the pool, of a copied one; 0: none, or freed */
-  ladei_tree_storage *storage; /* of an output that has the copy */
+  uint64_t address;       /* where the body finds it */
+  uint64_t block;         /* recordings: of the pool, of a copied one; 0: none, or freed */
+  ladei_tree_owned owned; /* the copy */
   bool dropped, is_output;
   bool given_up; /* its take is done */
 } ladei_tree_body_input;
@@ -236,7 +242,8 @@ struct lade_graph_context {
   uint32_t *table; /* by address: index + 1 */
   size_t table_count;
   ladei_tree_body_input *inputs;
-  size_t input_count; /* 0 where there was no memory for them */
+  size_t input_count;         /* 0 where there was no memory for them */
+  ladei_sort_key *by_address; /* of the inputs, once an output was looked for among many: body.c, input_find() */
   uint64_t alone_bytes, alone_peak;
   lade_device_range *ranges; /* of the pool, that were handed out so far */
   size_t range_count, range_capacity;
