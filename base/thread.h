@@ -25,6 +25,7 @@ typedef struct ladei_thread_notes {
   bool is_background; /* host/background: a pool's own thread */
   bool in_callback;   /* runtime/soft: inside a host function */
   bool in_run;        /* graph/tree: inside a body or a callback of a run */
+  uint32_t trees;     /* graph/tree: that it is the owner of */
   uint8_t log_turn;   /* base/log: inside the callback of that turn, plus 1; 0: outside */
 } ladei_thread_notes;
 

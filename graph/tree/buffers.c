@@ -91,8 +91,7 @@ static void queue_settle(lade_graph_tree *tree) {
     ladei_lock_release(&tree->lock);
     return;
   }
-  tree->owned = true;
-  tree->owner = ladei_thread_number();
+  ladei_tree_own_locked(tree);
   ladei_tree_leave_locked(tree);
 }
 

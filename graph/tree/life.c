@@ -4,6 +4,9 @@
  *
  *   free --enter--> owned --leave: what is queued takes effect, memory without counts is freed--> free
  *
+ * A thread that owns a tree waits for no other one: two threads, each in a callback of the tree that the other one wants, would wait
+ * for ever. Its call is refused where another thread owns the tree.
+ *
  * A tree whose buffers are still valid is not destroyed: their memory is the pool's. A function is freed with its last node, which
  * the path may have longer than a list.
  */
@@ -37,20 +40,34 @@ static lade_status busy_inside(const char *call) {
   return ladei_error(LADE_ERR_BUSY, 0, "%s: called from within a body or callback of the tree", call);
 }
 
+static lade_status busy_elsewhere(const char *call) {
+  return ladei_error(
+      LADE_ERR_BUSY, 0,
+      "%s: another thread is in a call of the tree, and the caller in a body or callback of another tree: "
+      "waiting there could last for ever",
+      call);
+}
+
+void ladei_tree_own_locked(lade_graph_tree *tree) {
+  tree->owned = true;
+  tree->owner = ladei_thread_number();
+  ladei_thread.trees++;
+}
+
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call) {
   lade_status status = tree_check(tree, call);
   if (status != LADE_OK) return status;
   uint64_t self = ladei_thread_number();
   ladei_lock_acquire(&tree->lock);
   bool inside = tree->owned && tree->owner == self;
-  while (tree->owned && !inside) ladei_condition_wait(&tree->left, &tree->lock);
-  if (!inside) {
-    tree->owned = true;
-    tree->owner = self;
+  while (tree->owned && !inside && ladei_thread.trees == 0) ladei_condition_wait(&tree->left, &tree->lock);
+  bool free = !tree->owned;
+  if (free) {
+    ladei_tree_own_locked(tree);
     if (tree->garbage != NULL) ladei_tree_settle_locked(tree); /* its pool may have been resumed by its id */
   }
   ladei_lock_release(&tree->lock);
-  return inside ? busy_inside(call) : LADE_OK;
+  return free ? LADE_OK : inside ? busy_inside(call) : busy_elsewhere(call);
 }
 
 static bool is_inside(lade_graph_tree *tree) {
@@ -60,8 +77,7 @@ static bool is_inside(lade_graph_tree *tree) {
   return inside;
 }
 
-/* The thread's requests are led to the pool of the other tree, whose recording would not have what this run does; and two threads, each in
- * a body of the other's tree, would wait for ever. */
+/* The thread's requests are led to the pool of the other tree, whose recording would not have what this run does. */
 lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call) {
   if (!ladei_thread.in_run) return ladei_tree_enter(tree, call);
   lade_status status = tree_check(tree, call);
@@ -157,6 +173,7 @@ void ladei_tree_settle_locked(lade_graph_tree *tree) {
 void ladei_tree_leave_locked(lade_graph_tree *tree) {
   ladei_tree_settle_locked(tree);
   tree->owned = false;
+  ladei_thread.trees--;
   ladei_lock_release(&tree->lock);
   ladei_condition_broadcast(&tree->left);
 }
@@ -609,8 +626,7 @@ static bool buffers_await(lade_graph_tree *tree, bool wait) {
       if (!tree->owned && tree->core.slots.valid_count == 0) break;
       ladei_condition_wait(&tree->left, &tree->lock);
     }
-    tree->owned = true;
-    tree->owner = ladei_thread_number();
+    ladei_tree_own_locked(tree);
   }
   return tree->core.slots.valid_count == 0;
 }
@@ -682,6 +698,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
     while (atomic_load_explicit(&tree->releasing, memory_order_acquire) > 0) ladei_backoff_wait(&backoff);
     tree_close(tree);
     tree_free(tree);
+    ladei_thread.trees--;
   }
   ladei_cancellation_resume(cancellation);
   return status;

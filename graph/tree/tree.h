@@ -166,12 +166,14 @@ typedef struct ladei_tree_run {
 
 /* ---- life.c ------------------------------------------------------------------------------------------------------ */
 
-/* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree. */
+/* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree; of another one, where another thread is the owner. */
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
 /* The same for a run: not from within a run of another tree either. */
 lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call);
 /* For questions: also from within a callback, where *out_inside is set and nothing is to be left. */
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
+/* Makes the caller the owner of a tree that has none. With the lock. */
+void ladei_tree_own_locked(lade_graph_tree *tree);
 /* Whether its pool's memory is away, whoever has suspended it. No lock held. */
 bool ladei_tree_suspended(const lade_graph_tree *tree);
 /* From here to the end the tree's pool is not suspended. LADE_ERR_BUSY, with no end to follow, while it is. No lock held. */

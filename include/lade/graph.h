@@ -42,8 +42,9 @@
  *
  * Rules of all functions of trees: any thread may call them; a second run waits for the first one, and from within a body, or a
  * callback of the tree, a run and what changes the tree is LADE_ERR_BUSY, and so is a run of any other tree from within a body or
- * callback of a run: a recording would not have it. No call waits for the device or for work of the host,
- * but where it says so. Runs are ordered on the device one behind the other, whatever streams they are made on. A failed call
+ * callback of a run: a recording would not have it. Other calls for another tree may be made from a body or callback, but wait for no
+ * thread there: they are LADE_ERR_BUSY while another one is in a call of that tree, as both could wait for each other. No call waits
+ * for the device or for work of the host, but where it says so. Runs are ordered on the device one behind the other, whatever streams they are made on. A failed call
  * changes nothing, but where lade_graph_tree_run() says so.
  */
 #ifndef LADE_GRAPH_H
@@ -553,7 +554,7 @@ LADE_INLINE void lade_graph_tree_state_init(lade_graph_tree_state *state) {
 }
 
 /** Read where a tree stands. Threads: any; waits for a run of another thread; also from within bodies and callbacks. Errors:
- * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
+ * LADE_ERR_BUSY for another tree, see above; LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
 LADE_API lade_status lade_graph_tree_state_get(lade_graph_tree *tree, lade_graph_tree_state *state);
 
 /** Counters of a tree since its creation. Fields are appended only. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Four threads on two trees: runs, releases of buffers that other threads made, questions. On "cpu", and under the thread sanitiser. */
+/* Threads on two trees: runs, releases of buffers that other threads made, questions, calls from within bodies. On "cpu", and under the
+ * thread sanitiser. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,4 +303,139 @@ LADE_TEST_P(GraphThreads, SuspendBesideRuns, support_cpu_only, name) {
   }
   LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
   support_runtime_close(s.runtime);
+}
+
+/* ---- Calls for a tree that another thread is in, from within a callback of another tree ---------------------------- */
+
+/* Two threads, each in a body of one tree, called for the other tree, and waited for each other. */
+typedef struct crossing {
+  lade_graph_tree *trees[2];
+  atomic_bool inside, over; /* the other thread is in a body of trees[1]; it may leave */
+  size_t refused;
+} crossing;
+
+static lade_status stays(lade_graph_context *context, void *user) {
+  crossing *c = user;
+  (void)context;
+  atomic_store(&c->inside, true);
+  while (!atomic_load(&c->over)) sched_yield();
+  return LADE_OK;
+}
+
+static lade_status write_nothing(void *user, const void *bytes, size_t count) {
+  (void)user, (void)bytes, (void)count;
+  return LADE_OK;
+}
+
+static lade_status visit_nothing(void *user, const lade_graph_node_info *info) {
+  (void)user, (void)info;
+  return LADE_OK;
+}
+
+static void expect_elsewhere(crossing *c, lade_status status) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, status);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "another tree");
+  c->refused++;
+}
+
+static lade_status calls_elsewhere(lade_graph_context *context, void *user) {
+  crossing *c = user;
+  lade_graph_tree *tree = c->trees[1];
+  uint64_t bytes = 0;
+  lade_graph_function *function = NULL;
+  lade_graph_function_options options;
+  lade_graph_tree_state state;
+  lade_graph_tree_stats stats;
+  lade_graph_function_options_init(&options);
+  lade_graph_tree_state_init(&state);
+  lade_graph_tree_stats_init(&stats);
+  options.body = stays;
+  expect_elsewhere(c, lade_graph_tree_step(tree));
+  expect_elsewhere(c, lade_graph_tree_backward_done(tree));
+  expect_elsewhere(c, lade_graph_tree_fail_next(tree, 0));
+  expect_elsewhere(c, lade_graph_tree_log_set(tree, NULL, NULL, LADE_GRAPH_LOG_OFF));
+  expect_elsewhere(c, lade_graph_tree_function_add(tree, &options, &function));
+  expect_elsewhere(c, lade_graph_tree_reserve(tree, BYTES));
+  expect_elsewhere(c, lade_graph_tree_trim(tree, &bytes));
+  expect_elsewhere(c, lade_graph_tree_suspend(tree, NULL, NULL));
+  expect_elsewhere(c, lade_graph_tree_resume(tree));
+  expect_elsewhere(c, lade_graph_tree_stream_retire(tree, lade_graph_context_stream(context)));
+  expect_elsewhere(c, lade_graph_tree_state_get(tree, &state));
+  expect_elsewhere(c, lade_graph_tree_stats_get(tree, &stats));
+  expect_elsewhere(c, lade_graph_tree_verify(tree));
+  expect_elsewhere(c, lade_graph_tree_nodes_each(tree, visit_nothing, NULL));
+  expect_elsewhere(c, lade_graph_tree_dump(tree, write_nothing, NULL));
+  expect_elsewhere(c, lade_graph_tree_destroy(tree, true));
+  return LADE_OK;
+}
+
+static lade_status write_elsewhere(void *user, const void *bytes, size_t count) {
+  crossing *c = user;
+  (void)bytes, (void)count;
+  if (atomic_load(&c->over)) return LADE_OK;
+  expect_elsewhere(c, lade_graph_tree_step(c->trees[1]));
+  return LADE_OK;
+}
+
+typedef struct crosser {
+  crossing *c;
+  lade_graph_function *function;
+  lade_stream stream;
+  lade_status status;
+} crosser;
+
+static void *runs_second(void *user) {
+  crosser *r = user;
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = r->stream;
+  r->status = lade_graph_tree_run(r->c->trees[1], r->function, &call, NULL, 0, NULL);
+  return NULL;
+}
+
+static lade_graph_function *crossing_add(crossing *c, unsigned tree, lade_graph_body body) {
+  lade_graph_function *function = NULL;
+  lade_graph_function_options options;
+  lade_graph_function_options_init(&options);
+  options.body = body;
+  options.user = c;
+  LADE_EXPECT_OK(lade_graph_tree_function_add(c->trees[tree], &options, &function));
+  return function;
+}
+
+LADE_TEST_P(GraphThreads, CallsFromWithinABodyWaitForNoThread, support_cpu_only, name) {
+  static crossing c;
+  crosser second = {.c = &c};
+  pthread_t thread;
+  lade_stream stream;
+  lade_graph_call call;
+  lade_device_allocator *allocator = NULL;
+  memset(&c, 0, sizeof c);
+  lade_runtime *runtime = support_runtime_open(name);
+  if (runtime == NULL) return;
+  LADE_EXPECT_OK(lade_device_allocator_create(runtime, 0, NULL, &allocator));
+  LADE_EXPECT_OK(lade_stream_create(runtime, 0, &stream));
+  LADE_EXPECT_OK(lade_stream_create(runtime, 0, &second.stream));
+  for (unsigned i = 0; i < 2; i++) LADE_EXPECT_OK(lade_graph_tree_create(allocator, NULL, &c.trees[i]));
+  lade_graph_function *first = crossing_add(&c, 0, calls_elsewhere);
+  second.function = crossing_add(&c, 1, stays);
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, runs_second, &second), 0);
+  while (!atomic_load(&c.inside)) sched_yield();
+  lade_graph_call_init(&call);
+  call.stream = stream;
+  LADE_EXPECT_OK(lade_graph_tree_run(c.trees[0], first, &call, NULL, 0, NULL));
+  LADE_EXPECT_EQ_SIZE(c.refused, 16);
+  LADE_EXPECT_OK(lade_graph_tree_dump(c.trees[0], write_elsewhere, &c)); /* a callback outside of runs */
+  LADE_EXPECT_GT_SIZE(c.refused, 16);
+  atomic_store(&c.over, true);
+  LADE_EXPECT_OK(lade_graph_tree_step(c.trees[1])); /* outside it is waited for */
+  LADE_EXPECT_EQ_INT(pthread_join(thread, NULL), 0);
+  LADE_EXPECT_OK(second.status);
+  for (unsigned i = 0; i < 2; i++) LADE_EXPECT_OK(lade_graph_tree_destroy(c.trees[i], true));
+  LADE_EXPECT_OK(lade_device_stream_retire(allocator, stream));
+  LADE_EXPECT_OK(lade_device_stream_retire(allocator, second.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));
+  LADE_EXPECT_OK(lade_stream_destroy(runtime, second.stream));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  support_runtime_close(runtime);
 }
