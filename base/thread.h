@@ -26,6 +26,7 @@ typedef struct ladei_thread_notes {
   bool in_callback;   /* runtime/soft: inside a host function */
   bool in_run;        /* graph/tree: inside a body or a callback of a run */
   uint32_t trees;     /* graph/tree: that it is the owner of */
+  const void *pool;   /* graph/tree: the private pool that a call of its tree is about; NULL: none */
   uint8_t log_turn;   /* base/log: inside the callback of that turn, plus 1; 0: outside */
 } ladei_thread_notes;
 

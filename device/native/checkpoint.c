@@ -496,6 +496,7 @@ static lade_status checkpoint_set(lade_device_allocator *allocator, restore *r) 
   const lade_device_checkpoint *checkpoint = r->checkpoint;
   ladei_device_recent_settle(&allocator->heap);
   lade_status status = pool_ready(allocator, call, checkpoint->id, false, &r->pool);
+  if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, r->pool);
   for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) status = segment_ready(allocator, i, r);
   if (status != LADE_OK) return status;
   if (!room_make(allocator, r)) {

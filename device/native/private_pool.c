@@ -21,6 +21,8 @@
  *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use.
  * P5  Segments of a pool that splits nothing, or has a provider, are plain.
  * P6  lending_pools counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
+ * P7  A pool that a graph tree has to itself is used by calls of the tree alone: the tree frees what it does not know, and its
+ *     recordings touch what is free. The last use of it is the tree's.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/private_pool.h"
@@ -30,6 +32,7 @@
 #include <utlist.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "device/native/capture_reuse.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
@@ -54,6 +57,14 @@ lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, cons
                                      "a pool in use");
   *out = pool;
   return LADE_OK;
+}
+
+/* P7 */
+lade_status ladei_device_tree_refuse(const lade_device_allocator *allocator, const char *call,
+                                     const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
+  if (!pool->has_tree || ladei_thread.pool == pool) return LADE_OK;
+  return ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, pool->id, "a graph tree has it to itself");
 }
 
 void ladei_device_private_pools_forget(lade_device_allocator *allocator) {
@@ -229,6 +240,7 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
       return ladei_device_pool_refused("lade_device_pool_begin", id, "with LADE_DEVICE_POOL_USE_ON_OOM",
                                        "a pool that lends nothing: graphs keep its memory");
     lade_status status = ladei_device_suspended_refuse(allocator, "lade_device_pool_begin", pool);
+    if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, "lade_device_pool_begin", pool);
     if (status != LADE_OK) return status;
     pool->use_count++;
   } else {
@@ -286,6 +298,9 @@ lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, l
     status =
         ladei_device_pool_refused("lade_device_pool_release", id,
                                   pool == NULL ? "which is unknown" : "which is released already", "a pool in use");
+  } else if (pool->has_tree && pool->use_count == 1) { /* P7 */
+    status = ladei_device_pool_refused("lade_device_pool_release", id, "whose last use is a graph tree's",
+                                       "a pool with a use of the caller's");
   } else {
     pool->use_count--;
   }

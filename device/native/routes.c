@@ -125,6 +125,7 @@ static lade_status scope_begin(lade_device_allocator *allocator, const char *cal
   ladei_lock_acquire(&allocator->lock);
   status = ladei_device_private_pool_in_use(&allocator->heap, call, id, &route->pool);
   if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, route->pool);
+  if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, route->pool);
   if (status == LADE_OK) {
     route->scope = *out_scope = ++allocator->scopes;
     ladei_device_route_add(allocator, route);

@@ -83,11 +83,12 @@ static lade_status pool_trim(lade_device_allocator *allocator, ladei_device_priv
   if (allocator->frees_held > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: frees to the driver are held", call);
   if (atomic_load(&pool->capturing)) /* T1; nothing was released since */
     return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, pool->id, "a capture into it is under way");
-  lade_status suspended = ladei_device_suspended_refuse(allocator, call, pool);
-  if (suspended != LADE_OK) return suspended;
+  lade_status status = ladei_device_suspended_refuse(allocator, call, pool);
+  if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, pool);
+  if (status != LADE_OK) return status;
   ladei_device_pool_pick_outside(&allocator->heap, &pool->small_pool, ranges, count, &leaving);
   ladei_device_pool_pick_outside(&allocator->heap, &pool->large_pool, ranges, count, &leaving);
-  lade_status status = ladei_device_give_back(allocator, &leaving);
+  status = ladei_device_give_back(allocator, &leaving);
   *out_bytes = leaving.gone_bytes;
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "device/api/device.h"
 #include "device/native/private_pool.h"
 #include "graph/tree/tree.h"
@@ -34,13 +35,15 @@ static lade_status pool_read_empty(lade_graph_tree *tree) {
 lade_status ladei_tree_pool_own(lade_graph_tree *tree) {
   ladei_lock *lock = &tree->allocator->lock;
   ladei_lock_acquire(lock);
-  bool taken = tree->memory->has_tree;
-  tree->memory->has_tree = true;
+  const char *taken = tree->memory->has_tree                  ? "of another graph tree"
+                      : tree->memory->scope_count > 0         ? "which a scope leads to"
+                      : atomic_load(&tree->memory->capturing) ? "which is captured into"
+                                                              : NULL;
+  if (taken == NULL) tree->memory->has_tree = true;
   ladei_lock_release(lock);
-  if (taken)
-    return ladei_error_argument(create_call, "options.pool", "one that nothing else uses",
-                                "(%llu, %llu), of another graph tree", (unsigned long long)tree->pool.first,
-                                (unsigned long long)tree->pool.second);
+  if (taken != NULL)
+    return ladei_error_argument(create_call, "options.pool", "one that nothing else uses", "(%llu, %llu), %s",
+                                (unsigned long long)tree->pool.first, (unsigned long long)tree->pool.second, taken);
   lade_status status = pool_read_empty(tree);
   if (status != LADE_OK) ladei_tree_pool_disown(tree);
   return status;
@@ -52,11 +55,20 @@ void ladei_tree_pool_disown(lade_graph_tree *tree) {
   ladei_lock_release(&tree->allocator->lock);
 }
 
+const void *ladei_tree_pool_enter(const lade_graph_tree *tree) {
+  const void *before = ladei_thread.pool;
+  ladei_thread.pool = tree->memory;
+  return before;
+}
+
+void ladei_tree_pool_leave(const void *before) { ladei_thread.pool = before; }
+
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out) {
   *out = (ladei_tree_routes){0};
   lade_status status = LADE_OK;
+  const void *before = ladei_tree_pool_enter(tree);
   if (capture) {
     status = lade_device_pool_begin(tree->allocator, tree->pool, &tree->stream.handle, 1);
     out->capture = status == LADE_OK;
@@ -68,6 +80,7 @@ lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_t
     status = lade_device_scope_begin_thread(tree->allocator, tree->pool, &out->scopes[out->scope_count]);
     out->scope_count += status == LADE_OK;
   }
+  ladei_tree_pool_leave(before);
   if (status != LADE_OK) ladei_tree_routes_end(tree, out);
   return status;
 }
@@ -223,7 +236,9 @@ lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_che
   lade_device_restored *restored = NULL;
   ladei_tree_storage **alive = calloc(path->row_count + 1, sizeof(ladei_tree_storage *));
   if (alive == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a restore");
+  const void *before = ladei_tree_pool_enter(tree);
   lade_status status = lade_device_checkpoint_set(tree->allocator, checkpoint, &restored);
+  ladei_tree_pool_leave(before);
   if (status != LADE_OK) {
     free(alive);
     return status;

@@ -990,8 +990,8 @@ LADE_API lade_status lade_device_pool_retain(lade_device_allocator *allocator, l
  *
  * @param out_scope  [out] Names the scope in this allocator, and no other one ever. Untouched on error.
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released; LADE_ERR_UNSUPPORTED;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released; LADE_ERR_BUSY for a suspended pool, and
+ * for that of a graph tree (lade/graph.h); LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_scope_begin_thread(lade_device_allocator *allocator, lade_device_pool_id id,
                                                     uint64_t *out_scope);
@@ -1070,8 +1070,8 @@ typedef struct lade_device_range {
  *
  * Threads: any. Waits: as lade_device_empty_cache(), except for the streams that still use freed blocks.
  * Errors: LADE_ERR_CAPTURE, nothing changed, while the pool is captured into; LADE_ERR_INVALID_ARGUMENT for an unknown pool;
- * LADE_ERR_BUSY inside a provider's callback; LADE_ERR_UNSUPPORTED; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST;
- * LADE_ERR_FORKED; what the driver or provider refused with, the rest gone back.
+ * LADE_ERR_BUSY inside a provider's callback, and for the pool of a graph tree (lade_graph_tree_trim()); LADE_ERR_UNSUPPORTED;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver or provider refused with, the rest gone back.
  */
 LADE_API lade_status lade_device_pool_trim(lade_device_allocator *allocator, lade_device_pool_id id,
                                            const lade_device_range *keep, size_t keep_count, uint64_t *out_bytes);
@@ -1166,8 +1166,8 @@ LADE_API lade_status lade_device_pool_resume(lade_device_allocator *allocator, l
  *                      LADE_DEVICE_NEWEST_POOL the one begun last.
  *
  * Threads: any. Waits: for other threads that give memory back, where streams are named. Stream order: none.
- * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool;
- * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool; LADE_ERR_BUSY for a
+ * suspended pool, and for that of a graph tree; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                             const lade_stream *streams, size_t stream_count);
@@ -1184,8 +1184,8 @@ LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade
  * lade_device_pool_retain(). After the last one, the pool's free memory goes with the next empty_cache or shortage, and the
  * pool with its last segment. It makes no driver call, so a driver's callback may call it.
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already;
- * LADE_ERR_FORKED.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already, and for the last use of a
+ * graph tree's, which is the tree's own; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
 
@@ -1298,7 +1298,7 @@ typedef struct lade_device_restored {
  *
  * Threads: any. Waits: never. Stream order: left to the caller, who knows what the graphs did.
  * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or memory of a block handed out then that
- * is gone; LADE_ERR_BUSY when other streams use a block in those segments; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
+ * is gone; LADE_ERR_BUSY when other streams use a block in those segments, and for the pool of a graph tree; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_checkpoint_set(lade_device_allocator *allocator,

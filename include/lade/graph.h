@@ -129,7 +129,8 @@ typedef struct lade_graph_tree_options {
   size_t struct_size;
   lade_device_pool_id
       pool; /**< {0, 0}: a pool of the tree's own. Else one that lends nothing, in use by nothing else: no other tree's, with no
-                 blocks handed out, and none as long as the tree lives. */
+                 blocks handed out, no scope and no capture. As long as the tree lives, calls that begin a scope or a capture
+                 into its pool, trim it or set a checkpoint of it are LADE_ERR_BUSY. */
   lade_device_allocator
       *outside;       /**< For memory outside the pool: of eager runs, and copies of what a path leaves behind.
                                        Of the same device; borrowed, outlives the tree. NULL: the tree's allocator. */

@@ -257,6 +257,95 @@ LADE_TEST(GraphMisuse, PoolInUse) {
   misuse_close(&m);
 }
 
+static void expect_the_trees_alone(lade_status status) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, status);
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a graph tree has it to itself");
+}
+
+static lade_status captures_nothing(lade_stream stream, void *user) {
+  (void)stream, (void)user;
+  return LADE_OK;
+}
+
+static lade_device_checkpoint *state_of_pool; /* as it was at some time */
+
+/* All that leads the program's blocks into a pool, or takes memory out of it; `in_body`: not what captures refuse by themselves. */
+static void expect_pool_refused(graph_fixture *f, bool in_body) {
+  lade_graph_tree_state state;
+  lade_device_restored *restored = NULL;
+  lade_graph *graph = NULL;
+  lade_graph_options options;
+  uint64_t scope = 0, bytes = 0;
+  lade_graph_tree_state_init(&state);
+  lade_graph_options_init(&options);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  options.stream = f->streams[1];
+  options.pool = state.pool;
+  lade_device_allocator *allocator = f->allocator;
+  expect_the_trees_alone(lade_device_scope_begin_thread(allocator, state.pool, &scope));
+  expect_the_trees_alone(lade_device_scope_begin_streams(allocator, state.pool, f->streams, 2, &scope));
+  expect_the_trees_alone(lade_device_scope_begin_streams(allocator, state.pool, NULL, 0, &scope));
+  if (in_body) return;
+  expect_the_trees_alone(lade_device_pool_begin(allocator, state.pool, f->streams, 2));
+  expect_the_trees_alone(lade_device_pool_trim(allocator, state.pool, NULL, 0, &bytes));
+  expect_the_trees_alone(lade_device_checkpoint_set(allocator, state_of_pool, &restored));
+  expect_the_trees_alone(lade_graph_capture(allocator, &options, captures_nothing, NULL, &graph));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(allocator, state.pool));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "a graph tree's");
+}
+
+static lade_status uses_the_pool(graph_fixture *f, lade_graph_context *context, uint64_t a) {
+  (void)context, (void)a;
+  expect_pool_refused(f, true);
+  return LADE_OK;
+}
+
+/* A block that a scope led into a tree's pool was freed behind the next body, under the program's hands. */
+LADE_TEST(GraphMisuse, PoolOfATreeThatLives) {
+  misuse_fixture m;
+  graph_script user = CALLER(uses_the_pool, 0);
+  lade_graph_tree_state state;
+  lade_graph_tree_state_init(&state);
+  if (!misuse_open(&m)) return;
+  LADE_EXPECT_OK(lade_graph_tree_state_get(m.f.tree, &state));
+  LADE_EXPECT_OK(lade_device_checkpoint_get(m.f.allocator, state.pool, &state_of_pool)); /* harms nobody */
+  lade_graph_function *function = graph_fixture_function(&m.f, &user, 0, NULL, 1);
+  for (int i = 0; i < 3; i++) {
+    lade_graph_value out;
+    expect_pool_refused(&m.f, false);
+    LADE_EXPECT_OK(graph_fixture_call(&m.f, function, NULL, 0, &out));
+  }
+  LADE_EXPECT_OK(lade_device_pool_retain(m.f.allocator, state.pool)); /* a use of the program's own */
+  LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, state.pool));
+  lade_device_checkpoint_destroy(state_of_pool);
+  misuse_close(&m);
+}
+
+LADE_TEST(GraphMisuse, PoolThatAScopeOrACaptureLeadsTo) {
+  misuse_fixture m;
+  lade_graph_tree *tree = NULL;
+  lade_graph_tree_options options;
+  uint64_t scope = 0;
+  lade_graph_tree_options_init(&options);
+  if (!misuse_open(&m)) return;
+  LADE_EXPECT_OK(lade_device_pool_create(m.f.allocator, NULL, &options.pool));
+  LADE_EXPECT_OK(lade_device_scope_begin_streams(m.f.allocator, options.pool, m.f.streams, 2, &scope));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "which a scope leads to");
+  LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
+  LADE_EXPECT_OK(lade_device_pool_begin(m.f.allocator, options.pool, m.f.streams, 2));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "which is captured into");
+  LADE_EXPECT_OK(lade_device_pool_end(m.f.allocator, options.pool));
+  LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
+  LADE_EXPECT_OK(lade_graph_tree_create(m.f.allocator, &options, &tree));
+  LADE_EXPECT_OK(lade_graph_tree_destroy(tree, true));
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(m.f.allocator, options.pool, &scope)); /* the program's again */
+  LADE_EXPECT_OK(lade_device_scope_end(m.f.allocator, scope));
+  LADE_EXPECT_OK(lade_device_pool_release(m.f.allocator, options.pool));
+  misuse_close(&m);
+}
+
 LADE_TEST(GraphMisuse, WrongStructs) {
   misuse_fixture m;
   if (!misuse_open(&m)) return;
