@@ -682,11 +682,13 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   if (status == LADE_OK && !buffers_await(tree, wait))
     status =
         ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
-  if (status == LADE_OK) ladei_tree_settle_locked(tree);
   ladei_lock_release(&tree->lock);
   if (status == LADE_OK)
     status = ladei_tree_awake_begin(tree, __func__); /* its pool may have been suspended meanwhile */
   if (status == LADE_OK) {
+    ladei_lock_acquire(&tree->lock);
+    ladei_tree_settle_locked(tree); /* what waited for the resume is freed: the pool stays from here on */
+    ladei_lock_release(&tree->lock);
     status = work_await(tree, wait);
     if (status == LADE_OK) status = driver_close(tree);
     if (status != LADE_OK) ladei_tree_awake_end(tree);
