@@ -262,6 +262,11 @@ static void judge(void *user) {
 
 static void choose(void *user, int thread, int number) { ((bench *)user)->operations[thread] = number; }
 
+static void on_call(void *user, const char *op) {
+  (void)user;
+  scheduler_point(op);
+}
+
 static bool bench_open(bench *b) {
   lade_device_options options;
   lade_device_options_init(&options);
@@ -276,6 +281,7 @@ static bool bench_open(bench *b) {
 }
 
 static void bench_close(bench *b) {
+  support_on_call(b->runtime, NULL, NULL);
   for (int i = 0; i < THREADS; i++) {
     LADE_EXPECT_OK(lade_device_stream_retire(b->allocator, b->streams[i]));
     LADE_EXPECT_OK(lade_stream_destroy(b->runtime, b->streams[i]));
@@ -295,6 +301,7 @@ LADE_TEST_P(GraphSchedule, Pairs, names, name) {
                                .judge = judge,
                                .names = names,
                                .choose = choose};
+  support_on_call(b.runtime, on_call, NULL);
   scheduler_explore_pairs(&plan, &b, name);
   bench_close(&b);
 }
