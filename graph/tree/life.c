@@ -5,7 +5,7 @@
  *   free --enter--> owned --leave: what is queued takes effect, memory without counts is freed--> free
  *
  * A thread that owns a tree waits for no other one: two threads, each in a callback of the tree that the other one wants, would wait
- * for ever. Its call is refused where another thread owns the tree.
+ * for ever. Its call is refused where another thread owns the tree, and a destruction where buffers are valid.
  *
  * A tree whose buffers are still valid is not destroyed: their memory is the pool's. A function is freed with its last node, which
  * the path may have longer than a list.
@@ -679,7 +679,7 @@ lade_status lade_graph_tree_destroy(lade_graph_tree *tree, bool wait) {
   status = ladei_tree_awake_begin(tree, __func__);
   if (status == LADE_OK) ladei_tree_awake_end(tree); /* buffers may be waited for */
   ladei_lock_acquire(&tree->lock);
-  if (status == LADE_OK && !buffers_await(tree, wait))
+  if (status == LADE_OK && !buffers_await(tree, wait && ladei_thread.trees == 1))
     status =
         ladei_error(LADE_ERR_BUSY, 0, "%s: %zu buffers of the tree are valid", __func__, tree->core.slots.valid_count);
   ladei_lock_release(&tree->lock);

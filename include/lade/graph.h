@@ -176,7 +176,7 @@ LADE_API lade_status lade_graph_tree_create(lade_device_allocator *allocator, co
  *
  * @param tree  Taken on success.
  * @param wait  false: LADE_ERR_BUSY, with counts, while buffers are valid; LADE_NOT_READY while its work is under way. true: wait
- *              until other threads have released them, and for the work.
+ *              until other threads have released them, and for the work; in a body or callback of another tree, for the work alone.
  *
  * Threads: excludes every other call on it, but releases of buffers that it waits for. Errors: LADE_ERR_BUSY, also from
  * within a body; LADE_ERR_CAPTURE while a stream of its runs captures; LADE_NOT_READY; LADE_ERR_FORKED; what the driver refused to

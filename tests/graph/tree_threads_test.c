@@ -439,3 +439,42 @@ LADE_TEST_P(GraphThreads, CallsFromWithinABodyWaitForNoThread, support_cpu_only,
   LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
   support_runtime_close(runtime);
 }
+
+/* A destruction in a body of another tree waited for buffers whose holder may wait for that tree. */
+static lade_status destroys_second(lade_graph_context *context, void *user) {
+  crossing *c = user;
+  (void)context;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(c->trees[1], true));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 buffers of the tree are valid");
+  c->refused++;
+  return LADE_OK;
+}
+
+LADE_TEST_P(GraphThreads, ADestructionWithinABodyWaitsForNoBuffer, support_cpu_only, name) {
+  static shared s;
+  static crossing c;
+  memset(&s, 0, sizeof s);
+  memset(&c, 0, sizeof c);
+  s.runtime = support_runtime_open(name);
+  if (s.runtime == NULL) return;
+  worker w = {&s, NULL, 0, true};
+  lade_graph_value out;
+  lade_graph_call call;
+  LADE_EXPECT_OK(lade_device_allocator_create(s.runtime, 0, NULL, &s.allocator));
+  LADE_EXPECT_OK(lade_stream_create(s.runtime, 0, &w.stream));
+  for (unsigned i = 0; i < 2; i++) LADE_EXPECT_OK(lade_graph_tree_create(s.allocator, NULL, &c.trees[i]));
+  s.trees[0] = c.trees[1];
+  s.makers[0] = function_add(&s, 0, maker_body, 0);
+  LADE_EXPECT_OK(run(&w, 0, s.makers[0], 1, NULL, &out));
+  lade_graph_function *first = crossing_add(&c, 0, destroys_second);
+  lade_graph_call_init(&call);
+  call.stream = w.stream;
+  LADE_EXPECT_OK(lade_graph_tree_run(c.trees[0], first, &call, NULL, 0, NULL));
+  LADE_EXPECT_EQ_SIZE(c.refused, 1);
+  LADE_EXPECT_OK(lade_graph_buffer_release(c.trees[1], out.buffer));
+  for (unsigned i = 0; i < 2; i++) LADE_EXPECT_OK(lade_graph_tree_destroy(c.trees[i], true));
+  LADE_EXPECT_OK(lade_device_stream_retire(s.allocator, w.stream));
+  LADE_EXPECT_OK(lade_stream_destroy(s.runtime, w.stream));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(s.allocator, true));
+  support_runtime_close(s.runtime);
+}
