@@ -50,13 +50,18 @@ static size_t table_place(const lade_graph_context *context, uint64_t address) {
   return (size_t)((address >> 4) * 0x9e3779b97f4a7c15u >> 32) & (context->table_count - 1);
 }
 
+/* In the place of a freed one of the address, which nobody looks for any more: so an address that comes back often has one. */
 static void table_put(lade_graph_context *context, uint32_t local) {
-  size_t place = table_place(context, context->locals[local].address);
-  while (context->table[place] != 0) place = (place + 1) & (context->table_count - 1);
+  uint64_t address = context->locals[local].address;
+  size_t place = table_place(context, address);
+  for (; context->table[place] != 0; place = (place + 1) & (context->table_count - 1)) {
+    const ladei_tree_local *other = &context->locals[context->table[place] - 1];
+    if (other->address == address && other->freed) break;
+  }
   context->table[place] = local + 1;
 }
 
-/* The local not freed that begins at the address. Addresses come back: all of the chain is looked at. */
+/* The local not freed that begins at the address. */
 static ladei_tree_local *local_find(const lade_graph_context *context, uint64_t address) {
   if (context->table_count == 0) return NULL;
   for (size_t place = table_place(context, address); context->table[place] != 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* As many inputs and outputs as a function may have. With a look at each pair of them each of these tests takes minutes. */
+/* As many inputs and outputs as a function may have, and blocks of a body. With a look at each pair of them each of these tests takes
+ * minutes. */
 #include <stdlib.h>
 
 #include "tests/graph/fixture.h"
@@ -108,6 +109,38 @@ LADE_TEST(GraphMany, OutputsInOneBlock) {
   graph_fixture_expect(&f, &outputs[0], 3); /* it has one buffer left */
   graph_fixture_release(&f, outputs[0]);
   free(outputs);
+  graph_fixture_close(&f);
+}
+
+enum { PAIRS = 100000 };
+
+static lade_status one_address(lade_graph_context *context, void *user) {
+  void *block = NULL, *first = NULL;
+  lade_status status = LADE_OK;
+  (void)user;
+  for (size_t i = 0; i < PAIRS && status == LADE_OK; i++) {
+    status = lade_graph_alloc(context, BYTES, &block);
+    if (i == 0) first = block;
+    if (block != first) LADE_FAIL("another address");
+    if (status == LADE_OK && i + 1 < PAIRS) status = lade_graph_free(context, block);
+  }
+  return status == LADE_OK ? lade_graph_output_memory(context, 0, block, BYTES) : status;
+}
+
+LADE_TEST(GraphMany, BlocksAtOneAddress) {
+  graph_fixture f;
+  lade_graph_value out;
+  if (!open_quietly(&f)) return;
+  lade_graph_function *function = function_add(&f, one_address, NULL, 0, NULL, 1);
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f.streams[0];
+  for (int i = 0; i < 3; i++) {
+    graph_fixture_step(&f);
+    LADE_EXPECT_OK(lade_graph_tree_run(f.tree, function, &call, &out, 1, NULL));
+    graph_fixture_release(&f, out);
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).replays, 1);
   graph_fixture_close(&f);
 }
 
