@@ -371,9 +371,8 @@ typedef struct series {
   lade_pinned_pool *pool;
   ladei_pinned_request request;
   ladei_pinned_region region;
-  uint64_t bytes; /* wanted */
-  size_t
-      first_bytes; /* of the first segment; each further one is as long as all before together, up to the pool's length */
+  uint64_t bytes;           /* wanted */
+  size_t first_bytes;       /* the first segment; each further one is as long as all before, up to the pool's length */
   uint64_t counted, pinned; /* of `bytes`; counted ones are under the cap, and may be touched */
 } series;
 

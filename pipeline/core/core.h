@@ -214,8 +214,7 @@ struct ladei_pipe_ring {
   ladei_pipe_slot *slots; /* depth of them */
   unsigned depth;
   size_t block_bytes; /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t
-      bulk_bytes; /* ... or of this, while half of the blocks have work: what block_bytes is likely to become; 0: no */
+  size_t bulk_bytes;  /* ... or of this while half of all have work: what block_bytes is likely to become; 0: no */
   size_t block_least; /* a refused block is tried again half as large, down to this */
   size_t block_most;  /* larger ones were refused */
   bool last_first;    /* the block used last is used next, ... */
