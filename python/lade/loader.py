@@ -12,12 +12,15 @@ The readers are threads of lade, not processes: nothing is pickled, and no worke
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import threading
+from collections.abc import Iterable, Mapping
 
 import lade
 from lade import _lade
+from lade._arguments import take, take_function, wrong_type
 
 __all__ = ["Batch", "Loader"]
 
@@ -92,7 +95,7 @@ class Batch:
             if field not in self.fields:
                 raise KeyError(f"field {field!r}; the records have {', '.join(map(repr, self.fields))}")
             return self.fields.index(field)
-        number = field.__index__()
+        number = _integer("field", field, "a name or a number")
         if not -len(self.fields) <= number < len(self.fields):
             raise IndexError(f"field {number}; the records have {len(self.fields)}")
         return number % len(self.fields)
@@ -103,8 +106,17 @@ class Batch:
         return f"<lade.Batch {self.number} of {len(self)} records, epoch {self.epoch}>"
 
 
+def _integer(name, value, expected):
+    """An int, or what stands for one."""
+    try:
+        return operator.index(value)
+    except TypeError:  # arrays have __index__ and refuse by it
+        raise wrong_type(name, value, expected) from None
+
+
 def _index_from(source, fields, record_bytes):
     """A RecordIndex, or one of the tar files, or files of fixed records, whose paths were passed."""
+    take("source", source, (_lade.RecordIndex, str, bytes, os.PathLike, Iterable), "a lade.RecordIndex, a path, or a sequence of paths")
     if isinstance(source, lade.RecordIndex):
         if fields is not None or record_bytes is not None:
             raise lade.InvalidArgumentError("fields and record_bytes belong to the index; expected None with a RecordIndex")
@@ -208,9 +220,18 @@ class Loader:
         self._process = os.getpid()
         self._lock = threading.RLock()  # a signal's handler may ask for the state while its thread waits for a batch
         self._check(batch_size, batch_bytes, epochs, rank, world, prefetch, seed, alignment)
+        for name, value in {"shuffle": shuffle, "equal_ranks": equal_ranks, "drop_last": drop_last, "padded": padded,
+                            "skip_unreadable": skip_unreadable}.items():
+            take(name, value, bool, "True or False")
+        take("pipeline", pipeline, _lade.Pipeline, "a lade.Pipeline", optional=True)
+        take("allocator", allocator, _lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
+        take("layout", layout, Mapping, "a dict of (dtype, shape)", optional=True)
+        take_function("convert", convert, "a function(array)")
         self.index = _index_from(source, fields, record_bytes)
         self._layout = dict(layout or {})
-        for name in self._layout:
+        for name, part in self._layout.items():
+            if not isinstance(part, (tuple, list)) or len(part) != 2:
+                raise wrong_type(f"layout[{name!r}]", part, "(dtype, shape)")
             if name not in self.index.fields:
                 raise lade.InvalidArgumentError(f"layout has {name!r}; the records have {', '.join(map(repr, self.index.fields))}")
         self._convert = convert or (lambda array: array)
@@ -237,7 +258,7 @@ class Loader:
         for name, (value, least, most) in limits.items():
             if value is None and name in ("batch_size", "epochs", "alignment"):
                 continue
-            if not hasattr(value, "__index__") or not least <= value.__index__() <= most:
+            if not least <= _integer(name, value, f"an int, {least} to {most}") <= most:
                 raise lade.InvalidArgumentError(f"{name} is {value!r}; expected {least} to {most}")
         if rank >= world:
             raise lade.InvalidArgumentError(f"rank is {rank}; expected below {world}, the world")
@@ -335,6 +356,7 @@ class Loader:
             The state is of other files, or of another order, and the text says which; the loader is as before.
         """
         self._own()
+        take("state", state, dict, "a dict of state_dict()")
         with self._lock:
             following = _lade._Loader(self.index, self._pipeline, self._allocator, stream=self._own_stream or self._stream, resume=state,
                                       **self._options)

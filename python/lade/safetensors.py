@@ -15,8 +15,10 @@ A pipeline and an allocator for each device are kept for the next call; :func:`r
 from __future__ import annotations
 
 import collections
+import collections.abc
 import errno
 import json
+import operator
 import os
 import sys
 import threading
@@ -24,6 +26,7 @@ import threading
 import lade
 from lade import _lade
 from lade import _slices
+from lade._arguments import take, take_function, take_path, wrong_type
 from lade._safetensors_host import laid_out, save_host
 
 __all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
@@ -199,6 +202,8 @@ def _device_from(device):
 
 def _stage(device, pipeline, allocator, local_ranks):
     """What a load goes through: what was passed, else what is kept for the device, which is made when it is first needed."""
+    take("pipeline", pipeline, _lade.Pipeline, "a lade.Pipeline", optional=True)
+    take("allocator", allocator, _lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
     if pipeline is not None and local_ranks is not None:
         raise lade.InvalidArgumentError(f"local_ranks is {local_ranks!r}; expected None with a pipeline, which has its own")
     if pipeline is not None and allocator is not None:
@@ -382,7 +387,8 @@ class safe_open:
         if backend not in ("mmap", "pread"):
             raise _error(f'backend {backend} is invalid (expected one of: "mmap", "pread")')
         self._file = None
-        path = os.fspath(filename)
+        path = take_path("filename", filename)
+        take("direct", direct, bool, "True or False")
         if framework is not None and str(framework) not in _FRAMEWORKS:
             raise _error(f"framework {framework} is invalid")
         self._at = _stage(device, pipeline, allocator, local_ranks)
@@ -431,6 +437,7 @@ class safe_open:
 
     def _entry(self, name):
         self._open_file()
+        take("name", name, str, "a str")
         entry = self._entries.get(name)
         if entry is None:
             raise _error(f"File does not contain tensor {name}")
@@ -542,10 +549,14 @@ def load_file(filename, device="cuda:0", *, framework=None, tensors=None, pipeli
     lade.Error
         Reading or copying failed; nothing stays allocated. KeyboardInterrupt cancels, too.
     """
+    take("per_tensor", per_tensor, bool, "True or False")
+    take_function("progress", progress, "a function(bytes_done, bytes)")
+    if isinstance(tensors, str) or not isinstance(tensors, (collections.abc.Iterable, type(None))):
+        raise wrong_type("tensors", tensors, "an iterable of str, or None")
     with safe_open(filename, framework, device, pipeline=pipeline, allocator=allocator, stream=stream, direct=direct,
                    local_ranks=local_ranks) as file:
-        names = file.offset_keys() if tensors is None else dict.fromkeys(tensors)
-        return file._load([file._entry(name) for name in names], per_tensor, progress)
+        names = file.offset_keys() if tensors is None else tensors
+        return file._load(list({entry.name: entry for entry in map(file._entry, names)}.values()), per_tensor, progress)
 
 
 # --- saving ------------------------------------------------------------------------------------------------------------
@@ -607,7 +618,7 @@ def _checked(tensors, metadata):
     if not isinstance(tensors, dict):
         raise ValueError(f"Expected a dict of [str, tensor] but received {type(tensors)}")
     if metadata is not None and not isinstance(metadata, dict):
-        raise TypeError(f"metadata is a {type(metadata).__name__}; expected a dict of str, or None")
+        raise wrong_type("metadata", metadata, "a dict of str, or None")
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata {key!r}: {value!r} is no pair of texts; expected str: str")
@@ -670,6 +681,16 @@ def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline
     _lade._save(path, [target], entries, list((metadata or {}).items()), max_shard_bytes, sync, progress)
 
 
+def _count(name, value):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise wrong_type(name, value, "an int of 0 or more") from None
+    if not 0 <= number < 1 << 64:
+        raise lade.InvalidArgumentError(f"{name} is {number}; expected an int of 0 or more, below 2^64")
+    return number
+
+
 def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True, progress=None, pipeline=None, allocator=None,
               stream=None, local_ranks=None):
     """Save tensors in the format, byte for byte as the ``safetensors`` package does.
@@ -703,7 +724,12 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     SafetensorError
         Writing failed, or a tensor has a dtype that the format has not.
     """
-    path = os.fspath(filename)
+    path = take_path("filename", filename)
+    max_shard_bytes = _count("max_shard_bytes", max_shard_bytes)
+    take("sync", sync, bool, "True or False")
+    take_function("progress", progress, "a function(bytes_done, bytes)")
+    take("pipeline", pipeline, _lade.Pipeline, "a lade.Pipeline", optional=True)
+    take("allocator", allocator, _lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
     rows = _checked(tensors, metadata)
     try:
         if any(row[4] is not None for row in rows):

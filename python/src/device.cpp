@@ -28,8 +28,7 @@ void Allocator::close(bool wait) {
 
 Owner<Allocator> allocator_from(nb::handle object) {
   AllocatorObject *allocator = nullptr;
-  if (!nb::try_cast(object, allocator) || !allocator)
-    refuse("allocator is a " + class_text(object) + "; expected a lade.DeviceAllocator");
+  if (!nb::try_cast(object, allocator) || !allocator) refuse_type("allocator", object, "a lade.DeviceAllocator");
   (void)allocator->allocator->get();
   return allocator->allocator;
 }
@@ -97,11 +96,12 @@ uint32_t flags_from(nb::handle names) {
   uint32_t bits = 0;
   std::string known;
   for (const Flag &flag : flags) known += std::string(known.empty() ? "\"" : ", \"") + flag.name + "\"";
-  if (PyUnicode_Check(names.ptr())) refuse("flags is a str; expected a sequence of " + known);
-  for (nb::handle name : nb::iter(python_list(names))) {
+  if (PyUnicode_Check(names.ptr())) refuse_type("flags", names, "a sequence of " + known);
+  for (nb::handle name : nb::iter(python_list(names, "flags", "a sequence of " + known))) {
     uint32_t bit = 0;
     for (const Flag &flag : flags)
       if (PyUnicode_Check(name.ptr()) && str_text(name) == flag.name) bit = flag.bit;
+    if (!PyUnicode_Check(name.ptr())) refuse_type("flags has a " + class_text(name) + "; expected " + known);
     if (!bit) refuse("flags has " + repr_text(name) + "; expected " + known);
     bits |= bit;
   }
@@ -155,14 +155,13 @@ DeviceBuffer allocator_empty(const AllocatorObject &self, nb::handle shape, nb::
 }
 
 DeviceBuffer allocator_alloc(const AllocatorObject &self, nb::handle bytes, nb::handle stream) {
-  if (!PyIndex_Check(bytes.ptr())) refuse("nbytes is a " + class_text(bytes) + "; expected an int");
+  if (!PyIndex_Check(bytes.ptr())) refuse_type("nbytes", bytes, "an int");
   return device_empty(*self.allocator.get(), Layout(bytes, dtype_find("uint8")), stream);
 }
 
 void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb::handle stream) {
   DeviceBuffer *buffer = nullptr;
-  if (!nb::try_cast(object, buffer) || !buffer)
-    refuse("buffer is a " + class_text(object) + "; expected a lade.DeviceBuffer");
+  if (!nb::try_cast(object, buffer) || !buffer) refuse_type("buffer", object, "a lade.DeviceBuffer");
   if (buffer->block().arena() != self.allocator.get())
     raise(LADE_ERR_FOREIGN_POINTER, "the buffer is of another DeviceAllocator");
   device_record(buffer->block(), stream);
@@ -234,7 +233,7 @@ void dlpack_order(const DeviceBuffer &buffer, nb::handle stream) {
   if (stream.is_none()) return consumer_wait(buffer, LADE_STREAM_LEGACY);
   if (keeps_order_itself(stream)) return;
   const nb::object number = integer_of(stream);
-  if (!number) refuse("stream is a " + class_text(stream) + "; expected None, -1, or a stream's handle as an int");
+  if (!number) refuse_type("stream", stream, "None, -1, or a stream's handle as an int");
   if (number.equal(nb::int_(0)))
     refuse(
         "stream is 0, which may be either default stream; expected 1 (legacy), 2 (per thread), -1, None, or a handle");

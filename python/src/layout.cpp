@@ -69,9 +69,13 @@ const DType *dtype_learn(nb::handle object) {
   const std::string name = dtype_name(object);
   const bool has_null = name.find('\0') != std::string::npos;
   const DType *found = name.empty() || has_null ? nullptr : dtype_find(name.c_str());
-  if (!found)
-    refuse("dtype is " + repr_text(object) + (name.empty() ? ", a " + class_text(object) : "") +
-           "; expected a name such as \"float32\", or a dtype of NumPy or torch of a plain little-endian type");
+  if (!found) {
+    const std::string expected =
+        "; expected a name such as \"float32\", or a dtype of NumPy or torch of a plain little-endian type";
+    if (name.empty() && !PyUnicode_Check(object.ptr()) && !PyType_Check(object.ptr()))
+      refuse_type("dtype is " + repr_text(object) + ", a " + class_text(object) + expected);
+    refuse("dtype is " + repr_text(object) + (name.empty() ? ", a " + class_text(object) : "") + expected);
+  }
   const nb::int_ index(static_cast<size_t>(found - dtypes));
   if (PyDict_SetItem(known(), object.ptr(), index.ptr()) != 0) PyErr_Clear(); // unhashable: not kept
   return found;
@@ -88,6 +92,9 @@ int64_t extent_from(PyObject *number) {
 }
 
 int64_t extent_checked(nb::handle number, nb::handle shape) {
+  if (!PyIndex_Check(number.ptr()))
+    refuse_type("shape is " + repr_text(shape) + (number.is(shape) ? ", a " : ", which has a ") + class_text(number) +
+                "; expected an int of 0 or more, or a sequence of them");
   const int64_t value = extent_from(number.ptr());
   if (value < 0) {
     mistake_clear();

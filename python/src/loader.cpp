@@ -82,9 +82,9 @@ template <typename Call> void index_change(IndexObject &self, Call call) {
 std::string fields_text(nb::handle fields) {
   if (PyUnicode_Check(fields.ptr())) return str_text(fields);
   std::string text;
-  for (nb::handle name : nb::iter(python_list(fields))) {
+  for (nb::handle name : nb::iter(python_list(fields, "fields", "a str, a sequence of str, or None"))) {
     if (!PyUnicode_Check(name.ptr()))
-      refuse("fields has a " + class_text(name) + "; expected names, such as (\"jpg\", \"cls\")");
+      refuse_type("fields has a " + class_text(name) + "; expected names, such as (\"jpg\", \"cls\")");
     text += (text.empty() ? "" : ",") + str_text(name);
   }
   return text;
@@ -111,8 +111,11 @@ void index_add_tar(IndexObject &self, nb::handle path, bool ignore_zeros) {
   index_change(self, [&](lade_record_index *index) { return lade_index_add_tar_with(index, text.c_str(), &options); });
 }
 
-void index_add_fixed(IndexObject &self, nb::handle path, uint64_t record_bytes, uint64_t skip_bytes) {
+void index_add_fixed(IndexObject &self, nb::handle path, nb::handle record_bytes_argument,
+                     nb::handle skip_bytes_argument) {
   const std::string text = path_from(path, "path");
+  const uint64_t record_bytes = natural_from(record_bytes_argument, "record_bytes");
+  const uint64_t skip_bytes = natural_from(skip_bytes_argument, "skip_bytes");
   index_change(self, [&](lade_record_index *index) {
     return lade_index_add_fixed(index, text.c_str(), skip_bytes, record_bytes);
   });
@@ -126,21 +129,25 @@ uint64_t index_add_file(IndexObject &self, nb::handle path) {
 }
 
 lade_range range_from(nb::handle item) {
-  const nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
-  if (!entry.is_valid()) throw nb::python_error();
+  const std::string expected = "; expected (file, offset, bytes), ints of 0 or more";
+  if (!is_iterable(item)) refuse_type("ranges has a " + class_text(item) + expected);
+  const nb::object entry = python_list(item);
   uint64_t numbers[3];
-  bool is_range = PyTuple_Size(entry.ptr()) == 3;
+  bool is_range = PyList_Size(entry.ptr()) == 3;
   for (Py_ssize_t i = 0; is_range && i < 3; i++) {
-    const nb::object number = integer_of(PyTuple_GetItem(entry.ptr(), i));
-    is_range = number && nb::try_cast(number, numbers[i]);
+    const nb::handle part = PyList_GetItem(entry.ptr(), i);
+    const nb::object number = integer_of(part);
+    if (!number) refuse_type("ranges has " + repr_text(item) + " with a " + class_text(part) + expected);
+    is_range = nb::try_cast(number, numbers[i]);
   }
-  if (!is_range) refuse("ranges has " + repr_text(item) + "; expected (file, offset, bytes), ints of 0 or more");
+  if (!is_range) refuse("ranges has " + repr_text(item) + expected);
   return {numbers[0], numbers[1], numbers[2]};
 }
 
 void index_add(IndexObject &self, nb::handle ranges, std::optional<std::string> key) {
   std::vector<lade_range> list;
-  for (nb::handle item : nb::iter(python_list(ranges))) list.push_back(range_from(item));
+  for (nb::handle item : nb::iter(python_list(ranges, "ranges", "a sequence of (file, offset, bytes)")))
+    list.push_back(range_from(item));
   const uint64_t count = lade_index_field_count(self.index->handle);
   if (list.size() != count)
     refuse("ranges has " + std::to_string(list.size()) + " items; expected " + std::to_string(count) +
@@ -348,7 +355,7 @@ nb::dict state_dict(const lade_loader_state &state) {
 }
 
 lade_loader_state state_from(nb::handle object) {
-  if (!PyDict_Check(object.ptr())) refuse("state is a " + class_text(object) + "; expected a dict of state_dict()");
+  if (!PyDict_Check(object.ptr())) refuse_type("state", object, "a dict of state_dict()");
   const auto dict = nb::borrow<nb::dict>(object);
   lade_loader_state state;
   lade_loader_state_init(&state);
@@ -356,7 +363,9 @@ lade_loader_state state_from(nb::handle object) {
     if (!dict.contains(name)) refuse("state has no \"" + std::string(name) + "\"; expected a dict of state_dict()");
     const nb::object value = dict[name];
     uint64_t out = 0;
-    if (!PyLong_Check(value.ptr()) || !nb::try_cast(value, out) || out > most)
+    if (!PyLong_Check(value.ptr()))
+      refuse_type("state[\"" + std::string(name) + "\"]", value, "an int, 0 to " + std::to_string(most));
+    if (!nb::try_cast(value, out) || out > most)
       refuse("state[\"" + std::string(name) + "\"] is " + repr_text(value) + "; expected 0 to " + std::to_string(most));
     return out;
   };
@@ -388,14 +397,13 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
                  bool padded, bool shuffle, bool equal_ranks, bool drop_last, bool skip_unreadable,
                  nb::handle return_timeout) {
   IndexObject *index = nullptr;
-  if (!nb::try_cast(index_argument, index) || !index)
-    refuse("index is a " + class_text(index_argument) + "; expected a lade.RecordIndex");
+  if (!nb::try_cast(index_argument, index) || !index) refuse_type("index", index_argument, "a lade.RecordIndex");
   refuse_while_adding(*index);
   const std::shared_ptr<Pipe> pipe = pipe_from(pipeline);
   Owner<Allocator> allocator = allocator_from(allocator_argument);
   if (allocator->device().runtime != pipe->device().runtime || allocator->device().ordinal != pipe->device().ordinal)
     refuse("allocator is of " + allocator->device().text() + "; the pipeline's device is " + pipe->device().text());
-  const uint64_t return_timeout_ns = timeout_from(return_timeout);
+  const uint64_t return_timeout_ns = timeout_from(return_timeout, "return_timeout");
   // From here on the index does not change (F1), whatever Python runs for the arguments that follow.
   auto feed = std::make_shared<Feed>(index->index, pipe, std::move(allocator), stream_owner(stream));
   const FieldSizes sizes(*index->index);
@@ -568,7 +576,7 @@ nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::
     extents.push_back(static_cast<int64_t>(row / type->bytes));
     bytes = row;
   } else {
-    for (nb::handle extent : nb::iter(python_list(shape))) {
+    for (nb::handle extent : nb::iter(python_list(shape, "shape", "a sequence of ints, or None"))) {
       const nb::object number = integer_of(extent);
       extents.push_back(-1);
       if (!number || !nb::try_cast(number, extents.back()) || extents.back() < 0 ||
@@ -615,8 +623,8 @@ void bind_index(nb::module_ &module) {
            "    Read on behind blocks of zeros: archives one behind the other.\n\n"
            "Raises\n------\nFormatError\n    Naming byte and member; the index is as before.\nIOError\n    It cannot "
            "be read.")
-      .def("add_fixed", &index_add_fixed, nb::arg("path"), nb::arg("record_bytes"), nb::kw_only(),
-           nb::arg("skip_bytes") = 0,
+      .def("add_fixed", &index_add_fixed, nb::arg("path").none(), nb::arg("record_bytes").none(), nb::kw_only(),
+           nb::arg("skip_bytes").none() = 0,
            nb::sig("def add_fixed(self, path: typing.Any, record_bytes: int, *, skip_bytes: int = 0) -> None"),
            "Add a file of records of one size, behind a header of ``skip_bytes``. For an index of one field.")
       .def("add_file", &index_add_file, nb::arg("path"), nb::sig("def add_file(self, path: typing.Any) -> int"),

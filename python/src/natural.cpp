@@ -15,12 +15,29 @@ nb::object integer_of(nb::handle object) {
   return number;
 }
 
+// What __index__ of an argument gives. Arrays have one that refuses by TypeError.
+static nb::object index_of(nb::handle object, const char *name, const char *expected) {
+  if (!PyIndex_Check(object.ptr())) refuse_type(name, object, expected);
+  nb::object number = nb::steal(python_run([&] { return PyNumber_Index(object.ptr()); }));
+  if (number) return number;
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+  PyErr_Clear();
+  refuse_type(name, object, expected);
+}
+
+uint64_t natural_from(nb::handle object, const char *name) {
+  const nb::object number = index_of(object, name, "an integer from 0 on");
+  const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
+  if (value == ~0ull && PyErr_Occurred()) {
+    mistake_clear();
+    refuse(std::string(name) + " is " + repr_text(object) + "; expected an integer from 0 on");
+  }
+  return value;
+}
+
 std::optional<uint64_t> NaturalArgument::read(const char *name) const {
   if (object.is_none()) return std::nullopt;
-  if (!PyIndex_Check(object.ptr()))
-    refuse(std::string(name) + " is a " + class_text(object) + "; expected an int of 0 or more");
-  const nb::object number = nb::steal(python_run([&] { return PyNumber_Index(object.ptr()); }));
-  if (!number) throw nb::python_error();
+  const nb::object number = index_of(object, name, "an int of 0 or more");
   const uint64_t value = PyLong_AsUnsignedLongLong(number.ptr());
   if (value == UINT64_MAX && PyErr_Occurred()) {
     PyErr_Clear();

@@ -17,6 +17,9 @@ namespace lade_python {
 // refuse by that.
 nb::object integer_of(nb::handle object);
 
+// An argument that is an int from 0 on, or has __index__. Refuses the rest by name.
+uint64_t natural_from(nb::handle object, const char *name);
+
 // An argument as it was passed. Borrowed for the call.
 struct NaturalArgument {
   nb::handle object;

@@ -30,7 +30,7 @@ void Pool::close(bool wait) {
 
 Owner<Pool> pool_from(nb::handle object) {
   PoolObject *pool = nullptr;
-  if (!nb::try_cast(object, pool) || !pool) refuse("pool is a " + class_text(object) + "; expected a lade.PinnedPool");
+  if (!nb::try_cast(object, pool) || !pool) refuse_type("pool", object, "a lade.PinnedPool");
   (void)pool->pool->get();
   return pool->pool;
 }
@@ -60,15 +60,17 @@ uint32_t source_from(nb::handle object) {
   if (PyUnicode_Check(object.ptr()))
     for (const SourceName &source : source_names)
       if (nb::str(object).equal(nb::str(source.name))) return source.bit;
-  refuse("sources has " + repr_text(object) +
-         "; expected \"register\", \"driver\", \"pool\", \"pageable\", or several of them");
+  const std::string text = "sources has " + repr_text(object) +
+                           "; expected \"register\", \"driver\", \"pool\", \"pageable\", or several of them";
+  PyUnicode_Check(object.ptr()) ? refuse(text) : refuse_type(text);
 }
 
 uint32_t sources_from(nb::handle object) {
   if (object.is_none()) return 0;
   if (PyUnicode_Check(object.ptr())) return source_from(object);
   uint32_t bits = 0;
-  for (nb::handle item : nb::iter(python_list(object))) bits |= source_from(item);
+  for (nb::handle item : nb::iter(python_list(object, "sources", "a str, a sequence of str, or None")))
+    bits |= source_from(item);
   if (bits == 0) refuse("sources is empty; expected one or more of \"register\", \"driver\", \"pool\", \"pageable\"");
   return bits;
 }

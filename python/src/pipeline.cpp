@@ -2,6 +2,7 @@
 #include "pipeline.h"
 
 #include "current_device.h"
+#include "natural.h"
 #include "stream.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@ namespace lade_python {
 std::shared_ptr<Pipe> pipe_from(nb::handle object) {
   PipelineObject *pipeline = nullptr;
   if (!nb::try_cast(object, pipeline) || !pipeline || !pipeline->pipe)
-    refuse("pipeline is a " + class_text(object) + "; expected a lade.Pipeline");
+    refuse_type("pipeline", object, "a lade.Pipeline");
   (void)pipeline->pipe->get();
   return pipeline->pipe;
 }
@@ -28,7 +29,7 @@ std::string path_from(nb::handle object, const char *what) {
   if (!PyUnicode_FSConverter(object.ptr(), &bytes)) {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error(); // ValueError: it has a NUL
     PyErr_Clear();
-    refuse(std::string(what) + " is a " + class_text(object) + "; expected a path: str, bytes or os.PathLike");
+    refuse_type(what, object, "a path: str, bytes or os.PathLike");
   }
   nb::object owned = nb::steal(bytes);
   return std::string(PyBytes_AsString(bytes), static_cast<size_t>(PyBytes_Size(bytes)));
@@ -36,20 +37,9 @@ std::string path_from(nb::handle object, const char *what) {
 
 namespace {
 
-using Natural = std::optional<uint64_t>;
+using Natural = NaturalArgument;
 
 // --- what a program passes -------------------------------------------------------------------------------------------
-
-uint64_t natural_from(nb::handle object, const char *what) {
-  PyObject *number = PyNumber_Index(object.ptr());
-  const unsigned long long value = number ? PyLong_AsUnsignedLongLong(number) : ~0ull;
-  Py_XDECREF(number);
-  if (value == ~0ull && PyErr_Occurred()) {
-    mistake_clear();
-    refuse(std::string(what) + " is " + repr_text(object) + "; expected an integer from 0 on");
-  }
-  return value;
-}
 
 int32_t priority_from(int priority) {
   if (priority < LADE_PRIORITY_BACKGROUND || priority > LADE_PRIORITY_URGENT)
@@ -152,7 +142,7 @@ std::shared_ptr<Transfer> transfer_new(const std::shared_ptr<Pipe> &pipe, const 
   lade_transfer_init(&request);
   request.priority = priority_from(common.priority);
   if (!common.progress.is_none() && !PyCallable_Check(common.progress.ptr()))
-    refuse("progress is a " + class_text(common.progress) + "; expected a function(bytes_done, bytes), or None");
+    refuse_type("progress", common.progress, "a function(bytes_done, bytes), or None");
   return std::make_shared<Transfer>(pipe);
 }
 
@@ -255,15 +245,12 @@ TicketObject read_many(PipelineObject &self, nb::handle pieces, nb::handle strea
   nb::list tensors;
   std::vector<lade_piece> list;
   std::vector<uint64_t> offsets;
-  for (nb::handle item : nb::iter(python_list(pieces))) {
-    nb::object entry = nb::steal(PySequence_Tuple(item.ptr()));
-    if (!entry.is_valid()) throw nb::python_error();
-    const nb::tuple parts(entry);
-    if (parts.size() != 3)
-      refuse("pieces[" + std::to_string(list.size()) + "] has " + std::to_string(parts.size()) +
-             " items; expected (path, offset, tensor)");
-    nb::object tensor = parts[2];
+  for (nb::handle item : nb::iter(python_list(pieces, "pieces", "a sequence of (path, offset, tensor)"))) {
     const std::string name = "pieces[" + std::to_string(list.size()) + "]";
+    const auto parts = nb::borrow<nb::list>(python_list(item, name, "(path, offset, tensor)"));
+    if (parts.size() != 3)
+      refuse(name + " has " + std::to_string(parts.size()) + " items; expected (path, offset, tensor)");
+    nb::object tensor = parts[2];
     Side side(*pipe, tensor, name.c_str(), Access::write);
     side.expect_device(*pipe);
     if (list.empty()) order_after(*pipe, side, tensor, stream, request);
@@ -300,7 +287,8 @@ int32_t storage_from(const std::string &name) {
   refuse("storage is \"" + name + "\"; expected \"auto\", \"pread\", \"uring\" or \"cufile\"");
 }
 
-template <typename Field> void set_field(Field &field, Natural value, const char *name) {
+template <typename Field> void set_field(Field &field, Natural argument, const char *name) {
+  const std::optional<uint64_t> value = argument.read(name);
   if (!value) return;
   if (*value == 0 || *value > static_cast<Field>(-1))
     refuse(std::string(name) + " is " + std::to_string(*value) + "; expected 1 to " +
@@ -322,8 +310,8 @@ void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Nat
   options.storage = storage_from(storage);
   Owner<Pool> staging;
   if (pool.is_none()) {
-    nb::object made =
-        nb::handle(nb::type<PoolObject>())(DeviceObject(device_from(device)), nb::arg("local_ranks") = local_ranks);
+    nb::object made = nb::handle(nb::type<PoolObject>())(DeviceObject(device_from(device)),
+                                                         nb::arg("local_ranks") = local_ranks.object);
     staging = pool_from(made);
   } else {
     staging = pool_from(pool);
@@ -432,8 +420,7 @@ void ticket_stream_wait(TicketObject &self, nb::handle stream) {
 }
 
 void ticket_add_done_callback(nb::handle self, nb::handle function) {
-  if (!PyCallable_Check(function.ptr()))
-    refuse("callback is a " + class_text(function) + "; expected a function(ticket)");
+  if (!PyCallable_Check(function.ptr())) refuse_type("callback", function, "a function(ticket)");
   const std::shared_ptr<Transfer> transfer = nb::cast<TicketObject &>(self).transfer;
   transfer->add_callback(self, function);
 }

@@ -21,7 +21,7 @@ struct RmmBlocks {
       : object(nb::borrow(allocator)), own(stream_owner(own_stream)) {
     (void)allocator_from(allocator);
     native = nb::cast<AllocatorObject *>(allocator);
-    if (!own) refuse("own is a " + class_text(own_stream) + "; expected a lade.Stream");
+    if (!own) refuse_type("own", own_stream, "a lade.Stream");
   }
   RmmBlocks(const RmmBlocks &) = delete;
   RmmBlocks &operator=(const RmmBlocks &) = delete;

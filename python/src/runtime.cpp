@@ -299,8 +299,7 @@ Device device_from(nb::handle object) {
   // torch.device among them.
   const bool is_torch = class_text(object) == "torch.device";
   if (PyUnicode_Check(object.ptr()) || is_torch) return device_by_text(str_text(object));
-  refuse("device is a " + class_text(object) +
-         "; expected a lade.Device, None, a GPU's number, or a text such as \"cuda:0\"");
+  refuse_type("device", object, "a lade.Device, None, a GPU's number, or a text such as \"cuda:0\"");
 }
 
 void bind_runtime(nb::module_ &module) {

@@ -59,6 +59,17 @@ inline nb::object python_list(nb::handle iterable) {
   return nb::steal(list);
 }
 
+// Whether an object's type has a way to go through it.
+inline bool is_iterable(nb::handle object) {
+  return PyType_GetSlot(Py_TYPE(object.ptr()), Py_tp_iter) || PySequence_Check(object.ptr());
+}
+
+// The items of an argument, which is refused by name where it is no iterable. What going through it raises passes.
+inline nb::object python_list(nb::handle iterable, const std::string &name, const std::string &expected) {
+  if (!is_iterable(iterable)) refuse_type(name, iterable, expected);
+  return python_list(iterable);
+}
+
 // Whether this thread holds the GIL. False also in subinterpreters, which lade does not serve.
 bool gil_is_held() noexcept;
 

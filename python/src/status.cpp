@@ -52,14 +52,14 @@ static_assert(sizeof rows / sizeof rows[0] == status_count - 1, "every status bu
 
 PyObject *base_class;                 // lade.Error; immortal
 PyObject *status_class[status_count]; // by number; immortal
+PyObject *argument_type_class;        // lade.ArgumentTypeError; immortal
 
 PyObject *class_of(lade_status status) {
   const auto number = static_cast<size_t>(status);
   return number < status_count && status_class[number] ? status_class[number] : base_class;
 }
 
-PyObject *set_error_with(lade_status status, const char *text, int64_t native_code) noexcept {
-  PyObject *type = class_of(status);
+PyObject *set_error_of(PyObject *type, const char *text, int64_t native_code) noexcept {
   // A text names files, whose names may be any bytes.
   PyObject *words = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace");
   PyObject *error = words ? PyObject_CallFunctionObjArgs(type, words, nullptr) : nullptr;
@@ -70,6 +70,21 @@ PyObject *set_error_with(lade_status status, const char *text, int64_t native_co
   Py_XDECREF(code);
   Py_DECREF(error);
   return nullptr;
+}
+
+PyObject *set_error_with(lade_status status, const char *text, int64_t native_code) noexcept {
+  return set_error_of(class_of(status), text, native_code);
+}
+
+// A text for C: a null character, which a program has passed, would end it.
+std::string without_nulls(const std::string &text) {
+  std::string whole;
+  for (const char c : text)
+    if (c == '\0')
+      whole += "\\x00";
+    else
+      whole += c;
+  return whole;
 }
 
 void class_add(nb::module_ &module, const Row &row) {
@@ -105,17 +120,20 @@ void raise(lade_status status) {
 }
 
 void raise(lade_status status, const std::string &text) {
-  std::string whole; // a null character, which a program has passed, would end it
-  for (const char c : text)
-    if (c == '\0')
-      whole += "\\x00";
-    else
-      whole += c;
-  set_error(status, whole.c_str());
+  set_error(status, without_nulls(text).c_str());
   throw nb::python_error();
 }
 
 void refuse(const std::string &text) { raise(LADE_ERR_INVALID_ARGUMENT, text); }
+
+void refuse_type(const std::string &text) {
+  set_error_of(argument_type_class, without_nulls(text).c_str(), 0);
+  throw nb::python_error();
+}
+
+void refuse_type(const std::string &name, nb::handle object, const std::string &expected) {
+  refuse_type(name + " is a " + class_text(object) + "; expected " + expected);
+}
 
 const char *c_text(const std::string &text, const char *name) {
   if (text.find('\0') != std::string::npos)
@@ -169,6 +187,12 @@ void bind_status(nb::module_ &module) {
   nb::handle(base_class).attr("native_code") = 0;
   module.attr("Error") = nb::borrow(base_class);
   for (const Row &row : rows) class_add(module, row);
+  argument_type_class = PyErr_NewExceptionWithDoc(
+      "lade._lade.ArgumentTypeError",
+      "An argument of a type that the call does not take: an InvalidArgumentError that is a TypeError, too.",
+      nb::make_tuple(nb::borrow(status_class[LADE_ERR_INVALID_ARGUMENT]), nb::borrow(PyExc_TypeError)).ptr(), nullptr);
+  if (!argument_type_class) throw nb::python_error();
+  module.attr("ArgumentTypeError") = nb::borrow(argument_type_class);
 }
 
 } // namespace lade_python

@@ -36,6 +36,11 @@ inline void check(lade_status status) {
 // Refuses an argument: LADE_ERR_INVALID_ARGUMENT.
 [[noreturn]] void refuse(const std::string &text);
 
+// Refuses an argument whose type is wrong: lade.ArgumentTypeError, an InvalidArgumentError that is a TypeError, too.
+[[noreturn]] void refuse_type(const std::string &text);
+// The same with the usual words: "`name` is a CLASS; expected `expected`".
+[[noreturn]] void refuse_type(const std::string &name, nb::handle object, const std::string &expected);
+
 // A number of 1 or more; refuses 0, which None means in this package.
 uint64_t positive(uint64_t value, const char *name);
 

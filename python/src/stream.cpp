@@ -121,8 +121,8 @@ lade_stream any_stream_from(const Runtime &runtime, nb::handle object) {
   if (nb::object number = integer_of(object); number) return handle_from_int(number, "stream");
   for (const char *name : {"cuda_stream", "ptr"})
     if (nb::object number = attribute_integer(object, name); number) return handle_from_int(number, name);
-  refuse("stream is a " + class_text(object) +
-         "; expected a handle (int), None, or an object with __cuda_stream__, as the streams of torch and CuPy are");
+  refuse_type("stream", object,
+              "a handle (int), None, or an object with __cuda_stream__, as the streams of torch and CuPy are");
 }
 
 // Whether the calling thread has a current CUDA context. libcuda is open when a runtime "cuda" is.

@@ -324,9 +324,9 @@ struct TensorViewReader {
   TensorView read() {
     if (!read_lade() && !read_torch() && !read_cuda_array_interface() && !read_buffer() && !read_array_interface() &&
         !read_dlpack())
-      refuse_it("which shows no memory; expected a buffer of lade, an array of NumPy, torch or CuPy, bytes, or another "
-                "object with the "
-                "buffer protocol, DLPack or an array interface");
+      refuse_type(std::string(name) + " is a " + class_text(object) +
+                  ", which shows no memory; expected a buffer of lade, an array of NumPy, torch or CuPy, bytes, or "
+                  "another object with the buffer protocol, DLPack or an array interface");
     if (access == Access::write && view.read_only) refuse_it("which is read-only; expected one that may be written");
     if (view.bytes == 0) view.data = nullptr;
     view.owner_ = nb::borrow(object);

@@ -52,14 +52,14 @@ void call_python(PyObject *function, PyObject *first, PyObject *second) {
 
 } // namespace
 
-uint64_t timeout_from(nb::handle seconds) {
+uint64_t timeout_from(nb::handle seconds, const char *name) {
   if (seconds.is_none()) return LADE_WAIT_FOREVER;
   const double value = PyFloat_AsDouble(seconds.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     mistake_clear();
-    refuse("timeout is a " + class_text(seconds) + "; expected seconds, or None for no limit");
+    refuse_type(name, seconds, "seconds, or None for no limit");
   }
-  if (!(value >= 0)) refuse("timeout is " + str_text(seconds) + "; expected seconds, 0 or more");
+  if (!(value >= 0)) refuse(std::string(name) + " is " + str_text(seconds) + "; expected seconds, 0 or more");
   const double ns = value * 1e9;
   return ns >= 9e18 ? LADE_WAIT_FOREVER : static_cast<uint64_t>(ns);
 }

@@ -38,8 +38,9 @@ class Pipe;
 // How long a call waits before it looks for signals (SIGINT).
 constexpr uint64_t slice_ns = 20 * 1000 * 1000;
 
-// Seconds as Python has them: None is for ever. Refuses what is negative or no number. LADE_WAIT_FOREVER is for ever.
-uint64_t timeout_from(nb::handle seconds);
+// Seconds as Python has them: None is for ever. Refuses what is negative or no number, by the argument's name. LADE_WAIT_FOREVER is for
+// ever.
+uint64_t timeout_from(nb::handle seconds, const char *name = "timeout");
 
 // Time that is left of a wait, by the wall clock.
 class Deadline {

@@ -535,7 +535,7 @@ def test_streams_that_cannot_be_used(stage):
 
 
 @pytest.mark.parametrize("options, text", [
-    ({"priority": 2}, "priority is 2"), ({"offset": -1}, "offset is -1"), ({"offset": 1.5}, "offset is 1.5"), ({"bytes": -1}, "bytes is -1"),
+    ({"priority": 2}, "priority is 2"), ({"offset": -1}, "offset is -1"), ({"offset": 1.5}, "offset is a float"), ({"bytes": -1}, "bytes is -1"),
     ({"path": 1.5}, "path is a float"), ({"path": None}, "path is a NoneType"),
 ])
 def test_numbers_that_cannot_be_used(stage, options, text):

@@ -353,7 +353,7 @@ def test_threads_share_a_loader(made):
     ({"epochs": 0}, "epochs is 0"), ({"prefetch": 65}, "prefetch is 65"), ({"prefetch": 0}, "prefetch is 0"),
     ({"fields": None}, "fields is None"), ({"layout": {"nose": ("uint8", ())}}, "nose"), ({"alignment": 3}, "alignment"),
     ({"seed": -1}, "seed is -1"), ({"seed": 1 << 64}, "seed is "), ({"alignment": -1}, "alignment is -1"),
-    ({"world": 1.5}, "world is 1.5"), ({"batch_size": "8"}, "batch_size is '8'"),
+    ({"world": 1.5}, "world is a float"), ({"batch_size": "8"}, "batch_size is a str"),
 ])
 def test_arguments_are_refused_by_name(made, options, text):
     with pytest.raises(lade.InvalidArgumentError, match=text):

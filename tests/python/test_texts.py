@@ -56,7 +56,7 @@ class OddProtocol:
     [
         (lambda pool: pool.empty(8, ODD), r"dtype is .*expected a name"),
         (lambda pool: pool.empty(8, odd_class()), r"dtype is odd\\udcff, a .*odd\\udcff; expected a name"),
-        (lambda pool: pool.empty(odd_class()), r"shape is odd\\udcff; expected"),
+        (lambda pool: pool.empty(odd_class()), r"shape is odd\\udcff, a .*odd\\udcff; expected"),
         (lambda pool: lade.device(ODD), r"odd\\udcff"),
         (lambda pool: pool.record(pool.empty(8), odd_class()), r"stream is a .*odd\\udcff; expected"),
         (lambda pool: pool.record(pool.empty(8), OddProtocol()), r"gave odd\\udcff; expected"),

@@ -750,7 +750,7 @@ def test_rmm_free_that_fails_keeps_the_block(rmm, device, capfd, unraisable):
     resource = rmm.lade.resource(allocator)
     pointer = resource.allocate(4096)
     resource.deallocate(pointer, 4096, object())
-    assert "4096 bytes" in capfd.readouterr().err and [fault[0] for fault in unraisable] == [lade.InvalidArgumentError]
+    assert "4096 bytes" in capfd.readouterr().err and [fault[0] for fault in unraisable] == [lade.ArgumentTypeError]
     assert allocator.usage()["allocated_bytes"] == 4096
     resource.deallocate(pointer, 4096)
     assert allocator.usage()["allocated_bytes"] == 0

@@ -27,6 +27,7 @@ except ImportError as _missing:
     raise ImportError(f"lade.torch needs PyTorch 2.8 to 2.15, which cannot be imported: {_missing}") from _missing
 
 import lade
+from lade._arguments import take
 
 __all__ = [
     "device_is_installed",
@@ -319,6 +320,8 @@ def _check_hooks(allocator: Any) -> None:
 
 
 def _configure_device(settings: str, runtime: str) -> None:
+    if "\0" in settings:
+        raise lade.InvalidArgumentError(f"settings is {settings!r}; expected a str without null characters")
     native = _native()
     _call(native.lade_torch_device_configure, runtime.encode(), settings.encode())
 
@@ -349,6 +352,7 @@ def install_device(settings: str = "") -> Any:
         wrong. Nothing is installed.
     """
     global _device_allocator
+    take("settings", settings, str, "a str")
     with _lock:
         if _device_allocator is not None:
             raise lade.UnsupportedError("lade is PyTorch's device allocator already")
@@ -398,6 +402,7 @@ def mempool_allocator(settings: str | None = None) -> Any:
     lade.UnsupportedError
         This PyTorch is not one that lade knows, or settings come too late.
     """
+    take("settings", settings, str, "a str", optional=True)
     with _lock:
         if settings is not None or not _native().lade_torch_device_runtime():
             _configure_device(settings or "", "cuda")

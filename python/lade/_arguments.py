@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of arguments: what is wrong is refused by the argument's name, its type, and what was expected."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lade import _lade
+
+
+def class_text(value: Any) -> str:
+    """The class of a value, with its module where that is not builtins, as the extension names it."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def wrong_type(name: str, value: Any, expected: str) -> Exception:
+    """What is raised for an argument of a wrong type."""
+    return _lade.ArgumentTypeError(f"{name} is a {class_text(value)}; expected {expected}")
+
+
+def take(name: str, value: Any, kind: type[Any] | tuple[type[Any], ...], expected: str, optional: bool = False) -> None:
+    """Refuses a value that is of none of these classes; None is taken where the argument is optional."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise wrong_type(name, value, f"{expected} or None" if optional else expected)
+
+
+def take_function(name: str, value: Any, call: str) -> None:
+    """Refuses what cannot be called; None is taken."""
+    if value is not None and not callable(value):
+        raise wrong_type(name, value, f"{call} or None")
+
+
+def take_path(name: str, value: Any) -> Any:
+    """A path as str or bytes."""
+    take(name, value, (str, bytes, os.PathLike), "a path: str, bytes or os.PathLike")
+    return os.fspath(value)
