@@ -136,18 +136,25 @@ def _call(function: Any, *arguments: Any) -> int:
 
 
 class _Serving:
-    """Who serves PyTorch's pinned allocations: the newest open ``with pinned()``, else what was installed last."""
+    """Who serves PyTorch's pinned allocations: the newest open ``with pinned()``, else what was installed last.
+
+    A signal's handler may raise where a function begins and behind every call: who changes `base` or `scopes` puts them back then, and
+    applies what they say. So the native part, which lets a new pool serve at once, agrees with them again.
+    """
 
     def __init__(self) -> None:
+        self.native: Any = None  # once it was asked to install
         self.base = _PREVIOUS
         self.scopes: list[_Scope] = []
         self.pools: dict[int, lade.PinnedPool] = {}  # by index of the source; kept for ever, as their blocks may be
 
     def index(self) -> int:
-        return self.scopes[-1].index if self.scopes else self.base
+        newest = self.scopes[-1:]  # one step: leave() takes from the list without the lock
+        return newest[0].index if newest else self.base
 
     def apply(self) -> None:
-        _native().lade_torch_pinned_serve(self.index())
+        if self.native is not None:
+            self.native.lade_torch_pinned_serve(self.index())
 
     def install(self, pool: lade.PinnedPool) -> int:
         for index, known in self.pools.items():
@@ -161,14 +168,28 @@ class _Serving:
         handle, runtime, is_software, library = pool._lend()
         if native.lade_torch_library() != library:
             raise lade.UnsupportedError("two copies of liblade are loaded: the pool is of the other one")
+        self.native = native
         index = _call(native.lade_torch_pinned_install, handle, runtime, int(is_software))
         self.pools[index] = pool
         return index
 
+    def put_back(self, index: int | None, before: int) -> None:
+        """Ends an installation that did not come to its end, unless another one came after it."""
+        with _lock:
+            if self.base == index:
+                self.base = before
+            self.apply()
+
+    def leave(self, scope: _Scope) -> None:
+        """Takes a scope away that may not be there. First from the list: a wait for the lock may be interrupted."""
+        if scope in self.scopes:
+            self.scopes.remove(scope)
+        with _lock:
+            self.apply()
+
 
 class _Scope:
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index = _PREVIOUS
 
 
 _serving = _Serving()
@@ -225,12 +246,19 @@ def install_pinned(pool: lade.PinnedPool | None = None, *, device: Any = None, *
     lade.Error
         The pool cannot be made.
     """
-    with _lock:
-        _native()
-        served = _pool_from(pool, device, options)
-        _serving.base = _serving.install(served)
-        _serving.apply()
-        return served
+    index, before = None, _PREVIOUS
+    try:
+        with _lock:
+            _native()
+            served = _pool_from(pool, device, options)
+            before = _serving.base
+            index = _serving.install(served)
+            _serving.base = index
+            _serving.apply()
+            return served
+    except BaseException:
+        _serving.put_back(index, before)
+        raise
 
 
 def uninstall_pinned() -> None:
@@ -243,7 +271,11 @@ def uninstall_pinned() -> None:
         if not _serving.pools:
             return
         _serving.base = _PREVIOUS
-        _serving.apply()
+        try:
+            _serving.apply()
+        except BaseException:
+            _serving.apply()
+            raise
 
 
 uninstall = uninstall_pinned
@@ -261,18 +293,21 @@ def pinned(pool: lade.PinnedPool | None = None, *, device: Any = None, **options
     lade.PinnedPool
         The pool that serves.
     """
-    with _lock:
-        _native()
-        served = _pool_from(pool, device, options)
-        scope = _Scope(_serving.install(served))
-        _serving.scopes.append(scope)
-        _serving.apply()
+    scope = _Scope()
     try:
+        with _lock:
+            _native()
+            served = _pool_from(pool, device, options)
+            scope.index = _serving.install(served)
+            _serving.scopes.append(scope)
+            _serving.apply()
         yield served
     finally:
-        with _lock:
-            _serving.scopes.remove(scope)
-            _serving.apply()
+        try:
+            _serving.leave(scope)
+        except BaseException:
+            _serving.leave(scope)
+            raise
 
 
 def pinned_pool() -> lade.PinnedPool | None:
@@ -371,6 +406,10 @@ def install_device(settings: str = "") -> Any:
             torch.cuda.memory.change_current_allocator(plugged)
         except RuntimeError as error:
             raise lade.UnsupportedError(f"PyTorch keeps its device allocator: {error}") from None
+        except BaseException:  # a signal's handler, before the change or behind it: PyTorch takes the same one again
+            torch.cuda.memory.change_current_allocator(plugged)
+            _device_allocator = plugged
+            raise
         _device_allocator = plugged
         return plugged
 

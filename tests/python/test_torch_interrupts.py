@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a signal's handler raises in the midst of lade.torch: who serves pinned memory is whole, or as before.
+
+A double stands for PyTorch and for the native part, so that this runs without them. A handler runs where a function begins and where
+a call has returned: there a profile function raises, once at each such place.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+HEAD = """
+import contextlib, gc, itertools, sys, types
+import lade
+
+torch = types.ModuleType("torch")
+torch.__version__ = "2.8.0"
+torch.Tensor = type("Tensor", (), {})
+torch.device = type("device", (), {})
+torch.compiled_with_cxx11_abi = lambda: True
+torch.version = types.SimpleNamespace(cuda="12.8", hip=None)
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: False, memory=types.SimpleNamespace())
+sys.modules["torch"] = torch
+import lade.torch
+
+class Native:
+    def __init__(self):
+        self.serving, self.sources = -1, []
+    def lade_torch_pinned_install(self, handle, runtime, is_software, text, text_bytes):
+        if handle not in self.sources:
+            self.sources.append(handle)
+        self.serving = self.sources.index(handle)  # as the real one: it serves at once
+        return self.serving
+    def lade_torch_pinned_serve(self, index):
+        self.serving = index
+    def lade_torch_library(self):
+        return library
+
+device = lade.software_device()
+pool, other = lade.PinnedPool(device), lade.PinnedPool(device)
+library = pool._lend()[3]
+FILES = (lade.torch.__file__, contextlib.__file__)
+
+def start():
+    global native
+    native = Native()
+    lade.torch._native = lambda: native
+    lade.torch._serving.__init__()
+
+def interrupted(call, number):
+    '''Raises KeyboardInterrupt at the place of that number. Whether there was one.'''
+    left = itertools.count(number, -1)
+    def profile(frame, event, _):
+        # A function that returns: the handler runs in its caller. A generator that yields has one in C, which returns next.
+        place = frame.f_back if event == "return" else frame
+        is_yield = event == "return" and frame.f_code.co_flags & 0x20
+        if event == "c_call" or is_yield or place.f_code.co_filename not in FILES:
+            return
+        if next(left) == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+def everywhere(prepare, call, check):
+    for number in itertools.count():
+        start()
+        prepare()
+        was = interrupted(call, number)
+        gc.collect()
+        check(number)
+        if not was:
+            break
+    assert number > 10, number
+
+def serves(index):
+    def check(number):
+        state = lade.torch._serving
+        assert not state.scopes, number
+        assert (state.base, state.index(), native.serving) == (index, index, index), (number, state.base, native.serving)
+    return check
+"""
+
+
+def program(text):
+    environment = {**os.environ, "PYTHONPATH": ""}
+    result = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(text)], capture_output=True, text=True, timeout=120, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_interrupted_pinned_leaves_nothing_installed():
+    program("""
+    def part():
+        with lade.torch.pinned(pool):
+            pass
+    everywhere(lambda: None, part, serves(-1))
+    everywhere(lambda: lade.torch.install_pinned(other), part, serves(0))
+    """)
+
+
+def test_an_interrupted_install_leaves_who_served_before():
+    program("""
+    def before(number):
+        if lade.torch._serving.base != native.serving or native.serving != 0:
+            assert not was_interrupted, (number, lade.torch._serving.base, native.serving)
+    def install():
+        global was_interrupted
+        was_interrupted = True
+        lade.torch.install_pinned(pool)
+        was_interrupted = False
+    everywhere(lambda: lade.torch.install_pinned(other), install, before)
+    assert native.serving == lade.torch._serving.base == 1
+    """)
+
+
+def test_an_interrupted_install_can_be_repeated():
+    program("""
+    def repeated(number):
+        assert lade.torch.install_pinned(pool) is pool
+        assert lade.torch.pinned_pool() is pool and native.serving == 0 and native.sources == [pool.handle], number
+    everywhere(lambda: None, lambda: lade.torch.install_pinned(pool), repeated)
+    """)
+
+
+def test_an_interrupted_uninstall_is_whole_or_not_begun():
+    program("""
+    def whole(number):
+        assert native.serving == lade.torch._serving.base, (number, native.serving, lade.torch._serving.base)
+    for number in itertools.count():
+        start()
+        lade.torch.install_pinned(pool)
+        was = interrupted(lade.torch.uninstall_pinned, number)
+        whole(number)
+        if not was:
+            break
+    assert number > 4 and native.serving == -1
+    """)
+
+
+def test_an_interrupted_install_device_knows_whether_pytorch_has_the_allocator():
+    program("""
+    class Pluggable:
+        def __init__(self, *_):
+            self._allocator = types.SimpleNamespace(**{name: lambda address: None for name in lade.torch._HOOKS})
+    lade.torch._address = lambda name: 1
+    torch.cuda.memory.CUDAPluggableAllocator = Pluggable
+    torch.cuda.memory.change_current_allocator = lambda allocator: current.append(allocator)
+    Native.lade_torch_device_configure = lambda *_: 0
+    def prepare():
+        global current
+        current = []
+        lade.torch._device_allocator = None
+    def same(number):
+        assert lade.torch.device_is_installed() == bool(current), (number, current)
+    everywhere(prepare, lade.torch.install_device, same)
+    assert current
+    """)
+
+
+def test_settings_and_pools_of_a_wrong_type_are_refused_by_name():
+    program("""
+    start()
+    for name, call in {"settings is a int": lambda: lade.torch.install_device(3), "settings is a bytes": lambda: lade.torch.mempool_allocator(b""),
+                       "pool is a str": lambda: lade.torch.install_pinned("pool")}.items():
+        try:
+            call()
+        except TypeError as fault:
+            assert name in str(fault) and "expected" in str(fault), fault
+        else:
+            raise AssertionError(name)
+    """)
