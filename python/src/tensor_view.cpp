@@ -124,6 +124,8 @@ struct TensorViewReader {
     return true;
   }
 
+  [[noreturn]] void refuse_beyond() const { refuse_it("whose bytes lie beyond the end of the address space"); }
+
   [[noreturn]] void refuse_strides() const {
     refuse_it("which is not contiguous in C order; expected one that is, as a copy is");
   }
@@ -275,29 +277,74 @@ struct TensorViewReader {
     return python_run([&] { return method(**keywords); });
   }
 
-  void read_dlpack_tensor(const DLTensor &tensor) {
+  // What a capsule says of its shape is looked at before it is read from, and nothing is read of its memory.
+  void read_dlpack_shape(const DLTensor &tensor) {
+    const int32_t dims = tensor.dims;
+    if (dims < 0 || dims > Layout::max_dims)
+      refuse_it("whose DLPack has " + std::to_string(dims) + " dimensions; expected 0 to " +
+                std::to_string(Layout::max_dims));
+    if (dims == 0) return;
+    if (!tensor.shape) refuse_it("whose DLPack has " + std::to_string(dims) + " dimensions and no shape");
+    view.shape.assign(tensor.shape, tensor.shape + dims);
+    for (const int64_t extent : view.shape)
+      if (extent < 0) refuse_it("whose DLPack has an extent of " + std::to_string(extent) + "; expected 0 or more");
+  }
+
+  size_t read_dlpack_type(const DLDataType &type) {
+    if (type.lanes != 1) refuse_it("of elements of " + std::to_string(type.lanes) + " lanes; expected 1");
+    if (type.bits % 8 != 0 || type.bits == 0 || (type.bits & (type.bits - 1)) != 0)
+      refuse_it("of elements of " + std::to_string(type.bits) + " bits; expected 8, 16, 32, 64 or 128");
+    view.dtype = dtype_of_dlpack(type.code, type.bits, type.lanes);
+    return type.bits / 8;
+  }
+
+  // Strides of elements in bytes. What has too many of them for a stride is that of no contiguous array: -1 stands for it.
+  static std::vector<int64_t> strides_in_bytes(const int64_t *strides, size_t dims, size_t itemsize) {
+    std::vector<int64_t> out(strides, strides + dims);
+    for (int64_t &stride : out)
+      if (__builtin_mul_overflow(stride, static_cast<int64_t>(itemsize), &stride)) stride = -1;
+    return out;
+  }
+
+  void read_dlpack_tensor(const DLTensor &tensor, bool is_device) {
     const int32_t type = tensor.device.type;
     if (type != kDLCPU && type != kDLCUDA && type != kDLCUDAHost && type != kDLCUDAManaged)
       refuse_it("on a device of DLPack's type " + std::to_string(type) + "; expected memory of the host or of CUDA");
-    if (tensor.dtype.lanes != 1 || tensor.dtype.bits % 8 != 0)
-      refuse_it("of elements of " + std::to_string(tensor.dtype.bits) + " bits; expected whole bytes");
+    if (is_cuda(type) != is_device) refuse_it("whose DLPack is of another device than __dlpack_device__ says");
+    if (type == kDLCUDA && tensor.device.id < 0)
+      refuse_it("whose DLPack is on device " + std::to_string(tensor.device.id) + "; expected 0 or more");
     view.on_device = type == kDLCUDA;
     if (view.on_device) view.ordinal = tensor.device.id;
-    view.dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
-    view.shape.assign(tensor.shape, tensor.shape + tensor.dims);
-    const auto itemsize = static_cast<size_t>(tensor.dtype.bits / 8);
-    std::vector<int64_t> strides;
-    if (tensor.strides) strides.assign(tensor.strides, tensor.strides + tensor.dims);
-    for (int64_t &stride : strides) stride *= static_cast<int64_t>(itemsize);
-    take_shape(itemsize, tensor.strides ? strides.data() : nullptr);
-    view.data = tensor.data ? static_cast<char *>(tensor.data) + tensor.byte_offset : nullptr;
+    const size_t itemsize = read_dlpack_type(tensor.dtype);
+    read_dlpack_shape(tensor);
+    const size_t dims = view.shape.size();
+    const bool has_strides = tensor.strides && dims > 0;
+    take_shape(itemsize, has_strides ? strides_in_bytes(tensor.strides, dims, itemsize).data() : nullptr);
+    uintptr_t address = 0;
+    if (view.bytes > 0 && tensor.data &&
+        __builtin_add_overflow(reinterpret_cast<uintptr_t>(tensor.data), tensor.byte_offset, &address))
+      refuse_beyond();
+    view.data = reinterpret_cast<void *>(address);
+  }
+
+  // Whether the work on memory of this type of device is ordered by streams.
+  static bool is_cuda(int32_t type) { return type == kDLCUDA || type == kDLCUDAManaged; }
+
+  // The type of the device that __dlpack_device__ tells.
+  int32_t dlpack_device_type() const {
+    const nb::object told = python_run([this] { return object.attr("__dlpack_device__")(); });
+    int32_t type = 0;
+    nb::object number;
+    if (PyTuple_Check(told.ptr()) && PyTuple_Size(told.ptr()) == 2) number = integer_of(PyTuple_GetItem(told.ptr(), 0));
+    if (!number || !nb::try_cast(number, type))
+      refuse_it("whose __dlpack_device__ gave " + repr_text(told) + "; expected (device_type, device_id)");
+    return type;
   }
 
   bool read_dlpack() {
     if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) return false;
-    const nb::object device = python_run([this] { return object.attr("__dlpack_device__")(); });
-    const int type = nb::cast<int>(nb::int_(nb::object(device[0])));
-    view.capsule_ = dlpack_capsule(type == kDLCUDA || type == kDLCUDAManaged);
+    const bool is_device = is_cuda(dlpack_device_type());
+    view.capsule_ = dlpack_capsule(is_device);
     PyObject *capsule = view.capsule_.ptr();
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
       const auto *managed =
@@ -305,9 +352,9 @@ struct TensorViewReader {
       if (managed->major != 1)
         refuse_it("whose DLPack has major version " + std::to_string(managed->major) + "; expected 1");
       view.read_only = (managed->flags & kDLReadOnly) != 0;
-      read_dlpack_tensor(managed->tensor);
+      read_dlpack_tensor(managed->tensor, is_device);
     } else if (PyCapsule_IsValid(capsule, "dltensor")) {
-      read_dlpack_tensor(static_cast<DLManagedTensor *>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor);
+      read_dlpack_tensor(static_cast<DLManagedTensor *>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor, is_device);
     } else {
       refuse_it("whose __dlpack__ gave no capsule of DLPack");
     }
@@ -329,6 +376,8 @@ struct TensorViewReader {
                   "another object with the buffer protocol, DLPack or an array interface");
     if (access == Access::write && view.read_only) refuse_it("which is read-only; expected one that may be written");
     if (view.bytes == 0) view.data = nullptr;
+    if (view.bytes > 0 && !view.data) refuse_it("which shows " + std::to_string(view.bytes) + " bytes at no address");
+    if (view.bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(view.data)) refuse_beyond();
     view.owner_ = nb::borrow(object);
     return std::move(view);
   }

@@ -2,6 +2,7 @@
 """What the package takes as memory, and what it refuses: lade.memory_info shows it."""
 
 import array
+import ctypes
 import mmap
 import sys
 import types
@@ -258,3 +259,115 @@ def test_no_copy_takes_a_masked_array(device, tmp_path):
                 call()
         pipeline.copy(masked.filled(9), buffer).wait()
     assert bytes(np.from_dlpack(buffer)) == bytes([0, 1, 2, 9, 4, 5, 6, 7]) and not (tmp_path / "file").exists()
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class DLManaged(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class DLVersioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", DLTensor)]
+
+
+class Capsule:
+    """Memory that is shown by a capsule with whatever it says of itself: four floats in two rows, but for what is changed."""
+
+    def __init__(self, versioned, shape=(2, 2), strides=(2, 1), told=None, **changed):
+        self.memory = (ctypes.c_float * 8)(*range(8))
+        self.shape = (ctypes.c_int64 * len(shape))(*shape) if shape is not None else None
+        self.strides = (ctypes.c_int64 * len(strides))(*strides) if strides is not None else None
+        self.managed = DLVersioned(major=1, minor=1) if versioned else DLManaged()
+        tensor = self.managed.tensor
+        tensor.data, tensor.device_type, tensor.code, tensor.bits, tensor.lanes = ctypes.addressof(self.memory), 1, 2, 32, 1
+        tensor.ndim = 2 if shape is None else len(shape)
+        tensor.shape, tensor.strides = self.shape, self.strides
+        for name, value in changed.items():
+            setattr(self.managed if name == "major" else tensor, name, value)
+        self.name = b"dltensor_versioned" if versioned else b"dltensor"
+        self.told = (tensor.device_type, 0) if told is None else told
+
+    def __dlpack_device__(self):
+        return self.told
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), self.name, None)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("honest, nbytes", [
+    ({}, 16), ({"strides": None}, 16), ({"byte_offset": 4}, 16), ({"shape": (), "strides": ()}, 4), ({"shape": (1, 4), "strides": (-99, 1)}, 16),
+    ({"shape": (1, 4), "strides": (1 << 62, 1)}, 16), ({"shape": (0, 4), "strides": (7, 7), "data": None}, 0), ({"code": 77}, 16),
+    ({"shape": None, "ndim": 0}, 4),
+])
+def test_capsules_that_are_right(versioned, honest, nbytes):
+    capsule = Capsule(versioned, **honest)
+    info = lade.memory_info(capsule)
+    address = ctypes.addressof(capsule.memory) + honest.get("byte_offset", 0) if nbytes else 0
+    assert (info["nbytes"], info["ptr"], info["on_device"]) == (nbytes, address, False)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("lie, words", [
+    ({"ndim": -1}, "-1 dimensions; expected 0 to 64"),
+    ({"ndim": 65}, "65 dimensions; expected 0 to 64"),
+    ({"ndim": 1 << 30}, "1073741824 dimensions; expected 0 to 64"),
+    ({"shape": None}, "2 dimensions and no shape"),
+    ({"shape": (-1, 2)}, "an extent of -1; expected 0 or more"),
+    ({"shape": (-1, 0)}, "an extent of -1; expected 0 or more"),
+    ({"shape": (-2, -2)}, "an extent of -2; expected 0 or more"),
+    ({"shape": (1 << 62, 4), "strides": None}, "more bytes than an address space"),
+    ({"shape": (1 << 61, 1), "strides": None}, "more bytes than an address space"),
+    ({"strides": (-2, 1)}, "not contiguous"),
+    ({"strides": (2, -1)}, "not contiguous"),
+    ({"strides": (1, 2)}, "not contiguous"),
+    ({"strides": (0, 0)}, "not contiguous"),
+    ({"strides": ((1 << 62) + 2, 1)}, "not contiguous"),  # of 4 bytes each: 8, where that wraps around
+    ({"data": None}, "16 bytes at no address"),
+    ({"data": None, "byte_offset": 64}, "16 bytes at no address"),
+    ({"byte_offset": (1 << 64) - 1}, "beyond the end of the address space"),
+    ({"data": (1 << 64) - 15}, "beyond the end of the address space"),
+    ({"bits": 0}, "elements of 0 bits"),
+    ({"bits": 4}, "elements of 4 bits"),
+    ({"bits": 24}, "elements of 24 bits"),
+    ({"bits": 248}, "elements of 248 bits"),
+    ({"lanes": 0}, "elements of 0 lanes; expected 1"),
+    ({"lanes": 4}, "elements of 4 lanes; expected 1"),
+    ({"device_type": 4}, "DLPack's type 4"),
+    ({"device_type": 2, "told": (1, 0)}, "another device than __dlpack_device__ says"),
+    ({"told": (2, 0)}, "another device than __dlpack_device__ says"),
+    ({"device_type": 2, "device_id": -1}, "device -1; expected 0 or more"),
+    ({"told": 1}, r"__dlpack_device__ gave 1; expected \(device_type, device_id\)"),
+    ({"told": ()}, r"__dlpack_device__ gave \(\); expected"),
+    ({"told": ("1", 0)}, "__dlpack_device__ gave .*; expected"),
+])
+def test_capsules_that_lie_are_refused(versioned, lie, words, device):
+    """Regression: dimensions, extents, strides and addresses were taken as they were said, and read from there."""
+    capsule = Capsule(versioned, **lie)
+    with pytest.raises(lade.InvalidArgumentError, match=f"^object is a .*Capsule, .*{words}"):
+        lade.memory_info(capsule)
+    target = lade.DeviceAllocator(device).alloc(16)
+    with pytest.raises(lade.InvalidArgumentError, match=words):
+        lade.Pipeline(device).copy(capsule, target)
+    with pytest.raises(lade.InvalidArgumentError, match=words):
+        lade.copy_async(device, target, capsule, None)
+
+
+def test_a_capsule_of_another_major_version_is_refused():
+    with pytest.raises(lade.InvalidArgumentError, match="major version 2; expected 1"):
+        lade.memory_info(Capsule(True, major=2))
+
+
+@pytest.mark.parametrize("name", ["__array_interface__", "__cuda_array_interface__"])
+@pytest.mark.parametrize("address, words", [(0, "24 bytes at no address"), ((1 << 64) - 8, "beyond the end of the address space")])
+def test_interfaces_whose_address_cannot_be_are_refused(name, address, words):
+    with pytest.raises(lade.InvalidArgumentError, match=words):
+        lade.memory_info(Interface(name, data=(address, False)))
