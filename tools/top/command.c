@@ -29,7 +29,9 @@ static const char documentation[] =
     "every second."
     "\vA row with * was not refreshed for three intervals of its publisher, and at least a second: its process is "
     "stopped, "
-    "or its device is lost. Counters that the program refreshes by hand have no *.\n\n"
+    "or its device is lost. Counters that the program refreshes by hand have no *. A publisher that is there and "
+    "cannot "
+    "be read, such as one of another version, is named below the rows.\n\n"
     "Exit status: 0; 1 if PID publishes nothing or cannot be read, or output failed; 2 for the command line.";
 
 static const struct argp_option option_table[] = {
@@ -80,10 +82,25 @@ typedef struct top_row {
   bool stale;
 } top_row;
 
+/* A publisher that is there and cannot be read. */
+typedef struct top_unread {
+  uint64_t process_id;
+  uint32_t publisher;
+  char command[32], why[160];
+} top_unread;
+
 typedef struct top_rows {
   top_row *rows;
   size_t count, room;
+  top_unread *unread;
+  size_t unread_count, unread_room;
 } top_rows;
+
+static void rows_free(top_rows *rows) {
+  free(rows->rows);
+  free(rows->unread);
+  *rows = (top_rows){.count = 0};
+}
 
 /* As many whole characters as there is room for; what is none becomes '?'. */
 static void name_copy(char *out, size_t room, const char *name) {
@@ -143,6 +160,22 @@ static bool row_add(top_rows *rows, const top_row *row) {
   return true;
 }
 
+/* With the last error as the reason. */
+static bool unread_add(top_rows *rows, uint64_t process_id, uint32_t publisher) {
+  if (rows->unread_count == rows->unread_room) {
+    size_t room = rows->unread_room * 2 + 16;
+    top_unread *grown = realloc(rows->unread, room * sizeof *grown);
+    if (grown == NULL) return false;
+    rows->unread = grown;
+    rows->unread_room = room;
+  }
+  top_unread *unread = &rows->unread[rows->unread_count++];
+  *unread = (top_unread){.process_id = process_id, .publisher = publisher};
+  name_copy(unread->why, sizeof unread->why, lade_last_error()->text);
+  command_read(process_id, unread->command);
+  return true;
+}
+
 static uint64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -168,25 +201,21 @@ static bool snapshot_rows(const lade_snapshot *snapshot, const ladei_published_a
   return added;
 }
 
-/* All publishers of one process. Returns why one of them could not be read, as the last error says; LADE_NOT_READY: all could. */
+/* All publishers of one process, those that cannot be read by themselves. */
 static lade_status process_rows(uint64_t process_id, top_rows *rows) {
   enum { MOST_PUBLISHERS = 1000 };
-  lade_status failure = LADE_NOT_READY;
   for (uint32_t i = 0; i < MOST_PUBLISHERS; i++) {
     lade_snapshot *snapshot = NULL;
     ladei_published_about about;
     lade_status status = ladei_published_find(process_id, i, &about, &snapshot);
     if (status == LADE_NOT_READY) break;
     if (status == LADE_ERR_IO) return status;
-    if (status != LADE_OK) { /* another version's, or one that is being written */
-      failure = status;
-      continue;
-    }
-    bool added = snapshot_rows(snapshot, &about, i, rows);
+    /* Another version's, or one that is being written. */
+    bool added = status == LADE_OK ? snapshot_rows(snapshot, &about, i, rows) : unread_add(rows, process_id, i);
     lade_snapshot_destroy(snapshot);
-    if (!added) return LADE_ERR_OUT_OF_HOST_MEMORY;
+    if (!added) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for the rows");
   }
-  return failure;
+  return LADE_OK;
 }
 
 static void all_rows(top_rows *rows) {
@@ -235,6 +264,18 @@ static const char *size_text(int64_t bytes, char room[24]) {
   return room;
 }
 
+static void unread_print(const top_rows *rows) {
+  for (size_t i = 0; i < rows->unread_count; i++) {
+    const top_unread *unread = &rows->unread[i];
+    char command[17];
+    name_copy(command, sizeof command, unread->command);
+    printf("%8" PRIu64 " ", unread->process_id);
+    name_print(stdout, command);
+    printf("%*s publisher %" PRIu32 " cannot be read: %s\n", (int)(16 - strlen(command)), "", unread->publisher,
+           unread->why);
+  }
+}
+
 static void text_print(const top_rows *rows, bool clear) {
   if (clear) fputs("\x1b[H\x1b[J", stdout);
   printf("%8s %-16s %-8s %-20s %12s %12s %12s %14s\n", "PID", "COMMAND", "KIND", "PART", "REQUESTED", "ACTIVE",
@@ -256,6 +297,17 @@ static void text_print(const top_rows *rows, bool clear) {
     else
       printf("%14.0f\n", row->rate);
   }
+  unread_print(rows);
+}
+
+static json_t *unread_json(const top_rows *rows) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < rows->unread_count; i++) {
+    const top_unread *unread = &rows->unread[i];
+    json_array_append_new(array, json_pack("{sI si ss ss}", "pid", (json_int_t)unread->process_id, "publisher",
+                                           (int)unread->publisher, "command", unread->command, "why", unread->why));
+  }
+  return array;
 }
 
 /* False: no memory. */
@@ -271,11 +323,13 @@ static bool json_print(const top_rows *rows) {
                   (json_int_t)row->refreshed_ns, "interval_ms", (json_int_t)row->interval_ms, "stale", (int)row->stale);
     json_array_append_new(array, entry);
   }
-  bool made = json_array_size(array) == rows->count;
-  json_t *report = made ? json_pack("{si sO}", "version", 1, "rows", array) : NULL;
+  json_t *unread = unread_json(rows);
+  bool made = json_array_size(array) == rows->count && json_array_size(unread) == rows->unread_count;
+  json_t *report = made ? json_pack("{si sO sO}", "version", 1, "rows", array, "unreadable", unread) : NULL;
   made = report != NULL && (json_dumpf(report, stdout, JSON_COMPACT) == 0 || ferror(stdout) != 0);
   if (made) putchar('\n');
   json_decref(report);
+  json_decref(unread);
   json_decref(array);
   return made;
 }
@@ -285,14 +339,14 @@ static bool json_print(const top_rows *rows) {
 /* Says why there is no row. */
 static int process_read(const char *name, uint64_t process_id, top_rows *rows) {
   lade_status status = process_rows(process_id, rows);
-  if (status == LADE_ERR_IO)
+  if (status != LADE_OK)
     message_print(name, NULL, "%s", lade_last_error()->text);
   else if (rows->count > 0)
     return EXIT_FINE;
-  else if (status == LADE_NOT_READY)
+  else if (rows->unread_count == 0)
     message_print(name, NULL, "process %" PRIu64 " publishes nothing", process_id);
-  else
-    message_print(name, NULL, "process %" PRIu64 ": %s", process_id, lade_last_error()->text);
+  for (size_t i = 0; status == LADE_OK && i < rows->unread_count; i++)
+    message_print(name, NULL, "process %" PRIu64 ": %s", process_id, rows->unread[i].why);
   return EXIT_FAILED;
 }
 
@@ -329,14 +383,14 @@ static int rounds_run(const char *name, const top_options *options) {
   while ((status = round_read(name, options, &now)) == EXIT_FINE) {
     rates_find(&now, &before, options->interval);
     status = round_print(name, options, &now);
-    free(before.rows);
+    rows_free(&before);
     before = now;
     now = (top_rows){.count = 0};
     if (status != EXIT_FINE || options->once || fflush(stdout) != 0) break;
     interval_sleep(options->interval);
   }
-  if (status != EXIT_FINE) free(now.rows);
-  free(before.rows);
+  rows_free(&now);
+  rows_free(&before);
   return status;
 }
 

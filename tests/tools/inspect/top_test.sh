@@ -122,24 +122,26 @@ kill -9 "$cut_name"
 # A publisher may say anything: counters that fall, time that goes back, numbers whose difference has no room; another version.
 cat >"$dir/publisher.py" <<'PYTHON'
 import fcntl, os, struct, sys, time
-version, works, times = int(sys.argv[1]), eval(sys.argv[2]), eval(sys.argv[3])
+versions, works, times = sys.argv[1].split(","), eval(sys.argv[2]), eval(sys.argv[3])
 header, texts = 200, b"p\0in_use_blocks.allocated\0"
 parts_at, keys_at, texts_at, values_at = header, header + 32, header + 40, header + 80
-memory = os.memfd_create("lade-published", os.MFD_ALLOW_SEALING)
-def write(turn):
-    data = struct.pack("<8sIIQQQIIQQQQQQQQ", b"LADEPUB\n", version, header, values_at + 8, os.getpid(), 1, 1000, 1, 1, parts_at,
+memories = [os.memfd_create("lade-published", os.MFD_ALLOW_SEALING) for _ in versions]
+def write(memory, version, turn):
+    data = struct.pack("<8sIIQQQIIQQQQQQQQ", b"LADEPUB\n", int(version), header, values_at + 8, os.getpid(), 1, 1000, 1, 1, parts_at,
                        keys_at, texts_at, len(texts), values_at, 2, times[turn])
     data = data.ljust(header, b"\0") + struct.pack("<IiIIQQ", 2, 0, 0, 0, 0, 1) + struct.pack("<I", 2)
     os.pwrite(memory, (data.ljust(texts_at, b"\0") + texts).ljust(values_at, b"\0") + struct.pack("<q", works[turn]), 0)
-write(0)
-fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+for memory, version in zip(memories, versions):
+    write(memory, version, 0)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 print("ready", flush=True)
 for turn in range(1, len(works)):
     time.sleep(0.5)
-    write(turn)
+    for memory, version in zip(memories, versions):
+        write(memory, version, turn)
 time.sleep(600)
 PYTHON
-# publisher VERSION WORKS TIMES: starts one as $hostile
+# publisher VERSION[,VERSION...] WORKS TIMES: starts one process as $hostile, with a publisher of each version
 publisher() {
   rm -f "$dir/pipe4"
   mkfifo "$dir/pipe4" || exit 1
@@ -163,6 +165,24 @@ kill -9 "$hostile"
 publisher 2 '[0]' '[1]'
 run 1 top "$hostile" --once
 says "process $hostile: published counters: version 2; expected 1" err
+run 0 top --once
+grep -q "^ *$hostile python.* publisher 0 cannot be read: published counters: version 2; expected 1$" "$dir/out" ||
+  fail "a publisher that cannot be read is not among all processes: $(cat "$dir/out")"
+kill -9 "$hostile"
+
+# One of another version beside one that can be read was not named.
+publisher 1,2,3 '[0]' '[1]'
+run 0 top "$hostile" --once
+[ "$(grep -c "^ *$hostile.* pinned " "$dir/out")" -eq 1 ] || fail "the rows are $(cat "$dir/out")"
+for number in 1 2; do says "publisher $number cannot be read: published counters: version $((number + 1)); expected 1" out; done
+run 0 top "$hostile" --once --json
+python3 - "$dir/out" "$hostile" <<'PYTHON' || fail "what cannot be read: $(cat "$dir/out")"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert [row["publisher"] for row in report["rows"]] == [0], report
+assert [(one["pid"], one["publisher"]) for one in report["unreadable"]] == [(int(sys.argv[2]), 1), (int(sys.argv[2]), 2)], report
+assert all("expected 1" in one["why"] and one["command"].startswith("python") for one in report["unreadable"]), report
+PYTHON
 kill -9 "$hostile"
 
 # Others publish nothing; nor does it, once it is gone.
