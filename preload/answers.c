@@ -4,7 +4,8 @@
  *
  *   cuMemGetAddressRange, cuPointerGetAttribute(s)   start and size are the block's; all else is the driver's answer, but for
  *                                                    device memory: no legacy handle can be had (below), and memory of
- *                                                    cuMemAllocAsync is of the pool that the device has
+ *                                                    cuMemAllocAsync is of the pool that the device has. Where no block is, the
+ *                                                    answer is that for an address in no allocation
  *   cuPointerSetAttribute   a switch of the whole segment: turned on, and never off for neighbours that want it
  *   cuMemGetInfo            what is cached in whole segments is free: it goes back before any request fails for lack of memory. Freed
  *                           blocks are waited for first, as the driver's cuMemFree would have; pieces of segments that hold blocks
@@ -12,6 +13,7 @@
  *   cuIpcGetMemHandle       refused for lade's blocks: the handle would be the segment's, with its start and its neighbours, and the
  *                           same one for the next block there
  *
+ * A1  Of memory of lade's that the program does not hold, no hook gives an answer of the segment's.
  * Locks: none.
  */
 #include "preload/answers.h"
@@ -28,32 +30,44 @@ static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)add
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-bool ladei_preload_pinned_around(const void *address, preload_block *out) {
-  lade_pinned_info info;
-  if (ladei_preload_passes() || !ladei_preload_may_own(address)) return false;
-  preload_device *device = ladei_preload_device_of(address, &info);
-  if (device == NULL) return false;
-  ladei_preload_device_leave(device);
-  return info.state == LADE_PINNED_IN_USE && ladei_preload_blocks_find(&ladei_preload_pinned_blocks, info.base, out);
-}
-
 /* Behind what was asked for there is memory that is nobody's. */
-bool ladei_preload_device_around(const void *address, preload_block *out) {
-  lade_device_block_info info;
-  if (ladei_preload_heaps_pass() || !ladei_preload_heap_may_own(address)) return false;
-  preload_device *device = ladei_preload_heap_of(address, &info);
-  if (device == NULL) return false;
-  ladei_preload_device_leave(device);
-  const void *start = (const void *)(uintptr_t)info.address;
-  return ladei_preload_blocks_find(&ladei_preload_device_blocks, start, out) &&
-         (uintptr_t)address - (uintptr_t)start < out->bytes;
+static preload_owner block_owner(preload_blocks *all, const void *start, const void *address, preload_block *out) {
+  bool holds = ladei_preload_blocks_find(all, start, out) && (uintptr_t)address - (uintptr_t)start < out->bytes;
+  return holds ? PRELOAD_OF_BLOCK : PRELOAD_OF_NONE;
 }
 
-static bool block_around(CUdeviceptr address, preload_block *out, bool *out_on_device) {
+preload_owner ladei_preload_pinned_owner(const void *address, preload_block *out) {
+  lade_pinned_info info;
+  if (ladei_preload_passes() || !ladei_preload_may_own(address)) return PRELOAD_OF_OTHERS;
+  preload_device *device = ladei_preload_device_of(address, &info);
+  if (device == NULL) return PRELOAD_OF_OTHERS;
+  ladei_preload_device_leave(device);
+  return info.state == LADE_PINNED_IN_USE ? block_owner(&ladei_preload_pinned_blocks, info.base, address, out)
+                                          : PRELOAD_OF_NONE;
+}
+
+preload_owner ladei_preload_device_owner(const void *address, preload_block *out) {
+  lade_device_block_info info;
+  if (ladei_preload_heaps_pass() || !ladei_preload_heap_may_own(address)) return PRELOAD_OF_OTHERS;
+  preload_device *device = ladei_preload_heap_of(address, &info);
+  if (device == NULL) return PRELOAD_OF_OTHERS;
+  ladei_preload_device_leave(device);
+  return block_owner(&ladei_preload_device_blocks, (const void *)(uintptr_t)info.address, address, out);
+}
+
+static preload_owner owner_of(CUdeviceptr address, preload_block *out, bool *out_on_device) {
+  preload_owner owner = ladei_preload_pinned_owner(at(address), out);
   *out_on_device = false;
-  if (ladei_preload_pinned_around(at(address), out)) return true;
-  *out_on_device = ladei_preload_device_around(at(address), out);
-  return *out_on_device;
+  if (owner != PRELOAD_OF_OTHERS) return owner;
+  owner = ladei_preload_device_owner(at(address), out);
+  *out_on_device = owner == PRELOAD_OF_BLOCK;
+  return owner;
+}
+
+/* An address in no allocation of the driver's, which it is asked about instead of one that is nobody's (A1). */
+static CUdeviceptr nowhere(void) {
+  static const char byte;
+  return (CUdeviceptr)(uintptr_t)&byte;
 }
 
 /* ---- Ranges and attributes --------------------------------------------------------------------------------------- */
@@ -79,8 +93,9 @@ CUresult hook_pointer_get_attribute(void *data, CUpointer_attribute attribute, C
   preload_block block;
   bool on_device;
   CUresult code = DRIVER_CALL(pointer_get_attribute)(data, attribute, address);
-  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device))
-    attribute_mend(attribute, data, &block, on_device);
+  preload_owner owner = code == CUDA_SUCCESS ? owner_of(address, &block, &on_device) : PRELOAD_OF_OTHERS;
+  if (owner == PRELOAD_OF_NONE) return DRIVER_CALL(pointer_get_attribute)(data, attribute, nowhere());
+  if (owner == PRELOAD_OF_BLOCK) attribute_mend(attribute, data, &block, on_device);
   return code;
 }
 
@@ -89,8 +104,10 @@ CUresult hook_pointer_get_attributes(unsigned count, CUpointer_attribute *attrib
   preload_block block;
   bool on_device;
   CUresult code = DRIVER_CALL(pointer_get_attributes)(count, attributes, data, address);
-  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device))
-    for (unsigned i = 0; i < count; i++) attribute_mend(attributes[i], data[i], &block, on_device);
+  preload_owner owner = code == CUDA_SUCCESS ? owner_of(address, &block, &on_device) : PRELOAD_OF_OTHERS;
+  if (owner == PRELOAD_OF_NONE) return DRIVER_CALL(pointer_get_attributes)(count, attributes, data, nowhere());
+  for (unsigned i = 0; i < count && owner == PRELOAD_OF_BLOCK; i++)
+    attribute_mend(attributes[i], data[i], &block, on_device);
   return code;
 }
 
@@ -98,7 +115,9 @@ CUresult hook_mem_get_address_range(CUdeviceptr *out_base, size_t *out_bytes, CU
   preload_block block;
   bool on_device;
   CUresult code = DRIVER_CALL(mem_get_address_range)(out_base, out_bytes, address);
-  if (code == CUDA_SUCCESS && block_around(address, &block, &on_device)) {
+  preload_owner owner = code == CUDA_SUCCESS ? owner_of(address, &block, &on_device) : PRELOAD_OF_OTHERS;
+  if (owner == PRELOAD_OF_NONE) return DRIVER_CALL(mem_get_address_range)(out_base, out_bytes, nowhere());
+  if (owner == PRELOAD_OF_BLOCK) {
     if (out_base != NULL) *out_base = (CUdeviceptr)(uintptr_t)block.pointer;
     if (out_bytes != NULL) *out_bytes = block.bytes;
   }
@@ -107,8 +126,10 @@ CUresult hook_mem_get_address_range(CUdeviceptr *out_base, size_t *out_bytes, CU
 
 CUresult hook_pointer_set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
   preload_block block;
+  preload_owner owner = ladei_preload_device_owner(at(address), &block);
+  if (owner == PRELOAD_OF_NONE) address = nowhere();
   if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL && *(const unsigned *)value == 0 &&
-      ladei_preload_device_around(at(address), &block))
+      owner == PRELOAD_OF_BLOCK)
     return CUDA_SUCCESS;
   return DRIVER_CALL(pointer_set_attribute)(value, attribute, address);
 }
@@ -158,7 +179,9 @@ CUresult hook_mem_get_info(size_t *out_free, size_t *out_total) {
 CUresult hook_ipc_get_mem_handle(CUipcMemHandle *out, CUdeviceptr address) {
   static atomic_bool told;
   preload_block block;
-  if (!ladei_preload_device_around(at(address), &block)) return DRIVER_CALL(ipc_get_mem_handle)(out, address);
+  preload_owner owner = ladei_preload_device_owner(at(address), &block);
+  if (owner != PRELOAD_OF_BLOCK)
+    return DRIVER_CALL(ipc_get_mem_handle)(out, owner == PRELOAD_OF_NONE ? nowhere() : address);
   ladei_preload_count(PRELOAD_DEVICE_HANDLES_REFUSED, 1);
   if (!atomic_exchange(&told, true))
     fprintf(stderr, "liblade_preload: cuIpcGetMemHandle: memory that lade serves cannot be shared between processes; "

@@ -9,8 +9,15 @@
 
 #include "preload/blocks.h"
 
-/* The block in use that an address lies in, of pinned memory, or of device memory. False: none of lade's. */
-bool ladei_preload_pinned_around(const void *address, preload_block *out);
-bool ladei_preload_device_around(const void *address, preload_block *out);
+/* Whose an address is. */
+typedef enum preload_owner {
+  PRELOAD_OF_OTHERS, /* not lade's: the driver knows, or nobody */
+  PRELOAD_OF_NONE,   /* in lade's memory, and not the program's: it was freed, or lies behind what was asked for */
+  PRELOAD_OF_BLOCK,  /* in a block that the program holds */
+} preload_owner;
+
+/* Looks for it in pinned memory, or in device memory. Fills in the block that it lies in. */
+preload_owner ladei_preload_pinned_owner(const void *address, preload_block *out);
+preload_owner ladei_preload_device_owner(const void *address, preload_block *out);
 
 #endif /* LADE_PRELOAD_ANSWERS_H */

@@ -137,6 +137,8 @@ _Static_assert(offsetof(preload_node_params, of.values.ops) == offsetof(CUgraphN
   X(mem_alloc_host_1, "cuMemAllocHost", 2000, "cuMemAllocHost", LEGACY, ALWAYS, (void **, unsigned)) \
   X(mem_free_host, "cuMemFreeHost", 2000, "cuMemFreeHost", LEGACY, ALWAYS, (void *)) \
   X(mem_host_get_flags, "cuMemHostGetFlags", 2030, "cuMemHostGetFlags", LEGACY, ALWAYS, (unsigned *, void *)) \
+  X(mem_host_get_device_pointer, "cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer_v2", LEGACY, ALWAYS, \
+    (CUdeviceptr *, void *, unsigned)) \
   X(mem_host_register, "cuMemHostRegister", 6050, "cuMemHostRegister_v2", LEGACY, ALWAYS, (void *, size_t, unsigned)) \
   X(mem_host_register_1, "cuMemHostRegister", 4000, "cuMemHostRegister", LEGACY, ALWAYS, (void *, size_t, unsigned)) \
   X(mem_host_unregister, "cuMemHostUnregister", 4000, "cuMemHostUnregister", LEGACY, ALWAYS, (void *)) \

@@ -41,6 +41,9 @@
 #include "preload/settings.h"
 
 #define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_device_alloc */
+enum {
+  HEAP_SEGMENT_BYTES = 20 << 20
+}; /* lade_device_options.large_segment_bytes; larger blocks have segments of their own */
 
 typedef struct device_request {
   CUdeviceptr *out;
@@ -85,7 +88,7 @@ static bool serve(preload_device *device, int ordinal, const device_request *req
   }
   *block = (preload_block){
       .pointer = pointer, .bytes = request->bytes, .device = ordinal, .is_ordered = request->is_ordered};
-  ladei_preload_range_widen(&device->heap_range, pointer, request->bytes);
+  ladei_preload_range_widen(&device->heap_range, pointer, request->bytes, HEAP_SEGMENT_BYTES);
   if (!ladei_preload_blocks_add(&ladei_preload_device_blocks, block)) {
     ladei_preload_begin();
     (void)device->lade->lade_device_free(device->heap, pointer);

@@ -29,7 +29,7 @@
 
 #define SERVED_FLAGS  ((unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP))
 #define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_pinned_alloc */
-enum { PAGE_BYTES = 4096, TWIN_BYTES = 4096 };
+enum { PAGE_BYTES = 4096, TWIN_BYTES = 4096, SEGMENT_BYTES = 64 << 20 /* the pool's own default */ };
 
 typedef struct pinned_request {
   void **out;
@@ -60,6 +60,12 @@ static void *pool_alloc(preload_device *device, size_t bytes) {
   return pointer;
 }
 
+/* Larger blocks have segments of their own. */
+static size_t segment_bytes(void) {
+  uint64_t bytes = ladei_preload_settings()->segment_bytes;
+  return bytes == 0 ? SEGMENT_BYTES : (size_t)bytes;
+}
+
 static bool serve(preload_device *device, int ordinal, const pinned_request *request) {
   preload_block *block = malloc(sizeof *block);
   void *pointer = block == NULL ? NULL : pool_alloc(device, request->bytes);
@@ -72,7 +78,7 @@ static bool serve(preload_device *device, int ordinal, const pinned_request *req
                            .flags = request->flags,
                            .device = ordinal,
                            .by_alloc_host = request->by_alloc_host};
-  ladei_preload_range_widen(&device->pinned_range, pointer, request->bytes);
+  ladei_preload_range_widen(&device->pinned_range, pointer, request->bytes, segment_bytes());
   if (!ladei_preload_blocks_add(&ladei_preload_pinned_blocks, block)) {
     ladei_preload_begin();
     (void)device->lade->lade_pinned_free(device->pool, pointer);
@@ -208,9 +214,9 @@ CUresult hook_mem_host_register_1(void *pointer, size_t bytes, unsigned flags) {
 
 CUresult hook_mem_host_unregister(void *pointer) {
   preload_block block;
-  if (ladei_preload_passes() || !is_lades(pointer)) return DRIVER_CALL(mem_host_unregister)(pointer);
-  return ladei_preload_pinned_around(pointer, &block) ? CUDA_ERROR_INVALID_VALUE
-                                                      : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
+  preload_owner owner = ladei_preload_pinned_owner(pointer, &block);
+  if (owner == PRELOAD_OF_OTHERS) return DRIVER_CALL(mem_host_unregister)(pointer);
+  return owner == PRELOAD_OF_BLOCK ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
 }
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
@@ -241,11 +247,16 @@ static unsigned block_flags(const preload_block *block) {
 
 CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {
   preload_block block;
-  if (out != NULL && ladei_preload_pinned_around(pointer, &block)) {
-    *out = block_flags(&block);
-    return CUDA_SUCCESS;
-  }
-  /* What was freed lies in no allocation. The driver would tell how lade registered it. */
-  if (out != NULL && !ladei_preload_passes() && is_lades(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  preload_owner owner = out == NULL ? PRELOAD_OF_OTHERS : ladei_preload_pinned_owner(pointer, &block);
+  if (owner == PRELOAD_OF_BLOCK) *out = block_flags(&block);
+  /* A1 of answers.c: the driver would tell how lade registered it. */
+  if (owner != PRELOAD_OF_OTHERS) return owner == PRELOAD_OF_BLOCK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   return DRIVER_CALL(mem_host_get_flags)(out, pointer);
+}
+
+CUresult hook_mem_host_get_device_pointer(CUdeviceptr *out, void *pointer, unsigned flags) {
+  preload_block block;
+  if (ladei_preload_pinned_owner(pointer, &block) == PRELOAD_OF_NONE)
+    return CUDA_ERROR_INVALID_VALUE; /* A1 of answers.c */
+  return DRIVER_CALL(mem_host_get_device_pointer)(out, pointer, flags);
 }

@@ -177,8 +177,10 @@ bool ladei_preload_opened(void) { return atomic_load_explicit(&devices_opened, m
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-void ladei_preload_range_widen(preload_range *range, const void *pointer, size_t bytes) {
-  uintptr_t begin = (uintptr_t)pointer, end = begin + bytes;
+void ladei_preload_range_widen(preload_range *range, const void *pointer, size_t bytes, size_t segment_bytes) {
+  uintptr_t first = (uintptr_t)pointer, last = first + bytes;
+  uintptr_t begin = first > segment_bytes ? first - segment_bytes : 1;
+  uintptr_t end = last < UINTPTR_MAX - segment_bytes ? last + segment_bytes : UINTPTR_MAX;
   uintptr_t high = atomic_load(&range->high);
   uintptr_t low = atomic_load(&range->low);
   while ((low == 0 || begin < low) && !atomic_compare_exchange_weak(&range->low, &low, begin)) continue;

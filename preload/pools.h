@@ -74,7 +74,8 @@ preload_device *ladei_preload_heap_of(const void *address, lade_device_block_inf
 /* Whether an address may lie in some pool, or in some heap; cheap. */
 bool ladei_preload_may_own(const void *address);
 bool ladei_preload_heap_may_own(const void *address);
-void ladei_preload_range_widen(preload_range *range, const void *pointer, size_t bytes);
+/* Of a block that is handed out. Its segment reaches up to `segment_bytes` to either side of it. */
+void ladei_preload_range_widen(preload_range *range, const void *pointer, size_t bytes, size_t segment_bytes);
 
 /* Whether any pool was ever opened. */
 bool ladei_preload_opened(void);

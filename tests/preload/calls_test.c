@@ -230,6 +230,73 @@ LADE_TEST(PreloadCalls, FlagsOfWhatWasFreedAreNone) {
   finish();
 }
 
+/* What each call says of an address, beside its code. */
+static int device_pointer_of(const char *pointer) {
+  CUdeviceptr alias;
+  return (int)cuda.host_get_device_pointer(&alias, (void *)(uintptr_t)pointer, 0);
+}
+static int flags_of(const char *pointer) {
+  unsigned flags;
+  return (int)cuda.host_get_flags(&flags, (void *)(uintptr_t)pointer);
+}
+static int type_of(const char *pointer) {
+  unsigned type = 0;
+  return (int)cuda.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)pointer);
+}
+static size_t range_of(const char *pointer) {
+  size_t bytes = 77;
+  CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+  void *answer = &bytes;
+  LADE_CU(cuda.pointer_get_attributes(1, &wanted, &answer, (CUdeviceptr)(uintptr_t)pointer));
+  return bytes;
+}
+
+static void nobodys_check(const char *pointer) {
+  static const char own;
+  LADE_EXPECT_EQ_INT(flags_of(pointer), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_INT(device_pointer_of(pointer), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_INT(type_of(pointer), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_SIZE(range_of(pointer), range_of(&own));
+}
+
+static void blocks_check(const char *pointer, size_t bytes) {
+  LADE_EXPECT_EQ_INT(flags_of(pointer), CUDA_SUCCESS);
+  LADE_EXPECT_EQ_INT(device_pointer_of(pointer), CUDA_SUCCESS);
+  LADE_EXPECT_EQ_INT(type_of(pointer), CUDA_SUCCESS);
+  LADE_EXPECT_EQ_SIZE(range_of(pointer), bytes);
+}
+
+/* Bug: bytes behind what was asked for answered as part of the block. */
+LADE_TEST(PreloadCalls, BytesBehindABlockAreNobodys) {
+  START();
+  const size_t sizes[] = {100, 10000, MIB + 1};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    char *block = NULL;
+    LADE_CU(cuda.host_alloc((void **)&block, sizes[i], 0));
+    blocks_check(block, sizes[i]);
+    blocks_check(block + sizes[i] - 1, sizes[i]);
+    nobodys_check(block + sizes[i]);
+    nobodys_check(block + sizes[i] + 27);
+    LADE_EXPECT_EQ_INT((int)cuda.host_unregister(block + sizes[i] + 27), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    LADE_CU(cuda.free_host(block));
+  }
+  finish();
+}
+
+/* Bug: the driver gave a device pointer, and the attributes of the segment, of memory that the program had freed. */
+LADE_TEST(PreloadCalls, WhatWasFreedIsNobodys) {
+  START();
+  char *block = NULL, *neighbour = NULL;
+  LADE_CU(cuda.host_alloc((void **)&block, 4 * SMALL, 0));
+  LADE_CU(cuda.host_alloc((void **)&neighbour, 4 * SMALL, 0));
+  LADE_CU(cuda.free_host(block));
+  nobodys_check(block);
+  nobodys_check(block + 3 * SMALL);
+  blocks_check(neighbour, 4 * SMALL);
+  LADE_CU(cuda.free_host(neighbour));
+  finish();
+}
+
 enum {
   ALREADY_REGISTERED = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
   NOT_REGISTERED = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED

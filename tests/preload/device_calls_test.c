@@ -448,6 +448,38 @@ LADE_TEST(PreloadDeviceAnswers, RangesAreThoseOfTheBlock) {
   finish();
 }
 
+static void nobodys_check(CUdeviceptr address) {
+  static const char own;
+  CUdeviceptr base = 0;
+  size_t range = 0, told = 77, none = 77;
+  unsigned on = 1;
+  CUipcMemHandle handle;
+  CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+  void *answer = &told, *answer_none = &none;
+  LADE_EXPECT_EQ_INT((int)cuda.pointer_get_attribute(&told, wanted, address), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_INT((int)cuda.mem_get_address_range(&base, &range, address), CUDA_ERROR_NOT_FOUND);
+  LADE_EXPECT_NE_INT((int)cuda.pointer_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address), CUDA_SUCCESS);
+  LADE_EXPECT_NE_INT((int)cuda.ipc_get_mem_handle(&handle, address), CUDA_SUCCESS);
+  LADE_CU(cuda.pointer_get_attributes(1, &wanted, &answer, address));
+  LADE_CU(cuda.pointer_get_attributes(1, &wanted, &answer_none, (CUdeviceptr)(uintptr_t)&own));
+  LADE_EXPECT_EQ_SIZE(told, none);
+}
+
+/* Bug: the driver answered for the segment, and gave its handle to other processes. */
+LADE_TEST(PreloadDeviceAnswers, WhatTheProgramDoesNotHoldIsNobodys) {
+  START_SERVED(serves());
+  CUdeviceptr block = alloc(&cuda, 10000), neighbour = alloc(&cuda, 10000);
+  answers_check(block, 10000, NULL);
+  nobodys_check(block + 10000);
+  nobodys_check(block + 10100);
+  LADE_CU(cuda.mem_free(block));
+  nobodys_check(block);
+  nobodys_check(block + 9999);
+  answers_check(neighbour, 10000, NULL);
+  LADE_CU(cuda.mem_free(neighbour));
+  finish();
+}
+
 /* The driver keeps the switch for a whole segment: nobody turns it off for his neighbours. */
 LADE_TEST(PreloadDeviceAnswers, SynchronousCopiesStayOn) {
   START_SERVED(serves());
