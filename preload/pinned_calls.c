@@ -18,12 +18,16 @@
  * H2  The driver is never given an address inside lade's memory to free or to unregister.
  * Locks: none.
  */
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "preload/answers.h"
 #include "preload/counters.h"
 #include "preload/driver.h"
+#include "preload/pause.h"
 #include "preload/pools.h"
 #include "preload/settings.h"
 
@@ -235,14 +239,30 @@ static bool twin_flags(const preload_block *block, unsigned *out) {
   return found;
 }
 
+enum { FLAGS_UNKNOWN = 0, FLAGS_ASKED = UINT_MAX }; /* else the flags plus 1 */
+
+/* Whether this thread asks. Another one that does is waited for: its twin would stay beside this thread's. */
+static bool flags_claim(atomic_uint *slot) {
+  unsigned seen = FLAGS_UNKNOWN;
+  while (!atomic_compare_exchange_strong(slot, &seen, FLAGS_ASKED)) {
+    if (seen != FLAGS_ASKED) return false;
+    ladei_preload_pause(PRELOAD_POLL_NS);
+    seen = FLAGS_UNKNOWN;
+  }
+  return true;
+}
+
 static unsigned block_flags(const preload_block *block) {
-  static atomic_uint known[2][SERVED_FLAGS + 1]; /* plus 1; 0: not asked */
+  static atomic_uint known[2][SERVED_FLAGS + 1];
   atomic_uint *slot = &known[block->by_alloc_host ? 1 : 0][block->flags];
-  unsigned flags = atomic_load(slot);
-  if (flags != 0) return flags - 1;
-  if (!twin_flags(block, &flags)) return block->flags;
-  atomic_store(slot, flags + 1);
-  return flags;
+  if (!flags_claim(slot)) return atomic_load(slot) - 1;
+  unsigned flags;
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* others wait */
+  bool found = twin_flags(block, &flags);
+  atomic_store(slot, found ? flags + 1 : FLAGS_UNKNOWN);
+  (void)pthread_setcancelstate(before, NULL);
+  return found ? flags : block->flags;
 }
 
 CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {

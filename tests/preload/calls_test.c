@@ -215,6 +215,54 @@ LADE_TEST(PreloadCalls, FlagsThatTheDriverDoesNotTellLeaveNoMemory) {
   finish();
 }
 
+/* One thread that asks for flags while another one does for the first time. */
+typedef struct asker {
+  pthread_t thread;
+  CUcontext context;
+  void *block;
+  unsigned flags;
+  atomic_bool is_done, was_started;
+} asker;
+
+static void *flags_ask(void *user) {
+  asker *own = user;
+  LADE_CU(cuda.ctx_set_current(own->context));
+  LADE_CU(cuda.host_get_flags(&own->flags, own->block));
+  atomic_store(&own->is_done, true);
+  return NULL;
+}
+
+/* It may end at once, or wait for the call that this is in. */
+static void flags_ask_beside(void *user) {
+  enum { MOST_PAUSES = 200 };
+  asker *own = user;
+  atomic_store(&own->was_started, true);
+  LADE_EXPECT_EQ_INT(pthread_create(&own->thread, NULL, flags_ask, own), 0);
+  for (int i = 0; i < MOST_PAUSES && !atomic_load(&own->is_done); i++) usleep(1000);
+}
+
+/* Bug: each of several threads that were the first to ask left a page behind. */
+LADE_TEST(PreloadCalls, FirstAskersForFlagsLeaveOnePage) {
+  START();
+  asker other = {.flags = 99};
+  unsigned flags = 99;
+  lade_soft_report before, after;
+  lade_soft_report_init(&before);
+  lade_soft_report_init(&after);
+  LADE_CU(cuda.alloc_host(&other.block, SMALL));
+  LADE_CU(cuda.ctx_get_current(&other.context));
+  LADE_EXPECT_OK(hooks->report(&before));
+  hooks->interrupt("cuMemAllocHost", flags_ask_beside, &other);
+  LADE_CU(cuda.host_get_flags(&flags, other.block));
+  LADE_ASSERT(atomic_load(&other.was_started));
+  pthread_join(other.thread, NULL);
+  LADE_EXPECT_EQ_UINT(other.flags, flags);
+  LADE_EXPECT_OK(hooks->report(&after));
+  LADE_EXPECT_EQ_UINT(after.pinned_ranges, before.pinned_ranges + 1);
+  LADE_CU(cuda.free_host(other.block));
+  finish();
+}
+
 /* The driver knows what lade keeps as memory that was registered. */
 LADE_TEST(PreloadCalls, FlagsOfWhatWasFreedAreNone) {
   START();
