@@ -92,15 +92,14 @@ int64_t extent_from(PyObject *number) {
 }
 
 int64_t extent_checked(nb::handle number, nb::handle shape) {
-  if (!PyIndex_Check(number.ptr()))
-    refuse_type("shape is " + repr_text(shape) + (number.is(shape) ? ", a " : ", which has a ") + class_text(number) +
-                "; expected an int of 0 or more, or a sequence of them");
   const int64_t value = extent_from(number.ptr());
-  if (value < 0) {
-    mistake_clear();
-    refuse("shape is " + repr_text(shape) + "; expected an int of 0 or more, or a sequence of them");
-  }
-  return value;
+  if (value >= 0) return value;
+  const bool is_type = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError);
+  const char *const expected = "; expected an int of 0 or more, or a sequence of them";
+  mistake_clear();
+  const std::string text = "shape is " + repr_text(shape);
+  if (is_type) refuse_type(text + (number.is(shape) ? ", a " : ", which has a ") + class_text(number) + expected);
+  refuse(text + expected);
 }
 
 } // namespace
@@ -156,9 +155,11 @@ Layout::Layout(nb::handle shape, const DType *dtype) : dtype_(dtype), bytes_(0) 
   if (PyLong_Check(shape.ptr()) || !PySequence_Check(shape.ptr()) || PyUnicode_Check(shape.ptr()) ||
       PyBytes_Check(shape.ptr())) {
     *extents(1) = extent_checked(shape, shape);
+  } else if (const Py_ssize_t dims = PySequence_Size(shape.ptr()); dims < 0) { // an array without dimensions
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    *extents(1) = extent_checked(shape, shape);
   } else {
-    const Py_ssize_t dims = PySequence_Size(shape.ptr());
-    if (dims < 0) throw nb::python_error();
     if (dims > max_dims)
       refuse("shape has " + std::to_string(dims) + " dimensions; expected at most " + std::to_string(max_dims));
     int64_t *out = extents(static_cast<int>(dims));

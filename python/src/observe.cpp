@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe.h"
 
+#include "pipeline.h"
+
 #include <cstring>
 
 namespace lade_python {
@@ -49,10 +51,7 @@ uint32_t format_of(const std::string &path, const std::optional<std::string> &na
 } // namespace
 
 void snapshot_save(const lade_part &part, nb::handle path, const std::optional<std::string> &format) {
-  PyObject *bytes = nullptr;
-  if (!PyUnicode_FSConverter(path.ptr(), &bytes)) throw nb::python_error();
-  const nb::object held = nb::steal(bytes);
-  const std::string name = PyBytes_AsString(bytes);
+  const std::string name = path_from(path, "path");
   const uint32_t number = format_of(name, format);
   lade_snapshot *snapshot = nullptr;
   lade_status status;

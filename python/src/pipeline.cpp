@@ -27,8 +27,11 @@ std::shared_ptr<Pipe> pipe_from(nb::handle object) {
 std::string path_from(nb::handle object, const char *what) {
   PyObject *bytes = nullptr;
   if (!PyUnicode_FSConverter(object.ptr(), &bytes)) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error(); // ValueError: it has a NUL
+    const bool is_type = PyErr_ExceptionMatches(PyExc_TypeError);
+    const bool has_null = PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_UnicodeError);
+    if (!is_type && !has_null) throw nb::python_error();
     PyErr_Clear();
+    if (has_null) refuse(std::string(what) + " is " + repr_text(object) + "; expected a path without null characters");
     refuse_type(what, object, "a path: str, bytes or os.PathLike");
   }
   nb::object owned = nb::steal(bytes);

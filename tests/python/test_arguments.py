@@ -151,6 +151,8 @@ def test_pools_and_allocators_refuse_a_wrong_type_by_name(device, pool):
     refused("stream", "legacy", lambda: allocator.alloc(16, "legacy"))
     refused("buffer", 3, lambda: allocator.record_stream(3, None))
     refused("buffer", 3, lambda: pool.record(3, None))
+    refused("path", 3, lambda: pool.snapshot(3))
+    refused("path", 3, lambda: allocator.snapshot(3))
     for shape in ("3", 1.5, [2, "3"]):
         with pytest.raises(lade.ArgumentTypeError, match="^shape is .* a (str|float); expected"):
             pool.empty(shape)
@@ -176,3 +178,24 @@ def test_a_pipeline_refuses_a_wrong_type_by_name(files, device):
     refused("timeout", "1", lambda: ticket.wait("1"))
     refused("callback", 3, lambda: ticket.add_done_callback(3))
     ticket.wait()
+
+
+def test_an_array_without_dimensions_is_an_extent(pool):
+    """Regression: len() of unsized object."""
+    assert pool.empty(numpy.array(3), "uint8").shape == (3,)
+    with pytest.raises(lade.ArgumentTypeError, match="^shape is array.*, a numpy.ndarray; expected an int"):
+        pool.empty(numpy.array(1.5))
+    with pytest.raises(lade.InvalidArgumentError, match="^shape is array.*; expected an int of 0 or more"):
+        pool.empty(numpy.array(-1))
+
+
+def test_a_path_with_a_null_character_is_refused_by_name(pool, device):
+    """Regression: embedded null byte."""
+    tensor = lade.DeviceAllocator(device).alloc(16)
+    for path in ("a\0b", b"a\0b"):
+        for call in (lambda: lade.Pipeline(device).read_into(path, 0, tensor), lambda: pool.snapshot(path),
+                     lambda: lade.RecordIndex().add_file(path)):
+            with pytest.raises(lade.InvalidArgumentError, match=r"^path is .*a\\x00b'; expected a path without null characters"):
+                call()
+    with pytest.raises(UnicodeEncodeError):
+        pool.snapshot("\ud800.html")
