@@ -388,8 +388,12 @@ class Loader:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, raised=None, *_):
+        try:
+            self.close()
+        except lade.BusyError:
+            if raised is None:
+                raise  # else that goes on: as long as it does, it holds the batches of the with block
 
     def dataset(self):
         """The loader as a ``torch.utils.data.IterableDataset``, for ``DataLoader(loader.dataset(), batch_size=None)``.

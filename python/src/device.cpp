@@ -502,7 +502,8 @@ void bind_device(nb::module_ &module) {
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> DeviceAllocator"))
       .def(
-          "__exit__", [](const AllocatorObject &self, nb::args) { self.allocator->close(true); },
+          "__exit__",
+          [](const AllocatorObject &self, nb::args raised) { with_end(raised, [&] { self.allocator->close(true); }); },
           nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](const AllocatorObject &self) {
         return "<lade.DeviceAllocator on " + self.allocator->device().text() +

@@ -545,7 +545,11 @@ void bind_pinned(nb::module_ &module) {
   pool.def(
       "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> PinnedPool"));
   pool.def(
-      "__exit__", [](const PoolObject &self, nb::args) { self.pool->close(true); },
+      "__exit__",
+      [](const PoolObject &self, nb::args raised) {
+        with_end(
+            raised, [&] { self.pool->close(true); });
+      },
       nb::sig("def __exit__(self, *args: object) -> None"));
   pool.def("__repr__", [](const PoolObject &self) {
     return "<lade.PinnedPool near " + self.pool->device().text() + (self.pool->is_closed() ? ", closed>" : ">");

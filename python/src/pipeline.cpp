@@ -631,12 +631,12 @@ void bind_pipeline(nb::module_ &module) {
           "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Pipeline"))
       .def(
           "__exit__",
-          [](PipelineObject &self, nb::handle type, nb::handle, nb::handle) {
+          [](PipelineObject &self, nb::args raised) {
             const std::shared_ptr<Pipe> pipe = self.pipe;
-            pipe->close(!type.is_none(), LADE_WAIT_FOREVER);
+            const bool cancels = raised.size() > 0 && !nb::object(raised[0]).is_none();
+            with_end(raised, [&] { pipe->close(cancels, LADE_WAIT_FOREVER); });
           },
-          nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none(),
-          nb::sig("def __exit__(self, type: typing.Any, value: typing.Any, traceback: typing.Any) -> None"))
+          nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](PipelineObject &self) {
         return std::string("<lade.Pipeline ") +
                (self.pipe->is_closed() ? "closed" : "on " + self.pipe->device().text()) + ">";

@@ -148,6 +148,8 @@ void mistake_clear() {
   PyErr_Clear();
 }
 
+bool is_status(const nb::python_error &error, lade_status status) { return error.matches(class_of(status)); }
+
 uint64_t positive(uint64_t value, const char *name) {
   if (value == 0) refuse(std::string(name) + " is 0; expected 1 or more, or None for the default");
   return value;

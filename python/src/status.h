@@ -41,6 +41,19 @@ inline void check(lade_status status) {
 // The same with the usual words: "`name` is a CLASS; expected `expected`".
 [[noreturn]] void refuse_type(const std::string &name, nb::handle object, const std::string &expected);
 
+// Whether an error is that of a status.
+bool is_status(const nb::python_error &error, lade_status status);
+
+// The end of a with block, whose exception is `raised`, if one ends it: that goes on where what it closes is in use still, which it is as
+// long as the exception holds the block's variables.
+template <typename Close> void with_end(nb::args raised, Close close) {
+  try {
+    close();
+  } catch (nb::python_error &error) {
+    if (raised.size() == 0 || nb::object(raised[0]).is_none() || !is_status(error, LADE_ERR_BUSY)) throw;
+  }
+}
+
 // A number of 1 or more; refuses 0, which None means in this package.
 uint64_t positive(uint64_t value, const char *name);
 

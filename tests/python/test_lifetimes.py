@@ -179,3 +179,29 @@ def test_nothing_is_imported_unasked():
         print([name for name in ("numpy", "torch", "cupy", "numba", "rmm") if name in sys.modules])
         """)
     assert out == "[]\n"
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, ValueError])
+def test_an_exception_that_ends_a_with_goes_on(ends, device, tmp_path):
+    """Regression: BusyError took its place, as what the block has made is alive then."""
+    (tmp_path / "rows").write_bytes(bytes(64))
+    pipeline, allocator = lade.Pipeline(device), lade.DeviceAllocator(device)
+
+    def loader():
+        return lade.Loader([tmp_path / "rows"], 2, record_bytes=16, pipeline=pipeline, allocator=allocator)
+
+    for make, use in ((lambda: lade.PinnedPool(device), lambda pool: pool.empty(8)), (lambda: lade.DeviceAllocator(device), lambda of: of.alloc(8)),
+                      (loader, next), (lambda: lade.Pipeline(device), lambda of: lade.Loader([tmp_path / "rows"], 2, record_bytes=16, pipeline=of))):
+        with pytest.raises(ends) as caught:
+            with make() as thing:
+                used = use(thing)
+                raise ends
+        assert caught.value.__context__ is None
+        with pytest.raises(lade.BusyError):
+            thing.close()  # it is as it was
+        with pytest.raises(lade.BusyError):
+            with thing:  # nothing else is raised: this is
+                pass
+        del used, caught
+        gc.collect()
+        thing.close()
