@@ -142,8 +142,11 @@ def save_host(rows, path, metadata, order, bytes_of, sync, progress):
 
 
 def _flush_folder(folder):
-    fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = []
     try:
-        os.fsync(fd)
+        # No step of Python between, as in _temporary().
+        opened.extend(map(os.open, [folder or "."], [os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC]))
+        os.fsync(opened[0])
     finally:
-        os.close(fd)
+        for fd in opened:
+            os.close(fd)

@@ -13,6 +13,7 @@ import pytest
 
 import lade
 import lade.safetensors as ours
+from interrupts import everywhere
 
 TENSORS = {
     "weights": np.arange(6 * 5 * 8, dtype=np.float32).reshape(6, 5, 8),
@@ -544,3 +545,35 @@ def test_what_an_array_says_of_its_bytes_is_not_asked(tmp_path, nbytes):
     ours.save_file(arrays, path)
     loaded = ours.load_file(path, "cpu", framework="np")
     assert {name: array.tolist() for name, array in loaded.items()} == {"odd": list(range(8)), "strides": [list(range(8))], "none": []}
+
+
+def test_an_interrupted_save_leaves_no_descriptor(tmp_path):
+    """Regression: that of the folder, between its opening and the note of it."""
+    array = np.arange(4, dtype="f4")
+    before = len(os.listdir("/proc/self/fd"))
+
+    def check(number):
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before, number
+        assert set(os.listdir(tmp_path)) <= {"x.safetensors"}, number
+
+    files = (lade.safetensors.__file__, lade._safetensors_host.__file__)
+    places = everywhere(lambda: lade.safetensors.save_file({"a": array}, tmp_path / "x.safetensors"), files, check)
+    assert places > 50 and os.listdir(tmp_path) == ["x.safetensors"]
+
+
+def test_an_interrupted_load_leaves_nothing(tmp_path, device):
+    path, allocator, pipeline = tmp_path / "x.safetensors", lade.DeviceAllocator(device), lade.Pipeline(device)
+    lade.safetensors.save_file({"a": np.arange(4, dtype="f4"), "b": np.zeros((2, 3))}, path)
+
+    def load():
+        lade.safetensors.load_file(path, pipeline=pipeline, allocator=allocator)
+
+    load()
+    before = len(os.listdir("/proc/self/fd"))
+
+    def check(number):
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before and allocator.usage()["allocated_bytes"] == 0, number
+
+    assert everywhere(load, (lade.safetensors.__file__,), check) > 50

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a signal's handler raises in the midst of lade.torch: who serves pinned memory is whole, or as before.
 
-A double stands for PyTorch and for the native part, so that this runs without them. A handler runs where a function begins and where
-a call has returned: there a profile function raises, once at each such place.
+A double stands for PyTorch and for the native part, so that this runs without them.
 """
 
 import os
@@ -11,8 +10,8 @@ import sys
 import textwrap
 
 HEAD = """
-import contextlib, gc, itertools, sys, types
-import lade
+import contextlib, gc, sys, types
+import interrupts, lade
 
 torch = types.ModuleType("torch")
 torch.__version__ = "2.8.0"
@@ -48,37 +47,15 @@ def start():
     lade.torch._native = lambda: native
     lade.torch._serving.__init__()
 
-def interrupted(call, number):
-    '''Raises KeyboardInterrupt at the place of that number. Whether there was one.'''
-    left = itertools.count(number, -1)
-    def profile(frame, event, _):
-        # A function that returns: the handler runs in its caller. A generator that yields has one in C, which returns next.
-        place = frame.f_back if event == "return" else frame
-        is_yield = event == "return" and frame.f_code.co_flags & 0x20
-        if event == "c_call" or is_yield or place.f_code.co_filename not in FILES:
-            return
-        if next(left) == 0:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-    sys.setprofile(profile)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
 def everywhere(prepare, call, check):
-    for number in itertools.count():
+    def begin():
         start()
         prepare()
-        was = interrupted(call, number)
+    def look(number):
         gc.collect()
         check(number)
-        if not was:
-            break
-    assert number > 10, number
+    places = interrupts.everywhere(call, FILES, look, begin)
+    assert places > 4, places
 
 def serves(index):
     def check(number):
@@ -90,7 +67,7 @@ def serves(index):
 
 
 def program(text):
-    environment = {**os.environ, "PYTHONPATH": ""}
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}
     result = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(text)], capture_output=True, text=True, timeout=120, env=environment)
     assert result.returncode == 0, result.stderr
 
@@ -133,14 +110,8 @@ def test_an_interrupted_uninstall_is_whole_or_not_begun():
     program("""
     def whole(number):
         assert native.serving == lade.torch._serving.base, (number, native.serving, lade.torch._serving.base)
-    for number in itertools.count():
-        start()
-        lade.torch.install_pinned(pool)
-        was = interrupted(lade.torch.uninstall_pinned, number)
-        whole(number)
-        if not was:
-            break
-    assert number > 4 and native.serving == -1
+    everywhere(lambda: lade.torch.install_pinned(pool), lade.torch.uninstall_pinned, whole)
+    assert native.serving == -1
     """)
 
 
