@@ -148,8 +148,10 @@ class Installation:
     def _take(self) -> None:
         """Takes back what _put() has set, or may have set where it was interrupted."""
         cuda = self._cupy.cuda
-        if self._function and cuda.get_allocator() is self._function:  # else the program has set another one since
-            cuda.set_allocator(self._before)
+        if self._function:
+            # What the program has set since stays. Inside of using_allocator() CuPy shows this thread's alone, and refuses either call.
+            now = cuda.get_allocator()
+            cuda.set_allocator(self._before if now is self._function else now)
         if self._puts_pinned:
             cuda.set_pinned_memory_allocator(self._cupy.get_default_pinned_memory_pool().malloc)
 
@@ -158,11 +160,23 @@ class Installation:
 
         Device memory: the allocator that was there before, unless the program has set another one since. Pinned memory:
         CuPy's default pool, as CuPy does not tell what was there before.
+
+        Raises
+        ------
+        ValueError
+            Inside of ``cupy.cuda.using_allocator()``: CuPy refuses it. Nothing is changed.
         """
         global _current
         with _lock:
             if _current is self:
-                self._take()
+                try:
+                    self._take()
+                except ValueError:
+                    raise
+                except BaseException:  # a signal's handler, between the two: what is begun ends
+                    self._take()
+                    _current = None
+                    raise
                 _current = None
         _streams.retire_unused()
 

@@ -20,6 +20,7 @@ import weakref
 import pytest
 
 import doubles
+from interrupts import everywhere
 import lade
 from lade._third_party import PerDevice
 
@@ -512,6 +513,35 @@ def test_install_inside_using_allocator_changes_nothing(cupy):
         assert cupy.lade.installed() is None
         cupy.cuda.alloc(5)
     assert own == [5]
+
+
+def test_uninstall_inside_using_allocator_changes_nothing(cupy):
+    """Regression: CuPy kept lade's allocator, of which nothing knew any more."""
+    own = cupy.cuda.get_allocator()
+    memory = cupy.lade.install()
+    for uninstall in (memory.uninstall, cupy.lade.uninstall):
+        with cupy.cuda.using_allocator(own):
+            with pytest.raises(ValueError, match="using_allocator"):
+                uninstall()
+        assert cupy.lade.installed() is memory and cupy.cuda.get_allocator() is not own
+    memory.uninstall()
+    assert cupy.lade.installed() is None and cupy.cuda.get_allocator() == own
+
+
+def test_an_interrupted_install_or_uninstall_is_whole(cupy):
+    """Regression: of an interrupted uninstall, pinned memory was lade's still."""
+    own = cupy.cuda.get_allocator()
+
+    def check(number):
+        gc.collect()
+        is_there = cupy.lade.installed() is not None
+        pinned = cupy.cuda.alloc_pinned_memory(10)
+        is_lades = isinstance(getattr(pinned.mem, "_owner", pinned.mem), lade._lade._CupyBlock)
+        assert is_lades == is_there == (cupy.cuda.get_allocator() != own), number
+
+    files = (cupy.lade.__file__,)
+    assert everywhere(cupy.lade.install, files, check, cupy.lade.uninstall) > 20
+    assert everywhere(cupy.lade.uninstall, files, check, lambda: cupy.lade.installed() or cupy.lade.install()) > 5
 
 
 def test_parts_can_be_left_to_cupy(cupy):
