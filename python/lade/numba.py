@@ -68,7 +68,7 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
         self._lock = threading.RLock()
         self._blocks: dict[object, Any] = {}
         self._deferred: list[Any] = []
-        self._deferrals = 0
+        self._deferrals: set[object] = set()  # one for each part that is open
         self._allocator: lade.DeviceAllocator | None = None
         self._pool: lade.PinnedPool | None = None
         self._stream: lade.Stream | None = None
@@ -148,16 +148,24 @@ class LadeMemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager
     @contextlib.contextmanager
     def defer_cleanup(self) -> Iterator[None]:
         """Keep the blocks of arrays that die meanwhile until the end."""
+        deferral = object()
         with super().defer_cleanup():
-            with self._lock:
-                self._deferrals += 1
             try:
+                self._deferrals.add(deferral)
                 yield
             finally:
-                with self._lock:
-                    self._deferrals -= 1
-                    ready, self._deferred = (self._deferred, []) if self._deferrals == 0 else ([], self._deferred)
-                del ready  # freed without the lock
+                try:
+                    self._deferral_end(deferral)
+                except BaseException:  # a signal's handler
+                    self._deferral_end(deferral)
+                    raise
+
+    def _deferral_end(self, deferral: object) -> None:
+        """Ends one that may have ended."""
+        self._deferrals.discard(deferral)
+        with self._lock:
+            ready, self._deferred = ([], self._deferred) if self._deferrals else (self._deferred, [])
+        del ready  # freed without the lock
 
     def _made(self, block: Any, make: Callable[[Callable[[], None]], Any], forget: Callable[[], object] = lambda: None) -> Any:
         """What `make` gives, which calls its argument when it dies, in any thread: that lets go of the block, and a later call does

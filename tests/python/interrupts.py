@@ -7,8 +7,17 @@ import sys
 _GENERATOR = 0x20  # inspect.CO_GENERATOR
 
 
-def interrupted(call, number, files):
-    """Raises KeyboardInterrupt at the place of that number in code of these files. Whether there was one."""
+def _is_within(frame, names):
+    while names and frame is not None and frame.f_code.co_name not in names:
+        frame = frame.f_back
+    return bool(names) and frame is not None
+
+
+def interrupted(call, number, files, finalizers=()):
+    """Raises KeyboardInterrupt at the place of that number in code of these files. Whether there was one.
+
+    Left out are functions that finalizers call, by name, and what these call: Python drops what they raise.
+    """
     left = itertools.count(number, -1)
 
     def profile(frame, event, _):
@@ -16,7 +25,7 @@ def interrupted(call, number, files):
         # generator that is let go of raises is lost.
         place = frame.f_back if event == "return" else frame
         is_left_out = frame.f_code.co_flags & _GENERATOR and (event == "return" or frame.f_code.co_name == "<genexpr>")
-        if event == "c_call" or is_left_out or place.f_code.co_filename not in files:
+        if event == "c_call" or is_left_out or place.f_code.co_filename not in files or _is_within(frame, finalizers):
             return
         if next(left) == 0:
             sys.setprofile(None)
@@ -32,11 +41,11 @@ def interrupted(call, number, files):
     return False
 
 
-def everywhere(call, files, check, prepare=lambda: None):
+def everywhere(call, files, check, prepare=lambda: None, finalizers=()):
     """Interrupts the call at each place, then checks. Returns the number of places."""
     for number in itertools.count():
         prepare()
-        was = interrupted(call, number, files)
+        was = interrupted(call, number, files, finalizers)
         check(number)
         if not was:
             return number

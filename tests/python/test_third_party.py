@@ -999,6 +999,24 @@ def test_numba_deferral_ends_with_an_error_too(numba):
     assert numba.manager.allocator.usage()["allocated_bytes"] == 0
 
 
+def test_numba_interrupts_leave_no_block_and_no_deferral(numba):
+    """Regression: of an interrupted deferral, which kept the blocks of all arrays that died from then on."""
+    manager = numba.manager
+
+    def call():
+        memory, pinned = manager.memalloc(4096), manager.memhostalloc(4096)
+        with manager.defer_cleanup():
+            del memory, pinned
+
+    def check(number):
+        gc.collect()
+        assert not manager._deferrals and not manager._deferred and not manager._blocks, number
+        assert manager.allocator.usage()["allocated_bytes"] == 0, number
+
+    module = sys.modules[type(manager).__module__]
+    assert everywhere(call, (module.__file__, contextlib.__file__), check, finalizers=("let_go",)) > 30
+
+
 def test_numba_memory_info_counts_the_cache_as_free(numba):
     before = numba.manager.get_memory_info()
     memory = numba.manager.memalloc(4 << 20)
