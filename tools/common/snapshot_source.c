@@ -28,7 +28,7 @@ bool snapshot_source_is_process(const char *source, uint64_t *out_process_id) {
   char *end;
   if (strspn(source, "0123456789") != strlen(source) || access(source, F_OK) == 0) return false;
   *out_process_id = strtoull(source, &end, 10);
-  return *out_process_id != 0;
+  return *out_process_id != 0 && *out_process_id <= INT32_MAX;
 }
 
 static lade_status process_open(uint64_t process_id, lade_snapshot **out) {

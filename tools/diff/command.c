@@ -39,8 +39,9 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
   case KEY_JSON: options->json = true; return 0;
   case 'n':
+    errno = 0;
     options->most = strtoul(argument, &end, 10);
-    if (*end != '\0' || options->most == 0 || *argument == '-')
+    if (*end != '\0' || errno != 0 || options->most == 0 || *argument == '-')
       argp_error(state, "--top: '%s' is no number above 0", argument);
     return 0;
   case ARGP_KEY_ARG:

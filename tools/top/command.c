@@ -60,7 +60,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case ARGP_KEY_ARG:
     if (options->process_id != 0) argp_error(state, "one PID, not '%s' too", argument);
     options->process_id = strtoull(argument, &end, 10);
-    if (*end != '\0' || options->process_id == 0 || !isdigit((unsigned char)*argument))
+    if (*end != '\0' || options->process_id == 0 || options->process_id > INT32_MAX ||
+        !isdigit((unsigned char)*argument))
       argp_error(state, "'%s' is no process", argument);
     return 0;
   default: return ARGP_ERR_UNKNOWN;

@@ -69,6 +69,8 @@ run 2 stats "$dir/small.pickle" 'no.such.key'
 says "no key matches" err
 
 # A snapshot differs from itself in nothing; what is only in one, is only in the other the other way round.
+run 2 diff "$dir/small.pickle" "$dir/small.pickle" --top=99999999999999999999
+says "--top: '99999999999999999999' is no number above 0" err
 run 0 diff "$dir/small.pickle" "$dir/small.pickle"
 says "memory in use: +0 B" out
 says "only_before: 0 segments" out

@@ -195,5 +195,12 @@ run 1 stats "$pid"
 run 1 snapshot "$pid" --map
 run 0 top --once # with no row, mostly
 run 2 top nobody
+# No process has such a number: another one was named, the largest of 64 bits.
+run 2 top 99999999999999999999999 --once
+says "'99999999999999999999999' is no process" err
+run 1 stats 99999999999999999999999
+says "99999999999999999999999: cannot open" err
+run 1 snapshot 4294967297 --map
+says "4294967297: cannot open" err
 run 2 top --interval=0
 finish
