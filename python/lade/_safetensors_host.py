@@ -30,7 +30,7 @@ def _array_memory(name, tensor):
     """(address, bytes) of an array, by what its memory is and not by what it says of itself beside that."""
     facts = getattr(tensor, "__array_interface__", {})
     data, strides = facts.get("data"), facts.get("strides")
-    if not isinstance(data, tuple) or facts.get("mask") is not None:
+    if not isinstance(data, tuple) or not data or not isinstance(data[0], int) or facts.get("mask") is not None:
         raise ValueError(f"tensor `{name}` is a {type(tensor).__name__} that shows no address; expected an array with memory of its own")
     shape, item_bytes = facts["shape"], int(facts["typestr"][2:])
     if strides is not None and 0 not in shape and not _in_order(shape, strides, item_bytes):
@@ -43,6 +43,8 @@ def _memory(name, tensor, wanted):
     address, count = (tensor.data_ptr(), tensor.nbytes) if hasattr(tensor, "data_ptr") else _array_memory(name, tensor)
     if count != wanted:
         raise ValueError(f"tensor `{name}` has {count} bytes of memory; expected {wanted}, as its dtype and shape say")
+    if count and not 0 < address < (1 << 64) - count:
+        raise ValueError(f"tensor `{name}` has {count} bytes of memory at address {address}, where none can be")
     return memoryview((ctypes.c_char * count).from_address(address)).cast("B") if count else memoryview(b"")
 
 

@@ -26,7 +26,7 @@ import threading
 import lade
 from lade import _lade
 from lade import _slices
-from lade._arguments import take, take_function, take_path, wrong_type
+from lade._arguments import class_text, take, take_function, take_path, wrong_type
 from lade._safetensors_host import laid_out, save_host
 
 __all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
@@ -587,6 +587,16 @@ def _shared_names(tensors):
     return names
 
 
+def _shape_of(name, tensor):
+    try:
+        shape = tuple(operator.index(extent) for extent in tensor.shape)
+    except TypeError:
+        shape = (-1,)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} of the shape {tensor.shape!r}; expected extents of 0 or more")
+    return shape
+
+
 def _facts(name, tensor):
     """(kind, shape, whether it is on a GPU, its number) of what is to be saved."""
     torch = _loaded("torch")
@@ -600,10 +610,13 @@ def _facts(name, tensor):
     if isinstance(tensor, masked):
         raise ValueError(f"tensor `{name}` is masked, and a file has no mask; expected .filled(value) of it, or its .data")
     on_gpu = hasattr(tensor, "__cuda_array_interface__")
-    flags = getattr(tensor, "flags", None)
-    if flags is not None and not flags.c_contiguous:
+    ordinal = getattr(getattr(tensor, "device", None), "id", None) if on_gpu else None
+    if on_gpu and not isinstance(ordinal, int):
+        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} that does not tell its device; expected one of torch or CuPy, "
+                         "or a DeviceBuffer")
+    if getattr(getattr(tensor, "flags", None), "c_contiguous", True) is False:
         raise ValueError(f"non contiguous tensor: `{name}`; expected one in C order, as .copy() gives")
-    return str(getattr(tensor.dtype, "name", tensor.dtype)), tuple(tensor.shape), on_gpu, tensor.device.id if on_gpu else None
+    return str(getattr(tensor.dtype, "name", tensor.dtype)), _shape_of(name, tensor), on_gpu, ordinal
 
 
 def _check_text(what, text):

@@ -577,3 +577,47 @@ def test_an_interrupted_load_leaves_nothing(tmp_path, device):
         assert len(os.listdir("/proc/self/fd")) == before and allocator.usage()["allocated_bytes"] == 0, number
 
     assert everywhere(load, (lade.safetensors.__file__,), check) > 50
+
+
+class ArrayLike:
+    """Says of itself what it is given: two floats, but for that."""
+
+    def __init__(self, **facts):
+        self.memory = np.zeros(2, "f4")
+        self.dtype, self.shape = np.dtype("f4"), (2,)
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    @property
+    def __array_interface__(self):
+        return {**self.memory.__array_interface__, **getattr(self, "changed", {})}
+
+
+CAI = {"version": 3, "shape": (2,), "typestr": "<f4", "data": (4096, False)}
+
+
+@pytest.mark.parametrize("facts, text", [
+    ({"shape": 3}, "of the shape 3; expected extents"),
+    ({"shape": ("a",)}, r"of the shape \('a',\); expected extents"),
+    ({"shape": (-1,)}, r"of the shape \(-1,\); expected extents"),
+    ({"shape": (1 << 70,)}, "bytes of memory; expected"),
+    ({"__cuda_array_interface__": CAI}, "does not tell its device"),
+    ({"__cuda_array_interface__": CAI, "device": "cuda:0"}, "does not tell its device"),
+    ({"changed": {"data": (0, False)}}, "8 bytes of memory at address 0"),
+    ({"changed": {"data": (-1, False)}}, "8 bytes of memory at address -1"),
+    ({"changed": {"data": ((1 << 64) - 4, False)}}, "8 bytes of memory at address 18446744073709551612"),
+    ({"changed": {"data": ("x", False)}}, "shows no address"),
+    ({"changed": {"data": ()}}, "shows no address"),
+])
+def test_arrays_that_describe_themselves_wrongly_are_refused_by_name(tmp_path, facts, text):
+    """Regression: AttributeError, TypeError of an operator, or an I/O error of "Bad address"."""
+    with pytest.raises(ValueError, match=f"tensor `x` .*{text}"):
+        ours.save_file({"x": ArrayLike(**facts)}, tmp_path / "x.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("facts", [{}, {"flags": {}}, {"flags": 7}, {"shape": [2]}])
+def test_other_array_likes_are_saved(tmp_path, facts):
+    """Regression: what has flags other than NumPy's was an AttributeError."""
+    ours.save_file({"x": ArrayLike(**facts)}, tmp_path / "x.safetensors")
+    assert ours.load_file(tmp_path / "x.safetensors", "cpu", framework="np")["x"].shape == (2,)
