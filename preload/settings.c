@@ -119,8 +119,8 @@ static void variable_take(const char *name, size_t name_bytes, const char *value
     return;
   }
   if (settings.wrong[0] == '\0')
-    snprintf(settings.wrong, sizeof settings.wrong, "there is no variable " PREFIX "%.*s", (int)(name_bytes % 100),
-             name);
+    snprintf(settings.wrong, sizeof settings.wrong, "there is no variable " PREFIX "%.*s",
+             (int)(name_bytes < 100 ? name_bytes : 100), name);
 }
 
 static void settings_read(void) {

@@ -109,6 +109,10 @@ for wrong in LADE_PRELOAD_MODE=quick LADE_PRELOAD_MAX_BYTES=12Q LADE_PRELOAD_MAX
   done
   [ "$(under "$wrong" ls / && cat "$dir/err")" = "" ] || fail "$wrong: said by ls"
 done
+# Of a long name the start is said; it was the rest of its length by 100.
+long=$(printf 'LADE_PRELOAD_%0100d' 7)
+under "${long}XYZ=1" "$stand_in" 3
+grep -q "there is no variable $long;" "$dir/err" || fail "a long name: $(cat "$dir/err")"
 rm -f "$dir/report"
 under LADE_PRELOAD_MODE=off LADE_PRELOAD_REPORT="$dir/report" "$stand_in" 3
 [ "$status" = 0 ] && [ ! -s "$dir/err" ] && [ ! -e "$dir/report" ] || fail "mode off: status $status, $(cat "$dir/err")"
