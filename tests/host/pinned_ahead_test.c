@@ -182,7 +182,7 @@ LADE_TEST(PinnedAhead, OthersHaveEachSegmentAtOnceAndPinNothing) {
   enum { OTHERS = 5 };
   pinned_fixture own;
   if (!open_with(&own, 0, LADEI_GIB, LADE_PINNED_SOURCE_REGISTER)) return;
-  asking first = {.own = &own, .ahead = 24 * LADEI_MIB}, others[OTHERS] = {{NULL}};
+  asking first = {.own = &own, .ahead = 24 * LADEI_MIB}, others[OTHERS] = {{.own = NULL}};
   support_hold(own.runtime, "host_register", 2, SUPPORT_HOLD_BEFORE);
   ask(&first);
   support_hold_await(own.runtime); /* the first segment is there: three blocks besides the first thread's */
