@@ -535,6 +535,7 @@ struct lade_runtime {
   ladei_process owner;     /* process that opened it; others get LADE_ERR_FORKED */
   /* How long a copy to a device, or from it, must be: pipeline/core/adapt.c, Note [Chunk and link]. 0: not known yet */
   _Atomic(size_t) link_chunk_bytes[LADEI_RUNTIME_LINKS][2];
+  _Atomic(uint32_t) link_copiers[LADEI_RUNTIME_LINKS][2]; /* pipelines that copy to a device, or from it, now */
 };
 
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */

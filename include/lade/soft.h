@@ -50,7 +50,8 @@ typedef struct lade_soft_device {
   int32_t no_virtual_memory;     /**< 1: the virtual-memory ops give LADE_ERR_UNSUPPORTED. */
   int32_t no_driver_pools;       /**< 1: the driver-pool ops give LADE_ERR_UNSUPPORTED. */
   int32_t no_copy_batch;         /**< 1: batched copies give LADE_ERR_UNSUPPORTED. */
-  int32_t reserved;              /**< 0. */
+  int32_t engine_stays;          /**< 1: a copy engine goes on with one stream as long as that has copies, as those of
+                                    NVIDIA H200s do; 0: it takes the streams in turn. */
 } lade_soft_device;
 
 /** Virtual cost of one driver call, charged to the calling thread on "sim"; 0 (default) lets calls take no time. */

@@ -138,6 +138,8 @@ static void limits_set(lade_pipeline *pipeline) {
     ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);
     ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
     pipeline->core.rings[i].last_first = !engines_are_threads(pipeline->runtime);
+    if (!engines_are_threads(pipeline->runtime))
+      ladei_pipe_core_set_turn(&pipeline->core.rings[i], LADEI_PIPE_TURN_FIRST);
     if (pipeline->depth_chosen)
       pipeline->core.rings[i].ahead = blocks_ahead(pipeline, i == 0 ? LADE_TO_DEVICE : LADE_TO_HOST);
   }
@@ -284,6 +286,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   for (unsigned i = 0; i < 2; i++) {
     lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
     if (status != LADE_OK && !force) return status;
+    ladei_pipe_link_leave(pipeline, &pipeline->sides[i]);
   }
   ladei_pipe_storage_close(&pipeline->storage);
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */

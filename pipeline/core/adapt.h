@@ -19,6 +19,10 @@ enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 /* What blocks are likely to grow to, before anything is known of a link: what links of 12 GB/s want. */
 enum { LADEI_PIPE_CHUNK_BULK = 2 << 20 };
 
+/* A turn of copies is as long as so many that the link wants: Note [Turns] in core_pick.c; or so many bytes where nothing is known of
+ * the link. */
+enum { LADEI_PIPE_TURN_CHUNKS = 4, LADEI_PIPE_TURN_FIRST = 8 << 20 };
+
 /* The chunk for a link that copied `bytes` in `ns`; see Note [Chunk and link]. Whole pages, in the bounds above. */
 size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 

@@ -122,7 +122,9 @@ struct ladei_pipe_copy_stream {
   struct ladei_slot_list copied; /* in the order they became so */
   unsigned copied_count;
   size_t copied_bytes;             /* together */
+  unsigned copying;                /* COPY orders out */
   uint64_t under_way_bytes;        /* of COPIED and COVERED slots */
+  uint64_t turn_bytes;             /* of COPY orders since it had none out and nothing under way */
   unsigned recording;              /* RECORD orders out */
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
@@ -233,6 +235,8 @@ struct ladei_pipe_ring {
   unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
   ladei_pipe_copy_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
+  uint64_t turn_most; /* bytes that a copy stream queues while others wait for the engine, about; 0: no limit */
+  bool shared;        /* other rings copy over the link */
 
   struct ladei_slot_list empty;
   struct ladei_slot_list free;  /* the one that rested longest first, or last (last_first) */
@@ -350,6 +354,14 @@ void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
 
 /* A COPY order takes several slots, `most` at most and of `bytes` together, from now on. At first it takes one. */
 void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes);
+
+/* A copy stream of the ring that others wait for queues so many bytes, and then none until they are over. At first there is no
+ * limit. */
+void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes);
+/* Whether other rings copy over the ring's link. */
+void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared);
+/* Whether copies of the ring are under way, or could be. */
+bool ladei_pipe_core_copies(const ladei_pipe_ring *ring);
 
 /* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most);

@@ -31,17 +31,20 @@ static lade_status broken(const ladei_pipe_ring *ring, const char *what) {
 /* I11, of the bytes. */
 static lade_status check_under_way(const ladei_pipe_ring *ring) {
   uint64_t bytes[LADEI_PIPE_COPY_STREAMS] = {0};
+  unsigned copying[LADEI_PIPE_COPY_STREAMS] = {0}; /* first ones of orders */
   for (unsigned i = 0; i < ring->depth; i++) {
     const ladei_pipe_slot *slot = &ring->slots[i];
     if (slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED)
       bytes[slot->copy_stream->index] += slot->bytes;
+    copying[slot->copy_stream != NULL ? slot->copy_stream->index : 0] += slot->state == LADEI_PIPE_SLOT_COPYING ? 1 : 0;
+    copying[slot->joined != NULL ? slot->joined->copy_stream->index : 0] -= slot->joined != NULL ? 1 : 0;
     if (slot->joined != NULL &&
         (slot->state != LADEI_PIPE_SLOT_COPYING || slot->joined->state != LADEI_PIPE_SLOT_COPYING))
       return broken(ring, "I11: a slot is joined to another, and no order is out for both");
   }
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
-    if (bytes[i] != ring->copy_streams[i].under_way_bytes)
-      return broken(ring, "I11: bytes under way on a copy stream are not those counted");
+    if (bytes[i] != ring->copy_streams[i].under_way_bytes || copying[i] != ring->copy_streams[i].copying)
+      return broken(ring, "I11: bytes under way on a copy stream, or COPY orders for it, are not those counted");
   return LADE_OK;
 }
 

@@ -32,6 +32,11 @@ static inline bool ladei_pipe_slot_joins(const ladei_pipe_slot *slot) {
   return transfer->joins && !transfer->unstaged && ladei_pipe_transfer_queues_first(transfer);
 }
 
+/* Nothing of it is under way, nor is about to be. */
+static inline bool ladei_pipe_copy_stream_rests(const ladei_pipe_copy_stream *copy_stream) {
+  return copy_stream->copying == 0 && copy_stream->under_way_bytes == 0;
+}
+
 /* Where the copies of a transfer go that waits for no stream. */
 ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer);
 

@@ -28,7 +28,7 @@
  * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
  *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes = the sum of bytes
- *     of its COPIED and COVERED slots.
+ *     of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
@@ -329,6 +329,14 @@ static void ready_join(ladei_pipe_slot *first) {
   }
 }
 
+/* Note [Turns] in core_pick.c. The slots are COPYING, and joined. */
+static void turn_count(const ladei_pipe_slot *first) {
+  ladei_pipe_copy_stream *copy_stream = first->copy_stream;
+  if (ladei_pipe_copy_stream_rests(copy_stream)) copy_stream->turn_bytes = 0;
+  copy_stream->copying++;
+  for (const ladei_pipe_slot *slot = first; slot != NULL; slot = slot->joined) copy_stream->turn_bytes += slot->bytes;
+}
+
 static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   ladei_pipe_slot *slot = order->slot;
   if (slot->state != LADEI_PIPE_SLOT_READY) {
@@ -339,6 +347,7 @@ static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   } else {
     ready_take(slot);
   }
+  turn_count(slot);
 }
 
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
@@ -618,6 +627,7 @@ static unsigned complete_joined(ladei_pipe_core *core, const ladei_pipe_order *o
 static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                               const lade_error *error) {
   ladei_pipe_core_transfer *transfer = order->transfer;
+  order->slot->copy_stream->copying--;
   if (order->slot->joined != NULL) return complete_joined(core, order, status);
   if (status != LADE_OK && !order->partial) {
     unsigned changed = transfer_fail_by(core, transfer, error);
@@ -904,6 +914,17 @@ void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
 void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes) {
   ring->joined_most = most;
   ring->joined_bytes = bytes;
+}
+
+void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes) { ring->turn_most = bytes; }
+
+void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared) { ring->shared = shared; }
+
+bool ladei_pipe_core_copies(const ladei_pipe_ring *ring) {
+  bool copies = !TAILQ_EMPTY(&ring->ready);
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && !copies; i++)
+    copies = !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
+  return copies;
 }
 
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {

@@ -69,9 +69,10 @@ static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 /*
  * Note [Short transfers]
  * Copies are queued as soon as they can be, so that the link never waits: eight chunks of 5 MiB are 0.7 ms on a link of 55 GB/s.
- * A transfer of 64 KiB behind them waited for all. On a stream of its own it waits for the one that runs: device drivers let
- * streams take turns. In virtual time (PipelineSchedule.SmallTransfersPassTheQueuedCopiesOfABulk): 1,056 -> 198 us. Short is
- * what is less than such a chunk by far; urgent transfers pass in the same way.
+ * A transfer of 64 KiB behind them waited for all. On a stream of its own it waits for the one that runs, where an engine takes
+ * streams in turn, and else for a turn (Note [Turns]). In virtual time, with streams in turn: 1,056 -> 198 us
+ * (PipelineSchedule.SmallTransfersPassTheQueuedCopiesOfABulk). Short is what is less than such a chunk by far; urgent transfers
+ * pass in the same way.
  */
 enum { SHORT_TRANSFER_BYTES = 1 << 20 };
 
@@ -129,21 +130,65 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
   return count < ring->joined_most && bytes + ring->block_bytes <= ring->joined_bytes;
 }
 
-/* The first READY slot whose copy may be queued; NULL: none. */
-static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
+/*
+ * Note [Turns]
+ * A copy engine goes on with one stream as long as that has copies queued, and takes up another one in a gap. So beside a bulk whose
+ * copies follow each other without one, what another stream holds waits until the bulk is over: on an H200 at 51 GB/s 64 KiB
+ * waited 0.35 to 0.65 ms in the median and 10 to 50 ms in the 99th percentile, at 53 GB/s 80 ms, all of the bulk; and one of two
+ * pipelines had a hundredth of the link (benchmarks/results/h200/small_beside_bulk.txt; "sim" with engine_stays does the same).
+ * So a copy stream that others wait for, those of the same ring or of other pipelines, queues no more than its turn, and then
+ * nothing until all of that is over. The gap is some 30 us: a turn is four of the copies that the link wants, 0.5 ms, and longer
+ * beside copies behind a stream of the caller's, which may have to wait for that all the same. What passes others (Note
+ * [Short transfers]) rests for other pipelines alone.
+ */
+enum { LONG_TURNS = 4 };
+
+/* Whether it has queued its turn, and others wait. */
+static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
+  if (ring->turn_most == 0 || copy_stream->turn_bytes < ring->turn_most || ladei_pipe_copy_stream_rests(copy_stream))
+    return false;
+  if (ring->shared) return true;
+  if (copy_stream->index == LADEI_PIPE_COPY_STREAM_SHORT) return false;
+  if (!ladei_pipe_copy_stream_rests(&ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT])) return true;
+  bool others = false;
+  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAM_SHORT && !others; i++)
+    others = i != copy_stream->index && !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
+  return others && copy_stream->turn_bytes >= LONG_TURNS * ring->turn_most;
+}
+
+/* Whether its copies wait for others' turn. */
+static bool transfer_rests(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
+  bool decided =
+      transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE || transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED;
+  return decided && turn_is_over(ring, transfer->copy_stream);
+}
+
+/* The first READY slot that need not wait for more to be joined to; NULL: none. */
+static ladei_pipe_slot *ready_unheld(const ladei_pipe_ring *ring, bool held) {
   ladei_pipe_slot *first = TAILQ_FIRST(&ring->ready), *slot = first;
-  if (first == NULL || !ready_waits(ring)) return first;
+  if (first == NULL || !held) return first;
   while (slot != NULL && ladei_pipe_slot_joins(slot)) slot = TAILQ_NEXT(slot, link);
   const ladei_pipe_core_transfer *next = slot != NULL ? slot->transfer : ring->issuing;
   bool comes = next != NULL && (slot != NULL || next->no_host);
   return comes && ladei_pipe_transfer_queues_first(next) ? first : slot;
 }
 
+/* The first READY slot whose copy may be queued; NULL: none. */
+static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
+  bool held = ready_waits(ring);
+  ladei_pipe_slot *first = ready_unheld(ring, held), *slot = first;
+  while (slot != NULL &&
+         (transfer_rests(ring, slot->transfer) || (held && slot != first && ladei_pipe_slot_joins(slot))))
+    slot = TAILQ_NEXT(slot, link);
+  return slot;
+}
+
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
 static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = ready_first(ring);
   ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
-  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host))
+  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host) &&
+      !transfer_rests(ring, transfer))
     slot = slot_for(ring, transfer);
   if (slot == NULL || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING) return false;
   if (transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN) {

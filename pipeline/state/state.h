@@ -54,6 +54,7 @@ typedef struct ladei_pipe_side {
   ladei_pipe_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   ladei_pipe_probe probe;
   ladei_pipe_window window;      /* host orders at once; guarded by the pipeline's lock */
+  bool copies;                   /* counted among those that copy over the link; guarded by the lock */
   ladei_pinned_ring_share share; /* blocks of the ring, as others on the pool see them */
 } ladei_pipe_side;
 

@@ -54,8 +54,8 @@ static lade_status description_check(const lade_soft_device *device, uint64_t in
     field = "vm_granularity_bytes", expected = "a power of two from 4096 on", bytes = device->vm_granularity_bytes;
   else if (device->numa_node < 0)
     field = "numa_node", expected = "a node + 1, or 0", value = device->numa_node;
-  else if (device->reserved != 0)
-    field = "reserved", expected = "0", value = device->reserved;
+  else if (device->engine_stays != 0 && device->engine_stays != 1)
+    field = "engine_stays", expected = "0 or 1", value = device->engine_stays;
   if (field == NULL) return LADE_OK;
   char name[64];
   snprintf(name, sizeof name, "options.soft.devices[%llu].%s", (unsigned long long)index, field);

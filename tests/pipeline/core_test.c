@@ -271,6 +271,9 @@ static void check_end(model *m) {
 }
 
 static void step(model *m) {
+  if (support_random_one_in(&m->random, 20))
+    ladei_pipe_core_set_shared(&m->core.rings[support_random_below(&m->random, 2)],
+                               support_random_one_in(&m->random, 2));
   switch (support_random_below(&m->random, 10)) {
   case 0:
     if (m->transfer_count < MAX_TRANSFERS) submit_one(m);
@@ -347,6 +350,9 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
   m->core.rings[0].last_first = m->core.rings[1].last_first = seed % 2 == 0;
   m->core.rings[0].paces = support_random_one_in(&m->random, 2);
+  if (support_random_one_in(&m->random, 2))
+    for (unsigned i = 0; i < 2; i++)
+      ladei_pipe_core_set_turn(&m->core.rings[i], support_random_between(&m->random, 1, 30) * m->scale);
   if (support_random_one_in(&m->random, 2)) {
     ladei_pipe_core_set_blocks(&m->core, (size_t)(5 * m->scale), (size_t)(5 * m->scale));
     ladei_pipe_core_set_joined(&m->core.rings[0], (unsigned)support_random_between(&m->random, 1, 4),
@@ -468,6 +474,55 @@ static void bulk_open(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer,
   ladei_pipe_core_set_blocks(core, MIB, MIB / 4);
   ladei_pipe_core_set_bulk(&core->rings[0], 2 * MIB);
   ladei_pipe_core_submit(core, transfer, LADE_TO_DEVICE);
+}
+
+/* Whether there is a COPY to take; takes and completes it, and records its event. */
+static bool copy_pass(ladei_pipe_core *core) {
+  ladei_pipe_order order;
+  while (ladei_pipe_core_next(core, 0, &order)) {
+    bool copy = order.kind == LADEI_PIPE_ORDER_COPY;
+    LADE_EXPECT(copy || order.kind == LADEI_PIPE_ORDER_RECORD || order.kind == LADEI_PIPE_ORDER_POLL);
+    (void)ladei_pipe_core_complete(core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+    if (copy) return true;
+  }
+  return false;
+}
+
+/* Note [Turns] in core_pick.c: of four chunks that are read, two are a turn. */
+LADE_TEST(PipelineCore, QueuesNoMoreThanItsTurnWhereOthersWait) {
+  enum { MIB = 1 << 20, CHUNKS = 4 };
+  char blocks[CHUNKS];
+  ladei_pipe_core core;
+  ladei_pipe_order order, reads[CHUNKS];
+  ladei_pipe_core_transfer transfer = {.bytes = 2 * CHUNKS * MIB, .chunk_bytes = MIB, .level = 1};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, CHUNKS));
+  ladei_pipe_core_set_blocks(&core, MIB, MIB);
+  ladei_pipe_core_set_turn(&core.rings[0], 2 * MIB);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  for (int i = 0; i < CHUNKS; i++) {
+    (void)order_pass(&core, LADEI_PIPE_ALLOW_HOST, LADEI_PIPE_ORDER_ACQUIRE, &blocks[i]);
+    LADE_ASSERT(ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &reads[i]) &&
+                reads[i].kind == LADEI_PIPE_ORDER_READ);
+  }
+  for (int i = 0; i < CHUNKS; i++) (void)ladei_pipe_core_complete(&core, &reads[i], LADE_OK, NULL);
+  ladei_pipe_core_set_shared(&core.rings[0], true);
+  LADE_EXPECT(copy_pass(&core));
+  LADE_EXPECT(copy_pass(&core));
+  LADE_EXPECT(!copy_pass(&core));
+  ladei_pipe_core_set_shared(&core.rings[0], false); /* nobody waits */
+  LADE_EXPECT(copy_pass(&core));
+  ladei_pipe_core_set_shared(&core.rings[0], true);
+  LADE_EXPECT(!copy_pass(&core));
+  LADE_EXPECT_OK(ladei_pipe_core_check(&core));
+  ladei_pipe_core_poll_wake(&core); /* all of it is over: the next turn */
+  unsigned copies = 0;
+  while (ladei_pipe_core_next(&core, 0, &order)) {
+    copies += order.kind == LADEI_PIPE_ORDER_COPY;
+    (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  }
+  LADE_EXPECT_EQ_UINT(copies, 1);
+  LADE_EXPECT(!ladei_pipe_core_copies(&core.rings[0]));
+  core_end(&core, &transfer);
 }
 
 /* With work for half of the blocks; and each order says what is still to come, whoever else asks at the same time. */

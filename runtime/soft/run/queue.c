@@ -124,12 +124,13 @@ void ladei_soft_engine_push(soft_runtime *rt, soft_node *node) {
   if (kind == SOFT_ENGINE_D2H && device->description.half_duplex) kind = SOFT_ENGINE_H2D;
   soft_engine *engine = &device->engines[kind];
   assert(node->started || node->stream == NULL); /* I3 of model.h: off its stream's hands */
-  node->engine_next = NULL;
-  if (engine->tail != NULL)
-    engine->tail->engine_next = node;
-  else
+  bool first = device->description.engine_stays && node->stream != NULL && node->stream == engine->last_stream;
+  node->engine_next = first ? engine->head : NULL;
+  if (first || engine->head == NULL)
     engine->head = node;
-  engine->tail = node;
+  else
+    engine->tail->engine_next = node;
+  if (!first || engine->tail == NULL) engine->tail = node;
   atomic_fetch_add_explicit(&engine->queued, 1, memory_order_relaxed);
   rt->clock->engine_kick(rt, engine);
 }
@@ -152,6 +153,7 @@ soft_node *ladei_soft_engine_take(soft_runtime *rt, soft_engine *engine) {
     ladei_soft_node_started_set(node, false); /* the stream starts it again when it is released */
   }
   engine->current = node;
+  engine->last_stream = node != NULL ? node->stream : engine->last_stream;
   return node;
 }
 

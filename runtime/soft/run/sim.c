@@ -92,6 +92,7 @@ static void engine_end(soft_runtime *rt, soft_engine *engine) {
   ladei_soft_work_perform(rt, work);
   rt->dispatching--;
   ladei_soft_engine_finish(rt, engine);
+  if (rt->devices[engine->device].description.engine_stays) ladei_soft_run_ready(rt); /* the stream's next copy */
   engine_kick(rt, engine);
   ladei_soft_run_ready(rt);
 }

@@ -225,6 +225,7 @@ struct soft_node {
 typedef struct soft_engine {
   soft_node *head, *tail;
   soft_node *current;
+  const soft_stream *last_stream; /* whose work it had in hand last; never followed */
   int32_t device;
   soft_engine_kind kind;
   /* "cpu" only */
