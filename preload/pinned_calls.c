@@ -33,7 +33,7 @@
 
 #define SERVED_FLAGS  ((unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP))
 #define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_pinned_alloc */
-enum { PAGE_BYTES = 4096, TWIN_BYTES = 4096, SEGMENT_BYTES = 64 << 20 /* the pool's own default */ };
+enum { PAGE_BYTES = 4096, TWIN_BYTES = 2 << 20, SEGMENT_BYTES = 64 << 20 /* the pool's own default */ };
 
 typedef struct pinned_request {
   void **out;
@@ -225,8 +225,10 @@ CUresult hook_mem_host_unregister(void *pointer) {
 
 /* ---- What is said about memory ----------------------------------------------------------------------------------- */
 
-/* What the driver says of memory that it makes itself for the same call. The memory stays until its context ends, a page for each set of
- * flags: the driver's free waits for the device, and who asks for flags may be who the device waits for. */
+/* What the driver says of memory that it makes itself for the same call. The memory stays until its context ends, 2 MiB for each set of
+ * flags: the driver's free waits for the device, and who asks for flags may be who the device waits for. A small allocation may share a
+ * chunk of the driver's with others, and is told the flags of the first of them (a page on an H200, driver 580): so it is a large one,
+ * and whether it is portable is what the program asked for. */
 static bool twin_flags(const preload_block *block, unsigned *out) {
   void *twin = NULL;
   pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
@@ -235,6 +237,8 @@ static bool twin_flags(const preload_block *block, unsigned *out) {
   bool made = driver_alloc(&request) == CUDA_SUCCESS;
   bool found = made && DRIVER_CALL(mem_host_get_flags)(out, twin) == CUDA_SUCCESS;
   if (made && !found) (void)DRIVER_CALL(mem_free_host)(twin); /* the next call makes another one */
+  if (found && !block->by_alloc_host)
+    *out = (*out & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | (block->flags & CU_MEMHOSTALLOC_PORTABLE);
   ladei_preload_restore(before, relaxed);
   return found;
 }

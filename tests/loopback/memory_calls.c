@@ -56,14 +56,26 @@ enum { FLAGS_NOTED = 256 };
 static struct {
   _Atomic(void *) pages;
   _Atomic(unsigned) native;
+  _Atomic(bool) is_small;
   _Atomic(const loop_context *) context; /* NULL: it was freed */
 } flags_noted[FLAGS_NOTED];
 
-static void flags_note(void *pages, unsigned native) {
+/* Small allocations share a chunk of the driver's, which tells the flags that it was made with (an H200's, driver 580). */
+enum { SMALL_BYTES = 1 << 20 };
+
+static unsigned chunk_flags(size_t bytes, unsigned native) {
+  for (int i = 0; i < FLAGS_NOTED && bytes < SMALL_BYTES; i++)
+    if (flags_noted[i].context != NULL && flags_noted[i].is_small) return flags_noted[i].native;
+  return native;
+}
+
+static void flags_note(void *pages, size_t bytes, unsigned native) {
+  native = chunk_flags(bytes, native);
   for (int i = 0; i < FLAGS_NOTED; i++) {
     void *none = NULL;
     if (flags_noted[i].pages != pages && !atomic_compare_exchange_strong(&flags_noted[i].pages, &none, pages)) continue;
     flags_noted[i].native = native;
+    flags_noted[i].is_small = bytes < SMALL_BYTES;
     flags_noted[i].context = loop_current();
     return;
   }
@@ -102,7 +114,7 @@ CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native
   CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
                                                    misaligned ? bytes + MISALIGNMENT : bytes, flags, &pages));
   *out = misaligned && code == CUDA_SUCCESS ? (char *)pages + MISALIGNMENT : pages;
-  if (code == CUDA_SUCCESS) flags_note(pages, native);
+  if (code == CUDA_SUCCESS) flags_note(pages, bytes, native);
   return code;
 }
 
