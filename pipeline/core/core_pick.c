@@ -139,30 +139,42 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
  * So a copy stream that others wait for, those of the same ring or of other pipelines, queues no more than its turn, and then
  * nothing until all of that is over. A turn is four of the copies that the link wants, 0.5 ms, and longer beside copies behind a
  * stream of the caller's, which may have to wait for that all the same. What passes others (Note [Short transfers]) rests for other
- * pipelines alone. Then 64 KiB took 0.72 ms in the median and 1.0 to 1.1 in the 99th percentile, and the second pipeline had 0.99 of
+ * pipelines alone; and what waits for a stream of the caller's for nobody: a caller may wait until all of it is queued, and only then
+ * let the stream go on. Then 64 KiB took 0.72 ms in the median and 1.0 to 1.1 in the 99th percentile, and the second pipeline had 0.99 of
  * its bytes when the first was through. (small_beside_bulk_turns.txt, transfers_beside.json; while there is always one of 64 KiB, a
  * gap of some 40 us each costs the bulk a tenth.)
  */
 enum { LONG_TURNS = 4 };
 
-/* Whether it has queued its turn, and others wait. */
-static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  if (ring->turn_most == 0 || copy_stream->turn_bytes < ring->turn_most || ladei_pipe_copy_stream_rests(copy_stream))
-    return false;
+/* Whether other copies wait for the engine beside that stream's, whose turn is so long by now. */
+static bool others_wait(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
   if (ring->shared) return true;
   if (copy_stream->index == LADEI_PIPE_COPY_STREAM_SHORT) return false;
   if (!ladei_pipe_copy_stream_rests(&ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT])) return true;
   bool others = false;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAM_SHORT && !others; i++)
     others = i != copy_stream->index && !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
-  return others && copy_stream->turn_bytes >= LONG_TURNS * ring->turn_most;
+  return others && copy_stream->turn_bytes / LONG_TURNS >= ring->turn_most;
+}
+
+/* Whether it may stand still until a stream of the caller's goes on. */
+static bool is_awaited(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
+  const ladei_pipe_core_transfer *transfer = copy_stream->transfers > 0 ? TAILQ_FIRST(&ring->queue) : NULL;
+  while (transfer != NULL &&
+         (transfer->copy_stream != copy_stream || transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE))
+    transfer = TAILQ_NEXT(transfer, link);
+  return transfer != NULL;
+}
+
+/* Whether it has queued its turn, and others wait. */
+static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
+  return ring->turn_most > 0 && copy_stream->turn_bytes >= ring->turn_most &&
+         !ladei_pipe_copy_stream_rests(copy_stream) && others_wait(ring, copy_stream) && !is_awaited(ring, copy_stream);
 }
 
 /* Whether its copies wait for others' turn. */
 static bool transfer_rests(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  bool decided =
-      transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE || transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED;
-  return decided && turn_is_over(ring, transfer->copy_stream);
+  return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE && turn_is_over(ring, transfer->copy_stream);
 }
 
 /* The first READY slot that need not wait for more to be joined to; NULL: none. */

@@ -525,6 +525,33 @@ LADE_TEST(PipelineCore, QueuesNoMoreThanItsTurnWhereOthersWait) {
   core_end(&core, &transfer);
 }
 
+/* A caller may wait until all copies of a transfer are queued, and only then let the stream go on that they wait for. */
+LADE_TEST(PipelineCore, QueuesAllThatWaitsForAStreamOfTheCallers) {
+  enum { MIB = 1 << 20, CHUNKS = 4 };
+  char blocks[CHUNKS];
+  ladei_pipe_core core;
+  ladei_pipe_order order;
+  unsigned acquired = 0;
+  ladei_pipe_core_transfer transfer = {
+      .bytes = CHUNKS * MIB, .chunk_bytes = MIB, .level = 1, .dependency = LADEI_PIPE_DEPENDENCY_UNKNOWN, .after = 7};
+  LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2 * CHUNKS));
+  ladei_pipe_core_set_blocks(&core, MIB, MIB);
+  ladei_pipe_core_set_turn(&core.rings[0], MIB);
+  ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
+  ladei_pipe_core_set_shared(&core.rings[0], true);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order)) {
+    LADE_ASSERT(acquired < CHUNKS || order.kind != LADEI_PIPE_ORDER_ACQUIRE);
+    order.block = order.kind == LADEI_PIPE_ORDER_ACQUIRE ? &blocks[acquired++] : NULL;
+    (void)ladei_pipe_core_complete(&core, &order, order.kind == LADEI_PIPE_ORDER_POLL ? LADE_NOT_READY : LADE_OK, NULL);
+  }
+  LADE_EXPECT(ladei_pipe_core_all_queued(&transfer));
+  ladei_pipe_core_poll_wake(&core);
+  while (ladei_pipe_core_next(&core, LADEI_PIPE_ALLOW_HOST, &order))
+    (void)ladei_pipe_core_complete(&core, &order, LADE_OK, NULL);
+  LADE_EXPECT(transfer.finished);
+  ladei_pipe_core_destroy(&core);
+}
+
 /* With work for half of the blocks; and each order says what is still to come, whoever else asks at the same time. */
 LADE_TEST(PipelineCore, BlocksForABulkAreLongAtOnce) {
   enum { MIB = 1 << 20 };
