@@ -25,10 +25,10 @@ typedef struct ladei_thread_notes {
   bool is_background; /* host/background: a pool's own thread */
   bool in_callback;   /* runtime/soft: inside a host function */
   bool in_run;        /* graph/tree: inside a body or a callback of a run */
-  uint32_t trees;     /* graph/tree: that it is the owner of */
-  const void *pool;   /* graph/tree: the private pool that a call of its tree is about; NULL: none */
   uint8_t log_turn;   /* base/log: inside the callback of that turn, plus 1; 0: outside */
+  uint32_t trees;     /* graph/tree: that it is the owner of */
 } ladei_thread_notes;
+_Static_assert(sizeof(ladei_thread_notes) == 16, "all thread-locals of the library together stay below 64 bytes");
 
 extern _Thread_local ladei_thread_notes ladei_thread;
 

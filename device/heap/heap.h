@@ -188,7 +188,8 @@ typedef struct ladei_device_private_pool {
   atomic_size_t launching;           /* calls under way that queue work of graphs on its memory (native/suspend.c) */
   uint32_t capture;                  /* number of the last capture into it */
   atomic_bool capturing;             /* a capture into it is under way; written under the lock */
-  bool has_tree;                     /* a graph tree has it to itself */
+  bool has_tree;                     /* a graph tree has it to itself, ... */
+  _Atomic(uint64_t) tree_thread;     /* ... and this thread is in a call of the tree's; 0: none */
   uint64_t scope_count;              /* open scopes that lead to it */
   uint64_t served;                   /* requests that routes have led here, each search of one counted */
   uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */

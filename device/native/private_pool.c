@@ -63,7 +63,8 @@ lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, cons
 lade_status ladei_device_tree_refuse(const lade_device_allocator *allocator, const char *call,
                                      const ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
-  if (!pool->has_tree || ladei_thread.pool == pool) return LADE_OK;
+  if (!pool->has_tree || atomic_load_explicit(&pool->tree_thread, memory_order_relaxed) == ladei_thread_number())
+    return LADE_OK;
   return ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, pool->id, "a graph tree has it to itself");
 }
 

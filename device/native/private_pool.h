@@ -15,7 +15,7 @@ lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, cons
 lade_status ladei_device_private_pool_hold(lade_device_allocator *allocator, const char *call, lade_device_pool_id id);
 
 /* LADE_ERR_BUSY for a call that would put blocks into a graph tree's pool, or take memory out of it, and is none of the tree's own
- * (ladei_thread.pool). Lock held. */
+ * (tree_thread). Lock held. */
 lade_status ladei_device_tree_refuse(const lade_device_allocator *allocator, const char *call,
                                      const ladei_device_private_pool *pool);
 

@@ -109,9 +109,9 @@ static lade_status pool_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
   lade_status status = ladei_tree_order_before(tree, &tree->stream);
   if (status == LADE_OK) {
     ladei_tree_order_commit(tree, &tree->stream);
-    const void *before = ladei_tree_pool_enter(tree);
+    ladei_tree_pool_enter(tree);
     status = lade_device_pool_trim(tree->allocator, tree->pool, keep, count, out_bytes);
-    ladei_tree_pool_leave(before);
+    ladei_tree_pool_leave(tree);
   }
   free(keep);
   return status;

@@ -55,20 +55,20 @@ void ladei_tree_pool_disown(lade_graph_tree *tree) {
   ladei_lock_release(&tree->allocator->lock);
 }
 
-const void *ladei_tree_pool_enter(const lade_graph_tree *tree) {
-  const void *before = ladei_thread.pool;
-  ladei_thread.pool = tree->memory;
-  return before;
+void ladei_tree_pool_enter(lade_graph_tree *tree) {
+  atomic_store_explicit(&tree->memory->tree_thread, ladei_thread_number(), memory_order_relaxed);
 }
 
-void ladei_tree_pool_leave(const void *before) { ladei_thread.pool = before; }
+void ladei_tree_pool_leave(lade_graph_tree *tree) {
+  atomic_store_explicit(&tree->memory->tree_thread, 0, memory_order_relaxed);
+}
 
 /* ---- Routes ------------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_tree_routes *out) {
   *out = (ladei_tree_routes){0};
   lade_status status = LADE_OK;
-  const void *before = ladei_tree_pool_enter(tree);
+  ladei_tree_pool_enter(tree);
   if (capture) {
     status = lade_device_pool_begin(tree->allocator, tree->pool, &tree->stream.handle, 1);
     out->capture = status == LADE_OK;
@@ -80,7 +80,7 @@ lade_status ladei_tree_routes_begin(lade_graph_tree *tree, bool capture, ladei_t
     status = lade_device_scope_begin_thread(tree->allocator, tree->pool, &out->scopes[out->scope_count]);
     out->scope_count += status == LADE_OK;
   }
-  ladei_tree_pool_leave(before);
+  ladei_tree_pool_leave(tree);
   if (status != LADE_OK) ladei_tree_routes_end(tree, out);
   return status;
 }
@@ -236,9 +236,9 @@ lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_che
   lade_device_restored *restored = NULL;
   ladei_tree_storage **alive = calloc(path->row_count + 1, sizeof(ladei_tree_storage *));
   if (alive == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "graph tree: no memory for a restore");
-  const void *before = ladei_tree_pool_enter(tree);
+  ladei_tree_pool_enter(tree);
   lade_status status = lade_device_checkpoint_set(tree->allocator, checkpoint, &restored);
-  ladei_tree_pool_leave(before);
+  ladei_tree_pool_leave(tree);
   if (status != LADE_OK) {
     free(alive);
     return status;

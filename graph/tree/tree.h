@@ -303,10 +303,10 @@ void ladei_tree_order_forget(lade_graph_tree *tree);
 /* The pool is the tree's alone, and empty: what is found in it behind a body is freed. LADE_ERR_INVALID_ARGUMENT says what it is else. */
 lade_status ladei_tree_pool_own(lade_graph_tree *tree);
 void ladei_tree_pool_disown(lade_graph_tree *tree);
-/* From here to the end the thread's calls that need the pool are the tree's own; others are refused. No body or callback in between.
- * What to end with. */
-const void *ladei_tree_pool_enter(const lade_graph_tree *tree);
-void ladei_tree_pool_leave(const void *before);
+/* From here to the end the thread's calls that need the pool are the tree's own; others are refused. No body or callback in between,
+ * and not one within another. */
+void ladei_tree_pool_enter(lade_graph_tree *tree);
+void ladei_tree_pool_leave(lade_graph_tree *tree);
 
 typedef struct ladei_tree_routes {
   uint64_t scopes[2];
