@@ -538,13 +538,14 @@ enum { AHEAD_FIRST_BYTES = 8 << 20 };
 
 /* What to pin for the request and those to come, in whole huge pages; 0: for the request alone. */
 static uint64_t ahead_bytes(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  if (request->ahead == 0 || request->exact) return 0;
   uint64_t free_bytes = ladei_pinned_node_free_bytes(request->node), least = least_bytes(request);
   uint64_t missing = request->ahead > free_bytes ? request->ahead - free_bytes : 0;
   missing += LADEI_PINNED_HUGE_PAGE_BYTES - 1;
   uint64_t bytes = ladei_size_round_down(ladei_size_min(missing, cap_left(pool)), LADEI_PINNED_HUGE_PAGE_BYTES);
   bool useful = bytes >= least && least <= pool->segment_bytes &&
                 bytes > ladei_size_min(usual_bytes(pool, least), FIRST_ONES_BYTES);
-  return useful && !request->exact ? bytes : 0;
+  return useful ? bytes : 0;
 }
 
 /* LADE_OK without a block: nothing was pinned. What fails behind the first segment is nobody's failure. */

@@ -523,8 +523,15 @@ typedef struct lade_runtime_ops {
  */
 lade_status ladei_ops_check(const lade_runtime_ops *ops);
 
-/* Devices whose links pipelines learn together; those of others learn each for itself. */
+/* Devices whose links pipelines share; those of others know each of itself alone. */
 enum { LADEI_RUNTIME_LINKS = 64 };
+
+/* What pipelines know of a link, in one direction. */
+typedef struct ladei_link {
+  _Atomic(size_t)
+      chunk_bytes; /* how long a copy must be: pipeline/core/adapt.c, Note [Chunk and link]. 0: not known yet */
+  _Atomic(uint32_t) copiers; /* pipelines that copy over it now: Note [Turns] in pipeline/core/core_pick.c */
+} ladei_link;
 
 /* A runtime as its users in the library hold it. */
 struct lade_runtime {
@@ -533,9 +540,7 @@ struct lade_runtime {
   void *software_device;   /* runtime/soft's own object, also under a wrapped table; NULL with a GPU behind it */
   _Atomic(uint64_t) users; /* pools, pipelines, ... alive on it; close refuses while not 0 */
   ladei_process owner;     /* process that opened it; others get LADE_ERR_FORKED */
-  /* How long a copy to a device, or from it, must be: pipeline/core/adapt.c, Note [Chunk and link]. 0: not known yet */
-  _Atomic(size_t) link_chunk_bytes[LADEI_RUNTIME_LINKS][2];
-  _Atomic(uint32_t) link_copiers[LADEI_RUNTIME_LINKS][2]; /* pipelines that copy to a device, or from it, now */
+  ladei_link links[LADEI_RUNTIME_LINKS][2]; /* to a device, and from it */
 };
 
 /* Counts an object that lives on the runtime. Acquire fails with LADE_ERR_FORKED in a forked child. */

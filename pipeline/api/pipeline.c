@@ -263,16 +263,15 @@ static lade_status copy_stream_create(lade_pipeline *pipeline, ladei_pipe_stream
   return LADE_OK;
 }
 
-/* Where the side's link is known: at the runtime, for all pipelines. */
-static _Atomic(size_t) *link_of(lade_pipeline *pipeline, ladei_pipe_side *side) {
+/* The side's link, of the runtime where that has it, for all pipelines. */
+static ladei_link *link_of(lade_pipeline *pipeline, ladei_pipe_side *side) {
   int device = pipeline->options.device;
-  return device < LADEI_RUNTIME_LINKS ? &pipeline->runtime->link_chunk_bytes[device][side - pipeline->sides]
-                                      : &side->probe.own;
+  return device < LADEI_RUNTIME_LINKS ? &pipeline->runtime->links[device][side - pipeline->sides] : &side->own_link;
 }
 
 static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
   lade_status status = LADE_OK;
-  side->probe.chunk_bytes = link_of(pipeline, side);
+  side->probe.link = link_of(pipeline, side);
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && status == LADE_OK; i++)
     status = copy_stream_create(pipeline, &side->copy_streams[i]);
   return status == LADE_OK && pipeline->chunk_adapts
@@ -286,7 +285,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   for (unsigned i = 0; i < 2; i++) {
     lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
     if (status != LADE_OK && !force) return status;
-    ladei_pipe_link_leave(pipeline, &pipeline->sides[i]);
+    ladei_pipe_link_tell(&pipeline->sides[i], false);
   }
   ladei_pipe_storage_close(&pipeline->storage);
   /* An event that the driver will not destroy stays with the driver; nothing more can be done about it here. */

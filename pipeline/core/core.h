@@ -308,8 +308,7 @@ typedef struct ladei_pipe_order {
   ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY; NULL: only ask */
   void *block;
   size_t bytes;
-  uint64_t
-      ahead; /* ACQUIRE: bytes of this block, those that others acquire now, and those likely to be acquired soon */
+  uint64_t ahead; /* ACQUIRE: bytes of what is acquired now, this included, and of what is likely to be soon */
   bool passed;
   bool in_flight;
   bool last_resort;
@@ -346,7 +345,7 @@ void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t leas
 /* Blocks of the ring from now on, unless they are larger already or such ones were refused. True: they have grown. */
 bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
 
-/* Blocks of the ring from now on, where there is work for all of them; larger than the usual ones. */
+/* Blocks of the ring from now on, where there is work for half of them; larger than the usual ones. */
 void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */

@@ -197,7 +197,7 @@ void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *rin
   ladei_lock_assert_held(&pipeline->lock);
   if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
-  size_t chunk = atomic_load_explicit(side->probe.chunk_bytes, memory_order_relaxed);
+  size_t chunk = atomic_load_explicit(&side->probe.link->chunk_bytes, memory_order_relaxed);
   if (ring->joined_most > 1) ladei_pipe_core_set_joined(ring, ring->joined_most, LADEI_PIPE_JOINED_CHUNKS * chunk);
   if (ring->turn_most > 0 && chunk > 0) ladei_pipe_core_set_turn(ring, (uint64_t)LADEI_PIPE_TURN_CHUNKS * chunk);
   if (ladei_pipe_core_grow_blocks(ring, ladei_pipe_chunk_in_window(pipeline, ring, chunk))) {
@@ -206,33 +206,19 @@ void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *rin
   }
 }
 
-/* NULL: the device's link is not told of. */
-static _Atomic(uint32_t) *copiers_of(lade_pipeline *pipeline, const ladei_pipe_side *side) {
-  int device = pipeline->options.device;
-  return device < LADEI_RUNTIME_LINKS ? &pipeline->runtime->link_copiers[device][side - pipeline->sides] : NULL;
-}
-
-static void link_tell(_Atomic(uint32_t) *copiers, ladei_pipe_side *side, bool copies) {
+void ladei_pipe_link_tell(ladei_pipe_side *side, bool copies) {
   if (side->copies == copies) return;
   side->copies = copies;
-  atomic_fetch_add_explicit(copiers, copies ? 1u : -1u, memory_order_relaxed);
+  atomic_fetch_add_explicit(&side->probe.link->copiers, copies ? 1u : -1u, memory_order_relaxed);
 }
 
-void ladei_pipe_links_look_locked(lade_pipeline *pipeline) {
+void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
-  for (unsigned i = 0; i < 2; i++) {
-    ladei_pipe_ring *ring = &pipeline->core.rings[i];
-    ladei_pipe_side *side = &pipeline->sides[i];
-    _Atomic(uint32_t) *copiers = copiers_of(pipeline, side);
-    if (copiers == NULL || ring->turn_most == 0) continue;
-    link_tell(copiers, side, ladei_pipe_core_copies(ring));
-    ladei_pipe_core_set_shared(ring, atomic_load_explicit(copiers, memory_order_relaxed) > (side->copies ? 1u : 0u));
-  }
-}
-
-void ladei_pipe_link_leave(lade_pipeline *pipeline, ladei_pipe_side *side) {
-  _Atomic(uint32_t) *copiers = copiers_of(pipeline, side);
-  if (copiers != NULL) link_tell(copiers, side, false);
+  if (ring->turn_most == 0) return;
+  ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
+  ladei_pipe_link_tell(side, ladei_pipe_core_copies(ring));
+  uint32_t copiers = atomic_load_explicit(&side->probe.link->copiers, memory_order_relaxed);
+  ladei_pipe_core_set_shared(ring, copiers > (side->copies ? 1u : 0u));
 }
 
 void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {
@@ -279,7 +265,7 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
     ladei_pipe_core_set_joined(order->ring, 1, 0);
   unsigned changed = ladei_pipe_core_complete(&pipeline->core, order, status, error);
   core_recount(pipeline);
-  ladei_pipe_links_look_locked(pipeline);
+  ladei_pipe_link_look_locked(pipeline, order->ring);
   ladei_pipe_ring_shares_update_locked(pipeline);
   if (order->kind == LADEI_PIPE_ORDER_FINISH && ladei_pipe_ticket_of(order->transfer)->released) {
     ladei_pipe_ticket_free(ladei_pipe_ticket_of(order->transfer));

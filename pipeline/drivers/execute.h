@@ -41,10 +41,10 @@ lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status 
 /* That chunk, or a shorter one where all blocks of it were more than the pipeline has under way. */
 size_t ladei_pipe_chunk_in_window(const lade_pipeline *pipeline, const ladei_pipe_ring *ring, size_t chunk);
 
-/* Tells other pipelines whether this one copies over its links, and its core whether they do. */
-void ladei_pipe_links_look_locked(lade_pipeline *pipeline);
-/* The side copies no more. */
-void ladei_pipe_link_leave(lade_pipeline *pipeline, ladei_pipe_side *side);
+/* Whether the side copies over its link, for other pipelines. */
+void ladei_pipe_link_tell(ladei_pipe_side *side, bool copies);
+/* Tells others about the ring, and the ring about others. */
+void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);
 
 /* Blocks grow to what the link was found to want. */
 void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring);

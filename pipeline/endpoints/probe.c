@@ -59,7 +59,7 @@ lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_pro
 
 /* Long enough to be measured, and its turn. */
 static bool copy_counts(ladei_pipe_probe *probe, size_t bytes) {
-  size_t known = atomic_load_explicit(probe->chunk_bytes, memory_order_relaxed);
+  size_t known = atomic_load_explicit(&probe->link->chunk_bytes, memory_order_relaxed);
   if (bytes < LEAST_BYTES || bytes < known / 2) return false;
   unsigned let = atomic_load_explicit(&probe->let, memory_order_relaxed);
   if (let == 0) return true;
@@ -94,9 +94,9 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
 
 /* What a measurement found is kept, if it is more than what is known. */
 static void chunk_learn(ladei_pipe_probe *probe, size_t chunk) {
-  size_t known = atomic_load_explicit(probe->chunk_bytes, memory_order_relaxed);
+  size_t known = atomic_load_explicit(&probe->link->chunk_bytes, memory_order_relaxed);
   while (chunk > known) {
-    if (!atomic_compare_exchange_weak_explicit(probe->chunk_bytes, &known, chunk, memory_order_relaxed,
+    if (!atomic_compare_exchange_weak_explicit(&probe->link->chunk_bytes, &known, chunk, memory_order_relaxed,
                                                memory_order_relaxed))
       continue;
     probe->left = PROBES + 1; /* longer copies come */

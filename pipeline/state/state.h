@@ -32,9 +32,7 @@ typedef struct ladei_pipe_driver ladei_pipe_driver;
 /* Times copies of one direction; see endpoints/probe.c. */
 typedef struct ladei_pipe_probe {
   atomic_int state;
-  _Atomic(size_t)
-      *chunk_bytes; /* long enough for this link, as far as is known; 0: nothing is. Of the runtime, or `own` */
-  _Atomic(size_t) own;
+  ladei_link *link; /* what is known of it */
   lade_event begin;
   lade_event end;
   size_t bytes;          /* of the copy between them */
@@ -54,7 +52,8 @@ typedef struct ladei_pipe_side {
   ladei_pipe_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   ladei_pipe_probe probe;
   ladei_pipe_window window;      /* host orders at once; guarded by the pipeline's lock */
-  bool copies;                   /* counted among those that copy over the link; guarded by the lock */
+  ladei_link own_link;           /* where the runtime has none for the device */
+  bool copies;                   /* counted among the link's copiers; guarded by the lock */
   ladei_pinned_ring_share share; /* blocks of the ring, as others on the pool see them */
 } ladei_pipe_side;
 

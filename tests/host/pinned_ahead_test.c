@@ -226,3 +226,61 @@ LADE_TEST(PinnedAhead, ManyAtOncePinOnce) {
     pinned_fixture_close(&own);
   }
 }
+
+typedef struct storm {
+  pinned_fixture *own;
+  unsigned number;
+  _Atomic(bool) *end;
+  pthread_t thread;
+} storm;
+
+static bool refused_by_plan(lade_status status) {
+  return status == LADE_OK || status == LADE_ERR_OUT_OF_PINNED_MEMORY || status == LADE_ERR_LIMIT;
+}
+
+static void *storm_main(void *user) {
+  const storm *own = user;
+  for (unsigned round = 0; round < 60; round++) {
+    void *blocks[4] = {NULL};
+    for (unsigned i = 0; i < 4; i++)
+      LADE_EXPECT(refused_by_plan(ladei_pinned_alloc_ahead(
+          own->own->pool, BLOCK_BYTES, (1 + (own->number * 7 + round * 5 + i) % 24) * BLOCK_BYTES, 0, &blocks[i])));
+    for (unsigned i = 0; i < 4; i++) LADE_EXPECT_OK(lade_pinned_free(own->own->pool, blocks[i]));
+  }
+  return NULL;
+}
+
+/* Gives back what is free, pins ahead of everybody, and has registrations refused, as long as the others run. */
+static void *storm_beside(void *user) {
+  const storm *own = user;
+  for (unsigned round = 0; !atomic_load(own->end); round++) {
+    support_fail(own->own->runtime, "host_register", 1 + round % 3, 1);
+    LADE_EXPECT_OK(lade_pinned_empty_cache(own->own->pool));
+    LADE_EXPECT(refused_by_plan(lade_pinned_reserve(own->own->pool, 12 * LADEI_MIB, 0)));
+    LADE_EXPECT_OK(lade_pinned_trim(own->own->pool, (round % 4) * 8 * LADEI_MIB));
+  }
+  support_fail(own->own->runtime, "host_register", 1, 0);
+  return NULL;
+}
+
+/* At a cap that holds less than they want. */
+LADE_TEST(PinnedAhead, ManyBesideTrimsReservesAndRefusals) {
+  enum { THREADS = 8 };
+  pinned_fixture own;
+  _Atomic(bool) end = false;
+  storm all[THREADS], beside = {.own = &own, .end = &end};
+  if (!open_with(&own, 0, 48 * LADEI_MIB, LADE_PINNED_SOURCE_REGISTER)) return;
+  LADE_EXPECT_EQ_INT(pthread_create(&beside.thread, NULL, storm_beside, &beside), 0);
+  for (unsigned i = 0; i < THREADS; i++) {
+    all[i] = (storm){.own = &own, .number = i, .end = &end};
+    LADE_EXPECT_EQ_INT(pthread_create(&all[i].thread, NULL, storm_main, &all[i]), 0);
+  }
+  for (unsigned i = 0; i < THREADS; i++) pthread_join(all[i].thread, NULL);
+  atomic_store(&end, true);
+  pthread_join(beside.thread, NULL);
+  LADE_EXPECT_LE_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, 48 * LADEI_MIB);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  LADE_EXPECT_OK(lade_pinned_empty_cache(own.pool));
+  LADE_EXPECT_EQ_UINT(reserved(&own), 0);
+  pinned_fixture_close(&own);
+}
