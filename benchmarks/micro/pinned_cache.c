@@ -23,6 +23,7 @@ int main(int argc, char **argv) {
       {"streams", "as record, over 10,000 streams one after the other, each idle when it is used again", streams_case,
        NULL},
       {"threads", "speed of two threads by that of one", threads_case, NULL},
+      {"crowd", "a pair, and a recorded cycle, in each of up to 16 threads", crowd_case, NULL},
       {"idle", "a pair and a recorded cycle among 0 to 1,000 idle threads", idle_case, NULL},
       {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
       {"stuck", "reserved bytes when one stream never finishes, by those when it does", stuck_case, NULL},

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/cgroups.h"
 #include "benchmarks/messages.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/micro/workers.h"
@@ -58,7 +59,7 @@ static double reference_cycles(worker *w, double seconds) { return cycles_loop(&
 
 /* ---- One measurement --------------------------------------------------------------------------------------------- */
 
-typedef enum cycles_value { OWN_NS, FREES_PER_EVENT, CALLS_PER_CYCLE, SPEED_UP } cycles_value;
+typedef enum cycles_value { OWN_NS, THREAD_NS, FREES_PER_EVENT, CALLS_PER_CYCLE, SPEED_UP } cycles_value;
 
 typedef struct cycles_run {
   subjects *s;
@@ -87,6 +88,7 @@ static double cycles_measure(void *user) {
   double ns = cycles_threads(run, run->threads, workers);
   switch (run->value) {
   case OWN_NS: return ns;
+  case THREAD_NS: return ns * run->threads;
   case FREES_PER_EVENT: return (double)workers[0].cycles / (double)workers[0].calls.records;
   case CALLS_PER_CYCLE: return (double)model_calls_sum(&workers[0].calls) / (double)workers[0].cycles;
   case SPEED_UP: return cycles_threads(run, 1, workers) / ns;
@@ -96,7 +98,7 @@ static double cycles_measure(void *user) {
 
 /* lade, then the model of PyTorch's cache, in one row. */
 static bool pair_measure(bench *b, const char *name, cycles_run run, const char *what, const char *target) {
-  static const char *const units[] = {"ns", "frees/event", "calls/cycle", "x"};
+  static const char *const units[] = {"ns", "ns", "frees/event", "calls/cycle", "x"};
   cycles_run lade = run, reference = run;
   lade.loop = lade_cycles;
   reference.loop = reference_cycles;
@@ -173,6 +175,27 @@ bool threads_case(bench *b, const bench_case *self) {
                                     {"reference", cycles_measure, &reference}};
   json_t *params = json_pack("{s:i, s:i, s:s}", "threads", 2, "bytes", BLOCK_BYTES, "target", ">= 1.8x");
   bool measured = bench_measure(b, "threads", params, "x", variants, 4);
+  return subjects_close(&s) && measured;
+}
+
+/* What a cycle takes in each of so many threads, all with one pool. More threads than processors measure the scheduler. */
+static bool crowd_measure(bench *b, subjects *s, model_stream **streams, unsigned threads) {
+  cycles_run run = {.s = s, .threads = threads, .value = THREAD_NS, .seconds = repeat_seconds(b)};
+  if (!pair_measure(b, "crowd", run, "alloc, free", threads == WORKERS_MAX ? "<= 40 ns" : "none")) return false;
+  run.streams = streams;
+  const char *target = threads == 1 ? "<= 80 ns" : threads == WORKERS_MAX ? "<= 150 ns" : "none";
+  return pair_measure(b, "crowd", run, "alloc, record, free: own cost", target);
+}
+
+bool crowd_case(bench *b, const bench_case *self) {
+  (void)self;
+  subjects s;
+  model_stream *streams[WORKERS_MAX];
+  bool measured = true;
+  if (!subjects_open(&s, NULL)) return false;
+  streams_create(&s, streams);
+  for (unsigned threads = 1; threads <= WORKERS_MAX && threads <= ladei_processors("", 1) && measured; threads *= 2)
+    measured = crowd_measure(b, &s, streams, threads);
   return subjects_close(&s) && measured;
 }
 

@@ -11,6 +11,7 @@
 bool record_case(bench *b, const bench_case *self);
 bool reference_case(bench *b, const bench_case *self);
 bool threads_case(bench *b, const bench_case *self);
+bool crowd_case(bench *b, const bench_case *self);
 bool streams_case(bench *b, const bench_case *self);
 
 #endif /* LADE_BENCHMARKS_MICRO_PINNED_CACHE_CYCLES_H */

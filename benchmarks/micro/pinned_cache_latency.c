@@ -12,7 +12,7 @@
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/workers.h"
 
-enum { BUCKET_NS = 10, BUCKETS = 20000, LIVE = 64, PLAN_STEPS = 4096 };
+enum { THREADS = 2, BUCKET_NS = 10, BUCKETS = 20000, LIVE = 64, PLAN_STEPS = 4096 };
 
 typedef struct histogram {
   uint32_t counts[BUCKETS + 1]; /* the last: longer */
@@ -76,14 +76,14 @@ static double percentile(const latency_data *data) {
 }
 
 static double latency_measure(latency_run *run, worker_loop loop) {
-  latency_data *data = calloc(WORKERS_MAX, sizeof *data);
-  worker workers[WORKERS_MAX];
+  latency_data *data = calloc(THREADS, sizeof *data);
+  worker workers[THREADS];
   if (data == NULL) return NAN;
-  for (int i = 0; i < WORKERS_MAX; i++) {
+  for (int i = 0; i < THREADS; i++) {
     data[i].run = run;
     workers[i] = (worker){.s = run->s, .loop = loop, .seconds = run->seconds, .data = &data[i]};
   }
-  double ns = workers_run(workers, WORKERS_MAX);
+  double ns = workers_run(workers, THREADS);
   double value = isnan(ns) ? NAN : percentile(data);
   free(data);
   return value;
@@ -106,7 +106,7 @@ static bool list_measure(bench *b, latency_run *run, const char *name, sizes_dra
                                     {"mimalloc", mimalloc_run, run},
                                     {"jemalloc", jemalloc_run, run},
                                     {"reference", reference_run, run}};
-  json_t *params = json_pack("{s:s, s:i, s:s}", "sizes", name, "threads", WORKERS_MAX, "target", "p99.9 < 20 us");
+  json_t *params = json_pack("{s:s, s:i, s:s}", "sizes", name, "threads", THREADS, "target", "p99.9 < 20 us");
   return bench_measure(b, "latency", params, "us", variants, 4);
 }
 

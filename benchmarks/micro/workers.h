@@ -7,7 +7,7 @@
 
 #include "benchmarks/micro/subjects.h"
 
-enum { WORKERS_MAX = 2 };
+enum { WORKERS_MAX = 16 };
 
 typedef struct worker worker;
 
