@@ -6,6 +6,7 @@
  * Pinned memory is addresses only (model_driver.h), except in the cases that measure pinning. So sizes are free, and what
  * is measured is the caches' own work. Run it on a quiet machine, built with --config=opt.
  */
+#include "benchmarks/micro/pinned_cache_crowd.h"
 #include "benchmarks/micro/pinned_cache_cycles.h"
 #include "benchmarks/micro/pinned_cache_idle.h"
 #include "benchmarks/micro/pinned_cache_latency.h"
@@ -24,6 +25,7 @@ int main(int argc, char **argv) {
        NULL},
       {"threads", "speed of two threads by that of one", threads_case, NULL},
       {"crowd", "a pair, and a recorded cycle, in each of up to 16 threads", crowd_case, NULL},
+      {"crowd_lists", "blocks of the random lists replaced, in each of up to 16 threads", crowd_lists_case, NULL},
       {"idle", "a pair and a recorded cycle among 0 to 1,000 idle threads", idle_case, NULL},
       {"latency", "99.9th percentile of single calls, two threads", latency_case, NULL},
       {"stuck", "reserved bytes when one stream never finishes, by those when it does", stuck_case, NULL},
