@@ -701,13 +701,13 @@ void ladei_pinned_pool_drain(lade_pinned_pool *pool) {
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
 lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done) {
-  lade_status status = ladei_retire_poll(pool->retire, flags, out_done);
+  lade_status status = ladei_retire_shards_poll(pool->retire, flags, out_done);
   pool->policy->polled(pool);
   return status;
 }
 
 lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool) {
-  lade_status status = ladei_retire_synchronize(pool->retire);
+  lade_status status = ladei_retire_shards_synchronize(pool->retire);
   pool->policy->polled(pool);
   return status;
 }
@@ -744,7 +744,7 @@ static lade_status no_room(lade_pinned_pool *pool, size_t bytes, const lade_erro
   }
 
   ladei_pinned_usage usage;
-  ladei_retire_counters_get(pool->retire, &uses);
+  ladei_retire_shards_counters_get(pool->retire, &uses);
   ladei_pinned_usage_read(pool, &usage);
   return ladei_error(
       LADE_ERR_LIMIT, 0,
@@ -828,7 +828,7 @@ static lade_status room_wait(lade_pinned_pool *pool, uint64_t least, uint32_t se
   enum { SHORTEST_NS = 10 * 1000, LONGEST_NS = 1000 * 1000 };
   uint64_t interval_ns = SHORTEST_NS;
   if (pool->runtime->ops->step != NULL) {
-    lade_status status = ladei_retire_wait(pool->retire, deadline_ns);
+    lade_status status = ladei_retire_wait(ladei_retire_shard(pool->retire, 0), deadline_ns);
     return ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen) ? LADE_OK : status;
   }
   for (;;) {

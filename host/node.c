@@ -9,7 +9,7 @@
  * I3  reserved_bytes is the sum over the segments; free_small_bytes the sum of the free small blocks.
  * I4  The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
  *     notes are dropped when the block's record stops being that of a block).
- * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_forget.
+ * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_shards_forget.
  */
 #include "host/node.h"
 
@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 
-ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index,
+ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
                                             int32_t os_index) {
   ladei_pinned_node *node = calloc(1, sizeof *node);
   if (node == NULL) return NULL;
@@ -75,7 +75,7 @@ static ladei_tlsf *index_of(ladei_pinned_node *node, const ladei_pinned_segment 
 
 static void stray_note_drop(ladei_pinned_node *node, ladei_pinned_block *block) {
   ladei_lock_assert_held(&node->lock);
-  if (ladei_retire_ticket_noted(&block->ticket)) ladei_retire_forget(node->retire, &block->ticket);
+  if (ladei_retire_ticket_noted(&block->ticket)) ladei_retire_shards_forget(node->retire, &block->ticket);
 }
 
 /* Removed from its index and split to size; the rest goes into the index. Still FREE. */

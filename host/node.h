@@ -21,13 +21,14 @@
 #include "host/segment.h"
 #include "host/tlsf.h"
 #include "lade/pinned.h"
+#include "runtime/retire/retire_shards.h"
 
 typedef struct ladei_pinned_node {
-  ladei_lock lock;      /* guards everything below that is not constant */
-  ladei_pagemap *map;   /* the pool's; constant */
-  ladei_retire *retire; /* the pool's; constant */
-  unsigned index;       /* in the pool; constant */
-  int32_t os_index;     /* of the NUMA node; -1: memory bound to no node; constant */
+  ladei_lock lock;             /* guards everything below that is not constant */
+  ladei_pagemap *map;          /* the pool's; constant */
+  ladei_retire_shards *retire; /* the pool's; constant */
+  unsigned index;              /* in the pool; constant */
+  int32_t os_index;            /* of the NUMA node; -1: memory bound to no node; constant */
   ladei_tlsf split;
   ladei_tlsf whole;
   ladei_pinned_run *runs[LADEI_PINNED_SMALL_CLASSES]; /* with a free block, by class */
@@ -48,7 +49,8 @@ typedef struct ladei_pinned_node {
 } ladei_pinned_node;
 
 /* NULL when there is no memory. */
-ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire *retire, unsigned index, int32_t os_index);
+ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
+                                            int32_t os_index);
 /* All segments have been taken out. */
 void ladei_pinned_node_destroy(ladei_pinned_node *node);
 

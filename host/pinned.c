@@ -142,14 +142,15 @@ static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   enum { MOST_FRUITLESS = 6 };
   uint64_t done = 0;
   lade_error saved;
-  if (cache == NULL || !ladei_retire_pending(pool->retire)) return;
+  if (cache == NULL || !ladei_retire_shards_pending(pool->retire, ladei_pinned_retire_shard(pool, cache))) return;
   if (cache->poll_skip > 0) {
     cache->poll_skip--;
     return;
   }
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
-  if (ladei_retire_buffer_poll(pool->retire, &cache->retire_buffer, &done) != LADE_OK)
+  if (ladei_retire_shards_buffer_poll(pool->retire, ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer,
+                                      &done) != LADE_OK)
     ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
   ladei_cancellation_resume(cancellation);
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
@@ -520,9 +521,9 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
   found.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &found.word);
   if (found.block == NULL) status = in_use_find(pool, pointer, call, &found);
   if (status == LADE_OK) {
-    status = flags == 0 && cache != NULL
-                 ? ladei_retire_buffer_note(pool->retire, &cache->retire_buffer, &found.block->ticket, stream)
-                 : ladei_retire_note(pool->retire, &found.block->ticket, stream, flags);
+    status =
+        ladei_retire_shards_note(pool->retire, ladei_pinned_retire_shard(pool, cache),
+                                 cache == NULL ? NULL : &cache->retire_buffer, &found.block->ticket, stream, flags);
   }
   if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(found.block), found.word)) {
     return ladei_error(LADE_ERR_DOUBLE_FREE, 0,
@@ -550,7 +551,10 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
   if (status != LADE_OK || pointer == NULL) return status;
   status = in_use_find(pool, pointer, __func__, &found);
   if (status == LADE_OK && (uintptr_t)pointer != found.address) status = inside(pointer, &found, __func__);
-  if (status == LADE_OK) status = ladei_retire_note_event(pool->retire, &found.block->ticket, event);
+  if (status == LADE_OK) {
+    ladei_retire *shard = ladei_pinned_retire_shard(pool, ladei_pinned_thread_cache_fast(pool->cache_id));
+    status = ladei_retire_shards_note_event(pool->retire, shard, &found.block->ticket, event);
+  }
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
 }
 
@@ -558,7 +562,7 @@ lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream
   lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  status = ladei_retire_stream_retire(pool->retire, stream);
+  status = ladei_retire_shards_stream_retire(pool->retire, stream);
   ladei_cancellation_resume(cancellation);
   ladei_log_flush();
   return status;
@@ -581,7 +585,7 @@ lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
 /* Blocks whose event failed come back only if their streams are waited for; those streams alone. */
 static lade_status quarantine_end(lade_pinned_pool *pool) {
   (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL); /* what fails here is a quarantine */
-  lade_status status = ladei_retire_end_quarantine(pool->retire);
+  lade_status status = ladei_retire_shards_end_quarantine(pool->retire);
   pool->policy->polled(pool);
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }

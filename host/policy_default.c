@@ -97,8 +97,8 @@ void ladei_pinned_default_retire(lade_pinned_pool *pool, ladei_pinned_thread_cac
   unsigned node = ladei_pinned_word_node(word), class_index = ladei_pinned_word_class(word);
   ladei_pinned_pending_add(pool, cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node), node, class_index,
                            bytes);
-  bool pending = quiet || cache == NULL ? ladei_retire_add(pool->retire, &block->ticket, quiet)
-                                        : ladei_retire_buffer_add(pool->retire, &cache->retire_buffer, &block->ticket);
+  bool pending = ladei_retire_shards_add(pool->retire, ladei_pinned_retire_shard(pool, cache),
+                                         cache == NULL ? NULL : &cache->retire_buffer, &block->ticket, quiet);
   if (!pending) {
     ladei_pinned_history_done(ladei_pinned_pool_recording(pool), ladei_pinned_block_address(block),
                               ladei_pinned_block_requested(block), bytes);

@@ -101,7 +101,8 @@ static void block_retire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
   (void)cache;
   ladei_pinned_pending_add(pool, NULL, ladei_pinned_word_node(word), counted_class(word, bytes), bytes);
   queue_add(pool->policy_state, block);
-  if (!ladei_retire_add(pool->retire, &block->ticket, quiet)) queue_done(pool->policy_state, &block->ticket);
+  if (!ladei_retire_add(ladei_retire_shard(pool->retire, 0), &block->ticket, quiet))
+    queue_done(pool->policy_state, &block->ticket);
 }
 
 static void blocks_retired(void *user, ladei_retire_ticket *list) {

@@ -198,10 +198,11 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
   if (status == LADE_OK) {
     ladei_retire_options retire = {.owner = pool, .done = pool->policy->retired, .event_batch = pool->event_batch};
     retire.events_only = pool->policy->events_only;
-    status = ladei_retire_create(pool->runtime, &retire, &pool->retire);
+    status = ladei_retire_shards_create(pool->runtime, &retire, ladei_retire_shards_useful(pool->runtime, &retire),
+                                        &pool->retire);
   }
   if (status == LADE_OK && debug && (pool->debug = ladei_pinned_debug_create()) == NULL) {
-    (void)ladei_retire_destroy(pool->retire, false); /* holds nothing yet */
+    (void)ladei_retire_shards_destroy(pool->retire, false); /* holds nothing yet */
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for debug mode");
   }
   return status;
@@ -307,7 +308,7 @@ lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_op
   return LADE_OK;
 
 fail_retire:
-  (void)ladei_retire_destroy(pool->retire, false); /* holds nothing yet */
+  (void)ladei_retire_shards_destroy(pool->retire, false); /* holds nothing yet */
 fail_pool:
   pool_dispose(pool);
 fail_runtime:
@@ -387,7 +388,7 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->driver_pools);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_caches_close_retire_buffers(pool, true); /* threads may exit meanwhile */
-  status = ladei_retire_destroy(pool->retire, wait);
+  status = ladei_retire_shards_destroy(pool->retire, wait);
   if (status != LADE_OK) ladei_pinned_thread_caches_close_retire_buffers(pool, false);
   return status;
 }
@@ -436,7 +437,7 @@ static lade_status broken(const char *invariant, uint64_t found, uint64_t expect
 
 lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
   uint64_t reserved = 0, available = 0;
-  lade_status status = ladei_retire_check(pool->retire);
+  lade_status status = ladei_retire_shards_check(pool->retire);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && status == LADE_OK; i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     status = node->index == i ? ladei_pinned_node_check(node) : broken("N1 (index of a node)", node->index, i);

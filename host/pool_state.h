@@ -42,7 +42,7 @@
 #include "host/thread_cache.h"
 #include "host/topology.h"
 #include "lade/pinned.h"
-#include "runtime/retire/retire.h"
+#include "runtime/retire/retire_shards.h"
 
 /* Node index of a device before it was looked up. */
 enum { LADEI_PINNED_NODE_UNRESOLVED = -1 };
@@ -82,8 +82,8 @@ struct lade_pinned_pool {
   int device;                 /* that lade_pinned_alloc is near to */
   int device_count;
 
-  ladei_retire *retire;
-  ladei_pagemap map; /* address -> segment */
+  ladei_retire_shards *retire; /* a thread's shard: ladei_pinned_retire_shard() */
+  ladei_pagemap map;           /* address -> segment */
 
   /* Nodes are added, never removed; the first `node_count` are there. */
   _Atomic(ladei_pinned_node *) nodes[LADEI_PINNED_MAX_NODES];
@@ -150,6 +150,12 @@ static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, 
 }
 static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);
+}
+
+/* The shard of a thread in runtime/retire; the first one for a thread without a cache. */
+static inline ladei_retire *ladei_pinned_retire_shard(const lade_pinned_pool *pool,
+                                                      const ladei_pinned_thread_cache *cache) {
+  return ladei_retire_shard(pool->retire, cache == NULL ? 0 : cache->id - 1); /* ids begin with 1 */
 }
 
 /* Why calls are kept off the fast path: bits. */

@@ -213,7 +213,7 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   usage_read(pool, out);
   counters_read(&pool->counters, out);
   out->debug_findings = pool->debug == NULL ? 0 : ladei_pinned_debug_findings(pool->debug);
-  ladei_retire_counters_get(pool->retire, &retire);
+  ladei_retire_shards_counters_get(pool->retire, &retire);
   out->events_recorded = retire.events_recorded;
   out->events_queried = retire.events_queried;
   out->streams_queried = retire.streams_queried;

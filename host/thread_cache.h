@@ -81,7 +81,7 @@ typedef struct ladei_pinned_thread_cache {
   bool reached, victim;     /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;       /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
-  ladei_retire_buffer retire_buffer; /* to the pool's retire object */
+  ladei_retire_buffer retire_buffer; /* to its shard of the pool's retire object */
   _Atomic(ladei_pinned_thread_counters *)
       nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
 

@@ -139,7 +139,7 @@ ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
   ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
   for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
-    ladei_retire_buffer_close(pool->retire, &cache->retire_buffer);
+    ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
     list = cache_take_all(pool, cache, list);
   }
   atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed);
@@ -150,7 +150,7 @@ ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
 void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
   if (ladei_retire_buffer_is_called(&cache->retire_buffer))
-    ladei_retire_buffer_answer(pool->retire, &cache->retire_buffer);
+    ladei_retire_buffer_answer(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
   if (!ladei_asym_lock_is_called(&cache->asym_lock)) return;
   ladei_pinned_transit_begin(&pool->cap_wait.blocks); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
@@ -223,7 +223,8 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
-    if (!pool->retire_buffers_closed) ladei_retire_buffer_close(pool->retire, &cache->retire_buffer);
+    if (!pool->retire_buffers_closed)
+      ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
     counters_exit(pool, cache);
     list = ladei_pinned_thread_cache_empty(cache, NULL);
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
@@ -475,7 +476,7 @@ void ladei_pinned_thread_caches_wait_for_exits(lade_pinned_pool *pool) {
 void ladei_pinned_thread_caches_close_retire_buffers(lade_pinned_pool *pool, bool for_good) {
   ladei_lock_acquire(&pool->lock);
   for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next)
-    ladei_retire_buffer_close(pool->retire, &cache->retire_buffer);
+    ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
   pool->retire_buffers_closed = for_good;
   ladei_lock_release(&pool->lock);
 }

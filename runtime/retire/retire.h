@@ -102,13 +102,14 @@ static inline bool ladei_retire_ticket_noted(ladei_retire_ticket *ticket) {
   return atomic_load_explicit(&ticket->uses, memory_order_acquire) != NULL;
 }
 
-enum { LADEI_EVENT_BATCH_DEFAULT = 16 };
+enum { LADEI_EVENT_BATCH_DEFAULT = 16, LADEI_RETIRE_SHARDS_MOST = 32 };
 
 typedef struct ladei_retire_options {
   void *owner;            /* given to done and order */
   ladei_retire_done done; /* not NULL */
   uint32_t event_batch;   /* uses per event; 0: the default; 1: every add records its events itself */
   bool events_only;       /* never ask a stream instead of recording: each batch gets its event */
+  uint32_t shard; /* its number among the objects that share tickets: retire_shards.h. Below LADEI_RETIRE_SHARDS_MOST */
   /* Place of a stream among the streams polled, smaller first; NULL: by context, then id. A pure function. */
   uint64_t (*order)(void *owner, const ladei_stream *stream);
 } ladei_retire_options;
@@ -123,6 +124,9 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
  * no block is in use, so they came too late.
  */
 lade_status ladei_retire_destroy(ladei_retire *retire, bool wait);
+/* The first half of it: adds the tickets that are left to *pending. And the failure that names so many. */
+lade_status ladei_retire_settle(ladei_retire *retire, bool wait, uint64_t *pending);
+lade_status ladei_retire_still_used(uint64_t pending);
 
 enum {
   LADEI_NOTE_NOW = 1u << 0,   /* the use ends with the work queued so far */

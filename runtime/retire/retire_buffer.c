@@ -22,8 +22,6 @@
 #include "runtime/retire/retire_note.h"
 #include "runtime/retire/retire_poll.h"
 
-_Static_assert(_Alignof(ladei_retire_queue) > 1, "the lowest bit of a queue's address marks inline notes");
-
 /* ---- The owner, inside the asymmetric lock ---------------------------------------------------------------------------------- */
 
 typedef enum quick_result {
@@ -66,7 +64,7 @@ static inline quick_result note_inside(ladei_retire_buffer *buffer, ladei_retire
                                        const ladei_stream *stream) {
   ladei_retire_buffer_slot *slot = slot_of_stream(buffer, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
-  ladei_retire_use *note = ladei_retire_inline_note(slot->queue), *present = NULL;
+  ladei_retire_use *note = ladei_retire_inline_note(slot->queue, buffer->retire->options.shard), *present = NULL;
   ladei_switch_point("note", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &present, note, memory_order_acq_rel,
                                                memory_order_acquire))
@@ -282,7 +280,7 @@ static __attribute__((noinline)) bool buffer_adopt_ticket(ladei_retire *retire, 
   ladei_lock_acquire(&retire->lock);
   uint32_t *passes = ladei_retire_pass_begin(retire);
   ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
-  bool good = ladei_retire_note_is_inline(note);
+  bool good = ladei_retire_note_is_inline(note) && ladei_retire_inline_shard(note) == retire->options.shard;
   if (good) {
     ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives while the note is there (L2) */
     ladei_retire_queue_pin(retire, queue);
@@ -359,13 +357,22 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
-bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
-  if (buffers_off(retire)) return ladei_retire_add(retire, ticket, false);
+bool ladei_retire_buffer_add_here(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
+                                  bool *out_pending) {
+  if (buffers_off(retire)) return ladei_retire_add_here(retire, ticket, false, out_pending);
   quick_result result = add_quick(buffer, ticket);
   if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
   if (result == QUICK_FULL) buffer_publish(retire, buffer, buffer->recent);
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
-  return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add(retire, ticket, false);
+  *out_pending = true;
+  return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add_here(retire, ticket, false, out_pending);
+}
+
+bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+  bool pending = false, here = ladei_retire_buffer_add_here(retire, buffer, ticket, &pending);
+  assert(here); /* one shard has all tickets */
+  (void)here;
+  return pending;
 }
 
 /* The streams of the caller's buffer; all where it has none. */
@@ -380,6 +387,7 @@ static void walk_buffer(ladei_retire *retire, ladei_retire_pass *walk) {
       ladei_retire_queue_yield(retire, queue);
     }
   }
+  walk->buffer->used = any;
   if (!any) ladei_retire_walk_poll(retire, walk);
 }
 

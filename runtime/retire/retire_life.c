@@ -62,14 +62,23 @@ static void retire_free(ladei_retire *retire) {
   free(retire);
 }
 
+/* Shards count as one object: the first one holds the runtime, and goes last. */
+static lade_status runtime_acquire(lade_runtime *runtime, uint32_t shard) {
+  return shard == 0 ? ladei_runtime_acquire(runtime) : ladei_runtime_check_process(runtime);
+}
+
+static void runtime_release(lade_runtime *runtime, uint32_t shard) {
+  if (shard == 0) ladei_runtime_release(runtime);
+}
+
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out) {
   if (options == NULL) return ladei_error_null("ladei_retire_create", "options");
   if (options->done == NULL) return ladei_error_null("ladei_retire_create", "options.done");
-  lade_status status = ladei_runtime_acquire(runtime);
+  lade_status status = runtime_acquire(runtime, options->shard);
   if (status != LADE_OK) return status;
   ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);
   if (retire == NULL) {
-    ladei_runtime_release(runtime);
+    runtime_release(runtime, options->shard);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *retire);
   }
   *retire = (ladei_retire){.runtime = runtime};
@@ -84,31 +93,38 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   if (status == LADE_OK) status = ladei_event_pool_create(runtime, &retire->events);
   if (status != LADE_OK) {
     retire_free(retire);
-    ladei_runtime_release(runtime);
+    runtime_release(runtime, options->shard);
     return status;
   }
   *out = retire;
   return LADE_OK;
 }
 
-/* What stands in the way of destroying it now. */
-static lade_status retire_settle(ladei_retire *retire, bool wait) {
-  lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
+lade_status ladei_retire_settle(ladei_retire *retire, bool wait, uint64_t *pending) {
+  lade_status status = ladei_runtime_check_process(retire->runtime);
+  if (status != LADE_OK) return status;
+  status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, NULL);
   if (wait && atomic_load(&retire->pending_tickets) > 0) status = ladei_retire_synchronize(retire);
-  uint64_t pending = atomic_load(&retire->pending_tickets);
-  if (pending == 0) return LADE_OK;
-  if (wait && status != LADE_OK && status != LADE_NOT_READY) return status;
+  uint64_t left = atomic_load(&retire->pending_tickets);
+  if (left > 0 && wait && status != LADE_OK && status != LADE_NOT_READY) return status;
+  *pending += left;
+  return LADE_OK;
+}
+
+lade_status ladei_retire_still_used(uint64_t pending) {
   return ladei_error(LADE_NOT_READY, 0, "retire: %llu freed blocks are still used by streams or graphs",
                      (unsigned long long)pending);
 }
 
 lade_status ladei_retire_destroy(ladei_retire *retire, bool wait) {
   if (retire == NULL) return LADE_OK;
-  lade_status status = ladei_runtime_check_process(retire->runtime);
-  if (status == LADE_OK) status = retire_settle(retire, wait);
+  uint64_t pending = 0;
+  lade_status status = ladei_retire_settle(retire, wait, &pending);
+  if (status == LADE_OK && pending > 0) status = ladei_retire_still_used(pending);
   if (status != LADE_OK) return status;
   lade_runtime *runtime = retire->runtime;
+  uint32_t shard = retire->options.shard;
   retire_free(retire);
-  ladei_runtime_release(runtime);
+  runtime_release(runtime, shard);
   return LADE_OK;
 }

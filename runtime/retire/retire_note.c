@@ -13,6 +13,8 @@
  *     without the lock. So an event replaces another one only if the other's record ended (it was linked, and got its
  *     sequence) before its own began (the sequence was read). Of two records that overlapped nobody knows which one
  *     covers more: the ticket keeps both uses.
+ * N5  Where several objects share tickets (retire_shards.h), a ticket is the one's whose note or seal it has, from the first note
+ *     on to the add. Whoever meets one of another object changes nothing, and says so.
  */
 #include "runtime/retire/retire_note.h"
 
@@ -44,18 +46,29 @@ static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
   return true;
 }
 
-/* From here to ticket_unseal no buffer changes the ticket (L4). Not over anything that drops the lock. */
-static void ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
+/* From here to ticket_unseal no buffer changes the ticket (L4). Not over anything that drops the lock. False: the ticket is
+ * another shard's, or is being sealed there; nothing is to be undone (N5). */
+static bool ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
   ladei_lock_assert_held(&retire->lock);
   for (bool sealed = false; !sealed;) {
     ladei_retire_use *present = atomic_load_explicit(&ticket->uses, memory_order_acquire);
     if (present == NULL) {
       ladei_switch_point("seal", 0);
       sealed = atomic_compare_exchange_strong(&ticket->uses, &present, LADEI_NOTE_SEALED);
+    } else if (present == LADEI_NOTE_SEALED || ladei_retire_note_shard(present) != retire->options.shard) {
+      return false;
     } else {
       sealed = !ladei_retire_note_is_inline(present) || note_unfold(retire, ticket, present);
     }
   }
+  return true;
+}
+
+/* Where one shard has all tickets. */
+static void ticket_seal_own(ladei_retire *retire, ladei_retire_ticket *ticket) {
+  bool sealed = ticket_seal(retire, ticket);
+  assert(sealed);
+  (void)sealed;
 }
 
 static void ticket_unseal(ladei_retire_ticket *ticket) {
@@ -158,7 +171,11 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *
   lade_status status = LADE_OK;
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_STREAM, stream);
-  ticket_seal(retire, ticket);
+  if (!ticket_seal(retire, ticket)) {
+    if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
+    ladei_lock_release(&retire->lock);
+    return LADE_NOT_READY;
+  }
   ladei_retire_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream);
   if (queue != NULL) ladei_retire_queue_named(queue);
   if (queue == NULL) {
@@ -219,11 +236,15 @@ static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, c
     ladei_retire_queue_unpin(retire, queue);
     return stream_retired(stream);
   }
-  ticket_seal(retire, ticket);
+  if (!ticket_seal(retire, ticket)) {
+    ladei_retire_queue_unpin(retire, queue);
+    return LADE_NOT_READY;
+  }
   bool lasts = ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
   if (lasts) ladei_retire_queue_named(whole);                                  /* Q9: its work is that use's now */
   ladei_retire_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
   if (use == NULL) {
+    ticket_unseal(ticket);
     ladei_retire_queue_unpin(retire, queue);
     return lasts ? LADE_OK : no_memory();
   }
@@ -246,7 +267,6 @@ static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, c
   ladei_lock_acquire(&retire->lock);
   retire->counters.events_recorded++;
   status = now_link(retire, ticket, stream, flags, began, &event);
-  ticket_unseal(ticket);
   if (event != NULL) ladei_event_pool_release(retire->events, event);
   ladei_lock_release(&retire->lock);
   return status;
@@ -259,7 +279,11 @@ static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticke
   lade_status status = ladei_retire_capture_queue_need(retire, info, &queue);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
-  ticket_seal(retire, ticket);
+  if (!ticket_seal(retire, ticket)) {
+    ladei_retire_queue_unpin(retire, queue);
+    ladei_lock_release(&retire->lock);
+    return LADE_NOT_READY;
+  }
   bool present = ticket_find(ticket, LADEI_RETIRE_QUEUE_CAPTURE, &queue->stream) != NULL;
   if (!present && note_insert(retire, ticket, queue, flags) == NULL) {
     status = no_memory();
@@ -315,40 +339,47 @@ lade_status ladei_retire_note_event(ladei_retire *retire, ladei_retire_ticket *t
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_queue_need(retire, LADEI_RETIRE_QUEUE_FOREIGN, &nobody);
-  ticket_seal(retire, ticket);
-  ladei_retire_use *use = queue == NULL ? NULL : note_insert(retire, ticket, queue, 0);
-  ticket_unseal(ticket);
+  bool sealed = ticket_seal(retire, ticket);
+  ladei_retire_use *use = queue == NULL || !sealed ? NULL : note_insert(retire, ticket, queue, 0);
+  if (sealed) ticket_unseal(ticket);
   if (use != NULL) {
     use->foreign = event;
   } else {
     if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
-    status = no_memory();
+    status = sealed ? no_memory() : LADE_NOT_READY;
   }
   ladei_lock_release(&retire->lock);
   return status;
 }
 
-static void forget(ladei_retire *retire, ladei_retire_ticket *ticket, bool all) {
-  if (!ladei_retire_ticket_noted(ticket)) return;
+static bool forget(ladei_retire *retire, ladei_retire_ticket *ticket, bool all) {
+  if (!ladei_retire_ticket_noted(ticket)) return true;
   ladei_lock_acquire(&retire->lock);
-  ticket_seal(retire, ticket);
-  for (ladei_retire_use *use = ticket_uses(ticket), *next; use != NULL; use = next) {
+  bool sealed = ticket_seal(retire, ticket);
+  for (ladei_retire_use *use = sealed ? ticket_uses(ticket) : NULL, *next; use != NULL; use = next) {
     next = use->next;
     if (all || use->forgettable) note_remove(retire, ticket, use);
   }
-  ticket_unseal(ticket);
+  if (sealed) ticket_unseal(ticket);
   ladei_lock_release(&retire->lock);
+  return sealed;
 }
 
-void ladei_retire_forget(ladei_retire *retire, ladei_retire_ticket *ticket) { forget(retire, ticket, true); }
+bool ladei_retire_forget_here(ladei_retire *retire, ladei_retire_ticket *ticket) {
+  return forget(retire, ticket, true);
+}
 
-void ladei_retire_forget_marked(ladei_retire *retire, ladei_retire_ticket *ticket) { forget(retire, ticket, false); }
+void ladei_retire_forget(ladei_retire *retire, ladei_retire_ticket *ticket) { (void)forget(retire, ticket, true); }
+
+void ladei_retire_forget_marked(ladei_retire *retire, ladei_retire_ticket *ticket) {
+  (void)forget(retire, ticket, false);
+}
 
 bool ladei_retire_marked(ladei_retire *retire, ladei_retire_ticket *ticket) {
   bool marked = false;
   if (!ladei_retire_ticket_noted(ticket)) return false;
   ladei_lock_acquire(&retire->lock);
-  ticket_seal(retire, ticket);
+  ticket_seal_own(retire, ticket);
   for (const ladei_retire_use *use = ticket_uses(ticket); use != NULL; use = use->next)
     marked = marked || use->forgettable;
   ticket_unseal(ticket);
@@ -368,7 +399,7 @@ bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *tick
   bool all = true;
   size_t count = 0;
   ladei_lock_acquire(&retire->lock);
-  ticket_seal(retire, ticket);
+  ticket_seal_own(retire, ticket);
   for (const ladei_retire_use *use = ticket_uses(ticket); use != NULL && all; use = use->next) {
     all = count < capacity && use_is_plain(use);
     if (all) streams[count++] = use->queue->stream;
@@ -405,17 +436,21 @@ static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket)
   return false;
 }
 
-bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
-  if (!ladei_retire_ticket_noted(ticket)) return false;
+bool ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet, bool *out_pending) {
+  *out_pending = false;
+  if (!ladei_retire_ticket_noted(ticket)) return true;
   ladei_retire_queue *claimed = NULL, **tail = &claimed;
   ladei_lock_acquire(&retire->lock);
   assert(ticket->waits == 0); /* added once */
-  ticket_seal(retire, ticket);
+  if (!ticket_seal(retire, ticket)) {
+    ladei_lock_release(&retire->lock);
+    return false;
+  }
   ladei_retire_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
   if (use == NULL) { /* what was seen is a note that failed, or was taken back */
     ladei_lock_release(&retire->lock);
-    return false;
+    return true;
   }
   ticket->waits = 1; /* Q5 */
   ladei_retire_pending_add(retire, 1);
@@ -432,7 +467,14 @@ bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool qu
     next = claimed->next_claimed;
     ladei_retire_queue_close_claimed(retire, claimed);
   }
-  bool pending = ticket_wait_begin(retire, ticket);
+  *out_pending = ticket_wait_begin(retire, ticket);
   ladei_lock_release(&retire->lock);
+  return true;
+}
+
+bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
+  bool pending = false, here = ladei_retire_add_here(retire, ticket, quiet, &pending);
+  assert(here); /* one shard has all tickets */
+  (void)here;
   return pending;
 }

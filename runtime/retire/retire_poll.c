@@ -205,8 +205,8 @@ static void walk_poll_all(ladei_retire *retire, ladei_retire_pass *walk) {
 }
 
 lade_status ladei_retire_pass_run(ladei_retire *retire, unsigned flags,
-                                  void (*walker)(ladei_retire *, ladei_retire_pass *),
-                                  const ladei_retire_buffer *buffer, uint64_t *out_done) {
+                                  void (*walker)(ladei_retire *, ladei_retire_pass *), ladei_retire_buffer *buffer,
+                                  uint64_t *out_done) {
   ladei_retire_pass walk;
   walk.first_error = LADE_OK;
   walk.flags = flags;

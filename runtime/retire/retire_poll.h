@@ -13,8 +13,8 @@ typedef struct ladei_retire_pass {
   lade_status first_error; /* LADE_OK if there was none */
   lade_error error;        /* its record, which later failures overwrite; the caller's where there was none */
   unsigned flags;
-  uint32_t *passes;                  /* among which it is counted */
-  const ladei_retire_buffer *buffer; /* the caller's, if its streams come first */
+  uint32_t *passes;            /* among which it is counted */
+  ladei_retire_buffer *buffer; /* the caller's, if its streams come first */
 } ladei_retire_pass;
 
 /* The record of the failure is the thread's latest. */
@@ -35,8 +35,8 @@ void ladei_retire_walk_poll(ladei_retire *retire, ladei_retire_pass *walk);
 
 /* Not under the lock: one pass. `buffer`: for a walker that looks at it. Returns the first failure. */
 lade_status ladei_retire_pass_run(ladei_retire *retire, unsigned flags,
-                                  void (*walker)(ladei_retire *, ladei_retire_pass *),
-                                  const ladei_retire_buffer *buffer, uint64_t *out_done);
+                                  void (*walker)(ladei_retire *, ladei_retire_pass *), ladei_retire_buffer *buffer,
+                                  uint64_t *out_done);
 
 /* Nothing is pending but in the buffers of threads. Needs no lock. */
 bool ladei_retire_nothing_to_do(ladei_retire *retire);

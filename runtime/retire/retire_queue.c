@@ -354,6 +354,7 @@ ladei_retire_use *ladei_retire_use_make(ladei_retire *retire, ladei_retire_ticke
   use->queue = queue;
   use->last = NULL;
   use->count = 1;
+  atomic_store_explicit(&use->shard, retire->options.shard, memory_order_relaxed);
   use->event = NULL;
   use->foreign = NULL;
   use->mark = LADEI_RETIRE_MARK_NONE;

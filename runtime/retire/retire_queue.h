@@ -92,6 +92,8 @@ struct ladei_retire_use {
   ladei_retire_ticket *last; /* of those; NULL: a use of one ticket */
   struct ladei_retire_queue *queue;
   uint32_t count;
+  _Atomic(uint32_t)
+      shard;          /* of the object that the record belongs to; constant, and read by anyone (retire_shards.h) */
   ladei_event *event; /* on loan: of a mark, of a NOW use */
   lade_event foreign; /* FOREIGN queue only */
   uint64_t sequence;  /* NOW: order in which the notes were linked */
@@ -208,17 +210,28 @@ static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *re
 
 /* ---- Inline notes (retire_buffer.c) -------------------------------------------------------------------------------- */
 
-/* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. */
-static inline ladei_retire_use *ladei_retire_inline_note(const ladei_retire_queue *queue) {
-  return (ladei_retire_use *)((uintptr_t)queue | 1);
+/* A ticket's `uses` besides a list: one note of a stream until the free, in so many words. The bits below the queue's address
+ * are the shard and 1. */
+_Static_assert(_Alignof(ladei_retire_queue) >= 2 * LADEI_RETIRE_SHARDS_MOST,
+               "a queue's address leaves room for a shard");
+static inline ladei_retire_use *ladei_retire_inline_note(const ladei_retire_queue *queue, uint32_t shard) {
+  return (ladei_retire_use *)((uintptr_t)queue | (uintptr_t)shard << 1 | 1);
 }
 static inline ladei_retire_queue *ladei_retire_inline_queue(const ladei_retire_use *note) {
-  return (ladei_retire_queue *)((uintptr_t)note & ~(uintptr_t)1);
+  return (ladei_retire_queue *)((uintptr_t)note & ~(uintptr_t)(2 * LADEI_RETIRE_SHARDS_MOST - 1));
 }
-/* No note, and none but of the holder of retire->lock may come. */
+static inline uint32_t ladei_retire_inline_shard(const ladei_retire_use *note) {
+  return (uint32_t)((uintptr_t)note >> 1 & (LADEI_RETIRE_SHARDS_MOST - 1));
+}
+/* No note, and none but of the holder of retire->lock may come; of several shards, the one that sealed it. */
 #define LADEI_NOTE_SEALED ((ladei_retire_use *)1)
 static inline bool ladei_retire_note_is_inline(const ladei_retire_use *note) {
   return ((uintptr_t)note & 1) != 0 && note != LADEI_NOTE_SEALED;
+}
+/* Of a note that is not sealed. Also of one that is gone meanwhile: records of uses are type-stable. */
+static inline uint32_t ladei_retire_note_shard(const ladei_retire_use *note) {
+  return ladei_retire_note_is_inline(note) ? ladei_retire_inline_shard(note)
+                                           : atomic_load_explicit(&note->shard, memory_order_relaxed);
 }
 
 /* ---- retire_queue.c; all under retire->lock unless said otherwise ------------------------------------------------ */

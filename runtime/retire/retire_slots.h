@@ -34,6 +34,7 @@ typedef struct ladei_retire_buffer {
   struct ladei_retire_buffer *next, *prev; /* the open buffers; guard: retire->lock */
   ladei_retire_buffer_slot slots[LADEI_RETIRE_BUFFER_SLOTS];
   unsigned ask_skip, ask_fruitless; /* Note [Many streams]; owner only */
+  bool used;                        /* it had streams at the owner's last poll; owner only */
 } ladei_retire_buffer;
 
 static inline uint32_t ladei_retire_slot_count(const ladei_retire_buffer_slot *slot) {

@@ -135,7 +135,7 @@ static void judge(void *user) {
   bench *own = user;
   if (own->status != LADE_OK) LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
   if (own->pending != NULL) LADE_EXPECT_OK(lade_soft_stream_release(own->runtime, own->stream));
-  LADE_EXPECT_OK(ladei_retire_synchronize(own->pool->retire));
+  LADE_EXPECT_OK(ladei_retire_shards_synchronize(own->pool->retire));
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   if (own->pending != NULL) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Across sources: All orders of two threads in runtime/retire, on "sim": every pair of its operations, each also with
- * itself.
+ * itself, in one shard and in two.
  *
  * Work is a host function that counts how much of a stream is done. The model knows, of each block, how much of each
  * stream must be done before the block may come back: what was queued when a NOW note began; of a stream noted until
@@ -14,8 +14,7 @@
 #include <string.h>
 
 #include "lade/soft.h"
-#include "runtime/retire/retire.h"
-#include "runtime/retire/retire_buffer.h"
+#include "runtime/retire/retire_shards.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/model_stream.h"
 #include "tests/stress/scheduler.h"
@@ -71,7 +70,8 @@ typedef struct operation {
 
 struct bench {
   lade_runtime *runtime;
-  ladei_retire *retire;
+  uint32_t shards; /* so many */
+  ladei_retire_shards *retire;
   ladei_retire_buffer buffers[THREADS];
   model_stream streams[STREAMS];
   model_block blocks[BLOCKS];
@@ -85,6 +85,11 @@ static model_block *block_of(bench *own, int thread, int which) {
 }
 
 static const lade_runtime_ops *driver(const bench *own) { return own->runtime->ops; }
+
+/* The shard of a thread, and of the one that prepares and judges. */
+static ladei_retire *shard_of(const bench *own, int thread) {
+  return ladei_retire_shard(own->retire, (uint32_t)thread);
+}
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
@@ -130,16 +135,17 @@ static void model_free(bench *own, model_block *block) {
   block->adding = true;
 }
 
-static void note(bench *own, model_block *block, int s, unsigned flags) {
+static void note(bench *own, int thread, model_block *block, int s, unsigned flags) {
   uint64_t queued = own->streams[s].queued;
-  lade_status status = ladei_retire_note(own->retire, &block->ticket, own->streams[s].handle, flags);
+  lade_status status =
+      ladei_retire_shards_note(own->retire, shard_of(own, thread), NULL, &block->ticket, own->streams[s].handle, flags);
   model_note(own, block, s, status, queued, (flags & LADEI_NOTE_NOW) != 0);
 }
 
 static void buffer_note(bench *own, int thread, model_block *block, int s) {
   uint64_t queued = own->streams[s].queued;
-  lade_status status =
-      ladei_retire_buffer_note(own->retire, &own->buffers[thread], &block->ticket, own->streams[s].handle);
+  lade_status status = ladei_retire_shards_note(own->retire, shard_of(own, thread), &own->buffers[thread],
+                                                &block->ticket, own->streams[s].handle, 0);
   model_note(own, block, s, status, queued, false);
 }
 
@@ -150,30 +156,30 @@ static void not_pending(bench *own, model_block *block) {
   done(own, list);
 }
 
-static void add(bench *own, model_block *block) {
+static void add(bench *own, int thread, model_block *block) {
   model_free(own, block);
-  if (!ladei_retire_add(own->retire, &block->ticket, false)) not_pending(own, block);
+  if (!ladei_retire_shards_add(own->retire, shard_of(own, thread), NULL, &block->ticket, false))
+    not_pending(own, block);
   block->adding = false;
 }
 
 static void buffer_add(bench *own, int thread, model_block *block) {
   model_free(own, block);
-  if (!ladei_retire_buffer_add(own->retire, &own->buffers[thread], &block->ticket)) not_pending(own, block);
+  if (!ladei_retire_shards_add(own->retire, shard_of(own, thread), &own->buffers[thread], &block->ticket, false))
+    not_pending(own, block);
   block->adding = false;
 }
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static void op_note(bench *own, int thread) {
-  (void)thread;
   work(own, 0);
-  note(own, &own->blocks[SHARED], 0, 0);
+  note(own, thread, &own->blocks[SHARED], 0, 0);
 }
 
 static void op_note_now(bench *own, int thread) {
-  (void)thread;
   work(own, 0);
-  note(own, &own->blocks[SHARED], 0, LADEI_NOTE_NOW);
+  note(own, thread, &own->blocks[SHARED], 0, LADEI_NOTE_NOW);
 }
 
 static void op_buffer_note(bench *own, int thread) {
@@ -182,9 +188,8 @@ static void op_buffer_note(bench *own, int thread) {
 }
 
 static void op_note_other(bench *own, int thread) {
-  (void)thread;
   work(own, 1);
-  note(own, &own->blocks[SHARED], 1, 0);
+  note(own, thread, &own->blocks[SHARED], 1, 0);
 }
 
 static void op_note_event(bench *own, int thread) {
@@ -192,15 +197,16 @@ static void op_note_event(bench *own, int thread) {
   work(own, 1);
   LADE_EXPECT_OK(driver(own)->event_record(own->runtime->self, own->events[thread], &own->streams[1].resolved));
   must_at_least(block, 1, own->streams[1].queued);
-  LADE_EXPECT_OK(ladei_retire_note_event(own->retire, &block->ticket, own->events[thread]));
-  add(own, block);
+  LADE_EXPECT_OK(
+      ladei_retire_shards_note_event(own->retire, shard_of(own, thread), &block->ticket, own->events[thread]));
+  add(own, thread, block);
 }
 
 static void op_use(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   work(own, 0);
-  note(own, block, 0, 0);
-  add(own, block);
+  note(own, thread, block, 0, 0);
+  add(own, thread, block);
 }
 
 static void op_buffer_use(bench *own, int thread) {
@@ -213,19 +219,20 @@ static void op_buffer_use(bench *own, int thread) {
 static void op_use_now(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   work(own, 0);
-  note(own, block, 0, LADEI_NOTE_NOW);
-  add(own, block);
+  note(own, thread, block, 0, LADEI_NOTE_NOW);
+  add(own, thread, block);
 }
 
 /* One thread captures; another one that comes meanwhile goes away. */
-static void capture(bench *own, model_block *block, ladei_graph *out) {
+static void capture(bench *own, int thread, model_block *block, ladei_graph *out) {
   const lade_runtime_ops *ops = driver(own);
   const ladei_stream *stream = &own->streams[CAPTURING].resolved;
   if (ops->capture_begin(own->runtime->self, stream, LADEI_CAPTURE_RELAXED) != LADE_OK) return;
   block->graph = true;
-  LADE_EXPECT_OK(ladei_retire_note(own->retire, &block->ticket, own->streams[CAPTURING].handle, 0));
+  LADE_EXPECT_OK(ladei_retire_shards_note(own->retire, shard_of(own, thread), NULL, &block->ticket,
+                                          own->streams[CAPTURING].handle, 0));
   LADE_EXPECT_OK(ops->capture_end(own->runtime->self, stream, out));
-  add(own, block);
+  add(own, thread, block);
 }
 
 static void graph_destroy(bench *own, model_block *block, ladei_graph *graph) {
@@ -237,7 +244,9 @@ static void graph_destroy(bench *own, model_block *block, ladei_graph *graph) {
   *graph = NULL;
 }
 
-static void op_capture(bench *own, int thread) { capture(own, block_of(own, thread, FRESH), &own->graphs[thread]); }
+static void op_capture(bench *own, int thread) {
+  capture(own, thread, block_of(own, thread, FRESH), &own->graphs[thread]);
+}
 
 static void op_graph_destroy(bench *own, int thread) {
   (void)thread;
@@ -249,19 +258,19 @@ static void op_graph_destroy(bench *own, int thread) {
 /* Whether the stream captures or not: the block comes back in the end. */
 static void op_note_capturing(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
-  lade_status status =
-      ladei_retire_buffer_note(own->retire, &own->buffers[thread], &block->ticket, own->streams[CAPTURING].handle);
+  lade_status status = ladei_retire_shards_note(own->retire, shard_of(own, thread), &own->buffers[thread],
+                                                &block->ticket, own->streams[CAPTURING].handle, 0);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE) LADE_FAIL("a note ended with %s", lade_status_name(status));
   buffer_add(own, thread, block);
 }
 
-static void op_add(bench *own, int thread) { add(own, block_of(own, thread, NOTED)); }
+static void op_add(bench *own, int thread) { add(own, thread, block_of(own, thread, NOTED)); }
 
 static void op_buffer_add(bench *own, int thread) { buffer_add(own, thread, block_of(own, thread, BUFFERED)); }
 
 static void op_forget(bench *own, int thread) {
   model_block *block = block_of(own, thread, NOTED);
-  ladei_retire_forget(own->retire, &block->ticket);
+  ladei_retire_shards_forget(own->retire, &block->ticket);
   memset(block->noted, 0, sizeof block->noted);
   memset(block->must, 0, sizeof block->must);
 }
@@ -269,33 +278,30 @@ static void op_forget(bench *own, int thread) {
 static void op_forget_marked(bench *own, int thread) {
   model_block *block = block_of(own, thread, FRESH);
   work(own, 1);
-  note(own, block, 0, LADEI_NOTE_PLAIN | LADEI_NOTE_MARK);
-  note(own, block, 1, LADEI_NOTE_NOW | LADEI_NOTE_PLAIN);
-  ladei_retire_forget_marked(own->retire, &block->ticket);
+  note(own, thread, block, 0, LADEI_NOTE_PLAIN | LADEI_NOTE_MARK);
+  note(own, thread, block, 1, LADEI_NOTE_NOW | LADEI_NOTE_PLAIN);
+  ladei_retire_forget_marked(shard_of(own, thread), &block->ticket);
   block->noted[0] = false;
   block->must[0] = 0;
-  add(own, block);
+  add(own, thread, block);
 }
 
 static void op_poll(bench *own, int thread) {
   (void)thread;
-  LADE_EXPECT_OK(ladei_retire_poll(own->retire, 0, NULL));
+  LADE_EXPECT_OK(ladei_retire_shards_poll(own->retire, 0, NULL));
 }
 
 static void op_poll_close(bench *own, int thread) {
   (void)thread;
-  LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+  LADE_EXPECT_OK(ladei_retire_shards_poll(own->retire, LADEI_POLL_CLOSE, NULL));
 }
 
 static void op_buffer_poll(bench *own, int thread) {
   uint64_t found;
-  LADE_EXPECT_OK(ladei_retire_buffer_poll(own->retire, &own->buffers[thread], &found));
+  LADE_EXPECT_OK(ladei_retire_shards_buffer_poll(own->retire, shard_of(own, thread), &own->buffers[thread], &found));
 }
 
-static void op_close(bench *own, int thread) {
-  (void)thread;
-  LADE_EXPECT_OK(ladei_retire_close(own->retire));
-}
+static void op_close(bench *own, int thread) { LADE_EXPECT_OK(ladei_retire_close(shard_of(own, thread))); }
 
 /* What was freed before is back, also where another thread found it done. */
 static void op_synchronize(bench *own, int thread) {
@@ -307,7 +313,7 @@ static void op_synchronize(bench *own, int thread) {
     due[i] = freed && !block->graph && !block->graph_going;
     graph = graph || block->graph || block->graph_going;
   }
-  lade_status status = ladei_retire_synchronize(own->retire);
+  lade_status status = ladei_retire_shards_synchronize(own->retire);
   for (int i = 0; i < BLOCKS; i++) {
     graph = graph || own->blocks[i].graph;
     if (due[i] && own->blocks[i].state != BACK) LADE_FAIL("block %d is not back after synchronize", i);
@@ -317,22 +323,24 @@ static void op_synchronize(bench *own, int thread) {
 
 static void op_end_quarantine(bench *own, int thread) {
   (void)thread;
-  LADE_EXPECT_OK(ladei_retire_end_quarantine(own->retire));
+  LADE_EXPECT_OK(ladei_retire_shards_end_quarantine(own->retire));
 }
 
 static void op_stream_retire(bench *own, int thread) {
   (void)thread;
   own->streams[0].retired = true;
-  LADE_EXPECT_OK(ladei_retire_stream_retire(own->retire, own->streams[0].handle));
+  LADE_EXPECT_OK(ladei_retire_shards_stream_retire(own->retire, own->streams[0].handle));
 }
 
 static void op_counters(bench *own, int thread) {
   ladei_retire_counters counters;
   (void)thread;
-  ladei_retire_counters_get(own->retire, &counters);
+  ladei_retire_shards_counters_get(own->retire, &counters);
 }
 
-static void op_buffer_close(bench *own, int thread) { ladei_retire_buffer_close(own->retire, &own->buffers[thread]); }
+static void op_buffer_close(bench *own, int thread) {
+  ladei_retire_buffer_close(shard_of(own, thread), &own->buffers[thread]);
+}
 
 /* The device goes on. */
 static void op_step(bench *own, int thread) {
@@ -381,31 +389,32 @@ static void prepare(void *user) {
   const ladei_retire_options options = {.owner = own, .done = done, .event_batch = 3};
   memset(own->blocks, 0, sizeof own->blocks);
   model_streams_reset(own->streams, STREAMS);
-  LADE_EXPECT_OK(ladei_retire_create(own->runtime, &options, &own->retire));
+  LADE_EXPECT_OK(ladei_retire_shards_create(own->runtime, &options, own->shards, &own->retire));
   for (int t = 0; t < THREADS; t++) ladei_retire_buffer_init(&own->buffers[t]);
   work(own, 0);
-  note(own, &own->blocks[COVERED], 0, 0);
-  note(own, &own->blocks[COVERED_NOW], 0, LADEI_NOTE_NOW);
-  note(own, &own->blocks[UNCOVERED], 0, 0);
+  note(own, 0, &own->blocks[COVERED], 0, 0);
+  note(own, 0, &own->blocks[COVERED_NOW], 0, LADEI_NOTE_NOW);
+  note(own, 0, &own->blocks[UNCOVERED], 0, 0);
   work(own, 1);
-  note(own, &own->blocks[DONE_UNKNOWN], 1, 0);
-  add(own, &own->blocks[COVERED]);
-  add(own, &own->blocks[COVERED_NOW]);
-  add(own, &own->blocks[DONE_UNKNOWN]);
-  LADE_EXPECT_OK(ladei_retire_close(own->retire));
+  note(own, 0, &own->blocks[DONE_UNKNOWN], 1, 0);
+  add(own, 0, &own->blocks[COVERED]);
+  add(own, 0, &own->blocks[COVERED_NOW]);
+  add(own, 0, &own->blocks[DONE_UNKNOWN]);
+  LADE_EXPECT_OK(ladei_retire_close(shard_of(own, 0)));
   LADE_EXPECT_OK(lade_stream_synchronize(own->runtime, own->streams[1].handle));
   work(own, 0);
-  add(own, &own->blocks[UNCOVERED]);
+  add(own, 0, &own->blocks[UNCOVERED]);
   LADE_EXPECT_OK(driver(own)->event_record(own->runtime->self, own->events[THREADS], &own->streams[0].resolved));
   must_at_least(&own->blocks[FOREIGN], 0, own->streams[0].queued);
-  LADE_EXPECT_OK(ladei_retire_note_event(own->retire, &own->blocks[FOREIGN].ticket, own->events[THREADS]));
-  add(own, &own->blocks[FOREIGN]);
-  capture(own, &own->blocks[CAPTURED], &own->graphs[THREADS]);
+  LADE_EXPECT_OK(ladei_retire_shards_note_event(own->retire, shard_of(own, 0), &own->blocks[FOREIGN].ticket,
+                                                own->events[THREADS]));
+  add(own, 0, &own->blocks[FOREIGN]);
+  capture(own, 0, &own->blocks[CAPTURED], &own->graphs[THREADS]);
 }
 
 static void warm(void *user, int thread) {
   bench *own = user;
-  note(own, block_of(own, thread, NOTED), 0, 0);
+  note(own, thread, block_of(own, thread, NOTED), 0, 0);
   buffer_note(own, thread, block_of(own, thread, BUFFERED), 0);
   buffer_note(own, thread, block_of(own, thread, BEHIND), 0);
   buffer_add(own, thread, block_of(own, thread, BEHIND));
@@ -420,27 +429,27 @@ static void body(void *user, int thread) {
 static void judge(void *user) {
   bench *own = user;
   ladei_retire_counters counters;
-  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  LADE_EXPECT_OK(ladei_retire_shards_check(own->retire));
   if (own->streams[0].retired) LADE_EXPECT_OK(lade_stream_destroy(own->runtime, own->streams[0].handle));
   for (int i = 0; i < BLOCKS; i++)
-    if (own->blocks[i].state == IN_USE) add(own, &own->blocks[i]);
+    if (own->blocks[i].state == IN_USE) add(own, 0, &own->blocks[i]);
   for (int t = 0; t <= THREADS; t++)
     graph_destroy(own, t == THREADS ? &own->blocks[CAPTURED] : block_of(own, t, FRESH), &own->graphs[t]);
   do {
-    LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+    LADE_EXPECT_OK(ladei_retire_shards_poll(own->retire, LADEI_POLL_CLOSE, NULL));
   } while (driver(own)->step(own->runtime->self) == LADE_OK);
-  LADE_EXPECT_OK(ladei_retire_poll(own->retire, LADEI_POLL_CLOSE, NULL));
+  LADE_EXPECT_OK(ladei_retire_shards_poll(own->retire, LADEI_POLL_CLOSE, NULL));
   for (int i = 0; i < BLOCKS; i++)
     if (own->blocks[i].state != BACK) LADE_FAIL("block %d is lost", i);
-  ladei_retire_counters_get(own->retire, &counters);
-  LADE_EXPECT_OK(ladei_retire_check(own->retire));
+  ladei_retire_shards_counters_get(own->retire, &counters);
+  LADE_EXPECT_OK(ladei_retire_shards_check(own->retire));
   LADE_EXPECT_EQ_UINT(counters.pending_tickets, 0);
   LADE_EXPECT_EQ_UINT(counters.pending_uses, 0);
   LADE_EXPECT_EQ_UINT(counters.noted_uses, 0);
   LADE_EXPECT_EQ_UINT(counters.quarantines, 0);
   int64_t own_events = THREADS + 1;
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_EVENTS), own_events + (int64_t)counters.events_created);
-  LADE_EXPECT_OK(ladei_retire_destroy(own->retire, false));
+  LADE_EXPECT_OK(ladei_retire_shards_destroy(own->retire, false));
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_EVENTS), own_events);
   lade_soft_report report;
   lade_soft_report_init(&report);
@@ -449,8 +458,9 @@ static void judge(void *user) {
   if (own->streams[0].retired) model_stream_open(own->runtime, &own->streams[0]);
 }
 
-static bool bench_open(bench *own) {
+static bool bench_open(bench *own, uint32_t shards) {
   memset(own, 0, sizeof *own);
+  own->shards = shards;
   own->runtime = support_interposer_open("sim", NULL);
   if (own->runtime == NULL) return false;
   for (int s = 0; s < STREAMS; s++) model_stream_open(own->runtime, &own->streams[s]);
@@ -492,13 +502,23 @@ static scheduler_plan plan_of(int threads, int preemptions) {
 }
 
 /* The named operation with itself and all behind it in the list. */
-LADE_TEST_P(RetireSchedule, Pairs, names, name) {
+static void pairs_explore(const char *name, uint32_t shards) {
   bench own;
-  if (!scheduler_works()) LADE_SKIP("built without switch points");
-  if (!bench_open(&own)) return;
+  if (!bench_open(&own, shards)) return;
   const scheduler_plan plan = plan_of(2, scheduler_preemptions(2));
   scheduler_explore_pairs(&plan, &own, name);
   bench_close(&own);
+}
+
+LADE_TEST_P(RetireSchedule, Pairs, names, name) {
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  pairs_explore(name, 1);
+}
+
+/* Each thread in a shard of its own. */
+LADE_TEST_P(RetireSchedule, PairsInTwoShards, names, name) {
+  if (!scheduler_works()) LADE_SKIP("built without switch points");
+  pairs_explore(name, 2);
 }
 
 /* Every three of those that meet most often: one switch besides those at the ends, or two where there is time. */
@@ -509,7 +529,7 @@ LADE_TEST(RetireSchedule, Triples) {
   bench own;
   uint64_t count = 0;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
-  if (!bench_open(&own)) return;
+  if (!bench_open(&own, 1)) return;
   const scheduler_plan plan = plan_of(3, scheduler_preemptions(1));
   for (int a = 0; a < OFTEN; a++) {
     for (int b = a; b < OFTEN; b++) {

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shards: several retire objects behind one, so that threads with streams of their own do not meet at one lock.
+ *
+ *   thread 1 --notes, adds--> shard 0: streams, events, pending uses of its own
+ *   thread 2 ---------------> shard 1
+ *   thread 3 ---------------> shard 0 again, where there are two
+ *   everybody --polls with LADEI_POLL_CLOSE, synchronize, stream_retire, counters--> all shards, one after the other
+ *
+ * A ticket belongs to the shard of whoever notes it first, until it is idle again: the note says which one it is, in the bits of
+ * an inline note or in the record of the use (N5 in retire_note.c). Later notes and the add go to that shard, whoever makes
+ * them. The promises of retire.h hold, with these differences:
+ *   P3  poll costs the queries named there in each shard: a stream that several shards know is asked in each.
+ *   P6  the order holds within a shard; shard 0 comes first.
+ * One shard is one retire object. On a virtual clock, and where each add records its events itself, there is no more than one:
+ * ladei_retire_shards_useful().
+ *
+ * Threads: any, at any time, except create and destroy. Locks: those of the shards, one at a time.
+ */
+#ifndef LADE_RUNTIME_RETIRE_SHARDS_H
+#define LADE_RUNTIME_RETIRE_SHARDS_H
+
+#include "runtime/retire/retire_buffer.h"
+
+typedef struct ladei_retire_shards {
+  uint32_t count; /* a power of two; constant, as the shards are */
+  ladei_retire *shard[LADEI_RETIRE_SHARDS_MOST];
+} ladei_retire_shards;
+
+/* How many shards bring something to a program on this machine. */
+uint32_t ladei_retire_shards_useful(const lade_runtime *runtime, const ladei_retire_options *options);
+
+/* `count`: a power of two up to LADEI_RETIRE_SHARDS_MOST. options.shard is not looked at. Errors as ladei_retire_create. */
+lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire_options *options, uint32_t count,
+                                       ladei_retire_shards **out);
+/* As ladei_retire_destroy, of all or of none. */
+lade_status ladei_retire_shards_destroy(ladei_retire_shards *shards, bool wait);
+
+/* The shard of a thread that has this number. A buffer is its owner's for that shard. */
+static inline ladei_retire *ladei_retire_shard(const ladei_retire_shards *shards, uint32_t number) {
+  return shards->shard[number & (shards->count - 1)];
+}
+
+/* By a thread whose shard is `own`, with its buffer there or NULL: as ladei_retire_note, ladei_retire_note_event, ladei_retire_add. */
+lade_status ladei_retire_shards_note(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
+                                     ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
+lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_ticket *ticket,
+                                           lade_event event);
+bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
+                             ladei_retire_ticket *ticket, bool quiet);
+void ladei_retire_shards_forget(ladei_retire_shards *shards, ladei_retire_ticket *ticket);
+
+/* As ladei_retire_pending and ladei_retire_buffer_poll: the owner's shard, and all shards for a thread that has nothing in its own. */
+bool ladei_retire_shards_pending(const ladei_retire_shards *shards, const ladei_retire *own);
+lade_status ladei_retire_shards_buffer_poll(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
+                                            uint64_t *out_done);
+
+/* In all shards; the first failure is returned, and is the last error. */
+lade_status ladei_retire_shards_poll(ladei_retire_shards *shards, unsigned flags, uint64_t *out_done);
+lade_status ladei_retire_shards_synchronize(ladei_retire_shards *shards);
+lade_status ladei_retire_shards_end_quarantine(ladei_retire_shards *shards);
+/* The shards before the one that failed have retired the stream; to call again is right. */
+lade_status ladei_retire_shards_stream_retire(ladei_retire_shards *shards, lade_stream stream);
+/* Sums. */
+void ladei_retire_shards_counters_get(ladei_retire_shards *shards, ladei_retire_counters *out);
+lade_status ladei_retire_shards_check(ladei_retire_shards *shards);
+
+#endif /* LADE_RUNTIME_RETIRE_SHARDS_H */
