@@ -57,6 +57,7 @@ static bool word_is_counter(const char *key) {
       /* pinned pools: those that host/stats.c resets */
       "hits", "misses", "driver_allocs", "driver_frees", "driver_alloc_ns", "driver_free_ns", "events_recorded",
       "events_queried", "limit_waits", "streams_queried", "other_node_takes", "debug_findings", "unreached_caches",
+      "budget_refusals", "budget_faults", "budget_returns", "pressure_returns",
       /* pipelines */
       "transfers_submitted", "transfers_completed", "transfers_failed", "bytes_completed", "copies", "direct_files",
       "direct_refused", "callbacks_stalled_sum", "block_waits", "bytes_by_pread", "bytes_by_uring", "bytes_by_cufile",

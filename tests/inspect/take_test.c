@@ -33,6 +33,58 @@ static int64_t counter(const lade_snapshot *snapshot, uint32_t part, const char 
   return ladei_inspect_counter_find(snapshot, part, key, -12345);
 }
 
+/* --- metrics of a pinned pool -------------------------------------------------------------------------------------- */
+
+static lade_status stream_write(void *user, const void *data, size_t bytes) {
+  return fwrite(data, 1, bytes, user) == bytes ? LADE_OK : LADE_ERR_IO;
+}
+
+/* Single words that are the value of a moment, or the least or the most of all: no sums. */
+static bool is_no_sum(const char *key) {
+  static const char *const words[] = {"budget_bytes",        "budget_held_bytes",   "quarantined_uses",
+                                      "driver_alloc_max_ns", "driver_alloc_min_ns", "driver_free_max_ns",
+                                      "driver_free_min_ns"};
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+    if (strcmp(words[i], key) == 0) return true;
+  return false;
+}
+
+static lade_status metric_check(const char *key, int64_t value, void *text) {
+  (void)value;
+  if (strchr(key, '.') != NULL) return LADE_OK;
+  const char *name = strncmp(key, "num_", 4) == 0 ? key + 4 : key, *suffix = "", *unit = strstr(name, "_ns");
+  if (unit != NULL && unit[3] == '\0') suffix = "_seconds";
+  char line[200];
+  snprintf(line, sizeof line, "# TYPE lade_pinned_%.*s%s%s\n", (int)(strlen(name) - (*suffix != '\0' ? 3 : 0)), name,
+           suffix, is_no_sum(key) ? " gauge" : "_total counter");
+  LADE_EXPECT_CONTAINS_STR(text, line);
+  return LADE_OK;
+}
+
+/* Refusals, faults and returns of the budget, and returns for the system's sake, were gauges: what only grows is a counter. */
+LADE_TEST(SnapshotTake, MetricsOfAPinnedPoolCountWhatOnlyGrows) {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  LADE_ASSERT_OK(lade_runtime_open("sim", NULL, &runtime));
+  LADE_ASSERT_OK(lade_pinned_pool_create(runtime, NULL, &pool));
+  lade_part part = lade_part_pinned(pool);
+  lade_snapshot *snapshot = take(&part, 1, NULL);
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *file = open_memstream(&text, &bytes);
+  LADE_EXPECT_OK(lade_snapshot_write(snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, stream_write, file));
+  fclose(file);
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  LADE_EXPECT_OK(lade_pinned_stats_each(&stats, metric_check, text));
+  free(text);
+  lade_snapshot_destroy(snapshot);
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(pool, true));
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
+}
+
+/* --- snapshots ----------------------------------------------------------------------------------------------------- */
+
 /* Every byte of a device allocator shows, as its own snapshot has it. */
 LADE_TEST(SnapshotTake, CopiesADeviceAllocator) {
   device_fixture f;
