@@ -49,31 +49,39 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static bool key_is_wanted(const stats_options *options, const char *key) {
-  return options->pattern == NULL || fnmatch(options->pattern, key, 0) == 0;
+/* Leaves the counters whose keys fit, for all forms of output alike. Returns how many. */
+static size_t counters_choose(lade_snapshot *snapshot, const char *pattern) {
+  size_t count = 0;
+  for (size_t i = 0; i < snapshot->parts.count; i++) {
+    lade_snapshot_part *part = &snapshot->parts.rows[i];
+    uint64_t first = part->first_counter, end = first + part->counter_count;
+    part->first_counter = count; /* never behind `first`: parts are in the order of their counters */
+    for (uint64_t k = first; k < end; k++) {
+      const lade_snapshot_counter counter = snapshot->counters.rows[k];
+      if (pattern == NULL || fnmatch(pattern, ladei_inspect_string(snapshot, counter.key), 0) == 0)
+        snapshot->counters.rows[count++] = counter;
+    }
+    part->counter_count = count - part->first_counter;
+  }
+  snapshot->counters.count = count;
+  return count;
 }
 
-/* Returns how many. */
-static size_t text_print(const lade_snapshot *snapshot, const stats_options *options) {
-  size_t count = 0;
+static void text_print(const lade_snapshot *snapshot) {
   for (size_t i = 0; i < snapshot->parts.count; i++) {
     const lade_snapshot_part *part = &snapshot->parts.rows[i];
     for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
       const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
-      const char *key = ladei_inspect_string(snapshot, counter->key);
-      if (!key_is_wanted(options, key)) continue;
       name_print(stdout, ladei_inspect_string(snapshot, part->name));
       fputs("  ", stdout);
-      name_print(stdout, key);
+      name_print(stdout, ladei_inspect_string(snapshot, counter->key));
       printf(" %" PRId64 "\n", counter->value);
-      count++;
     }
   }
-  return count;
 }
 
 /* {"version": 1, "parts": [{"name": ..., "counters": {...}}]} */
-static json_t *report_make(const lade_snapshot *snapshot, const stats_options *options, size_t *out_count) {
+static json_t *report_make(const lade_snapshot *snapshot) {
   json_t *parts = json_array();
   bool made = parts != NULL;
   for (size_t i = 0; made && i < snapshot->parts.count; i++) {
@@ -82,9 +90,7 @@ static json_t *report_make(const lade_snapshot *snapshot, const stats_options *o
     for (uint64_t k = part->first_counter; k < part->first_counter + part->counter_count; k++) {
       const lade_snapshot_counter *counter = &snapshot->counters.rows[k];
       const char *key = ladei_inspect_string(snapshot, counter->key);
-      if (!key_is_wanted(options, key)) continue;
       made = made && json_object_set_new(counters, key, json_integer(counter->value)) == 0;
-      ++*out_count;
     }
     json_t *row = json_pack("{ss so}", "name", ladei_inspect_string(snapshot, part->name), "counters", counters);
     made = made && json_array_append_new(parts, row) == 0;
@@ -94,9 +100,8 @@ static json_t *report_make(const lade_snapshot *snapshot, const stats_options *o
   return report;
 }
 
-static int json_print(const char *name, const lade_snapshot *snapshot, const stats_options *options,
-                      size_t *out_count) {
-  json_t *report = report_make(snapshot, options, out_count);
+static int json_print(const char *name, const lade_snapshot *snapshot) {
+  json_t *report = report_make(snapshot);
   if (report == NULL) {
     message_print(name, NULL, "no memory for the report");
     return EXIT_FAILED;
@@ -107,20 +112,17 @@ static int json_print(const char *name, const lade_snapshot *snapshot, const sta
   return EXIT_FINE;
 }
 
-static int stats_print(const char *name, const lade_snapshot *snapshot, const stats_options *options) {
-  if (options->form == KEY_PROMETHEUS)
-    return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, NULL);
-  if (options->form == KEY_OPENMETRICS)
-    return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_OPENMETRICS, NULL, NULL);
-  size_t count = 0;
-  int status = EXIT_FINE;
-  if (options->form == KEY_JSON)
-    status = json_print(name, snapshot, options, &count);
-  else
-    count = text_print(snapshot, options);
-  if (status != EXIT_FINE || count > 0 || options->pattern == NULL) return status;
-  message_print(name, options->pattern, "no key matches");
-  return EXIT_BAD;
+static int stats_print(const char *name, lade_snapshot *snapshot, const stats_options *options) {
+  if (counters_choose(snapshot, options->pattern) == 0 && options->pattern != NULL) {
+    message_print(name, options->pattern, "no key matches");
+    return EXIT_BAD;
+  }
+  switch (options->form) {
+  case KEY_PROMETHEUS: return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_PROMETHEUS, NULL, NULL);
+  case KEY_OPENMETRICS: return snapshot_source_write(name, snapshot, LADE_SNAPSHOT_OPENMETRICS, NULL, NULL);
+  case KEY_JSON: return json_print(name, snapshot);
+  default: text_print(snapshot); return EXIT_FINE;
+  }
 }
 
 static int command_stats(int argc, char **argv) {

@@ -65,8 +65,16 @@ run 0 stats "$dir/small.pickle" --json
 python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["parts"][0]["counters"]' "$dir/out" || fail "no counters in JSON"
 run 0 stats "$dir/small.pickle" --prometheus
 cmp -s "$dir/out.prom" "$dir/out" || fail "--prometheus is not the file of that ending"
-run 2 stats "$dir/small.pickle" 'no.such.key'
-says "no key matches" err
+# Metrics had all counters, whatever the pattern was.
+for form in prometheus openmetrics; do
+  run 0 stats "$dir/small.pickle" 'num_*' --$form
+  [ "$(grep -v '^#' "$dir/out" | grep -cv '^lade_[a-z]*_ooms_total{')" = 0 ] || fail "--$form has metrics that were not asked for"
+  says "lade_device_ooms_total{" out
+done
+for form in --prometheus --openmetrics --json ""; do
+  run 2 stats "$dir/small.pickle" 'no.such.key' $form
+  says "no key matches" err
+done
 
 # A snapshot differs from itself in nothing; what is only in one, is only in the other the other way round.
 run 2 diff "$dir/small.pickle" "$dir/small.pickle" --top=99999999999999999999
