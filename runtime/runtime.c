@@ -3,7 +3,7 @@
  * A runtime: an adopted ops table with its object, and the public helpers on it.
  *
  *   lade_runtime --ops--> table (static) --self--> runtime/cuda or runtime/soft
- *        | users: pools, allocators, pipelines alive on it
+ *        | users: pools, allocators, pipelines, groups, graph trees alive on it
  *
  * I1  A table that ladei_ops_check() refuses is never called.
  * I2  users counts the objects that hold the runtime; close succeeds only at 0.
@@ -114,8 +114,10 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   if (status != LADE_OK) return status;
   uint64_t users = atomic_load(&runtime->users);
   if (users != 0) {
-    return ladei_error(LADE_ERR_BUSY, 0, "runtime \"%s\": close: %llu pools, allocators or pipelines are alive on it",
-                       runtime->ops->name, (unsigned long long)users);
+    return ladei_error(
+        LADE_ERR_BUSY, 0,
+        "runtime \"%s\": close: %llu pools, allocators, pipelines, groups or graph trees are alive on it",
+        runtime->ops->name, (unsigned long long)users);
   }
   status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {

@@ -124,8 +124,8 @@ LADE_API lade_status lade_runtime_open(const char *name, const lade_runtime_opti
  * @param runtime  Taken on success.
  *
  * Threads: none may use it meanwhile. Waits: for the runtime's own threads. Stream order: none.
- * Errors: LADE_ERR_BUSY, with counts in the text, while pools or pipelines are alive on it, and on software devices
- * also while memory, streams or events are; it stays open then. LADE_ERR_FORKED in a forked child. Source:
+ * Errors: LADE_ERR_BUSY, with counts in the text, while pools, allocators, pipelines, groups or graph trees are alive on it, and
+ * on software devices also while memory, streams or events are; it stays open then. LADE_ERR_FORKED in a forked child. Source:
  * docs/design.md "Rules that hold everywhere".
  */
 LADE_API lade_status lade_runtime_close(lade_runtime *runtime);

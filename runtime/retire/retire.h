@@ -114,7 +114,7 @@ typedef struct ladei_retire_options {
   uint64_t (*order)(void *owner, const ladei_stream *stream);
 } ladei_retire_options;
 
-/* `runtime` is borrowed and counted as in use (ladei_runtime_acquire). */
+/* `runtime` is borrowed: the owner holds it (ladei_runtime_acquire), and counts as one object on it. */
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out);
 
 /*

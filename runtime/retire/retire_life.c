@@ -62,25 +62,15 @@ static void retire_free(ladei_retire *retire) {
   free(retire);
 }
 
-/* Shards count as one object: the first one holds the runtime, and goes last. */
-static lade_status runtime_acquire(lade_runtime *runtime, uint32_t shard) {
-  return shard == 0 ? ladei_runtime_acquire(runtime) : ladei_runtime_check_process(runtime);
-}
-
-static void runtime_release(lade_runtime *runtime, uint32_t shard) {
-  if (shard == 0) ladei_runtime_release(runtime);
-}
-
 lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_options *options, ladei_retire **out) {
   if (options == NULL) return ladei_error_null("ladei_retire_create", "options");
   if (options->done == NULL) return ladei_error_null("ladei_retire_create", "options.done");
-  lade_status status = runtime_acquire(runtime, options->shard);
+  if (runtime == NULL) return ladei_error_null("ladei_retire_create", "runtime");
+  lade_status status = ladei_runtime_check_process(runtime);
   if (status != LADE_OK) return status;
   ladei_retire *retire = aligned_alloc(_Alignof(ladei_retire), sizeof *retire);
-  if (retire == NULL) {
-    runtime_release(runtime, options->shard);
+  if (retire == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for %zu bytes", sizeof *retire);
-  }
   *retire = (ladei_retire){.runtime = runtime};
   retire->options = *options;
   if (retire->options.event_batch == 0) retire->options.event_batch = LADEI_EVENT_BATCH_DEFAULT;
@@ -93,7 +83,6 @@ lade_status ladei_retire_create(lade_runtime *runtime, const ladei_retire_option
   if (status == LADE_OK) status = ladei_event_pool_create(runtime, &retire->events);
   if (status != LADE_OK) {
     retire_free(retire);
-    runtime_release(runtime, options->shard);
     return status;
   }
   *out = retire;
@@ -122,9 +111,6 @@ lade_status ladei_retire_destroy(ladei_retire *retire, bool wait) {
   lade_status status = ladei_retire_settle(retire, wait, &pending);
   if (status == LADE_OK && pending > 0) status = ladei_retire_still_used(pending);
   if (status != LADE_OK) return status;
-  lade_runtime *runtime = retire->runtime;
-  uint32_t shard = retire->options.shard;
   retire_free(retire);
-  runtime_release(runtime, shard);
   return LADE_OK;
 }

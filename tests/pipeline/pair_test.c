@@ -62,6 +62,18 @@ LADE_TEST_P(Pair, StagesIntoItsAllocatorsMemory, support_soft_runtimes, name) {
   free(host);
 }
 
+/* The text counted pools and allocators twice: what tells them when streams are done held the runtime as well. */
+LADE_TEST(Pair, CountsAsThreeObjectsOnItsRuntime) {
+  lade_runtime *runtime = support_runtime_open("sim");
+  lade_pair *pair;
+  if (runtime == NULL) return;
+  LADE_ASSERT_OK(lade_pair_create(runtime, 0, NULL, &pair));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(runtime));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, ": 3 pools, allocators, pipelines");
+  LADE_EXPECT_OK(lade_pair_destroy(pair, false));
+  LADE_EXPECT_OK(lade_runtime_close(runtime));
+}
+
 LADE_TEST(Pair, RefusesOptionsOfAnotherDevice) {
   lade_runtime *runtime = support_runtime_open("sim");
   lade_pair *pair = NULL;
