@@ -55,6 +55,7 @@ line_result line_source_next(line_source *source, char **out_line, size_t *out_l
     size_t have = (size_t)(source->end - source->begin);
     if (have > looked) newline = memchr(source->begin + looked, '\n', have - looked);
     if (newline != NULL || source->ended) break;
+    if (have > looked && memchr(source->begin + looked, '\0', have - looked) != NULL) break; /* L3 */
     looked = have;
     if (!source_fill(source)) return LINE_FAILED;
   }

@@ -11,6 +11,8 @@
  *
  * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
  * L2  A zero lies at `end`, so who looks for something else than a zero stops there. What lies behind it is old.
+ * L3  A line with a zero byte may be given out before its end was read. Every reader refuses it, and a binary file, a sparse one or
+ *     /dev/zero, may have no newline for as long as there is memory.
  */
 #ifndef LADE_TOOLS_COMMON_LINES_H
 #define LADE_TOOLS_COMMON_LINES_H

@@ -102,6 +102,14 @@ for wrong in '{' '{}' '{"nodes":[{}]}' '{"nodes":[{"id":1},{"id":0}]}' '{"nodes"
   [ -s "$dir/out" ] && fail "a report of $wrong"
 done
 
+# A file of zeros was read to its end for its first line, which took as much memory.
+for command in trees replay; do
+  rm -f "$dir/all_read"
+  { head -c 300000000 /dev/zero && : >"$dir/all_read"; } 2>"$dir/head" | "$lade" $command - >"$dir/out" 2>"$dir/err"
+  says ":1: malformed line: it holds a zero byte" err
+  [ ! -e "$dir/all_read" ] || fail "lade $command reads all of a file of zeros"
+done
+
 # Errors: a line for each kind, none with a report.
 wrong() {
   printf '%s\n' "$2" | cat "$dir/good" - >"$dir/bad"
