@@ -71,6 +71,12 @@ says "are for a PID" err
 
 # A process that stands still answers nobody, and shows as stale; it goes on as if nothing had been.
 kill -STOP "$pid"
+# The signal is one thread's at first, and the others answer until that one has a processor.
+tries=0
+while cat "/proc/$pid/task"/*/stat | grep -qv ') T ' && [ $tries -lt 1000 ]; do
+  sleep 0.01
+  tries=$((tries + 1))
+done
 run 1 snapshot "$pid" --map --wait=1
 says "no answer in time" err
 tries=0
