@@ -79,9 +79,15 @@ static int command_run(int argc, char **argv) {
     usage(stderr);
     return 2;
   }
-  if (is_one_of(argv[1], "--help", "-h")) return help(NULL);
-  if (strcmp(argv[1], "help") == 0) return help(argc > 2 ? argv[2] : NULL);
-  if (is_one_of(argv[1], "--version", "-V")) return version();
+  bool is_help = strcmp(argv[1], "help") == 0, is_version = is_one_of(argv[1], "--version", "-V");
+  if (is_help || is_version || is_one_of(argv[1], "--help", "-h")) {
+    int words = is_help ? 3 : 2;
+    if (argc > words) {
+      message_print("lade", argv[words], "is one word too many behind %s", argv[1]);
+      return EXIT_BAD;
+    }
+    return is_version ? version() : help(argc > 2 ? argv[2] : NULL);
+  }
   const subcommand *found = subcommand_find(argv[1]);
   return found != NULL ? subcommand_run(found, argc - 1, argv + 1) : unknown(argv[1]);
 }

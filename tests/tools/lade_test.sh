@@ -19,6 +19,13 @@ run 0 settings --help
 cmp -s "$dir/out" "$dir/help" || fail "'help settings' and 'settings --help' differ"
 run 2 help nonsense
 says 'unknown command "nonsense"' err
+# Words too many were passed over.
+for words in '--help topo' '--version 2' 'help topo load'; do
+  # shellcheck disable=SC2086 # words of a command line
+  run 2 $words
+  says "${words##* }: is one word too many" err
+  [ -s "$dir/out" ] && fail "a usage error on standard output"
+done
 run 2 nonsense
 says 'unknown command "nonsense"' err
 [ -s "$dir/out" ] && fail "a usage error on standard output"

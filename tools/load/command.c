@@ -60,7 +60,7 @@ static const char documentation[] =
 static const struct argp_option option_table[] = {
     {"to", KEY_TO, "DEVICE", 0, "Where to load to (default: 0)", 0},
     {"verify", KEY_VERIFY, NULL, 0, "Copy back what arrived, and compare it with the file by checksum", 0},
-    {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints", 0},
+    {"list", KEY_LIST, NULL, 0, "Also list the tensors of checkpoints, in text", 0},
     {"direct", KEY_DIRECT, NULL, 0, "Read past the page cache (O_DIRECT)", 0},
     {"storage", KEY_STORAGE, "NAME", 0, "auto, pread, uring or cufile (default: auto, or as LADE_ALLOC_CONF says)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "Load each file so many times, and report each", 0},
@@ -96,7 +96,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_LIST: a->list = true; return 0;
   case KEY_VERIFY: a->verify = true; return 0;
   case KEY_TO:
-    if (!stage_devices_are_good(argument)) argp_error(state, "--to: '%s' is no list of devices", argument);
+    if (!stage_devices_are_good(argument))
+      argp_error(state, "--to: '%s' is no list of devices; expected " STAGE_DEVICES_EXPECTED, argument);
     a->to = argument;
     return 0;
   case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;

@@ -20,6 +20,8 @@ typedef struct stage {
 
 /* Whether `text` is a list of devices: "0", "0,2", "cuda:1", "cuda:0,1", "all". */
 bool stage_devices_are_good(const char *text);
+#define STAGE_DEVICES_EXPECTED                                                                                         \
+  "ordinals below 4096 with commas between them, none twice, or all, and perhaps a runtime and a colon before it"
 
 /*
  * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device, with the settings of the

@@ -80,10 +80,16 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_NO_SYNC: a->no_sync = true; return 0;
   case KEY_SHARD:
     a->max_shard_bytes = size_read(argument);
-    if (a->max_shard_bytes == 0) argp_error(state, "--max-shard-size: '%s' is no size", argument);
+    if (a->max_shard_bytes == 0)
+      argp_error(
+          state,
+          "--max-shard-size: '%s' is no size; expected a number of bytes from 1 on, or one with kB, MB, GB, KiB, "
+          "MiB or GiB behind it",
+          argument);
     return 0;
   case KEY_ON:
-    if (!stage_devices_are_good(argument)) argp_error(state, "--on: '%s' is no list of devices", argument);
+    if (!stage_devices_are_good(argument))
+      argp_error(state, "--on: '%s' is no list of devices; expected " STAGE_DEVICES_EXPECTED, argument);
     a->on = argument;
     return 0;
   case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;

@@ -198,7 +198,10 @@ static int command_trees(int argc, char **argv) {
   const struct argp argp = {option_table, option_parse, "TRACE\nDUMP", documentation, NULL, NULL, NULL};
   trees_arguments a = {NULL, NULL, false};
   options_read(&argp, command_name, argc, argv, &a);
-  if (strcmp(a.source, "-") == 0) return file_run(stdin, &a);
+  if (strcmp(a.source, "-") == 0) {
+    a.source = "standard input"; /* as `lade replay` names it */
+    return file_run(stdin, &a);
+  }
   FILE *file = fopen(a.source, "r");
   if (file == NULL) return failed("cannot be read", a.source);
   int status = file_run(file, &a);

@@ -113,6 +113,7 @@ unset LADE_ALLOC_CONF
 run 2 load
 run 2 load --to gpu "$dir/bytes"
 run 2 load --to 0,0 "$dir/bytes"
+says "--to: '0,0' is no list of devices; expected ordinals" err
 run 2 load --runtime metal "$dir/bytes"
 
 run 0 save --runtime sim $golden/all.safetensors "$dir/again.safetensors"
@@ -145,6 +146,7 @@ run 1 save --runtime sim "$dir/bad.safetensors" "$dir/never.safetensors"
 run 2 save one
 run 2 save one two three
 run 2 save --max-shard-size 5XB one two
+says "--max-shard-size: '5XB' is no size; expected a number of bytes" err
 ls -A "$dir" | grep -q '^\.' && fail "parts are left: $(ls -A "$dir")"
 
 finish

@@ -106,7 +106,7 @@ done
 for command in trees replay; do
   rm -f "$dir/all_read"
   { head -c 300000000 /dev/zero && : >"$dir/all_read"; } 2>"$dir/head" | "$lade" $command - >"$dir/out" 2>"$dir/err"
-  says ":1: malformed line: it holds a zero byte" err
+  says "standard input:1: malformed line: it holds a zero byte" err
   [ ! -e "$dir/all_read" ] || fail "lade $command reads all of a file of zeros"
 done
 
