@@ -4,6 +4,7 @@
  *
  * usage: copy_file_to_device RUNTIME [FILE]     RUNTIME: cuda, cpu, sim; FILE: this program's own, if not given
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,9 @@ int main(int argc, char **argv) {
   struct stat status;
   const char *file = argc == 3 ? argv[2] : argv[0];
   int fd = argc == 2 || argc == 3 ? open(file, O_RDONLY) : -1;
-  if (fd < 0 || fstat(fd, &status) != 0 || status.st_size == 0) fail(argv[0], "usage: RUNTIME [FILE], not empty");
+  if (argc != 2 && argc != 3) fail(argv[0], "usage: RUNTIME [FILE]");
+  if (fd < 0 || fstat(fd, &status) != 0) fail(file, strerror(errno));
+  if (status.st_size == 0) fail(file, "it is empty");
   size_t bytes = (size_t)status.st_size;
   char *back = malloc(bytes), *expected = malloc(bytes);
   lade_runtime *runtime;
