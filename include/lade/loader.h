@@ -14,7 +14,10 @@
  *   lade_loader_options_init(&options);
  *   options.batch_records = 256;
  *   options.shuffle = 1;
+ *   options.epochs = 1;
  *   lade_loader_create(index, pipeline, allocator, &options, &loader);
+ *   lade_batch batch;
+ *   lade_batch_init(&batch);
  *   while (lade_loader_next(loader, stream, LADE_WAIT_FOREVER, &batch) == LADE_OK && batch.count > 0) {
  *     ... queue work on `stream` that reads batch.memory + batch.offsets[i], batch.lengths[i] bytes ...
  *     lade_loader_return(loader, &batch, stream);        // at once: reuse waits for the stream, nothing else does
