@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A C++ program that knows only the public headers and one library file. */
 #include <lade/device.h>
+#include <lade/lade.hpp>
 #include <lade/pinned.h>
 #include <lade/runtime.h>
 #include <lade/soft.h>
