@@ -180,9 +180,11 @@ class pinned_resource : public std::pmr::memory_resource {
   }
 
   static constexpr std::size_t page = 4096;
-  /* Blocks below a page start at a multiple of 512 bytes, others at a page. */
+  /* Blocks below a page start at a multiple of 512 bytes, others at a page. Of 0 bytes lade has none, and std::pmr's allocate()
+   * is never nullptr. */
   static std::size_t rounded(std::size_t bytes, std::size_t alignment) noexcept {
-    return alignment > 512 && bytes < page ? page : bytes;
+    if (alignment > 512 && bytes < page) return page;
+    return bytes > 0 ? bytes : 1;
   }
 
   lade_pinned_pool *pool_;

@@ -39,3 +39,18 @@ TEST(CxxUser, GetsNamedErrors) {
   EXPECT_NE(std::string(lade_last_error()->text).find("no such runtime"), std::string::npos);
   EXPECT_EQ(runtime, nullptr);
 }
+
+/* std::pmr says that an allocation is never nullptr, of 0 bytes, too: compilers take it for granted. */
+TEST(CxxUser, PinnedResourceHasABlockForZeroBytes) {
+  auto runtime = lade::open_runtime("sim");
+  auto pool = lade::make_pinned_pool(runtime.get());
+  lade::pinned_resource pinned(pool.get());
+  lade_pinned_stats stats;
+  lade_pinned_stats_init(&stats);
+  void *memory = pinned.allocate(0);
+  EXPECT_EQ(lade_pinned_stats_get(pool.get(), &stats), LADE_OK);
+  EXPECT_EQ(stats.in_use_blocks.current, 1u);
+  pinned.deallocate(memory, 0);
+  EXPECT_EQ(lade_pinned_stats_get(pool.get(), &stats), LADE_OK);
+  EXPECT_EQ(stats.in_use_blocks.current, 0u);
+}
