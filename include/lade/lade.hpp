@@ -139,7 +139,7 @@ class pinned_block {
   void *data() const noexcept { return data_; }
   /** Bytes asked for. */
   std::size_t size() const noexcept { return bytes_; }
-  /** The stream's work so far uses the block: lade_pinned_record_event(). */
+  /** The stream uses the block, which is reused after the work queued there until the free: lade_pinned_record_event(). */
   void record(lade_stream stream) const { check(lade_pinned_record_event(pool_, data_, stream)); }
   /** Exchanges the two. */
   void swap(pinned_block &other) noexcept {
