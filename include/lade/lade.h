@@ -74,7 +74,8 @@ LADE_API lade_status lade_pair_create(lade_runtime *runtime, int device, const l
 /**
  * Destroy a pair. NULL does nothing.
  *
- * @param pair    Taken on success. After an error what is left of it stays: call again, or go on using what is there.
+ * @param pair    Taken on success. The pipeline goes first, then the allocator, then the pool; after an error the parts that
+ *                went are gone, and the calls below give NULL for them: call again, or go on using what is there.
  * @param cancel  As in lade_pipeline_destroy().
  *
  * Threads: excludes every other call on its parts. Waits: for transfers, and for streams that still use freed blocks.
@@ -82,11 +83,12 @@ LADE_API lade_status lade_pair_create(lade_runtime *runtime, int device, const l
  */
 LADE_API lade_status lade_pair_destroy(lade_pair *pair, bool cancel);
 
-/** The pair's pool; borrowed, valid until the pair is destroyed. Threads: any. */
+/** The pair's pool; borrowed, valid until lade_pair_destroy() destroys it, NULL from then on. Threads: any. */
 LADE_API lade_pinned_pool *lade_pair_pinned_pool(lade_pair *pair);
-/** The pair's allocator; borrowed, valid until the pair is destroyed. Threads: any. */
+/** The pair's allocator; as lade_pair_pinned_pool(). Threads: any. */
 LADE_API lade_device_allocator *lade_pair_device_allocator(lade_pair *pair);
-/** The pair's pipeline; borrowed, valid until the pair is destroyed. Threads: any. */
+/** The pair's pipeline; as lade_pair_pinned_pool(). It is gone also after a lade_pair_destroy() that found blocks in use. Threads:
+ * any. */
 LADE_API lade_pipeline *lade_pair_pipeline(lade_pair *pair);
 
 /** The pair's device as a place to load checkpoints to and to save them from, with copies ordered by `stream`. */
