@@ -484,7 +484,11 @@ void bind_device(nb::module_ &module) {
           "Parameters\n----------\npath : str or os.PathLike\nformat : str\n"
           "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``svg``, ``svg-segments``, ``folded``, "
           "``folded-segments``,\n"
-          "    ``pprof``, ``trace``, ``prometheus``, ``openmetrics`` or ``map``; None: what the path's suffix means.")
+          "    ``pprof``, ``trace``, ``prometheus``, ``openmetrics`` or ``map``; None: what the path's suffix means, "
+          "as to\n"
+          "    ``lade snapshot``: ``.pickle``, ``.json``, ``.html``, ``.svg``, ``.segments.svg``, ``.folded``, "
+          "``.segments.folded``,\n"
+          "    ``.pb.gz``, ``.trace.json``, ``.prom``, ``.openmetrics`` or ``.txt``.")
       .def(
           "close", [](const AllocatorObject &self, bool wait) { self.allocator->close(wait); }, nb::kw_only(),
           nb::arg("wait") = true,

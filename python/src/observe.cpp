@@ -11,7 +11,7 @@ namespace {
 
 struct Format {
   const char *name;
-  const char *suffix; // "": no suffix means it
+  const char *suffix; // as `lade snapshot` has it; of several that fit, the longest counts
   uint32_t number;
 };
 
@@ -19,33 +19,35 @@ const Format formats[] = {
     {"pickle", ".pickle", LADE_SNAPSHOT_PICKLE},
     {"json", ".json", LADE_SNAPSHOT_JSON},
     {"folded", ".folded", LADE_SNAPSHOT_FOLDED},
-    {"folded-segments", "", LADE_SNAPSHOT_FOLDED_SEGMENTS},
+    {"folded-segments", ".segments.folded", LADE_SNAPSHOT_FOLDED_SEGMENTS},
     {"svg", ".svg", LADE_SNAPSHOT_SVG},
-    {"svg-segments", "", LADE_SNAPSHOT_SVG_SEGMENTS},
+    {"svg-segments", ".segments.svg", LADE_SNAPSHOT_SVG_SEGMENTS},
     {"html", ".html", LADE_SNAPSHOT_HTML},
     {"pprof", ".pb.gz", LADE_SNAPSHOT_PPROF},
-    {"trace", ".trace", LADE_SNAPSHOT_CHROME_TRACE},
+    {"trace", ".trace.json", LADE_SNAPSHOT_CHROME_TRACE},
     {"prometheus", ".prom", LADE_SNAPSHOT_PROMETHEUS},
-    {"openmetrics", "", LADE_SNAPSHOT_OPENMETRICS},
-    {"map", ".map", LADE_SNAPSHOT_MAP},
+    {"openmetrics", ".openmetrics", LADE_SNAPSHOT_OPENMETRICS},
+    {"map", ".txt", LADE_SNAPSHOT_MAP},
 };
 
 bool ends_with(const std::string &text, const char *suffix) {
   const size_t length = std::strlen(suffix);
-  return length > 0 && text.size() > length && text.compare(text.size() - length, length, suffix) == 0;
+  return text.size() > length && text.compare(text.size() - length, length, suffix) == 0;
 }
 
 uint32_t format_of(const std::string &path, const std::optional<std::string> &name) {
-  std::string known;
+  const Format *found = nullptr;
+  std::string names, suffixes;
   for (const Format &format : formats) {
-    if (name ? *name == format.name : ends_with(path, format.suffix)) return format.number;
-    known += std::string(known.empty() ? "" : ", ") + format.name;
+    const bool fits = name ? *name == format.name : ends_with(path, format.suffix);
+    if (fits && (!found || std::strlen(format.suffix) > std::strlen(found->suffix))) found = &format;
+    names += std::string(names.empty() ? "" : ", ") + format.name;
+    suffixes += std::string(suffixes.empty() ? "" : ", ") + format.suffix;
   }
-  if (name) refuse("format is \"" + *name + "\"; expected one of " + known);
-  refuse("path is \"" + path +
-         "\", whose suffix means no format; expected .pickle, .json, .html, .svg, .folded, .pb.gz, .trace, .prom "
-         "or .map, or format= as one of " +
-         known);
+  if (found) return found->number;
+  if (name) refuse("format is \"" + *name + "\"; expected one of " + names);
+  refuse("path is \"" + path + "\", whose suffix means no format; expected one of " + suffixes +
+         ", or format= as one of " + names);
 }
 
 } // namespace

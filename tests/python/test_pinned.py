@@ -301,6 +301,23 @@ def test_a_failing_driver(device):
     assert pool.empty(8).nbytes == 8
 
 
+@pytest.mark.parametrize("suffix, words", [
+    (".trace.json", "traceEvents"),
+    (".json", "lade-snapshot"),
+    (".segments.folded", ";seg_"),
+    (".folded", ";active_allocated;"),
+    (".segments.svg", "seg_"),
+    (".openmetrics", "# EOF"),
+    (".txt", "reserved"),
+])
+def test_suffixes_mean_what_lade_snapshot_takes_them_for(pool, tmp_path, suffix, words):
+    """.trace.json was lade's JSON, and .txt nothing."""
+    buffer = pool.empty(4096)
+    pool.snapshot(tmp_path / ("pool" + suffix))
+    assert words in (tmp_path / ("pool" + suffix)).read_text()
+    assert buffer.nbytes == 4096
+
+
 def test_snapshots(pool, tmp_path):
     pool.record_history(1000)
     buffer = pool.empty(4096)
