@@ -133,30 +133,35 @@ LADE_API lade_status lade_soft_advance(lade_runtime *runtime, uint64_t ns);
  *
  * @param op      Name of the op as in the table of runtime ops, such as "host_register", "event_record", "copy".
  * @param nth     Which call from now on fails: 1 is the next one. 0: every call from now on.
- * @param status  What it returns; the op does nothing then.
+ * @param status  What it returns, not LADE_OK; the op does nothing then.
  *
- * Several faults may be pending. Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown op.
+ * Several faults may be pending. Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown op and LADE_OK;
+ * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_UNSUPPORTED on "cuda".
  */
 LADE_API lade_status lade_soft_fault_add(lade_runtime *runtime, const char *op, uint64_t nth, lade_status status);
 
-/** Forget all pending faults; holds and a lost device stay. */
+/** Forget all pending faults; holds and a lost device stay. Threads: as the runtime. Errors: LADE_ERR_UNSUPPORTED on "cuda". */
 LADE_API lade_status lade_soft_fault_clear(lade_runtime *runtime);
 
-/** Calls of an op since the runtime was opened, failed ones included. */
+/** Calls of an op since the runtime was opened, failed ones included. Threads: as the runtime. Errors: as lade_soft_fault_add(). */
 LADE_API lade_status lade_soft_call_count(lade_runtime *runtime, const char *op, uint64_t *out_count);
 
 /**
  * Stop a stream: work queued on it so far and later does not run (an event recorded after this never completes) until
  * lade_soft_stream_release(), or until the stream is destroyed.
+ *
+ * Threads: as the runtime. Errors: LADE_ERR_INVALID_ARGUMENT for no stream; LADE_ERR_UNSUPPORTED on "cuda".
  */
 LADE_API lade_status lade_soft_stream_hold(lade_runtime *runtime, lade_stream stream);
-/** Let a held stream run on. */
+/** Let a held stream run on. Threads, errors: as lade_soft_stream_hold(). */
 LADE_API lade_status lade_soft_stream_release(lade_runtime *runtime, lade_stream stream);
 
 /**
  * Lose a device: when the clock reaches `at_ns` (at once if that is past), work on it stops and every call that needs
  * it gives LADE_ERR_DEVICE_LOST. From then on the device touches no memory. Other devices go on; what was made on the
  * lost one can still be given back.
+ *
+ * Threads: as the runtime. Errors: LADE_ERR_NO_DEVICE; LADE_ERR_UNSUPPORTED on "cuda".
  */
 LADE_API lade_status lade_soft_device_lose(lade_runtime *runtime, int device, uint64_t at_ns);
 
