@@ -746,14 +746,18 @@ static lade_status no_room(lade_pinned_pool *pool, size_t bytes, const lade_erro
   ladei_pinned_usage usage;
   ladei_retire_shards_counters_get(pool->retire, &uses);
   ladei_pinned_usage_read(pool, &usage);
+  unsigned long long reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+  unsigned long long in_use = usage.bytes_allocated - usage.bytes_freed;
+  unsigned long long pending = ladei_pinned_pending_read(pool).bytes;
+  const char *reason = bytes > pool->max_bytes       ? "; the cap is less than the request"
+                       : reserved > in_use + pending ? "; the rest lies free in shorter pieces"
+                                                     : "";
   return ladei_error(
       LADE_ERR_LIMIT, 0,
       "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them in use, %llu "
-      "pending, with %llu uses in quarantine; the rest lies free in shorter pieces",
-      bytes, (unsigned long long)pool->max_bytes,
-      (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
-      (unsigned long long)(usage.bytes_allocated - usage.bytes_freed),
-      (unsigned long long)ladei_pinned_pending_read(pool).bytes, (unsigned long long)uses.quarantined_uses);
+      "pending, with %llu uses in quarantine%s",
+      bytes, (unsigned long long)pool->max_bytes, reserved, in_use, pending, (unsigned long long)uses.quarantined_uses,
+      reason);
 }
 
 /* In the node's cache, or in a segment that was kept whole. */

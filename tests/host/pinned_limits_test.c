@@ -52,6 +52,27 @@ LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_run
   pinned_fixture_close(&own);
 }
 
+/* Where nothing was free "the rest" lay "free in shorter pieces". */
+LADE_TEST(PinnedLimits, RefusalSaysWhatStandsInTheWay) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *none = NULL;
+  options.max_bytes = PINNED_FIXTURE_SEGMENT_BYTES;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, options.max_bytes + 1, &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "in quarantine; the cap is less than the request");
+  char *half = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES / 2);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "in quarantine; the rest lies free in shorter pieces");
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, half));
+  void *all = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 4096, &none));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, " 0 pending, with 0 uses in quarantine");
+  LADE_EXPECT(strstr(lade_last_error()->text, "free in shorter pieces") == NULL);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, all));
+  pinned_fixture_close(&own);
+}
+
 /* It pinned all of the cap before it noticed, and kept that. */
 LADE_TEST_P(PinnedLimits, ReserveThatCannotBePinsNothing, support_soft_runtimes, runtime) {
   static const uint64_t sizes[] = {(uint64_t)1 << 50, 64 * LADEI_MIB + 1, 64 * LADEI_MIB, 62 * LADEI_MIB + 1};
