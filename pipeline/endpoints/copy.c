@@ -47,11 +47,11 @@ static lade_status runs_batch(ladei_pipe_copies *copies) {
   return status;
 }
 
-/* Before the first submission. */
+/* Before the first submission of copies over the link. */
 static void clock_begin(ladei_pipe_copies *copies) {
   ladei_pipe_probe *probe = &ladei_pipe_side_of(copies->pipeline, copies->order->ring)->probe;
   size_t bytes = 0;
-  if (copies->begun) return;
+  if (copies->begun || copies->count == 0) return;
   for (const ladei_pipe_slot *slot = copies->order->slot; slot != NULL; slot = slot->joined) bytes += slot->bytes;
   copies->begun = true;
   copies->timed = ladei_pipe_probe_begin(copies->pipeline->runtime, copies->stream, probe, bytes);
@@ -75,6 +75,7 @@ static lade_status room_make(ladei_pipe_copies *copies) {
 
 static lade_status run_add(ladei_pipe_copies *copies, char *dst, const char *src, size_t bytes) {
   size_t last = copies->count - 1;
+  copies->bytes += bytes;
   if (copies->count > 0 && !copies->sealed && (char *)copies->dsts[last] + copies->sizes[last] == dst &&
       (const char *)copies->srcs[last] + copies->sizes[last] == src) {
     copies->sizes[last] += bytes;
@@ -221,7 +222,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
   copies.begun = copies.timed = false;
   copies.direct = false;
   copies.allocation = (ladei_pointer_attributes){.bytes = 0};
-  copies.count = 0;
+  copies.count = copies.bytes = 0;
   order->copies = 0;
   lade_status status = LADE_OK;
   for (const ladei_pipe_slot *slot = order->slot; slot != NULL && status == LADE_OK; slot = slot->joined) {
@@ -229,6 +230,7 @@ lade_status ladei_pipe_copy_chunk(lade_pipeline *pipeline, ladei_pipe_order *ord
     status = slot_copy(&copies, slot);
   }
   if (status == LADE_OK) status = gathered_submit(&copies);
-  if (copies.timed) ladei_pipe_probe_end(pipeline->runtime, copies.stream, &side->probe, status == LADE_OK);
+  if (copies.timed)
+    ladei_pipe_probe_end(pipeline->runtime, copies.stream, &side->probe, status == LADE_OK ? copies.bytes : 0);
   return status;
 }

@@ -20,6 +20,7 @@ struct ladei_pipe_copies {
   bool sealed;                         /* a pinned range ends with the last run: nothing is appended to it */
   bool direct;                         /* the last run is of a direct piece */
   ladei_pointer_attributes allocation; /* of the device, that was asked for last; bytes 0: none */
+  size_t bytes;                        /* of all runs so far: what goes over the link */
   size_t count;
   void *dsts[LADEI_PIPE_RUNS_MOST];
   const void *srcs[LADEI_PIPE_RUNS_MOST];

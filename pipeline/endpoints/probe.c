@@ -8,6 +8,7 @@
  * I1  Who moves the state away from idle or pending owns the events until it moves it back.
  * I2  A copy is measured only if it is as long as what is known asks for, by half at least: a short one measures its start,
  *     and the events, more than the link. So what is found makes longer copies, and these are measured next.
+ *     What does not go over the link (copies within a device, from peers) is not counted: it can only make it seem slower.
  * I3  What is known of a link grows only, and is known to all pipelines of the runtime that copy over it.
  * I4  What fails here fails nothing else: the direction goes on with the chunks it has.
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
@@ -74,7 +75,6 @@ bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *str
       !state_move(probe, PROBE_IDLE, PROBE_BUSY))
     return false;
   ladei_error_save(&before);
-  probe->bytes = bytes;
   bool begun = runtime->ops->event_record(runtime->self, probe->begin, stream) == LADE_OK;
   if (!begun) {
     ladei_error_restore(&before);
@@ -84,12 +84,13 @@ bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *str
 }
 
 void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
-                          bool copied) {
+                          size_t bytes) {
   lade_error before;
   ladei_error_save(&before);
-  bool recorded = copied && runtime->ops->event_record(runtime->self, probe->end, stream) == LADE_OK;
+  probe->bytes = bytes;
+  bool recorded = bytes > 0 && runtime->ops->event_record(runtime->self, probe->end, stream) == LADE_OK;
   ladei_error_restore(&before);
-  state_set(probe, recorded ? PROBE_PENDING : copied ? PROBE_OFF : PROBE_IDLE);
+  state_set(probe, recorded ? PROBE_PENDING : bytes > 0 ? PROBE_OFF : PROBE_IDLE);
 }
 
 /* What a measurement found is kept, if it is more than what is known. */

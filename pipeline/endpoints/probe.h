@@ -8,11 +8,12 @@
 /* Creates the probe's events. On failure what was made is for destroy. */
 lade_status ladei_pipe_probe_create(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe);
 lade_status ladei_pipe_probe_destroy(const lade_runtime *runtime, ladei_pipe_probe *probe);
-/* Before a copy of `bytes` is queued. True: it is timed, and probe_end is due when it was queued, or was not. */
+/* Before copies of about so many bytes are queued. True: they are timed, and probe_end is due when they were queued, or were not. */
 bool ladei_pipe_probe_begin(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
                             size_t bytes);
+/* `bytes`: those that went over the link; 0: not all was queued. */
 void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *stream, ladei_pipe_probe *probe,
-                          bool copied);
+                          size_t bytes);
 /* After copies of the direction were found finished. */
 void ladei_pipe_probe_read(const lade_runtime *runtime, ladei_pipe_probe *probe);
 

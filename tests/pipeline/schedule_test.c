@@ -328,6 +328,42 @@ LADE_TEST(PipelineSchedule, LearnsItsLinkWithoutBatchesToo) {
   schedule_close(&s);
 }
 
+static void finish_pieces(schedule *s, lade_direction direction, const lade_piece *pieces, uint64_t count) {
+  lade_transfer transfer;
+  lade_ticket *ticket = NULL;
+  lade_transfer_init(&transfer);
+  transfer.direction = (int32_t)direction;
+  transfer.pieces = pieces;
+  transfer.piece_count = count;
+  LADE_EXPECT_OK(lade_pipeline_submit(s->pipeline, &transfer, &ticket));
+  finish(ticket);
+}
+
+/*
+ * Bug: copies within the device were measured as if they went over the link, at forty times its rate, and what is known of a link only
+ * grows: blocks, joined copies and turns of all pipelines of the runtime were as long as they may be from then on.
+ */
+LADE_TEST(PipelineSchedule, LearnsNothingOfItsLinkFromCopiesWithinTheDevice) {
+  static const lade_direction directions[] = {LADE_TO_DEVICE, LADE_TO_HOST};
+  for (int i = 0; i < 2; i++) {
+    schedule s;
+    void *pinned;
+    if (!schedule_open(&s, h200_link, &twelve_readers, GIB)) return;
+    char *device = s.device;
+    LADE_ASSERT_OK(lade_pinned_alloc(s.pool, 1 << 20, &pinned));
+    const lade_piece within = {lade_endpoint_device(0, device + GIB / 2), device, 64 << 20};
+    finish_pieces(&s, directions[i], &within, 1);
+    const lade_piece mixed[] = {{lade_endpoint_memory(pinned), device, 1 << 20},
+                                {lade_endpoint_device(0, device + GIB / 2), device + (1 << 20), 15 << 20}};
+    for (int k = 0; k < 4; k++) finish_pieces(&s, directions[i], mixed, 2);
+    LADE_EXPECT_LE_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
+    finish(submit(&s, directions[i], 0, GIB));
+    LADE_EXPECT_EQ_UINT(info_of(&s).chunk_bytes, H200_CHUNK);
+    LADE_EXPECT_OK(lade_pinned_free(s.pool, pinned));
+    schedule_close(&s);
+  }
+}
+
 /*
  * The bug: each pipeline measured for itself, and beside another one its copies took twice their time. Of two that began at
  * once the later one kept chunks half as long, and had the smaller part of the link.
