@@ -261,6 +261,8 @@ static lade_status pipeline_submit(lade_pipeline *pipeline, const lade_transfer 
   if (ticket->write_place.files != 0)
     ticket->transfer.writers = ladei_pipe_writers_begin(&pipeline->writers, &ticket->write_place);
   ladei_pipe_core_submit(&pipeline->core, &ticket->transfer, (lade_direction)request.direction);
+  /* A callback's: destroy has cancelled all that there was since this call had its place. */
+  if (pipeline->closed) ladei_pipe_ticket_cancel_locked(pipeline, ticket);
   ladei_lock_release(&pipeline->lock);
   pipeline->driver->kick(pipeline);
   return LADE_OK;

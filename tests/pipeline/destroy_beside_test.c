@@ -15,6 +15,7 @@
 #include "pipeline/state/state.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/pattern.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"
@@ -310,6 +311,77 @@ LADE_TEST_P(Destroy, CancelsWhatCallbacksWouldSubmit, support_soft_runtimes, nam
   LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, c.refused);
   c.f.pipeline = NULL;
   fixture_close(&c.f);
+}
+
+/* A source that submits a transfer after a stream that stands still. */
+typedef struct late_source {
+  fixture f;
+  char host[CHUNK];
+  lade_stream stream;
+  lade_ticket *ticket;
+  lade_status submitted;
+} late_source;
+
+static lade_status late_range(void *user, uint64_t offset, void *buffer, size_t bytes) {
+  late_source *source = user;
+  (void)offset;
+  memset(buffer, 0, bytes);
+  lade_transfer transfer = fixture_transfer(&source->f, LADE_TO_DEVICE, lade_endpoint_memory(source->host), CHUNK);
+  transfer.after_stream = 1;
+  transfer.stream = source->stream;
+  source->submitted = lade_pipeline_submit(source->f.pipeline, &transfer, &source->ticket);
+  return LADE_OK;
+}
+
+static void *late_destroy_main(void *user) {
+  late_source *source = user;
+  static lade_status status;
+  status = lade_pipeline_destroy(source->f.pipeline, true);
+  return &status;
+}
+
+static bool is_closed(lade_pipeline *pipeline) {
+  ladei_lock_acquire(&pipeline->lock);
+  bool closed = pipeline->closed;
+  ladei_lock_release(&pipeline->lock);
+  return closed;
+}
+
+/* Bug: a callback's submit that had its place before destroy(cancel) closed the pipeline, and added its transfer after that had
+ * cancelled all there were, was not cancelled: destroy waited for the stream that the transfer waited for. */
+LADE_TEST(Destroy, CancelsWhatACallbackWasSubmitting) {
+  static late_source source;
+  lade_pipeline_options options;
+  lade_ticket *ticket;
+  pthread_t destroyer;
+  void *outcome;
+  fixture_options(&options);
+  options.drain_timeout_ns = UINT64_C(20000000000); /* a failed test ends */
+  lade_runtime *runtime = support_interposer_open("cpu", NULL);
+  if (runtime == NULL || !fixture_open_on(&source.f, runtime, 2 * (size_t)CHUNK, &options)) return;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &source.stream));
+  LADE_ASSERT_OK(lade_soft_stream_hold(runtime, source.stream));
+  LADE_ASSERT_OK(lade_copy_async(runtime, source.f.device, source.f.device + CHUNK, CHUNK, source.stream));
+  support_hold(runtime, "event_record", 1, SUPPORT_HOLD_BEFORE); /* that of the callback's submit */
+  lade_transfer transfer =
+      fixture_transfer(&source.f, LADE_TO_DEVICE, lade_endpoint_callback(late_range, &source), CHUNK);
+  LADE_ASSERT_OK(lade_pipeline_submit(source.f.pipeline, &transfer, &ticket));
+  support_hold_await(runtime);
+  LADE_ASSERT(pthread_create(&destroyer, NULL, late_destroy_main, &source) == 0);
+  while (!is_closed(source.f.pipeline)) sched_yield();
+  support_hold_end(runtime);
+  pthread_join(destroyer, &outcome);
+  LADE_EXPECT_OK(*(lade_status *)outcome);
+  LADE_EXPECT_OK(lade_soft_stream_release(runtime, source.stream));
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  LADE_EXPECT_OK(source.submitted);
+  if (source.submitted == LADE_OK && *(lade_status *)outcome == LADE_OK)
+    LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_ticket_wait(source.ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(source.ticket);
+  if (*(lade_status *)outcome == LADE_OK) source.f.pipeline = NULL;
+  LADE_EXPECT_OK(lade_stream_destroy(runtime, source.stream));
+  fixture_close(&source.f);
 }
 
 /* Bug: a destroy that the driver let fail had ended the threads; the next submit met their absence (NULL dereference). */
