@@ -158,21 +158,30 @@ lade_status ladei_pipe_caller_stream_resolve(const lade_runtime *runtime, lade_s
   return status;
 }
 
-/* Queues the wait on the caller's stream, once the last copy is queued on the copy stream. */
-static lade_status stream_wait_copies(lade_pipeline *pipeline, lade_stream stream,
-                                      const ladei_pipe_stream *copy_stream) {
+/* Queues a wait for what is queued on the copy stream. */
+static lade_status stream_wait_copy_stream(const lade_pipeline *pipeline, const ladei_stream *stream,
+                                           const ladei_stream *copy_stream) {
   const lade_runtime *runtime = pipeline->runtime;
-  ladei_stream resolved;
   ladei_event *event;
-  lade_status status = ladei_runtime_check_process(runtime);
-  if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(runtime, stream, &resolved);
+  lade_status status = ladei_event_pool_acquire(pipeline->events, copy_stream->context, &event);
   if (status != LADE_OK) return status;
-  status = ladei_event_pool_acquire(pipeline->events, copy_stream->stream.context, &event);
-  if (status != LADE_OK) return status;
-  status = runtime->ops->event_record(runtime->self, event->handle, &copy_stream->stream);
-  if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, &resolved, event->handle);
+  status = runtime->ops->event_record(runtime->self, event->handle, copy_stream);
+  if (status == LADE_OK) status = runtime->ops->stream_wait_event(runtime->self, stream, event->handle);
   /* A later record of the same event does not touch the wait that is queued. */
   ladei_event_pool_release(pipeline->events, event);
+  return status;
+}
+
+/* Queues the waits on the caller's stream, once the last copy is queued on its copy stream. */
+static lade_status stream_wait_copies(const lade_pipeline *pipeline, lade_stream stream, const ladei_pipe_side *side,
+                                      unsigned copy_streams) {
+  ladei_stream resolved;
+  lade_status status = ladei_runtime_check_process(pipeline->runtime);
+  if (status == LADE_OK) status = ladei_pipe_caller_stream_resolve(pipeline->runtime, stream, &resolved);
+  for (unsigned left = copy_streams; left != 0 && status == LADE_OK; left &= left - 1) {
+    const ladei_pipe_stream *copy_stream = &side->copy_streams[__builtin_ctz(left)];
+    status = stream_wait_copy_stream(pipeline, &resolved, &copy_stream->stream);
+  }
   return status;
 }
 
@@ -199,15 +208,15 @@ static lade_status stream_wait_prefix(lade_stream stream, lade_ticket *ticket, u
   ladei_lock_acquire(&pipeline->lock);
   call_begin(pipeline);
   lade_status status = queued_wait(pipeline, transfer, bytes);
-  const ladei_pipe_stream *copy_stream = ladei_pipe_stream_of(pipeline, transfer->copy_stream);
   bool ended = transfer->finished || transfer->error.status != LADE_OK;
   if (ended)
     status = ticket_outcome(ticket);
   else if (status == LADE_ERR_TIMEOUT)
     status = timeout_error(ticket);
   if (!ended && status == LADE_OK) {
+    unsigned copy_streams = ladei_pipe_core_copy_streams(transfer, bytes);
     ladei_lock_release(&pipeline->lock);
-    status = stream_wait_copies(pipeline, stream, copy_stream);
+    status = stream_wait_copies(pipeline, stream, ladei_pipe_side_of(pipeline, transfer->ring), copy_streams);
     ladei_lock_acquire(&pipeline->lock);
   }
   call_end(pipeline);

@@ -25,7 +25,8 @@
  * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among them,
  * which so wait for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c). DEPENDENCY asks whether what the caller
  * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
- * stream, which then waits, and delay no others. Transfers after one stream of the caller's share a copy stream.
+ * stream, which then waits, and delay no others, until one of them is seen to be over. Transfers after one stream of the caller's
+ * share a copy stream.
  *
  *   copy stream 0   T1 T1 T4 T1 ...
  *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
@@ -129,7 +130,7 @@ struct ladei_pipe_copy_stream {
   struct ladei_batch_list idle;    /* batches */
   struct ladei_batch_list pending; /* PENDING and POLLING, oldest first */
   bool poll_asleep;                /* the last POLL found nothing: wait for ladei_pipe_core_poll_wake */
-  unsigned transfers;              /* of one that waits: transfers that are not settled and queue their copies here */
+  unsigned transfers;              /* of one that waits: transfers that queue their copies here */
   uint64_t after;                  /* the last one's */
   ladei_pipe_batch batches[LADEI_PIPE_BATCHES];
 };
@@ -173,7 +174,7 @@ struct ladei_pipe_core_transfer {
   bool asks;       /* in ring->asking, by fair_queue_link, */
   bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
   ladei_pipe_ring *ring;
-  ladei_pipe_copy_stream *copy_stream; /* of its copies, once its dependency is neither UNKNOWN nor QUERYING */
+  ladei_pipe_copy_stream *copy_stream; /* of its next copies, once its dependency is neither UNKNOWN nor QUERYING */
   uint64_t number;                     /* in the order of submission */
   uint64_t issued_bytes;               /* chunks begun */
   uint64_t left_bytes;                 /* chunks not begun; 0 once it has failed */
@@ -409,6 +410,10 @@ void ladei_pipe_core_poll_wake(ladei_pipe_core *core);
 /* Bytes at the transfer's start of which every copy is submitted, or every byte has arrived. */
 uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer);
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer);
+
+/* Copy streams on which copies of these bytes are under way: bit i, that of index i. Several where some waited for a stream of the
+ * caller's. */
+unsigned ladei_pipe_core_copy_streams(const ladei_pipe_core_transfer *transfer, uint64_t bytes);
 
 /* Where the slot's chunk lies in its block. */
 static inline void *ladei_pipe_slot_data(const ladei_pipe_slot *slot) { return (char *)slot->block + slot->lead_bytes; }

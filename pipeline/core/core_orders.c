@@ -15,7 +15,7 @@
  *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when nothing is active, its dependency is not
  *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->may_stall = the sum of
- *     active over transfers that may stall, copy_stream->transfers = transfers AWAITED there or passed since, not settled.
+ *     active over transfers that may stall, copy_stream->transfers = transfers QUERYING or AWAITED there, not settled.
  * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
@@ -177,6 +177,14 @@ static void dependency_change(ladei_pipe_core_transfer *transfer, ladei_pipe_dep
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   dependency_set(transfer, dependency);
   may_stall_update(transfer, could_stall);
+}
+
+/* Its copy stream waits for nothing of its own any more, but may for others that come: what is still to be queued goes where the
+ * copies of transfers go that wait for no stream. */
+static void dependency_pass(ladei_pipe_core_transfer *transfer) {
+  dependency_change(transfer, LADEI_PIPE_DEPENDENCY_NONE);
+  transfer->copy_stream->transfers--;
+  transfer->copy_stream = ladei_pipe_copy_stream_of(transfer->ring, transfer);
 }
 
 static void asking_leave(ladei_pipe_core_transfer *transfer) {
@@ -572,11 +580,10 @@ static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_orde
   ladei_pipe_core_transfer *transfer = order->transfer;
   bool waits = status == LADE_OK && !order->passed;
   if (transfer->asks) return complete_asking(core, order, status, error);
-  if (!waits) {
-    transfer->copy_stream->transfers--;
-    transfer->copy_stream = ladei_pipe_copy_stream_of(order->ring, transfer);
-  }
-  dependency_change(transfer, waits ? LADEI_PIPE_DEPENDENCY_AWAITED : LADEI_PIPE_DEPENDENCY_NONE);
+  if (waits)
+    dependency_change(transfer, LADEI_PIPE_DEPENDENCY_AWAITED);
+  else
+    dependency_pass(transfer);
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
   ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
@@ -671,7 +678,7 @@ static unsigned complete_record(ladei_pipe_core *core, const ladei_pipe_order *o
 /* The copy of a slot is known to be over. */
 static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
-  if (transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED) dependency_change(transfer, LADEI_PIPE_DEPENDENCY_NONE);
+  if (transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED) dependency_pass(transfer);
   if (!ladei_pipe_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
     slot_put(&ring->landed, slot, LADEI_PIPE_SLOT_LANDED);
     ladei_pipe_transfer_update(transfer);
@@ -815,6 +822,16 @@ uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer)
 }
 
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
+
+unsigned ladei_pipe_core_copy_streams(const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
+  unsigned streams = 0;
+  for (unsigned i = 0; i < transfer->ring->depth; i++) {
+    const ladei_pipe_slot *slot = &transfer->ring->slots[i];
+    bool under_way = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;
+    streams |= slot->transfer == transfer && slot->offset < bytes && under_way ? 1u << slot->copy_stream->index : 0;
+  }
+  return streams;
+}
 
 bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
   bool polls = !TAILQ_EMPTY(&core->rings[0].asking);

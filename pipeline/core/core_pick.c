@@ -157,19 +157,10 @@ static bool others_wait(const ladei_pipe_ring *ring, const ladei_pipe_copy_strea
   return others && copy_stream->turn_bytes / LONG_TURNS >= ring->turn_most;
 }
 
-/* Whether it may stand still until a stream of the caller's goes on. */
-static bool is_awaited(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  const ladei_pipe_core_transfer *transfer = copy_stream->transfers > 0 ? TAILQ_FIRST(&ring->queue) : NULL;
-  while (transfer != NULL &&
-         (transfer->copy_stream != copy_stream || transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE))
-    transfer = TAILQ_NEXT(transfer, link);
-  return transfer != NULL;
-}
-
 /* Whether it has queued its turn, and others wait. */
 static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
   return ring->turn_most > 0 && copy_stream->turn_bytes >= ring->turn_most &&
-         !ladei_pipe_copy_stream_rests(copy_stream) && others_wait(ring, copy_stream) && !is_awaited(ring, copy_stream);
+         !ladei_pipe_copy_stream_rests(copy_stream) && others_wait(ring, copy_stream);
 }
 
 /* Whether its copies wait for others' turn. */

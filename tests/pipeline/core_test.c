@@ -24,7 +24,7 @@ typedef struct model_transfer {
   unsigned copied[MAX_CHUNKS]; /* completed copies */
   unsigned next_host;          /* ordered: chunk that must come next */
   unsigned dependencies;
-  bool waits;                                /* its dependency was not passed when it was asked */
+  bool waits; /* its dependency was not passed when it was asked, and no copy was seen to be over */
   const ladei_pipe_copy_stream *copy_stream; /* of its first copy */
   unsigned finishes;
   bool hangs; /* its calls do not return */
@@ -83,14 +83,14 @@ static void *block_new(model *m) {
 static void check_copied_slot(const ladei_pipe_slot *slot) {
   model_transfer *t = model_of(slot->transfer);
   LADE_EXPECT(!block_of(slot->block)->in_flight);
-  /* Copies that wait for the caller's stream are on copy streams for that, and all of a transfer's are in one. */
+  /* Copies that wait for the caller's stream are on copy streams for that, and all such of a transfer's are in one. */
   LADE_EXPECT(t->transfer.dependency == LADEI_PIPE_DEPENDENCY_NONE ||
               t->transfer.dependency == LADEI_PIPE_DEPENDENCY_AWAITED);
   unsigned index = slot->copy_stream->index;
   LADE_EXPECT_EQ_INT(index > 0 && index < LADEI_PIPE_COPY_STREAM_SHORT, t->waits);
   bool passes = t->transfer.bytes <= 1 << 20 || t->transfer.level > LADEI_PIPE_PRIORITY_NORMAL;
   LADE_EXPECT(t->waits || index == (passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0));
-  LADE_EXPECT(t->copy_stream == NULL || t->copy_stream == slot->copy_stream);
+  LADE_EXPECT(!t->waits || t->copy_stream == NULL || t->copy_stream == slot->copy_stream);
   t->copy_stream = slot->copy_stream;
   if (slot->ring->direction == LADE_TO_DEVICE && !t->transfer.no_host) LADE_EXPECT_EQ_UINT(t->host[chunk_of(slot)], 1);
 }
@@ -177,8 +177,10 @@ static void note_effect(model *m, ladei_pipe_order *order, lade_status status) {
     break;
   case LADEI_PIPE_ORDER_RECORD: break;
   case LADEI_PIPE_ORDER_POLL:
-    TAILQ_FOREACH (slot, &order->batch->slots, link)
+    TAILQ_FOREACH (slot, &order->batch->slots, link) {
       if (slot->block != NULL) block_of(slot->block)->in_flight = false;
+      model_of(slot->transfer)->waits = false;
+    }
     break;
   case LADEI_PIPE_ORDER_RELEASE:
     LADE_EXPECT(block_of(slot->block)->alive);

@@ -149,6 +149,38 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
   }
 }
 
+static bool has_begun(void *ticket) {
+  lade_ticket_info info;
+  lade_ticket_info_init(&info);
+  (void)lade_ticket_query(ticket, &info);
+  return info.bytes_done > 0;
+}
+
+/*
+ * Bug: what had waited for a stream stayed on the copy stream that waited, and no longer counted as one that may stall. Behind a later
+ * transfer after the same stream, which stood still by then, it held all blocks, and nothing else went on.
+ */
+LADE_TEST_P(AfterStream, WhatHasPassedDoesNotWaitForItAgain, support_soft_runtimes, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    scene s;
+    support_stream_hold again;
+    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 3)) return;
+    LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
+    int passed = submit(&s, BULK, 0);
+    expect_none_done(&s, passed);
+    support_stream_hold_end(&s.holds[0]);
+    LADE_EXPECT(support_wait(s.f.runtime, has_begun, s.tickets[passed]));
+    LADE_ASSERT(support_stream_hold_begin(&again, s.f.runtime, s.streams[0]));
+    int held = submit(&s, SMALL, 0);
+    int plain = submit(&s, BULK, -1);
+    expect_done(&s, plain);
+    expect_done(&s, passed);
+    expect_none_done(&s, held);
+    support_stream_hold_end(&again);
+    scene_close(&s);
+  }
+}
+
 /* The caller's thread does not wait for the caller's stream: another stream is ordered after copies that still wait. */
 LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhile, support_soft_runtimes, name) {
   scene s;
@@ -163,6 +195,40 @@ LADE_TEST_P(AfterStream, IsWaitedForByAStreamMeanwhile, support_soft_runtimes, n
   LADE_EXPECT_OK(lade_stream_synchronize(s.f.runtime, s.streams[1]));
   fixture_expect_device_pattern(&s.f, (size_t)(PLACES - 1) * BULK, SMALL, 8, 0);
   scene_close(&s);
+}
+
+/* Half of the slots wait. What is left is queued on another copy stream when the first copy is over, and may be over before others. */
+LADE_TEST_P(AfterStream, IsWaitedForOnBothCopyStreams, support_soft_runtimes, name) {
+  enum { DEPTH = 16, LONG_CHUNK = 1 << 20, BYTES = (DEPTH / 2 + 1) * LONG_CHUNK };
+  fixture f;
+  void *host;
+  lade_stream streams[2];
+  lade_ticket *ticket;
+  support_stream_hold hold;
+  lade_pipeline_options options;
+  fixture_options(&options);
+  options.depth = DEPTH;
+  options.chunk_bytes = LONG_CHUNK; /* an event each */
+  if (!fixture_open(&f, name, 2 * (size_t)BYTES, &options)) return;
+  LADE_ASSERT_OK(lade_pinned_alloc(f.pool, BYTES, &host));
+  support_pattern_fill(host, BYTES, 9, 0);
+  for (int i = 0; i < 2; i++) LADE_ASSERT_OK(lade_stream_create(f.runtime, 0, &streams[i]));
+  LADE_ASSERT(support_stream_hold_begin(&hold, f.runtime, streams[0]));
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_memory(host), BYTES);
+  transfer.after_stream = 1;
+  transfer.stream = streams[0];
+  LADE_ASSERT_OK(lade_pipeline_submit(f.pipeline, &transfer, &ticket));
+  support_let_run(f.runtime);
+  support_stream_hold_end(&hold);
+  LADE_EXPECT_OK(lade_stream_wait_ticket(streams[1], ticket));
+  LADE_EXPECT_OK(lade_copy_async(f.runtime, f.device + BYTES, f.device, BYTES, streams[1]));
+  LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, streams[1]));
+  fixture_expect_device_pattern(&f, BYTES, BYTES, 9, 0);
+  LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+  lade_ticket_release(ticket);
+  for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_destroy(f.runtime, streams[i]));
+  LADE_EXPECT_OK(lade_pinned_free(f.pool, host));
+  fixture_close(&f);
 }
 
 /* With what lade chooses, on the smallest machine: a whole small transfer fits behind a stream that is late. */
