@@ -345,6 +345,7 @@ static void op_destroy(void *self) {
   for (uint32_t i = 0; i < g->event_count; i++) (void)ops_of(g)->event_destroy(g->runtime->self, g->events[i]);
   slots_free(g);
   ladei_mpi_messages_close(&g->messages);
+  ladei_runtime_release(g->runtime);
   if (!stays) free(g);
 }
 
@@ -483,8 +484,12 @@ lade_status lade_group_create_mpi(lade_runtime *runtime, const lade_group_mpi_op
   if (runtime == NULL) return ladei_error_null(__func__, "runtime");
   if (out == NULL) return ladei_error_null(__func__, "out");
   LADEI_TRY(options_read(options, &own));
+  LADEI_TRY(ladei_runtime_acquire(runtime)); /* op_destroy() releases it */
   mpi_group *g = calloc(1, sizeof *g);
-  if (g == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the group", __func__);
+  if (g == NULL) {
+    ladei_runtime_release(runtime);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the group", __func__);
+  }
   g->runtime = runtime;
   g->device = own.device;
   g->slot_count = (uint32_t)own.slots;

@@ -279,6 +279,7 @@ static void op_destroy(void *self) {
   nccl_group *g = self;
   communicator_abort(g);
   if (g->event != NULL) (void)ops_of(g)->event_destroy(g->runtime->self, g->event);
+  ladei_runtime_release(g->runtime);
   free(g);
 }
 
@@ -394,8 +395,12 @@ lade_status lade_group_create_nccl(lade_runtime *runtime, lade_group *parent, co
   if (parent == NULL) return ladei_error_null(__func__, "parent");
   if (out == NULL) return ladei_error_null(__func__, "out");
   LADEI_TRY(options_read(options, &own));
+  LADEI_TRY(ladei_runtime_acquire(runtime)); /* op_destroy() releases it */
   nccl_group *g = calloc(1, sizeof *g);
-  if (g == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the group", __func__);
+  if (g == NULL) {
+    ladei_runtime_release(runtime);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the group", __func__);
+  }
   g->runtime = runtime;
   g->parent = parent;
   g->device = own.device;

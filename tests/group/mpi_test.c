@@ -179,6 +179,19 @@ LADE_TEST(MpiGroup, CommunicatorIsTheOneGiven) {
   ranks_run(&plan);
 }
 
+static void open_body(ranks_one *one) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(one->runtime));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "1 pools");
+}
+
+/* Bug: a group did not count as something that lives on its runtime, which a GPU's driver lets be closed under it. */
+LADE_TEST(MpiGroup, KeepsItsRuntimeOpen) {
+  mpi_threads_tuning tuning = {NULL, NULL};
+  ranks_plan plan = {.runtime = "sim", .size = 2, .body = open_body, .user = &tuning};
+  mpi_threads_take(&plan);
+  ranks_run(&plan);
+}
+
 static void expect_refused(const lade_group_mpi_options *options, lade_status status, const char *words) {
   lade_runtime *runtime = support_runtime_open("sim");
   lade_group *group = NULL;

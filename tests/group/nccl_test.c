@@ -181,4 +181,13 @@ static void bad_options_body(ranks_one *one) {
   LADE_EXPECT_OK(lade_group_barrier(one->group));
 }
 
+/* The parent counts once, too. */
+static void open_body(ranks_one *one) {
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_runtime_close(one->runtime));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "2 pools");
+}
+
+/* Bug: a group did not count as something that lives on its runtime, which was closed under it. */
+LADE_TEST(NcclGroup, KeepsItsRuntimeOpen) { run((ranks_plan){.size = 2, .body = open_body}); }
+
 LADE_TEST(NcclGroup, BadOptionsAreNamed) { run((ranks_plan){.size = 1, .body = bad_options_body}); }
