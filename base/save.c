@@ -215,7 +215,8 @@ const char *ladei_save_path(const ladei_save *save) { return save->path; }
 lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void *data, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     ssize_t put = pwrite(save->fd, (const char *)data + done, bytes - done, (off_t)(offset + done));
-    if (put < 0 && errno != EINTR) return save_error("writing", save->path);
+    if (put == 0) errno = ENOSPC; /* as some file systems of user space have it */
+    if (put == 0 || (put < 0 && errno != EINTR)) return save_error("writing", save->path);
     done += put > 0 ? (size_t)put : 0;
   }
   return LADE_OK;

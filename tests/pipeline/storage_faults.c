@@ -127,6 +127,7 @@ ssize_t pwrite(int fd, const void *buffer, size_t bytes, off_t offset) {
     return -1;
   }
   if (count > 2 && fails(faults_now()->write_error)) return -1;
+  if (faults_now()->write_nothing) return 0;
   size_t some = is_nth(count, faults_now()->write_short) && bytes > 1 ? 1 : bytes;
   ssize_t put = syscall(SYS_pwrite64, fd, buffer, some, offset);
   return next == LIE ? failure() : put;

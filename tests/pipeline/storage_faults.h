@@ -27,16 +27,17 @@ typedef struct storage_faults {
   int read_error; /* from the third read on; errno */
   int write_interrupted;
   int write_short;
-  int write_error;   /* from the third write on; errno */
-  int open_direct;   /* any open with O_DIRECT; errno */
-  int open_nameless; /* any open with O_TMPFILE; errno */
-  int link;          /* errno */
-  int rename;        /* errno */
-  int flush;         /* errno */
-  int flush_folder;  /* of folders alone; errno */
-  int closing;       /* of files open for writing; errno */
-  int lock;          /* errno */
-  int nth;           /* of all calls, from 1 on; 0: none */
+  int write_error;    /* from the third write on; errno */
+  bool write_nothing; /* every write moves no byte, and is no error */
+  int open_direct;    /* any open with O_DIRECT; errno */
+  int open_nameless;  /* any open with O_TMPFILE; errno */
+  int link;           /* errno */
+  int rename;         /* errno */
+  int flush;          /* errno */
+  int flush_folder;   /* of folders alone; errno */
+  int closing;        /* of files open for writing; errno */
+  int lock;           /* errno */
+  int nth;            /* of all calls, from 1 on; 0: none */
   storage_faults_how how;
   int code;                       /* of the n-th; errno */
   bool flush_nothing;             /* flushing succeeds, and does nothing: tests need no stable storage */
