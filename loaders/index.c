@@ -21,6 +21,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "loaders/text.h"
@@ -115,6 +116,7 @@ ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *ind
 }
 
 void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark) {
+  int cancellation = ladei_cancellation_hold();
   while (index->file_count > mark.file_count) {
     ladei_loader_index_file *file = &index->files[--index->file_count];
     if (file->fd >= 0) close(file->fd);
@@ -122,6 +124,7 @@ void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark
   }
   index->count = mark.count;
   index->key_length = mark.key_length;
+  ladei_cancellation_resume(cancellation);
 }
 
 /* --- adding ------------------------------------------------------------------------------------------------------- */
@@ -173,7 +176,9 @@ lade_status lade_index_add_file(lade_record_index *index, const char *path, uint
       array_grow(index->files, &index->file_capacity, index->file_count + 1, sizeof *index->files);
   if (files == NULL) return memory_error();
   index->files = files;
+  int cancellation = ladei_cancellation_hold();
   lade_status status = file_open(path, index->file_count < index->files_most, &files[index->file_count]);
+  ladei_cancellation_resume(cancellation);
   if (status == LADE_OK) *out_file = index->file_count++;
   return status;
 }

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -463,16 +464,22 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
   return ladei_options_reserved("lade_index_add_tar_with", "options.reserved", options->reserved);
 }
 
+static lade_status shard_add(tar_shard *s) {
+  ladei_loader_index_mark mark = ladei_loader_index_mark_get(s->index);
+  lade_status status = lade_index_add_file(s->index, s->path, &s->file);
+  if (status == LADE_OK) status = shard_read(s);
+  if (status != LADE_OK) ladei_loader_index_rewind(s->index, mark);
+  return status;
+}
+
 lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {
   tar_shard s = {.index = index, .path = path};
   lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) status = options_check(index, &s.options);
+  int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = ladei_libarchive_open(&s.lib);
-  if (status != LADE_OK) return status;
-  ladei_loader_index_mark mark = ladei_loader_index_mark_get(index);
-  status = lade_index_add_file(index, path, &s.file);
-  if (status == LADE_OK) status = shard_read(&s);
-  if (status != LADE_OK) ladei_loader_index_rewind(index, mark);
+  if (status == LADE_OK) status = shard_add(&s);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 

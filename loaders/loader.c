@@ -34,6 +34,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/options.h"
@@ -457,7 +458,10 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
                                 batch->struct_size);
   }
   LADEI_TRY(ladei_runtime_check_process(loader->runtime));
-  LADEI_TRY(slot_make_ready(loader, stream, timeout_ns, &s));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = slot_make_ready(loader, stream, timeout_ns, &s);
+  ladei_cancellation_resume(cancellation);
+  if (status != LADE_OK) return status;
   if (s != NULL) {
     own = batch_describe(loader, s);
     ladei_lock_acquire(&loader->lock);
@@ -492,16 +496,9 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_sl
                                       (unsigned long long)number);
 }
 
-lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
+static lade_status batch_return(lade_loader *loader, uint64_t number, lade_stream stream) {
   batch_slot *s = NULL;
-  if (loader == NULL) return ladei_error_null("lade_loader_return", "loader");
-  if (batch == NULL) return ladei_error_null("lade_loader_return", "batch");
-  if (batch->struct_size < offsetof(lade_batch, epoch)) {
-    return ladei_error_argument("lade_loader_return", "batch.struct_size", "what lade_batch_init sets", "%zu",
-                                batch->struct_size);
-  }
-  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
-  LADEI_TRY(slot_take_back(loader, batch->number, &s));
+  LADEI_TRY(slot_take_back(loader, number, &s));
   lade_status status = lade_device_record_stream(loader->allocator, s->memory, stream);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
     slot_change(loader, s, SLOT_OUT);
@@ -519,6 +516,20 @@ lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lad
   (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
   ladei_error_restore(&error);
   return outcome;
+}
+
+lade_status lade_loader_return(lade_loader *loader, const lade_batch *batch, lade_stream stream) {
+  if (loader == NULL) return ladei_error_null("lade_loader_return", "loader");
+  if (batch == NULL) return ladei_error_null("lade_loader_return", "batch");
+  if (batch->struct_size < offsetof(lade_batch, epoch)) {
+    return ladei_error_argument("lade_loader_return", "batch.struct_size", "what lade_batch_init sets", "%zu",
+                                batch->struct_size);
+  }
+  LADEI_TRY(ladei_runtime_check_process(loader->runtime));
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = batch_return(loader, batch->number, stream);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_loader_stats_get(lade_loader *loader, lade_loader_stats *stats) {
@@ -673,7 +684,10 @@ lade_status lade_loader_create(const lade_record_index *index, lade_pipeline *pi
   if (out == NULL) return ladei_error_null("lade_loader_create", "out");
   lade_status status = ladei_options_read("lade_loader_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_runtime_check_process(pipeline->runtime);
-  return status == LADE_OK ? loader_create(index, pipeline, allocator, &own, out) : status;
+  int cancellation = ladei_cancellation_hold();
+  if (status == LADE_OK) status = loader_create(index, pipeline, allocator, &own, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
 }
 
 lade_status lade_loader_destroy(lade_loader *loader) {
@@ -687,7 +701,9 @@ lade_status lade_loader_destroy(lade_loader *loader) {
     return ladei_error(LADE_ERR_BUSY, 0, "loader: batch %llu of epoch %llu is handed out",
                        (unsigned long long)out->batch.number, (unsigned long long)out->batch.epoch);
   }
+  int cancellation = ladei_cancellation_hold();
   status = loader_dismantle(loader);
   if (status == LADE_OK) loader_free(loader);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -407,6 +408,7 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
   lade_tensor_load *load = NULL;
   LADEI_TRY(ladei_options_read("lade_load_options", options, &own, sizeof own));
   lade_status status = arguments_check(file, targets, target_count, &own, out);
+  int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = load_create(file, targets, target_count, &own, &load);
   /* The ranks of a group hear of each other's failures, from here on. */
   if (own.group != NULL)
@@ -417,6 +419,7 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
     *out = load;
   else if (load != NULL)
     load_undo(load);
+  ladei_cancellation_resume(cancellation);
   return status;
 }
 

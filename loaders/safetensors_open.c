@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -243,9 +244,7 @@ static lade_status open_once(const char *path, lade_safetensors **out, bool *out
   return LADE_OK;
 }
 
-lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
-  if (path == NULL) return ladei_error_null("lade_safetensors_open", "path");
-  if (out == NULL) return ladei_error_null("lade_safetensors_open", "out");
+static lade_status safetensors_open(const char *path, lade_safetensors **out) {
   for (int i = 0; i < OPEN_TRIES; i++) {
     bool changed = false;
     lade_status status = open_once(path, out, &changed);
@@ -255,9 +254,20 @@ lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
                      ladei_loader_path_text(path), OPEN_TRIES);
 }
 
+lade_status lade_safetensors_open(const char *path, lade_safetensors **out) {
+  if (path == NULL) return ladei_error_null("lade_safetensors_open", "path");
+  if (out == NULL) return ladei_error_null("lade_safetensors_open", "out");
+  int cancellation = ladei_cancellation_hold();
+  lade_status status = safetensors_open(path, out);
+  ladei_cancellation_resume(cancellation);
+  return status;
+}
+
 void lade_safetensors_close(lade_safetensors *file) {
   if (file == NULL) return;
+  int cancellation = ladei_cancellation_hold();
   for (size_t i = 0; i < file->file_count; i++) ladei_loader_checkpoint_file_dispose(&file->files[i]);
+  ladei_cancellation_resume(cancellation);
   json_decref(file->index);
   free(file->files);
   free(file->tensors);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -525,7 +526,9 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
             .folder = -1};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", s.options.reserved);
+  int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = save_run(&s);
   save_dispose(&s, status == LADE_OK);
+  ladei_cancellation_resume(cancellation);
   return status;
 }

@@ -27,6 +27,7 @@
  *   - The order of records depends on the index, the seed, the epoch, rank and world size alone: not on the number of
  *     readers, their speed, or the batches.
  *   - An index is built by one thread, and does not change while a loader uses it, which it outlives.
+ *   - A thread that is cancelled (pthread_cancel) in a call brings the call to its end first.
  *   - A batch is handed out whole or not at all. After an error of lade_loader_next() the next call tries the same batch
  *     again. With options.skip_unreadable it is handed out without the records that cannot be read instead.
  */

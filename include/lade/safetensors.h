@@ -26,6 +26,8 @@
  *     dtype, shape and data_offsets; an unknown dtype; numbers that overflow; bytes that do not fit dtype and shape;
  *     tensors that overlap, leave a hole, or do not end with the file; metadata that is not text; a file of another save
  *     than its index.
+ *   - A thread that is cancelled (pthread_cancel) in a call brings the call to its end first. So callbacks of the program run with
+ *     cancellation disabled, too.
  *   - Bytes go from the file into pinned memory and from there to the device, and back: no other copy on the host.
  */
 #ifndef LADE_SAFETENSORS_H
