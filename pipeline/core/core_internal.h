@@ -45,10 +45,18 @@ static inline bool ladei_pipe_transfer_is_unissued(const ladei_pipe_core_transfe
   return !ladei_pipe_transfer_failed(transfer) && transfer->issued_bytes < transfer->bytes;
 }
 
-/* Has chunks to begin, and nothing of its own comes first: a host half in order, a dependency of its reads. */
+/* Its chunks begin with their copies. */
+static inline bool ladei_pipe_transfer_copies_first(const ladei_pipe_core_transfer *transfer) {
+  return transfer->ring->direction == LADE_TO_HOST || transfer->no_host;
+}
+
+/* Has chunks to begin, and nothing of its own comes first: a host half in order, a dependency of its reads, a question about that of
+ * its copies, which a driver may take long to answer. */
 static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *transfer) {
   bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
-  return ladei_pipe_transfer_is_unissued(transfer) && !host_first && !transfer->asks;
+  bool answer_first =
+      transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING && ladei_pipe_transfer_copies_first(transfer);
+  return ladei_pipe_transfer_is_unissued(transfer) && !host_first && !answer_first && !transfer->asks;
 }
 
 /* See Note [Stalled transfers]. */

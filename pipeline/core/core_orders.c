@@ -455,7 +455,10 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
     order->slot->taker = ring->taker;
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_READING), order->transfer);
     break;
-  case LADEI_PIPE_ORDER_DEPENDENCY: take_dependency(order); break;
+  case LADEI_PIPE_ORDER_DEPENDENCY:
+    take_dependency(order);
+    ladei_pipe_transfer_update(order->transfer);
+    break;
   case LADEI_PIPE_ORDER_COPY: take_copy(ring, order); break;
   case LADEI_PIPE_ORDER_RECORD: take_record(order->batch); break;
   case LADEI_PIPE_ORDER_POLL: batch_state_set(order->batch, LADEI_PIPE_BATCH_POLLING); break;

@@ -178,12 +178,13 @@ static ladei_pipe_slot *ready_unheld(const ladei_pipe_ring *ring, bool held) {
   return comes && ladei_pipe_transfer_queues_first(next) ? first : slot;
 }
 
-/* The first READY slot whose copy may be queued; NULL: none. */
+/* The first READY slot whose copy, or the question before it, may be queued; NULL: none. */
 static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
   bool held = ready_waits(ring);
   ladei_pipe_slot *first = ready_unheld(ring, held), *slot = first;
   while (slot != NULL &&
-         (transfer_rests(ring, slot->transfer) || (held && slot != first && ladei_pipe_slot_joins(slot))))
+         (transfer_rests(ring, slot->transfer) || slot->transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING ||
+          (held && slot != first && ladei_pipe_slot_joins(slot))))
     slot = TAILQ_NEXT(slot, link);
   return slot;
 }
@@ -192,10 +193,9 @@ static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
 static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = ready_first(ring);
   ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
-  if (slot == NULL && transfer != NULL && (ring->direction == LADE_TO_HOST || transfer->no_host) &&
-      !transfer_rests(ring, transfer))
+  if (slot == NULL && transfer != NULL && ladei_pipe_transfer_copies_first(transfer) && !transfer_rests(ring, transfer))
     slot = slot_for(ring, transfer);
-  if (slot == NULL || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING) return false;
+  if (slot == NULL) return false;
   if (transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN) {
     order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
     order->copy_stream = copy_stream_for(ring, transfer);

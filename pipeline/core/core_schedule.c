@@ -9,7 +9,8 @@
  * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under way
  *     before the next) waits in its fair queue or is held. ring->issuing is the first of the fair queue served least among
  *     those of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
- *     their share. (One whose reads wait for its dependency could not begin: it is in ring->asking until that has passed.)
+ *     their share. (One whose reads wait for its dependency could not begin: it is in ring->asking until that has passed. Nor could one
+ *     whose chunks begin with their copies, while its dependency is QUERYING.)
  *     ring->unissued counts those with chunks not begun, whether they could begin or not, ring->left_bytes what
  *     of them is not begun.
  *

@@ -7,6 +7,7 @@
 
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/interposer.h"
 #include "tests/support/pattern.h"
 #include "tests/support/runtimes.h"
 
@@ -31,7 +32,8 @@ static bool scene_open(scene *s, const char *runtime, lade_direction direction, 
   options.depth = depth;
   *s = (scene){.direction = direction, .pinned = pinned};
   void *host = NULL;
-  bool good = fixture_open(&s->f, runtime, DEVICE_BYTES, &options);
+  lade_runtime *opened = support_interposer_open(runtime, NULL);
+  bool good = opened != NULL && fixture_open_on(&s->f, opened, DEVICE_BYTES, &options);
   if (good && pinned) {
     good = lade_pinned_alloc(s->f.pool, DEVICE_BYTES, &host) == LADE_OK;
     s->host = host;
@@ -144,6 +146,27 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
     support_stream_hold_end(&s.holds[1]);
     expect_done(&s, second);
     expect_none_done(&s, first);
+    support_stream_hold_end(&s.holds[0]);
+    scene_close(&s);
+  }
+}
+
+/*
+ * Bug: while a thread was in the driver to let a copy stream wait, as it may be for long where the driver's queues are full, no copy
+ * was queued behind that one's.
+ */
+LADE_TEST_P(AfterStream, HoldsUpNoOtherInTheDriver, support_cpu_only, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    scene s;
+    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 8)) return;
+    LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
+    support_hold(s.f.runtime, "stream_wait_event", 1, SUPPORT_HOLD_BEFORE);
+    int held = submit(&s, SMALL, 0);
+    support_hold_await(s.f.runtime);
+    int plain = submit(&s, BULK, -1);
+    LADE_EXPECT_OK(lade_ticket_wait(s.tickets[plain], UINT64_C(20000000000))); /* a failed test ends */
+    expect_none_done(&s, held);
+    support_hold_end(s.f.runtime);
     support_stream_hold_end(&s.holds[0]);
     scene_close(&s);
   }
