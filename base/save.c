@@ -79,6 +79,13 @@ static bool is_under_name(int folder, const char *name, int fd) {
          of_name.st_dev == of_file.st_dev && of_name.st_ino == of_file.st_ino;
 }
 
+bool ladei_file_lock(int fd) {
+  int result;
+  do result = flock(fd, LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR); /* over a network it may take a while */
+  return result == 0;
+}
+
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 
 /* Of the file's own name, as much as fits. With the lowest number that is free. */
@@ -100,8 +107,8 @@ size_t ladei_save_temporary_name(const char *entry) {
 static bool temporary_remove(int folder, const char *entry) {
   int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return errno != ENOENT;
-  /* Its saver may have renamed it since, or not locked it yet: file_lock() there. */
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_under_name(folder, entry, fd)) (void)unlinkat(folder, entry, 0);
+  /* Its saver may have renamed it since, or not locked it yet: temporary_lock() there. */
+  if (ladei_file_lock(fd) && is_under_name(folder, entry, fd)) (void)unlinkat(folder, entry, 0);
   (void)close(fd);
   return true;
 }
@@ -118,8 +125,8 @@ static void temporaries_remove(ladei_save *save) {
 }
 
 /* Locks the temporary, so that other processes see that its own lives. False: one removed it before. */
-static bool file_lock(const ladei_save *save, int fd) {
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+static bool temporary_lock(const ladei_save *save, int fd) {
+  if (!ladei_file_lock(fd) && errno == EWOULDBLOCK) return false;
   return is_under_name(save->folder, save->temporary, fd);
 }
 
@@ -129,7 +136,7 @@ static int file_open_named(ladei_save *save) {
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
     int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
-    if (fd >= 0 && file_lock(save, fd)) return fd;
+    if (fd >= 0 && temporary_lock(save, fd)) return fd;
     int code = fd >= 0 ? EEXIST : errno;
     if (fd >= 0) (void)close(fd);
     if (code != EEXIST) {
@@ -145,7 +152,7 @@ static int file_open_named(ladei_save *save) {
 static int file_open(ladei_save *save) {
   int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
   if (fd >= 0) {
-    (void)flock(fd, LOCK_EX | LOCK_NB); /* before it has a name; where there are no locks, there are none */
+    (void)ladei_file_lock(fd); /* before it has a name; where there are no locks, there are none */
     return fd;
   }
   /* EISDIR comes from kernels and file systems that do not know the flag. */

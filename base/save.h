@@ -57,6 +57,9 @@ const char *ladei_file_name(const char *path);
  * with errno. */
 bool ladei_folder_flush(int folder);
 
+/* Locks an open file, if nobody else has it locked (flock), also where signals interrupt the call. False with errno, EWOULDBLOCK then. */
+bool ladei_file_lock(int fd);
+
 /*
  * Length of the name NAME in ".NAME.lade-N", which a save's temporary name is; 0: it is none. Names of more than 200 bytes
  * are shortened.

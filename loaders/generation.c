@@ -238,7 +238,7 @@ static lade_status lock_try(ladei_loader_generation *generation) {
   generation->lock =
       openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
   if (generation->lock < 0) return lock_error(generation);
-  if (flock(generation->lock, LOCK_EX | LOCK_NB) == 0) {
+  if (ladei_file_lock(generation->lock)) {
     generation->locked = true;
     return lock_is_there(generation) ? LADE_OK : LADE_NOT_READY;
   }

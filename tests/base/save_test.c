@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -241,6 +242,35 @@ LADE_TEST(Save, TakesAwayWhatKilledProcessesLeft) {
   LADE_EXPECT_OK(save_commit(living, false));
   expect_text(p.path, "living");
   LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  place_remove(&p);
+}
+
+/* Whether another process could take the file away. */
+static bool is_locked(const char *path) {
+  int fd = open(path, O_RDWR);
+  bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (fd >= 0) close(fd);
+  return locked;
+}
+
+/* Bug: a call for the lock that a signal interrupted was taken for a file system without locks: the next save of the name took the
+ * temporary of a living one away, which then could not be renamed. */
+LADE_TEST(Save, LocksItsTemporaryAlsoWhereASignalInterrupts) {
+  place p;
+  bool locks = false;
+  if (!place_create(&p)) return;
+  char *temporary = support_temp_dir_path(&p.dir, ".model.bin.lade-1");
+  for (int nth = 1; nth < 20 && !locks; nth++) {
+    ladei_save *save = NULL;
+    kind_set("named", (storage_faults){.nth = nth, .how = STORAGE_FAULTS_FAIL, .code = EINTR});
+    (void)ladei_save_begin(p.path, &save);
+    locks = save != NULL && strcmp(storage_faults_nth(), "flock") == 0;
+    storage_faults_set((storage_faults){0});
+    if (locks) LADE_EXPECT(is_locked(temporary));
+    LADE_EXPECT_OK(ladei_save_end(save, false));
+  }
+  LADE_EXPECT(locks);
+  free(temporary);
   place_remove(&p);
 }
 

@@ -57,7 +57,8 @@ typedef struct scene {
   char context[100];
   lade_save_progress progress;
   const fixture *f; /* for what comes in between, as the next one */
-  lade_status between;
+  lade_status between, again;
+  const char *nth; /* call of the last save that did not go its way; "": none */
 } scene;
 
 static bool scene_open(scene *s, const char *kind_name) {
@@ -107,6 +108,7 @@ static lade_status seed_save(scene *s, const fixture *f, uint64_t seed, storage_
   storage_faults_set(faults_of(s, faults));
   lade_status status = lade_safetensors_save(s->path, f->targets, 1, tensors, TENSORS, &options);
   s->calls = storage_faults_count();
+  s->nth = storage_faults_nth();
   if (faults.nth > 0) lade_test_context("%s, %s", s->context, storage_faults_nth());
   storage_faults_set((storage_faults){0});
   LADE_EXPECT_OK(lade_device_free(f->targets[0].allocator, memory));
@@ -284,6 +286,39 @@ LADE_TEST(SafetensorsWhole, IsSavedByOneAtATime) {
   LADE_EXPECT_OK(seed_save(&s, &f, NEW, (storage_faults){0}));
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.between);
   s.progress = NULL;
+  LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);
+  expect_next_save(&s, &f);
+  scene_close(&s);
+  fixture_close(&f);
+}
+
+/* Tries a save with each of its calls interrupted, up to that which locks; what that one comes to counts. */
+static lade_status interrupted_save_in_between(void *user, uint64_t done, uint64_t bytes) {
+  scene *s = user;
+  (void)done;
+  (void)bytes;
+  s->progress = NULL;
+  bool locks = false;
+  for (int nth = 1; !locks && nth < 50; nth++) {
+    s->between = seed_save(s, s->f, LATER, (storage_faults){.nth = nth, .how = STORAGE_FAULTS_FAIL, .code = EINTR});
+    locks = strcmp(s->nth, "flock") == 0;
+  }
+  LADE_EXPECT(locks);
+  s->again = seed_save(s, s->f, LATER, (storage_faults){0});
+  return LADE_OK;
+}
+
+/* Bug: a save whose call for the lock was interrupted by a signal took the lock file of another one away, and the third began. */
+LADE_TEST(SafetensorsWhole, KeepsItsLockWhileAnotherIsInterrupted) {
+  fixture f;
+  scene s;
+  if (!fixture_open(&f, "sim") || !scene_open(&s, "sharded")) return;
+  good_save(&s, &f, OLD);
+  s.progress = interrupted_save_in_between;
+  s.f = &f;
+  LADE_EXPECT_OK(seed_save(&s, &f, NEW, (storage_faults){0}));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.between);
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.again);
   LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);
   expect_next_save(&s, &f);
   scene_close(&s);
