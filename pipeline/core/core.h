@@ -132,6 +132,7 @@ struct ladei_pipe_copy_stream {
   bool poll_asleep;                /* the last POLL found nothing: wait for ladei_pipe_core_poll_wake */
   unsigned transfers;              /* of one that waits: transfers that queue their copies here */
   uint64_t after;                  /* the last one's */
+  uint64_t waits_for;              /* 1 + number of the transfer that it began to wait for last; 0: that has passed */
   ladei_pipe_batch batches[LADEI_PIPE_BATCHES];
 };
 

@@ -182,8 +182,10 @@ static void dependency_change(ladei_pipe_core_transfer *transfer, ladei_pipe_dep
 /* Its copy stream waits for nothing of its own any more, but may for others that come: what is still to be queued goes where the
  * copies of transfers go that wait for no stream. */
 static void dependency_pass(ladei_pipe_core_transfer *transfer) {
+  ladei_pipe_copy_stream *copy_stream = transfer->copy_stream;
   dependency_change(transfer, LADEI_PIPE_DEPENDENCY_NONE);
-  transfer->copy_stream->transfers--;
+  copy_stream->transfers--;
+  if (copy_stream->waits_for == transfer->number + 1) copy_stream->waits_for = 0;
   transfer->copy_stream = ladei_pipe_copy_stream_of(transfer->ring, transfer);
 }
 
@@ -583,10 +585,12 @@ static unsigned complete_dependency(ladei_pipe_core *core, const ladei_pipe_orde
   ladei_pipe_core_transfer *transfer = order->transfer;
   bool waits = status == LADE_OK && !order->passed;
   if (transfer->asks) return complete_asking(core, order, status, error);
-  if (waits)
+  if (waits) {
     dependency_change(transfer, LADEI_PIPE_DEPENDENCY_AWAITED);
-  else
+    transfer->copy_stream->waits_for = transfer->number + 1;
+  } else {
     dependency_pass(transfer);
+  }
   unsigned changed = status == LADE_OK ? 0 : transfer_fail_by(core, transfer, error);
   ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);

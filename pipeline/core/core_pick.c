@@ -81,14 +81,19 @@ ladei_pipe_copy_stream *ladei_pipe_copy_stream_of(ladei_pipe_ring *ring, const l
   return &ring->copy_streams[passes ? LADEI_PIPE_COPY_STREAM_SHORT : 0];
 }
 
+/* How many wait there; one, too, for what is gone, failed or cancelled, and whose stream may still be waited for. */
+static unsigned copy_stream_load(const ladei_pipe_copy_stream *copy_stream) {
+  return copy_stream->transfers > 0 || copy_stream->waits_for == 0 ? copy_stream->transfers : 1;
+}
+
 /* Where the copies of a transfer wait for the caller's stream: where others wait for the same one, else where fewest do. */
 static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_copy_stream *best = &ring->copy_streams[1];
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAM_SHORT; i++) {
     const ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[i];
-    if (copy_stream->transfers > 0 && copy_stream->after == transfer->after)
+    if (copy_stream_load(copy_stream) > 0 && copy_stream->after == transfer->after)
       return (ladei_pipe_copy_stream *)copy_stream;
-    best = copy_stream->transfers < best->transfers ? copy_stream : best;
+    best = copy_stream_load(copy_stream) < copy_stream_load(best) ? copy_stream : best;
   }
   return (ladei_pipe_copy_stream *)best;
 }

@@ -156,17 +156,48 @@ LADE_TEST_P(AfterStream, StreamsDoNotWaitForEachOther, support_soft_runtimes, na
  * was queued behind that one's.
  */
 LADE_TEST_P(AfterStream, HoldsUpNoOtherInTheDriver, support_cpu_only, name) {
-  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+  static const char *const ops[] = {"event_query", "stream_wait_event", "copy", "event_record"};
+  enum { OPS = sizeof ops / sizeof ops[0] };
+  for (size_t i = 0; i < OPS * sizeof ways / sizeof ways[0]; i++) {
     scene s;
-    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 8)) return;
+    const char *op = ops[i % OPS];
+    lade_test_context("%s, way %zu", op, i / OPS);
+    if (!scene_open(&s, name, ways[i / OPS].direction, ways[i / OPS].pinned, 8)) return;
     LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
-    support_hold(s.f.runtime, "stream_wait_event", 1, SUPPORT_HOLD_BEFORE);
+    support_hold(s.f.runtime, op, strcmp(op, "event_record") == 0 ? 2 : 1,
+                 SUPPORT_HOLD_BEFORE); /* the first is of the submit */
     int held = submit(&s, SMALL, 0);
     support_hold_await(s.f.runtime);
     int plain = submit(&s, BULK, -1);
     LADE_EXPECT_OK(lade_ticket_wait(s.tickets[plain], UINT64_C(20000000000))); /* a failed test ends */
     expect_none_done(&s, held);
     support_hold_end(s.f.runtime);
+    support_stream_hold_end(&s.holds[0]);
+    scene_close(&s);
+  }
+}
+
+/*
+ * Bug: what failed behind a stream that stood still, or was cancelled, left the wait on its copy stream. The next transfer after another
+ * stream got that one, since nobody had copies there, and stood still, too.
+ */
+LADE_TEST_P(AfterStream, WhatFailedHoldsUpNoOther, support_soft_runtimes, name) {
+  for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+    scene s;
+    if (!scene_open(&s, name, ways[w].direction, ways[w].pinned, 3)) return;
+    LADE_ASSERT(support_stream_hold_begin(&s.holds[0], s.f.runtime, s.streams[0]));
+    support_fail(s.f.runtime, "copy", 1, 1);
+    int failed = submit(&s, SMALL, 0);
+    LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_ticket_wait(s.tickets[failed], LADE_WAIT_FOREVER));
+    lade_ticket_release(s.tickets[failed]);
+    s.count--;
+    for (int round = 0; round < 2; round++) { /* the second behind what the first has left */
+      LADE_ASSERT(support_stream_hold_begin(&s.holds[1], s.f.runtime, s.streams[1]));
+      int late = submit(&s, SMALL, 1);
+      support_let_run(s.f.runtime);
+      support_stream_hold_end(&s.holds[1]);
+      expect_done(&s, late);
+    }
     support_stream_hold_end(&s.holds[0]);
     scene_close(&s);
   }
