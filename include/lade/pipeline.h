@@ -139,7 +139,7 @@ LADE_INLINE lade_endpoint lade_endpoint_memory(void *memory) {
   return endpoint;
 }
 
-/** A range of a file, from `offset` on. */
+/** A range of a file, from `offset` on. A sink must not have O_APPEND. */
 LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char *name) {
   lade_endpoint endpoint = {LADE_ENDPOINT_FILE, fd, offset, name, NULL, NULL, NULL, 0, 0};
   return endpoint;

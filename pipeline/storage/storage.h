@@ -161,7 +161,7 @@ void ladei_pipe_storage_info(ladei_pipe_storage *storage, lade_pipeline_info *in
 
 /*
  * Opens what a transfer needs of a file. Name and descriptor of the source stay the caller's, and valid until the
- * close. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
+ * close. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT: a descriptor that appends is to be written.
  */
 lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
                                          bool write, ladei_pipe_storage_file **out);

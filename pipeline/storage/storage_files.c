@@ -265,6 +265,14 @@ static lade_status path_open(ladei_pipe_storage_file *file, const ladei_pipe_sto
   return fd >= 0 ? LADE_OK : open_error(source->name);
 }
 
+/* What a descriptor with O_APPEND is given goes to the end of the file, wherever it belongs. */
+static lade_status descriptor_check(const ladei_pipe_storage_file *file) {
+  int flags = file->write ? fcntl(file->fd, F_GETFL) : 0;
+  if (flags < 0 || (flags & O_APPEND) == 0) return LADE_OK;
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "writing %s: its descriptor has O_APPEND; expected one without",
+                     file->source.name);
+}
+
 /* Closes a source by path for the time being where too many are open. See Note [Open files]. */
 static lade_status file_make_late(ladei_pipe_storage_file *file) {
   ladei_pipe_storage *storage = file->storage;
@@ -309,7 +317,6 @@ static void file_free(ladei_pipe_storage_file *file) {
 
 lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const ladei_pipe_storage_source *source,
                                          bool write, ladei_pipe_storage_file **out) {
-  lade_status status = LADE_OK;
   ladei_pipe_storage_file *file = calloc(1, sizeof *file);
   if (file == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for a file");
   file->storage = storage;
@@ -321,7 +328,7 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
   file->memory_align = 1;
   file->write = write;
   file->sync = file->write && (source->flags & LADE_FILE_SYNC) != 0;
-  if (source->by_path) status = path_open(file, source);
+  lade_status status = source->by_path ? path_open(file, source) : descriptor_check(file);
   if (status != LADE_OK) {
     free(file);
     return status;

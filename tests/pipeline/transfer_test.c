@@ -72,6 +72,28 @@ LADE_TEST_P(Transfer, MovesFileRangesThereAndBack, support_soft_runtimes, name) 
   support_temp_dir_remove(&dir);
 }
 
+/* Bug: chunks went to the end of the file, in the order in which they were ready, and the transfer was LADE_OK. */
+LADE_TEST_P(Transfer, RefusesADescriptorThatAppends, support_soft_runtimes, name) {
+  fixture f;
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "output");
+  LADE_ASSERT(support_temp_file_write(path, 100, 7));
+  int out = open(path, O_RDWR | O_APPEND);
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_file(out, 0, path), 10 * CHUNK);
+  fixture_expect_refused(&f, &transfer, LADE_ERR_INVALID_ARGUMENT, "O_APPEND");
+  LADE_EXPECT_EQ_INT(lseek(out, 0, SEEK_END), 100);
+  transfer =
+      fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_file(out, 1, path), 99); /* it reads where it is told to */
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  fixture_expect_device_pattern(&f, 0, 99, 7, 1);
+  close(out);
+  free(path);
+  fixture_close(&f);
+  support_temp_dir_remove(&dir);
+}
+
 /* A callback that makes or checks the pattern, and insists on its order. */
 typedef struct callback_state {
   uint64_t next;
