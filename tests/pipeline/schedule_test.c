@@ -616,6 +616,42 @@ LADE_TEST(PipelineSchedule, BothWaysTakeNoLongerThanOne) {
   }
 }
 
+/* Its first copies wait on another copy stream than the later ones. */
+LADE_TEST(PipelineSchedule, TakesNoLongerBehindAStream) {
+  static const lade_direction directions[] = {LADE_TO_DEVICE, LADE_TO_HOST};
+  for (int i = 0; i < 4; i++) {
+    lade_direction direction = directions[i % 2];
+    schedule s;
+    lade_stream stream;
+    if (!schedule_open_stays(&s, i / 2 == 1, &twelve_readers, 2 * GIB)) return;
+    finish(submit(&s, direction, 0, GIB)); /* the link is known */
+    uint64_t plain_ns = transfer_ns(&s, direction, GIB);
+    LADE_ASSERT_OK(lade_stream_create(s.runtime, 0, &stream));
+    uint64_t begin_ns = lade_runtime_now_ns(s.runtime);
+    LADE_ASSERT_OK(lade_copy_async(s.runtime, (char *)s.device + GIB, s.device, GIB, stream));
+    lade_transfer transfer;
+    lade_ticket *ticket = NULL;
+    lade_transfer_init(&transfer);
+    transfer.direction = (int32_t)direction;
+    transfer.host = lade_endpoint_callback(nothing, NULL);
+    transfer.host.concurrent = 1;
+    transfer.device_memory = s.device;
+    transfer.bytes = GIB;
+    transfer.after_stream = 1;
+    transfer.stream = stream;
+    LADE_EXPECT_OK(lade_pipeline_submit(s.pipeline, &transfer, &ticket));
+    LADE_EXPECT_OK(lade_stream_synchronize(s.runtime, stream));
+    uint64_t waited_ns = lade_runtime_now_ns(s.runtime) - begin_ns;
+    finish(ticket);
+    uint64_t after_ns = lade_runtime_now_ns(s.runtime) - begin_ns;
+    lade_test_context("%llu us alone, %llu behind %llu", (unsigned long long)plain_ns / 1000,
+                      (unsigned long long)after_ns / 1000, (unsigned long long)waited_ns / 1000);
+    LADE_EXPECT_LE_UINT(after_ns - waited_ns, plain_ns + plain_ns / 50);
+    LADE_EXPECT_OK(lade_stream_destroy(s.runtime, stream));
+    schedule_close(&s);
+  }
+}
+
 LADE_TEST(PipelineSchedule, IsTheSameEveryTime) {
   static const storage some = {"some", 3, 1000, 12 * GB_PER_S, 0};
   schedule s;
