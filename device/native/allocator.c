@@ -623,7 +623,10 @@ static bool segments_retire(lade_device_allocator *allocator, const ladei_stream
 
 lade_status ladei_device_native_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   ladei_stream resolved;
-  lade_status status = stream_resolve(allocator, stream, &resolved);
+  ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_stream_retire");
+  ladei_lock_release(&allocator->lock);
+  if (status == LADE_OK) status = stream_resolve(allocator, stream, &resolved);
   if (status == LADE_OK) status = ladei_retire_stream_retire(allocator->retire, stream);
   if (status != LADE_OK || resolved.kind != LADEI_STREAM_ORDINARY) return status;
   ladei_device_last_events_drop(allocator);

@@ -25,6 +25,7 @@
 #include "device/native/capture_mode.h"
 #include "device/native/driver.h"
 #include "device/native/finish.h"
+#include "device/native/provider.h"
 #include "device/observe/history.h"
 #include "device/state/latency.h"
 
@@ -613,9 +614,13 @@ static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
 lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int peer,
                                           lade_status (*append)(lade_device_allocator *allocator, int peer)) {
   ladei_device_heap *heap = &allocator->heap;
-  lade_status status;
   uint64_t seen;
   ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_provider_refuse(allocator, "lade_device_peer_add");
+  if (status != LADE_OK) {
+    ladei_lock_release(&allocator->lock);
+    return status;
+  }
   while (allocator->unmappings > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
   heap->grants++;
   do {

@@ -261,7 +261,8 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
                                                  streams, stream_count, &route);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  status = pool_enter(allocator, id, &route->pool);
+  if (stream_count > 0) status = ladei_device_provider_refuse(allocator, "lade_device_pool_begin"); /* it waits below */
+  if (status == LADE_OK) status = pool_enter(allocator, id, &route->pool);
   if (status == LADE_OK) {
     ladei_device_route_add(allocator, route);
     route->pool->capture++;

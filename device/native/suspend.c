@@ -39,6 +39,7 @@
 #include "device/native/give_back.h"
 #include "device/native/native.h"
 #include "device/native/private_pool.h"
+#include "device/native/provider.h"
 #include "device/native/slow_path.h"
 #include "device/native/uses.h"
 #include "device/state/checks.h"
@@ -481,10 +482,13 @@ static lade_status suspend_begin_alone(lade_device_allocator *allocator, lade_de
   uint64_t done;
   LADEI_TRY(ladei_device_uses_process(allocator, LADEI_POLL_CLOSE, &done));
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_slow_path_begin_alone(allocator);
-  ladei_device_await_grants(allocator);
-  lade_status status = suspend_begin(allocator, id, options, out);
-  ladei_device_slow_path_end_alone(allocator);
+  lade_status status = ladei_device_provider_refuse(allocator, suspend_call);
+  if (status == LADE_OK) {
+    ladei_device_slow_path_begin_alone(allocator);
+    ladei_device_await_grants(allocator);
+    status = suspend_begin(allocator, id, options, out);
+    ladei_device_slow_path_end_alone(allocator);
+  }
   ladei_lock_release(&allocator->lock);
   return status;
 }
@@ -610,8 +614,13 @@ static lade_status resume_once(lade_device_allocator *allocator, lade_device_poo
   ladei_device_private_pool *pool = NULL;
   ladei_device_slow_path entry;
   ladei_lock_acquire(&allocator->lock);
+  lade_status status = ladei_device_provider_refuse(allocator, resume_call);
+  if (status != LADE_OK) {
+    ladei_lock_release(&allocator->lock);
+    return status;
+  }
   ladei_device_slow_path_begin(allocator, &entry);
-  lade_status status = resume_begin(allocator, id, &pool);
+  status = resume_begin(allocator, id, &pool);
   ladei_device_suspension *suspension = pool == NULL ? NULL : pool->suspension;
   if (status == LADE_OK) {
     ladei_lock_release(&allocator->lock);

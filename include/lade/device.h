@@ -553,8 +553,9 @@ LADE_API void lade_device_plugin_unload(lade_device_plugin *plugin);
  *
  * Both run in the thread of the call that needs them, without a lock. Others may be waiting for that call, so a callback
  * must not wait for a thread that is in a call of the allocator it serves. Its own calls of that allocator, in the same
- * thread, get LADE_ERR_BUSY where they would wait for it: allocations that the cache does not serve, and whatever gives memory
- * back.
+ * thread, get LADE_ERR_BUSY where they would wait for it: allocations that the cache does not serve, whatever gives memory
+ * back, and lade_device_frees_hold(), lade_device_pool_begin() with streams, lade_device_stream_retire(), lade_device_peer_add(),
+ * lade_device_pool_suspend() and lade_device_pool_resume().
  */
 
 /**

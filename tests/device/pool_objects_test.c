@@ -419,6 +419,75 @@ LADE_TEST(DevicePoolObjects, AProviderThatNeedsItsOwnAllocatorIsRefused) {
   device_fixture_close(&f);
 }
 
+/* Each of these waits for what other threads give back or grow: a callback would have waited for the call that it is in. */
+static void expect_no_wait(device_fixture *f, lade_device_pool_id id) {
+  const lade_device_pool_id captured = {7, 7};
+  int devices = 0;
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_begin(f->allocator, captured, &f->streams[1], 1));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_stream_retire(f->allocator, f->streams[0]));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_suspend(f->allocator, id, NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_resume(f->allocator, id));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_frees_hold(f->allocator));
+  LADE_EXPECT_OK(lade_runtime_device_count(f->runtime, &devices));
+  if (devices > 1) LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_peer_add(f->allocator, 1));
+}
+
+typedef struct waiting_provider {
+  device_fixture f;
+  lade_device_pool_id expandable; /* a pool whose segments are not the provider's */
+  char memory[2 * 1048576 + 512];
+  int calls;
+} waiting_provider;
+
+static lade_status waiting_alloc(void *user, size_t bytes, int device, lade_stream stream, void **out) {
+  waiting_provider *w = user;
+  (void)device;
+  (void)stream;
+  LADE_EXPECT(bytes == 2 * MIB);
+  expect_no_wait(&w->f, w->expandable);
+  w->calls++;
+  *out = (void *)(((uintptr_t)w->memory + 511) & ~(uintptr_t)511);
+  return LADE_OK;
+}
+
+static lade_status waiting_free(void *user, void *pointer, size_t bytes, int device, lade_stream stream) {
+  waiting_provider *w = user;
+  (void)pointer;
+  (void)bytes;
+  (void)device;
+  (void)stream;
+  expect_no_wait(&w->f, w->expandable);
+  w->calls++;
+  return LADE_OK;
+}
+
+/* Calls that wait for other threads waited for the callback's own call, for ever. */
+LADE_TEST(DevicePoolObjects, AProviderThatWouldWaitForItselfIsRefused) {
+  static waiting_provider w;
+  lade_device_plugin provider;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open(&w.f, "sim", GIB, &options)) return;
+  lade_device_plugin_init(&provider);
+  provider.alloc = waiting_alloc;
+  provider.free = waiting_free;
+  provider.user = &w;
+  lade_device_pool_id id = pool_create(&w.f, 0, &provider);
+  w.expandable = pool_create(&w.f, 0, NULL);
+  char *block = pool_alloc(&w.f, id, 1000, 0);
+  char *other = pool_alloc(&w.f, w.expandable, 1000, 0);
+  device_fixture_free(&w.f, block);
+  device_fixture_free(&w.f, other);
+  LADE_EXPECT_OK(lade_device_pool_release(w.f.allocator, id));
+  LADE_EXPECT_OK(lade_device_pool_release(w.f.allocator, w.expandable));
+  device_fixture_empty_cache(&w.f); /* memory of both goes in one call: nothing may be granted meanwhile */
+  LADE_EXPECT_EQ_INT(w.calls, 2);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&w.f).reserved_bytes.all.current, 0);
+  device_fixture_close(&w.f);
+}
+
 /* ---- Trim, snapshot, checkpoints ---------------------------------------------------------------------------------- */
 
 static uint64_t trim(device_fixture *f, lade_device_pool_id id, const void *keep) {
