@@ -6,7 +6,7 @@
  *   reservation, 9/8 of the device   | mapped: blocks ........ | HOLE | mapped ... |          HOLE              |
  *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
  *
- * E1  Granules of mapped blocks have a handle and are mapped. Those of a BUSY block belong to the thread that removed
+ * E1  Granules of mapped blocks have a handle and are mapped, but for those on a lost device (Z6 in suspend.c). Those of a BUSY block belong to the thread that removed
  *     it, which works on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
  *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes` sums

@@ -7,7 +7,7 @@
  *    ^   <--failure up to the first granule that goes: pinned memory given back, marks taken away--'
  *    |
  *    '--- RETURNING: granules mapped, bytes copied in <--resume, budget taken-- AWAY
- *                    '--failure: granules unmapped again; the bytes are still in pinned memory --> AWAY
+ *                    '--failure: granules unmapped again; the bytes are still in pinned memory --> AWAY (Z6: LIVE)
  *        AWAY --flush, of a released pool with nothing handed out: its runs are holes, the bytes are given up--> gone
  *
  *   segment  |  run of mapped granules  |  hole  |  run  |      piece: up to 64 MiB of a run, and its pinned memory
@@ -25,6 +25,8 @@
  * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for all there are.
  * Z5  No suspend begins while a call queues work of graphs on the pool's memory, and no such call begins while the memory is away: Note
  *     [Launches beside a suspend].
+ * Z6  On a lost device nothing comes back, and nothing is used: there the first resume makes the pool LIVE without memory under it,
+ *     so that what is handed out of it can be freed.
  * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is released.
  */
 #include "device/native/suspend.h"
@@ -634,16 +636,16 @@ static lade_status resume_once(lade_device_allocator *allocator, lade_device_poo
     status = bytes_move(allocator, suspension, false);
     if (status != LADE_OK) granules_undo(allocator, suspension, suspension->piece_count);
   }
+  bool ends = status == LADE_OK || status == LADE_ERR_DEVICE_LOST; /* Z6 */
   ladei_lock_acquire(&allocator->lock);
   move_end(allocator, pool);
-  if (status == LADE_OK) {
-    allocator->heap.counters.device_allocs += suspension->piece_count;
+  if (status == LADE_OK) allocator->heap.counters.device_allocs += suspension->piece_count;
+  if (ends)
     (void)pool_unmark(allocator, pool);
-  } else {
+  else
     pool_away(allocator, pool); /* Z3 */
-  }
   ladei_lock_release(&allocator->lock);
-  if (status == LADE_OK) suspension_end(allocator, suspension);
+  if (ends) suspension_end(allocator, suspension);
   return status;
 }
 

@@ -1135,7 +1135,8 @@ LADE_API lade_status lade_device_pool_suspend(lade_device_allocator *allocator, 
  * Threads: any; beside captures, too. Waits: for the copy. Stream order: before all work that is queued after it returns.
  * Errors, with the pool suspended and its bytes where they were: LADE_ERR_OUT_OF_DEVICE_MEMORY and LADE_ERR_LIMIT, after everything
  * cached went back; LADE_ERR_INVALID_ARGUMENT for a pool that is unknown or not suspended; LADE_ERR_BUSY while another thread suspends or
- * resumes it; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED; what the driver refused.
+ * resumes it; LADE_ERR_FORKED; what the driver refused. LADE_ERR_DEVICE_LOST, with the pool suspended no more, and its bytes only in
+ * options.memory: its blocks can be freed.
  */
 LADE_API lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id);
 

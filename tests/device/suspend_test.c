@@ -312,6 +312,20 @@ LADE_TEST_P(SuspendedPool, GoesWithTheAllocator, SUPPORT_RUNTIMES, name) {
   device_fixture_close(&s.f);
 }
 
+#ifndef LADE_TEST_ON_CUDA
+/* What was handed out of it could not be freed, so nothing of a lost device could be destroyed. */
+LADE_TEST_P(SuspendedPool, ALostDeviceLetsItGo, SUPPORT_RUNTIMES, name) {
+  scene s;
+  if (!scene_open(&s, name, 0)) return;
+  LADE_ASSERT_OK(suspend(&s, NULL));
+  LADE_ASSERT_OK(lade_soft_device_lose(s.f.runtime, 0, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, resume(&s));
+  LADE_EXPECT_EQ_UINT(pool_info(&s).suspended, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, resume(&s)); /* it is not suspended any more */
+  scene_close(&s);
+}
+#endif
+
 LADE_TEST_P(SuspendedPool, IsWholeWhereNothingWasReserved, SUPPORT_RUNTIMES, name) {
   scene s;
   uint64_t bytes = 1;

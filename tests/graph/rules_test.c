@@ -491,6 +491,27 @@ LADE_TEST(GraphRules, ALostDeviceLetsTheTreeGo) {
   LADE_EXPECT_OK(lade_runtime_close(f.runtime));
 }
 
+LADE_TEST(GraphRules, ALostDeviceLetsASuspendedTreeGo) {
+  graph_fixture f;
+  graph_script a = MAKER(1);
+  lade_graph_value out;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!graph_fixture_open_device(&f, "sim", NULL, &options)) return;
+  lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
+  LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
+  LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, NULL));
+  LADE_EXPECT_OK(lade_soft_device_lose(f.runtime, 0, 0));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_graph_tree_resume(f.tree));
+  LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
+  LADE_EXPECT_OK(lade_graph_tree_destroy(f.tree, true));
+  for (size_t i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_destroy(f.runtime, f.streams[i]));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_OK(lade_runtime_close(f.runtime));
+}
+
 typedef struct dump_target {
   char *text;
   size_t room;
