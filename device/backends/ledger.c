@@ -31,20 +31,23 @@ static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
 /*
  * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
  * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it waits
- * for no other thread: the ledger's list names the calls that are under way, with their threads.
+ * for no other thread: the ledger's list names the calls that are under way, with their threads. Memory goes back inside of a poll of
+ * runtime/retire, too, which whoever waits for all uses waits for: so a flush nested in that waits for the device, and polls; and
+ * no stream is retired there.
  */
 struct ladei_device_nested_call {
   ladei_device_nested_call *next, *prev;
   uint64_t thread;
   uint64_t returns; /* of memory, by this thread since the begin */
   bool nested;      /* in another one of the same thread */
+  bool gives;       /* the source gets memory back */
 };
 
 /* The lock is held for these three. */
-static void nested_call_begin(lade_device_allocator *allocator, ladei_device_nested_call *call) {
+static void nested_call_begin(lade_device_allocator *allocator, ladei_device_nested_call *call, bool gives) {
   ladei_device_ledger *ledger = ledger_of(allocator);
   ladei_lock_assert_held(&allocator->lock);
-  *call = (ladei_device_nested_call){.thread = ladei_thread_number()};
+  *call = (ladei_device_nested_call){.thread = ladei_thread_number(), .gives = gives};
   for (const ladei_device_nested_call *other = ledger->calls; other != NULL; other = other->next)
     if (other->thread == call->thread) call->nested = true;
   DL_APPEND(ledger->calls, call);
@@ -60,6 +63,15 @@ static void nested_calls_return(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   for (ladei_device_nested_call *call = ledger_of(allocator)->calls; call != NULL; call = call->next)
     if (call->thread == ladei_thread_number()) call->returns++;
+}
+
+/* Whether this thread is inside of a give. */
+static bool nested_in_give(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_nested_call *call = ledger_of(allocator)->calls;
+  while (call != NULL && !(call->gives && call->thread == ladei_thread_number())) call = call->next;
+  ladei_lock_release(&allocator->lock);
+  return call != NULL;
 }
 
 /* ---- Records: lock held ------------------------------------------------------------------------------------------ */
@@ -200,7 +212,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   idle = idle || record->stream_noted;
   allocator->returns_in_flight++;
   ladei_device_nested_call call;
-  nested_call_begin(allocator, &call);
+  nested_call_begin(allocator, &call, true);
   ladei_lock_release(&allocator->lock);
   void *pointer = (void *)(uintptr_t)record->address;
   lade_status status = ledger->source->give(allocator, pointer, record->bytes, retired ? NULL : &stream, idle);
@@ -275,8 +287,17 @@ static lade_status device_wait(lade_device_allocator *allocator) {
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 
+/* The same from within a give. Only a lost device or a forked child is an error of the poll. */
+static lade_status flush_nested(lade_device_allocator *allocator) {
+  uint64_t given = 0;
+  lade_status status = device_wait(allocator);
+  if (status == LADE_OK) status = uses_process(allocator, LADEI_POLL_CLOSE, &given);
+  return status == LADE_OK ? refused_retry(allocator, true, &given) : status;
+}
+
 lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
   uint64_t given = 0;
+  if (nested_in_give(allocator)) return flush_nested(allocator);
   lade_status waited = ladei_retire_synchronize(allocator->retire);
   if (waited == LADE_NOT_READY) waited = LADE_OK; /* held by graphs, or freed by other threads meanwhile */
   lade_error error;
@@ -463,7 +484,7 @@ static lade_status request_serve(lade_device_allocator *allocator, size_t bytes,
   ladei_error_save(&before);
   ledger_request request = {.bytes = bytes, .stream = &resolved, .out = out};
   ladei_lock_acquire(&allocator->lock);
-  nested_call_begin(allocator, &request.call);
+  nested_call_begin(allocator, &request.call, false);
   ladei_lock_release(&allocator->lock);
   status = request_slow_path(allocator, &request, step_take, &beside);
   if (ladei_device_is_exhausted(status)) status = request_retry(allocator, &request, status);
@@ -566,6 +587,10 @@ static size_t records_mark(const lade_device_allocator *allocator, const ladei_o
 
 lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   ladei_stream resolved;
+  if (nested_in_give(allocator))
+    return ladei_error(LADE_ERR_BUSY, 0,
+                       "lade_device_stream_retire: called by a free of backend %s, which it waits for",
+                       allocator->backend->name);
   lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
   if (status != LADE_OK) return status;
   if (resolved.kind != LADEI_STREAM_ORDINARY) return ladei_retire_stream_retire(allocator->retire, stream);

@@ -470,7 +470,8 @@ LADE_API const char *lade_device_backend_name(const lade_device_allocator *alloc
  * A request that finds no memory beside calls of other threads tries once more while those wait. So a callback must not
  * wait for a thread that is in a call of the same allocator, nor for a lock that the program holds over such a call. A
  * callback that calls the allocator it serves, in its own thread, does not wait: such a nested request may be refused
- * for memory that another thread is just giving back.
+ * for memory that another thread is just giving back; within `free`, lade_device_empty_cache() gives back what it finds
+ * done behind all work on the device, and lade_device_stream_retire() is LADE_ERR_BUSY.
  */
 typedef struct lade_device_plugin {
   size_t struct_size;

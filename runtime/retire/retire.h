@@ -84,7 +84,7 @@ typedef struct ladei_retire_ticket {
  *   for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) block_return(block_of(ticket));
  *
  * Called in the thread that polls, or that notes or adds by its buffer (retire_buffer.h), with no lade lock held; it may call
- * note and add, but not poll or what waits.
+ * note, add and poll without LADEI_POLL_ALL, but nothing that waits.
  */
 typedef void (*ladei_retire_done)(void *owner, ladei_retire_ticket *list);
 

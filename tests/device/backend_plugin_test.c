@@ -206,6 +206,66 @@ LADE_TEST(DevicePlugin, RefusedFreesAreOfferedAgain) {
   device_fixture_close(&f);
 }
 
+/* Whose free calls the allocator that it serves. */
+typedef struct nesting {
+  arena a; /* first, as the arena's callbacks take it */
+  device_fixture *f;
+  int depth;
+  int flushed; /* frees that the nested empty_cache made */
+} nesting;
+
+static lade_status nesting_free(void *user, void *pointer, size_t bytes, int device, lade_stream stream) {
+  nesting *n = user;
+  if (n->depth++ == 0) {
+    int frees = n->a.frees;
+    void *none = NULL;
+    LADE_EXPECT_OK(lade_device_empty_cache(n->f->allocator));
+    n->flushed += n->a.frees - frees;
+    LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_device_alloc(n->f->allocator, 2 * BLOCK_BYTES, stream, &none));
+    for (int i = 0; i < FIXTURE_STREAMS; i++)
+      LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_stream_retire(n->f->allocator, n->f->streams[i]));
+  }
+  n->depth--;
+  return arena_free(user, pointer, bytes, device, stream);
+}
+
+static bool nesting_open(nesting *n, device_fixture *f) {
+  lade_device_plugin plugin = plugin_for(&n->a);
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.max_bytes = 2 * BLOCK_BYTES;
+  plugin.free = nesting_free;
+  n->f = f;
+  n->depth = n->flushed = 0;
+  if (!open_plugged(f, &plugin, &options)) return false;
+  for (int stream = 1; stream <= 2;
+       stream++) { /* two freed blocks: the use of the first has ended, that of the second will */
+    char *block = device_fixture_alloc(f, 1000, 0);
+    device_fixture_hold(f, stream);
+    device_fixture_record(f, block, stream);
+    device_fixture_free(f, block);
+  }
+  device_fixture_release(f, 1);
+  LADE_EXPECT_OK(lade_soft_stream_release(f->runtime, f->streams[2]));
+  return !lade_test_has_failed();
+}
+
+/* Such a call waited for the poll, or the give, that it was in. */
+LADE_TEST(DevicePlugin, AFreeThatCallsItsAllocatorWaitsForNothingOfItsOwn) {
+  static nesting n;
+  device_fixture f;
+  if (!nesting_open(&n, &f)) return;
+  device_fixture_free(&f, device_fixture_alloc(&f, 8, 0)); /* polls */
+  LADE_EXPECT_EQ_INT(n.flushed, 1);
+  LADE_EXPECT_EQ_INT(n.a.frees, 3);
+  device_fixture_close(&f);
+  if (!nesting_open(&n, &f)) return;
+  device_fixture_empty_cache(&f); /* waits for the second use */
+  LADE_EXPECT_EQ_INT(n.flushed, 0);
+  LADE_EXPECT_EQ_INT(n.a.frees, 2);
+  device_fixture_close(&f);
+}
+
 static lade_status same_block(void *user, size_t bytes, int device, lade_stream stream, void **out) {
   (void)bytes;
   (void)device;
