@@ -7,7 +7,7 @@
  *
  * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
  * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
- *     beside a run is behind `noted_waited`, and for the next one.
+ *     beside a run is behind `noted_waited`, and for the next one. In between `noted_waited` is 0, and no stream is noted twice.
  * O3  No call waits on the host, but where the driver refuses an event: behind a run on a thread's own stream, and behind a warm-up (run.c).
  * O4  No event is recorded for a run on a stream that captures: it would be of that capture, and with it every stream that waits for it.
  * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
@@ -58,6 +58,23 @@ static size_t waited_take(lade_graph_tree *tree) {
   return count;
 }
 
+static size_t noted_find(const lade_graph_tree *tree, const ladei_stream *stream, size_t from, size_t end) {
+  ladei_lock_assert_held(&tree->lock);
+  while (from < end && !same_stream(&tree->noted[from], stream)) from++;
+  return from;
+}
+
+/* The run has failed: the next one waits for the same streams, and for those noted meanwhile. One that is both is there once. */
+static void waited_return(lade_graph_tree *tree) {
+  ladei_lock_acquire(&tree->lock);
+  size_t waited = tree->noted_waited, kept = waited;
+  for (size_t i = waited; i < tree->noted_count; i++)
+    if (noted_find(tree, &tree->noted[i], 0, waited) == waited) tree->noted[kept++] = tree->noted[i];
+  tree->noted_count = kept;
+  tree->noted_waited = 0;
+  ladei_lock_release(&tree->lock);
+}
+
 /* O4: behind what the program has queued on a stream of its own. */
 static lade_status event_behind(lade_graph_tree *tree, const ladei_stream *stream, const char *call,
                                 ladei_event **out) {
@@ -106,7 +123,9 @@ lade_status ladei_tree_order_before(lade_graph_tree *tree, const ladei_stream *s
     ladei_stream noted = noted_at(tree, i);
     status = order_behind(tree, &noted, stream);
   }
-  return status == LADE_OK ? status : ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
+  if (status == LADE_OK) return LADE_OK;
+  waited_return(tree);
+  return ladei_error_prefix(status, "graph tree: the order behind earlier runs: ");
 }
 
 static void gates_forget(lade_graph_tree *tree) {
@@ -179,9 +198,8 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
     gate->next = tree->gates;
     tree->gates = gate;
   } else {
-    size_t i = tree->noted_waited;
+    size_t i = noted_find(tree, stream, tree->noted_waited, tree->noted_count);
     tree->notes++;
-    while (i < tree->noted_count && !same_stream(&tree->noted[i], stream)) i++;
     if (i == tree->noted_count && note_room(tree))
       tree->noted[tree->noted_count++] = *stream;
     else if (i == tree->noted_count)
@@ -206,7 +224,6 @@ static bool stream_forget(lade_graph_tree *tree, const ladei_stream *stream, lad
     for (size_t i = 0; i < tree->noted_count; i++)
       if (!same_stream(&tree->noted[i], stream)) tree->noted[kept++] = tree->noted[i];
     tree->noted_count = kept;
-    if (tree->noted_waited > kept) tree->noted_waited = kept;
   }
   ladei_lock_release(&tree->lock);
   if (!same || !same_stream(&tree->last, stream)) return same;

@@ -415,6 +415,27 @@ LADE_TEST(GraphCorner, StreamThatARunComesBehindCaptures) {
   }
 }
 
+LADE_TEST(GraphCorner, NotesPileUpWhileEveryRunFails) {
+  graph_fixture f;
+  graph_script maker = MAKER(1);
+  lade_graph_value made, out;
+  if (!graph_fixture_open(&f, "sim", NULL)) return;
+  lade_graph_function *make = graph_fixture_function(&f, &maker, 0, NULL, 1);
+  LADE_EXPECT_OK(run_beside(&f, make, &made));
+  for (int i = 0; i < 50; i++) {
+    LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, made.buffer, f.streams[0]));
+    LADE_EXPECT_OK(lade_graph_buffer_record_stream(f.tree, made.buffer, f.streams[1]));
+    LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "stream_wait_event", 1, LADE_ERR_DRIVER));
+    LADE_EXPECT_STATUS(LADE_ERR_DRIVER, run_beside(&f, make, &out));
+    LADE_EXPECT_EQ_SIZE(f.tree->noted_count, 2);
+  }
+  graph_fixture_step(&f);
+  LADE_EXPECT_OK(run_beside(&f, make, &out));
+  LADE_EXPECT_EQ_SIZE(f.tree->noted_count, 0);
+  graph_fixture_release(&f, out);
+  graph_fixture_close(&f);
+}
+
 LADE_TEST(GraphCorner, BufferIsNotedForAThreadsOwnStreamThatCaptures) {
   graph_fixture f;
   graph_script maker = MAKER(1);
