@@ -228,3 +228,11 @@ void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool
                                 ladei_device_block_list *leaving) {
   pool_pick(heap, pool, NULL, 0, false, leaving);
 }
+
+uint64_t ladei_device_pool_rests(const ladei_device_heap *heap, const ladei_device_block_pool *pool) {
+  ladei_device_recent_settle(heap);
+  uint64_t rests = 0;
+  for (const ladei_device_block *block = all_first(pool); block != NULL; block = all_next(pool, block))
+    rests += ladei_device_block_is_split(block) && !ladei_device_heap_segment_expandable(block->segment);
+  return rests;
+}

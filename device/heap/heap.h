@@ -466,6 +466,9 @@ void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool
 void ladei_device_pool_pick_wanted(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                    ladei_device_block_list *leaving);
 
+/* How many FREE blocks of a pool are parts of plain segments, and so stay whatever goes. A walk over all of them. */
+uint64_t ladei_device_pool_rests(const ladei_device_heap *heap, const ladei_device_block_pool *pool);
+
 /* Addresses [begin, end). */
 typedef struct ladei_device_range {
   uint64_t begin;

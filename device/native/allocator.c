@@ -58,27 +58,48 @@ static inline ladei_device_block_pool *pool_choose(lade_device_allocator *alloca
 /* ---- Giving the cache back --------------------------------------------------------------------------------------- */
 
 /* Reservations of a released pool that never got memory: nothing else would find them. */
-static void holes_mark(ladei_device_heap *heap, const ladei_device_private_pool *pool) {
-  ladei_device_heap_assert_locked(heap);
-  if (pool->segment_count == 0) return;
+static void holes_mark(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_heap *heap = &allocator->heap;
+  if (pool->segment_count == 0 || atomic_load(&allocator->expandable_count) == 0) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment))
     if (segment->pool->private_pool == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
 }
 
+/* Whether anything of the pools of a kind may go. Where all that is free in them are rests of plain segments, as `inactive_split` says
+ * (I9 in heap.h), nothing has to be looked at: a program that is out of memory, and asks again and again, has thousands of them. */
+static bool pools_have_whole(const lade_device_allocator *allocator, bool small) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_heap *heap = &allocator->heap;
+  ladei_device_recent_settle(heap);
+  uint64_t rests = heap->counters.inactive_split.pool[small].current;
+  uint64_t blocks = (small ? &heap->small_pool : &heap->large_pool)->free.count;
+  blocks += (small ? &allocator->uncached.small_pool : &allocator->uncached.large_pool)->free.count;
+  for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
+    const ladei_device_block_pool *own = small ? &pool->small_pool : &pool->large_pool;
+    if (pool->use_count > 0)
+      rests -= ladei_device_pool_rests(heap, own); /* it keeps what it has */
+    else
+      blocks += own->free.count;
+  }
+  return blocks > rests;
+}
+
 static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
-  ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
-  ladei_device_pool_pick_all(heap, &allocator->uncached.small_pool, leaving);
-  ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
+  bool large = pools_have_whole(allocator, false), small = pools_have_whole(allocator, true);
+  if (large) ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
+  if (small) ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
+  if (small) ladei_device_pool_pick_all(heap, &allocator->uncached.small_pool, leaving);
+  if (large) ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0) continue;
     ladei_device_suspension_abandon(allocator, pool);
-    holes_mark(heap, pool);
-    ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
-    ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
+    holes_mark(allocator, pool);
+    if (small) ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
+    if (large) ladei_device_pool_pick_all(heap, &pool->large_pool, leaving);
   }
 }
 

@@ -100,6 +100,7 @@ static lade_status emptied_release(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   lade_status result = LADE_OK;
   ladei_device_heap_segment *next;
+  if (atomic_load(&allocator->expandable_count) == 0) return LADE_OK;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(&allocator->heap); segment != NULL;
        segment = next) {
     next = ladei_device_heap_segment_next(segment);

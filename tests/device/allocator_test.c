@@ -346,6 +346,47 @@ LADE_TEST(DeviceMemory, FlushesTheCacheBeforeItFails) {
   device_fixture_close(&f);
 }
 
+/* Among rests of segments, which stay, beside pools in use, which keep what they have, and beside released ones, which do not. */
+static void whole_segment_run(bool small, bool captured, bool expandable) {
+  size_t bytes = small ? MIB : 10 * MIB - 512, segment = small ? 2 * MIB : 20 * MIB;
+  const lade_device_pool_id used = {1, 1}, released = {2, 2};
+  char *blocks[8], *others[6];
+  device_fixture f;
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.expandable_segments = expandable;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  for (int i = 0; i < 6 && captured; i++) { /* two segments of one, one of the other: the last is freed as a whole */
+    LADE_EXPECT_OK(lade_device_pool_begin(f.allocator, i < 4 ? used : released, f.streams, 1));
+    others[i] = device_fixture_alloc(&f, bytes, 0);
+    LADE_EXPECT_OK(lade_device_pool_end(f.allocator, i < 4 ? used : released));
+    if (i != 0 && i != 4) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, i < 4 ? used : released));
+  }
+  for (int i = 0; i < 8; i++) blocks[i] = device_fixture_alloc(&f, bytes, 0);
+  for (int i = 0; i < 8; i += 2) device_fixture_free(&f, blocks[i]);
+  for (int i = 0; i < 6 && captured; i++)
+    if (i != 1) device_fixture_free(&f, others[i]);
+  uint64_t before = device_fixture_stats(&f).reserved_bytes.all.current;
+  if (captured) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, released));
+  device_fixture_empty_cache(&f);
+  uint64_t gone = captured ? segment : 0; /* the released pool's */
+  if (!expandable) LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, before - gone);
+  device_fixture_free(&f, blocks[1]);
+  before = device_fixture_stats(&f).reserved_bytes.all.current;
+  device_fixture_empty_cache(&f);
+  if (!expandable) LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, before - segment);
+  for (int i = 3; i < 8; i += 2) device_fixture_free(&f, blocks[i]);
+  if (captured) device_fixture_free(&f, others[1]);
+  if (captured) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, used));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  device_fixture_close(&f);
+}
+
+LADE_TEST(DeviceMemory, FlushFindsWholeSegmentsAmongRests) {
+  for (int i = 0; i < 8; i++) whole_segment_run((i & 1) != 0, (i & 2) != 0, (i & 4) != 0);
+}
+
 LADE_TEST(DeviceMemory, ErrorNamesTheSizes) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
