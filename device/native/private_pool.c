@@ -300,9 +300,11 @@ lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, l
     status =
         ladei_device_pool_refused("lade_device_pool_release", id,
                                   pool == NULL ? "which is unknown" : "which is released already", "a pool in use");
-  } else if (pool->has_tree && pool->use_count == 1) { /* P7 */
-    status = ladei_device_pool_refused("lade_device_pool_release", id, "whose last use is a graph tree's",
-                                       "a pool with a use of the caller's");
+  } else if (pool->use_count <= pool->scope_count + pool->has_tree) { /* P7, R1 in routes.c */
+    status =
+        ladei_device_pool_refused("lade_device_pool_release", id,
+                                  pool->has_tree ? "whose last use is a graph tree's" : "whose uses are open scopes",
+                                  "a pool with a use of the caller's");
   } else {
     pool->use_count--;
   }

@@ -11,7 +11,7 @@
  *
  * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `routed` counts all that.
  *
- * R1  A route keeps its pool: of captures by `capturing`, of scopes by a use.
+ * R1  A route keeps its pool: of captures by `capturing`, of scopes by a use, which no release takes.
  * R2  capture_count and scope_count are the numbers of routes of their kind; a pool's scope_count that of scopes to it.
  * R3  While there is a route, thread caches are empty (state/thread_caches.h, T6): they know no routes.
  * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads that it

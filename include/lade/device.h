@@ -1187,8 +1187,8 @@ LADE_API lade_status lade_device_pool_end(lade_device_allocator *allocator, lade
  * lade_device_pool_retain(). After the last one, the pool's free memory goes with the next empty_cache or shortage, and the
  * pool with its last segment. It makes no driver call, so a driver's callback may call it.
  *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already, and for the last use of a
- * graph tree's, which is the tree's own; LADE_ERR_FORKED.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released already, and where the uses left are
+ * those of open scopes, or of a graph tree; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
 

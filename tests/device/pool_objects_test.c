@@ -201,6 +201,28 @@ LADE_TEST(DevicePoolObjects, AScopeOutlivesItsThread) {
 }
 
 /* Beside a scope nothing is postponed: uses are waited for by events, and the cache goes back. */
+/* One release too many took the scope's use: with the pool gone, the scope led to memory that was freed. */
+LADE_TEST(DevicePoolObjects, AScopesUseIsItsOwn) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id id = pool_create(&f, 0, NULL);
+  uint64_t scope = thread_scope(&f, id), inner = thread_scope(&f, id);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, id));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "open scopes");
+  LADE_EXPECT_EQ_UINT(info_of(&f, id).use_count, 2);
+  scope_end(&f, inner);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, id));
+  device_fixture_empty_cache(&f); /* an unused pool is gone then */
+  char *block = device_fixture_alloc(&f, 1000, 0);
+  LADE_EXPECT(has_exactly(&f, id, block));
+  scope_end(&f, scope);
+  device_fixture_free(&f, block);
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_release(f.allocator, id)); /* it is gone */
+  device_fixture_close(&f);
+}
+
 LADE_TEST(DevicePoolObjects, NoRuleOfCapturesHoldsInAScope) {
   lade_device_options options;
   lade_device_options_init(&options);
