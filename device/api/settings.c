@@ -96,8 +96,8 @@ static lade_status sizes_check(const char *call, const lade_device_options *opti
     return ladei_error_argument(call, "options.max_split_bytes", "0 or more than 20 MiB", "%llu bytes",
                                 (unsigned long long)options->max_split_bytes);
   }
-  if (options->max_unsplit_slack_bytes != 0 && options->max_unsplit_slack_bytes <= LADEI_DEVICE_LARGE_SEGMENT) {
-    return ladei_error_argument(call, "options.max_unsplit_slack_bytes", "0 or more than 20 MiB", "%llu bytes",
+  if (options->max_unsplit_slack_bytes != 0 && options->max_unsplit_slack_bytes < LADEI_DEVICE_LARGE_SEGMENT) {
+    return ladei_error_argument(call, "options.max_unsplit_slack_bytes", "0, or 20 MiB or more", "%llu bytes",
                                 (unsigned long long)options->max_unsplit_slack_bytes);
   }
   if (options->large_segment_bytes != 0 && (options->large_segment_bytes <= LADEI_DEVICE_OWN_SEGMENT_MIN ||
@@ -181,11 +181,13 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
 }
 
 /* What changes at the creation alone, as it was then. */
-static void creation_keep(const lade_device_allocator *allocator, lade_device_options *options) {
+static void creation_keep(lade_device_allocator *allocator, lade_device_options *options) {
   const uint32_t fixed = LADE_DEVICE_UNCACHED | LADE_DEVICE_THREAD_CACHES;
+  ladei_lock_acquire(&allocator->lock);
   options->backend = allocator->options.backend;
   options->event_batch = allocator->options.event_batch;
   options->flags = (options->flags & ~fixed) | (allocator->options.flags & fixed);
+  ladei_lock_release(&allocator->lock);
 }
 
 lade_status lade_device_configure(lade_device_allocator *allocator, const lade_device_options *options) {
@@ -196,6 +198,8 @@ lade_status lade_device_configure(lade_device_allocator *allocator, const lade_d
   if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
   creation_keep(allocator, &own);
+  status = ladei_device_settings_check(__func__, &own); /* together with that */
+  if (status != LADE_OK) return status;
   ladei_device_settings_apply(allocator, &own);
   return LADE_OK;
 }
@@ -266,7 +270,8 @@ static void settings_write(ladei_bounded_text *text, const lade_device_options *
   fraction_add(text, "garbage_collection_threshold", own->collection_threshold);
   flag_add(text, "expandable_segments", own->expandable_segments != 0);
   divisions_add(text, own->roundup_divisions);
-  mib_add(text, "max_non_split_rounding_mb", own->max_unsplit_slack_bytes);
+  if (own->max_unsplit_slack_bytes != LADEI_DEVICE_LARGE_SEGMENT)
+    mib_add(text, "max_non_split_rounding_mb", own->max_unsplit_slack_bytes);
   mib_add(text, "large_segment_size_mb", own->large_segment_bytes);
   fraction_add(text, "per_process_memory_fraction", own->memory_fraction);
   mib_add(text, "device_max_mb", own->max_bytes);
@@ -275,6 +280,7 @@ static void settings_write(ladei_bounded_text *text, const lade_device_options *
   flag_add(text, "device_expandable_ipc", (own->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0);
   flag_add(text, "device_newest_pool", (own->flags & LADE_DEVICE_NEWEST_POOL) != 0);
   flag_add(text, "graph_capture_record_stream_reuse", (own->flags & LADE_DEVICE_CAPTURE_REUSE) != 0);
+  flag_add(text, "throw_on_cudamalloc_oom", (own->flags & LADE_DEVICE_REFUSE_BEYOND_LIMIT) != 0);
   flag_add(text, "device_streams_are_retired", (own->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0);
   flag_add(text, "device_uncached", (own->flags & LADE_DEVICE_UNCACHED) != 0);
   if ((own->flags & LADE_DEVICE_REFERENCE) != 0) setting_add(text, "device_policy:reference");

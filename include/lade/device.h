@@ -103,7 +103,7 @@ typedef struct lade_device_options {
                                        sizes from 2^(20 + i), the first and last also for those below and above. Each 0
                                        (off) or a power of two; it applies to sizes above 512 times itself. */
   uint64_t max_unsplit_slack_bytes; /**< What a block of max_split_bytes and more may leave unused, in place of 20 MiB.
-                                         Above 20 MiB; 0: 20 MiB. */
+                                         20 MiB or more; 0: 20 MiB. */
   double memory_fraction;           /**< As lade_device_set_memory_fraction(), from the start. 0: no limit. */
   uint32_t backend;                 /**< lade_device_backend. */
   uint32_t flags;                   /**< Set of lade_device_flag. */

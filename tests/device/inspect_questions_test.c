@@ -297,6 +297,7 @@ static void settings_texts_check(void) {
       "per_process_memory_fraction:1",
       "expandable_segments:True,device_expandable_pools:True,device_expandable_ipc:True",
       "device_newest_pool:True,device_streams_are_retired:True,device_policy:reference",
+      "graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True",
       "device_uncached:True",
       "device_policy:threads",
       "backend:cudaMallocAsync",

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings and limits of a device allocator: what is refused, and what those change that no trace can set. */
+#include <string.h>
+
 #include "lade/device.h"
 #include "tests/device/fixture.h"
 #include "tests/shim/lade_test.h"
@@ -21,7 +23,7 @@ LADE_TEST(DeviceSettings, BadFieldsAreNamed) {
   options.max_split_bytes = 20 * MIB;
   expect_refused(&f, &options, "max_split_bytes");
   lade_device_options_init(&options);
-  options.max_unsplit_slack_bytes = 20 * MIB;
+  options.max_unsplit_slack_bytes = 20 * MIB - 1;
   expect_refused(&f, &options, "max_unsplit_slack_bytes");
   lade_device_options_init(&options);
   options.large_segment_bytes = 10 * MIB;
@@ -100,5 +102,46 @@ LADE_TEST(DeviceSettings, AFractionInTheOptionsLimitsFromTheStart) {
   /* Configuring without a fraction leaves the limit. */
   LADE_EXPECT_OK(lade_device_configure(f.allocator, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 258 * MIB, f.streams[0], &pointer));
+  device_fixture_close(&f);
+}
+
+/* The slack that is in force by default was no slack that could be set. */
+LADE_TEST(DeviceSettings, SettingsInForceCanBeSetAgain) {
+  lade_device_options options[3];
+  for (int i = 0; i < 3; i++) lade_device_options_init(&options[i]);
+  options[1].max_split_bytes = 64 * MIB;
+  options[1].max_unsplit_slack_bytes = 48 * MIB;
+  options[1].large_segment_bytes = 12 * MIB;
+  options[2].memory_fraction = 0.5;
+  options[2].collection_threshold = 0.25;
+  options[2].max_bytes = 100 * MIB;
+  options[2].roundup_divisions[0] = 4;
+  options[2].flags = LADE_DEVICE_REFUSE_BEYOND_LIMIT | LADE_DEVICE_THREAD_CACHES;
+  for (int i = 0; i < 3; i++) {
+    device_fixture f;
+    lade_device_options before, after;
+    if (!device_fixture_open(&f, "sim", GIB, &options[i])) return;
+    lade_device_options_init(&before);
+    lade_device_options_init(&after);
+    LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &before));
+    LADE_EXPECT_OK(lade_device_configure(f.allocator, &before));
+    LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &after));
+    LADE_EXPECT(memcmp(&before, &after, sizeof before) == 0);
+    device_fixture_close(&f);
+  }
+}
+
+/* What is as at the creation was added behind the check. */
+LADE_TEST(DeviceSettings, ConfiguringMixesNoPolicies) {
+  lade_device_options options;
+  lade_device_options_init(&options);
+  options.flags = LADE_DEVICE_THREAD_CACHES;
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, &options)) return;
+  options.flags = LADE_DEVICE_REFERENCE;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_configure(f.allocator, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "at most one of");
+  LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &options));
+  LADE_EXPECT_EQ_UINT(options.flags, LADE_DEVICE_THREAD_CACHES);
   device_fixture_close(&f);
 }
