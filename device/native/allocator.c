@@ -67,9 +67,11 @@ static void holes_mark(lade_device_allocator *allocator, const ladei_device_priv
     if (segment->pool->private_pool == pool && ladei_device_heap_segment_expandable(segment)) segment->emptied = true;
 }
 
+static bool pool_stays(const ladei_device_private_pool *pool, bool closing) { return pool->use_count > 0 && !closing; }
+
 /* Whether anything of the pools of a kind may go. Where all that is free in them are rests of plain segments, as `inactive_split` says
  * (I9 in heap.h), nothing has to be looked at: a program that is out of memory, and asks again and again, has thousands of them. */
-static bool pools_have_whole(const lade_device_allocator *allocator, bool small) {
+static bool pools_have_whole(const lade_device_allocator *allocator, bool small, bool closing) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   ladei_device_recent_settle(heap);
@@ -78,7 +80,7 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small)
   blocks += (small ? &allocator->uncached.small_pool : &allocator->uncached.large_pool)->free.count;
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     const ladei_device_block_pool *own = small ? &pool->small_pool : &pool->large_pool;
-    if (pool->use_count > 0)
+    if (pool_stays(pool, closing))
       rests -= ladei_device_pool_rests(heap, own); /* it keeps what it has */
     else
       blocks += own->free.count;
@@ -86,16 +88,17 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small)
   return blocks > rests;
 }
 
-static void pools_pick_all(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+/* `closing`: also of pools in use. */
+static void pools_pick_all(lade_device_allocator *allocator, bool closing, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  bool large = pools_have_whole(allocator, false), small = pools_have_whole(allocator, true);
+  bool large = pools_have_whole(allocator, false, closing), small = pools_have_whole(allocator, true, closing);
   if (large) ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
   if (small) ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
   if (small) ladei_device_pool_pick_all(heap, &allocator->uncached.small_pool, leaving);
   if (large) ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    if (pool->use_count > 0) continue;
+    if (pool_stays(pool, closing)) continue;
     ladei_device_suspension_abandon(allocator, pool);
     holes_mark(allocator, pool);
     if (small) ladei_device_pool_pick_all(heap, &pool->small_pool, leaving);
@@ -130,7 +133,7 @@ static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_k
   (void)ladei_device_thread_caches_flush(allocator);
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
-  pools_pick_all(allocator, &leaving);
+  pools_pick_all(allocator, false, &leaving);
   lade_status given = ladei_device_give_back(allocator, &leaving);
   *out_kept = leaving.kept_bytes;
   if (given == LADE_ERR_CAPTURE) given = LADE_OK;
@@ -686,18 +689,19 @@ static lade_status pending_finish(lade_device_allocator *allocator, bool wait) {
 static lade_status memory_release(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
-  pools_pick_all(allocator, &leaving);
+  pools_pick_all(allocator, true, &leaving);
   lade_status status = ladei_device_give_back(allocator, &leaving);
   for (ladei_device_heap_segment *segment;
        status == LADE_OK && (segment = ladei_device_heap_segment_first(heap)) != NULL;) {
     ladei_device_block_remove(ladei_device_heap_segment_block(heap, segment));
     status = ladei_device_expandable_release(allocator, segment);
   }
+  if (status != LADE_OK) return status; /* the allocator lives on, and pools in use with it */
+  for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) pool->use_count = 0;
   ladei_device_private_pools_forget(allocator);
-  return status;
+  return LADE_OK;
 }
 
 lade_status ladei_device_native_close(lade_device_allocator *allocator, bool wait) {

@@ -103,6 +103,21 @@ LADE_TEST(DevicePoolObjects, SegmentsGoWithTheLastUse) {
   device_fixture_close(&f);
 }
 
+/* It had released the pools, and lost those without memory. */
+LADE_TEST(DevicePoolObjects, ADestroyThatFailsLeavesThemAsTheyWere) {
+  device_fixture f;
+  if (!device_fixture_open(&f, "sim", GIB, NULL)) return;
+  lade_device_pool_id empty = pool_create(&f, 0, NULL), full = pool_create(&f, 0, NULL);
+  device_fixture_free(&f, pool_alloc(&f, full, 1000, 0));
+  LADE_EXPECT_OK(lade_soft_fault_add(f.runtime, "device_free", 1, LADE_ERR_DRIVER));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_device_allocator_destroy(f.allocator, true));
+  LADE_EXPECT_EQ_UINT(info_of(&f, full).use_count, 1);
+  LADE_EXPECT_EQ_UINT(info_of(&f, empty).use_count, 1);
+  device_fixture_free(&f, pool_alloc(&f, empty, 1000, 0));
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, full));
+  device_fixture_close(&f);
+}
+
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
 LADE_TEST(DevicePoolObjects, TheNewestScopeLeads) {
