@@ -41,6 +41,7 @@ void ladei_tree_context_close(lade_graph_context *context) {
   free(context->table);
   free(context->inputs);
   free(context->by_address);
+  free(context->older);
   free(context->ranges);
 }
 
@@ -310,12 +311,12 @@ static void inputs_order(lade_graph_context *context) {
   context->by_address = keys;
 }
 
-/* How many inputs begin at the address or before. */
-static size_t inputs_before(const lade_graph_context *context, uint64_t address) {
-  size_t low = 0, high = context->run->call.count;
+/* How many of the keys are the address or less. */
+static size_t keys_before(const ladei_sort_key *keys, size_t count, uint64_t address) {
+  size_t low = 0, high = count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (context->by_address[middle].key <= address)
+    if (keys[middle].key <= address)
       low = middle + 1;
     else
       high = middle;
@@ -332,7 +333,7 @@ static size_t input_find(lade_graph_context *context, const ladei_tree_out *out)
   for (size_t i = 0; keys == NULL && i < count && found == count; i++)
     if (input_has(context, i, out)) found = i;
   if (keys == NULL) return found;
-  for (size_t k = inputs_before(context, out->address); k > 0; k--) {
+  for (size_t k = keys_before(keys, count, out->address); k > 0; k--) {
     if (keys[count + k - 1].key < out->address + out->bytes) break;
     size_t index = (size_t)keys[k - 1].index;
     if (index < found && input_has(context, index, out)) found = index;
@@ -349,12 +350,23 @@ static bool name_input(lade_graph_context *context, ladei_tree_out *out) {
   return true;
 }
 
-static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
-  ladei_tree_local *found = local_find(context, out->address);
-  for (size_t i = 0; found == NULL && i < context->local_count; i++) {
+/* One that begins before the address: in the block that is handed out there. Where none is, the body has freed it by itself, or the
+ * allocator does not say: all are looked at. */
+static ladei_tree_local *local_around(const lade_graph_context *context, const ladei_tree_out *out) {
+  lade_device_range block;
+  if (ladei_tree_block_at(memory_of(context), out->address, &block))
+    return local_find(context, (uint64_t)(uintptr_t)block.address);
+  for (size_t i = 0; i < context->local_count; i++) {
     ladei_tree_local *local = &context->locals[i];
-    if (!local->freed && range_has(local->address, local->bytes, out->address, out->bytes)) found = local;
+    if (!local->freed && range_has(local->address, local->bytes, out->address, out->bytes)) return local;
   }
+  return NULL;
+}
+
+static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
+  if (context->local_count == 0) return false;
+  ladei_tree_local *found = local_find(context, out->address);
+  if (found == NULL) found = local_around(context, out);
   if (found == NULL || !range_has(found->address, found->bytes, out->address, out->bytes)) return false;
   found->is_output = true;
   out->named = LADEI_TREE_NAMED_LOCAL;
@@ -362,21 +374,64 @@ static bool name_local(lade_graph_context *context, ladei_tree_out *out) {
   return true;
 }
 
+/* Of a path with many outputs the memories that are alive, by address, each in its first row. What is alive lies apart, and nothing comes
+ * to life in a body. */
+static void older_order(lade_graph_context *context) {
+  enum { FEW = 16 };
+  const ladei_tree_path *path = &context->run->tree->core.path;
+  if (context->older != NULL || path->row_count <= FEW) return;
+  ladei_sort_key *keys = ladei_sort_keys_create(path->row_count);
+  if (keys == NULL) return;
+  size_t alive = 0, count = 0;
+  for (size_t i = 0; i < path->row_count; i++)
+    if (ladei_tree_alive(path->rows[i])) keys[alive++] = (ladei_sort_key){path->rows[i]->address, i};
+  ladei_sort_keys(keys, alive, path->row_count);
+  for (size_t i = 0; i < alive; i++)
+    if (count == 0 || keys[i].key != keys[count - 1].key) keys[count++] = keys[i];
+  context->older = keys;
+  context->older_count = count;
+}
+
+static bool older_has(const ladei_tree_path *path, size_t row, const ladei_tree_out *out) {
+  const ladei_tree_storage *storage = path->rows[row];
+  return ladei_tree_alive(storage) && range_has(storage->address, storage->bytes, out->address, out->bytes);
+}
+
+/* The first row whose memory has all of an output; their number: none. */
+static size_t older_find(lade_graph_context *context, const ladei_tree_out *out) {
+  const ladei_tree_path *path = &context->run->tree->core.path;
+  older_order(context);
+  if (context->older == NULL) {
+    size_t row = 0;
+    while (row < path->row_count && !older_has(path, row, out)) row++;
+    return row;
+  }
+  size_t before = keys_before(context->older, context->older_count, out->address);
+  size_t row = before == 0 ? path->row_count : (size_t)context->older[before - 1].index;
+  return row < path->row_count && older_has(path, row, out) ? row : path->row_count;
+}
+
+/* An entry without outputs begins where the next one does. */
+static lade_graph_position row_position(const ladei_tree_path *path, size_t row) {
+  size_t low = 0, high = path->count; /* those from here on begin behind the row */
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (path->entries[middle].row <= row)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return (lade_graph_position){(uint32_t)(low - 1), (uint32_t)(row - path->entries[low - 1].row)};
+}
+
 static bool name_older(lade_graph_context *context, ladei_tree_out *out) {
   const ladei_tree_path *path = &context->run->tree->core.path;
-  for (uint32_t depth = 0; depth < path->count; depth++) {
-    for (uint32_t i = 0; i < path->entries[depth].output_count; i++) {
-      lade_graph_position position = {depth, i};
-      ladei_tree_storage *storage = ladei_tree_path_at(path, position);
-      if (!ladei_tree_alive(storage) || !range_has(storage->address, storage->bytes, out->address, out->bytes))
-        continue;
-      out->named = LADEI_TREE_NAMED_OLDER;
-      out->position = position;
-      out->storage = storage;
-      return true;
-    }
-  }
-  return false;
+  size_t row = older_find(context, out);
+  if (row == path->row_count) return false;
+  out->named = LADEI_TREE_NAMED_OLDER;
+  out->position = row_position(path, row);
+  out->storage = path->rows[row];
+  return true;
 }
 
 /* Whether a storage of the path has the block. */

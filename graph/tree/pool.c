@@ -182,6 +182,15 @@ uint64_t ladei_tree_pool_served(lade_graph_tree *tree) {
   return served;
 }
 
+bool ladei_tree_block_at(lade_device_allocator *allocator, uint64_t address, lade_device_range *out) {
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_block *block = ladei_device_heap_find(&allocator->heap, address);
+  bool found = block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+  if (found) *out = (lade_device_range){(void *)(uintptr_t)block->address, block->size};
+  ladei_lock_release(&allocator->lock);
+  return found;
+}
+
 bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_device_range *out) {
   ladei_device_heap *heap = &tree->allocator->heap;
   bool found = false;

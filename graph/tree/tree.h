@@ -246,6 +246,8 @@ struct lade_graph_context {
   ladei_tree_body_input *inputs;
   size_t input_count;         /* 0 where there was no memory for them */
   ladei_sort_key *by_address; /* of the inputs, once an output was looked for among many: body.c, input_find() */
+  ladei_sort_key *older; /* of the path's memories, once an output was looked for among many: body.c, older_order() */
+  size_t older_count;
   uint64_t alone_bytes, alone_peak;
   lade_device_range *ranges; /* of the pool, that were handed out so far */
   size_t range_count, range_capacity;
@@ -331,6 +333,8 @@ uint64_t ladei_tree_pool_peak(lade_graph_tree *tree);
 uint64_t ladei_tree_pool_served(lade_graph_tree *tree);
 /* Whether a byte of the range lies in the pool. */
 bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes);
+/* The block handed out by an allocator that the address lies in; false: none, as far as is known. */
+bool ladei_tree_block_at(lade_device_allocator *allocator, uint64_t address, lade_device_range *out);
 /* The block handed out of the pool that the address lies in; false: none. */
 bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_device_range *out);
 /* Brings the pool to a checkpoint: storages of the path that are alive get their blocks, others are freed. */

@@ -112,6 +112,75 @@ LADE_TEST(GraphMany, OutputsInOneBlock) {
   graph_fixture_close(&f);
 }
 
+/* Two kinds of function in turn: outputs within blocks of the body's, away from their starts; and outputs within those of the former. */
+enum { PARTS = 20000, PART_OFFSET = 256 };
+
+typedef struct parts {
+  graph_fixture *f;
+  lade_graph_value *outputs; /* of the former function */
+  void **blocks;
+} parts;
+
+static lade_status makes_parts(lade_graph_context *context, void *user) {
+  const parts *p = user;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < PARTS && status == LADE_OK; i++) status = lade_graph_alloc(context, 512, &p->blocks[i]);
+  for (size_t i = 0; i < PARTS && status == LADE_OK; i++) {
+    char *part = (char *)p->blocks[i * 7919 % PARTS] + PART_OFFSET;
+    status = lade_graph_output_memory(context, i, part, PART_OFFSET);
+  }
+  return status;
+}
+
+static lade_status names_parts(lade_graph_context *context, void *user) {
+  const parts *p = user;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < PARTS && status == LADE_OK; i++)
+    status = lade_graph_output_memory(context, i, (char *)p->outputs[i].address + 1, BYTES);
+  return status;
+}
+
+static void parts_run(bool eager) {
+  static const uint32_t flags[] = {LADE_GRAPH_MUTATED};
+  graph_fixture f;
+  parts p = {.f = &f};
+  if (!open_quietly(&f)) return;
+  p.outputs = calloc(PARTS, sizeof *p.outputs);
+  p.blocks = calloc(PARTS, sizeof *p.blocks);
+  lade_graph_value *named = calloc(PARTS, sizeof *named);
+  LADE_ASSERT(p.outputs != NULL && p.blocks != NULL && named != NULL);
+  lade_graph_value memory = graph_fixture_memory(&f, BYTES, 1);
+  lade_graph_function *make = function_add(&f, makes_parts, &p, eager, eager ? flags : NULL, PARTS),
+                      *name = function_add(&f, names_parts, &p, 0, NULL, PARTS);
+  lade_graph_call call;
+  lade_graph_call_init(&call);
+  call.stream = f.streams[0];
+  for (int i = 0; i < 3; i++) {
+    graph_fixture_step(&f);
+    call.inputs = &memory;
+    call.input_count = eager;
+    LADE_EXPECT_OK(lade_graph_tree_run(f.tree, make, &call, p.outputs, PARTS, NULL));
+    call.input_count = 0;
+    if (!eager) LADE_EXPECT_OK(lade_graph_tree_run(f.tree, name, &call, named, PARTS, NULL));
+    for (size_t j = 0; j < PARTS && !eager && !lade_test_has_failed(); j++)
+      LADE_EXPECT_EQ_PTR(named[j].address, (char *)p.outputs[j].address + 1);
+    for (size_t j = 0; j < PARTS && !lade_test_has_failed(); j++) {
+      LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, p.outputs[j].buffer));
+      if (!eager) LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, named[j].buffer));
+    }
+  }
+  LADE_EXPECT_EQ_UINT(graph_fixture_stats(&f).replays, eager ? 0 : 2);
+  graph_fixture_memory_free(&f, memory);
+  free(named);
+  free(p.blocks);
+  free(p.outputs);
+  graph_fixture_close(&f);
+}
+
+LADE_TEST(GraphMany, OutputsWithinBlocksAndOlderOutputs) { parts_run(false); }
+
+LADE_TEST(GraphMany, OutputsWithinBlocksOfEagerRuns) { parts_run(true); }
+
 enum { PAIRS = 100000 };
 
 static lade_status one_address(lade_graph_context *context, void *user) {
