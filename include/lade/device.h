@@ -300,8 +300,8 @@ LADE_API lade_status lade_device_empty_cache(lade_device_allocator *allocator);
  * waiting for the device, which breaks every capture on it.
  *
  * Threads: any. Waits: for other threads that give memory back. Errors, the stream still needed: LADE_ERR_CAPTURE while it
- * captures; LADE_ERR_DRIVER, LADE_ERR_OUT_OF_HOST_MEMORY where no event can be recorded; LADE_ERR_INVALID_ARGUMENT;
- * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ * captures; LADE_ERR_BUSY inside a provider's callback, or the free of a pluggable backend; LADE_ERR_DRIVER,
+ * LADE_ERR_OUT_OF_HOST_MEMORY where no event can be recorded; LADE_ERR_INVALID_ARGUMENT; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream);
 
@@ -730,7 +730,8 @@ LADE_API lade_status lade_device_find(lade_device_allocator *allocator, const vo
  *
  * Threads: any. Waits: for threads that give expandable memory back, or suspend or resume a pool, and so for what they wait for.
  * Stream order: none. Errors, the peer not added: LADE_ERR_NO_DEVICE, LADE_ERR_UNSUPPORTED where the devices cannot access each
- * other, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST, LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
+ * other, LADE_ERR_BUSY inside a provider's callback, LADE_ERR_DRIVER, LADE_ERR_DEVICE_LOST, LADE_ERR_INVALID_ARGUMENT,
+ * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer);
 
@@ -1170,7 +1171,8 @@ LADE_API lade_status lade_device_pool_resume(lade_device_allocator *allocator, l
  *
  * Threads: any. Waits: for other threads that give memory back, where streams are named. Stream order: none.
  * Errors: LADE_ERR_CAPTURE while this pool is captured into; LADE_ERR_INVALID_ARGUMENT, also for a released pool; LADE_ERR_BUSY for a
- * suspended pool, and for that of a graph tree; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
+ * suspended pool, for that of a graph tree, and with streams inside a provider's callback; LADE_ERR_OUT_OF_HOST_MEMORY;
+ * LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                             const lade_stream *streams, size_t stream_count);
