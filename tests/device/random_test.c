@@ -30,6 +30,7 @@ typedef struct program {
   int checkpoint_pools[CHECKPOINTS];
   int holds;
   bool faults;
+  bool lost; /* the device is */
 } program;
 
 static uint64_t below(program *p, uint64_t limit) { return support_random_below(&p->random, limit); }
@@ -93,7 +94,7 @@ static void op_free(program *p) {
 
 /* Also where a call fails. */
 static void stream_wait(program *p, int stream) {
-  if (lade_stream_synchronize(p->f.runtime, p->f.streams[stream]) == LADE_OK) return;
+  if (lade_stream_synchronize(p->f.runtime, p->f.streams[stream]) == LADE_OK || p->lost) return;
   LADE_EXPECT_OK(lade_soft_fault_clear(p->f.runtime));
   LADE_EXPECT_OK(lade_stream_synchronize(p->f.runtime, p->f.streams[stream]));
 }
@@ -104,7 +105,7 @@ static void op_record(program *p) {
   int stream = (int)below(p, FIXTURE_STREAMS);
   if (below(p, 3) == 0) (void)lade_fill_async(p->f.runtime, block->address, 1, 1, p->f.streams[stream]);
   lade_status status = lade_device_record_stream(p->f.allocator, block->address, p->f.streams[stream]);
-  if (!p->faults) LADE_EXPECT_STATUS(is_suspended(p, block->pool) ? LADE_ERR_BUSY : LADE_OK, status);
+  if (!p->faults && !p->lost) LADE_EXPECT_STATUS(is_suspended(p, block->pool) ? LADE_ERR_BUSY : LADE_OK, status);
   if (status != LADE_OK) stream_wait(p, stream);
 }
 
@@ -152,6 +153,12 @@ static void op_scope(program *p) {
   }
 }
 
+/* On a lost device it is suspended no more, too. */
+static bool resume(program *p, int pool) {
+  lade_status status = lade_device_pool_resume(p->f.allocator, pool_id(pool));
+  return status == LADE_OK || (p->lost && status == LADE_ERR_DEVICE_LOST);
+}
+
 static void op_suspend(program *p) {
   int pool = (int)below(p, POOLS);
   lade_device_suspend_options options;
@@ -160,7 +167,7 @@ static void op_suspend(program *p) {
   if (!p->suspended[pool])
     p->suspended[pool] = lade_device_pool_suspend(p->f.allocator, pool_id(pool), &options, NULL) == LADE_OK;
   else
-    p->suspended[pool] = lade_device_pool_resume(p->f.allocator, pool_id(pool)) != LADE_OK;
+    p->suspended[pool] = !resume(p, pool);
 }
 
 static void restored_take(program *p, int pool, lade_device_restored *restored) {
@@ -231,6 +238,7 @@ static void op_configure(program *p) {
 
 static void op_stream_goes(program *p) {
   lade_stream *stream = &p->f.streams[below(p, FIXTURE_STREAMS)];
+  if (p->lost) return; /* there would be no other */
   if (lade_device_stream_retire(p->f.allocator, *stream) != LADE_OK) return;
   LADE_EXPECT_OK(lade_soft_fault_clear(p->f.runtime));
   LADE_EXPECT_OK(lade_stream_destroy(p->f.runtime, *stream));
@@ -291,7 +299,7 @@ static void program_end(program *p) {
       bool there = lade_device_pool_info_get(p->f.allocator, pool_id(i), &info) == LADE_OK;
       p->suspended[i] = there && info.suspended;
       if (!p->suspended[i] || suspended == 0) continue;
-      LADE_EXPECT_OK(lade_device_pool_resume(p->f.allocator, pool_id(i)));
+      LADE_EXPECT(resume(p, i));
       p->suspended[i] = false;
     }
     for (int i = 0; i < BLOCKS; i++)
@@ -299,7 +307,8 @@ static void program_end(program *p) {
     for (int i = 0; i < POOLS; i++)
       for (; p->uses[i] > 0 && !p->suspended[i]; p->uses[i]--)
         LADE_EXPECT_OK(lade_device_pool_release(p->f.allocator, pool_id(i)));
-    device_fixture_empty_cache(&p->f);
+    lade_status flushed = lade_device_empty_cache(p->f.allocator);
+    if (!p->lost || flushed != LADE_ERR_DEVICE_LOST) LADE_EXPECT_OK(flushed); /* all goes even so */
   }
   lade_device_stats stats = device_fixture_stats(&p->f);
   LADE_EXPECT_EQ_UINT(stats.allocation.all.current, 0);
@@ -307,7 +316,7 @@ static void program_end(program *p) {
   device_fixture_close(&p->f);
 }
 
-static void program_run(uint64_t seed, uint32_t flags, bool faults) {
+static void program_run(uint64_t seed, uint32_t flags, bool faults, bool loses) {
   program p = {.faults = faults};
   lade_device_options options;
   lade_device_options_init(&options);
@@ -318,6 +327,8 @@ static void program_run(uint64_t seed, uint32_t flags, bool faults) {
   options.max_bytes = below(&p, 2) == 0 ? 0 : 200 * MIB;
   if (!device_fixture_open(&p.f, "sim", 320 * MIB, &options)) return;
   for (int i = 0; i < OPS && !lade_test_has_failed(); i++) {
+    if (loses && i == OPS - OPS / 4) LADE_EXPECT_OK(lade_soft_device_lose(p.f.runtime, 0, 0));
+    p.lost = loses && i >= OPS - OPS / 4;
     ops[below(&p, sizeof ops / sizeof *ops)](&p);
     device_fixture_check(&p.f);
   }
@@ -325,14 +336,19 @@ static void program_run(uint64_t seed, uint32_t flags, bool faults) {
 }
 
 LADE_TEST(DeviceRandom, Programs) {
-  for (uint64_t seed = 1; seed <= 150 && !lade_test_has_failed(); seed++) program_run(seed, 0, false);
+  for (uint64_t seed = 1; seed <= 150 && !lade_test_has_failed(); seed++) program_run(seed, 0, false, false);
 }
 
 LADE_TEST(DeviceRandom, ProgramsWhoseDriverFails) {
-  for (uint64_t seed = 1000; seed <= 1150 && !lade_test_has_failed(); seed++) program_run(seed, 0, true);
+  for (uint64_t seed = 1000; seed <= 1150 && !lade_test_has_failed(); seed++) program_run(seed, 0, true, false);
 }
 
 LADE_TEST(DeviceRandom, ProgramsWithThreadCaches) {
   for (uint64_t seed = 2000; seed <= 2100 && !lade_test_has_failed(); seed++)
-    program_run(seed, LADE_DEVICE_THREAD_CACHES, seed % 2 == 0);
+    program_run(seed, LADE_DEVICE_THREAD_CACHES, seed % 2 == 0, false);
+}
+
+LADE_TEST(DeviceRandom, ProgramsWhoseDeviceIsLost) {
+  for (uint64_t seed = 3000; seed <= 3100 && !lade_test_has_failed(); seed++)
+    program_run(seed, seed % 3 == 0 ? LADE_DEVICE_THREAD_CACHES : 0, seed % 2 == 0, true);
 }
