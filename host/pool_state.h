@@ -52,6 +52,7 @@ typedef struct ladei_pinned_hooks {
   ladei_topology_kind topology_kind;
   const char *topology; /* borrowed for the pool's life */
   const char *root;     /* before /proc and /sys, for the default cap; NULL: "" */
+  uint32_t shards;      /* of retirement, a power of two; 0: as Note [Shards] in pool.c says */
 } ladei_pinned_hooks;
 
 /* Guard: topology_lock until it is tried; constant afterwards. */
@@ -72,6 +73,7 @@ struct lade_pinned_pool {
   ladei_pinned_source_settings source;
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
+  bool looks_often; /* for pending blocks of all threads: Note [Shards] in pool.c */
   uint32_t event_batch;
   uint64_t wait_ns;
   uint64_t max_idle_ns; /* 0: no age-out */

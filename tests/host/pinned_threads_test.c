@@ -91,7 +91,8 @@ static void *work(void *user) {
   return NULL;
 }
 
-static bool arena_open(arena *own) {
+static bool arena_open(arena *own, uint32_t shards) {
+  const ladei_pinned_hooks hooks = {.shards = shards};
   lade_pinned_options options;
   memset(own, 0, sizeof *own);
   own->runtime = support_runtime_open("cpu");
@@ -99,7 +100,7 @@ static bool arena_open(arena *own) {
   lade_pinned_options_init(&options);
   options.segment_bytes = SEGMENT_BYTES;
   options.max_bytes = 48 * LADEI_MIB;
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, &options, &hooks, &own->pool));
   return own->pool != NULL;
 }
 
@@ -128,12 +129,16 @@ static void run_threads(arena *own, void *(*body)(void *)) {
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
-LADE_TEST(PinnedThreads, AllocInOneFreeInAnother) {
+static void alloc_here_free_there(uint32_t shards) {
   static arena own;
-  if (!arena_open(&own)) return;
+  if (!arena_open(&own, shards)) return;
   run_threads(&own, work);
   arena_close(&own);
 }
+
+LADE_TEST(PinnedThreads, AllocInOneFreeInAnother) { alloc_here_free_there(1); }
+
+LADE_TEST(PinnedThreads, AllocInOneFreeInAnotherShard) { alloc_here_free_there(4); }
 
 /* Pointers that may be free, trimmed or foreign by the time that they are used. */
 static void *poke(void *user) {
@@ -157,7 +162,7 @@ static void *poke(void *user) {
 
 LADE_TEST(PinnedThreads, StalePointersGetAnswers) {
   static arena own;
-  if (!arena_open(&own)) return;
+  if (!arena_open(&own, 4)) return;
   run_threads(&own, poke);
   arena_close(&own);
 }
@@ -187,7 +192,7 @@ LADE_TEST(PinnedThreads, OneOfSeveralFreesSucceeds) {
   static arena all;
   static race own;
   pthread_t threads[RACERS];
-  if (!arena_open(&all)) return;
+  if (!arena_open(&all, 4)) return;
   own.pool = all.pool;
   LADE_ASSERT_EQ_INT(pthread_barrier_init(&own.step, NULL, RACERS + 1), 0);
   for (int i = 0; i < RACERS; i++) LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, race_free, &own), 0);

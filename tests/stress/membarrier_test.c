@@ -38,6 +38,9 @@ typedef struct arena {
   lade_stream stream;
 } arena;
 
+/* Each thread in one of several shards of retirement, also at a cap. */
+static const ladei_pinned_hooks four_shards = {.shards = 4};
+
 static bool arena_open(arena *own) {
   lade_pinned_options options;
   *own = (arena){.runtime = support_runtime_open("cpu")};
@@ -48,7 +51,7 @@ static bool arena_open(arena *own) {
   options.magazine_bytes = 16 * LADEI_MIB;
   (void)
       ladei_asym_lock_barrier(); /* what another thread was refused does not count: gates are light where they can be */
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, &options, &own->pool));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, &options, &four_shards, &own->pool));
   LADE_EXPECT_OK(lade_stream_create(own->runtime, 0, &own->stream));
   return own->pool != NULL;
 }
@@ -265,7 +268,7 @@ static bool queue_open(queue_at_cap *own) {
   options.magazine_bytes = 4 * LADEI_MIB;
   options.wait_ms = own->call == SLEEPS ? 20 : 60000;
   (void)ladei_asym_lock_barrier(); /* as in arena_open */
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->arena.runtime, &options, &own->arena.pool));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->arena.runtime, &options, &four_shards, &own->arena.pool));
   LADE_EXPECT_OK(lade_stream_create(own->arena.runtime, 0, &own->arena.stream));
   LADE_EXPECT_OK(own->arena.runtime->ops->device_alloc(own->arena.runtime->self, 0, 64, &own->device));
   pthread_barrier_init(&own->asleep, NULL, 2);

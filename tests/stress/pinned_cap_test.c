@@ -103,11 +103,14 @@ typedef struct cap_pool {
   void *device;
 } cap_pool;
 
+/* Each thread in one of several shards of retirement, also at a cap. */
+static const ladei_pinned_hooks four_shards = {.shards = 4};
+
 static bool cap_pool_open(cap_pool *own, int call_yields, const lade_pinned_options *options) {
   memset(own, 0, sizeof *own);
   own->runtime = slow_runtime_open(call_yields);
   if (own->runtime == NULL) return false;
-  LADE_EXPECT_OK(lade_pinned_pool_create(own->runtime, options, &own->pool));
+  LADE_EXPECT_OK(ladei_pinned_pool_create(own->runtime, options, &four_shards, &own->pool));
   return own->pool != NULL;
 }
 

@@ -52,7 +52,8 @@ typedef struct operation {
 struct bench {
   lade_runtime *runtime;
   lade_pinned_pool *pool;
-  uint32_t flags; /* of the pool */
+  uint32_t flags;  /* of the pool */
+  uint32_t shards; /* of retirement */
   model_stream streams[STREAMS];
   model_block blocks[BLOCKS_MAX]; /* all that were ever handed out; those not in use are free, the newest is right */
   int block_count;
@@ -253,8 +254,8 @@ static const operation operations[] = {
 /* ---- A schedule -------------------------------------------------------------------------------------------------- */
 
 static void prepare(void *user) {
-  static const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL};
   bench *own = user;
+  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL, own->shards};
   lade_pinned_options options;
   lade_pinned_options_init(&options);
   options.segment_bytes = LADEI_MIB;
@@ -363,11 +364,12 @@ static const char *const names[] = {
 };
 
 /* The named operation with itself and all behind it in the list: one switch, or two where there is time. */
-static void pairs(const char *name, uint32_t flags) {
+static void pairs(const char *name, uint32_t flags, uint32_t shards) {
   bench own;
   if (!scheduler_works()) LADE_SKIP("built without switch points");
   if (!bench_open(&own)) return;
   own.flags = flags;
+  own.shards = shards;
   const scheduler_plan plan = {.preemptions = scheduler_preemptions(1),
                                .prepare = prepare,
                                .warm = warm,
@@ -379,6 +381,8 @@ static void pairs(const char *name, uint32_t flags) {
   bench_close(&own);
 }
 
-LADE_TEST_P(PinnedSchedule, Pairs, names, name) { pairs(name, 0); }
+LADE_TEST_P(PinnedSchedule, Pairs, names, name) { pairs(name, 0, 1); }
 
-LADE_TEST_P(PinnedScheduleReference, Pairs, names, name) { pairs(name, LADE_PINNED_REFERENCE); }
+LADE_TEST_P(PinnedSchedule, PairsInTwoShards, names, name) { pairs(name, 0, 2); }
+
+LADE_TEST_P(PinnedScheduleReference, Pairs, names, name) { pairs(name, LADE_PINNED_REFERENCE, 1); }
