@@ -9,9 +9,8 @@
  *
  * A ticket belongs to the shard of whoever notes it first, until it is idle again: the note says which one it is, in the bits of
  * an inline note or in the record of the use (N5 in retire_note.c). Later notes and the add go to that shard, whoever makes
- * them. The promises of retire.h hold, with these differences:
- *   P3  poll costs the queries named there in each shard: a stream that several shards know is asked in each.
- *   P6  the order holds within a shard; shard 0 comes first.
+ * them. The promises of retire.h hold, with two differences: a poll makes its queries (P3) in each shard, of a stream that several
+ * shards know in each of them; and the order of a poll (P6) holds within a shard, shard 0 first.
  * One shard is one retire object. On a virtual clock, and where each add records its events itself, there is no more than one:
  * ladei_retire_shards_useful().
  *
