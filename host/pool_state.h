@@ -157,7 +157,7 @@ static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
 /* The shard of a thread in runtime/retire; the first one for a thread without a cache. */
 static inline ladei_retire *ladei_pinned_retire_shard(const lade_pinned_pool *pool,
                                                       const ladei_pinned_thread_cache *cache) {
-  return ladei_retire_shard(pool->retire, cache == NULL ? 0 : cache->id - 1); /* ids begin with 1 */
+  return cache == NULL ? ladei_retire_shard(pool->retire, 0) : cache->retire;
 }
 
 /* Why calls are kept off the fast path: bits. */

@@ -178,6 +178,13 @@ bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *tick
  */
 bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet);
 
+/* What an add does to a ticket that shards share (retire_shards.h). */
+typedef enum ladei_retire_added {
+  LADEI_RETIRE_ADDED_IDLE,
+  LADEI_RETIRE_ADDED_PENDING,
+  LADEI_RETIRE_ADDED_NOT, /* another shard has it (N5 in retire_note.c); nothing has changed */
+} ladei_retire_added;
+
 enum {
   LADEI_POLL_CLOSE = 1u << 0, /* close open batches too: for a caller about to take new memory */
   /* Else queues that another thread is at are passed by. With it that thread is waited for, unless it waits for a stream

@@ -357,22 +357,21 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
-bool ladei_retire_buffer_add_here(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
-                                  bool *out_pending) {
-  if (buffers_off(retire)) return ladei_retire_add_here(retire, ticket, false, out_pending);
+ladei_retire_added ladei_retire_buffer_add_here(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                                ladei_retire_ticket *ticket) {
+  if (buffers_off(retire)) return ladei_retire_add_here(retire, ticket, false);
   quick_result result = add_quick(buffer, ticket);
   if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
   if (result == QUICK_FULL) buffer_publish(retire, buffer, buffer->recent);
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
-  *out_pending = true;
-  return result == QUICK_DONE || result == QUICK_FULL || ladei_retire_add_here(retire, ticket, false, out_pending);
+  return result == QUICK_DONE || result == QUICK_FULL ? LADEI_RETIRE_ADDED_PENDING
+                                                      : ladei_retire_add_here(retire, ticket, false);
 }
 
 bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
-  bool pending = false, here = ladei_retire_buffer_add_here(retire, buffer, ticket, &pending);
-  assert(here); /* one shard has all tickets */
-  (void)here;
-  return pending;
+  ladei_retire_added added = ladei_retire_buffer_add_here(retire, buffer, ticket);
+  assert(added != LADEI_RETIRE_ADDED_NOT); /* one shard has all tickets */
+  return added == LADEI_RETIRE_ADDED_PENDING;
 }
 
 /* The streams of the caller's buffer; all where it has none. */

@@ -436,21 +436,20 @@ static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket)
   return false;
 }
 
-bool ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet, bool *out_pending) {
-  *out_pending = false;
-  if (!ladei_retire_ticket_noted(ticket)) return true;
+ladei_retire_added ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
+  if (!ladei_retire_ticket_noted(ticket)) return LADEI_RETIRE_ADDED_IDLE;
   ladei_retire_queue *claimed = NULL, **tail = &claimed;
   ladei_lock_acquire(&retire->lock);
   assert(ticket->waits == 0); /* added once */
   if (!ticket_seal(retire, ticket)) {
     ladei_lock_release(&retire->lock);
-    return false;
+    return LADEI_RETIRE_ADDED_NOT;
   }
   ladei_retire_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
   if (use == NULL) { /* what was seen is a note that failed, or was taken back */
     ladei_lock_release(&retire->lock);
-    return true;
+    return LADEI_RETIRE_ADDED_IDLE;
   }
   ticket->waits = 1; /* Q5 */
   ladei_retire_pending_add(retire, 1);
@@ -467,14 +466,13 @@ bool ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bo
     next = claimed->next_claimed;
     ladei_retire_queue_close_claimed(retire, claimed);
   }
-  *out_pending = ticket_wait_begin(retire, ticket);
+  bool pending = ticket_wait_begin(retire, ticket);
   ladei_lock_release(&retire->lock);
-  return true;
+  return pending ? LADEI_RETIRE_ADDED_PENDING : LADEI_RETIRE_ADDED_IDLE;
 }
 
 bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet) {
-  bool pending = false, here = ladei_retire_add_here(retire, ticket, quiet, &pending);
-  assert(here); /* one shard has all tickets */
-  (void)here;
-  return pending;
+  ladei_retire_added added = ladei_retire_add_here(retire, ticket, quiet);
+  assert(added != LADEI_RETIRE_ADDED_NOT); /* one shard has all tickets */
+  return added == LADEI_RETIRE_ADDED_PENDING;
 }

@@ -11,8 +11,9 @@
 lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                      unsigned flags);
 
-/* As ladei_retire_add and ladei_retire_forget. False: another shard has the ticket (N5); nothing has changed. */
-bool ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet, bool *out_pending);
+/* As ladei_retire_add. */
+ladei_retire_added ladei_retire_add_here(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet);
+/* As ladei_retire_forget. False: another shard has the ticket (N5); nothing has changed. */
 bool ladei_retire_forget_here(ladei_retire *retire, ladei_retire_ticket *ticket);
 
 #endif /* LADE_RUNTIME_RETIRE_NOTE_H */

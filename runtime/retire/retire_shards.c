@@ -95,13 +95,11 @@ static ladei_retire *shard_of(const ladei_retire_shards *shards, ladei_retire *o
   }
 }
 
-lade_status ladei_retire_shards_note(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
-                                     ladei_retire_ticket *ticket, lade_stream stream, unsigned flags) {
+lade_status ladei_retire_shards_note_anywhere(ladei_retire_shards *shards, ladei_retire *own,
+                                              ladei_retire_ticket *ticket, lade_stream stream, unsigned flags) {
   lade_status status;
   do {
-    ladei_retire *shard = shard_of(shards, own, ticket);
-    status = shard == own && buffer != NULL && flags == 0 ? ladei_retire_buffer_note(shard, buffer, ticket, stream)
-                                                          : ladei_retire_note(shard, ticket, stream, flags);
+    status = ladei_retire_note(shard_of(shards, own, ticket), ticket, stream, flags);
   } while (status == LADE_NOT_READY); /* G1 */
   return status;
 }
@@ -115,15 +113,13 @@ lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_re
   return status;
 }
 
-bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
-                             ladei_retire_ticket *ticket, bool quiet) {
-  bool pending = false, here = false;
-  while (!here) { /* G1 */
-    ladei_retire *shard = shard_of(shards, own, ticket);
-    here = shard == own && buffer != NULL && !quiet ? ladei_retire_buffer_add_here(shard, buffer, ticket, &pending)
-                                                    : ladei_retire_add_here(shard, ticket, quiet, &pending);
-  }
-  return pending;
+bool ladei_retire_shards_add_anywhere(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_ticket *ticket,
+                                      bool quiet) {
+  ladei_retire_added added;
+  do {
+    added = ladei_retire_add_here(shard_of(shards, own, ticket), ticket, quiet);
+  } while (added == LADEI_RETIRE_ADDED_NOT); /* G1 */
+  return added == LADEI_RETIRE_ADDED_PENDING;
 }
 
 void ladei_retire_shards_forget(ladei_retire_shards *shards, ladei_retire_ticket *ticket) {

@@ -40,13 +40,41 @@ static inline ladei_retire *ladei_retire_shard(const ladei_retire_shards *shards
   return shards->shard[number & (shards->count - 1)];
 }
 
+/* Whether a ticket is idle, or has a note of the buffer's shard in a few bits (retire_queue.h): that is so of nearly all. */
+static inline bool ladei_retire_buffer_has(const ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+  enum { TAG_BITS = 2 * LADEI_RETIRE_SHARDS_MOST - 1 };
+  uintptr_t note = (uintptr_t)atomic_load_explicit(&ticket->uses, memory_order_acquire);
+  return note == 0 || ((note & TAG_BITS) == buffer->tag && note > TAG_BITS);
+}
+
+lade_status ladei_retire_shards_note_anywhere(ladei_retire_shards *shards, ladei_retire *own,
+                                              ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
+bool ladei_retire_shards_add_anywhere(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_ticket *ticket,
+                                      bool quiet);
+
 /* By a thread whose shard is `own`, with its buffer there or NULL: as ladei_retire_note, ladei_retire_note_event, ladei_retire_add. */
-lade_status ladei_retire_shards_note(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
-                                     ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
+static inline lade_status ladei_retire_shards_note(ladei_retire_shards *shards, ladei_retire *own,
+                                                   ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
+                                                   lade_stream stream, unsigned flags) {
+  if (buffer != NULL && flags == 0 && ladei_retire_buffer_has(buffer, ticket)) {
+    lade_status status = ladei_retire_buffer_note(own, buffer, ticket, stream);
+    if (status != LADE_NOT_READY) return status;
+  }
+  return ladei_retire_shards_note_anywhere(shards, own, ticket, stream, flags);
+}
+
 lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_ticket *ticket,
                                            lade_event event);
-bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
-                             ladei_retire_ticket *ticket, bool quiet);
+
+static inline bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
+                                           ladei_retire_ticket *ticket, bool quiet) {
+  if (buffer != NULL && !quiet && ladei_retire_buffer_has(buffer, ticket)) {
+    ladei_retire_added added = ladei_retire_buffer_add_here(own, buffer, ticket);
+    if (added != LADEI_RETIRE_ADDED_NOT) return added == LADEI_RETIRE_ADDED_PENDING;
+  }
+  return ladei_retire_shards_add_anywhere(shards, own, ticket, quiet);
+}
+
 void ladei_retire_shards_forget(ladei_retire_shards *shards, ladei_retire_ticket *ticket);
 
 /* As ladei_retire_pending and ladei_retire_buffer_poll: the owner's shard, and all shards for a thread that has nothing in its own. */

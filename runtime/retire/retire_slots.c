@@ -83,6 +83,7 @@ void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *buffer)
   ladei_lock_assert_held(&retire->lock);
   if (buffer->retire != NULL) return;
   buffer->retire = retire;
+  buffer->tag = ladei_retire_inline_tag(retire->options.shard);
   buffer->thread = pthread_self();
   buffer->prev = NULL;
   buffer->next = retire->buffers;

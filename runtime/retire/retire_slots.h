@@ -28,6 +28,7 @@ typedef struct ladei_retire_buffer_slot {
 typedef struct ladei_retire_buffer {
   ladei_asym_lock lock;
   unsigned recent;                         /* the slot used last; owner only */
+  uint32_t tag;                            /* of its shard's inline notes; 0: never open yet; owner only */
   ladei_retire *retire;                    /* NULL: closed. Changes under its lock, with the owner kept out */
   pthread_t thread;                        /* the owner; constant while open */
   bool visited;                            /* of whoever empties buffers; guard: retire->lock */
