@@ -178,7 +178,11 @@ bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *tick
  */
 bool ladei_retire_add(ladei_retire *retire, ladei_retire_ticket *ticket, bool quiet);
 
-/* What an add does to a ticket that shards share (retire_shards.h). */
+/* Where shards share tickets (retire_shards.h): a note's answer that another one has the ticket (N5 in retire_note.c), and nothing
+ * has changed. No status of a driver or of a public call. */
+#define LADEI_RETIRE_ELSEWHERE ((lade_status)1000000)
+
+/* What an add does to such a ticket. */
 typedef enum ladei_retire_added {
   LADEI_RETIRE_ADDED_IDLE,
   LADEI_RETIRE_ADDED_PENDING,

@@ -174,7 +174,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *
   if (!ticket_seal(retire, ticket)) {
     if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
     ladei_lock_release(&retire->lock);
-    return LADE_NOT_READY;
+    return LADEI_RETIRE_ELSEWHERE;
   }
   ladei_retire_use *present = queue == NULL ? NULL : ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream);
   if (queue != NULL) ladei_retire_queue_named(queue);
@@ -238,7 +238,7 @@ static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, c
   }
   if (!ticket_seal(retire, ticket)) {
     ladei_retire_queue_unpin(retire, queue);
-    return LADE_NOT_READY;
+    return LADEI_RETIRE_ELSEWHERE;
   }
   bool lasts = ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
   if (lasts) ladei_retire_queue_named(whole);                                  /* Q9: its work is that use's now */
@@ -282,7 +282,7 @@ static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticke
   if (!ticket_seal(retire, ticket)) {
     ladei_retire_queue_unpin(retire, queue);
     ladei_lock_release(&retire->lock);
-    return LADE_NOT_READY;
+    return LADEI_RETIRE_ELSEWHERE;
   }
   bool present = ticket_find(ticket, LADEI_RETIRE_QUEUE_CAPTURE, &queue->stream) != NULL;
   if (!present && note_insert(retire, ticket, queue, flags) == NULL) {
@@ -346,7 +346,7 @@ lade_status ladei_retire_note_event(ladei_retire *retire, ladei_retire_ticket *t
     use->foreign = event;
   } else {
     if (queue != NULL) ladei_retire_queue_unpin(retire, queue);
-    status = sealed ? no_memory() : LADE_NOT_READY;
+    status = sealed ? no_memory() : LADEI_RETIRE_ELSEWHERE;
   }
   ladei_lock_release(&retire->lock);
   return status;

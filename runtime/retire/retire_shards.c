@@ -100,7 +100,7 @@ lade_status ladei_retire_shards_note_anywhere(ladei_retire_shards *shards, ladei
   lade_status status;
   do {
     status = ladei_retire_note(shard_of(shards, own, ticket), ticket, stream, flags);
-  } while (status == LADE_NOT_READY); /* G1 */
+  } while (status == LADEI_RETIRE_ELSEWHERE); /* G1 */
   return status;
 }
 
@@ -109,7 +109,7 @@ lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_re
   lade_status status;
   do {
     status = ladei_retire_note_event(shard_of(shards, own, ticket), ticket, event);
-  } while (status == LADE_NOT_READY); /* G1 */
+  } while (status == LADEI_RETIRE_ELSEWHERE); /* G1 */
   return status;
 }
 

@@ -58,7 +58,7 @@ static inline lade_status ladei_retire_shards_note(ladei_retire_shards *shards, 
                                                    lade_stream stream, unsigned flags) {
   if (buffer != NULL && flags == 0 && ladei_retire_buffer_has(buffer, ticket)) {
     lade_status status = ladei_retire_buffer_note(own, buffer, ticket, stream);
-    if (status != LADE_NOT_READY) return status;
+    if (status != LADEI_RETIRE_ELSEWHERE) return status;
   }
   return ladei_retire_shards_note_anywhere(shards, own, ticket, stream, flags);
 }
