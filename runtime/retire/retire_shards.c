@@ -138,7 +138,6 @@ lade_status ladei_retire_shards_buffer_poll(ladei_retire_shards *shards, ladei_r
                                             uint64_t *out_done) {
   lade_status status = LADE_OK;
   uint64_t found = 0;
-  buffer->used = false;
   if (ladei_retire_pending(own)) status = ladei_retire_buffer_poll(own, buffer, &found);
   /* The streams of other threads only for one that uses none. */
   if (found == 0 && !buffer->used && shards->count > 1) {

@@ -179,6 +179,8 @@ LADE_TEST(RetireShards, AThreadWithoutStreamsFindsWhatOthersFreed) {
   LADE_EXPECT_OK(ladei_retire_shards_buffer_poll(own.shards, shard_of(&own, 2), &own.buffers[2], &done));
   LADE_EXPECT_EQ_UINT(done, 16);
   LADE_EXPECT(own.blocks[0].pending);
+  LADE_EXPECT_OK(ladei_retire_shards_buffer_poll(own.shards, shard_of(&own, 2), &own.buffers[2], &done));
+  LADE_EXPECT_EQ_UINT(done, 0); /* also where nothing of its own is pending */
   LADE_EXPECT_EQ_UINT(poll(&own, 0), 16);
   bench_close(&own);
 }
