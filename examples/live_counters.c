@@ -58,7 +58,9 @@ int main(int argc, char **argv) {
   long rounds = argc > 2 ? atol(argv[2]) * 10 : 1;
   for (long i = 0; i < rounds; i++) {
     work(pair, stream);
-    LADE(lade_publish_update(publisher)); /* its thread does so every second; now the numbers are fresh */
+    /* Its thread does so every second, and may be at it just now: the numbers are as fresh then. */
+    lade_status refreshed = lade_publish_update(publisher);
+    if (refreshed != LADE_ERR_BUSY) LADE(refreshed);
     if (rounds > 1) usleep(100000);
   }
   lade_publisher_destroy(publisher);
