@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pinned_cache, many threads and sizes: each thread replaces random ones of its blocks by blocks of other sizes, all of them
- * with one pool. A figure is what a free and an alloc take in one thread. More threads than processors measure the
- * scheduler, so there are as many as processors at most.
+ * with one pool. A figure is what a free and an alloc take in one thread.
  *
  * Warm-up: the frame's uncounted round, and one batch of each thread before the threads start together.
  */
@@ -11,19 +10,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/cgroups.h"
 #include "benchmarks/messages.h"
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/workers.h"
 
-enum { BATCH = 256, PLAN_STEPS = 4096, LIVE_MOST = 64 };
+enum { BATCH = 256 };
 
 typedef struct crowd_run {
   subjects *s;
-  unsigned threads, live;
+  unsigned threads;
   double seconds;
-  size_t sizes[PLAN_STEPS];
-  unsigned slots[PLAN_STEPS];
+  sizes_plan plan;
 } crowd_run;
 
 /* What one thread works on. */
@@ -33,23 +30,23 @@ typedef struct crowd_share {
 } crowd_share;
 
 ALWAYS_INLINE bool crowd_step(const subject_calls *calls, const crowd_run *run, subject_block *blocks, unsigned step) {
-  subject_block *block = &blocks[run->slots[step % PLAN_STEPS]];
-  return calls->free(run->s, block) && calls->alloc(run->s, run->sizes[step % PLAN_STEPS], block);
+  subject_block *block = &blocks[run->plan.slots[step % SIZES_PLAN_STEPS]];
+  return calls->free(run->s, block) && calls->alloc(run->s, run->plan.sizes[step % SIZES_PLAN_STEPS], block);
 }
 
 ALWAYS_INLINE double crowd_loop(const subject_calls *calls, worker *w, double seconds) {
   const crowd_share *share = w->data;
   const crowd_run *run = share->run;
-  subject_block blocks[LIVE_MOST];
+  subject_block blocks[SIZES_LIVE_MOST];
   unsigned step = share->first;
   bool good = true;
-  for (unsigned i = 0; i < run->live && good; i++) good = calls->alloc(run->s, run->sizes[i], &blocks[i]);
+  for (unsigned i = 0; i < run->plan.live && good; i++) good = calls->alloc(run->s, run->plan.sizes[i], &blocks[i]);
   double begin = bench_seconds(), elapsed;
   do {
     for (int i = 0; i < BATCH && good; i++) good = crowd_step(calls, run, blocks, step++);
     elapsed = bench_seconds() - begin;
   } while (good && elapsed < seconds);
-  for (unsigned i = 0; i < run->live && good; i++) good = calls->free(run->s, &blocks[i]);
+  for (unsigned i = 0; i < run->plan.live && good; i++) good = calls->free(run->s, &blocks[i]);
   if (good) return elapsed * 1e9 / (double)(step - share->first);
   bench_error("crowd_lists: a call failed");
   return NAN;
@@ -64,7 +61,7 @@ static double crowd_measure(const crowd_run *run, worker_loop loop) {
   crowd_share shares[WORKERS_MAX];
   worker workers[WORKERS_MAX];
   for (unsigned i = 0; i < run->threads; i++) {
-    shares[i] = (crowd_share){run, i * (PLAN_STEPS / WORKERS_MAX)};
+    shares[i] = (crowd_share){run, i * (SIZES_PLAN_STEPS / WORKERS_MAX)};
     workers[i] = (worker){.s = run->s, .loop = loop, .seconds = run->seconds, .data = &shares[i]};
   }
   return workers_run(workers, run->threads) * run->threads;
@@ -75,15 +72,6 @@ static double mimalloc_run(void *user) { return crowd_measure(user, mimalloc_loo
 static double jemalloc_run(void *user) { return crowd_measure(user, jemalloc_loop); }
 static double reference_run(void *user) { return crowd_measure(user, reference_loop); }
 
-static void plan_draw(crowd_run *run, const sizes_list *list) {
-  sizes_random random = {1};
-  run->live = list->live;
-  for (unsigned i = 0; i < PLAN_STEPS; i++) {
-    run->sizes[i] = list->draw(&random);
-    run->slots[i] = (unsigned)sizes_below(&random, list->live);
-  }
-}
-
 static bool list_measure(bench *b, crowd_run *run, const sizes_list *list) {
   /* Images by the hundred MiB and thread exceed what a machine has: they are addresses, which the mallocs may refuse. */
   const bench_variant variants[] = {{"lade", lade_run, run},
@@ -91,16 +79,15 @@ static bool list_measure(bench *b, crowd_run *run, const sizes_list *list) {
                                     {"mimalloc", mimalloc_run, run},
                                     {"jemalloc", jemalloc_run, run}};
   bool addresses_only = list == &sizes_lists[SIZES_IMAGE];
-  json_t *params =
-      json_pack("{s:s, s:i, s:i}", "list", list->name, "threads", (int)run->threads, "live in each", (int)run->live);
+  json_t *params = json_pack("{s:s, s:i, s:i}", "list", list->name, "threads", (int)run->threads, "live in each",
+                             (int)run->plan.live);
   return bench_measure(b, "crowd_lists", params, "ns", variants, addresses_only ? 2 : 4);
 }
 
 static bool list_case(bench *b, crowd_run *run, const sizes_list *list) {
   bool measured = true;
-  plan_draw(run, list);
-  for (run->threads = 1; run->threads <= WORKERS_MAX && run->threads <= ladei_processors("", 1) && measured;
-       run->threads *= 4)
+  sizes_plan_draw(&run->plan, list);
+  for (run->threads = 1; run->threads <= workers_useful() && measured; run->threads *= 4)
     measured = list_measure(b, run, list);
   return measured;
 }

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/cgroups.h"
 #include "benchmarks/messages.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/micro/workers.h"
@@ -178,7 +177,7 @@ bool threads_case(bench *b, const bench_case *self) {
   return subjects_close(&s) && measured;
 }
 
-/* What a cycle takes in each of so many threads, all with one pool. More threads than processors measure the scheduler. */
+/* What a cycle takes in each of so many threads, all with one pool. */
 static bool crowd_measure(bench *b, subjects *s, model_stream **streams, unsigned threads) {
   cycles_run run = {.s = s, .threads = threads, .value = THREAD_NS, .seconds = repeat_seconds(b)};
   if (!pair_measure(b, "crowd", run, "alloc, free", threads == WORKERS_MAX ? "<= 40 ns" : "none")) return false;
@@ -194,7 +193,7 @@ bool crowd_case(bench *b, const bench_case *self) {
   bool measured = true;
   if (!subjects_open(&s, NULL)) return false;
   streams_create(&s, streams);
-  for (unsigned threads = 1; threads <= WORKERS_MAX && threads <= ladei_processors("", 1) && measured; threads *= 2)
+  for (unsigned threads = 1; threads <= workers_useful() && measured; threads *= 2)
     measured = crowd_measure(b, &s, streams, threads);
   return subjects_close(&s) && measured;
 }

@@ -72,33 +72,30 @@ bool warm_case(bench *b, const bench_case *self) {
 
 /* ---- Lists of sizes ---------------------------------------------------------------------------------------------- */
 
-enum { PLAN_STEPS = 4096, MAX_LIVE = 64 };
-
 typedef struct lists_run {
   subjects *s;
-  unsigned live;
   double seconds;
-  size_t sizes[PLAN_STEPS];
-  unsigned slots[PLAN_STEPS];
+  sizes_plan plan;
 } lists_run;
 
 ALWAYS_INLINE bool list_step(const subject_calls *calls, const lists_run *run, subject_block *blocks, unsigned step) {
-  subject_block *block = &blocks[run->slots[step]];
-  return calls->free(run->s, block) && calls->alloc(run->s, run->sizes[step], block);
+  subject_block *block = &blocks[run->plan.slots[step]];
+  return calls->free(run->s, block) && calls->alloc(run->s, run->plan.sizes[step], block);
 }
 
 ALWAYS_INLINE double lists_loop(const subject_calls *calls, void *user) {
   const lists_run *run = user;
-  subject_block blocks[MAX_LIVE];
+  subject_block blocks[SIZES_LIVE_MOST];
   bool good = true;
   uint64_t pairs = 0;
-  for (unsigned i = 0; i < run->live; i++) good = calls->alloc(run->s, run->sizes[i], &blocks[i]) && good;
+  for (unsigned i = 0; i < run->plan.live; i++) good = calls->alloc(run->s, run->plan.sizes[i], &blocks[i]) && good;
   double begin = bench_seconds(), elapsed;
   do {
-    for (int i = 0; i < BATCH && good; i++) good = list_step(calls, run, blocks, (unsigned)(pairs++ % PLAN_STEPS));
+    for (int i = 0; i < BATCH && good; i++)
+      good = list_step(calls, run, blocks, (unsigned)(pairs++ % SIZES_PLAN_STEPS));
     elapsed = bench_seconds() - begin;
   } while (good && elapsed < run->seconds);
-  for (unsigned i = 0; i < run->live && good; i++) good = calls->free(run->s, &blocks[i]);
+  for (unsigned i = 0; i < run->plan.live && good; i++) good = calls->free(run->s, &blocks[i]);
   if (!good) {
     bench_error("lists: a call failed");
     return NAN;
@@ -114,12 +111,9 @@ SUBJECT_RUN(reference, lists, lists_loop)
 static bool list_measure(bench *b, subjects *s, const sizes_list *list) {
   lists_run *run = calloc(1, sizeof *run);
   if (run == NULL) return false;
-  sizes_random random = {1};
-  *run = (lists_run){.s = s, .live = list->live, .seconds = repeat_seconds(b)};
-  for (unsigned i = 0; i < PLAN_STEPS; i++) {
-    run->sizes[i] = list->draw(&random);
-    run->slots[i] = (unsigned)sizes_below(&random, list->live);
-  }
+  run->s = s;
+  run->seconds = repeat_seconds(b);
+  sizes_plan_draw(&run->plan, list);
   /* The largest exceed what the machine has: they are addresses, which the mallocs may refuse. */
   const bench_variant variants[] = {{"lade", lade_lists, run},
                                     {"reference", reference_lists, run},

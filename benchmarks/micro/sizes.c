@@ -44,3 +44,12 @@ const sizes_list sizes_lists[SIZES_LISTS] = {
     {"609 MiB x 8", shard_609_mib, 8},
     {"20.4 GiB", model_20_4_gib, 1},
 };
+
+void sizes_plan_draw(sizes_plan *plan, const sizes_list *list) {
+  sizes_random random = {1};
+  plan->live = list->live;
+  for (unsigned i = 0; i < SIZES_PLAN_STEPS; i++) {
+    plan->sizes[i] = list->draw(&random);
+    plan->slots[i] = (unsigned)sizes_below(&random, list->live);
+  }
+}

@@ -33,4 +33,15 @@ enum { SIZES_LISTS = SIZES_RANDOM_LISTS + 3 };
 /* The three random ones, then 129.5 MB x 40, 609 MiB x 8 and 20.4 GiB x 1. */
 extern const sizes_list sizes_lists[SIZES_LISTS];
 
+/* Replacements, one after the other: a block of the size takes the place of the one in the slot. */
+enum { SIZES_PLAN_STEPS = 4096, SIZES_LIVE_MOST = 64 };
+
+typedef struct sizes_plan {
+  unsigned live; /* slots */
+  size_t sizes[SIZES_PLAN_STEPS];
+  unsigned slots[SIZES_PLAN_STEPS];
+} sizes_plan;
+
+void sizes_plan_draw(sizes_plan *plan, const sizes_list *list);
+
 #endif /* LADE_BENCHMARKS_MICRO_SIZES_H */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/cgroups.h"
 #include "benchmarks/messages.h"
 
 static void *worker_main(void *user) {
@@ -13,6 +14,11 @@ static void *worker_main(void *user) {
   pthread_barrier_wait(w->start);
   w->ns = isnan(warm) ? NAN : w->loop(w, w->seconds);
   return NULL;
+}
+
+unsigned workers_useful(void) {
+  unsigned processors = ladei_processors("", 1);
+  return processors < WORKERS_MAX ? processors : WORKERS_MAX;
 }
 
 double workers_run(worker *workers, unsigned count) {

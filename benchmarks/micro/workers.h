@@ -27,6 +27,9 @@ struct worker {
   uint64_t cycles;
 };
 
+/* Up to WORKERS_MAX: more than there are processors measure the scheduler. */
+unsigned workers_useful(void);
+
 /* Runs them together, each once without time before. Nanoseconds per cycle of all: of two equally fast threads half of
  * what each takes. */
 double workers_run(worker *workers, unsigned count);
