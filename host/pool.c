@@ -99,12 +99,19 @@ static lade_status cap_set(lade_pinned_pool *pool, const lade_pinned_options *op
   return ladei_pinned_budget_open(&pool->budget, options, &origin);
 }
 
+/* Read from the control groups' files, once, where something follows from it. */
+static unsigned processors_of(lade_pinned_pool *pool) {
+  if (pool->processors == 0) pool->processors = ladei_processors(root_of(&pool->hooks), 1);
+  return pool->processors;
+}
+
 /* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
-static void prefault_choose(ladei_pinned_source_settings *source, const lade_pinned_options *options) {
+static void prefault_choose(lade_pinned_pool *pool, const lade_pinned_options *options) {
+  ladei_pinned_source_settings *source = &pool->source;
   source->prefault_threads = options->prefault_threads;
   source->prefault_chosen = options->prefault_threads == 0 && !source->runtime->software_device;
   if (source->prefault_chosen)
-    source->prefault_threads = (uint32_t)ladei_size_min(ladei_processors(source->root, 1), MOST_PREFAULT_THREADS);
+    source->prefault_threads = (uint32_t)ladei_size_min(processors_of(pool), MOST_PREFAULT_THREADS);
 }
 
 static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
@@ -138,7 +145,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   pool->source.root = root_of(hooks);
   pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
   pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
-  prefault_choose(&pool->source, options);
+  prefault_choose(pool, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
@@ -200,9 +207,10 @@ static void pool_dispose(lade_pinned_pool *pool) {
  *   of all threads pays a barrier of all processors in each shard with open batches. That is often where the program has set a
  *   cap below the one that lade takes, for misses at the cap, and where a background thread looks. There is one shard then.
  */
-static uint32_t shards_choose(const lade_pinned_pool *pool, const ladei_retire_options *retire) {
+static uint32_t shards_choose(lade_pinned_pool *pool, const ladei_retire_options *retire) {
   if (pool->hooks.shards != 0) return pool->hooks.shards;
-  return pool->looks_often ? 1 : ladei_retire_shards_useful(pool->runtime, retire);
+  bool several = !pool->looks_often && ladei_retire_shards_allowed(pool->runtime, retire);
+  return several ? ladei_retire_shards_useful(processors_of(pool)) : 1;
 }
 
 static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {

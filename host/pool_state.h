@@ -73,7 +73,8 @@ struct lade_pinned_pool {
   ladei_pinned_source_settings source;
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
-  bool looks_often; /* for pending blocks of all threads: Note [Shards] in pool.c */
+  unsigned processors; /* that the process may use; 0: not read. Constant after create */
+  bool looks_often;    /* for pending blocks of all threads: Note [Shards] in pool.c */
   uint32_t event_batch;
   uint64_t wait_ns;
   uint64_t max_idle_ns; /* 0: no age-out */

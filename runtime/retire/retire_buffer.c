@@ -64,7 +64,7 @@ static inline quick_result note_inside(ladei_retire_buffer *buffer, ladei_retire
                                        const ladei_stream *stream) {
   ladei_retire_buffer_slot *slot = slot_of_stream(buffer, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
-  ladei_retire_use *note = ladei_retire_inline_note(slot->queue, buffer->retire->options.shard), *present = NULL;
+  ladei_retire_use *note = ladei_retire_inline_note(slot->queue, buffer->tag), *present = NULL;
   ladei_switch_point("note", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &present, note, memory_order_acq_rel,
                                                memory_order_acquire))
@@ -357,8 +357,8 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
   return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
 }
 
-ladei_retire_added ladei_retire_buffer_add_here(ladei_retire *retire, ladei_retire_buffer *buffer,
-                                                ladei_retire_ticket *ticket) {
+ladei_retire_added ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                           ladei_retire_ticket *ticket) {
   if (buffers_off(retire)) return ladei_retire_add_here(retire, ticket, false);
   quick_result result = add_quick(buffer, ticket);
   if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
@@ -366,12 +366,6 @@ ladei_retire_added ladei_retire_buffer_add_here(ladei_retire *retire, ladei_reti
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
   return result == QUICK_DONE || result == QUICK_FULL ? LADEI_RETIRE_ADDED_PENDING
                                                       : ladei_retire_add_here(retire, ticket, false);
-}
-
-bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
-  ladei_retire_added added = ladei_retire_buffer_add_here(retire, buffer, ticket);
-  assert(added != LADEI_RETIRE_ADDED_NOT); /* one shard has all tickets */
-  return added == LADEI_RETIRE_ADDED_PENDING;
 }
 
 /* The streams of the caller's buffer; all where it has none. */

@@ -47,11 +47,8 @@ void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *buffe
  * done() meanwhile. */
 lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
                                      lade_stream stream);
-bool ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket);
-
-/* As ladei_retire_add_here, by the buffer's owner. */
-ladei_retire_added ladei_retire_buffer_add_here(ladei_retire *retire, ladei_retire_buffer *buffer,
-                                                ladei_retire_ticket *ticket);
+ladei_retire_added ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                           ladei_retire_ticket *ticket);
 
 /* As ladei_retire_poll without flags, by the buffer's owner: looks at the streams that the owner has used last, at all if it has
  * used none. Threads that took each other's blocks would keep doing so, and share the cache lines of their records. */

@@ -215,8 +215,8 @@ static inline const lade_runtime_ops *ladei_retire_driver(const ladei_retire *re
 _Static_assert(_Alignof(ladei_retire_queue) >= 2 * LADEI_RETIRE_SHARDS_MOST,
                "a queue's address leaves room for a shard");
 static inline uint32_t ladei_retire_inline_tag(uint32_t shard) { return shard << 1 | 1; }
-static inline ladei_retire_use *ladei_retire_inline_note(const ladei_retire_queue *queue, uint32_t shard) {
-  return (ladei_retire_use *)((uintptr_t)queue | ladei_retire_inline_tag(shard));
+static inline ladei_retire_use *ladei_retire_inline_note(const ladei_retire_queue *queue, uint32_t tag) {
+  return (ladei_retire_use *)((uintptr_t)queue | tag);
 }
 static inline ladei_retire_queue *ladei_retire_inline_queue(const ladei_retire_use *note) {
   return (ladei_retire_queue *)((uintptr_t)note & ~(uintptr_t)(2 * LADEI_RETIRE_SHARDS_MOST - 1));

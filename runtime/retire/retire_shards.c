@@ -11,7 +11,6 @@
 #include "runtime/retire/retire_shards.h"
 
 #include <assert.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "base/backoff.h"
@@ -29,12 +28,12 @@ enum { SHARDS_USEFUL_MOST = 2 };
 enum { SHARDS_USEFUL_MOST = 16 };
 #endif
 
-uint32_t ladei_retire_shards_useful(const lade_runtime *runtime, const ladei_retire_options *options) {
-  cpu_set_t processors;
-  if (runtime->ops->step != NULL || options->event_batch == 1) return 1;
-  if (sched_getaffinity(0, sizeof processors, &processors) != 0) return SHARDS_USEFUL_MOST; /* more than a set holds */
-  uint64_t useful = ladei_size_min((uint64_t)CPU_COUNT(&processors), SHARDS_USEFUL_MOST);
-  return (uint32_t)1 << ladei_log2_ceil(useful);
+bool ladei_retire_shards_allowed(const lade_runtime *runtime, const ladei_retire_options *options) {
+  return runtime->ops->step == NULL && options->event_batch != 1;
+}
+
+uint32_t ladei_retire_shards_useful(unsigned processors) {
+  return (uint32_t)1 << ladei_log2_ceil(ladei_size_min(processors, SHARDS_USEFUL_MOST));
 }
 
 lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire_options *options, uint32_t count,

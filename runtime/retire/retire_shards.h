@@ -12,7 +12,7 @@
  * them. The promises of retire.h hold, with two differences: a poll makes its queries (P3) in each shard, of a stream that several
  * shards know in each of them; and the order of a poll (P6) holds within a shard, shard 0 first.
  * One shard is one retire object. On a virtual clock, and where each add records its events itself, there is no more than one:
- * ladei_retire_shards_useful().
+ * ladei_retire_shards_allowed().
  *
  * Threads: any, at any time, except create and destroy. Locks: those of the shards, one at a time.
  */
@@ -26,8 +26,10 @@ typedef struct ladei_retire_shards {
   ladei_retire *shard[LADEI_RETIRE_SHARDS_MOST];
 } ladei_retire_shards;
 
-/* How many shards bring something to a program on this machine. */
-uint32_t ladei_retire_shards_useful(const lade_runtime *runtime, const ladei_retire_options *options);
+/* Whether there may be more than one. */
+bool ladei_retire_shards_allowed(const lade_runtime *runtime, const ladei_retire_options *options);
+/* How many bring something to a program that has so many processors, at least one. */
+uint32_t ladei_retire_shards_useful(unsigned processors);
 
 /* `count`: a power of two up to LADEI_RETIRE_SHARDS_MOST. options.shard is not looked at. Errors as ladei_retire_create. */
 lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire_options *options, uint32_t count,
@@ -69,7 +71,7 @@ lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_re
 static inline bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
                                            ladei_retire_ticket *ticket, bool quiet) {
   if (buffer != NULL && !quiet && ladei_retire_buffer_has(buffer, ticket)) {
-    ladei_retire_added added = ladei_retire_buffer_add_here(own, buffer, ticket);
+    ladei_retire_added added = ladei_retire_buffer_add(own, buffer, ticket);
     if (added != LADEI_RETIRE_ADDED_NOT) return added == LADEI_RETIRE_ADDED_PENDING;
   }
   return ladei_retire_shards_add_anywhere(shards, own, ticket, quiet);

@@ -206,3 +206,75 @@ LADE_TEST(PinnedThreads, OneOfSeveralFreesSucceeds) {
   LADE_EXPECT_EQ_INT(atomic_load(&own.refused), ROUNDS * (RACERS - 1));
   arena_close(&all);
 }
+
+/* ---- One block, several streams ---------------------------------------------------------------------------------- */
+
+/* The threads of a team copy out of one block, note it at the same moment, each with its own stream and mostly in another
+ * shard, and one of them frees it, which other teams may then overwrite. */
+enum { TEAMS = 4, TEAM = 3, COPIES = 150, COPIED_BYTES = 64 * 1024 };
+
+typedef struct team {
+  arena *all;
+  pthread_barrier_t step;
+  unsigned char *block;
+} team;
+
+typedef struct member {
+  team *team;
+  int number, seed;
+} member;
+
+static unsigned char byte_of(const member *own, int round) { return (unsigned char)(own->seed * 31 + round * 7 + 1); }
+
+static void member_round(const member *own, int round, lade_stream stream, unsigned char *copy) {
+  team *ours = own->team;
+  arena *all = ours->all;
+  if (own->number == 0) {
+    void *block = NULL;
+    expect(all, lade_pinned_alloc(all->pool, COPIED_BYTES, &block) == LADE_OK);
+    ours->block = memset(block, byte_of(own, round), COPIED_BYTES);
+  }
+  pthread_barrier_wait(&ours->step);
+  expect(all, lade_copy_async(all->runtime, copy, ours->block, COPIED_BYTES, stream) == LADE_OK);
+  expect(all, lade_pinned_record_event(all->pool, ours->block, stream) == LADE_OK);
+  pthread_barrier_wait(&ours->step);
+  if (own->number == round % TEAM) expect(all, lade_pinned_free(all->pool, ours->block) == LADE_OK);
+  expect(all, lade_stream_synchronize(all->runtime, stream) == LADE_OK);
+  bool same = true;
+  for (int i = 0; i < COPIED_BYTES; i++) same = same && copy[i] == byte_of(own, round);
+  expect(all, same);
+  pthread_barrier_wait(&ours->step);
+}
+
+static void *member_main(void *user) {
+  const member *own = user;
+  arena *all = own->team->all;
+  lade_stream stream = NULL;
+  void *copy = NULL; /* device memory, which is host memory on "cpu" */
+  expect(all, lade_stream_create(all->runtime, 0, &stream) == LADE_OK);
+  expect(all, all->runtime->ops->device_alloc(all->runtime->self, 0, COPIED_BYTES, &copy) == LADE_OK);
+  for (int round = 0; round < COPIES; round++) member_round(own, round, stream, copy);
+  expect(all, lade_pinned_stream_retire(all->pool, stream) == LADE_OK);
+  expect(all, lade_stream_destroy(all->runtime, stream) == LADE_OK);
+  expect(all, all->runtime->ops->device_free(all->runtime->self, 0, copy) == LADE_OK);
+  return NULL;
+}
+
+LADE_TEST(PinnedThreads, ABlockNotedInSeveralShardsAtOnceWaitsForAllOfThem) {
+  static arena all;
+  static team teams[TEAMS];
+  static member members[TEAMS * TEAM];
+  pthread_t threads[TEAMS * TEAM];
+  if (!arena_open(&all, 4)) return;
+  for (int i = 0; i < TEAMS; i++) {
+    teams[i].all = &all;
+    LADE_ASSERT_EQ_INT(pthread_barrier_init(&teams[i].step, NULL, TEAM), 0);
+  }
+  for (int i = 0; i < TEAMS * TEAM; i++) {
+    members[i] = (member){&teams[i / TEAM], i % TEAM, i / TEAM};
+    LADE_ASSERT_EQ_INT(pthread_create(&threads[i], NULL, member_main, &members[i]), 0);
+  }
+  for (int i = 0; i < TEAMS * TEAM; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < TEAMS; i++) pthread_barrier_destroy(&teams[i].step);
+  arena_close(&all);
+}

@@ -408,7 +408,7 @@ LADE_TEST(RetireBuffer, NotedByOneThreadAddedByAnother) {
   ladei_retire_buffer_init(&they.buffer);
   for (int i = 0; i < 40; i++) {
     own.blocks[i].pending = true;
-    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &they.buffer, &own.blocks[i].ticket));
+    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &they.buffer, &own.blocks[i].ticket) == LADEI_RETIRE_ADDED_PENDING);
   }
   LADE_EXPECT_EQ_UINT(records(&own), 2); /* 40 uses: two batches are full */
   ladei_retire_counters counters = fixture_counters(&own);
@@ -447,7 +447,7 @@ static void crowd_use(crowd *all, ladei_retire_buffer *buffer, crowd_block *bloc
   while (atomic_load(&block->pending)) LADE_EXPECT_OK(ladei_retire_synchronize(all->retire));
   LADE_EXPECT_OK(ladei_retire_buffer_note(all->retire, buffer, &block->ticket, stream));
   atomic_store(&block->pending, true);
-  LADE_EXPECT(ladei_retire_buffer_add(all->retire, buffer, &block->ticket));
+  LADE_EXPECT(ladei_retire_buffer_add(all->retire, buffer, &block->ticket) == LADEI_RETIRE_ADDED_PENDING);
 }
 
 static void *crowd_run(void *argument) {

@@ -51,8 +51,9 @@ bool fixture_add(fixture *own, int block) {
   own->blocks[block].pending = true;
   ladei_retire_ticket *ticket = &own->blocks[block].ticket;
   if (own->forgetful) ladei_retire_forget(own->retire, ticket);
-  bool pending = own->buffered ? ladei_retire_buffer_add(own->retire, &own->buffer, ticket)
-                               : ladei_retire_add(own->retire, ticket, false);
+  bool pending = own->buffered
+                     ? ladei_retire_buffer_add(own->retire, &own->buffer, ticket) == LADEI_RETIRE_ADDED_PENDING
+                     : ladei_retire_add(own->retire, ticket, false);
   if (!pending) own->blocks[block].pending = false;
   return pending;
 }

@@ -270,7 +270,7 @@ static void stress_use(stress *all, ladei_retire_buffer *buffer, stress_block *b
     LADE_EXPECT_OK(ladei_retire_note(all->retire, &block->ticket, LADE_STREAM_PER_THREAD, 0));
   atomic_store(&block->pending, true);
   bool by_buffer = support_random_below(random, 4) > 0;
-  if (!(by_buffer ? ladei_retire_buffer_add(all->retire, buffer, &block->ticket)
+  if (!(by_buffer ? ladei_retire_buffer_add(all->retire, buffer, &block->ticket) == LADEI_RETIRE_ADDED_PENDING
                   : ladei_retire_add(all->retire, &block->ticket, support_random_one_in(random, 10)))) {
     LADE_EXPECT(atomic_exchange(&block->pending, false));
     atomic_fetch_add(&all->returned, 1);

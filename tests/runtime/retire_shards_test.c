@@ -251,13 +251,21 @@ LADE_TEST(RetireShards, OneIsEnoughOnAVirtualClockAndWithAnEventForEachFree) {
   static bench own;
   bench_open(&own);
   const ladei_retire_options batches = {.event_batch = 16}, each = {.event_batch = 1};
-  uint32_t useful = ladei_retire_shards_useful(own.runtime, &batches);
-  LADE_EXPECT(useful >= 1 && useful <= LADEI_RETIRE_SHARDS_MOST && (useful & (useful - 1)) == 0);
-  LADE_EXPECT_EQ_UINT(ladei_retire_shards_useful(own.runtime, &each), 1);
+  LADE_EXPECT(ladei_retire_shards_allowed(own.runtime, &batches));
+  LADE_EXPECT(!ladei_retire_shards_allowed(own.runtime, &each));
   lade_runtime_ops ops = *own.runtime->ops;
   lade_runtime virtual_clock = *own.runtime;
   ops.step = (lade_status(*)(void *))ops.close;
   virtual_clock.ops = &ops;
-  LADE_EXPECT_EQ_UINT(ladei_retire_shards_useful(&virtual_clock, &batches), 1);
+  LADE_EXPECT(!ladei_retire_shards_allowed(&virtual_clock, &batches));
   bench_close(&own);
+}
+
+LADE_TEST(RetireShards, AreAPowerOfTwoForTheProcessors) {
+  LADE_EXPECT_EQ_UINT(ladei_retire_shards_useful(1), 1);
+  for (unsigned processors = 1; processors <= 4096; processors++) {
+    uint32_t useful = ladei_retire_shards_useful(processors);
+    LADE_EXPECT(useful >= 1 && useful <= LADEI_RETIRE_SHARDS_MOST && (useful & (useful - 1)) == 0);
+    LADE_EXPECT(useful >= processors || useful == ladei_retire_shards_useful(4096));
+  }
 }

@@ -157,6 +157,9 @@ typedef struct run {
   uint64_t calls; /* how many allocations there were */
 } run;
 
+/* Each thread in one of several shards of retirement, also at a cap. */
+static const ladei_pinned_hooks four_shards = {.shards = 4};
+
 static void *scenario(void *user) {
   run *own = user;
   static arena all;
@@ -174,7 +177,7 @@ static void *scenario(void *user) {
   options.max_bytes = 64 * LADEI_MIB;
   options.event_batch = 2;
   plan(own->first, own->times);
-  lade_status status = lade_pinned_pool_create(all.runtime, &options, &all.pool);
+  lade_status status = ladei_pinned_pool_create(all.runtime, &options, &four_shards, &all.pool);
   expect(&all, answer_is_right(status) && (status == LADE_OK) == (all.pool != NULL));
   if (status == LADE_OK) {
     pool_use(&all);
