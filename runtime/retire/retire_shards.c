@@ -140,8 +140,13 @@ lade_status ladei_retire_shards_buffer_poll(ladei_retire_shards *shards, ladei_r
   if (ladei_retire_pending(own)) status = ladei_retire_buffer_poll(own, buffer, &found);
   /* The streams of other threads only for one that uses none. */
   if (found == 0 && !buffer->used && shards->count > 1) {
+    lade_error saved;
+    ladei_error_save(&saved);
     lade_status others = ladei_retire_shards_poll(shards, 0, &found);
-    status = status == LADE_OK ? others : status;
+    if (status == LADE_OK)
+      status = others;
+    else
+      ladei_error_restore(&saved); /* the first failure is the last error */
   }
   *out_done = found;
   return status;

@@ -224,6 +224,38 @@ LADE_TEST(RetireShards, AFailureInOneLeavesTheOthers) {
   bench_close(&own);
 }
 
+static void fail_first(void *user);
+
+static void fail_second(void *user) { fake_fail(((bench *)user)->fake, "event_query", LADE_ERR_DEVICE_LOST, 0, 1); }
+
+static void fail_first(void *user) {
+  fake_fail(((bench *)user)->fake, "event_query", LADE_ERR_DRIVER, 0, 1);
+  fake_hook(((bench *)user)->fake, "event_query", fail_second, user);
+}
+
+/* The status was that of the first, the last error that of the second. */
+LADE_TEST(RetireShards, FailuresInTheOwnOneAndAnotherAreToldAsTheFirst) {
+  static bench own;
+  lade_stream streams[2] = {bench_open(&own), fake_stream_create(own.fake)};
+  for (int i = 0; i < 32; i++) { /* without buffers: the thread polls all shards */
+    fake_work(own.fake, streams[i % 2], 1);
+    ladei_retire_ticket *ticket = &own.blocks[i].ticket;
+    LADE_EXPECT_OK(ladei_retire_shards_note(own.shards, shard_of(&own, i % 2), NULL, ticket, streams[i % 2], 0));
+    own.blocks[i].pending = ladei_retire_shards_add(own.shards, shard_of(&own, i % 2), NULL, ticket, false);
+  }
+  fake_run_all(own.fake);
+  uint64_t done = 0;
+  fake_hook(own.fake, "event_query", fail_first, &own);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER,
+                     ladei_retire_shards_buffer_poll(own.shards, shard_of(&own, 0), &own.buffers[0], &done));
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_last_error()->status);
+  LADE_EXPECT_EQ_UINT(fake_calls(own.fake, "event_query"), 3); /* of the own one in both polls */
+  LADE_EXPECT_OK(ladei_retire_shards_end_quarantine(own.shards));
+  poll(&own, 0);
+  LADE_EXPECT_EQ_INT(own.back, 32);
+  bench_close(&own);
+}
+
 LADE_TEST(RetireShards, SynchronizeWaitsForAll) {
   static bench own;
   lade_stream stream = bench_open(&own);
