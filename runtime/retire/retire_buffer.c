@@ -60,8 +60,8 @@ static inline ladei_retire_buffer_slot *slot_of_queue(ladei_retire_buffer *buffe
   return NULL;
 }
 
-static inline quick_result note_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
-                                       const ladei_stream *stream) {
+static inline __attribute__((always_inline)) quick_result
+note_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const ladei_stream *stream) {
   ladei_retire_buffer_slot *slot = slot_of_stream(buffer, stream);
   if (slot == NULL || slot->credit == 0) return QUICK_NO_SLOT;
   ladei_retire_use *note = ladei_retire_inline_note(slot->queue, buffer->tag), *present = NULL;
@@ -74,14 +74,17 @@ static inline quick_result note_inside(ladei_retire_buffer *buffer, ladei_retire
   return QUICK_DONE;
 }
 
-static quick_result note_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const ladei_stream *stream) {
+/* In the calls that users make most, which save no registers for more than this: here and below. */
+static inline __attribute__((always_inline)) quick_result
+note_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const ladei_stream *stream) {
   if (!ladei_asym_lock_enter(&buffer->lock)) return QUICK_SHUT;
   quick_result result = note_inside(buffer, ticket, stream);
   ladei_asym_lock_leave(&buffer->lock);
   return result;
 }
 
-static inline quick_result add_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+static inline __attribute__((always_inline)) quick_result add_inside(ladei_retire_buffer *buffer,
+                                                                     ladei_retire_ticket *ticket) {
   ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
   if (!ladei_retire_note_is_inline(note)) return QUICK_NOT;
   ladei_retire_buffer_slot *slot = slot_of_queue(buffer, ladei_retire_inline_queue(note));
@@ -106,7 +109,8 @@ static inline quick_result add_inside(ladei_retire_buffer *buffer, ladei_retire_
   return count + 1 >= slot->room ? QUICK_FULL : QUICK_DONE;
 }
 
-static quick_result add_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket) {
+static inline __attribute__((always_inline)) quick_result add_quick(ladei_retire_buffer *buffer,
+                                                                    ladei_retire_ticket *ticket) {
   if (!ladei_asym_lock_enter(&buffer->lock)) return QUICK_SHUT;
   quick_result result = add_inside(buffer, ticket);
   ladei_asym_lock_leave(&buffer->lock);
@@ -338,10 +342,21 @@ void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *buffe
 /* Batches of one have no use for buffers. */
 static bool buffers_off(const ladei_retire *retire) { return retire->options.event_batch == 1; }
 
+/* After `result`, which is not QUICK_DONE. */
+static __attribute__((noinline)) lade_status note_slowly(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                                         ladei_retire_ticket *ticket, const ladei_stream *stream,
+                                                         quick_result result) {
+  if (result == QUICK_NO_SLOT && buffer_adopt_stream(retire, buffer, stream))
+    result = note_quick(buffer, ticket, stream);
+  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
+  return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, stream, 0);
+}
+
 lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
                                      lade_stream handle) {
   ladei_stream stream;
-  ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
+  ladei_capture_info info;
+  info.status = LADEI_CAPTURE_NONE;
   if (!ladei_process_is_own(&retire->runtime->owner)) return ladei_runtime_check_process(retire->runtime);
   lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, handle, &stream);
   if (status != LADE_OK) return status;
@@ -351,21 +366,24 @@ lade_status ladei_retire_buffer_note(ladei_retire *retire, ladei_retire_buffer *
   if (status != LADE_OK) return status;
   if (info.status != LADEI_CAPTURE_NONE) return ladei_retire_note_resolved(retire, ticket, &stream, 0);
   quick_result result = note_quick(buffer, ticket, &stream);
-  if (result == QUICK_NO_SLOT && buffer_adopt_stream(retire, buffer, &stream))
-    result = note_quick(buffer, ticket, &stream);
-  if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
-  return result == QUICK_DONE ? LADE_OK : ladei_retire_note_stream(retire, ticket, &stream, 0);
+  return result == QUICK_DONE ? LADE_OK : note_slowly(retire, buffer, ticket, &stream, result);
 }
 
-ladei_retire_added ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer,
-                                           ladei_retire_ticket *ticket) {
+/* After `result`, which is not QUICK_DONE. */
+static __attribute__((noinline)) ladei_retire_added add_slowly(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                                               ladei_retire_ticket *ticket, quick_result result) {
   if (buffers_off(retire)) return ladei_retire_add_here(retire, ticket, false);
-  quick_result result = add_quick(buffer, ticket);
   if (result == QUICK_NO_SLOT && buffer_adopt_ticket(retire, buffer, ticket)) result = add_quick(buffer, ticket);
   if (result == QUICK_FULL) buffer_publish(retire, buffer, buffer->recent);
   if (result == QUICK_SHUT && ladei_retire_buffer_is_called(buffer)) ladei_retire_buffer_answer(retire, buffer);
   return result == QUICK_DONE || result == QUICK_FULL ? LADEI_RETIRE_ADDED_PENDING
                                                       : ladei_retire_add_here(retire, ticket, false);
+}
+
+ladei_retire_added ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_buffer *buffer,
+                                           ladei_retire_ticket *ticket) {
+  quick_result result = add_quick(buffer, ticket);
+  return result == QUICK_DONE ? LADEI_RETIRE_ADDED_PENDING : add_slowly(retire, buffer, ticket, result);
 }
 
 /* The streams of the caller's buffer; all where it has none. */

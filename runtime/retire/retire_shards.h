@@ -49,6 +49,19 @@ static inline bool ladei_retire_buffer_has(const ladei_retire_buffer *buffer, la
   return note == 0 || ((note & TAG_BITS) == buffer->tag && note > TAG_BITS);
 }
 
+/* By the buffer alone: the notes and adds of nearly all tickets. LADEI_RETIRE_ELSEWHERE, LADEI_RETIRE_ADDED_NOT: nothing was done, the calls
+ * below do it. */
+static inline lade_status ladei_retire_buffer_try_note(ladei_retire *own, ladei_retire_buffer *buffer,
+                                                       ladei_retire_ticket *ticket, lade_stream stream) {
+  return ladei_retire_buffer_has(buffer, ticket) ? ladei_retire_buffer_note(own, buffer, ticket, stream)
+                                                 : LADEI_RETIRE_ELSEWHERE;
+}
+static inline ladei_retire_added ladei_retire_buffer_try_add(ladei_retire *own, ladei_retire_buffer *buffer,
+                                                             ladei_retire_ticket *ticket) {
+  return ladei_retire_buffer_has(buffer, ticket) ? ladei_retire_buffer_add(own, buffer, ticket)
+                                                 : LADEI_RETIRE_ADDED_NOT;
+}
+
 lade_status ladei_retire_shards_note_anywhere(ladei_retire_shards *shards, ladei_retire *own,
                                               ladei_retire_ticket *ticket, lade_stream stream, unsigned flags);
 bool ladei_retire_shards_add_anywhere(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_ticket *ticket,
@@ -58,8 +71,8 @@ bool ladei_retire_shards_add_anywhere(ladei_retire_shards *shards, ladei_retire 
 static inline lade_status ladei_retire_shards_note(ladei_retire_shards *shards, ladei_retire *own,
                                                    ladei_retire_buffer *buffer, ladei_retire_ticket *ticket,
                                                    lade_stream stream, unsigned flags) {
-  if (buffer != NULL && flags == 0 && ladei_retire_buffer_has(buffer, ticket)) {
-    lade_status status = ladei_retire_buffer_note(own, buffer, ticket, stream);
+  if (buffer != NULL && flags == 0) {
+    lade_status status = ladei_retire_buffer_try_note(own, buffer, ticket, stream);
     if (status != LADEI_RETIRE_ELSEWHERE) return status;
   }
   return ladei_retire_shards_note_anywhere(shards, own, ticket, stream, flags);
@@ -70,8 +83,8 @@ lade_status ladei_retire_shards_note_event(ladei_retire_shards *shards, ladei_re
 
 static inline bool ladei_retire_shards_add(ladei_retire_shards *shards, ladei_retire *own, ladei_retire_buffer *buffer,
                                            ladei_retire_ticket *ticket, bool quiet) {
-  if (buffer != NULL && !quiet && ladei_retire_buffer_has(buffer, ticket)) {
-    ladei_retire_added added = ladei_retire_buffer_add(own, buffer, ticket);
+  if (buffer != NULL && !quiet) {
+    ladei_retire_added added = ladei_retire_buffer_try_add(own, buffer, ticket);
     if (added != LADEI_RETIRE_ADDED_NOT) return added == LADEI_RETIRE_ADDED_PENDING;
   }
   return ladei_retire_shards_add_anywhere(shards, own, ticket, quiet);
