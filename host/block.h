@@ -94,6 +94,13 @@ static inline uint64_t ladei_pinned_word_with_state(uint64_t word, ladei_pinned_
   return (word & ~LADEI_PINNED_BLOCK_STATE_MASK) | (uint64_t)state;
 }
 
+/* Whether two blocks are of one class and node. */
+static inline bool ladei_pinned_word_is_alike(uint64_t a, uint64_t b) {
+  const uint64_t bits = (uint64_t)0xff << LADEI_PINNED_BLOCK_CLASS_SHIFT | (uint64_t)0xff
+                                                                               << LADEI_PINNED_BLOCK_NODE_SHIFT;
+  return ((a ^ b) & bits) == 0;
+}
+
 /* Whether a block is what it was: getting into a slot and out of it changes nothing for its user. */
 static inline bool ladei_pinned_word_is_same(uint64_t a, uint64_t b) {
   return ((a ^ b) & ~LADEI_PINNED_BLOCK_IN_SLOT) == 0;

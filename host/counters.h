@@ -50,14 +50,19 @@ typedef struct ladei_pinned_thread_use {
   uint64_t blocks, bytes, requested;
 } ladei_pinned_thread_use;
 
-/* Blocks that go one way between a node's free memory and the rest, ever. Written under the node's lock. */
+/* Blocks that go one way, ever. */
 typedef struct ladei_pinned_counter_pair {
   _Atomic(uint64_t) blocks, bytes;
 } ladei_pinned_counter_pair;
 
-/* The same of pending blocks: what the threads have published, ever; what is pending no longer, ever; the most between. */
+/* Pending blocks, ever: those that were freed while streams used them, and those that are pending no longer. */
+typedef struct ladei_pinned_pending_flow {
+  ladei_pinned_counter_pair freed, retired;
+} ladei_pinned_pending_flow;
+
+/* The same as far as the threads have published, and the most at any time. */
 typedef struct ladei_pinned_pending {
-  ladei_pinned_counter_pair published, retired; /* of several threads */
+  ladei_pinned_counter_pair published; /* freed less retired, modulo 2^64 */
   _Atomic(uint64_t) peak_blocks, peak_bytes;
 } ladei_pinned_pending;
 
@@ -70,7 +75,7 @@ typedef struct ladei_pinned_level_counters {
 
 typedef struct ladei_pinned_class_counters {
   ladei_pinned_level_counters level;
-  ladei_pinned_counter_pair taken, returned; /* from free memory, and to it */
+  ladei_pinned_counter_pair taken, returned; /* from free memory, and to it. Written under the node's lock */
 } ladei_pinned_class_counters;
 
 typedef struct ladei_pinned_node_counters {

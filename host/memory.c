@@ -685,18 +685,19 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
   bool several = request->count > 1 &&
                  !ladei_pinned_cap_has_waiters(&pool->cap_wait) && /* they would come back at once */
-                 ladei_pinned_transit_try_begin(&pool->cap_wait.blocks);
+                 ladei_pinned_transit_try_begin(ladei_pinned_pool_transit(pool, request->cache));
   ladei_pinned_block *list =
       ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
   if (several && (list == NULL || ladei_pinned_block_next(list) == NULL))
-    ladei_pinned_transit_end(&pool->cap_wait.blocks);
+    ladei_pinned_transit_end(ladei_pinned_pool_transit(pool, request->cache));
   return list;
 }
 
 void ladei_pinned_pool_drain(lade_pinned_pool *pool) {
-  ladei_pinned_transit_begin(&pool->cap_wait.blocks);
+  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, NULL);
+  ladei_pinned_transit_begin(transit);
   drain(pool);
-  ladei_pinned_transit_end(&pool->cap_wait.blocks);
+  ladei_pinned_transit_end(transit);
 }
 
 /* Finished pending blocks go back to the cache. A stream that fails leaves its blocks pending, and this call alone. */
@@ -788,7 +789,7 @@ static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *req
   *out = node_take_any(pool, request);
   bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
                (*out = other_node_take(pool, request)) != NULL;
-  *retired = ladei_pinned_retired_read(pool).blocks;
+  *retired = ladei_pinned_retired_blocks(pool);
   ladei_pinned_transits_resume(&pool->cap_wait);
   return found;
 }
@@ -807,7 +808,7 @@ static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *req
     found = look_stopped(pool, request, may_grow, &retired, out);
     if (!found) {
       (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE | LADEI_POLL_ALL, NULL); /* what fails stays pending */
-      returned = ladei_pinned_retired_read(pool).blocks != retired;
+      returned = ladei_pinned_retired_blocks(pool) != retired;
     }
   }
   ladei_error_restore(&saved);

@@ -97,7 +97,19 @@ static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
   return bytes > pool->segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
 }
 
-/* Note [Fast path] */
+static __attribute__((noinline)) ladei_pinned_block *alloc_fast_large(lade_pinned_pool *pool,
+                                                                      ladei_pinned_thread_cache *cache,
+                                                                      ladei_pinned_thread_counters *counters,
+                                                                      unsigned class_index, size_t bytes) {
+  ladei_pinned_block *block = ladei_pinned_ready_take(cache, counters, ladei_pinned_pool_node(pool, counters->node),
+                                                      class_index, ladei_pinned_pages(bytes), bytes);
+  if (block != NULL)
+    ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
+                                    ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT);
+  return block;
+}
+
+/* Note [Fast path]. For magazines it saves no registers. */
 static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade_pinned_pool *pool, uint64_t id,
                                                                             size_t bytes) {
   const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(id);
@@ -107,12 +119,11 @@ static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade
   ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, (unsigned)home);
   if (counters == NULL) return NULL;
   unsigned class_index = ladei_pinned_class_of(bytes);
-  bool large = class_index >= LADEI_PINNED_MAGAZINE_CLASSES;
-  ladei_pinned_block *block = ladei_pinned_ready_take(cache, counters, ladei_pinned_pool_node(pool, (uint32_t)home),
-                                                      class_index, large ? ladei_pinned_pages(bytes) : 0, bytes);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) return alloc_fast_large(pool, cache, counters, class_index, bytes);
+  ladei_pinned_block *block = ladei_pinned_magazine_take(cache, &counters->classes[class_index]);
   if (block == NULL) return NULL;
-  ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes,
-                                  large ? ladei_pinned_block_pages(block) << LADEI_PINNED_PAGE_SHIFT : 0);
+  ladei_pinned_block_hand_out(block, bytes);
+  ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, bytes, 0);
   return block;
 }
 
@@ -181,7 +192,7 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
     rest = ladei_pinned_block_next(block);
     pool->policy->put(pool, cache, block);
   }
-  ladei_pinned_transit_end(&pool->cap_wait.blocks);
+  ladei_pinned_transit_end(ladei_pinned_pool_transit(pool, cache));
   ladei_pinned_call_answer(pool, cache);
 }
 
@@ -512,6 +523,12 @@ lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
+static lade_status freed_meanwhile(const void *pointer, const char *call) {
+  return ladei_error(LADE_ERR_DOUBLE_FREE, 0,
+                     "%s: pointer is %p, a block that another thread has freed meanwhile; expected a block in use",
+                     call, pointer);
+}
+
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
                               const char *call) {
   ladei_pinned_lookup found = {NULL, NULL, 0, 0};
@@ -525,16 +542,29 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
         ladei_retire_shards_note(pool->retire, ladei_pinned_retire_shard(pool, cache),
                                  cache == NULL ? NULL : &cache->retire_buffer, &found.block->ticket, stream, flags);
   }
-  if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(found.block), found.word)) {
-    return ladei_error(LADE_ERR_DOUBLE_FREE, 0,
-                       "%s: pointer is %p, a block that another thread has freed meanwhile; expected a block in use",
-                       call, pointer);
-  }
+  if (status == LADE_OK && !ladei_pinned_word_is_same(ladei_pinned_block_word(found.block), found.word))
+    return freed_meanwhile(pointer, call);
   return status;
 }
 
+static __attribute__((noinline)) lade_status record_any(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
+  return block_note(pool, pointer, stream, 0, "lade_pinned_record_event");
+}
+
+/* Note [Fast path]: a block in the segment of the thread's last one, with no note or one of the thread's shard. Noting again what
+ * was noted changes nothing, so the other way begins anew. */
 lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
-  return block_note(pool, pointer, stream, 0, __func__);
+  uint64_t word;
+  ladei_pinned_thread_cache *cache = pool == NULL ? NULL : ladei_pinned_thread_cache_fast(pool->cache_id);
+  ladei_pinned_block *block =
+      cache == NULL ? NULL : ladei_pinned_lookup_find_start(cache->recent, (uintptr_t)pointer, &word);
+  lade_status status = block == NULL
+                           ? LADEI_RETIRE_ELSEWHERE
+                           : ladei_retire_buffer_try_note(cache->retire, &cache->retire_buffer, &block->ticket, stream);
+  if (status == LADEI_RETIRE_ELSEWHERE) return record_any(pool, pointer, stream);
+  return status != LADE_OK || ladei_pinned_word_is_same(ladei_pinned_block_word(block), word)
+             ? status
+             : freed_meanwhile(pointer, __func__);
 }
 
 lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {

@@ -120,7 +120,7 @@ static void streams_polled(lade_pinned_pool *pool) {
     uint64_t word = ladei_pinned_block_word(block);
     unsigned node = ladei_pinned_word_node(word);
     size_t bytes = block_bytes(pool, block, word);
-    ladei_pinned_pending_sub(pool, node, counted_class(word, bytes), (ladei_pinned_amount){1, bytes});
+    ladei_pinned_pending_sub(pool, NULL, node, counted_class(word, bytes), (ladei_pinned_amount){1, bytes});
     ladei_pinned_history_done(ladei_pinned_pool_recording(pool), ladei_pinned_block_address(block), bytes, bytes);
     ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
     if (pool->debug != NULL) ladei_pinned_debug_poison((void *)ladei_pinned_block_address(block), bytes);

@@ -161,6 +161,12 @@ static inline ladei_retire *ladei_pinned_retire_shard(const lade_pinned_pool *po
   return cache == NULL ? ladei_retire_shard(pool->retire, 0) : cache->retire;
 }
 
+/* For blocks that a thread moves, with its cache or NULL. */
+static inline ladei_pinned_transit *ladei_pinned_pool_transit(lade_pinned_pool *pool,
+                                                              const ladei_pinned_thread_cache *cache) {
+  return ladei_pinned_transit_of(&pool->cap_wait, cache == NULL ? 0 : cache->id);
+}
+
 /* Why calls are kept off the fast path: bits. */
 typedef enum ladei_pinned_attended {
   LADEI_PINNED_ATTENDED_HISTORY = 1,

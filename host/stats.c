@@ -60,20 +60,18 @@ static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t retired, uin
 typedef struct level {
   ladei_pinned_published_use *in_use;
   ladei_pinned_pending *pending; /* its peaks */
-  ladei_pinned_amount retired;   /* what is pending no longer: read before what became pending */
   ladei_pinned_amount *cached_peak;
 } level;
 
 static level level_of(ladei_pinned_level_counters *counters) {
-  return (level){&counters->in_use, &counters->pending, ladei_pinned_counter_pair_read(&counters->pending.retired),
-                 &counters->cached_peak};
+  return (level){&counters->in_use, &counters->pending, &counters->cached_peak};
 }
 
 /* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending any
  * more; less what was handed out or went back below. Under pool->threads_lock. */
 static void gauges_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
                         const ladei_pinned_amount *retired_now, ladei_pinned_gauges *out) {
-  const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &own->retired;
+  const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &usage->pending_retired;
   out->in_use_blocks = in_use_gauge(usage->allocs, usage->frees, &own->in_use->blocks);
   out->in_use_bytes = in_use_gauge(usage->bytes_allocated, usage->bytes_freed, &own->in_use->bytes);
   out->requested_bytes = in_use_gauge(usage->requested_allocated, usage->requested_freed, &own->in_use->requested);
@@ -84,12 +82,6 @@ static void gauges_read(const ladei_pinned_usage *usage, const supply *below, co
                                      below->out.blocks + usage->allocs, &own->cached_peak->blocks);
   out->cached_bytes = guarded_gauge(below->in.bytes + usage->bytes_freed - pending->bytes + retired->bytes,
                                     below->out.bytes + usage->bytes_allocated, &own->cached_peak->bytes);
-}
-
-static void level_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
-                       ladei_pinned_gauges *out) {
-  ladei_pinned_amount retired_now = ladei_pinned_counter_pair_read(&own->pending->retired);
-  gauges_read(usage, below, own, &retired_now, out);
 }
 
 /* Under pool->threads_lock. `out_classes` may be NULL. */
@@ -108,7 +100,8 @@ static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_g
     ladei_pinned_gauges unused;
     ladei_pinned_counter_pair_sum(&class_below.in, &own->taken);
     ladei_pinned_counter_pair_sum(&class_below.out, &own->returned);
-    level_read(&class_sum, &class_below, &part, out_classes == NULL ? &unused : &out_classes[c]);
+    ladei_pinned_amount retired_now = ladei_pinned_class_retired_read(pool, node, c);
+    gauges_read(&class_sum, &class_below, &part, &retired_now, out_classes == NULL ? &unused : &out_classes[c]);
     ladei_pinned_usage_add(usage, &class_sum);
     below->in.blocks += class_below.in.blocks;
     below->out.blocks += class_below.out.blocks;
@@ -116,7 +109,8 @@ static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_g
   ladei_pinned_node_reserved(ladei_pinned_pool_node(pool, node), &out->reserved_bytes);
   below->in.bytes = out->reserved_bytes.allocated;
   below->out.bytes = out->reserved_bytes.freed;
-  level_read(usage, below, &whole, &out->gauges);
+  ladei_pinned_amount retired_now = ladei_pinned_node_retired_read(pool, node);
+  gauges_read(usage, below, &whole, &retired_now, &out->gauges);
 }
 
 void ladei_pinned_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_gauges *out,
@@ -142,7 +136,7 @@ static void pool_read(lade_pinned_pool *pool, ladei_pinned_gauges *out) {
   supply total = {{0, 0}, {0, 0}}, below;
   ladei_pinned_node_gauges node;
   ladei_lock_acquire(&pool->threads_lock);
-  level whole = {&counters->in_use, &counters->pending, ladei_pinned_retired_read(pool), &counters->cached_peak};
+  level whole = {&counters->in_use, &counters->pending, &counters->cached_peak};
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     node_read(pool, i, &node, NULL, &usage, &below);
     ladei_pinned_usage_add(&sum, &usage);

@@ -50,13 +50,17 @@ typedef struct ladei_pinned_class_counts {
 
 _Static_assert(sizeof(ladei_pinned_class_counts) == 64, "one cache line per class");
 
+/* And of its pending blocks, which may come back in another thread's call: usage.c. */
+typedef struct ladei_pinned_thread_pending {
+  ladei_pinned_pending_flow flow; /* freed by the thread, and come back in its calls; written by the owner */
+  ladei_pinned_amount published;  /* of the difference, what the node knows; owner only */
+} ladei_pinned_thread_pending;
+
 typedef struct ladei_pinned_thread_counters {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_pinned_class_counts classes[LADEI_PINNED_CLASSES];
-  ladei_pinned_counter_pair pending; /* freed while streams used them, in all; written by the owner */
-  ladei_pinned_counter_pair class_pending[LADEI_PINNED_CLASSES];
-  ladei_pinned_amount
-      pending_published[LADEI_PINNED_CLASSES]; /* of those, what was published to the node; owner only */
-  unsigned node;                               /* index of the node; constant */
+  ladei_pinned_pending_flow pending; /* of all classes; written by the owner */
+  ladei_pinned_thread_pending class_pending[LADEI_PINNED_CLASSES];
+  unsigned node; /* index of the node; constant */
   /* Of the larger classes. */
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
@@ -153,19 +157,26 @@ static inline ladei_pinned_block *ladei_pinned_magazine_take(ladei_pinned_thread
   return block;
 }
 
+/* Owner, inside the asymmetric lock. Whether there is room for one more block, and putting it. */
+static inline bool ladei_pinned_magazine_fits(const ladei_pinned_thread_cache *cache,
+                                              const ladei_pinned_class_counts *counts) {
+  return ladei_pinned_magazine_count(counts) < LADEI_PINNED_MAGAZINE_MAX_BLOCKS &&
+         cache->cached_bytes + counts->block_bytes <= cache->quota_bytes;
+}
+static inline void ladei_pinned_magazine_push(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
+                                              ladei_pinned_block *block) {
+  ladei_pinned_block_next_set(block, counts->head);
+  counts->head = block;
+  ladei_pinned_magazine_count_set(counts, ladei_pinned_magazine_count(counts) + 1);
+  cache->cached_bytes += counts->block_bytes;
+}
+
 /* Owner. False: full, over the quota, or a drain is going on. */
 static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, ladei_pinned_class_counts *counts,
                                              ladei_pinned_block *block) {
   if (!ladei_asym_lock_enter(&cache->asym_lock)) return false;
-  uint32_t count = ladei_pinned_magazine_count(counts);
-  bool fits =
-      count < LADEI_PINNED_MAGAZINE_MAX_BLOCKS && cache->cached_bytes + counts->block_bytes <= cache->quota_bytes;
-  if (fits) {
-    ladei_pinned_block_next_set(block, counts->head);
-    counts->head = block;
-    ladei_pinned_magazine_count_set(counts, count + 1);
-    cache->cached_bytes += counts->block_bytes;
-  }
+  bool fits = ladei_pinned_magazine_fits(cache, counts);
+  if (fits) ladei_pinned_magazine_push(cache, counts, block);
   ladei_asym_lock_leave(&cache->asym_lock);
   return fits;
 }

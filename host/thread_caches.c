@@ -152,7 +152,8 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   if (ladei_retire_buffer_is_called(&cache->retire_buffer))
     ladei_retire_buffer_answer(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
   if (!ladei_asym_lock_is_called(&cache->asym_lock)) return;
-  ladei_pinned_transit_begin(&pool->cap_wait.blocks); /* waits: this call may be the owner's last for long */
+  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
+  ladei_pinned_transit_begin(transit); /* waits: this call may be the owner's last for long */
   ladei_lock_acquire(&pool->lock);
   if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);
@@ -160,7 +161,7 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);
-  ladei_pinned_transit_end(&pool->cap_wait.blocks);
+  ladei_pinned_transit_end(transit);
 }
 
 bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool) {
@@ -195,9 +196,11 @@ static void class_counts_exit(ladei_pinned_class_counts *exited, const ladei_pin
   }
 }
 
-static void counter_pair_exit(ladei_pinned_counter_pair *exited, const ladei_pinned_counter_pair *flow) {
-  counter_move(&exited->blocks, &flow->blocks);
-  counter_move(&exited->bytes, &flow->bytes);
+static void pending_flow_exit(ladei_pinned_pending_flow *exited, const ladei_pinned_pending_flow *flow) {
+  counter_move(&exited->freed.blocks, &flow->freed.blocks);
+  counter_move(&exited->freed.bytes, &flow->freed.bytes);
+  counter_move(&exited->retired.blocks, &flow->retired.blocks);
+  counter_move(&exited->retired.bytes, &flow->retired.bytes);
 }
 
 static void counters_exit(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
@@ -209,16 +212,17 @@ static void counters_exit(lade_pinned_pool *pool, ladei_pinned_thread_cache *cac
       ladei_pinned_pending_publish(pool, counters, c);
       class_counts_exit(&ladei_pinned_pool_exited(pool, i)->classes[c], &counters->classes[c],
                         c >= LADEI_PINNED_MAGAZINE_CLASSES);
-      counter_pair_exit(&ladei_pinned_pool_exited(pool, i)->class_pending[c], &counters->class_pending[c]);
+      pending_flow_exit(&ladei_pinned_pool_exited(pool, i)->class_pending[c].flow, &counters->class_pending[c].flow);
     }
-    if (counters != NULL) counter_pair_exit(&ladei_pinned_pool_exited(pool, i)->pending, &counters->pending);
+    if (counters != NULL) pending_flow_exit(&ladei_pinned_pool_exited(pool, i)->pending, &counters->pending);
   }
 }
 
 /* The thread's blocks and counters go to the pool, which stays there until `leaving` is taken back. */
 static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
-  ladei_pinned_transit_begin(&pool->cap_wait.blocks);
+  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
+  ladei_pinned_transit_begin(transit);
   threads_acquire(pool);
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
@@ -234,7 +238,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
     ladei_pinned_pool_put(pool, list);
     ladei_pinned_thread_cache_release(cache); /* the pool's share */
   }
-  ladei_pinned_transit_end(&pool->cap_wait.blocks);
+  ladei_pinned_transit_end(transit);
   atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
 }
 
@@ -419,7 +423,8 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
     cache->steal_skip--; /* most likely there is nothing; no need for the lock to know it */
     return false;
   }
-  if (!ladei_pinned_transit_try_begin(&pool->cap_wait.blocks)) return false;
+  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
+  if (!ladei_pinned_transit_try_begin(transit)) return false;
   ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
   bool raised = !ladei_pinned_cap_has_waiters(&pool->cap_wait);
@@ -434,7 +439,7 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);
-  ladei_pinned_transit_end(&pool->cap_wait.blocks);
+  ladei_pinned_transit_end(transit);
   return raised;
 }
 

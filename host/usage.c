@@ -4,14 +4,19 @@
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
  * U2  The peaks of what is in use are taken when threads refill or flush a magazine, and at each read (stats.c); they are
- *     wrong by at most what magazines and bins hold. Those of pending are taken at each batch of a thread's frees, and at
- *     each read; they are wrong by at most what threads have freed since their last batches.
+ *     wrong by at most what magazines and bins hold. Those of pending are taken at each 16th of a thread's frees of a class, before
+ *     blocks come back, and at each read; they are never more than what was pending at that moment, and less by what U3 leaves
+ *     unpublished.
+ * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at any time, and less
+ *     by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
  *
  * Note [Peak of pending]
- *   A free counts with its thread alone, or every free of every thread would meet in one word. The thread publishes to the node
- *   after 16 frees of a class, and before some of the class come back in its own call. So a
- *   peak misses at most 15 blocks of each class and thread, those of other threads than the one in which blocks come
- *   back. Before, every such moment summed all threads' counters: 57 us for each batch with 1,000 of them.
+ *   A thread counts alone what it frees, and what comes back in its calls, whoever freed it. The difference is its own part of what
+ *   is pending, below 0 for a thread that mostly gets back what others freed. The node knows a lower bound of each part, so
+ *   the sum that it has is never more than what is pending. Who looks for a peak adds the rest of its own part, so a thread alone
+ *   sees the peak as it is. While a thread's part moves within the slack, as that of one that frees and gets back batch by batch, it
+ *   writes nothing that others read; the bound is set so that this holds for a part that has just risen or fallen out of it. Where each batch was published, 16 threads spent 60 ns of each cycle of alloc, record and free
+ *   on these counters (H200 machine), and where each moment summed all threads' counters, 57 us for each batch with 1,000 of them.
  *
  * Locks: pool->threads_lock keeps the list of threads still while it is summed; every counter is an atomic of its own. A sum
  * over 1,000 threads takes milliseconds, so it is made without pool->lock: only other readers wait for it, and threads that
@@ -64,90 +69,115 @@ void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned
 
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
 
-/* Less than nothing: what came back was not published before. */
-static void pending_peak_raise(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
+/* `own`: what the thread has beyond what the node knows. */
+static void level_peak_raise(ladei_pinned_pending *pending, ladei_pinned_amount own) {
+  uint64_t blocks = ladei_pinned_counter_read(&pending->published.blocks) + own.blocks,
+           bytes = ladei_pinned_counter_read(&pending->published.bytes) + own.bytes;
   if ((int64_t)blocks > 0) ladei_pinned_peak_raise(&pending->peak_blocks, blocks);
   if ((int64_t)bytes > 0) ladei_pinned_peak_raise(&pending->peak_bytes, bytes);
 }
 
-/* `published` was published last: so never more than what was pending at that moment. */
-static ladei_pinned_amount pending_now(ladei_pinned_pending *pending) {
-  ladei_pinned_amount published = ladei_pinned_counter_pair_read(&pending->published),
-                      retired = ladei_pinned_counter_pair_read(&pending->retired);
-  return (ladei_pinned_amount){published.blocks - retired.blocks, published.bytes - retired.bytes};
-}
-
-static void level_pending_publish(ladei_pinned_pending *pending, uint64_t blocks, uint64_t bytes) {
-  ladei_pinned_counter_pair_add(&pending->published, blocks, bytes);
-  ladei_pinned_amount now = pending_now(pending);
-  pending_peak_raise(pending, now.blocks, now.bytes);
-}
-
 /* The pool's peaks are those of its node; only where there are several are they sums of their own. */
-static void pool_pending_raise(lade_pinned_pool *pool) {
+static void pool_peak_raise(lade_pinned_pool *pool, ladei_pinned_amount own) {
   uint32_t count = ladei_pinned_pool_node_count(pool);
-  ladei_pinned_amount sum = {0, 0};
-  for (uint32_t i = 0; count > 1 && i < count; i++) {
-    ladei_pinned_amount now = pending_now(&ladei_pinned_pool_node(pool, i)->counters.level.pending);
-    sum.blocks += now.blocks;
-    sum.bytes += now.bytes;
-  }
-  if (count > 1) pending_peak_raise(&pool->counters.pending, sum.blocks, sum.bytes);
+  for (uint32_t i = 0; count > 1 && i < count; i++)
+    ladei_pinned_counter_pair_sum(&own, &ladei_pinned_pool_node(pool, i)->counters.level.pending.published);
+  if (count > 1 && (int64_t)own.blocks > 0) ladei_pinned_peak_raise(&pool->counters.pending.peak_blocks, own.blocks);
+  if (count > 1 && (int64_t)own.bytes > 0) ladei_pinned_peak_raise(&pool->counters.pending.peak_bytes, own.bytes);
 }
 
-static void node_pending_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t blocks,
-                                 uint64_t bytes) {
+static void pending_peaks_raise(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount own) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
-  level_pending_publish(&counters->level.pending, blocks, bytes);
-  level_pending_publish(&counters->classes[class_index].level.pending, blocks, bytes);
-  pool_pending_raise(pool);
+  level_peak_raise(&counters->level.pending, own);
+  level_peak_raise(&counters->classes[class_index].level.pending, own);
+  pool_peak_raise(pool, own);
+}
+
+/* `change`: modulo 2^64. */
+static void node_published_add(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                               ladei_pinned_amount change) {
+  ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
+  ladei_pinned_counter_pair_add(&counters->level.pending.published, change.blocks, change.bytes);
+  ladei_pinned_counter_pair_add(&counters->classes[class_index].level.pending.published, change.blocks, change.bytes);
+}
+
+static ladei_pinned_amount amount_less(ladei_pinned_amount all, ladei_pinned_amount part) {
+  return (ladei_pinned_amount){all.blocks - part.blocks, all.bytes - part.bytes};
+}
+
+/* A thread's own part of what is pending. */
+static ladei_pinned_amount flow_now(const ladei_pinned_pending_flow *flow) {
+  return amount_less(ladei_pinned_counter_pair_read(&flow->freed), ladei_pinned_counter_pair_read(&flow->retired));
+}
+
+/* The node knows of `amount`, less `blocks` blocks of the class. */
+static void published_set(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index,
+                          ladei_pinned_amount amount, uint64_t blocks) {
+  amount = amount_less(amount, (ladei_pinned_amount){blocks, blocks * ladei_pinned_class_bytes(class_index)});
+  ladei_pinned_amount *published = &counters->class_pending[class_index].published;
+  node_published_add(pool, counters->node, class_index, amount_less(amount, *published));
+  *published = amount;
+}
+
+/* U3: so many blocks of a class may be unpublished. */
+static uint64_t slack_of(unsigned class_index) {
+  enum { FEW = LADEI_PINNED_PENDING_LOOK, MANY = 2 * LADEI_PINNED_MAGAZINE_MAX_BLOCKS };
+  return ladei_pinned_class_bytes(class_index) <= 64 * LADEI_KIB ? MANY : FEW;
+}
+
+void ladei_pinned_pending_look(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index) {
+  ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
+  ladei_pinned_amount now = flow_now(&own->flow);
+  uint64_t slack = slack_of(class_index);
+  if (now.blocks - own->published.blocks >= slack) published_set(pool, counters, class_index, now, slack - slack / 4);
+  pending_peaks_raise(pool, counters->node, class_index, amount_less(now, own->published));
 }
 
 void ladei_pinned_pending_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                   unsigned class_index) {
-  ladei_pinned_amount now = ladei_pinned_counter_pair_read(&counters->class_pending[class_index]),
-                      *published = &counters->pending_published[class_index];
-  if (now.blocks != published->blocks) {
-    node_pending_publish(pool, counters->node, class_index, now.blocks - published->blocks,
-                         now.bytes - published->bytes);
-    *published = now;
-  }
+  ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
+  ladei_pinned_amount now = flow_now(&own->flow);
+  if (now.blocks == own->published.blocks && now.bytes == own->published.bytes) return;
+  published_set(pool, counters, class_index, now, 0);
+  pending_peaks_raise(pool, counters->node, class_index, (ladei_pinned_amount){0, 0});
 }
 
-/* In counters of several threads. Apart, so that the usual way needs no frame. */
-static __attribute__((noinline)) void shared_pending_add(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                                                         uint64_t bytes) {
+void ladei_pinned_pending_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t bytes) {
   ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node);
-  ladei_pinned_counter_pair_add(&exited->pending, 1, bytes);
-  ladei_pinned_counter_pair_add(&exited->class_pending[class_index], 1, bytes);
-  node_pending_publish(pool, node, class_index, 1, bytes);
+  ladei_pinned_counter_pair_add(&exited->pending.freed, 1, bytes);
+  ladei_pinned_counter_pair_add(&exited->class_pending[class_index].flow.freed, 1, bytes);
+  node_published_add(pool, node, class_index, (ladei_pinned_amount){1, bytes});
+  pending_peaks_raise(pool, node, class_index, (ladei_pinned_amount){0, 0});
 }
 
-void ladei_pinned_pending_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned node,
-                              unsigned class_index, uint64_t bytes) {
-  enum { BATCH = 16 };
+static void pending_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                               ladei_pinned_amount amount) {
+  ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node);
+  node_published_add(pool, node, class_index, amount_less((ladei_pinned_amount){0, 0}, amount));
+  ladei_pinned_counter_pair_add(&exited->pending.retired, amount.blocks, amount.bytes);
+  ladei_pinned_counter_pair_add(&exited->class_pending[class_index].flow.retired, amount.blocks, amount.bytes);
+}
+
+/* Of counters with one writer. Release: who sees that blocks came back sees that they were pending. */
+static void counter_pair_add_own(ladei_pinned_counter_pair *pair, ladei_pinned_amount amount) {
+  ladei_pinned_amount sum = ladei_pinned_counter_pair_read(pair);
+  atomic_store_explicit(&pair->blocks, sum.blocks + amount.blocks, memory_order_release);
+  atomic_store_explicit(&pair->bytes, sum.bytes + amount.bytes, memory_order_release);
+}
+
+void ladei_pinned_pending_sub(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned node,
+                              unsigned class_index, ladei_pinned_amount amount) {
   if (counters == NULL) {
-    shared_pending_add(pool, node, class_index, bytes);
+    pending_sub_shared(pool, node, class_index, amount);
     return;
   }
-  ladei_pinned_counter_pair *own = &counters->class_pending[class_index];
-  ladei_pinned_class_counts_add(&counters->pending.blocks, 1);
-  ladei_pinned_class_counts_add(&counters->pending.bytes, bytes);
-  ladei_pinned_class_counts_add(&own->blocks, 1);
-  ladei_pinned_class_counts_add(&own->bytes, bytes);
-  uint64_t unpublished = ladei_pinned_counter_read(&own->blocks) - counters->pending_published[class_index].blocks;
-  if (unpublished >= BATCH) ladei_pinned_pending_publish(pool, counters, class_index);
-}
-
-void ladei_pinned_pending_sub(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount amount) {
-  ladei_pinned_node_counters *node_counters = &ladei_pinned_pool_node(pool, node)->counters;
-  const ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->id);
-  ladei_pinned_thread_counters *counters = cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
-  if (counters != NULL)
-    ladei_pinned_pending_publish(pool, counters, class_index); /* while its blocks are pending yet */
-  ladei_pinned_counter_pair_add(&node_counters->level.pending.retired, amount.blocks, amount.bytes);
-  ladei_pinned_counter_pair_add(&node_counters->classes[class_index].level.pending.retired, amount.blocks,
-                                amount.bytes);
+  ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
+  ladei_pinned_pending_look(pool, counters, class_index); /* while the blocks are pending yet */
+  ladei_pinned_amount now = amount_less(flow_now(&own->flow), amount);
+  if ((int64_t)(now.blocks - own->published.blocks) < 0 || (int64_t)(now.bytes - own->published.bytes) < 0)
+    published_set(pool, counters, class_index, now, slack_of(class_index) / 4);
+  counter_pair_add_own(&counters->pending.retired, amount);
+  counter_pair_add_own(&own->flow.retired, amount);
 }
 
 /* ---- Thread counters ----------------------------------------------------------------------------------------------- */
@@ -185,16 +215,39 @@ void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinne
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */
 
-/* All that ever became pending on a node. Under pool->threads_lock. */
-static ladei_pinned_amount node_pending_allocated(const lade_pinned_pool *pool, unsigned node) {
+/* One pair of a node's counters, over all threads. */
+typedef const ladei_pinned_counter_pair *(*pair_of)(const ladei_pinned_thread_counters *counters, unsigned class_index);
+
+static const ladei_pinned_counter_pair *freed_of(const ladei_pinned_thread_counters *counters, unsigned class_index) {
+  (void)class_index;
+  return &counters->pending.freed;
+}
+static const ladei_pinned_counter_pair *retired_of(const ladei_pinned_thread_counters *counters, unsigned class_index) {
+  (void)class_index;
+  return &counters->pending.retired;
+}
+static const ladei_pinned_counter_pair *class_retired_of(const ladei_pinned_thread_counters *counters,
+                                                         unsigned class_index) {
+  return &counters->class_pending[class_index].flow.retired;
+}
+
+static inline ladei_pinned_amount pairs_sum(const lade_pinned_pool *pool, unsigned node, pair_of pair,
+                                            unsigned class_index) {
   ladei_lock_assert_held(&pool->threads_lock);
-  ladei_pinned_amount sum = {0, 0};
-  ladei_pinned_counter_pair_sum(&sum, &ladei_pinned_pool_exited(pool, node)->pending);
+  ladei_pinned_amount sum = ladei_pinned_counter_pair_read(pair(ladei_pinned_pool_exited(pool, node), class_index));
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
-    if (counters != NULL) ladei_pinned_counter_pair_sum(&sum, &counters->pending);
+    if (counters != NULL) ladei_pinned_amount_add(&sum, ladei_pinned_counter_pair_read(pair(counters, class_index)));
   }
   return sum;
+}
+
+ladei_pinned_amount ladei_pinned_node_retired_read(const lade_pinned_pool *pool, unsigned node) {
+  return pairs_sum(pool, node, retired_of, 0);
+}
+
+ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
+  return pairs_sum(pool, node, class_retired_of, class_index);
 }
 
 /* What is retired is read first: it was pending before. */
@@ -202,11 +255,8 @@ ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
   ladei_pinned_amount now = {0, 0};
   ladei_lock_acquire(&pool->threads_lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
-    ladei_pinned_pending *pending = &ladei_pinned_pool_node(pool, i)->counters.level.pending;
-    ladei_pinned_amount retired = ladei_pinned_counter_pair_read(&pending->retired),
-                        allocated = node_pending_allocated(pool, i);
-    ladei_pinned_amount own = {allocated.blocks - retired.blocks, allocated.bytes - retired.bytes};
-    ladei_pinned_amount_add(&now, own);
+    ladei_pinned_amount retired = ladei_pinned_node_retired_read(pool, i);
+    ladei_pinned_amount_add(&now, amount_less(pairs_sum(pool, i, freed_of, 0), retired));
   }
   ladei_lock_release(&pool->threads_lock);
   return now;
@@ -215,9 +265,15 @@ ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
 ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool) {
   ladei_pinned_amount sum = {0, 0};
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
-    ladei_pinned_amount_add(
-        &sum, ladei_pinned_counter_pair_read(&ladei_pinned_pool_node(pool, i)->counters.level.pending.retired));
+    ladei_pinned_amount_add(&sum, ladei_pinned_node_retired_read(pool, i));
   return sum;
+}
+
+uint64_t ladei_pinned_retired_blocks(lade_pinned_pool *pool) {
+  ladei_lock_acquire(&pool->threads_lock);
+  uint64_t blocks = ladei_pinned_retired_read(pool).blocks;
+  ladei_lock_release(&pool->threads_lock);
+  return blocks;
 }
 
 static void class_counts_sum(const lade_pinned_pool *pool, const ladei_pinned_thread_counters *counters,
@@ -231,12 +287,12 @@ static void class_counts_sum(const lade_pinned_pool *pool, const ladei_pinned_th
   sum->requested_freed += ladei_pinned_counter_read(&counts->requested_freed);
   sum->bytes_allocated += fixed ? allocs * counts->block_bytes : ladei_pinned_counter_read(&counts->bytes_allocated);
   sum->bytes_freed += fixed ? frees * counts->block_bytes : ladei_pinned_counter_read(&counts->bytes_freed);
-  ladei_pinned_counter_pair_sum(&sum->pending_allocated, &counters->class_pending[class_index]);
+  ladei_pinned_counter_pair_sum(&sum->pending_allocated, &counters->class_pending[class_index].flow.freed);
 }
 
 ladei_pinned_usage ladei_pinned_class_usage_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
   ladei_lock_assert_held(&pool->threads_lock);
-  ladei_pinned_usage sum = {0};
+  ladei_pinned_usage sum = {.pending_retired = ladei_pinned_class_retired_read(pool, node, class_index)};
   class_counts_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
   for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
@@ -253,6 +309,7 @@ void ladei_pinned_usage_add(ladei_pinned_usage *sum, const ladei_pinned_usage *u
   sum->bytes_allocated += usage->bytes_allocated;
   sum->bytes_freed += usage->bytes_freed;
   ladei_pinned_amount_add(&sum->pending_allocated, usage->pending_allocated);
+  ladei_pinned_amount_add(&sum->pending_retired, usage->pending_retired);
 }
 
 void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out) {

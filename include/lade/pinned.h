@@ -190,9 +190,9 @@ typedef struct lade_pinned_gauge {
 } lade_pinned_gauge;
 
 /** Counters of a pool since its creation, or since a reset. Fields are appended only. The peaks of requested and in-use bytes and blocks are
- * wrong by at most what threads and bins keep ready; those of pending ones by at most 15 blocks of each size class and
- * thread; those of reserved bytes are exact; those of cached ones are seen when the pool grows, gives memory back or is
- * read. All else is exact when no other thread is inside. */
+ * wrong by at most what threads and bins keep ready; those of pending ones are never too high, and miss at most 63 blocks of each
+ * size class up to 64 KiB, and 15 of each larger one, for each thread; those of reserved bytes are exact; those of cached ones are
+ * seen when the pool grows, gives memory back or is read. All else is exact when no other thread is inside. */
 typedef struct lade_pinned_stats {
   size_t struct_size;
   lade_pinned_gauge requested_bytes; /**< Asked for, in blocks in use. */

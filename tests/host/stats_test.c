@@ -430,6 +430,97 @@ LADE_TEST(PinnedThreadStats, PeakKnowsOfThreadsThatExited) {
   pinned_fixture_close(&own);
 }
 
+enum { OWN_BLOCKS = 200 };
+
+typedef struct pending_part {
+  const pinned_fixture *own;
+  pthread_barrier_t *step; /* of two threads and the test */
+  unsigned comes_back;     /* the thread in whose call all comes back, 0 or 1 */
+  unsigned number;
+} pending_part;
+
+static void pending_step(const pending_part *self) { pthread_barrier_wait(self->step); }
+
+/* One thread after the other frees blocks that a stream uses; they come back in the call of one. */
+static void *pending_along(void *user) {
+  const pending_part *self = user;
+  void *blocks[OWN_BLOCKS];
+  for (unsigned turn = 0; turn < 2; turn++) {
+    for (int i = 0; turn == self->number && i < OWN_BLOCKS; i++) {
+      LADE_EXPECT_OK(lade_pinned_alloc(self->own->pool, 8192, &blocks[i]));
+      LADE_EXPECT_OK(lade_pinned_record_event(self->own->pool, blocks[i], self->own->streams[0]));
+    }
+    for (int i = 0; turn == self->number && i < OWN_BLOCKS; i++)
+      LADE_EXPECT_OK(lade_pinned_free(self->own->pool, blocks[i]));
+    pending_step(self);
+  }
+  pending_step(self);
+  if (self->number == self->comes_back) LADE_EXPECT_OK(lade_pinned_process_events(self->own->pool));
+  pending_step(self);
+  return NULL;
+}
+
+/* What a thread has not published is missing in the peak of pending at most, and never too much in it: the sums of
+ * threads whose blocks come back in their own calls, and in those of others. */
+LADE_TEST(PinnedThreadStats, PeakOfPendingIsNeverTooHighAndMissesTheSlackOfThreadsAtMost) {
+  for (unsigned round = 0; round < 2; round++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    pthread_barrier_t step;
+    pthread_t threads[2];
+    support_stream_hold hold;
+    if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+    pthread_barrier_init(&step, NULL, 3);
+    for (unsigned again = 0; again < 3; again++) { /* others each time: what they leave behind is right, too */
+      pending_part parts[2] = {{&own, &step, round, 0}, {&own, &step, round, 1}};
+      LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
+      LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
+      for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, pending_along, &parts[i]);
+      for (int turn = 0; turn < 2; turn++) pthread_barrier_wait(&step);
+      support_stream_hold_end(&hold);
+      LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+      for (int turn = 0; turn < 2; turn++) pthread_barrier_wait(&step);
+      for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+      lade_pinned_class_stats stats = class_of(&own, 8192);
+      LADE_EXPECT_LE_UINT(stats.pending_blocks.peak, 2 * OWN_BLOCKS);
+      LADE_EXPECT_GE_UINT(stats.pending_blocks.peak, 2 * OWN_BLOCKS - 63);
+      LADE_EXPECT_EQ_UINT(stats.pending_bytes.peak, 8192 * stats.pending_blocks.peak);
+      LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, stats.pending_blocks.peak);
+      LADE_EXPECT_EQ_UINT(stats.pending_blocks.current, 0);
+      LADE_EXPECT_OK(lade_pinned_stats_reset_peak(own.pool));
+    }
+    pthread_barrier_destroy(&step);
+    pinned_fixture_close(&own);
+  }
+}
+
+/* One after the other, they never have more pending than one alone. */
+LADE_TEST(PinnedThreadStats, PeakOfPendingIsNotTheSumOfThreadsInTurn) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  support_stream_hold hold;
+  if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+  for (int i = 0; i < 10; i++) {
+    pthread_barrier_t step;
+    pthread_t thread;
+    pthread_barrier_init(&step, NULL, 2);
+    pending_part part = {&own, &step, (unsigned)i % 2, 0};
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
+    pthread_create(&thread, NULL, pending_along, &part);
+    for (int turn = 0; turn < 2; turn++) pthread_barrier_wait(&step);
+    support_stream_hold_end(&hold);
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    for (int turn = 0; turn < 2; turn++) pthread_barrier_wait(&step);
+    pthread_join(thread, NULL);
+    LADE_EXPECT_OK(lade_pinned_process_events(own.pool)); /* in the other rounds they come back here */
+    pthread_barrier_destroy(&step);
+  }
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, OWN_BLOCKS);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.allocated, 10 * OWN_BLOCKS);
+  pinned_fixture_close(&own);
+}
+
 /* ---- Time in the driver ------------------------------------------------------------------------------------------ */
 
 LADE_TEST(PinnedLevels, DriverCallsAreTimed) {
