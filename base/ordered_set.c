@@ -244,6 +244,7 @@ ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const 
 ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_order_key key) {
   ladei_order_node *best = NULL;
   for (ladei_order_node *node = set->root; node != NULL;) {
+    children_prefetch(node);
     if (ladei_order_less(&key, &node->key)) {
       node = node->child[LEFT];
     } else {

@@ -43,19 +43,26 @@ static void table_copy(ladei_device_block_map_table *to, const ladei_device_bloc
   }
 }
 
-bool ladei_device_block_map_grow(ladei_device_block_map *map, size_t more) {
+size_t ladei_device_block_map_room_after(const ladei_device_block_map *map, size_t more) {
   size_t wanted;
-  if (!ladei_size_add(map->count, more, &wanted) || !ladei_size_mul(wanted, 2, &wanted)) return false;
+  if (!ladei_size_add(map->count, more, &wanted)) return 0;
+  size_t room = map->room == 0 ? SMALLEST_CAPACITY / 2 : map->room;
+  while (room < wanted)
+    if (!ladei_size_mul(room, 2, &room)) return 0;
+  return room;
+}
+
+bool ladei_device_block_map_grow(ladei_device_block_map *map, size_t more) {
+  size_t room = ladei_device_block_map_room_after(map, more);
+  size_t capacity;
+  if (room == 0 || !ladei_size_mul(room, 2, &capacity)) return false;
   ladei_device_block_map_table *former = ladei_device_block_map_table_of(map);
-  size_t capacity = former == NULL ? SMALLEST_CAPACITY : former->mask + 1;
-  while (capacity < wanted)
-    if (!ladei_size_mul(capacity, 2, &capacity)) return false;
   ladei_device_block_map_table *larger = table_create(capacity);
   if (larger == NULL) return false;
   if (former != NULL) table_copy(larger, former);
   larger->former = former;
   atomic_store_explicit(&map->table, larger, memory_order_release);
-  map->room = capacity / 2;
+  map->room = room;
   return true;
 }
 

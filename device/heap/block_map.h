@@ -49,6 +49,9 @@ typedef struct ladei_device_block_map {
 /* No reader is left. */
 void ladei_device_block_map_destroy(ladei_device_block_map *map);
 
+/* The room that there is once room for `more` further entries was made; 0: there cannot be so many. */
+size_t ladei_device_block_map_room_after(const ladei_device_block_map *map, size_t more);
+
 /* Makes the map's table larger; see ladei_device_block_map_reserve. */
 bool ladei_device_block_map_grow(ladei_device_block_map *map, size_t more);
 

@@ -12,17 +12,19 @@
 #include "device/heap/heap.h"
 #include "device/heap/recent.h"
 
-static ladei_device_block *block_of(ladei_order_node *node) {
-  return LADEI_ORDER_RECORD(node, ladei_device_block, order);
+static ladei_device_block *block_of(const ladei_device_sorted_entry *entry) {
+  return entry == NULL ? NULL : entry->block;
 }
 
 /* Next free block of the same stream; NULL after its last. */
 static ladei_device_block *free_next(const ladei_device_block *block) {
-  return block_of(ladei_device_free_set_larger(&block->segment->pool->free, &block->order));
+  ladei_order_key key = ladei_device_block_free_key(block);
+  return block_of(ladei_device_free_set_larger(&block->segment->pool->free, &key));
 }
 
 static ladei_device_block *free_previous(const ladei_device_block *block) {
-  return block_of(ladei_device_free_set_smaller(&block->segment->pool->free, &block->order));
+  ladei_order_key key = ladei_device_block_free_key(block);
+  return block_of(ladei_device_free_set_smaller(&block->segment->pool->free, &key));
 }
 
 static ladei_device_block *free_at_least(const ladei_device_block_pool *pool, uint64_t stream_key, size_t size) {
@@ -35,7 +37,8 @@ static ladei_device_block *all_first(const ladei_device_block_pool *pool) {
 }
 
 static ladei_device_block *all_next(const ladei_device_block_pool *pool, const ladei_device_block *block) {
-  return block_of(ladei_device_free_set_next(&pool->free, &block->order));
+  ladei_order_key key = ladei_device_block_free_key(block);
+  return block_of(ladei_device_free_set_next(&pool->free, &key));
 }
 
 /* ---- Best fit ---------------------------------------------------------------------------------------------------- */

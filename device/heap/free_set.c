@@ -2,49 +2,36 @@
 /* Free set; model and invariants in free_set.h. */
 #include "device/heap/free_set.h"
 
-static uint64_t stream_of(const ladei_order_node *node) { return node->key.word[0]; }
-static size_t class_of(const ladei_device_free_set *set, const ladei_order_node *node) {
-  return ladei_device_free_set_class(set, node->key.word[1]);
+#include <assert.h>
+
+/* The key behind this one. */
+static ladei_order_key key_behind(const ladei_order_key *key) {
+  ladei_order_key behind = *key;
+  for (size_t i = 3; i-- > 0 && ++behind.word[i] == 0;) continue;
+  return behind;
 }
 
-static ladei_order_node *of_stream(ladei_order_node *node, uint64_t stream) {
-  return node != NULL && stream_of(node) == stream ? node : NULL;
-}
+/* No key is less. */
+static const ladei_order_key least = {{0, 0, 0}};
 
 /* ---- Spreading --------------------------------------------------------------------------------------------------- */
 
-/* Takes the nodes out in order, linked through `next`, which a node in no set does not need. */
-static ladei_order_node *nodes_take(ladei_device_free_set *set) {
-  ladei_order_node *first = NULL;
-  ladei_order_node **end = &first;
+void ladei_device_free_set_spread(ladei_device_free_set *set, bool spread) {
+  ladei_device_sorted_entry entries[LADEI_DEVICE_FREE_SPREAD_AT];
+  size_t count = 0;
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    ladei_order_node *node;
-    while ((node = ladei_ordered_set_first(&set->classes[class])) != NULL) {
-      ladei_ordered_set_remove(&set->classes[class], node);
-      *end = node;
-      end = &node->next;
+    const ladei_device_sorted_entry *entry;
+    while ((entry = ladei_device_sorted_set_at_least(&set->classes[class], &least)) != NULL) {
+      assert(count < LADEI_DEVICE_FREE_SPREAD_AT);
+      entries[count] = *entry;
+      ladei_device_sorted_set_remove(&set->classes[class], set->slab, &entries[count++].key);
     }
   }
-  *end = NULL;
-  return first;
-}
-
-void ladei_device_free_set_spread(ladei_device_free_set *set, bool spread) {
-  ladei_order_node *node = nodes_take(set);
   for (size_t word = 0; word < LADEI_DEVICE_FREE_WORDS; word++) set->used[word] = 0;
   set->count = 0;
   set->spread = spread;
-  for (ladei_order_node *next; node != NULL; node = next) {
-    next = node->next;
-    ladei_device_free_set_insert(set, node);
-  }
-}
-
-void ladei_device_free_set_move_class(ladei_device_free_set *set, ladei_order_node *node, const ladei_order_key *key) {
-  ladei_device_free_set_remove(set, node);
-  node->key = *key;
-  ladei_device_free_set_insert(set, node);
+  for (size_t i = 0; i < count; i++) ladei_device_free_set_insert(set, &entries[i].key, entries[i].block);
 }
 
 /* ---- Used classes ------------------------------------------------------------------------------------------------ */
@@ -61,74 +48,90 @@ static size_t used_below(const ladei_device_free_set *set, size_t class) {
 
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-static ladei_order_node *find_below(const ladei_device_free_set *set, uint64_t stream, size_t class) {
-  for (class = used_below(set, class); class < LADEI_DEVICE_FREE_CLASSES; class = used_below(set, class)) {
-    ladei_order_key to = {{stream, UINT64_MAX, UINT64_MAX}};
-    ladei_order_node *node = of_stream(ladei_ordered_set_at_most(&set->classes[class], to), stream);
-    if (node != NULL) return node;
+const ladei_device_sorted_entry *ladei_device_free_set_larger(const ladei_device_free_set *set,
+                                                              const ladei_order_key *key) {
+  ladei_order_key behind = key_behind(key);
+  return ladei_device_free_set_find_from(set, ladei_device_free_set_class(set, key->word[1]), &behind);
+}
+
+/* The stream's last entry before `key` in the classes up to `class`. */
+static const ladei_device_sorted_entry *find_below(const ladei_device_free_set *set, size_t class,
+                                                   const ladei_order_key *key) {
+  for (class = used_below(set, class + 1); class < LADEI_DEVICE_FREE_CLASSES; class = used_below(set, class)) {
+    const ladei_device_sorted_entry *entry = ladei_device_sorted_set_below(&set->classes[class], key);
+    if (entry != NULL && entry->key.word[0] == key->word[0]) return entry;
   }
   return NULL;
 }
 
-ladei_order_node *ladei_device_free_set_larger(const ladei_device_free_set *set, const ladei_order_node *node) {
-  ladei_order_node *next = of_stream(ladei_order_next(node), stream_of(node));
-  return next != NULL ? next : ladei_device_free_set_find_from(set, class_of(set, node) + 1, node->key);
+const ladei_device_sorted_entry *ladei_device_free_set_smaller(const ladei_device_free_set *set,
+                                                               const ladei_order_key *key) {
+  return find_below(set, ladei_device_free_set_class(set, key->word[1]), key);
 }
 
-ladei_order_node *ladei_device_free_set_smaller(const ladei_device_free_set *set, const ladei_order_node *node) {
-  ladei_order_node *previous = of_stream(ladei_order_previous(node), stream_of(node));
-  return previous != NULL ? previous : find_below(set, stream_of(node), class_of(set, node));
-}
-
-ladei_order_node *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream) {
-  return find_below(set, stream, LADEI_DEVICE_FREE_CLASSES);
+const ladei_device_sorted_entry *ladei_device_free_set_largest(const ladei_device_free_set *set, uint64_t stream) {
+  ladei_order_key end = {{stream, UINT64_MAX, UINT64_MAX}};
+  return find_below(set, LADEI_DEVICE_FREE_CLASSES - 1, &end);
 }
 
 uint64_t ladei_device_free_set_largest_size(const ladei_device_free_set *set) {
   if (set->count == 0) return 0;
-  size_t class = set->spread ? used_below(set, LADEI_DEVICE_FREE_CLASSES) : 0;
+  const ladei_device_sorted_set *class = &set->classes[used_below(set, LADEI_DEVICE_FREE_CLASSES)];
   uint64_t largest = 0;
-  ladei_order_node *node = class < LADEI_DEVICE_FREE_CLASSES ? ladei_ordered_set_first(&set->classes[class]) : NULL;
-  while (node != NULL) {
-    ladei_order_key end = {{stream_of(node), UINT64_MAX, UINT64_MAX}};
-    node = ladei_ordered_set_at_most(&set->classes[class], end); /* the stream's last */
-    if (node->key.word[1] > largest) largest = node->key.word[1];
-    node = ladei_order_next(node);
+  const ladei_device_sorted_entry *first = ladei_device_sorted_set_at_least(class, &least);
+  while (first != NULL) {
+    ladei_order_key end = {{first->key.word[0], UINT64_MAX, UINT64_MAX}};
+    const ladei_device_sorted_entry *last = ladei_device_sorted_set_below(class, &end);
+    if (last->key.word[1] > largest) largest = last->key.word[1];
+    first = ladei_device_sorted_set_at_least(class, &end);
   }
   return largest;
 }
 
 /* ---- All --------------------------------------------------------------------------------------------------------- */
 
-/* The smallest node of the first stream from `stream` on: of all classes the lowest one that has it. */
-static ladei_order_node *first_from(const ladei_device_free_set *set, uint64_t stream) {
-  ladei_order_node *first = NULL;
+/* The smallest entry of the first stream from `stream` on: of all classes the lowest one that has it. */
+static const ladei_device_sorted_entry *first_from(const ladei_device_free_set *set, uint64_t stream) {
+  const ladei_device_sorted_entry *first = NULL;
+  ladei_order_key key = {{stream, 0, 0}};
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    ladei_order_node *node = ladei_ordered_set_at_least(&set->classes[class], (ladei_order_key){{stream, 0, 0}});
-    if (node != NULL && (first == NULL || stream_of(node) < stream_of(first))) first = node;
+    const ladei_device_sorted_entry *entry = ladei_device_sorted_set_at_least(&set->classes[class], &key);
+    if (entry != NULL && (first == NULL || entry->key.word[0] < first->key.word[0])) first = entry;
   }
   return first;
 }
 
-ladei_order_node *ladei_device_free_set_first(const ladei_device_free_set *set) { return first_from(set, 0); }
-
-ladei_order_node *ladei_device_free_set_next(const ladei_device_free_set *set, const ladei_order_node *node) {
-  ladei_order_node *next = ladei_device_free_set_larger(set, node);
-  if (next != NULL || stream_of(node) == UINT64_MAX) return next;
-  return first_from(set, stream_of(node) + 1);
+const ladei_device_sorted_entry *ladei_device_free_set_first(const ladei_device_free_set *set) {
+  return first_from(set, 0);
 }
 
-/* A class with nodes but without its bit shows in the sum: it is called often, and there are hundreds of classes. */
+const ladei_device_sorted_entry *ladei_device_free_set_next(const ladei_device_free_set *set,
+                                                            const ladei_order_key *key) {
+  const ladei_device_sorted_entry *next = ladei_device_free_set_larger(set, key);
+  if (next != NULL || key->word[0] == UINT64_MAX) return next;
+  return first_from(set, key->word[0] + 1);
+}
+
+static bool class_check(const ladei_device_free_set *set, size_t class) {
+  const ladei_order_node *node = ladei_ordered_set_first(&set->classes[class].leaves);
+  for (; node != NULL; node = ladei_order_next(node)) {
+    const ladei_device_sorted_leaf *leaf = LADEI_ORDER_RECORD(node, const ladei_device_sorted_leaf, order);
+    for (size_t i = 0; i < leaf->count; i++)
+      if (ladei_device_free_set_class(set, leaf->entries[i].key.word[1]) != class) return false;
+  }
+  return true;
+}
+
+/* A class with blocks but without its bit shows in the sum: it is called often, and there are hundreds of classes. */
 bool ladei_device_free_set_check(const ladei_device_free_set *set) {
-  size_t count = 0;
+  size_t sum = 0;
   for (size_t class = ladei_device_free_set_used(set, 0); class < LADEI_DEVICE_FREE_CLASSES;
        class = ladei_device_free_set_used(set, class + 1)) {
-    const ladei_ordered_set *nodes = &set->classes[class];
-    if (nodes->count == 0 || !ladei_ordered_set_check(nodes)) return false;
-    for (const ladei_order_node *node = ladei_ordered_set_first(nodes); node != NULL; node = ladei_order_next(node))
-      if (class_of(set, node) != class) return false;
-    count += nodes->count;
+    size_t count;
+    if (!ladei_device_sorted_set_check(&set->classes[class], &count) || count == 0 || !class_check(set, class))
+      return false;
+    sum += count;
   }
-  return count == set->count;
+  return sum == set->count;
 }

@@ -15,6 +15,9 @@ void ladei_device_heap_init(ladei_device_heap *heap) {
   memset(heap, 0, sizeof *heap);
   ladei_slab_init(&heap->blocks, sizeof(ladei_device_block));
   ladei_slab_init(&heap->segments, sizeof(ladei_device_heap_segment));
+  ladei_slab_init(&heap->leaves, sizeof(ladei_device_sorted_leaf));
+  heap->small_pool.free.slab = heap->large_pool.free.slab = &heap->leaves;
+  heap->pool_count = 2;
   heap->small_pool.is_small = true;
   heap->settings.max_split_bytes = LADEI_DEVICE_SPLIT_UNLIMITED;
   heap->settings.large_segment_bytes = heap->settings.max_unsplit_slack = LADEI_DEVICE_LARGE_SEGMENT;
@@ -25,12 +28,35 @@ void ladei_device_heap_destroy(ladei_device_heap *heap) {
   ladei_device_block_map_destroy(&heap->starts);
   ladei_slab_destroy(&heap->blocks);
   ladei_slab_destroy(&heap->segments);
+  ladei_slab_destroy(&heap->leaves);
+}
+
+/* I12, before the map gets room for so many blocks. */
+static bool leaves_reserve(ladei_device_heap *heap, size_t blocks) {
+  size_t most = ladei_device_heap_leaves_most(heap, blocks);
+  return most <= heap->leaves.live || ladei_slab_reserve(&heap->leaves, most - heap->leaves.live);
 }
 
 bool ladei_device_heap_reserve_more(ladei_device_heap *heap, size_t blocks) {
   ladei_device_heap_assert_locked(heap);
   bool records = blocks <= heap->spare_count || ladei_slab_reserve(&heap->blocks, blocks - heap->spare_count);
-  return records && ladei_device_block_map_reserve(&heap->starts, blocks + heap->hidden_count);
+  size_t starts = blocks + heap->hidden_count;
+  return records && leaves_reserve(heap, ladei_device_block_map_room_after(&heap->starts, starts)) &&
+         ladei_device_block_map_reserve(&heap->starts, starts);
+}
+
+bool ladei_device_heap_private_pool_add(ladei_device_heap *heap, ladei_device_private_pool *pool) {
+  ladei_device_heap_assert_locked(heap);
+  pool->small_pool.free.slab = pool->large_pool.free.slab = &heap->leaves;
+  heap->pool_count += 2;
+  bool room = leaves_reserve(heap, heap->starts.room);
+  if (!room) heap->pool_count -= 2;
+  return room;
+}
+
+void ladei_device_heap_private_pool_drop(ladei_device_heap *heap) {
+  ladei_device_heap_assert_locked(heap);
+  heap->pool_count -= 2;
 }
 
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap) {
@@ -313,7 +339,7 @@ ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64
   return right ? block : NULL;
 }
 
-/* All three lines of a record. Where there is none, of the addresses from 0 on, which does nothing. Inlined by force: of a
+/* Both lines of a record. Where there is none, of the addresses from 0 on, which does nothing. Inlined by force: of a
  * function that does nothing but fetch ahead, gcc finds that it has no effect, and takes the call out. */
 static inline __attribute__((always_inline)) void record_prefetch(const ladei_device_block *block) {
   enum { LINE = 64 };
@@ -374,38 +400,37 @@ void ladei_device_block_remove(ladei_device_block *block) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE);
   assert(block->previous == NULL || block->previous->state != LADEI_DEVICE_HEAP_RECENT); /* K3 */
   ladei_device_block_pool *pool = block->segment->pool;
-  if (block->state == LADEI_DEVICE_HEAP_FREE)
-    ladei_device_free_set_remove(&pool->free, &block->order);
-  else
-    ladei_ordered_set_remove(&pool->holes, &block->order);
+  if (block->state == LADEI_DEVICE_HEAP_FREE) {
+    ladei_order_key key = ladei_device_block_free_key(block);
+    ladei_device_free_set_remove(&pool->free, &key);
+  } else {
+    ladei_order_key key = ladei_device_block_hole_key(block);
+    ladei_device_sorted_set_remove(&pool->holes, pool->free.slab, &key);
+  }
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
 }
 
-static ladei_order_key free_key(const ladei_device_heap_segment *segment, const ladei_device_block *block) {
-  return (ladei_order_key){{segment->stream_key, block->size, block->address}};
-}
-
-/* A FREE block has got another address or size. Inlined by force, as block_settle: each frame less on the way of a hot
- * free is 1 to 2 of its 20 ns. */
-static inline __attribute__((always_inline)) void block_move_in_set(ladei_device_block *block) {
+/* A FREE block whose key was `from` has got another address or size. Inlined by force, as block_settle: each frame less on
+ * the way of a hot free is 1 to 2 of its 20 ns. */
+static inline __attribute__((always_inline)) void block_move_in_set(ladei_device_block *block,
+                                                                    const ladei_order_key *from) {
   ladei_device_heap_segment *segment = block->segment;
   block->age_base = segment->pool->searches;
-  ladei_order_key key = free_key(segment, block);
-  ladei_device_free_set_move(&segment->pool->free, &block->order, &key);
+  ladei_order_key to = ladei_device_block_free_key(block);
+  ladei_device_free_set_move(&segment->pool->free, from, &to, block);
 }
 
 static void block_enter_set(ladei_device_block *block) {
-  ladei_device_heap_segment *segment = block->segment;
-  ladei_device_block_pool *pool = segment->pool;
+  ladei_device_block_pool *pool = block->segment->pool;
   if (block->mapped) {
-    block->order.key = free_key(segment, block);
+    ladei_order_key key = ladei_device_block_free_key(block);
     block->age_base = pool->searches;
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_FREE);
-    ladei_device_free_set_insert(&pool->free, &block->order);
+    ladei_device_free_set_insert(&pool->free, &key, block);
   } else {
-    block->order.key = (ladei_order_key){{segment->stream_key, block->address, 0}};
+    ladei_order_key key = ladei_device_block_hole_key(block);
     ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_HOLE);
-    ladei_ordered_set_insert(&pool->holes, &block->order);
+    ladei_device_sorted_set_insert(&pool->holes, pool->free.slab, &key, block);
   }
 }
 
@@ -447,6 +472,7 @@ static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei
                                                   size_t low_bytes) {
   assert(block->state == LADEI_DEVICE_HEAP_FREE && low_bytes > 0 && low_bytes < block->size);
   ladei_device_heap_segment *segment = block->segment;
+  ladei_order_key from = ladei_device_block_free_key(block);
   uint64_t address = block->address;
   ladei_device_block_map_prefetch(&heap->starts, address + low_bytes); /* written last */
   ladei_device_block_map_prefetch(&heap->starts, address);
@@ -458,7 +484,7 @@ static inline ladei_device_block *block_split_low(ladei_device_heap *heap, ladei
   block->previous = lower;
   block->size -= low_bytes;
   address_set(block, address + low_bytes);
-  block_move_in_set(block);
+  block_move_in_set(block, &from);
   start_add(heap, segment, address + low_bytes, block);
   return lower;
 }
@@ -468,6 +494,7 @@ static inline void block_coalesce_previous(ladei_device_heap *heap, ladei_device
   ladei_device_heap_segment *segment = block->segment;
   ladei_device_block *gone = block->previous;
   assert(block->state == LADEI_DEVICE_HEAP_FREE && gone->state == LADEI_DEVICE_HEAP_BUSY);
+  ladei_order_key from = ladei_device_block_free_key(block);
   uint64_t address = gone->address;
   start_remove(heap, segment, block->address);
   ladei_device_block_map_replace(&heap->starts, address, block);
@@ -476,7 +503,7 @@ static inline void block_coalesce_previous(ladei_device_heap *heap, ladei_device
   block->previous = gone->previous;
   if (block->previous != NULL) block->previous->next = block;
   record_give(heap, gone);
-  block_move_in_set(block);
+  block_move_in_set(block, &from);
 }
 
 /* Whether a neighbour of a block of mapped memory is free memory, or of a hole a hole. */
@@ -513,8 +540,9 @@ block_settle(ladei_device_heap *heap, ladei_device_block *block, coalesced *out)
     block_coalesce_above(heap, block);
   }
   if (previous != NULL && block->mapped) {
+    ladei_order_key from = ladei_device_block_free_key(previous);
     block_coalesce_above(heap, previous);
-    block_move_in_set(previous);
+    block_move_in_set(previous, &from);
     return previous;
   }
   if (previous != NULL) {

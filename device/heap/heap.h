@@ -44,6 +44,8 @@
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
  * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in I7.
+ * I12 `leaves` has room for the leaves of all sets of all pools with each block in one that `starts` has room for. So what
+ *     makes a block FREE or a HOLE needs no memory.
  * ladei_device_allocator_check recounts them: they hold whenever the lock is free, also while driver calls are in flight.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
@@ -84,9 +86,9 @@ typedef struct ladei_device_capture_walk ladei_device_capture_walk; /* capture_r
 struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
 
 typedef struct ladei_device_block_pool {
-  ladei_device_free_set free; /* by (stream, size, address) */
-  ladei_ordered_set holes;    /* by (stream, address) */
-  uint64_t searches;          /* clock of block ages; ticks only while collection by threshold is on */
+  ladei_device_free_set free;    /* by (stream, size, address) */
+  ladei_device_sorted_set holes; /* by (stream, address), its leaves in free.slab */
+  uint64_t searches;             /* clock of block ages; ticks only while collection by threshold is on */
   struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
   bool is_small;
   bool no_split; /* blocks are handed out whole, to requests that nearly fill them */
@@ -164,18 +166,15 @@ typedef struct ladei_device_block {
   bool oversize_counted; /* it is in the oversize_allocations gauge */
   bool marking;          /* DEFERRED: its markers are being taken (native/capture_reuse.c) */
 
-  /* The second line: in the pool's free set or hole set. */
-  _Alignas(64) ladei_order_node order;
-
-  uint64_t age_base;                     /* pool->searches when it became FREE */
+  /* The second line. */
+  _Alignas(64) uint64_t age_base;        /* pool->searches when it became FREE */
   ladei_retire_ticket ticket;            /* its uses by streams other than its own */
   struct ladei_device_block *chain;      /* in the list of deferred frees, of blocks that leave, of spare records */
   struct ladei_history_context *context; /* of its allocation; NULL: none */
   struct ladei_history_context *note;    /* that the program wrote on it; NULL: none */
   struct ladei_device_markers *markers;  /* DEFERRED: what must come before its next use; NULL: the capture's end */
 } ladei_device_block;
-_Static_assert(sizeof(ladei_device_block) == 192, "a block record is three lines of cache");
-_Static_assert(offsetof(ladei_device_block, age_base) == 128, "a block record is three lines of cache");
+_Static_assert(sizeof(ladei_device_block) == 128, "a block record is two lines of cache");
 
 typedef struct ladei_device_private_pool {
   struct ladei_device_private_pool *next;
@@ -228,6 +227,8 @@ typedef struct ladei_device_heap {
   size_t spare_count;
   size_t hidden_count; /* segments hidden now, those known to be gone included */
   ladei_slab segments; /* of ladei_device_heap_segment */
+  ladei_slab leaves;   /* of the free sets and hole sets of all pools */
+  size_t pool_count;   /* the two below, and two of each private pool */
   ladei_device_block_map starts;
   ladei_ordered_set by_address; /* segments that are not hidden */
   ladei_ordered_set hidden;     /* those that are, and may come back */
@@ -287,6 +288,16 @@ static inline bool ladei_device_heap_reserve(ladei_device_heap *heap, size_t blo
   bool there = blocks <= heap->spare_count && blocks <= heap->starts.room - heap->starts.count;
   return there || ladei_device_heap_reserve_more(heap, blocks);
 }
+
+/* Leaves that the sets of all pools take with so many blocks (I12). */
+static inline size_t ladei_device_heap_leaves_most(const ladei_device_heap *heap, size_t blocks) {
+  return ladei_device_sorted_leaves_most(heap->pool_count * (LADEI_DEVICE_FREE_CLASSES + 1), blocks);
+}
+
+/* Makes room for what a private pool will have free, before it has its first segment; false when there is no memory. */
+bool ladei_device_heap_private_pool_add(ladei_device_heap *heap, ladei_device_private_pool *pool);
+/* The opposite, once it has no segment any more. */
+void ladei_device_heap_private_pool_drop(ladei_device_heap *heap);
 
 /* The counters as users see them, except those that runtime/retire keeps; struct_size is set. */
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap);
@@ -382,6 +393,15 @@ static inline void ladei_device_heap_prefetch_start(const ladei_device_heap *hea
 const ladei_device_block *ladei_device_heap_prefetch_block(const ladei_device_heap *heap, uint64_t address);
 /* The records of its neighbours, and where the one above it is among the starts. It may be another block's record by now. */
 void ladei_device_heap_prefetch_beside(const ladei_device_heap *heap, const ladei_device_block *block);
+
+/* The key of a FREE block in its pool's free set. */
+static inline ladei_order_key ladei_device_block_free_key(const ladei_device_block *block) {
+  return (ladei_order_key){{block->segment->stream_key, block->size, block->address}};
+}
+/* The key of a HOLE in its pool's hole set. */
+static inline ladei_order_key ladei_device_block_hole_key(const ladei_device_block *block) {
+  return (ladei_order_key){{block->segment->stream_key, block->address, 0}};
+}
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_device_block_remove(ladei_device_block *block);

@@ -40,6 +40,9 @@ void ladei_device_uncached_init(lade_device_allocator *allocator) {
   pool->small_pool.is_small = true;
   pool->small_pool.private_pool = pool->large_pool.private_pool = pool;
   pool->small_pool.no_split = pool->large_pool.no_split = true;
+  ladei_lock_acquire(&allocator->lock);
+  (void)ladei_device_heap_private_pool_add(&allocator->heap, pool); /* there is no block yet that takes room */
+  ladei_lock_release(&allocator->lock);
 }
 
 void ladei_device_uncached_give_back(lade_device_allocator *allocator) {

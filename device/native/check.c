@@ -41,9 +41,11 @@ static void gauges_add(lade_device_gauges *gauges, bool small, uint64_t amount) 
 }
 
 static bool block_in_set(const ladei_device_block_pool *pool, const ladei_device_block *block, bool is_free) {
-  const ladei_ordered_set *set =
+  const ladei_device_sorted_set *set =
       is_free ? &pool->free.classes[ladei_device_free_set_class(&pool->free, block->size)] : &pool->holes;
-  return ladei_ordered_set_at_least(set, block->order.key) == &block->order;
+  ladei_order_key key = is_free ? ladei_device_block_free_key(block) : ladei_device_block_hole_key(block);
+  const ladei_device_sorted_entry *entry = ladei_device_sorted_set_at_least(set, &key);
+  return entry != NULL && entry->block == block && memcmp(&entry->key, &key, sizeof key) == 0;
 }
 
 static bool block_is(const ladei_device_block *block, ladei_device_block_state state) {
@@ -59,18 +61,15 @@ static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowe
   gauges_add(&r->sums.inactive_split_bytes, small, (size_t)(highest->address - lowest->address) + highest->size);
 }
 
-static ladei_device_block *record_of(ladei_order_node *node) {
-  return LADEI_ORDER_RECORD(node, ladei_device_block, order);
-}
-
 /* K1 in plain segments: a search would lead to the block, as no other one of the stream fits better. What the rules for
  * expandable ones (decisions.c) make of a mixture is left out. */
 static bool recent_is_best(const ladei_device_block *block, size_t rounded) {
   const ladei_device_free_set *set = &block->segment->pool->free;
   const ladei_device_block *rest = block_is(block->next, LADEI_DEVICE_HEAP_FREE) ? block->next : NULL;
   size_t whole = block->size + (rest != NULL ? rest->size : 0);
-  const ladei_device_block *other = record_of(ladei_device_free_set_find(set, block->segment->stream_key, rounded));
-  if (other != NULL && other == rest) other = record_of(ladei_device_free_set_larger(set, &rest->order));
+  const ladei_device_sorted_entry *found = ladei_device_free_set_find(set, block->segment->stream_key, rounded);
+  if (found != NULL && found->block == rest) found = ladei_device_free_set_larger(set, &found->key);
+  const ladei_device_block *other = found == NULL ? NULL : found->block;
   if (other == NULL || ladei_device_heap_segment_expandable(other->segment)) return true;
   return other->size > whole || (other->size == whole && other->address > block->address);
 }
@@ -91,9 +90,6 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
   const ladei_device_heap_segment *segment = block->segment;
   const ladei_device_block_pool *pool = segment->pool;
   bool is_free = block->state == LADEI_DEVICE_HEAP_FREE;
-  ladei_order_key key = is_free ? (ladei_order_key){{segment->stream_key, block->size, block->address}}
-                                : (ladei_order_key){{segment->stream_key, block->address, 0}};
-  expect(r, memcmp(&key, &block->order.key, sizeof key) == 0, "I2 key of a free block or hole");
   expect(r, block_in_set(pool, block, is_free), "I2 free block or hole in its set");
   expect(r, block->context == NULL && block->note == NULL, "H3 a free block has no context");
   expect(r, block->mapped == is_free, "I6 free blocks are mapped, holes are not");
@@ -199,9 +195,11 @@ static void segment_recount(heap_recount *r, const ladei_device_heap_segment *se
 }
 
 static void pool_recount(heap_recount *r, const ladei_device_block_pool *pool, size_t *free_total, size_t *hole_total) {
-  expect(r, ladei_device_free_set_check(&pool->free) && ladei_ordered_set_check(&pool->holes), "I2 order of a set");
+  size_t holes = 0;
+  expect(r, ladei_device_free_set_check(&pool->free) && ladei_device_sorted_set_check(&pool->holes, &holes),
+         "I2 order of a set");
   *free_total += pool->free.count;
-  *hole_total += pool->holes.count;
+  *hole_total += holes;
 }
 
 /* As I7 counts it. */
@@ -235,9 +233,13 @@ static void pools_recount(heap_recount *r, const lade_device_allocator *allocato
   size_t hole_total = 0;
   pool_recount(r, &r->heap->small_pool, &free_total, &hole_total);
   pool_recount(r, &r->heap->large_pool, &free_total, &hole_total);
-  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next)
+  size_t pools = 2;
+  for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next, pools += 2)
     private_pool_recount(r, pool, &free_total, &hole_total);
   private_pool_recount(r, &allocator->uncached, &free_total, &hole_total);
+  expect(r, pools + 2 == r->heap->pool_count, "I12 pools");
+  expect(r, ladei_device_heap_leaves_most(r->heap, r->heap->starts.room) <= r->heap->leaves.capacity,
+         "I12 room for leaves");
   expect(r, free_total == r->free_blocks && hole_total == r->holes, "I2 nothing else in the sets");
 }
 

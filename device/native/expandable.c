@@ -383,13 +383,14 @@ static bool run_suffices(const ladei_device_block *block, size_t size) {
 /* Start of the lowest run of free blocks and holes that suffices and has a hole near its start. */
 static ladei_device_block *run_find(const ladei_device_request *request) {
   ladei_order_key from = {{request->stream_key, 0, 0}};
-  ladei_order_node *node = ladei_ordered_set_at_least(&request->pool->holes, from);
-  for (; node != NULL && node->key.word[0] == request->stream_key; node = ladei_order_next(node)) {
-    ladei_device_block *hole = LADEI_ORDER_RECORD(node, ladei_device_block, order);
+  for (;;) {
+    const ladei_device_sorted_entry *entry = ladei_device_sorted_set_at_least(&request->pool->holes, &from);
+    if (entry == NULL || entry->key.word[0] != request->stream_key) return NULL;
+    ladei_device_block *hole = entry->block;
     ladei_device_block *start = hole->previous != NULL && block_reusable(hole->previous) ? hole->previous : hole;
     if (run_suffices(start, request->rounded)) return start;
+    from = (ladei_order_key){{request->stream_key, hole->address + 1, 0}};
   }
-  return NULL;
 }
 
 /* Removes the run, so that no other thread takes any of it while memory is mapped. */

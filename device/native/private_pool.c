@@ -77,6 +77,7 @@ void ladei_device_private_pools_forget(lade_device_allocator *allocator) {
     bool named = atomic_load(&pool->capturing) || pool->visitors > 0 || pool->suspension != NULL;
     if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
       *link = pool->next;
+      ladei_device_heap_private_pool_drop(&allocator->heap);
       allocator->lending_pools -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
       free(pool);
     } else {
@@ -100,11 +101,14 @@ static ladei_device_private_pool *pool_create(lade_device_pool_id id, uint32_t f
   return pool;
 }
 
-static void pool_add(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
+/* False: there is no memory, and it is in no list. */
+static bool pool_add(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
+  if (!ladei_device_heap_private_pool_add(&allocator->heap, pool)) return false;
   LL_APPEND(allocator->heap.private_pools, pool);
   pool->use_count = 1;
   allocator->lending_pools += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+  return true;
 }
 
 /* One that no pool has. Lock held. */
@@ -124,6 +128,11 @@ static lade_status options_check(const lade_device_pool_options *options) {
                               (unsigned)options->flags);
 }
 
+static lade_status pool_missing(const char *call) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call,
+                     sizeof(ladei_device_private_pool));
+}
+
 lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
                                             lade_device_pool_id *out_id) {
   static const char call[] = "lade_device_pool_create";
@@ -133,17 +142,14 @@ lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, co
     status = ladei_device_provider_read(call, options->provider, &provider);
   if (status != LADE_OK) return status;
   ladei_device_private_pool *pool = pool_create(options->id, options->flags);
-  if (pool == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, sizeof *pool);
+  if (pool == NULL) return pool_missing(call);
   pool->provider = provider;
   ladei_lock_acquire(&allocator->lock);
   if (pool->id.first == 0 && pool->id.second == 0) pool->id = id_choose(allocator);
   if (ladei_device_private_pool_find(&allocator->heap, pool->id) != NULL)
     status = ladei_device_pool_refused(call, pool->id, "which a pool has", "an id of no pool, or (0, 0)");
-  if (status == LADE_OK) {
-    *out_id = pool->id;
-    pool_add(allocator, pool);
-  }
+  if (status == LADE_OK && !pool_add(allocator, pool)) status = pool_missing(call);
+  if (status == LADE_OK) *out_id = pool->id;
   ladei_lock_release(&allocator->lock);
   if (status != LADE_OK) free(pool);
   return status;
@@ -246,9 +252,10 @@ static lade_status pool_enter(lade_device_allocator *allocator, lade_device_pool
     pool->use_count++;
   } else {
     pool = pool_create(id, 0);
-    if (pool == NULL)
+    if (pool == NULL || !pool_add(allocator, pool)) {
+      free(pool);
       return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_pool_begin", id, "no memory");
-    pool_add(allocator, pool);
+    }
   }
   *out = pool;
   return LADE_OK;

@@ -69,9 +69,9 @@ enum { PRIVATE_BLOCKS_MAX = 1024 };
 /* The free blocks of a pool, as long as *budget lasts. */
 static uint64_t pool_cached_bytes(const ladei_device_block_pool *pool, size_t *budget) {
   uint64_t total = 0;
-  for (ladei_order_node *node = ladei_device_free_set_first(&pool->free); node != NULL && *budget > 0;
-       node = ladei_device_free_set_next(&pool->free, node)) {
-    total += LADEI_ORDER_RECORD(node, ladei_device_block, order)->size;
+  const ladei_device_sorted_entry *entry = ladei_device_free_set_first(&pool->free);
+  for (; entry != NULL && *budget > 0; entry = ladei_device_free_set_next(&pool->free, &entry->key)) {
+    total += entry->block->size;
     --*budget;
   }
   return total;
