@@ -40,6 +40,8 @@ bool pinned_fixture_open(pinned_fixture *own, lade_runtime *runtime, const lade_
 void pinned_fixture_close(pinned_fixture *own) {
   ladei_pinned_background_stop(&own->pool->background); /* what is checked must be at rest */
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
+  lade_pinned_stats stats = pinned_fixture_stats(own);
+  LADE_EXPECT_LE_UINT(stats.pending_bytes.peak, stats.reserved_bytes.peak); /* never too high: U2 in usage.c */
   LADE_EXPECT_OK(lade_pinned_pool_destroy(own->pool, true));
   LADE_EXPECT_OK(own->runtime->ops->device_free(own->runtime->self, 0, own->device));
   for (int i = 0; i < PINNED_FIXTURE_STREAMS; i++)
