@@ -202,7 +202,7 @@ static void pool_dispose(lade_pinned_pool *pool) {
 /*
  * Note [Shards]
  *   Threads with streams of their own retire their blocks in shards (runtime/retire/retire_shards.h): each of 16 threads on an
- *   H200 machine paid 1.9 us for a recorded cycle where they shared one, 0.25 with a shard each
+ *   H200 machine paid 1.9 us for a recorded cycle where they shared one, 0.25 with a shard each, before they shared no counters
  *   (benchmarks/results/h200/pinned_crowd.json, pinned_crowd_before.json). Who looks at the pending blocks
  *   of all threads pays a barrier of all processors in each shard with open batches. That is often where the program has set a
  *   cap below the one that lade takes, for misses at the cap, and where a background thread looks. There is one shard then.
