@@ -43,11 +43,11 @@ void ladei_pinned_cap_wait_init(ladei_pinned_cap_wait *cap_wait) {
   ladei_lock_init(&cap_wait->lock, LADEI_RANK_LEAF);
   ladei_condition_init(&cap_wait->returned);
   transit_init(&cap_wait->segments);
-  for (uint32_t i = 0; i < LADEI_PINNED_TRANSITS; i++) transit_init(ladei_pinned_transit_of(cap_wait, i));
+  for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_init(&cap_wait->blocks[i]);
 }
 
 void ladei_pinned_cap_wait_destroy(ladei_pinned_cap_wait *cap_wait) {
-  for (uint32_t i = 0; i < LADEI_PINNED_TRANSITS; i++) transit_destroy(ladei_pinned_transit_of(cap_wait, i));
+  for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_destroy(&cap_wait->blocks[i]);
   transit_destroy(&cap_wait->segments);
   ladei_condition_destroy(&cap_wait->returned);
   ladei_lock_destroy(&cap_wait->lock);
@@ -98,11 +98,11 @@ static void transit_go(ladei_pinned_transit *transit) {
 
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait) {
   transit_stop(&cap_wait->segments);
-  for (uint32_t i = 0; i < LADEI_PINNED_TRANSITS; i++) transit_stop(ladei_pinned_transit_of(cap_wait, i));
+  for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_stop(&cap_wait->blocks[i]);
 }
 
 void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait) {
-  for (uint32_t i = 0; i < LADEI_PINNED_TRANSITS; i++) transit_go(ladei_pinned_transit_of(cap_wait, i));
+  for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_go(&cap_wait->blocks[i]);
   transit_go(&cap_wait->segments);
 }
 

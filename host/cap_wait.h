@@ -11,7 +11,7 @@
  * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped in
  * that order, so nobody who moves blocks, a free above all, waits for a driver call of another thread.
  *
- * Blocks are in transit all the time, so those words are several, and a thread keeps to one (ladei_pinned_transit_of); who stops transits
+ * Blocks are in transit all the time, so those words are several, and a thread keeps to that of its stripe; who stops transits
  * stops all.
  *
  * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held. Inside
@@ -34,11 +34,12 @@ typedef struct ladei_pinned_transit {
 
 enum { LADEI_PINNED_TRANSIT_STOPPED = 1, LADEI_PINNED_TRANSIT_ONE = 2 };
 
-/* Words for transits of blocks, a power of two. A test that goes through all schedules has as much to go through as there are. */
+/* Words for transits of blocks, one for each stripe of threads (thread_cache.h). A test that goes through all schedules has as much to
+ * go through as there are. */
 #ifdef LADEI_SCHEDULED
-enum { LADEI_PINNED_TRANSITS = 2 };
+enum { LADEI_PINNED_STRIPES = 2 };
 #else
-enum { LADEI_PINNED_TRANSITS = 16 };
+enum { LADEI_PINNED_STRIPES = 16 };
 #endif
 
 typedef struct ladei_pinned_cap_wait {
@@ -47,7 +48,7 @@ typedef struct ladei_pinned_cap_wait {
   ladei_condition returned;
   _Atomic(uint32_t) returns; /* times that memory came back while somebody waited */
   ladei_pinned_transit segments;
-  ladei_pinned_transit blocks[LADEI_PINNED_TRANSITS];
+  ladei_pinned_transit blocks[LADEI_PINNED_STRIPES];
 } ladei_pinned_cap_wait;
 
 /* Cannot fail, and owns nothing but its bytes. */
@@ -55,11 +56,6 @@ void ladei_pinned_cap_wait_init(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_cap_wait_destroy(ladei_pinned_cap_wait *cap_wait);
 
 /* ---- Transits ---------------------------------------------------------------------------------------------------- */
-
-/* Of blocks, for a thread that has this number in the pool. */
-static inline ladei_pinned_transit *ladei_pinned_transit_of(ladei_pinned_cap_wait *cap_wait, uint32_t thread) {
-  return &cap_wait->blocks[thread & (LADEI_PINNED_TRANSITS - 1)];
-}
 
 void ladei_pinned_transit_begin_slowly(ladei_pinned_transit *transit);
 void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit);

@@ -102,13 +102,14 @@ struct lade_pinned_pool {
   ladei_pinned_segment *spare_segments; /* metadata without memory, linked by next */
   uint64_t births;
   ladei_pinned_thread_cache *threads;
-  ladei_pinned_thread_cache *steal_next; /* where the next look for idle threads begins; NULL: at the first */
-  bool retire_buffers_closed;            /* runtime/retire is going, or gone */
-  _Atomic(size_t) magazine_quota_bytes;  /* sum of the threads' quotas */
-  _Atomic(uint32_t) last_thread;         /* ids given to thread caches */
-  _Atomic(bool) large_kept;              /* some thread may keep a block above the magazines' sizes */
-  _Atomic(bool) unreached;               /* the last drain had to leave some thread's cache alone */
-  _Atomic(uint32_t) leaving;             /* exiting threads that still hand over their blocks */
+  ladei_pinned_thread_cache *steal_next;         /* where the next look for idle threads begins; NULL: at the first */
+  bool retire_buffers_closed;                    /* runtime/retire is going, or gone */
+  _Atomic(size_t) magazine_quota_bytes;          /* sum of the threads' quotas */
+  _Atomic(uint32_t) last_thread;                 /* ids given to thread caches */
+  uint32_t stripe_threads[LADEI_PINNED_STRIPES]; /* of `threads`, so many are in each stripe */
+  _Atomic(bool) large_kept;                      /* some thread may keep a block above the magazines' sizes */
+  _Atomic(bool) unreached;                       /* the last drain had to leave some thread's cache alone */
+  _Atomic(uint32_t) leaving;                     /* exiting threads that still hand over their blocks */
 
   ladei_lock topology_lock;
   ladei_pinned_topology topologies[2]; /* without and with devices */
@@ -164,7 +165,7 @@ static inline ladei_retire *ladei_pinned_retire_shard(const lade_pinned_pool *po
 /* For blocks that a thread moves, with its cache or NULL. */
 static inline ladei_pinned_transit *ladei_pinned_pool_transit(lade_pinned_pool *pool,
                                                               const ladei_pinned_thread_cache *cache) {
-  return ladei_pinned_transit_of(&pool->cap_wait, cache == NULL ? 0 : cache->id);
+  return &pool->cap_wait.blocks[cache == NULL ? 0 : cache->stripe];
 }
 
 /* Why calls are kept off the fast path: bits. */

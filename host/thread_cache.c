@@ -12,14 +12,13 @@
 
 _Thread_local ladei_pinned_thread_local ladei_tls __attribute__((tls_model("initial-exec")));
 
-ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id, ladei_retire *retire,
+ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id,
                                                             ladei_pinned_cap_wait *cap_wait,
                                                             _Atomic(bool) *pool_keeps) {
   ladei_pinned_thread_cache *cache = aligned_alloc(_Alignof(ladei_pinned_thread_cache), sizeof *cache);
   if (cache == NULL) return NULL;
   memset(cache, 0, sizeof *cache);
   ladei_asym_lock_init(&cache->asym_lock);
-  cache->retire = retire;
   ladei_retire_buffer_init(&cache->retire_buffer);
   ladei_lock_init(&cache->lock, LADEI_RANK_MAGAZINE);
   atomic_init(&cache->pool, pool);

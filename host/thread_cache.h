@@ -85,7 +85,9 @@ typedef struct ladei_pinned_thread_cache {
   bool reached, victim;     /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;       /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
-  ladei_retire *retire;              /* its shard of the pool's retirement; constant */
+  uint32_t
+      stripe; /* of the threads that use one transit word and one shard of retirement; set when linked, and constant then */
+  ladei_retire *retire;              /* that shard */
   ladei_retire_buffer retire_buffer; /* to its shard of the pool's retire object */
   _Atomic(ladei_pinned_thread_counters *)
       nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
@@ -236,7 +238,7 @@ ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node,
 /* ---- Life and contents ------------------------------------------------------------------------------------------- */
 
 /* A cache of the calling thread, with two owners; NULL when there is no memory. */
-ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id, ladei_retire *retire,
+ladei_pinned_thread_cache *ladei_pinned_thread_cache_create(lade_pinned_pool *pool, uint32_t id,
                                                             ladei_pinned_cap_wait *cap_wait, _Atomic(bool) *pool_keeps);
 /* One owner less; the last one frees. */
 void ladei_pinned_thread_cache_release(ladei_pinned_thread_cache *cache);

@@ -19,7 +19,9 @@
  *
  * I5  While any thread keeps a larger block, pool->large_kept is true, or pool->unreached where the last drain could not
  *     look at it. So who keeps the first one since a drain sees that large_kept is false, and asks whether it may.
- * Locks: pool->lock guards the lists and quotas; cache->lock the pointer to the pool. Threads begin and end under
+ * I6  A thread is in the stripe that had the fewest threads when it began: as long as there are no more threads than
+ *     stripes, each has a transit word for itself, and a shard where there are as many. Threads that come and go leave no gaps.
+ * Locks: pool->lock guards the lists, stripes and quotas; cache->lock the pointer to the pool. Threads begin and end under
  * pool->threads_lock too, taken first: who holds it reads the list, and keeps nobody else from the pool.
  */
 #include "host/thread_caches.h"
@@ -51,8 +53,19 @@ static void threads_release(lade_pinned_pool *pool) {
   ladei_lock_release(&pool->threads_lock);
 }
 
+/* I6: the stripe with the fewest threads. */
+static void stripe_enter(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
+  uint32_t stripe = 0;
+  for (uint32_t i = 1; i < LADEI_PINNED_STRIPES; i++)
+    if (pool->stripe_threads[i] < pool->stripe_threads[stripe]) stripe = i;
+  pool->stripe_threads[stripe]++;
+  cache->stripe = stripe;
+  cache->retire = ladei_retire_shard(pool->retire, stripe);
+}
+
 static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
+  stripe_enter(pool, cache);
   cache->prev = NULL;
   cache->next = pool->threads;
   if (cache->next != NULL) cache->next->prev = cache;
@@ -61,6 +74,7 @@ static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) 
 
 static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
+  pool->stripe_threads[cache->stripe]--;
   if (pool->steal_next == cache) pool->steal_next = cache->next;
   if (cache->next != NULL) cache->next->prev = cache->prev;
   if (cache->prev != NULL)
@@ -303,8 +317,7 @@ static void thread_list_clean(void) {
 
 static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
   uint32_t id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
-  return ladei_pinned_thread_cache_create(pool, id, ladei_retire_shard(pool->retire, id - 1), &pool->cap_wait,
-                                          &pool->large_kept);
+  return ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->large_kept);
 }
 
 static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {

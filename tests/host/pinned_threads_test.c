@@ -278,3 +278,57 @@ LADE_TEST(PinnedThreads, ABlockNotedInSeveralShardsAtOnceWaitsForAllOfThem) {
   for (int i = 0; i < TEAMS; i++) pthread_barrier_destroy(&teams[i].step);
   arena_close(&all);
 }
+
+typedef struct guest {
+  arena *all;
+  pthread_barrier_t *here; /* NULL: goes at once */
+} guest;
+
+static void *guest_main(void *user) {
+  const guest *self = user;
+  void *block = NULL;
+  expect(self->all, lade_pinned_alloc(self->all->pool, 4096, &block) == LADE_OK);
+  expect(self->all, lade_pinned_free(self->all->pool, block) == LADE_OK);
+  if (self->here != NULL) {
+    pthread_barrier_wait(self->here);
+    pthread_barrier_wait(self->here);
+  }
+  return NULL;
+}
+
+static pthread_t guest_start(guest *self) {
+  pthread_t thread;
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, guest_main, self), 0);
+  return thread;
+}
+
+/* Numbers that count up would let those that stay meet in some shards, and leave others to threads that are gone. */
+LADE_TEST(PinnedThreads, EachOfAFewThreadsHasAShardForItselfWhoeverCameAndWentBefore) {
+  static arena all;
+  static guest stay[LADEI_PINNED_STRIPES];
+  pthread_t threads[LADEI_PINNED_STRIPES];
+  pthread_barrier_t here[LADEI_PINNED_STRIPES];
+  unsigned used[LADEI_PINNED_STRIPES] = {0};
+  if (!arena_open(&all, LADEI_PINNED_STRIPES)) return;
+  for (int i = 0; i < LADEI_PINNED_STRIPES; i++) {
+    guest go = {&all, NULL};
+    for (int k = 0; k < i % 3 + 1; k++) pthread_join(guest_start(&go), NULL);
+    pthread_barrier_init(&here[i], NULL, 2);
+    stay[i] = (guest){&all, &here[i]};
+    threads[i] = guest_start(&stay[i]);
+    pthread_barrier_wait(&here[i]);
+  }
+  for (const ladei_pinned_thread_cache *cache = all.pool->threads; cache != NULL; cache = cache->next) {
+    used[cache->stripe]++;
+    LADE_EXPECT(cache->retire == all.pool->retire->shard[cache->stripe]);
+  }
+  for (int i = 0; i < LADEI_PINNED_STRIPES; i++) {
+    LADE_EXPECT_EQ_UINT(used[i], 1);
+    LADE_EXPECT_EQ_UINT(all.pool->stripe_threads[i], 1);
+    pthread_barrier_wait(&here[i]);
+    pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&here[i]);
+  }
+  for (int i = 0; i < LADEI_PINNED_STRIPES; i++) LADE_EXPECT_EQ_UINT(all.pool->stripe_threads[i], 0);
+  arena_close(&all);
+}
