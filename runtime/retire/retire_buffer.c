@@ -158,17 +158,17 @@ static void buffer_asked(ladei_retire_buffer *buffer, bool any_done) {
   buffer->ask_skip = (1u << buffer->ask_fruitless) - 1;
 }
 
-/* The stream is done with the batch, which need not be published any more. Returns its tickets, of which pending_tickets does not
- * know yet. */
-static uint32_t slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
+/* The stream is done with the batch, which need not be published any more. Its tickets are pending before they leave the slot: who
+ * looks without the lock finds one or the other. */
+static void slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
   uint32_t count = ladei_retire_slot_count(slot);
-  if (count == 0) return 0; /* published before the question */
+  if (count == 0) return; /* published before the question */
+  ladei_retire_pending_add(retire, count);
   retire->promised--;
   ladei_retire_done_append(done, slot->first, slot->last, count);
   slot->first = slot->last = NULL;
   ladei_retire_slot_count_set(slot, 0);
-  return count;
 }
 
 static void slot_leave(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
@@ -191,7 +191,6 @@ static void buffer_ask(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_
   ladei_retire_question questions[LADEI_RETIRE_BUFFER_SLOTS];
   ladei_retire_buffer_slot *asked[LADEI_RETIRE_BUFFER_SLOTS];
   unsigned count = 0;
-  uint64_t finished = 0;
   bool any_done = false;
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
     asked[count] = &buffer->slots[i];
@@ -200,13 +199,12 @@ static void buffer_ask(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_
   ladei_retire_queues_ask(retire, questions, count, done);
   for (unsigned i = 0; i < count; i++) {
     if (asked[i]->queue == questions[i].queue) {
-      if (questions[i].done) finished += slot_finish(retire, asked[i], done);
+      if (questions[i].done) slot_finish(retire, asked[i], done);
       slot_leave(retire, asked[i]);
     }
     any_done = any_done || questions[i].done;
     ladei_retire_queue_yield(retire, questions[i].queue);
   }
-  if (finished > 0) ladei_retire_pending_add(retire, finished);
   buffer_asked(buffer, any_done);
 }
 

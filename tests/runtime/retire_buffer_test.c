@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "runtime/retire/retire_queue.h"
 #include "tests/runtime/retire_fixture.h"
 
 static const unsigned CLOSE = LADEI_POLL_CLOSE;
@@ -525,4 +526,67 @@ LADE_TEST(RetireBuffer, AddingToALostStreamDoesNotHideTheNextNote) {
   fixture_poll(&own, LADEI_POLL_CLOSE);
   LADE_EXPECT_EQ_INT(own.done_count, 4);
   fixture_close(&own);
+}
+
+enum { RARE_STREAMS = 400, RARE_TICKETS = 1024, RARE_USES = 60000 };
+
+typedef struct looked_at {
+  ladei_retire *retire;
+  ladei_retire_ticket tickets[RARE_TICKETS], *idle[RARE_TICKETS];
+  unsigned idle_count;
+  _Atomic(uint64_t) added, delivered;
+  _Atomic(uint64_t) unseen; /* looks that found nothing while something was pending */
+  _Atomic(bool) stop;
+} looked_at;
+
+static void looked_at_done(void *owner, ladei_retire_ticket *list) {
+  looked_at *own = owner;
+  for (ladei_retire_ticket *ticket; (ticket = ladei_retire_ticket_take(&list)) != NULL;) {
+    own->idle[own->idle_count++] = ticket;
+    atomic_fetch_add(&own->delivered, 1);
+  }
+}
+
+/* As a poll that closes batches looks, without the lock. */
+static void *look_along(void *user) {
+  looked_at *own = user;
+  while (!atomic_load(&own->stop)) {
+    uint64_t added = atomic_load(&own->added);
+    bool nothing = atomic_load_explicit(&own->retire->slots_used, memory_order_acquire) == 0 &&
+                   atomic_load_explicit(&own->retire->pending_tickets, memory_order_acquire) == 0;
+    if (nothing && atomic_load(&own->delivered) < added) atomic_fetch_add(&own->unseen, 1);
+  }
+  return NULL;
+}
+
+/* What the streams of a buffer were found done with was in no slot, and not counted as pending, for some moments: a request for
+ * memory was refused while it came back. */
+LADE_TEST(RetireBuffer, WhatLeavesASlotIsPendingBefore) {
+  static looked_at own;
+  static ladei_retire_buffer buffer;
+  static lade_stream streams[RARE_STREAMS];
+  const ladei_retire_options options = {.owner = &own, .done = looked_at_done};
+  lade_runtime *runtime;
+  pthread_t thread;
+  fake_driver *fake = fake_open(&runtime);
+  LADE_ASSERT_OK(ladei_retire_create(runtime, &options, &own.retire));
+  ladei_retire_buffer_init(&buffer);
+  for (int i = 0; i < RARE_STREAMS; i++) streams[i] = fake_stream_create(fake);
+  for (int i = 0; i < RARE_TICKETS; i++) own.idle[own.idle_count++] = &own.tickets[i];
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, look_along, &own), 0);
+  for (uint64_t i = 0; i < RARE_USES; i++) {
+    if (own.idle_count == 0) LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+    ladei_retire_ticket *ticket = own.idle[--own.idle_count];
+    LADE_EXPECT_OK(ladei_retire_buffer_note(own.retire, &buffer, ticket, streams[i % RARE_STREAMS]));
+    atomic_fetch_add(&own.added, 1);
+    LADE_EXPECT(ladei_retire_buffer_add(own.retire, &buffer, ticket) == LADEI_RETIRE_ADDED_PENDING);
+  }
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  atomic_store(&own.stop, true);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_UINT(atomic_load(&own.unseen), 0);
+  LADE_EXPECT_EQ_UINT(atomic_load(&own.delivered), RARE_USES);
+  ladei_retire_buffer_close(own.retire, &buffer);
+  LADE_EXPECT_OK(ladei_retire_destroy(own.retire, true));
+  fake_close(fake, runtime);
 }
