@@ -784,12 +784,12 @@ static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
  * worth while to look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
 static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow, uint64_t *retired,
                          ladei_pinned_block **out) {
+  *retired = ladei_pinned_retired_blocks(pool); /* before: it waits for readers of statistics, as no transit is to */
   ladei_pinned_transits_stop(&pool->cap_wait);
   drain(pool);
   *out = node_take_any(pool, request);
   bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
                (*out = other_node_take(pool, request)) != NULL;
-  *retired = ladei_pinned_retired_blocks(pool);
   ladei_pinned_transits_resume(&pool->cap_wait);
   return found;
 }
@@ -809,6 +809,8 @@ static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *req
     if (!found) {
       (void)ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE | LADEI_POLL_ALL, NULL); /* what fails stays pending */
       returned = ladei_pinned_retired_blocks(pool) != retired;
+      *out = returned ? node_take_any(pool, request) : NULL; /* before others do */
+      found = *out != NULL;
     }
   }
   ladei_error_restore(&saved);
