@@ -104,9 +104,9 @@ typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge reserved_bytes;
   ladei_pinned_gauge segments;       /* pinned, on their way between a node and the driver included */
   ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
-  ladei_pinned_pending pending;      /* the same */
-  ladei_pinned_amount cached_peak;   /* guard: pool->threads_lock */
-  _Atomic(uint64_t) hits;            /* as read last */
+  ladei_pinned_pending pending;
+  ladei_pinned_amount cached_peak; /* guard: pool->threads_lock */
+  _Atomic(uint64_t) hits;          /* as read last */
   _Atomic(uint64_t) misses;
   LADEI_PINNED_SUMS(LADEI_PINNED_SUM_FIELD)
   ladei_pinned_timer driver_allocs, driver_frees;

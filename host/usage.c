@@ -77,28 +77,24 @@ static void level_peak_raise(ladei_pinned_pending *pending, ladei_pinned_amount 
   if ((int64_t)bytes > 0) ladei_pinned_peak_raise(&pending->peak_bytes, bytes);
 }
 
-/* The pool's peaks are those of its node; only where there are several are they sums of their own. */
-static void pool_peak_raise(lade_pinned_pool *pool, ladei_pinned_amount own) {
-  uint32_t count = ladei_pinned_pool_node_count(pool);
-  for (uint32_t i = 0; count > 1 && i < count; i++)
-    ladei_pinned_counter_pair_sum(&own, &ladei_pinned_pool_node(pool, i)->counters.level.pending.published);
-  if (count > 1 && (int64_t)own.blocks > 0) ladei_pinned_peak_raise(&pool->counters.pending.peak_blocks, own.blocks);
-  if (count > 1 && (int64_t)own.bytes > 0) ladei_pinned_peak_raise(&pool->counters.pending.peak_bytes, own.bytes);
-}
-
+/* The node's, the class's and the pool's: a sum over nodes would be of several moments. */
 static void pending_peaks_raise(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount own) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   level_peak_raise(&counters->level.pending, own);
   level_peak_raise(&counters->classes[class_index].level.pending, own);
-  pool_peak_raise(pool, own);
+  level_peak_raise(&pool->counters.pending, own);
 }
 
 /* `change`: modulo 2^64. */
-static void node_published_add(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                               ladei_pinned_amount change) {
+static void level_published_add(ladei_pinned_pending *pending, ladei_pinned_amount change) {
+  ladei_pinned_counter_pair_add(&pending->published, change.blocks, change.bytes);
+}
+
+static void published_add(lade_pinned_pool *pool, unsigned node, unsigned class_index, ladei_pinned_amount change) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
-  ladei_pinned_counter_pair_add(&counters->level.pending.published, change.blocks, change.bytes);
-  ladei_pinned_counter_pair_add(&counters->classes[class_index].level.pending.published, change.blocks, change.bytes);
+  level_published_add(&counters->level.pending, change);
+  level_published_add(&counters->classes[class_index].level.pending, change);
+  level_published_add(&pool->counters.pending, change);
 }
 
 static ladei_pinned_amount amount_less(ladei_pinned_amount all, ladei_pinned_amount part) {
@@ -115,7 +111,7 @@ static void published_set(lade_pinned_pool *pool, ladei_pinned_thread_counters *
                           ladei_pinned_amount amount, uint64_t blocks) {
   amount = amount_less(amount, (ladei_pinned_amount){blocks, blocks * ladei_pinned_class_bytes(class_index)});
   ladei_pinned_amount *published = &counters->class_pending[class_index].published;
-  node_published_add(pool, counters->node, class_index, amount_less(amount, *published));
+  published_add(pool, counters->node, class_index, amount_less(amount, *published));
   *published = amount;
 }
 
@@ -146,14 +142,14 @@ void ladei_pinned_pending_add_shared(lade_pinned_pool *pool, unsigned node, unsi
   ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node);
   ladei_pinned_counter_pair_add(&exited->pending.freed, 1, bytes);
   ladei_pinned_counter_pair_add(&exited->class_pending[class_index].flow.freed, 1, bytes);
-  node_published_add(pool, node, class_index, (ladei_pinned_amount){1, bytes});
+  published_add(pool, node, class_index, (ladei_pinned_amount){1, bytes});
   pending_peaks_raise(pool, node, class_index, (ladei_pinned_amount){0, 0});
 }
 
 static void pending_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index,
                                ladei_pinned_amount amount) {
   ladei_pinned_thread_counters *exited = ladei_pinned_pool_exited(pool, node);
-  node_published_add(pool, node, class_index, amount_less((ladei_pinned_amount){0, 0}, amount));
+  published_add(pool, node, class_index, amount_less((ladei_pinned_amount){0, 0}, amount));
   ladei_pinned_counter_pair_add(&exited->pending.retired, amount.blocks, amount.bytes);
   ladei_pinned_counter_pair_add(&exited->class_pending[class_index].flow.retired, amount.blocks, amount.bytes);
 }

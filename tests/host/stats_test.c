@@ -494,6 +494,31 @@ LADE_TEST(PinnedThreadStats, PeakOfPendingIsNeverTooHighAndMissesTheSlackOfThrea
   }
 }
 
+/* One node after the other: the pool never has more pending than one of them. */
+LADE_TEST(PinnedLevels, PeakOfPendingOfThePoolIsNotTheSumOfNodesInTurn) {
+  enum { COUNT = 20 };
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  support_stream_hold hold;
+  void *blocks[COUNT];
+  if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
+  for (int round = 0; round < 4; round++) {
+    LADE_ASSERT(support_stream_hold_begin(&hold, own.runtime, own.streams[0]));
+    LADE_EXPECT_OK(lade_copy_async(own.runtime, own.device, own.device, 1, own.streams[0]));
+    for (int i = 0; i < COUNT; i++) {
+      LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 8192, round % 2, &blocks[i]));
+      LADE_EXPECT_OK(lade_pinned_record_event(own.pool, blocks[i], own.streams[0]));
+    }
+    for (int i = 0; i < COUNT; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+    support_stream_hold_end(&hold);
+    LADE_EXPECT(support_wait_stream(own.runtime, own.streams[0]));
+    LADE_EXPECT_OK(lade_pinned_process_events(own.pool));
+  }
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, COUNT);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.allocated, 4 * COUNT);
+  pinned_fixture_close(&own);
+}
+
 /* One after the other, they never have more pending than one alone. */
 LADE_TEST(PinnedThreadStats, PeakOfPendingIsNotTheSumOfThreadsInTurn) {
   lade_pinned_options options = pinned_fixture_options();
