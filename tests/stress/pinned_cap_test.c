@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "host/memory.h"
 #include "host/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
@@ -491,4 +492,52 @@ LADE_TEST(PinnedCap, LimitMeansThatWhatIsInUseLeavesNoRoom) {
     LADE_EXPECT_EQ_INT(atomic_load(&all.unexpected), 0);
     cap_pool_close(&all.own);
   }
+}
+
+/* ---- Records that ask streams ------------------------------------------------------------------------------------- */
+
+enum { RARE_STREAMS = 700, RARE_BLOCKS = 9, RARE_TRIES = 100000 };
+
+typedef struct rare_streams {
+  lade_runtime *runtime;
+  lade_pinned_pool *pool;
+  lade_stream streams[RARE_STREAMS];
+  _Atomic(bool) stop;
+} rare_streams;
+
+/* A stream after the other, each seldom: a record that takes the last one's place asks those of the thread's buffer. */
+static void *record_along(void *user) {
+  rare_streams *own = user;
+  for (unsigned i = 0; !atomic_load(&own->stop); i++) {
+    void *block = NULL;
+    if (lade_pinned_alloc(own->pool, 64 * LADEI_KIB, &block) != LADE_OK) continue;
+    LADE_EXPECT_OK(lade_pinned_record_event(own->pool, block, own->streams[i % RARE_STREAMS]));
+    LADE_EXPECT_OK(lade_pinned_free(own->pool, block));
+  }
+  return NULL;
+}
+
+/* No stream is busy, and two blocks are in use at most, of nine. Some requests were refused: for some moments what the record had found
+ * done was nowhere, or it was taken again before each of 32 looks. */
+LADE_TEST(PinnedCap, ARecordThatAsksStreamsHidesNoMemory) {
+  static rare_streams own;
+  const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, "node:1 core:1 pu:1", NULL, 4};
+  pthread_t thread;
+  own.runtime = support_runtime_open("cpu");
+  if (own.runtime == NULL) return;
+  for (int i = 0; i < RARE_STREAMS; i++) LADE_ASSERT_OK(lade_stream_create(own.runtime, 0, &own.streams[i]));
+  lade_pinned_options options = cap_options(RARE_BLOCKS * 64 * LADEI_KIB, LADEI_MIB, 0);
+  LADE_ASSERT_OK(ladei_pinned_pool_create(own.runtime, &options, &machine, &own.pool));
+  LADE_ASSERT_EQ_INT(pthread_create(&thread, NULL, record_along, &own), 0);
+  for (int i = 0; i < RARE_TRIES; i++) {
+    void *block = NULL;
+    LADE_ASSERT_OK(lade_pinned_alloc(own.pool, 64 * LADEI_KIB, &block));
+    LADE_ASSERT_OK(lade_pinned_free(own.pool, block));
+    ladei_pinned_pool_drain(own.pool);
+  }
+  atomic_store(&own.stop, true);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_OK(lade_pinned_pool_destroy(own.pool, true));
+  for (int i = 0; i < RARE_STREAMS; i++) LADE_EXPECT_OK(lade_stream_destroy(own.runtime, own.streams[i]));
+  support_runtime_close(own.runtime);
 }
