@@ -93,15 +93,14 @@ static inline ladei_pinned_thread_counters *counters_there(const ladei_pinned_th
   return cache == NULL ? NULL : ladei_pinned_thread_counters_of(cache, node);
 }
 
-/* The block has become pending, and runtime/retire has not got its ticket, or has nothing to wait for. */
+/* The block has become pending, and the thread's buffer has not got its ticket, or there is nothing to wait for. */
 static __attribute__((noinline)) void retire_slowly(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                                     ladei_pinned_block *block, ladei_retire_added added, bool quiet) {
   uint64_t word = ladei_pinned_block_word(block); /* nobody's but the caller's until it is added */
   size_t bytes = ladei_pinned_block_bytes(block, word);
   if (added == LADEI_RETIRE_ADDED_NOT) {
-    bool pending = ladei_retire_shards_add(pool->retire, ladei_pinned_retire_shard(pool, cache),
-                                           cache == NULL ? NULL : &cache->retire_buffer, &block->ticket, quiet);
-    if (pending) return;
+    ladei_retire *shard = ladei_pinned_retire_shard(pool, cache);
+    if (ladei_retire_shards_add_anywhere(pool->retire, shard, &block->ticket, quiet)) return;
   }
   unsigned node = ladei_pinned_word_node(word), class_index = ladei_pinned_word_class(word);
   ladei_pinned_history_done(ladei_pinned_pool_recording(pool), ladei_pinned_block_address(block),
