@@ -9,7 +9,7 @@
  *   word:  | generation 63..32 | node 23..16 | class 15..8 | IN_SLOT 3 | state 2..0 |
  *
  *      coalesce    take          hand out
- *     NONE <--> FREE <-----> CACHED <------> IN_USE     CACHED: in a thread's magazine, a shared bin, or on its way
+ *     NONE <--> FREE <-----> CACHED <------> IN_USE     CACHED: in a magazine, the depot, a bin, or on its way
  *       ^        ^             ^               |        between two of these
  *       |        |             `--- PENDING <--'        PENDING: freed, streams may still use it
  *       `- RUN --'                                      RUN: both directions; the first page is FREE before and after
@@ -52,7 +52,7 @@ typedef enum ladei_pinned_block_state {
 } ladei_pinned_block_state;
 
 typedef struct ladei_pinned_block {
-  _Atomic(uint64_t) word;
+  _Alignas(64) _Atomic(uint64_t) word;
   _Atomic(uintptr_t) address;
   /* IN_USE: bytes of the request that it serves. Otherwise: the next one in whatever list holds it. */
   _Atomic(uint64_t) requested_or_next;

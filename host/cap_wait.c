@@ -13,7 +13,7 @@
  *   that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the two:
  *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
- *     a bin             the slot is filled, and `waiters` changed, with sequential consistency, as both are read.
+ *     a bin, a depot    the slot is filled, and `waiters` changed, with sequential consistency, as both are read.
  *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
  *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept

@@ -2,7 +2,7 @@
 /*
  * A pool's memory: seeking a block, growing by a segment, giving segments back, the cap.
  *
- *   seek:  node's cache -> look at pending blocks -> empty all magazines and bins, node's cache again -> grow
+ *   seek:  node's cache -> look at pending blocks -> empty all magazines, depots and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
  *                           transit (cap_wait.h) and look again; else wait for a block to come back, if the pool waits and
@@ -681,13 +681,27 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 
 /* ---- Seeking ----------------------------------------------------------------------------------------------------- */
 
-/* More than one block are in transit until the caller has put the rest away. */
+/* A list from the depot, of which no more is kept than the thread has room for. */
+static ladei_pinned_block *depot_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  ladei_pinned_block *list = ladei_pinned_depot_take(request->node->depot, request->class_index);
+  ladei_pinned_block *last = list;
+  for (unsigned kept = 1; last != NULL && kept < request->count; kept++) last = ladei_pinned_block_next(last);
+  if (last == NULL || ladei_pinned_block_next(last) == NULL) return list;
+  ladei_pinned_block *rest = ladei_pinned_block_next(last);
+  ladei_pinned_block_next_set(last, NULL);
+  ladei_pinned_pool_share(pool, rest);
+  return list;
+}
+
+/* Ready for all threads, or in free memory. More than one block are in transit until the caller has put the rest away. */
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
-  bool several = request->count > 1 &&
-                 !ladei_pinned_cap_has_waiters(&pool->cap_wait) && /* they would come back at once */
+  bool shared = request->counters != NULL && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES;
+  bool lists = request->count > 1 || (shared && ladei_pinned_batch(request->bytes) > 1);
+  bool several = lists && !ladei_pinned_cap_has_waiters(&pool->cap_wait) && /* they would come back at once */
                  ladei_pinned_transit_try_begin(ladei_pinned_pool_transit(pool, request->cache));
-  ladei_pinned_block *list =
-      ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
+  ladei_pinned_block *list = shared && several == lists ? depot_take(pool, request) : NULL;
+  if (list == NULL)
+    list = ladei_pinned_node_take(request->node, request->bytes, request->exact, several ? request->count : 1);
   if (several && (list == NULL || ladei_pinned_block_next(list) == NULL))
     ladei_pinned_transit_end(ladei_pinned_pool_transit(pool, request->cache));
   return list;

@@ -32,7 +32,7 @@ lade_status ladei_pinned_pool_pin_block(lade_pinned_pool *pool, ladei_pinned_nod
 lade_status ladei_pinned_pool_poll(lade_pinned_pool *pool, unsigned flags, uint64_t *out_done);
 lade_status ladei_pinned_pool_synchronize(lade_pinned_pool *pool);
 
-/* All ready blocks of all threads and bins go back to their nodes and coalesce there. */
+/* All ready blocks of all threads, depots and bins go back to their nodes and coalesce there. */
 void ladei_pinned_pool_drain(lade_pinned_pool *pool);
 
 /* Gives wholly free segments back, oldest first, until at least `bytes` are given back; only those seen free at

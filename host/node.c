@@ -19,9 +19,13 @@
 #include "base/error.h"
 
 ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
-                                            int32_t os_index) {
+                                            int32_t os_index, size_t depot_bytes) {
   ladei_pinned_node *node = calloc(1, sizeof *node);
-  if (node == NULL) return NULL;
+  if (node != NULL) node->depot = ladei_pinned_depot_create(depot_bytes);
+  if (node == NULL || node->depot == NULL) {
+    free(node);
+    return NULL;
+  }
   ladei_lock_init(&node->lock, LADEI_RANK_NODE);
   ladei_slab_init(&node->run_records, sizeof(ladei_pinned_run));
   node->map = map;
@@ -33,6 +37,7 @@ ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_sha
 
 void ladei_pinned_node_destroy(ladei_pinned_node *node) {
   ladei_slab_destroy(&node->run_records);
+  ladei_pinned_depot_destroy(node->depot);
   ladei_lock_destroy(&node->lock);
   free(node);
 }
@@ -125,11 +130,15 @@ static uint64_t placement_cost_of(const void *user, const ladei_pinned_block *bl
          page * own->weight / ladei_pinned_segment_page_count(segment);
 }
 
-/* A FREE block of exactly `pages`, in no list. */
-static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
+static ladei_pinned_block *pages_find(const ladei_pinned_node *node, size_t pages) {
   ladei_lock_assert_held(&node->lock);
   const placement_cost ages = placement_cost_make(node);
-  ladei_pinned_block *block = ladei_tlsf_find_least(&node->split, pages, placement_cost_of, &ages);
+  return ladei_tlsf_find_least(&node->split, pages, placement_cost_of, &ages);
+}
+
+/* A FREE block of exactly `pages`, in no list. */
+static ladei_pinned_block *pages_take(ladei_pinned_node *node, size_t pages) {
+  ladei_pinned_block *block = pages_find(node, pages);
   if (block != NULL) block_split(node, &node->split, block, pages);
   return block;
 }
@@ -306,12 +315,49 @@ static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bo
   return block;
 }
 
+/* Side by side, from the beginning of a free block, onto a list. */
+static void blocks_carve(ladei_pinned_node *node, ladei_pinned_segment *segment, ladei_pinned_block *block,
+                         size_t pages, unsigned count, ladei_pinned_block **list) {
+  ladei_lock_assert_held(&node->lock);
+  ladei_tlsf_remove(&node->split, block);
+  for (; count > 0; count--) {
+    ladei_pinned_block *rest = ladei_pinned_segment_split(segment, block, pages);
+    ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
+    ladei_pinned_block_next_set(block, *list);
+    taken_count(node, block);
+    *list = block;
+    block = rest;
+  }
+  if (block != NULL) ladei_tlsf_insert(&node->split, block);
+}
+
+/*
+ * Blocks above the small ones: of each free block that fits best as many as it has. What is left of it would mostly fit the next
+ * request best, too, so these are the blocks that requests of one each would get, for one change of the index.
+ * Of single pages the last one is odd, if need be for one less: the records of an even page and the next one are a pair of
+ * cache lines, which processors fetch together, and are mostly one thread's so.
+ */
+static ladei_pinned_block *several_take(ladei_pinned_node *node, size_t bytes, unsigned count) {
+  ladei_pinned_block *list = NULL, *block;
+  const size_t pages = pages_for(bytes, false);
+  while (count > 0 && (block = pages_find(node, pages)) != NULL) {
+    ladei_pinned_segment *segment = segment_of(node, block);
+    unsigned most = (unsigned)ladei_size_min(ladei_pinned_block_pages(block) / pages, count);
+    bool splits_pair = pages == 1 && most > 1 && (ladei_pinned_segment_page_of(segment, block) + most) % 2 != 0;
+    blocks_carve(node, segment, block, pages, splits_pair ? most - 1 : most, &list);
+    count -= most;
+  }
+  return list;
+}
+
 ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes, bool exact, unsigned count) {
-  ladei_pinned_block *list = NULL;
+  ladei_pinned_block *list = NULL, *block;
   ladei_lock_acquire(&node->lock);
-  while (count-- > 0) {
-    ladei_pinned_block *block = take_locked(node, bytes, exact);
-    if (block == NULL) break;
+  if (!exact && count > 1 && ladei_pinned_class_of(bytes) >= LADEI_PINNED_SMALL_CLASSES) {
+    list = several_take(node, bytes, count);
+    count = list == NULL ? 1 : 0;
+  }
+  for (; count > 0 && (block = take_locked(node, bytes, exact)) != NULL; count--) {
     ladei_pinned_block_next_set(block, list);
     list = block;
   }
@@ -370,6 +416,7 @@ void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list) {
 void ladei_pinned_node_collect(ladei_pinned_node *node) {
   ladei_lock_acquire(&node->lock);
   put_locked(node, ladei_pinned_bins_empty(&node->bins));
+  put_locked(node, ladei_pinned_depot_empty(node->depot));
   for (unsigned class_index = 0; class_index < LADEI_PINNED_SMALL_CLASSES; class_index++) {
     ladei_pinned_run *run = node->idle_runs[class_index];
     if (run != NULL) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cache of one NUMA node: its segments, and the free blocks in them.
+ * The cache of one NUMA node: its segments, and the free blocks in them. Ready blocks lie in its bins (bins.h) and its depot
+ * (depot.h).
  *
  *   take    free blocks by size (tlsf.h) -> split -> CACHED block        small ones from runs (run.h)
  *   put     CACHED block -> coalesced with free neighbours -> free blocks by size
@@ -17,6 +18,7 @@
 #include "base/slab.h"
 #include "host/bins.h"
 #include "host/counters.h"
+#include "host/depot.h"
 #include "host/run.h"
 #include "host/segment.h"
 #include "host/tlsf.h"
@@ -43,14 +45,15 @@ typedef struct ladei_pinned_node {
   bool growing;                        /* guard: the pool's lock. A thread is pinning a segment for this node */
   _Atomic(uint32_t) growths;           /* changed under the pool's lock: segments that came by growing */
   ladei_pinned_bins bins;              /* no guard but for emptying them */
+  ladei_pinned_depot *depot;           /* no guard; constant */
   ladei_pinned_node_counters counters; /* guards: see there */
   uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */
   uint64_t changes_per_recount;
 } ladei_pinned_node;
 
-/* NULL when there is no memory. */
+/* `depot_bytes`: what the depot holds at most. NULL when there is no memory. */
 ladei_pinned_node *ladei_pinned_node_create(ladei_pagemap *map, ladei_retire_shards *retire, unsigned index,
-                                            int32_t os_index);
+                                            int32_t os_index, size_t depot_bytes);
 /* All segments have been taken out. */
 void ladei_pinned_node_destroy(ladei_pinned_node *node);
 
@@ -69,7 +72,7 @@ ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t 
 void ladei_pinned_node_put(ladei_pinned_node *node, ladei_pinned_block *list);
 void ladei_pinned_node_put_one(ladei_pinned_node *node, ladei_pinned_block *block);
 
-/* Takes back what is kept ready: all blocks in bins, and idle runs. */
+/* Takes back what is kept ready: all blocks in the depot and in bins, and idle runs. */
 void ladei_pinned_node_collect(ladei_pinned_node *node);
 
 /* Adds a segment, opened by the caller, and takes a block for `bytes` from it before anyone else can. */

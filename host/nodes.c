@@ -71,6 +71,11 @@ static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
   return NULL;
 }
 
+/* As much as threads may keep, where they keep anything. */
+static size_t depot_bytes(const lade_pinned_pool *pool) {
+  return pool->policy->uses_thread_caches && pool->magazine_bytes >= LADEI_MIB ? pool->magazine_bytes : 0;
+}
+
 /* The cache of an OS node, made if need be. Past the table's end: the first one. */
 static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinned_node **out) {
   ladei_lock_acquire(&pool->lock);
@@ -79,7 +84,8 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
   if (node == NULL && count == LADEI_PINNED_MAX_NODES) node = ladei_pinned_pool_node(pool, 0);
   if (node == NULL) {
     ladei_pinned_thread_counters *exited = ladei_pinned_thread_counters_create(count, pool->policy->uses_thread_caches);
-    node = exited == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node);
+    node =
+        exited == NULL ? NULL : ladei_pinned_node_create(&pool->map, pool->retire, count, os_node, depot_bytes(pool));
     if (node == NULL) {
       free(exited);
     } else {
@@ -144,6 +150,33 @@ void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
     ladei_pinned_node_put(ladei_pinned_pool_node(pool, index), first);
   }
   if (any) ladei_pinned_memory_returned(&pool->cap_wait);
+}
+
+void ladei_pinned_pool_share(lade_pinned_pool *pool, ladei_pinned_block *list) {
+  ladei_pinned_block *others = NULL;
+  bool any = list != NULL;
+  while (list != NULL) {
+    uint64_t word = ladei_pinned_block_word(list);
+    unsigned class_index = ladei_pinned_word_class(word), count = 1;
+    unsigned most =
+        class_index < LADEI_PINNED_MAGAZINE_CLASSES ? ladei_pinned_batch(ladei_pinned_class_bytes(class_index)) : 1;
+    ladei_pinned_block *first = list, *last = list, *next;
+    for (; (next = ladei_pinned_block_next(last)) != NULL && count < most &&
+           ladei_pinned_word_is_alike(ladei_pinned_block_word(next), word);
+         count++)
+      last = next;
+    list = next;
+    ladei_pinned_block_next_set(last, NULL);
+    ladei_pinned_depot *depot = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word))->depot;
+    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !ladei_pinned_depot_put(depot, class_index, first, count)) {
+      ladei_pinned_block_next_set(last, others);
+      others = first;
+    }
+  }
+  if (others != NULL)
+    ladei_pinned_pool_put(pool, others);
+  else if (any)
+    ladei_pinned_memory_returned(&pool->cap_wait);
 }
 
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block) {

@@ -127,11 +127,6 @@ static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade
   return block;
 }
 
-/* Blocks to take at once for a thread whose magazine is empty: few where they are large. */
-static unsigned refill_count(size_t bytes) {
-  return bytes <= 4 * LADEI_KIB ? 16 : bytes <= 32 * LADEI_KIB ? 8 : bytes <= 128 * LADEI_KIB ? 2 : 1;
-}
-
 static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node) {
   ladei_pinned_request request = {.bytes = bytes, .node = node};
   request.class_index = ladei_pinned_class_of(bytes);
@@ -139,11 +134,12 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = ladei_pinned_call_cache(pool);
   ladei_pinned_call_answer(pool, request.cache);
+  request.count = 1;
   request.counters = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
-  request.count = request.counters == NULL || pool->magazine_bytes < LADEI_MIB ? 1 : refill_count(bytes);
-  if (request.count > 1) {
-    size_t block_bytes = request.counters->classes[request.class_index].block_bytes;
-    request.count = ladei_pinned_magazine_refill(pool, request.cache, block_bytes, request.count);
+  if (request.counters != NULL && request.class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
+    ladei_pinned_thread_cache_missed(request.cache, &request.counters->classes[request.class_index]);
+    if (pool->magazine_bytes >= LADEI_MIB)
+      request.count = ladei_pinned_magazine_refill(pool, request.cache, request.counters, request.class_index);
   }
   return request;
 }

@@ -2,7 +2,7 @@
 /*
  * The default policy.
  *
- *   put       ready with the thread, else in a bin of the node, else among the node's free blocks (ready.h)
+ *   put       ready with the thread, else in the depot or a bin of the node, else among the node's free blocks (ready.h)
  *   retire    the thread's buffer in runtime/retire, or a queue there; PENDING until blocks_retired
  *
  * D1  A block counts as pending from before runtime/retire gets its ticket until just before others can have it: until the thread
@@ -44,13 +44,16 @@ void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_c
   unsigned class_index = ladei_pinned_word_class(word);
   ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
   ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
+    ladei_pinned_thread_cache_missed(cache, &counters->classes[class_index]);
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
       ladei_pinned_transit_try_begin(transit)) {
-    ladei_pinned_pool_put(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
+    ladei_pinned_pool_share(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
     ladei_pinned_transit_end(transit);
     if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
   }
-  ladei_pinned_pool_put_one(pool, block);
+  ladei_pinned_block_next_set(block, NULL);
+  ladei_pinned_pool_share(pool, block);
 }
 
 /* The calling thread's counters for a block's node; NULL where there is no memory for them. */

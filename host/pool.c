@@ -463,7 +463,8 @@ lade_status ladei_pinned_pool_check(lade_pinned_pool *pool) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     status = node->index == i ? ladei_pinned_node_check(node) : broken("N1 (index of a node)", node->index, i);
     reserved += node->reserved_bytes;
-    available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins);
+    available += ladei_pinned_node_free_bytes(node) + ladei_pinned_bins_bytes(&node->bins) +
+                 ladei_pinned_depot_bytes(node->depot);
   }
   if (status != LADE_OK) return status;
   const ladei_pinned_pool_counters *counters = &pool->counters;

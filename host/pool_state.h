@@ -3,7 +3,7 @@
  * A pinned pool, as the files of host/ share it. What needs no pool is below:
  *
  *   segment, run, tlsf    memory and its free blocks           source, driver_pools, prefault   where it comes from
- *   node, bins            free blocks of one NUMA node         counters, cap_wait, ring_share, debug, background, budget,
+ *   node, depot, bins     free blocks of one NUMA node         counters, cap_wait, ring_share, debug, background, budget,
  *                                                              pressure   parts of a pool
  *   ledger                the file that the budgets of all processes are in
  *   pointer_lookup        address -> block                     thread_cache, ready   ready blocks of one thread

@@ -27,6 +27,8 @@ typedef struct ladei_pinned_run {
   ladei_pinned_block blocks[LADEI_PINNED_RUN_MAX_BLOCKS];
 } ladei_pinned_run;
 
+_Static_assert(sizeof(ladei_pinned_run) % 64 == 0, "the slab lays each record at the beginning of a line of cache");
+
 /* Pages and blocks of a run of a small class. */
 size_t ladei_pinned_run_pages(unsigned class_index);
 unsigned ladei_pinned_run_blocks(unsigned class_index);

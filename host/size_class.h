@@ -56,6 +56,15 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
   return (size_t)((step & 7) + 9) << ((step >> 3) + LADEI_PINNED_PAGE_SHIFT);
 }
 
+/* Blocks up to 1 MiB that move at once between a thread's magazine and what all threads share: few where they are large. */
+enum { LADEI_PINNED_BATCH_MOST = 16 };
+static inline unsigned ladei_pinned_batch(size_t bytes) {
+  return bytes <= 4 * LADEI_KIB     ? LADEI_PINNED_BATCH_MOST
+         : bytes <= 32 * LADEI_KIB  ? 8
+         : bytes <= 128 * LADEI_KIB ? 2
+                                    : 1;
+}
+
 /* Pages of a block for a request of at least a page. Never more than those of its class. */
 static inline size_t ladei_pinned_pages_per_block(size_t bytes) {
   size_t pages = ladei_pinned_pages(bytes);

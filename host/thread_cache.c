@@ -124,15 +124,10 @@ uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache)
   return bytes;
 }
 
-/* What a thread has done with its magazines so far: the same later, and it was idle meanwhile. */
 uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache) {
-  uint64_t uses = 0;
-  for (unsigned i = 0; i < LADEI_PINNED_MAX_NODES; i++) {
-    const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, i);
-    for (unsigned c = 0; counters != NULL && c < LADEI_PINNED_MAGAZINE_CLASSES; c++) {
-      uses += atomic_load_explicit(&counters->classes[c].allocs, memory_order_relaxed) +
-              atomic_load_explicit(&counters->classes[c].frees, memory_order_relaxed);
-    }
-  }
-  return uses;
+  const ladei_pinned_class_counts *counts = atomic_load_explicit(&cache->missed_counts, memory_order_acquire);
+  uint64_t uses = atomic_load_explicit(&cache->misses, memory_order_relaxed);
+  if (counts == NULL) return uses;
+  return uses + atomic_load_explicit(&counts->allocs, memory_order_relaxed) +
+         atomic_load_explicit(&counts->frees, memory_order_relaxed);
 }

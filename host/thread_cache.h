@@ -60,7 +60,8 @@ typedef struct ladei_pinned_thread_counters {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_pinned_class_counts classes[LADEI_PINNED_CLASSES];
   ladei_pinned_pending_flow pending; /* of all classes; written by the owner */
   ladei_pinned_thread_pending class_pending[LADEI_PINNED_CLASSES];
-  unsigned node; /* index of the node; constant */
+  unsigned node;                                  /* index of the node; constant */
+  uint8_t refills[LADEI_PINNED_MAGAZINE_CLASSES]; /* blocks that the last refill wanted: Note [Refill]; owner only */
   /* Of the larger classes. */
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
@@ -82,8 +83,11 @@ typedef struct ladei_pinned_thread_cache {
   uint32_t poll_fruitless;  /* looks in a row that found nothing */
   uint32_t steal_skip;      /* wishes for quota until the next look for idle threads; owner only */
   uint32_t steal_fruitless; /* looks in a row that found none */
-  bool reached, victim;     /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
-  uint64_t seen_uses;       /* what it had done when it was looked at last, or given quota */
+  _Atomic(uint64_t)
+      misses; /* calls that found a magazine empty or without room; written by the owner, as the next one */
+  _Atomic(ladei_pinned_class_counts *) missed_counts; /* of the last one; NULL: there was none */
+  bool reached, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
+  uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
   uint32_t
       stripe; /* of the threads that use one transit word and one shard of retirement; set when linked, and constant then */
@@ -231,6 +235,13 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
+/* Owner. A magazine was empty, or had no room. */
+static inline void ladei_pinned_thread_cache_missed(ladei_pinned_thread_cache *cache,
+                                                    ladei_pinned_class_counts *counts) {
+  ladei_pinned_class_counts_add(&cache->misses, 1);
+  atomic_store_explicit(&cache->missed_counts, counts, memory_order_release);
+}
+
 /* New, empty counters; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
  * as those of larger ones. */
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines);
@@ -251,7 +262,8 @@ ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache
 
 /* Bytes that it has ready; exact when its thread is not inside. */
 uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache);
-/* What the thread has done with its magazines so far: the same later, and it was idle meanwhile. */
+/* Of what the thread has done with its magazines so far: mostly the same later if it was idle meanwhile, and else not. Misses,
+ * and all uses of the class that it missed last. Reads two lines of cache of the thread's, which it writes to. */
 uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache);
 
 #endif /* LADE_HOST_THREAD_CACHE_H */

@@ -373,7 +373,7 @@ static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
 static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_pinned_thread_cache *own,
                                             size_t bytes) {
   ladei_lock_assert_held(&pool->lock);
-  enum { LOOKS = 16, STEPS = 256 }; /* a look reads a line of cache for each class, a step one in all */
+  enum { LOOKS = 16, STEPS = 256 }; /* a look reads two lines of cache, a step one */
   ladei_pinned_thread_cache *victims = NULL;
   size_t found = 0;
   for (unsigned looks = 0, steps = 0; looks < LOOKS && steps < STEPS && found < bytes; steps++) {
@@ -418,7 +418,7 @@ static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_threa
  *   Before there were small steps and stealing, the 64 first threads had a MiB each of a budget of 64 MiB, for good; each
  *   miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
  */
-enum { QUOTA_LEAST_BYTES = 64 << 10, STEAL_FRUITLESS_MOST = 3 };
+enum { QUOTA_LEAST_BYTES = 64 << 10, STEAL_FRUITLESS_MOST = 6 };
 
 /* By how much a thread's quota should grow that lacks `bytes`; 0: it may not. */
 static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_t bytes) {
@@ -456,8 +456,24 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   return raised;
 }
 
-uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
-                                      uint32_t count) {
+/*
+ * Note [Refill]
+ *   The first miss of a class takes one block, each further one twice as many as the one before, up to a batch; and half as many
+ *   again when blocks of the class were in the way. So a thread that uses one size has few misses, and one with random sizes
+ *   takes little that it gives back unused: that cost the node's lock both ways, for each block.
+ */
+static uint32_t refill_next(ladei_pinned_thread_counters *counters, unsigned class_index) {
+  uint8_t *refill = &counters->refills[class_index];
+  uint32_t most = ladei_pinned_batch(counters->classes[class_index].block_bytes);
+  *refill = (uint8_t)(*refill == 0 ? 1 : 2 * *refill < most ? 2 * *refill : most);
+  return *refill;
+}
+
+uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                      ladei_pinned_thread_counters *counters, unsigned class_index) {
+  uint32_t count = refill_next(counters, class_index);
+  size_t block_bytes = counters->classes[class_index].block_bytes;
+  if (count == 1) return 1;
   if (!ladei_asym_lock_enter(&cache->asym_lock)) return 1;
   size_t quota = cache->quota_bytes, room = quota - cache->cached_bytes; /* I3 */
   ladei_asym_lock_leave(&cache->asym_lock);
@@ -479,7 +495,10 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
   if (!full && (quota_raise(pool, cache, quota, counts->block_bytes) || quota < counts->block_bytes)) return NULL;
   if (!ladei_asym_lock_enter(&cache->asym_lock)) return NULL;
   for (unsigned c = 0; c < LADEI_PINNED_MAGAZINE_CLASSES; c++)
-    if (c == class_index || !only_this) list = ladei_pinned_magazine_halve(cache, &counters->classes[c], list);
+    if (c == class_index || !only_this) {
+      list = ladei_pinned_magazine_halve(cache, &counters->classes[c], list);
+      if (!full) counters->refills[c] /= 2; /* Note [Refill] */
+    }
   ladei_asym_lock_leave(&cache->asym_lock);
   return list;
 }

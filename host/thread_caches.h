@@ -30,10 +30,10 @@ static inline void ladei_pinned_call_answer(lade_pinned_pool *pool, ladei_pinned
 
 /* ---- Room in magazines ------------------------------------------------------------------------------------------- */
 
-/* Owner. How many of `count` blocks of the class it should take at once for an empty magazine, the one that it needs
- * included: as many as it may keep. Raises its quota if need be. */
-uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t block_bytes,
-                                      uint32_t count);
+/* Owner. How many blocks of a class up to 1 MiB it should take at once for an empty magazine, the one that it needs
+ * included: as many as it may keep, a batch at most. Raises its quota if need be. */
+uint32_t ladei_pinned_magazine_refill(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                      ladei_pinned_thread_counters *counters, unsigned class_index);
 
 /* Owner. Makes room for a block of the class that did not fit: raises the quota while the pool's budget allows, else
  * takes half of the magazine out (half of each where that one is empty), for the caller to put back to the nodes. */

@@ -4,7 +4,7 @@
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
  * U2  The peaks of what is in use are taken when threads refill or flush a magazine, and at each read (stats.c); they are
- *     wrong by at most what magazines and bins hold. Those of pending are taken at each 16th of a thread's frees of a class, before
+ *     wrong by at most what magazines, the depot and bins hold. Those of pending are taken at each 16th of a thread's frees of a class, before
  *     blocks come back, and at each read; they are never more than what was pending at that moment, and less by what U3 leaves
  *     unpublished.
  * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at any time, and less

@@ -120,11 +120,13 @@ typedef struct lade_pinned_options {
                                   and at most one for each 16 MiB that a call pins, but 4; none on software devices,
                                   which lock no memory. They end with the call. */
   uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
-  uint64_t magazine_bytes; /**< Ready blocks that threads may keep for themselves, all threads together. 0: the smaller
-                                of 64 MiB and an eighth of the cap. Below 1 MiB: none. */
-  uint32_t max_idle_ms;    /**< Segments without a block in use or pending for so long are given back, by the calls that
+  uint64_t
+      magazine_bytes;   /**< Ready blocks that threads may keep for themselves, all threads together; as many again, at
+                                most, lie ready for all threads of a NUMA node. 0: the smaller of 64 MiB and an eighth of
+                                the cap. Below 1 MiB: none. */
+  uint32_t max_idle_ms; /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
-  uint32_t reserved;       /**< 0 */
+  uint32_t reserved;    /**< 0 */
   uint64_t register_chunk_bytes; /**< Source register: memory is registered in chunks of this length, for drivers that
                                       refuse or stall in large registrations. Segments are no longer than a chunk. A
                                       larger block consists of several, and the driver refuses a copy or fill over the

@@ -54,3 +54,72 @@ LADE_TEST(Node, RecountsStopTheProgramWhereAnInvariantIsBroken) {
   }
   pinned_fixture_close(&own);
 }
+
+/* The list's blocks lie side by side; the page of the first, and how many there are. */
+static size_t side_by_side(ladei_pinned_block *list, const ladei_pinned_segment *segment, unsigned *out_count) {
+  size_t last = 0, page = 0;
+  for (*out_count = 0; list != NULL; list = ladei_pinned_block_next(list), ++*out_count) {
+    page = ladei_pinned_segment_page_of(segment, list);
+    if (*out_count > 0) LADE_EXPECT_EQ_UINT(page + ladei_pinned_block_pages(list), last);
+    last = page;
+  }
+  return page;
+}
+
+/* Two records are a pair of cache lines: what is taken together ends with one. */
+LADE_TEST(Node, SeveralBlocksAreTakenSideBySideAndInPairs) {
+  static const struct {
+    size_t bytes;
+    unsigned count, page, taken;
+  } takes[] = {{4096, 3, 0, 2},    {4096, 16, 2, 16}, {4096, 1, 18, 1},
+               {4096, 16, 19, 15}, {8192, 3, 34, 3},  {4096, 2, 40, 2}};
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = LADEI_MIB;
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, LADEI_MIB, 0));
+  ladei_pinned_node *node = ladei_pinned_pool_node(own.pool, 0);
+  ladei_pinned_block *lists[sizeof takes / sizeof takes[0]];
+  for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++) {
+    unsigned count;
+    lade_test_context("take %zu", i);
+    lists[i] = ladei_pinned_node_take(node, takes[i].bytes, false, takes[i].count);
+    LADE_EXPECT_EQ_UINT(side_by_side(lists[i], node->first, &count), takes[i].page);
+    LADE_EXPECT_EQ_UINT(count, takes[i].taken);
+    LADE_EXPECT_OK(ladei_pinned_node_check(node));
+  }
+  for (size_t i = 0; i < sizeof takes / sizeof takes[0]; i++) ladei_pinned_node_put(node, lists[i]);
+  LADE_EXPECT_OK(ladei_pinned_node_check(node));
+  LADE_EXPECT_EQ_UINT(ladei_pinned_node_free_bytes(node), LADEI_MIB);
+  pinned_fixture_close(&own);
+}
+
+/* Holes that have less than asked: each gives what it has, and the last one what is left of the request. */
+LADE_TEST(Node, SeveralBlocksComeFromSeveralHoles) {
+  enum { PAGES = LADEI_MIB / 4096 };
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.segment_bytes = options.max_bytes = LADEI_MIB;
+  if (!pinned_fixture_open(&own, support_interposer_open("sim", NULL), &options)) return;
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, LADEI_MIB, 0));
+  ladei_pinned_node *node = ladei_pinned_pool_node(own.pool, 0);
+  ladei_pinned_block *pages[PAGES] = {NULL};
+  for (int i = 0; i < PAGES; i++) pages[i] = ladei_pinned_node_take(node, 4096, false, 1);
+  for (int i = 10; i < 90; i += 10)
+    for (int k = i; k < i + 2; k++) ladei_pinned_node_put_one(node, pages[k]);
+  unsigned count = 0;
+  ladei_pinned_block *list = ladei_pinned_node_take(node, 4096, false, 9), *rest;
+  for (const ladei_pinned_block *block = list; block != NULL; block = ladei_pinned_block_next(block)) count++;
+  LADE_EXPECT_EQ_UINT(count, 9);
+  LADE_EXPECT_OK(ladei_pinned_node_check(node));
+  rest = ladei_pinned_node_take(node, 4096, false, LADEI_PINNED_BATCH_MOST);
+  for (const ladei_pinned_block *block = rest; block != NULL; block = ladei_pinned_block_next(block)) count++;
+  LADE_EXPECT_EQ_UINT(count, 16);
+  LADE_EXPECT(ladei_pinned_node_take(node, 4096, false, 2) == NULL);
+  ladei_pinned_node_put(node, list);
+  ladei_pinned_node_put(node, rest);
+  for (int i = 0; i < PAGES; i++)
+    if (i < 10 || i >= 90 || i % 10 > 1) ladei_pinned_node_put_one(node, pages[i]);
+  LADE_EXPECT_EQ_UINT(ladei_pinned_node_free_bytes(node), LADEI_MIB);
+  pinned_fixture_close(&own);
+}

@@ -237,6 +237,75 @@ LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   pinned_fixture_close(&own);
 }
 
+/* ---- Between magazines and free memory --------------------------------------------------------------------------- */
+
+LADE_TEST(PinnedMagazines, RefillsGrowFromOneBlockToABatch) {
+  pinned_fixture own;
+  void *blocks[32];
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
+  for (unsigned i = 1; i <= 32; i++) {
+    static const unsigned takes[] = {1, 2, 4, 8, 8, 8, 8};
+    unsigned taken = 0;
+    for (const unsigned *take = takes; taken < i; take++) taken += *take;
+    LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 8192, &blocks[i - 1]));
+    LADE_EXPECT_EQ_UINT(ladei_pinned_thread_caches_bytes(own.pool), (taken - i) * 8192);
+  }
+  for (int i = 0; i < 32; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  pinned_fixture_close(&own);
+}
+
+static uint64_t depot_bytes(const pinned_fixture *own) {
+  return ladei_pinned_depot_bytes(ladei_pinned_pool_node(own->pool, 0)->depot);
+}
+
+static void *take_one(void *user) {
+  handover *own = user;
+  LADE_EXPECT_OK(lade_pinned_alloc(own->own->pool, 4096, &own->block));
+  return NULL;
+}
+
+/* A magazine has room for 32. The other thread wants one block yet, and leaves the rest of the list for others. */
+LADE_TEST(PinnedMagazines, WhatAMagazineHasNoRoomForIsReadyForOtherThreads) {
+  enum { BLOCKS = 33 };
+  pinned_fixture own;
+  void *blocks[BLOCKS];
+  pthread_t thread;
+  if (!open_capped(&own, 64 * LADEI_MIB)) return;
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &blocks[i]));
+  for (int i = 0; i < BLOCKS - 1; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[BLOCKS - 1]));
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  LADE_EXPECT_GT_UINT(depot_bytes(&own), 15 * 4096);
+  handover other = {&own, NULL};
+  uint64_t before = depot_bytes(&own);
+  LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, take_one, &other), 0);
+  pthread_join(thread, NULL);
+  LADE_EXPECT_EQ_UINT(depot_bytes(&own), before - 4096);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, other.block));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  LADE_EXPECT_EQ_UINT(depot_bytes(&own), 0);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
+  pinned_fixture_close(&own);
+}
+
+/* What lies in the depot is no reason to grow, nor to refuse. */
+LADE_TEST(PinnedMagazines, AtTheCapTheDepotIsEmptied) {
+  enum { BLOCKS = SEGMENT_BYTES / (128 * LADEI_KIB) };
+  pinned_fixture own;
+  void *blocks[BLOCKS], *whole = NULL;
+  if (!open_capped(&own, SEGMENT_BYTES)) return;
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 128 * LADEI_KIB, &blocks[i]));
+  ladei_pinned_pool_node(own.pool, 0)->depot->slot_counts[ladei_pinned_class_of(128 * LADEI_KIB)] =
+      LADEI_PINNED_DEPOT_SLOTS;
+  for (int i = 0; i < BLOCKS; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[i]));
+  LADE_EXPECT_GT_UINT(depot_bytes(&own), 0); /* a thread keeps half of the segment at most */
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, SEGMENT_BYTES, &whole));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.peak, SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, whole));
+  pinned_fixture_close(&own);
+}
+
 /* ---- Threads that end in a forked child -------------------------------------------------------------------------- */
 
 static void leave_child(void *user) {
@@ -365,7 +434,33 @@ LADE_TEST(PinnedMagazines, ThreadUsesManyPoolsOneAfterTheOther) {
 typedef struct churn {
   const pinned_fixture *own;
   _Atomic(bool) stop;
+  _Atomic(unsigned) marks;
 } churn;
+
+/* Blocks of random sizes up to 1 MiB, more of them than a thread may keep, are replaced; each is marked as the thread's at both ends. */
+static void *churn_mixed(void *user) {
+  enum { LIVE = 16, REPLACED = 6000 };
+  churn *own = user;
+  unsigned char *blocks[LIVE] = {NULL};
+  size_t bytes[LIVE] = {0};
+  unsigned char mark = (unsigned char)(atomic_fetch_add(&own->marks, 1) + 1);
+  uint32_t random = mark;
+  for (int i = 0; i < REPLACED + LIVE; i++) {
+    unsigned char **block = &blocks[i % LIVE];
+    size_t *size = &bytes[i % LIVE];
+    if (*block != NULL && ((*block)[0] != mark || (*block)[*size - 1] != mark))
+      LADE_FAIL("block %p of %zu bytes is another thread's too", (void *)*block, *size);
+    LADE_EXPECT_OK(lade_pinned_free(own->own->pool, *block));
+    *block = NULL;
+    if (i >= REPLACED) continue;
+    random = random * 1664525u + 1013904223u;
+    *size = ((size_t)1 << (9 + (random >> 16) % 12)) - (random >> 8) % 256;
+    LADE_EXPECT_OK(lade_pinned_alloc(own->own->pool, *size, (void **)block));
+    if (*block == NULL) return NULL;
+    (*block)[0] = (*block)[*size - 1] = mark;
+  }
+  return NULL;
+}
 
 static void *churn_large(void *user) {
   churn *own = user;
@@ -388,16 +483,29 @@ static void *churn_drain(void *user) {
   return NULL;
 }
 
-LADE_TEST(PinnedMagazines, LargeBlocksHaveOneOwnerWhileBinsAreEmptied) {
+static void churn_run(void *(*churns)(void *user), uint64_t cap) {
+  enum { THREADS = 3 };
   pinned_fixture own;
   churn all = {.own = &own};
-  pthread_t threads[3], drain;
-  if (!open_capped(&own, 256 * LADEI_MIB)) return;
+  pthread_t threads[THREADS], drain;
+  if (!open_capped(&own, cap)) return;
   LADE_EXPECT_EQ_INT(pthread_create(&drain, NULL, churn_drain, &all), 0);
-  for (int i = 0; i < 3; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, churn_large, &all), 0);
-  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < THREADS; i++) LADE_EXPECT_EQ_INT(pthread_create(&threads[i], NULL, churns, &all), 0);
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
   atomic_store(&all.stop, true);
   pthread_join(drain, NULL);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.current, 0);
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, 0);
   pinned_fixture_close(&own);
 }
+
+LADE_TEST(PinnedMagazines, LargeBlocksHaveOneOwnerWhileBinsAreEmptied) { churn_run(churn_large, 256 * LADEI_MIB); }
+
+LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerWhileTheDepotIsEmptied) {
+  churn_run(churn_mixed, 256 * LADEI_MIB);
+}
+
+/* The cap leaves little beside what is in use, so requests look everywhere. */
+LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerNearTheCap) { churn_run(churn_mixed, 64 * LADEI_MIB); }

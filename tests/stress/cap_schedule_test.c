@@ -16,27 +16,31 @@
 #include "tests/stress/scheduler.h"
 #include "tests/support/runtimes.h"
 
-typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, RESERVES, POLLS } bringer;
+typedef enum bringer { FREES, EMPTIES_THE_CACHE, TAKES_AND_FREES, TAKES_THE_REST_AND_FREES, RESERVES, POLLS } bringer;
 
 typedef struct scene {
   const char *name;
-  size_t bytes;        /* of a block */
-  unsigned cap_blocks; /* as many as the cap is long */
-  bringer other;       /* what the other thread does */
-  bool waits;          /* the request may wait, and has to: a block is pending that does not come back */
-  bool taken_by_asker; /* the block that the other thread frees */
+  size_t bytes;          /* of a block */
+  unsigned cap_blocks;   /* as many as the cap is long */
+  bringer other;         /* what the other thread does */
+  bool waits;            /* the request may wait, and has to: a block is pending that does not come back */
+  bool taken_by_asker;   /* the block that the other thread frees */
+  unsigned magazine_mib; /* 64: the depot has room for what comes back */
 } scene;
 
 static const scene scenes[] = {
-    {"a free of a small block", 64 * LADEI_KIB, 2, FREES, true, false},
-    {"a free of a small block of the waiter's", 64 * LADEI_KIB, 2, FREES, true, true},
-    {"a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false},
-    {"a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true},
-    {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false},
-    {"blocks that are taken by sixteen", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false},
-    {"a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false},
-    {"a block that another thread's poll delivers", 2 * LADEI_MIB, 1, POLLS, false, false},
-    {"a small block that another thread's poll delivers", 64 * LADEI_KIB, 1, POLLS, false, false},
+    {"a free of a small block", 64 * LADEI_KIB, 2, FREES, true, false, 4},
+    {"a free of a small block of the waiter's", 64 * LADEI_KIB, 2, FREES, true, true, 4},
+    {"a free of a block that the depot has room for", 256 * LADEI_KIB, 2, FREES, true, false, 64},
+    {"a free of such a block of the waiter's", 256 * LADEI_KIB, 2, FREES, true, true, 64},
+    {"a free of a large block", 2 * LADEI_MIB, 2, FREES, true, false, 4},
+    {"a free of a large block of the waiter's", 2 * LADEI_MIB, 2, FREES, true, true, 4},
+    {"a segment that is unpinned", 2 * LADEI_MIB, 1, EMPTIES_THE_CACHE, false, false, 4},
+    {"blocks of a segment that is pinned", 4 * LADEI_KIB, 256, TAKES_AND_FREES, false, false, 4},
+    {"blocks that are taken together", 4 * LADEI_KIB, 30, TAKES_THE_REST_AND_FREES, false, false, 4},
+    {"a segment that is reserved, and let go", 2 * LADEI_MIB, 2, RESERVES, false, false, 4},
+    {"a block that another thread's poll delivers", 2 * LADEI_MIB, 1, POLLS, false, false, 4},
+    {"a small block that another thread's poll delivers", 64 * LADEI_KIB, 1, POLLS, false, false, 4},
 };
 
 typedef struct bench {
@@ -47,6 +51,7 @@ typedef struct bench {
   lade_stream idle;   /* has nothing to do */
   void *plain;        /* the block that comes back */
   void *pending;
+  void *held[LADEI_PINNED_BATCH_MOST - 1]; /* after so many the next miss takes as many, which is all */
   lade_status status;
 } bench;
 
@@ -85,7 +90,7 @@ static void prepare(void *user) {
   lade_pinned_options options;
   lade_pinned_options_init(&options);
   options.segment_bytes = LADEI_MIB;
-  options.magazine_bytes = 4 * LADEI_MIB;
+  options.magazine_bytes = own->now->magazine_mib * LADEI_MIB;
   options.max_bytes = own->now->cap_blocks * own->now->bytes;
   options.sources = LADE_PINNED_SOURCE_REGISTER;
   options.wait_ms = own->now->waits ? 1000 : 0;
@@ -99,6 +104,9 @@ static void warm(void *user, int index) {
   bench *own = user;
   bool takes = own->now->other == FREES && (index == 0) == own->now->taken_by_asker;
   if (index == 1 && own->now->other == EMPTIES_THE_CACHE) LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own)));
+  for (size_t i = 0;
+       index == 1 && own->now->other == TAKES_THE_REST_AND_FREES && i < sizeof own->held / sizeof own->held[0]; i++)
+    own->held[i] = alloc(own);
   if (index == 1 && own->now->other == POLLS) {
     void *block = alloc(own);
     LADE_EXPECT_OK(lade_pinned_record_event(own->pool, block, own->idle));
@@ -122,7 +130,8 @@ static void body(void *user, int index) {
   switch (own->now->other) {
   case FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, own->plain)); break;
   case EMPTIES_THE_CACHE: LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool)); break;
-  case TAKES_AND_FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own))); break;
+  case TAKES_AND_FREES:
+  case TAKES_THE_REST_AND_FREES: LADE_EXPECT_OK(lade_pinned_free(own->pool, alloc(own))); break;
   case RESERVES:
     LADE_EXPECT_OK(lade_pinned_reserve(own->pool, own->now->bytes, 0));
     LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool));
@@ -134,6 +143,8 @@ static void body(void *user, int index) {
 static void judge(void *user) {
   bench *own = user;
   if (own->status != LADE_OK) LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
+  for (size_t i = 0; own->now->other == TAKES_THE_REST_AND_FREES && i < sizeof own->held / sizeof own->held[0]; i++)
+    LADE_EXPECT_OK(lade_pinned_free(own->pool, own->held[i]));
   if (own->pending != NULL) LADE_EXPECT_OK(lade_soft_stream_release(own->runtime, own->stream));
   LADE_EXPECT_OK(ladei_retire_shards_synchronize(own->pool->retire));
   LADE_EXPECT_OK(ladei_pinned_pool_check(own->pool));
