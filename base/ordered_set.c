@@ -219,12 +219,6 @@ void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *no
   lower(set, changed, side);
 }
 
-void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
-  ladei_ordered_set_remove(set, node);
-  node->key = *key;
-  ladei_ordered_set_insert(set, node);
-}
-
 /* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
 ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const ladei_order_key *key) {

@@ -16,7 +16,7 @@
  * Programs allocate and free the same sizes again and again, so most keys are looked for where the last change was. The
  * finger answers those without a walk, however large the set is. Allocates nothing, so nothing here can fail.
  *
- * I1  The key of a node changes only by ladei_ordered_set_move while it is in a set.
+ * I1  The key of a node does not change while it is in a set.
  * I2  Keys in one set differ.
  * Locks: the caller's.
  */
@@ -89,19 +89,6 @@ static inline void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_
 static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_order_key *key,
                                     const ladei_order_node *high) {
   return (low == NULL || ladei_order_less(&low->key, key)) && (high == NULL || ladei_order_less(key, &high->key));
-}
-
-/* The one below for a node that must go elsewhere. */
-void ladei_ordered_set_move_away(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key);
-
-/* Gives a node of this set another key. O(1) where it stays between its neighbours. */
-static inline void ladei_ordered_set_move(ladei_ordered_set *set, ladei_order_node *node, const ladei_order_key *key) {
-  if (ladei_order_fits(node->previous, key, node->next)) {
-    node->key = *key;
-    set->finger = node;
-  } else {
-    ladei_ordered_set_move_away(set, node, key);
-  }
 }
 
 /* As ladei_ordered_set_at_least, by the tree alone. The key by address: a copy of 16 bytes made of
