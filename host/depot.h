@@ -23,10 +23,10 @@
 
 enum { LADEI_PINNED_DEPOT_SLOTS = 16 };
 
+/* Slots of different classes lie apart: processors fetch cache lines in pairs. */
 typedef struct ladei_pinned_depot {
   struct {
-    _Alignas(128) _Atomic(uint64_t)
-        slots[LADEI_PINNED_DEPOT_SLOTS]; /* of different classes: processors fetch lines in pairs */
+    _Alignas(128) _Atomic(uint64_t) slots[LADEI_PINNED_DEPOT_SLOTS];
   } classes[LADEI_PINNED_MAGAZINE_CLASSES];
   uint8_t slot_counts[LADEI_PINNED_MAGAZINE_CLASSES]; /* Z2; constant */
 } ladei_pinned_depot;

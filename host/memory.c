@@ -695,7 +695,8 @@ static ladei_pinned_block *depot_take(lade_pinned_pool *pool, const ladei_pinned
 
 /* Ready for all threads, or in free memory. More than one block are in transit until the caller has put the rest away. */
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
-  bool shared = request->counters != NULL && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES;
+  bool shared = request->counters != NULL && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES &&
+                request->node->depot->slot_counts[request->class_index] > 0;
   bool lists = request->count > 1 || (shared && ladei_pinned_batch(request->bytes) > 1);
   bool several = lists && !ladei_pinned_cap_has_waiters(&pool->cap_wait) && /* they would come back at once */
                  ladei_pinned_transit_try_begin(ladei_pinned_pool_transit(pool, request->cache));

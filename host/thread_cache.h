@@ -83,9 +83,9 @@ typedef struct ladei_pinned_thread_cache {
   uint32_t poll_fruitless;  /* looks in a row that found nothing */
   uint32_t steal_skip;      /* wishes for quota until the next look for idle threads; owner only */
   uint32_t steal_fruitless; /* looks in a row that found none */
-  _Atomic(uint64_t)
-      misses; /* calls that found a magazine empty or without room; written by the owner, as the next one */
-  _Atomic(ladei_pinned_class_counts *) missed_counts; /* of the last one; NULL: there was none */
+  /* Calls that found a magazine empty or without room; and of the last one the class, NULL: there was none. Written by the owner */
+  _Atomic(uint64_t) misses;
+  _Atomic(ladei_pinned_class_counts *) missed_counts;
   bool reached, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
