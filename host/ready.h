@@ -55,13 +55,9 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
   /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a bin is better
    * than to wait for them: 16 threads that replace large blocks take a fourth less so. */
   bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_lock_is_busy(&node->lock);
-  /* In a transit: a request at the cap empties the bins once, and what came there behind its back it would not find. */
-  ladei_pinned_transit *transit = &cache->cap_wait->blocks[cache->stripe];
-  if (!wanted || !ladei_pinned_transit_try_begin(transit)) return false;
-  bool put = ladei_pinned_bins_put(&node->bins, block, class_index);
-  ladei_pinned_transit_end(transit);
-  if (put) ladei_pinned_memory_returned(cache->cap_wait);
-  return put;
+  if (!wanted || !ladei_pinned_bins_put(&node->bins, block, class_index)) return false;
+  ladei_pinned_memory_returned(cache->cap_wait);
+  return true;
 }
 
 static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,

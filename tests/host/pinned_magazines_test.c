@@ -539,7 +539,7 @@ static void *hold_and_free(void *user) {
 
 /* Wherever others keep what is free (a magazine, the depot, free memory, on its way between two of these): it is found. */
 LADE_TEST(PinnedMagazines, AtTheCapWhatIsFreeIsNotRefused) {
-  static const size_t sizes[] = {4 * LADEI_KIB, 64 * LADEI_KIB, 256 * LADEI_KIB, LADEI_MIB, 2 * LADEI_MIB};
+  static const size_t sizes[] = {4 * LADEI_KIB, 64 * LADEI_KIB, 256 * LADEI_KIB, LADEI_MIB};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     pinned_fixture own;
     pthread_t threads[HOLDERS];
