@@ -49,14 +49,11 @@ void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_c
   if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
       ladei_pinned_transit_try_begin(transit)) {
     ladei_pinned_pool_share(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
-    if (!ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) {
-      ladei_pinned_block_next_set(block, NULL);
-      ladei_pinned_pool_share(pool, block);
-    }
     ladei_pinned_transit_end(transit);
-    return;
+    if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
   }
-  ladei_pinned_pool_put_one(pool, block);
+  ladei_pinned_block_next_set(block, NULL);
+  ladei_pinned_pool_share(pool, block);
 }
 
 /* The calling thread's counters for a block's node; NULL where there is no memory for them. */
