@@ -76,12 +76,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the state is the lowe
 
 /* Cannot fail, and owns nothing but its bytes. */
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
+/* Held by nobody. */
+void ladei_lock_destroy(ladei_lock *lock);
 /* Whether somebody holds it at this moment: a hint. */
 static inline bool ladei_lock_is_busy(const ladei_lock *lock) {
   return atomic_load_explicit(&lock->state, memory_order_relaxed) != LADEI_LOCK_FREE;
 }
-/* Held by nobody. */
-void ladei_lock_destroy(ladei_lock *lock);
 
 /* The words alone, without the check of ranks. For the functions below. */
 void ladei_lock_wait(ladei_lock *lock);         /* takes a lock that was not free a moment ago */

@@ -13,7 +13,8 @@
  *   that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the two:
  *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
- *     a bin, a depot    the slot is filled, and `waiters` changed, with sequential consistency, as both are read.
+ *     a depot           the transit of the list, which W3 stops, too.
+ *     a bin             as a thread's own: its owner looks for waiters inside the asymmetric lock, and fills none if there are any.
  *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
  *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
@@ -21,6 +22,14 @@
  *                       were in slots are not any more: their frees come by a node.
  *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
  *   back in its next call; nothing is added to it meanwhile.
+ *
+ * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with transits
+ * stopped (memory.c). Two threads can keep a block free between them, and hide it: one frees into a place that was looked at,
+ * then the other one takes from a place that will be. So while transits are stopped there is one place, the free memory of nodes:
+ * after the drain nothing comes to what threads keep and to bins, since the look is a waiter (as above), nor to depots, as that is
+ * a transit. Whatever moves between nodes, or between the pieces and the whole segments of one, changes `returns` (R2), and then
+ * they are looked at again. If it does not change, then at the end of the look no block is free that fits: it was not free
+ * when its place was looked at, and nothing has come back since the look began, but for frees that are going on.
  *
  * Locks: those of the parts, leaves; no other is taken under them.
  */
@@ -97,6 +106,7 @@ static void transit_go(ladei_pinned_transit *transit) {
 }
 
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait) {
+  (void)ladei_pinned_cap_wait_begin(cap_wait);
   transit_stop(&cap_wait->segments);
   for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_stop(&cap_wait->blocks[i]);
 }
@@ -104,6 +114,7 @@ void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait) {
 void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait) {
   for (unsigned i = 0; i < LADEI_PINNED_STRIPES; i++) transit_go(&cap_wait->blocks[i]);
   transit_go(&cap_wait->segments);
+  ladei_pinned_cap_wait_end(cap_wait);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
@@ -112,7 +123,7 @@ uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait) {
   ladei_switch_point("wait begin", 0);
   atomic_fetch_add_explicit(&cap_wait->waiters, 1, memory_order_seq_cst);
   ladei_switch_point("waits", 0);
-  return atomic_load_explicit(&cap_wait->returns, memory_order_acquire);
+  return ladei_pinned_cap_wait_returns(cap_wait);
 }
 
 void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait) {

@@ -5,7 +5,7 @@
  *   transit   memory that is free, yet nowhere where a request would find it: a segment in the midst of being pinned
  *             or unpinned; blocks that a thread took out of one list and has not put into the next
  *   stop      a request that found nothing holds new transits back, waits for those under way, and looks again: what is
- *             not there then is in use, pending, or free in pieces that are too short
+ *             not there then is in use, pending, or free in pieces that are too short. Meanwhile it counts as a waiter
  *   wait      a request that may wait (wait_ms) sleeps until a block comes back
  *
  * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped in
@@ -43,8 +43,9 @@ enum { LADEI_PINNED_STRIPES = 16 };
 #endif
 
 typedef struct ladei_pinned_cap_wait {
-  _Alignas(128) _Atomic(uint32_t) waiters; /* requests that wait for memory to come back: mostly nobody writes here */
-  ladei_lock lock;                         /* guards changes of `returns` */
+  _Alignas(128) _Atomic(uint32_t)
+      waiters;     /* requests that wait for memory to come back, or have stopped transits: mostly nobody writes here */
+  ladei_lock lock; /* guards changes of `returns` */
   ladei_condition returned;
   _Atomic(uint32_t) returns; /* times that memory came back while somebody waited */
   ladei_pinned_transit segments;
@@ -82,7 +83,8 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
   if (!ladei_pinned_transit_try_begin(transit)) ladei_pinned_transit_begin_slowly(transit);
 }
 
-/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time. */
+/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time. The caller
+ * is a waiter in between: after its drain, what is freed goes to the free memory of nodes. */
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 
@@ -92,9 +94,14 @@ void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait);
 
-/* Whether anything came back since ladei_pinned_cap_wait_begin gave `seen`. */
+/* A waiter. Changes with each return of memory. */
+static inline uint32_t ladei_pinned_cap_wait_returns(ladei_pinned_cap_wait *cap_wait) {
+  return atomic_load_explicit(&cap_wait->returns, memory_order_acquire);
+}
+
+/* Whether anything came back since ladei_pinned_cap_wait_begin, or ladei_pinned_cap_wait_returns, gave `seen`. */
 static inline bool ladei_pinned_cap_wait_is_over(ladei_pinned_cap_wait *cap_wait, uint32_t seen) {
-  return atomic_load_explicit(&cap_wait->returns, memory_order_acquire) != seen;
+  return ladei_pinned_cap_wait_returns(cap_wait) != seen;
 }
 
 /* Sleeps until then, for at most `timeout_ns`. */

@@ -2,8 +2,7 @@
 /*
  * The depot of a node. The model and its invariants are in depot.h.
  *
- * Slots are changed and looked at with sequential consistency: who waits for memory to come back announces that, and then looks
- * here; who puts a list here looks then whether anybody waits (cap_wait.c).
+ * Lists come here in transits alone: who looks for memory with these stopped misses none (cap_wait.c).
  *
  * Note [Depot]
  *   With random sizes a thread's magazines rarely have what it asks for. 16 threads that replaced blocks of 4 KiB to 2 MiB took 0.9

@@ -52,6 +52,7 @@ static void drain(lade_pinned_pool *pool) {
   ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_drain(pool));
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
     ladei_pinned_node_collect(ladei_pinned_pool_node(pool, i));
+  ladei_switch_point("drained", 0);
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
@@ -739,6 +740,7 @@ static lade_status reclaim(lade_pinned_pool *pool) {
 
 /* Memory of other nodes is better than none, unless the pool is strict. */
 static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  ladei_switch_point("other nodes", 0);
   for (uint32_t i = 0; !pool->source.strict && i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     ladei_pinned_block *block =
@@ -795,21 +797,33 @@ static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
          ladei_pinned_budget_leaves(&pool->budget, bytes);
 }
 
-/* With nothing in transit; what is not seen here was not there, or pending. True: a block was found, or what makes it
- * worth while to look again: a segment to be given back, or, where new memory is not refused, room under the cap. */
+enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
+
+/* Once in each place. True: a block was found, or what makes it worth while to look again: a segment to be given back, or,
+ * where new memory is not refused, room under the cap. */
+static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
+                      ladei_pinned_block **out) {
+  *out = node_take_any(pool, request);
+  return *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
+         (*out = other_node_take(pool, request)) != NULL;
+}
+
+/* With nothing in transit; what is not seen here was not there, or pending (cap_wait.c). True: as look_once. */
 static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow, uint64_t *retired,
                          ladei_pinned_block **out) {
+  bool found = false, returned = true;
   *retired = ladei_pinned_retired_blocks(pool); /* before: it waits for readers of statistics, as no transit is to */
   ladei_pinned_transits_stop(&pool->cap_wait);
   drain(pool);
-  *out = node_take_any(pool, request);
-  bool found = *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
-               (*out = other_node_take(pool, request)) != NULL;
+  for (unsigned i = 0; i < LOOKS && !found && returned; i++) {
+    uint32_t seen = ladei_pinned_cap_wait_returns(&pool->cap_wait);
+    found = look_once(pool, request, may_grow, out);
+    ladei_switch_point("looked", 0);
+    returned = ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen);
+  }
   ladei_pinned_transits_resume(&pool->cap_wait);
   return found;
 }
-
-enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
 
 /* Note [What a refusal means]. What was pending at the look and is so after every stream was asked, was so at the look;
  * blocks that came back meanwhile were perhaps there then, in the hands of another thread's poll: look again. */

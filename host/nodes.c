@@ -73,7 +73,7 @@ static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
 
 /* As much as threads may keep, where they keep anything. */
 static size_t depot_bytes(const lade_pinned_pool *pool) {
-  return pool->policy->uses_thread_caches && pool->magazine_bytes >= LADEI_MIB ? pool->magazine_bytes : 0;
+  return pool->policy->uses_thread_caches && ladei_pinned_pool_keeps_lists(pool) ? pool->magazine_bytes : 0;
 }
 
 /* The cache of an OS node, made if need be. Past the table's end: the first one. */

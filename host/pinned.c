@@ -138,7 +138,7 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
   request.counters = request.cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(request.cache, node->index);
   if (request.counters != NULL && request.class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
     ladei_pinned_thread_cache_missed(request.cache, &request.counters->classes[request.class_index]);
-    if (pool->magazine_bytes >= LADEI_MIB)
+    if (ladei_pinned_pool_keeps_lists(pool))
       request.count = ladei_pinned_magazine_refill(pool, request.cache, request.counters, request.class_index);
   }
   return request;

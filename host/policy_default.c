@@ -38,22 +38,28 @@ static unsigned counted_class(uint64_t word, size_t bytes) {
 
 /* ---- Free blocks ------------------------------------------------------------------------------------------------- */
 
-void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
-                                   ladei_pinned_thread_counters *counters, ladei_pinned_block *block) {
-  uint64_t word = ladei_pinned_block_word(block);
-  unsigned class_index = ladei_pinned_word_class(word);
-  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
-  ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES)
-    ladei_pinned_thread_cache_missed(cache, &counters->classes[class_index]);
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES && pool->magazine_bytes >= LADEI_MIB &&
-      ladei_pinned_transit_try_begin(transit)) {
-    ladei_pinned_pool_share(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
-    ladei_pinned_transit_end(transit);
-    if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
-  }
+/* In a transit of blocks, which keeps the depot from being emptied meanwhile. */
+static void overflow_share(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                           ladei_pinned_thread_counters *counters, unsigned class_index, ladei_pinned_block *block) {
+  ladei_pinned_pool_share(pool, ladei_pinned_magazine_make_room(pool, cache, counters, class_index));
+  if (ladei_pinned_magazine_put(cache, &counters->classes[class_index], block)) return;
   ladei_pinned_block_next_set(block, NULL);
   ladei_pinned_pool_share(pool, block);
+}
+
+void ladei_pinned_default_overflow(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
+                                   ladei_pinned_thread_counters *counters, ladei_pinned_block *block) {
+  unsigned class_index = ladei_pinned_word_class(ladei_pinned_block_word(block));
+  bool small = class_index < LADEI_PINNED_MAGAZINE_CLASSES;
+  ladei_pinned_transit *transit = ladei_pinned_pool_transit(pool, cache);
+  ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
+  if (small) ladei_pinned_thread_cache_missed(cache, &counters->classes[class_index]);
+  if (small && ladei_pinned_pool_keeps_lists(pool) && ladei_pinned_transit_try_begin(transit)) {
+    overflow_share(pool, cache, counters, class_index, block);
+    ladei_pinned_transit_end(transit);
+  } else {
+    ladei_pinned_pool_put_one(pool, block);
+  }
 }
 
 /* The calling thread's counters for a block's node; NULL where there is no memory for them. */

@@ -152,6 +152,10 @@ static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_
 static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
   return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !pool->policy->uses_thread_caches;
 }
+/* Whether threads refill their magazines with several blocks, and nodes have depots: not where there is little room for them. */
+static inline bool ladei_pinned_pool_keeps_lists(const lade_pinned_pool *pool) {
+  return pool->magazine_bytes >= LADEI_MIB;
+}
 static inline uint64_t ladei_pinned_pool_now_ns(const lade_pinned_pool *pool) {
   return pool->runtime->ops->now_ns(pool->runtime->self);
 }

@@ -42,6 +42,17 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
   return block;
 }
 
+/* Owner. A CACHED block, in no slot, goes to a bin. False: there is no room, somebody waits, or a drain is going on. Inside the
+ * asymmetric lock: who looks for memory announces that, waits in its drain for those inside, and then empties the bins. */
+static inline bool ladei_pinned_bins_offer(ladei_pinned_thread_cache *cache, ladei_pinned_node *node,
+                                           ladei_pinned_block *block, unsigned class_index) {
+  if (!ladei_asym_lock_enter(&cache->asym_lock)) return false;
+  bool put = !ladei_pinned_cap_has_waiters(cache->cap_wait) && ladei_pinned_bins_put(&node->bins, block, class_index);
+  ladei_asym_lock_leave(&cache->asym_lock);
+  if (put) ladei_pinned_memory_returned(cache->cap_wait); /* of an owner that could not be fenced */
+  return put;
+}
+
 /* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large one that the
  * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can coalesce with its
  * neighbours and be split to fit; in a bin it waits for a request of its class. */
@@ -55,9 +66,7 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
   /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a bin is better
    * than to wait for them: 16 threads that replace large blocks take a fourth less so. */
   bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_lock_is_busy(&node->lock);
-  if (!wanted || !ladei_pinned_bins_put(&node->bins, block, class_index)) return false;
-  ladei_pinned_memory_returned(cache->cap_wait);
-  return true;
+  return wanted && ladei_pinned_bins_offer(cache, node, block, class_index);
 }
 
 static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: Blocks kept ready by threads and bins: nobody keeps them from others for good. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -509,3 +510,52 @@ LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerWhileTheDepotIsEmptied) {
 
 /* The cap leaves little beside what is in use, so requests look everywhere. */
 LADE_TEST(PinnedMagazines, BlocksOfAllSizesHaveOneOwnerNearTheCap) { churn_run(churn_mixed, 64 * LADEI_MIB); }
+
+/* ---- At the cap, with as many blocks as all threads hold ---------------------------------------------------------- */
+
+enum { HOLDERS = 8, HELD = 2, HOLDS = 1000 };
+
+typedef struct holder {
+  const pinned_fixture *own;
+  size_t bytes;
+  pthread_barrier_t *start;
+} holder;
+
+static void *hold_and_free(void *user) {
+  const holder *own = user;
+  void *blocks[HELD] = {NULL};
+  pthread_barrier_wait(own->start);
+  for (int i = 0; i < HOLDS; i++) {
+    for (int k = 0; k < HELD; k++) LADE_EXPECT_OK(lade_pinned_free(own->own->pool, blocks[k]));
+    sched_yield(); /* others may take them, and their drain what is ready */
+    for (int k = 0; k < HELD; k++) {
+      blocks[k] = NULL;
+      LADE_EXPECT_OK(lade_pinned_alloc(own->own->pool, own->bytes, &blocks[k]));
+    }
+  }
+  for (int i = 0; i < HELD; i++) LADE_EXPECT_OK(lade_pinned_free(own->own->pool, blocks[i]));
+  return NULL;
+}
+
+/* Wherever others keep what is free (a magazine, the depot, free memory, on its way between two of these): it is found. */
+LADE_TEST(PinnedMagazines, AtTheCapWhatIsFreeIsNotRefused) {
+  static const size_t sizes[] = {4 * LADEI_KIB, 64 * LADEI_KIB, 256 * LADEI_KIB, LADEI_MIB, 2 * LADEI_MIB};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    pinned_fixture own;
+    pthread_t threads[HOLDERS];
+    pthread_barrier_t start;
+    lade_pinned_options options = pinned_fixture_options();
+    options.max_bytes = options.segment_bytes = ladei_size_max(HOLDERS * HELD * sizes[i], LADEI_MIB);
+    if (HOLDERS * HELD * sizes[i] < LADEI_MIB) options.max_bytes = HOLDERS * HELD * sizes[i];
+    options.magazine_bytes = 64 * LADEI_MIB;
+    lade_test_context("blocks of %zu bytes", sizes[i]);
+    if (!pinned_fixture_open(&own, support_runtime_open("cpu"), &options)) return;
+    holder all = {&own, sizes[i], &start};
+    pthread_barrier_init(&start, NULL, HOLDERS);
+    for (int k = 0; k < HOLDERS; k++) LADE_EXPECT_EQ_INT(pthread_create(&threads[k], NULL, hold_and_free, &all), 0);
+    for (int k = 0; k < HOLDERS; k++) pthread_join(threads[k], NULL);
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    pthread_barrier_destroy(&start);
+    pinned_fixture_close(&own);
+  }
+}

@@ -68,6 +68,7 @@ static struct {
 } all;
 
 static _Thread_local int self = NOBODY;
+static void (*watcher)(const char *what);
 
 /* ---- Telling a schedule ------------------------------------------------------------------------------------------ */
 
@@ -189,6 +190,7 @@ static void turn_pass(int next) {
 }
 
 static void point(const char *what, int number) {
+  if (self == NOBODY && watcher != NULL) watcher(what);
   if (self == NOBODY || !all.running) return;
   step_add(what, number);
   spinners_ready();
@@ -204,6 +206,8 @@ static void thread_ended(void) {
 }
 
 void scheduler_point(const char *what) { point(what, 0); }
+
+void scheduler_watch(void (*at)(const char *what)) { watcher = at; }
 
 #ifdef LADEI_SCHEDULED
 

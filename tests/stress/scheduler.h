@@ -61,6 +61,9 @@ uint64_t scheduler_explore_operations(const scheduler_plan *plan, void *user, co
  * schedules ran; stops behind the first pair that fails. */
 void scheduler_explore_pairs(const scheduler_plan *plan, void *user, const char *name);
 
+/* Outside of plans: each thread that passes a switch point calls `at` with its name. NULL: none, as at the beginning. */
+void scheduler_watch(void (*at)(const char *what));
+
 /* A switch point of the test's own, as in each driver call. */
 void scheduler_point(const char *what);
 
