@@ -16,6 +16,7 @@
  */
 #include "host/pool.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -403,9 +404,10 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   uint64_t released;
   lade_status status = pool_is_idle(pool, wait);
   if (status != LADE_OK) return status;
-  ladei_pinned_pool_drain(pool);
   ladei_pinned_thread_caches_wait_for_exits(pool); /* from here on no thread has a block of the pool */
+  ladei_pinned_pool_drain(pool);                   /* after that: what they brought may be kept as idle runs */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
+  assert(status != LADE_OK || ladei_pinned_gauge_current(&pool->counters.reserved_bytes) == 0);
   if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->driver_pools);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_caches_close_retire_buffers(pool, true); /* threads may exit meanwhile */

@@ -248,6 +248,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
     quota_sum_set(pool, quota_sum(pool) - cache->quota_bytes);
   }
   threads_release(pool);
+  ladei_switch_point("left", 0);
   if (linked) {
     ladei_pinned_pool_put(pool, list);
     ladei_pinned_thread_cache_release(cache); /* the pool's share */
