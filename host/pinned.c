@@ -204,11 +204,14 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ah
   pending_look(pool, request.cache);
   idle_look(pool);
   ladei_pinned_block *block = request_ready(&request), *rest = NULL;
-  if (block == NULL) {
+  bool ready = block != NULL;
+  if (!ready) {
     ladei_log(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no block ready", (unsigned long long)pool->id, bytes);
     lade_status status = pool->policy->seek(pool, &request, &block);
-    ladei_log_flush();
-    if (status != LADE_OK) return status;
+    if (status != LADE_OK) {
+      ladei_log_flush();
+      return status;
+    }
     rest = ladei_pinned_block_next(block);
     if (pool->debug != NULL) {
       ladei_pinned_debug_hand_out(pool->debug, (unsigned char *)ladei_pinned_block_address(block), bytes,
@@ -219,6 +222,7 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ah
   alloc_count(pool, request.cache, block, bytes);
   *out = (void *)ladei_pinned_block_address(block);
   rest_put(pool, request.cache, rest);
+  if (!ready) ladei_log_flush(); /* not in the transit that rest_put ends: a callback may wait for memory */
   return LADE_OK;
 }
 
@@ -411,12 +415,13 @@ static inline __attribute__((always_inline)) bool free_fast(lade_pinned_pool *po
   ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
   if (noted) {
     ladei_pinned_default_retire(pool, cache, block, word, bytes, false);
-  } else if (!ladei_pinned_word_is_in_slot(word) &&
-             !ladei_pinned_ready_put(cache, counters, ladei_pinned_pool_node(pool, ladei_pinned_word_node(word)), block,
-                                     class_index)) {
+  } else if (!ladei_pinned_word_is_in_slot(word)) {
+    ladei_pinned_node *home = ladei_pinned_pool_node(pool, ladei_pinned_word_node(word));
+    if (ladei_pinned_ready_put(cache, counters, home, block, class_index))
+      return true; /* so the thread is not called */
     ladei_pinned_default_overflow(pool, cache, counters, block);
-    ladei_pinned_call_answer(pool, cache);
   }
+  ladei_pinned_call_answer(pool, cache);
   return true;
 }
 
@@ -477,12 +482,11 @@ static lade_status block_take_back(lade_pinned_pool *pool, void *pointer, bool q
   if (status != LADE_OK) return status;
   ladei_pinned_thread_cache *cache = ladei_pinned_call_cache(pool);
   free_count(pool, cache, &freed);
-  if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING) {
+  if (ladei_pinned_word_state(freed.word) == LADEI_PINNED_BLOCK_PENDING)
     pool->policy->retire(pool, cache, freed.block, freed.word, freed.block_bytes, quiet);
-  } else if (!ladei_pinned_word_is_in_slot(freed.word)) {
+  else if (!ladei_pinned_word_is_in_slot(freed.word))
     pool->policy->put(pool, cache, freed.block);
-    ladei_pinned_call_answer(pool, cache);
-  }
+  ladei_pinned_call_answer(pool, cache);
   return LADE_OK;
 }
 

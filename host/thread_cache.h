@@ -210,16 +210,15 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   return block;
 }
 
-/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, or a drain is going on. */
+/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, somebody waits, or a drain is going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                          unsigned bin, ladei_pinned_block *block) {
   if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->asym_lock)) return false;
-  bool fits = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL;
-  if (fits && !atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) { /* the first since a drain */
-    fits = !ladei_pinned_cap_has_waiters(cache->cap_wait);
-    if (fits) atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
-  }
+  bool fits = atomic_load_explicit(&counters->kept[bin], memory_order_relaxed) == NULL &&
+              !ladei_pinned_cap_has_waiters(cache->cap_wait);
   if (fits) {
+    if (!atomic_load_explicit(cache->pool_keeps, memory_order_relaxed)) /* the first since a drain */
+      atomic_store_explicit(cache->pool_keeps, true, memory_order_relaxed);
     atomic_store_explicit(&counters->kept[bin], block, memory_order_relaxed);
     cache->kept_count++;
   }

@@ -18,7 +18,7 @@
  * and then waits until nobody is leaving.
  *
  * I5  While any thread keeps a larger block, pool->large_kept is true, or pool->unreached where the last drain could not
- *     look at it. So who keeps the first one since a drain sees that large_kept is false, and asks whether it may.
+ *     look at it.
  * I6  A thread is in the stripe that had the fewest threads when it began: as long as there are no more threads than
  *     stripes, each has a transit word for itself, and a shard where there are as many. Threads that come and go leave no gaps.
  * Locks: pool->lock guards the lists, stripes and quotas; cache->lock the pointer to the pool. Threads begin and end under
@@ -161,6 +161,14 @@ ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
   return list;
 }
 
+/* Whether an owner is called yet. */
+static bool any_called(const lade_pinned_pool *pool) {
+  ladei_lock_assert_held(&pool->lock);
+  const ladei_pinned_thread_cache *cache = pool->threads;
+  while (cache != NULL && !ladei_asym_lock_is_called(&cache->asym_lock)) cache = cache->next;
+  return cache != NULL;
+}
+
 void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_pinned_block *list = NULL;
   if (ladei_retire_buffer_is_called(&cache->retire_buffer))
@@ -172,6 +180,7 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);
     ladei_asym_lock_answer(&cache->asym_lock);
+    atomic_store_explicit(&pool->unreached, any_called(pool), memory_order_relaxed);
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);

@@ -2,6 +2,7 @@
 /* Across sources: What a pinned pool logs: settings, segments, fallbacks, quarantined uses, lost devices; callbacks that use the pool. */
 #include <errno.h>
 #include <semaphore.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,46 @@ LADE_TEST(PinnedLog, TellsOfPoolsAndSegments) {
   support_heard_end();
   LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, "at most 67108864 bytes, segments of 2097152"), 1);
   LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_INFO, ": destroyed"), 1);
+}
+
+/* ---- A callback that needs memory --------------------------------------------------------------------------------- */
+
+typedef struct caller {
+  lade_pinned_pool *pool;
+  size_t bytes;
+  int calls;
+  lade_status status;
+} caller;
+
+static void alloc_when_given_back(void *user, lade_log_level level, const char *text) {
+  caller *own = user;
+  void *block = NULL;
+  (void)level;
+  if (strstr(text, "given back") == NULL || own->calls++ > 0) return;
+  own->status = lade_pinned_alloc(own->pool, own->bytes, &block);
+}
+
+/* The bug: a line was delivered while the alloc had blocks in transit; the callback's alloc, at the cap, waited for that for ever. */
+LADE_TEST(PinnedLog, CallbackOfAnAllocMayAllocateAtTheCap) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  options.max_idle_ms = 10;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  caller called = {.pool = own.pool, .bytes = (size_t)options.max_bytes, .status = LADE_OK};
+  void *first = pinned_fixture_alloc(&own, 8192), *idle = pinned_fixture_alloc(&own, 2 * PINNED_FIXTURE_SEGMENT_BYTES);
+  pinned_fixture_free(&own, idle);
+  LADE_EXPECT_OK(lade_soft_advance(own.runtime, 20 * UINT64_C(1000000)));
+  LADE_EXPECT_OK(lade_pinned_process_events(own.pool)); /* sees it free for the first time */
+  LADE_EXPECT_OK(lade_soft_advance(own.runtime, 20 * UINT64_C(1000000)));
+  LADE_EXPECT_OK(lade_log_set(alloc_when_given_back, &called, LADE_LOG_INFO));
+  void *second = NULL;
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 8192, &second)); /* of a refill of several */
+  LADE_EXPECT_OK(lade_log_set(NULL, NULL, LADE_LOG_OFF));
+  LADE_EXPECT_EQ_INT(called.calls, 1);
+  LADE_EXPECT_EQ_INT(called.status, LADE_ERR_LIMIT);
+  pinned_fixture_free(&own, first);
+  pinned_fixture_free(&own, second);
+  pinned_fixture_close(&own);
 }
 
 LADE_TEST(PinnedLog, TellsOfSlowPaths) {

@@ -179,6 +179,22 @@ LADE_TEST_P(Membarrier, CacheOfAThreadThatCannotBeFencedIsLeftToItsOwner, errors
   arena_close(&own);
 }
 
+/* The bug: only allocs, and frees of blocks without streams, answered. */
+LADE_TEST_P(Membarrier, OwnerAnswersInTheFreeOfARecordedBlock, errors, error) {
+  arena own;
+  sleeper asleep;
+  if (!arena_open(&own)) return;
+  sleeper_start(&asleep, &own, false);
+  LADE_EXPECT_GE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 2 * LADEI_MIB + 24 * 4096);
+  visit_denied(&own, error, trim_all);
+  LADE_EXPECT(atomic_load(&own.pool->unreached));
+  sleeper_step(&asleep);
+  LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 64 * LADEI_KIB);
+  LADE_EXPECT(!atomic_load(&own.pool->unreached)); /* else waiters would wait for it */
+  sleeper_end(&asleep);
+  arena_close(&own);
+}
+
 static void retire_stream(arena *all) { LADE_EXPECT_OK(lade_pinned_stream_retire(all->pool, all->stream)); }
 
 /* The owner's buffer knows the stream, with a block that is noted and one that is freed. */
