@@ -18,8 +18,8 @@
  *     a thread's own    not filled while somebody waits. W3 begins with a drain (memory.c), which waits for frees that are
  *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
- *                       (`large_kept` is false after a drain, and set by who sees no waiter, inside that lock). Blocks that
- *                       were in slots are not any more: their frees come by a node.
+ *                       (their owner looks for waiters inside that lock). Blocks that were in slots are not any more: their
+ *                       frees come by a node.
  *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
  *   back in its next call; nothing is added to it meanwhile.
  *

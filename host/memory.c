@@ -5,8 +5,9 @@
  *   seek:  node's cache -> look at pending blocks -> empty all magazines, depots and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
  *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
- *                           transit (cap_wait.h) and look again; else wait for a block to come back, if the pool waits and
- *                           blocks are pending or in caches that only their owners can empty; else LADE_ERR_LIMIT
+ *                           transit (cap_wait.h) and look again, also for blocks of other sizes than the class has; else wait
+ *                           for a block to come back, if the pool waits and blocks are pending or in caches that only their
+ *                           owners can empty; else LADE_ERR_LIMIT
  *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them, too
  *          budget
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
@@ -14,7 +15,8 @@
  *
  * Note [What a refusal means]
  *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
- *   request, or what all pools of the budget held the budget less the request, when it was charged; or that what was free lay in pieces shorter than the request, in segments other parts of which were in use
+ *   request, or what all pools of the budget held the budget less the request, when it was charged; or that what was free lay in
+ *   pieces shorter than the request (of a page to 1 MiB: than a block of its class), in segments other parts of which were in use
  *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two lists, a
  *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
  *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Three cases are
@@ -47,12 +49,17 @@
 #include "host/thread_caches.h"
 #include "host/usage.h"
 
+/* What nodes keep ready goes to their free memory. */
+static void nodes_collect(lade_pinned_pool *pool) {
+  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
+    ladei_pinned_node_collect(ladei_pinned_pool_node(pool, i));
+  ladei_switch_point("collected", 0);
+}
+
 /* What is ready goes back to its nodes. The caller is in transit, or has stopped it. */
 static void drain(lade_pinned_pool *pool) {
   ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_drain(pool));
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
-    ladei_pinned_node_collect(ladei_pinned_pool_node(pool, i));
-  ladei_switch_point("drained", 0);
+  nodes_collect(pool);
 }
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
@@ -268,20 +275,28 @@ static lade_status segment_unpin(lade_pinned_pool *pool, ladei_pinned_node *node
   return LADE_OK;
 }
 
-/* The oldest segment of all nodes that may be given back, taken out of its node; NULL: none. */
-static ladei_pinned_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_before_ns,
-                                                 ladei_pinned_node **out_node) {
+/* The node whose oldest segment that may be given back is the oldest of all; NULL: there is none. */
+static ladei_pinned_node *oldest_free_node(lade_pinned_pool *pool, uint64_t free_before_ns) {
+  ladei_pinned_node *found = NULL;
   uint64_t oldest = UINT64_MAX, birth;
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     (void)ladei_pinned_node_remove_free_segment(ladei_pinned_pool_node(pool, i), free_before_ns, 0, &birth);
     if (birth < oldest) {
       oldest = birth;
-      *out_node = ladei_pinned_pool_node(pool, i);
+      found = ladei_pinned_pool_node(pool, i);
     }
   }
+  return found;
+}
+
+/* The oldest segment of all nodes that may be given back, taken out of its node; NULL: none. */
+static ladei_pinned_segment *oldest_free_segment(lade_pinned_pool *pool, uint64_t free_before_ns,
+                                                 ladei_pinned_node **out_node) {
+  uint64_t birth;
+  *out_node = oldest_free_node(pool, free_before_ns);
   /* Taken by an alloc meanwhile: then whichever is the node's oldest now. */
-  return oldest == UINT64_MAX ? NULL
-                              : ladei_pinned_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
+  return *out_node == NULL ? NULL
+                           : ladei_pinned_node_remove_free_segment(*out_node, free_before_ns, UINT64_MAX, &birth);
 }
 
 /* Gives back the oldest segment that may be; LADE_OK and no bytes: there is none. */
@@ -306,7 +321,8 @@ lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, ui
   uint64_t released = 1;
   lade_status status = LADE_OK;
   *out_released = 0;
-  ladei_pinned_cached_note(pool);
+  if (oldest_free_node(pool, free_before_ns) == NULL) return LADE_OK; /* at the cap each miss comes here */
+  ladei_pinned_cached_note(pool);                                     /* reads the counters of all threads */
   while (status == LADE_OK && released > 0 && *out_released < bytes) {
     status = segment_release(pool, free_before_ns, &released);
     *out_released += released;
@@ -784,11 +800,23 @@ static ladei_pinned_block *node_take_any(lade_pinned_pool *pool, const ladei_pin
   return block != NULL || request->exact ? block : ladei_pinned_node_take_from_whole(request->node, request->bytes);
 }
 
-static bool any_free_segment(lade_pinned_pool *pool) {
-  uint64_t birth = UINT64_MAX;
-  for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool) && birth == UINT64_MAX; i++)
-    (void)ladei_pinned_node_remove_free_segment(ladei_pinned_pool_node(pool, i), UINT64_MAX, 0, &birth);
-  return birth != UINT64_MAX;
+/*
+ * A block of another size than those of the request's class, where there is none of these: above 1 MiB, where blocks of a class need not
+ * be alike, one just as long as the request; for a small request a page. Of the request's node first.
+ */
+static ladei_pinned_block *odd_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+  bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;
+  ladei_pinned_block *block = NULL;
+  if (!small && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES) return NULL;
+  for (uint32_t i = 0; i <= ladei_pinned_pool_node_count(pool) && block == NULL; i++) {
+    ladei_pinned_node *node = i == 0 ? request->node : ladei_pinned_pool_node(pool, i - 1);
+    bool other = i > 0 && node != request->node;
+    if (i > 0 && (!other || pool->source.strict)) continue;
+    block = small ? ladei_pinned_node_take(node, LADEI_PINNED_PAGE_BYTES, false, 1)
+                  : ladei_pinned_node_take_just(node, request->bytes);
+    if (block != NULL && other) ladei_pinned_count(&pool->counters.other_node_takes, 1);
+  }
+  return block;
 }
 
 static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
@@ -804,8 +832,9 @@ enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody 
 static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
                       ladei_pinned_block **out) {
   *out = node_take_any(pool, request);
-  return *out != NULL || any_free_segment(pool) || (may_grow && cap_leaves(pool, least_bytes(request))) ||
-         (*out = other_node_take(pool, request)) != NULL;
+  return *out != NULL || oldest_free_node(pool, UINT64_MAX) != NULL ||
+         (may_grow && cap_leaves(pool, least_bytes(request))) || (*out = other_node_take(pool, request)) != NULL ||
+         (*out = odd_take(pool, request)) != NULL;
 }
 
 /* With nothing in transit; what is not seen here was not there, or pending (cap_wait.c). True: as look_once. */
@@ -814,9 +843,10 @@ static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *req
   bool found = false, returned = true;
   *retired = ladei_pinned_retired_blocks(pool); /* before: it waits for readers of statistics, as no transit is to */
   ladei_pinned_transits_stop(&pool->cap_wait);
-  drain(pool);
+  ladei_pinned_pool_put(pool, ladei_pinned_thread_caches_drain(pool));
   for (unsigned i = 0; i < LOOKS && !found && returned; i++) {
     uint32_t seen = ladei_pinned_cap_wait_returns(&pool->cap_wait);
+    nodes_collect(pool); /* each time: a run whose last block came back lies idle */
     found = look_once(pool, request, may_grow, out);
     ladei_switch_point("looked", 0);
     returned = ladei_pinned_cap_wait_is_over(&pool->cap_wait, seen);
@@ -916,8 +946,9 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   ladei_pinned_pool_drain(pool);
   if ((*out = node_take_any(pool, request)) != NULL) return LADE_OK;
   lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
-  if (released > 0 || status != LADE_OK) return released > 0 ? LADE_OK : status;
-  if ((*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  if (status != LADE_OK)
+    return status; /* a segment that the driver does not take back would be found again and again */
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
                   (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->max_bytes);
   if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, own, out);

@@ -13,6 +13,7 @@
  */
 #include "host/node.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -294,6 +295,16 @@ static size_t pages_for(size_t bytes, bool exact) {
   return exact ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
 }
 
+/* A FREE block in no list is about to be the caller's. */
+static ladei_pinned_block *block_taken(ladei_pinned_node *node, ladei_pinned_block *block) {
+  if (block != NULL) {
+    ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
+    ladei_pinned_block_next_set(block, NULL);
+    taken_count(node, block);
+  }
+  return block;
+}
+
 static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bool exact) {
   ladei_lock_assert_held(&node->lock);
   unsigned class_index = ladei_pinned_class_of(bytes);
@@ -306,12 +317,14 @@ static ladei_pinned_block *take_locked(ladei_pinned_node *node, size_t bytes, bo
     return small;
   }
   ladei_pinned_block *block = exact ? NULL : pages_take(node, pages_for(bytes, exact));
-  if (block == NULL) block = whole_take(node, bytes);
-  if (block != NULL) {
-    ladei_pinned_block_state_set(block, LADEI_PINNED_BLOCK_CACHED);
-    ladei_pinned_block_next_set(block, NULL);
-    taken_count(node, block);
-  }
+  return block_taken(node, block != NULL ? block : whole_take(node, bytes));
+}
+
+ladei_pinned_block *ladei_pinned_node_take_just(ladei_pinned_node *node, size_t bytes) {
+  assert(bytes > LADEI_PINNED_MAGAZINE_MAX_BYTES); /* below, blocks of a class are alike */
+  ladei_lock_acquire(&node->lock);
+  ladei_pinned_block *block = block_taken(node, pages_take(node, ladei_pinned_pages(bytes)));
+  lock_release_recounted(node);
   return block;
 }
 

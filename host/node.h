@@ -65,6 +65,9 @@ ladei_pinned_block *ladei_pinned_node_take(ladei_pinned_node *node, size_t bytes
  * reached its cap. */
 ladei_pinned_block *ladei_pinned_node_take_from_whole(ladei_pinned_node *node, size_t bytes);
 
+/* A CACHED block as long as asked, in whole pages, of a range that may be split; for more than 1 MiB. */
+ladei_pinned_block *ladei_pinned_node_take_just(ladei_pinned_node *node, size_t bytes);
+
 /* The smallest wholly free segment of at least `bytes`, of equal ones the lowest, as one CACHED block; looks at all. */
 ladei_pinned_block *ladei_pinned_node_take_best(ladei_pinned_node *node, size_t bytes);
 

@@ -220,6 +220,90 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesUnlessThePoolIsStrict) {
   }
 }
 
+/* The bug: a driver that does not take a segment back was the end of the request. */
+LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesWhereTheDriverTakesNothingBack) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *block = NULL;
+  options.max_bytes = 2 * PINNED_FIXTURE_SEGMENT_BYTES;
+  if (!pinned_fixture_open_on(&own, support_interposer_open("sim", NULL), &options, &pinned_fixture_two_nodes)) return;
+  void *blocks[2];
+  for (int i = 0; i < 2; i++)
+    LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, i, &blocks[i]));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[1]));
+  support_fail(own.runtime, "host_unregister", 1, 1);
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 4096, 0, &block));
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, 1);
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[0]));
+  pinned_fixture_close(&own);
+}
+
+/* Of what is free in one piece, up to 1 MiB as much as a block of the request's class has. */
+LADE_TEST_P(PinnedLimits, AtTheCapAPieceThatIsLongEnoughServes, support_soft_runtimes, runtime) {
+  enum { PAGE = 4096, PAGES = 1024 };
+  static const struct {
+    size_t pages, bytes; /* free side by side; asked for */
+    lade_status status;
+  } cases[] = {
+      {1, 512, LADE_OK},               /* in a run of one page */
+      {6, 3584, LADE_OK},              /* not in one of seven: a page */
+      {1, 1536, LADE_OK},              /* the same */
+      {0, 512, LADE_ERR_LIMIT},        /* nothing is free */
+      {34, 33 * PAGE, LADE_ERR_LIMIT}, /* all blocks of the class have 36 pages */
+      {36, 33 * PAGE, LADE_OK},
+      {257, 257 * PAGE, LADE_OK}, /* above 1 MiB blocks differ */
+      {331, 331 * PAGE, LADE_OK},
+      {330, 331 * PAGE, LADE_ERR_LIMIT},
+  };
+  static void *fillers[PAGES];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    void *block = NULL;
+    options.max_bytes = options.segment_bytes = (uint64_t)PAGES * PAGE;
+    if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+    lade_test_context("%zu pages for %zu bytes", cases[i].pages, cases[i].bytes);
+    for (size_t k = 0; k < PAGES; k++) LADE_EXPECT_OK(lade_pinned_alloc(own.pool, PAGE, &fillers[k]));
+    uintptr_t least = UINTPTR_MAX;
+    for (size_t k = 0; k < PAGES; k++) least = ladei_size_min(least, (uintptr_t)fillers[k]);
+    for (size_t k = 0; k < PAGES; k++)
+      if (((uintptr_t)fillers[k] - least) / PAGE < cases[i].pages)
+        LADE_EXPECT_OK(lade_pinned_free(own.pool, fillers[k]));
+    LADE_EXPECT_STATUS(cases[i].status, lade_pinned_alloc(own.pool, cases[i].bytes, &block));
+    if (block != NULL) {
+      memset(block, 1, cases[i].bytes);
+      LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+    }
+    LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+    for (size_t k = 0; k < PAGES; k++)
+      if (((uintptr_t)fillers[k] - least) / PAGE >= cases[i].pages)
+        LADE_EXPECT_OK(lade_pinned_free(own.pool, fillers[k]));
+    pinned_fixture_close(&own);
+  }
+  lade_test_context("%s", "");
+}
+
+/* The bug: requests longer than segments looked at wholly free segments alone. */
+LADE_TEST_P(PinnedLimits, AtTheCapPartOfALongSegmentServesALongRequest, support_soft_runtimes, runtime) {
+  enum { SMALL = 12 };
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  void *small[SMALL], *page = NULL, *block = NULL;
+  if (!pinned_fixture_open(&own, support_runtime_open(runtime), &options)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, 40 * LADEI_MIB));
+  for (int i = 0; i < SMALL; i++) small[i] = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &page)); /* the cap is reached: of the long segment */
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, options.max_bytes);
+  LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 39 * LADEI_MIB, &block));
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, 3 * LADEI_MIB, &(void *){NULL}));
+  LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
+  pinned_fixture_free(&own, block);
+  for (int i = 0; i < SMALL; i++) pinned_fixture_free(&own, small[i]);
+  pinned_fixture_free(&own, page);
+  pinned_fixture_close(&own);
+}
+
 /* Nobody can be asked about them, and an alloc does not wait for a device: it says what is the matter, and empty_cache
  * mends it. */
 LADE_TEST_P(PinnedLimits, CapFullOfBlocksOfDestroyedStreamsIsMendedByEmptyCache, support_soft_runtimes, runtime) {

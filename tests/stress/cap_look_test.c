@@ -26,9 +26,11 @@ typedef struct scene {
   const char *machine;
   size_t bytes[2]; /* of the two kinds; classes differ, so that the holder does not get its own block back */
   int nodes[2];
+  int free_kind; /* of what is free at first; the holder begins with one of kind 0 */
   size_t asked_bytes;
   uint64_t cap_bytes;
   unsigned magazine_mib;
+  int most_changes;      /* 0: no bound; who is ahead of all looks keeps the block for good */
   bool freed_by_another; /* a thread that did not take the block */
 } scene;
 
@@ -72,8 +74,17 @@ static const scene scenes[] = {
      .machine = TWO_NODES,
      .bytes = {640 * LADEI_KIB, 640 * LADEI_KIB},
      .nodes = {0, 1},
+     .free_kind = 1,
+     .most_changes = 3,
      .asked_bytes = 640 * LADEI_KIB,
      .cap_bytes = 2 * LADEI_MIB,
+     .magazine_mib = 4},
+    {.name = "a page, and a run whose last block is freed",
+     .machine = ONE_NODE,
+     .bytes = {512, 4 * LADEI_KIB},
+     .free_kind = 1,
+     .asked_bytes = LADEI_KIB,
+     .cap_bytes = 16 * LADEI_KIB,
      .magazine_mib = 4},
 };
 
@@ -134,10 +145,10 @@ static void holder_change(void) {
 
 /* On two nodes the holder has the asker's node where that looks there, and the other one where it looks at that. */
 static void asker_at(const char *what) {
-  if (!is_asker) return;
-  bool drained = strcmp(what, "drained") == 0, elsewhere = strcmp(what, "other nodes") == 0;
+  if (!is_asker || (all.now->most_changes > 0 && all.changes == all.now->most_changes)) return;
+  bool collected = strcmp(what, "collected") == 0, elsewhere = strcmp(what, "other nodes") == 0;
   bool two_nodes = all.now->nodes[0] != all.now->nodes[1];
-  if (two_nodes ? (drained && all.kind == 1) || (elsewhere && all.kind == 0) : drained) holder_change();
+  if (two_nodes ? (collected && all.kind == 1) || (elsewhere && all.kind == 0) : collected) holder_change();
 }
 
 static lade_status watched_alloc(void **out) {
@@ -152,7 +163,6 @@ static lade_status watched_alloc(void **out) {
 static void scene_play(lade_runtime *runtime, const scene *now) {
   static const int numbers[HELPERS] = {HOLDER, OTHER};
   const ladei_pinned_hooks machine = {LADEI_TOPOLOGY_SYNTHETIC, now->machine, NULL, 0};
-  const int spare_kind = now->nodes[1]; /* on two nodes the other one's */
   pthread_t threads[HELPERS];
   void *block = NULL, *fillers[2] = {NULL, NULL};
   lade_pinned_options options;
@@ -174,7 +184,7 @@ static void scene_play(lade_runtime *runtime, const scene *now) {
     LADE_EXPECT_OK(lade_pinned_alloc_on(all.pool, LADEI_PINNED_PAGE_BYTES, now->nodes[i], &fillers[i]));
   helper_do(HOLDER, TAKES);
   /* What is free is ready for requests of another class or node: the first steps of a request do not find it. */
-  take(spare_kind, &block);
+  take(now->free_kind, &block);
   all.kind = 0;
   LADE_EXPECT_OK(lade_pinned_free(all.pool, block));
   lade_status status = watched_alloc(&block);
