@@ -150,15 +150,21 @@ static lade_status pieces_open(ladei_pipe_opening *opening, ladei_pipe_piece *li
   return status;
 }
 
+static void range_note(ladei_pipe_storage_file *file, uint64_t begin, uint64_t bytes) {
+  if (file->range_bytes == 0 || begin < file->begin) file->begin = begin;
+  if (begin + bytes > file->end) file->end = begin + bytes;
+  file->range_bytes += bytes;
+}
+
+/* What lies between the ranges stays a hole: ranges with less than all bytes from the first to the last have gaps. */
 static void files_preallocate(const lade_ticket *ticket) {
   if (ticket->to_device) return;
   for (size_t i = 0; i < ticket->pieces.count; i++) {
     const ladei_pipe_piece *piece = &ticket->pieces.list[i];
-    if (piece->file != NULL && piece->host.offset + piece->bytes > piece->file->end)
-      piece->file->end = piece->host.offset + piece->bytes;
+    if (piece->file != NULL) range_note(piece->file, piece->host.offset, piece->bytes);
   }
   for (ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
-    ladei_pipe_storage_file_preallocate(file, file->end);
+    if (file->range_bytes >= file->end - file->begin) ladei_pipe_storage_file_preallocate(file, file->begin, file->end);
 }
 
 /* Of the file: the same for all of its descriptors. 0: not known; as for two files of one number, fewer write then. */

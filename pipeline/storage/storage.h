@@ -51,7 +51,8 @@ typedef struct ladei_pipe_storage_file {
   bool async;   /* goes through the engine */
   bool sync;    /* fsync at the end */
   bool write;
-  uint64_t end;                      /* write: of the ranges; the owner's */
+  uint64_t begin, end;               /* write: of the ranges; the owner's */
+  uint64_t range_bytes;              /* write: the sum of the ranges; the owner's */
   char *late_path;                   /* opened by each request, since too many files are open; NULL: `fd` is open */
   ladei_pipe_file_identity identity; /* of late_path's file */
   size_t align;                      /* of offsets and lengths with O_DIRECT, and so of a range's lead */
@@ -169,9 +170,10 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
 /* The file's ranges are not whole blocks: goes through the page cache. */
 void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file);
 
-/* The file will be written up to `end`: has the file system set room aside, where that costs little. Its size stays as it
- * is; what is not written stays set aside until the file is truncated or removed. */
-void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t end);
+/* All of [begin, end) will be written: has the file system set room aside for what of that lies behind the end of the
+ * file, where that costs little. Its size stays as it is; what is not written stays set aside until the file is truncated
+ * or removed. */
+void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end);
 
 /* The file's own chunks: at most *chunk_bytes, which is lowered to what O_DIRECT can use. Returns the lead of the first
  * one (core.h). */

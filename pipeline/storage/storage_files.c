@@ -364,16 +364,17 @@ void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file) {
  * With room set aside at once a file lies in few pieces, and writes find their blocks. The size is not changed: it says how
  * far was written, also after a failure, and when several transfers write one file. On file systems in memory that would
  * touch all pages, by one thread (0.4 s for a GiB). Who cannot, or has too little room, is not asked again: the writes will
- * tell.
+ * tell. Nothing is set aside but what the transfer writes: what lies between the file's end and the first range is a hole.
  */
-void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t end) {
+void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end) {
   struct stat facts;
   struct statfs system;
   int fd = file->fd >= 0 ? file->fd : file->direct_fd;
-  if (!file->write || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode) || (uint64_t)facts.st_size >= end) return;
-  if (end - (uint64_t)facts.st_size < PREALLOCATE_LEAST || end > INT64_MAX || fstatfs(fd, &system) != 0) return;
+  if (!file->write || fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) return;
+  begin = ladei_size_max(begin, (uint64_t)facts.st_size);
+  if (begin >= end || end - begin < PREALLOCATE_LEAST || end > INT64_MAX || fstatfs(fd, &system) != 0) return;
   if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC || system.f_type == HUGETLBFS_MAGIC) return;
-  (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, facts.st_size, (off_t)(end - (uint64_t)facts.st_size));
+  (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
 }
 
 /* O_DIRECT needs chunks of whole blocks. */

@@ -371,3 +371,50 @@ LADE_TEST(StorageTransfer, OneThreadWritesAFileAtFirst) {
   free(memory);
   scene_close(&s);
 }
+
+/* Bytes of the disk that a file takes. */
+static uint64_t allocated_bytes(const char *path) {
+  struct stat facts;
+  return stat(path, &facts) == 0 ? (uint64_t)facts.st_blocks * 512 : UINT64_MAX;
+}
+
+/* Whether the folder's file system keeps a hole of `at` bytes. */
+static bool keeps_holes(const char *path, uint64_t at) {
+  int fd = open(path, O_WRONLY | O_CREAT, 0600);
+  bool written = fd >= 0 && pwrite(fd, "x", 1, (off_t)at) == 1 && fsync(fd) == 0;
+  if (fd >= 0) close(fd);
+  bool keeps = written && allocated_bytes(path) < at / 2;
+  unlink(path);
+  return keeps;
+}
+
+/* The bug: room was set aside from the end of a file to the last range, so 64 KiB behind a hole of 1 GiB took 1 GiB, and could
+ * end with ENOSPC where the bytes alone fit. */
+LADE_TEST(StorageTransfer, HolesOfAFileStayHoles) {
+  enum { BYTES = 8 << 20 };
+  const uint64_t far = 256 << 20;
+  fixture f;
+  support_temp_dir dir;
+  if (!support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "out.bin");
+  if (!keeps_holes(path, far)) {
+    free(path);
+    support_temp_dir_remove(&dir);
+    LADE_SKIP("the folder of temporary files keeps no holes");
+  }
+  if (!fixture_open(&f, "cpu", BYTES, NULL)) return;
+  LADE_EXPECT_OK(fixture_move(&f, LADE_TO_HOST, lade_endpoint_path(path, far, 0), BYTES));
+  LADE_EXPECT_LE_UINT(allocated_bytes(path), far / 2);
+  LADE_EXPECT_EQ_INT(unlink(path), 0);
+  /* Between two ranges of one transfer, too. */
+  lade_piece pieces[] = {{lade_endpoint_path(path, far, 0), NULL, BYTES / 2},
+                         {lade_endpoint_path(path, 0, 0), NULL, BYTES / 2}};
+  lade_transfer transfer = fixture_transfer(&f, LADE_TO_HOST, (lade_endpoint){.kind = 0}, BYTES);
+  transfer.pieces = pieces;
+  transfer.piece_count = 2;
+  LADE_EXPECT_OK(fixture_run(&f, &transfer));
+  LADE_EXPECT_LE_UINT(allocated_bytes(path), far / 2);
+  fixture_close(&f);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
