@@ -88,6 +88,8 @@ typedef enum lade_file_flags {
    * was, and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone
    * fails, or closing the file after that, the ticket says so and the file stays.
    *
+   * Pieces of one transfer that go to such a file name it by the same path, in one spelling, and with the same flags.
+   *
    * With several such sinks in one transfer all are complete, flushed and closed before the first is renamed. Renaming
    * several files is not one step: if one of them cannot be renamed, the error says how many, in the order in which they
    * were first named, are new; the others are as they were.
@@ -154,7 +156,8 @@ LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char
  * (LADE_ERR_IO): it has no offsets. What fails when it is opened is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
- * @param flags  lade_file_flags
+ * @param flags  lade_file_flags. Sinks of one transfer with the same path have the same flags, and a file with LADE_FILE_ATOMIC has
+ *               one spelling of its path there: LADE_ERR_INVALID_ARGUMENT otherwise, before anything is opened.
  */
 LADE_INLINE lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
   lade_endpoint endpoint = {LADE_ENDPOINT_PATH, -1, offset, path, NULL, NULL, NULL, 0, flags};

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "pipeline/endpoints/kinds.h"
+#include "pipeline/endpoints/sinks.h"
 
 static const char call[] = "lade_pipeline_submit";
 
@@ -98,6 +99,7 @@ static lade_status list_read(ladei_pipe_request *request, ladei_pipe_pieces *pie
   if (status == LADE_OK) status = list_alloc(request->transfer->piece_count, pieces);
   for (request->index = 0; request->index < request->transfer->piece_count && status == LADE_OK; request->index++)
     status = list_add(request, pieces);
+  if (status == LADE_OK && request->transfer->direction == LADE_TO_HOST) status = ladei_pipe_sinks_check(request);
   return status == LADE_OK ? sum_check(request->transfer, pieces) : status;
 }
 

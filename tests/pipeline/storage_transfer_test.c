@@ -283,6 +283,83 @@ LADE_TEST(StorageTransfer, NamesWhatIsWrongWithAFile) {
   scene_close(&s);
 }
 
+/* The first half of the device memory to one path, the second half behind it to the other. */
+static lade_transfer halves(const scene *s, lade_piece pieces[2], const char *first, uint32_t first_flags,
+                            const char *second, uint32_t second_flags) {
+  enum { HALF = DEVICE_BYTES / 2 };
+  pieces[0] = (lade_piece){lade_endpoint_path(first, 0, first_flags), NULL, HALF};
+  pieces[1] = (lade_piece){lade_endpoint_path(second, HALF, second_flags), NULL, HALF};
+  lade_transfer transfer = fixture_transfer(&s->f, LADE_TO_HOST, (lade_endpoint){.kind = 0}, DEVICE_BYTES);
+  transfer.pieces = pieces;
+  transfer.piece_count = 2;
+  return transfer;
+}
+
+/* The bug: pieces with different flags, or different spellings of a path, made two new files of one name. The second replaced
+ * the first, and half of the bytes were gone, with LADE_OK. */
+LADE_TEST(StorageTransfer, AnAtomicFileHasOneSpellingAndOneSetOfFlags) {
+  scene s;
+  lade_piece pieces[2];
+  if (!scene_open(&s, "auto")) return;
+  unsigned char *bytes = malloc(DEVICE_BYTES);
+  support_pattern_fill(bytes, DEVICE_BYTES, 8, 0);
+  fixture_device_write(&s.f, 0, bytes, DEVICE_BYTES);
+  char *dotted = support_temp_dir_path(&s.dir, "./out.bin");
+  char *folder_link = support_temp_dir_path(&s.dir, "folder"),
+       *through = support_temp_dir_path(&s.dir, "folder/out.bin");
+  char *link = support_temp_dir_path(&s.dir, "link.bin");
+  LADE_ASSERT_EQ_INT(symlink(".", folder_link), 0);
+  LADE_ASSERT_EQ_INT(symlink("out.bin", link), 0);
+  static const uint32_t flags[][2] = {{LADE_FILE_ATOMIC, LADE_FILE_ATOMIC | LADE_FILE_DIRECT},
+                                      {LADE_FILE_ATOMIC | LADE_FILE_SYNC, LADE_FILE_ATOMIC},
+                                      {LADE_FILE_ATOMIC, 0},
+                                      {0, LADE_FILE_ATOMIC},
+                                      {0, LADE_FILE_DIRECT}};
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+    lade_test_context("flags %x and %x", flags[i][0], flags[i][1]);
+    lade_transfer transfer = halves(&s, pieces, s.out, flags[i][0], s.out, flags[i][1]);
+    char words[64];
+    (void)snprintf(words, sizeof words, "transfer.pieces[1].host.flags is 0x%x; expected 0x%x, as", flags[i][1],
+                   flags[i][0]);
+    fixture_expect_refused(&s.f, &transfer, LADE_ERR_INVALID_ARGUMENT, words);
+  }
+  const char *const others[] = {dotted, through};
+  for (size_t i = 0; i < 2; i++) {
+    lade_transfer transfer = halves(&s, pieces, s.out, LADE_FILE_ATOMIC, others[i], LADE_FILE_ATOMIC);
+    fixture_expect_refused(&s.f, &transfer, LADE_ERR_INVALID_ARGUMENT, "transfer.pieces[1].host.name is ");
+    transfer = halves(&s, pieces, others[i], 0, s.out, LADE_FILE_ATOMIC);
+    fixture_expect_refused(&s.f, &transfer, LADE_ERR_INVALID_ARGUMENT, "; transfer.pieces[0] has ");
+  }
+  LADE_EXPECT_EQ_UINT(names_in(&s), 3); /* nothing was opened */
+  /* Pieces without bytes count, too. */
+  lade_transfer transfer = halves(&s, pieces, s.out, LADE_FILE_ATOMIC, dotted, LADE_FILE_ATOMIC);
+  transfer.bytes = pieces[0].bytes;
+  pieces[1].bytes = 0;
+  fixture_expect_refused(&s.f, &transfer, LADE_ERR_INVALID_ARGUMENT, "transfer.pieces[1].host.name is ");
+  /* In place, every spelling reaches the one file. */
+  transfer = halves(&s, pieces, s.out, 0, dotted, 0);
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  expect_file(s.out, 0, DEVICE_BYTES, 8, 0);
+  /* In place through a link to what is replaced. */
+  transfer = halves(&s, pieces, link, 0, s.out, LADE_FILE_ATOMIC);
+  fixture_expect_refused(&s.f, &transfer, LADE_ERR_INVALID_ARGUMENT, "transfer.pieces[1].host.name is ");
+  /* A link that is replaced itself is another file. */
+  transfer = halves(&s, pieces, s.out, 0, link, LADE_FILE_ATOMIC);
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  expect_part(s.out, 0, DEVICE_BYTES / 2, 8, 0);
+  expect_part(link, DEVICE_BYTES / 2, DEVICE_BYTES / 2, 8, DEVICE_BYTES / 2);
+  LADE_EXPECT_EQ_INT(unlink(s.out), 0);
+  transfer = halves(&s, pieces, s.out, LADE_FILE_ATOMIC, s.out, LADE_FILE_ATOMIC);
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  expect_file(s.out, 0, DEVICE_BYTES, 8, 0);
+  free(link);
+  free(through);
+  free(folder_link);
+  free(dotted);
+  free(bytes);
+  scene_close(&s);
+}
+
 /* Chunks smaller than a block of the file: through the page cache, and said so. */
 LADE_TEST(StorageTransfer, GoesThroughThePageCacheWithTinyChunks) {
   fixture f;
