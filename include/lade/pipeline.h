@@ -186,7 +186,7 @@ LADE_INLINE lade_endpoint lade_endpoint_callback(lade_transfer_callback callback
 typedef struct lade_piece {
   lade_endpoint host;
   void *device_memory; /**< NULL: directly behind the piece before; for the first, transfer.device_memory. */
-  uint64_t bytes;      /**< 0 is allowed; a path is still opened, and created as a sink. */
+  uint64_t bytes; /**< 0 is allowed; a path is still opened, and created as a sink; the next piece may lie behind it. */
 } lade_piece;
 
 /** transfer.priority. A transfer begins no chunk while one of higher priority and the same direction has chunks to begin;

@@ -213,6 +213,50 @@ LADE_TEST(Pieces, AreCheckedAndNamed) {
   fixture_close(&f);
 }
 
+/* The bug: pieces without bytes were left out with their addresses, so what lies directly behind one was put behind the piece
+ * before it, or refused where there was none. */
+LADE_TEST_P(Pieces, LieBehindOneWithoutBytes, support_soft_runtimes, name) {
+  enum { BYTES = 100, FAR = 2048, FARTHER = 3 * CHUNK };
+  fixture f;
+  char zeros[DEVICE_BYTES] = {0}, host[3 * BYTES], back[3 * BYTES] = {0};
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  support_pattern_fill(host, sizeof host, 6, 0);
+  fixture_device_write(&f, 0, zeros, DEVICE_BYTES);
+  for (int direction = LADE_TO_DEVICE; direction <= LADE_TO_HOST; direction++) {
+    char *memory = direction == LADE_TO_DEVICE ? host : back;
+    const lade_piece pieces[] = {
+        {lade_endpoint_memory(memory), f.device, BYTES},
+        {lade_endpoint_memory(memory), f.device + FAR, 0},
+        {lade_endpoint_memory(memory), NULL, 0},
+        {lade_endpoint_memory(memory + BYTES), NULL, BYTES},
+        {lade_endpoint_memory(memory), f.device + FAR, 0},
+        {lade_endpoint_memory(memory + 2 * BYTES), f.device + FARTHER, BYTES},
+    };
+    lade_transfer transfer = fixture_transfer(&f, (lade_direction)direction, (lade_endpoint){.kind = 0}, 0);
+    transfer.pieces = pieces;
+    transfer.piece_count = sizeof pieces / sizeof pieces[0];
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
+    fixture_expect_device_pattern(&f, 0, BYTES, 6, 0);
+    fixture_expect_device_pattern(&f, FAR, BYTES, 6, BYTES);
+    fixture_expect_device_pattern(&f, FARTHER, BYTES, 6, 2 * BYTES);
+  }
+  LADE_EXPECT_PATTERN(back, sizeof back, 6, 0);
+  /* The first piece has no bytes, with an address in the transfer and without. */
+  for (int given = 0; given < 2; given++) {
+    fixture_device_write(&f, 0, zeros, DEVICE_BYTES);
+    const lade_piece pieces[] = {{lade_endpoint_memory(NULL), f.device + FARTHER, 0},
+                                 {lade_endpoint_memory(host), NULL, BYTES},
+                                 {lade_endpoint_memory(host + BYTES), NULL, BYTES}};
+    lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, (lade_endpoint){.kind = 0}, 0);
+    transfer.device_memory = given ? f.device : NULL;
+    transfer.pieces = pieces;
+    transfer.piece_count = 3;
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
+    fixture_expect_device_pattern(&f, FARTHER, 2 * BYTES, 6, 0);
+  }
+  fixture_close(&f);
+}
+
 /* Allocated at the submit on the caller's stream, written after what that stream still does with the same memory. */
 LADE_TEST_P(Destination, IsAllocatedOnTheCallersStream, support_soft_runtimes, name) {
   fixture f;
