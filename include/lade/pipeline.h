@@ -75,8 +75,9 @@ typedef enum lade_file_flags {
   /**
    * Past the page cache (O_DIRECT). Where the range begins and ends, and whether `fd` was opened so, does not matter:
    * the pipeline opens the file a second time through /proc/self/fd and keeps to the alignment that the file system
-   * asks for. A file system without it, or a chunk size below that alignment: through the page cache,
-   * counted by lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
+   * asks for. A file system without it, a chunk size below that alignment, or sources by path, of two descriptors each, that
+   * hold a quarter of the process's limit on descriptors already: through the page cache, counted by
+   * lade_pipeline_info.direct_refused. An `fd` that has O_DIRECT is used so without this flag too.
    */
   LADE_FILE_DIRECT = 1,
   /** Sinks: the bytes are on the disk (fsync) before the ticket is over. Without it, an error from closing a file that lade

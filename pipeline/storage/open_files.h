@@ -2,9 +2,10 @@
 /*
  * Note [Open files]
  * A data set or a transfer may name more files than a process may have open. So each room of the library that keeps files
- * open by their paths keeps a quarter of that at most; files beyond are closed once it is known which they are, and opened
- * again by each read, which then costs some microseconds more. Such a file must be the same by then: one that was replaced
- * meanwhile is an error, since bytes of two files in one destination are worse.
+ * open by their paths keeps a quarter of that at most, in descriptors; files beyond are closed once it is known which they
+ * are, and opened again by each read, which then costs some microseconds more, and goes through the page cache. Such a file
+ * must be the same by then: one that was replaced meanwhile is an error, since bytes of two files in one destination are
+ * worse.
  */
 #ifndef LADE_PIPELINE_STORAGE_OPEN_FILES_H
 #define LADE_PIPELINE_STORAGE_OPEN_FILES_H
@@ -28,7 +29,7 @@ typedef struct ladei_pipe_file_stamp {
   uint64_t modified_ns;
 } ladei_pipe_file_stamp;
 
-/* So many files at once, now: a quarter of the process's limit on descriptors. */
+/* So many descriptors at once, now: a quarter of the process's limit on descriptors. */
 unsigned ladei_pipe_open_files_most(void);
 
 ladei_pipe_file_identity ladei_pipe_file_identity_of(const struct stat *facts);

@@ -47,9 +47,9 @@ typedef struct ladei_pipe_storage_file {
   int direct_fd; /* with O_DIRECT; -1: not used */
   bool owns_fd;
   bool owns_direct_fd;
-  bool counted; /* in files_open */
-  bool async;   /* goes through the engine */
-  bool sync;    /* fsync at the end */
+  unsigned counted; /* its descriptors, in descriptors_open */
+  bool async;       /* goes through the engine */
+  bool sync;        /* fsync at the end */
   bool write;
   uint64_t begin, end;               /* write: of the ranges; the owner's */
   uint64_t range_bytes;              /* write: the sum of the ranges; the owner's */
@@ -135,8 +135,8 @@ struct ladei_pipe_storage {
   void *engine_self;
   lade_error refusal;          /* why there is none though it was asked for; status LADE_OK: it was not */
   _Atomic(unsigned) in_flight; /* requests submitted and not reaped */
-  unsigned files_most;         /* sources open by path, with all their descriptors; more are late */
-  _Atomic(unsigned) files_open;
+  unsigned descriptors_most;   /* of sources; those by path beyond are late, and have no second one for O_DIRECT */
+  _Atomic(unsigned) descriptors_open;
   _Atomic(uint64_t) direct_files;
   _Atomic(uint64_t) direct_refused;
   _Atomic(uint64_t) cufile_refused; /* files that cuFile did not take */

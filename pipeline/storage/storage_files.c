@@ -60,7 +60,7 @@ static void refusal_note(ladei_pipe_storage *storage, const char *what) {
 void ladei_pipe_storage_open(ladei_pipe_storage *storage, lade_storage wanted, bool software_device, unsigned requests,
                              unsigned blocks) {
   lade_error before;
-  *storage = (ladei_pipe_storage){.wanted = wanted, .files_most = ladei_pipe_open_files_most()};
+  *storage = (ladei_pipe_storage){.wanted = wanted, .descriptors_most = ladei_pipe_open_files_most()};
   if (wanted == LADE_STORAGE_PREAD) return;
   ladei_error_save(&before);
   if (ladei_pipe_storage_uring.create(requests, blocks, &storage->engine_self) == LADE_OK)
@@ -273,12 +273,34 @@ static lade_status descriptor_check(const ladei_pipe_storage_file *file) {
                      file->source.name);
 }
 
+/* Whether the file may hold so many descriptors. Only sources by path have a limit: see Note [Open files]. */
+static bool descriptors_fit(const ladei_pipe_storage_file *file, unsigned count) {
+  const ladei_pipe_storage *storage = file->storage;
+  return file->write || !file->source.by_path ||
+         atomic_load(&storage->descriptors_open) + count <= storage->descriptors_most;
+}
+
+/* O_DIRECT and cuFile, where they are wanted. Both need a second descriptor, and a late file has neither. */
+static void direct_find(ladei_pipe_storage_file *file) {
+  ladei_pipe_storage *storage = file->storage;
+  bool direct = (file->source.flags & LADE_FILE_DIRECT) != 0;
+  bool wanted = direct || storage->cufile != NULL;
+  if (wanted && !descriptors_fit(file, 2)) {
+    if (direct) ladei_pipe_storage_direct_refuse(file, EMFILE);
+    if (storage->cufile != NULL) storage->cufile_refused++;
+    return;
+  }
+  direct_open(file, wanted);
+  cufile_register(file);
+  if (file->owns_direct_fd && !direct && file->cufile_handle == NULL)
+    (void)direct_drop(file); /* it was for cuFile alone */
+}
+
 /* Closes a source by path for the time being where too many are open. See Note [Open files]. */
 static lade_status file_make_late(ladei_pipe_storage_file *file) {
-  ladei_pipe_storage *storage = file->storage;
   struct stat facts;
   bool only_fd = file->owns_fd && file->direct_fd < 0 && file->cufile_handle == NULL;
-  if (file->write || !only_fd || atomic_load(&storage->files_open) < storage->files_most) return LADE_OK;
+  if (!only_fd || descriptors_fit(file, 1)) return LADE_OK;
   file->late_path =
       realpath(file->source.name, NULL); /* what is opened again must not depend on the working directory */
   if (file->late_path == NULL || fstat(file->fd, &facts) != 0) return open_error(file->source.name);
@@ -289,22 +311,21 @@ static lade_status file_make_late(ladei_pipe_storage_file *file) {
   return LADE_OK;
 }
 
-static void file_count(ladei_pipe_storage_file *file) {
-  if (!file->write && (file->owns_fd || file->owns_direct_fd)) {
-    atomic_fetch_add(&file->storage->files_open, 1);
-    file->counted = true;
-  }
+static void descriptors_count(ladei_pipe_storage_file *file) {
+  if (file->write) return;
+  file->counted = (file->owns_fd ? 1u : 0u) + (file->owns_direct_fd ? 1u : 0u);
+  atomic_fetch_add(&file->storage->descriptors_open, file->counted);
 }
 
 /* All but what a save holds. errno of the first descriptor that could not be closed well, 0: none. */
 static int file_close(ladei_pipe_storage_file *file) {
-  if (file->counted) atomic_fetch_sub(&file->storage->files_open, 1);
+  atomic_fetch_sub(&file->storage->descriptors_open, file->counted);
   if (file->fixed_fd >= 0) file->storage->engine->file_remove(file->storage->engine_self, file->fixed_fd);
   if (file->cufile_handle != NULL) ladei_pipe_cufile_file_remove(file->storage->cufile, file->cufile_handle);
   int of_direct = direct_drop(file);
   int of_other = file->owns_fd ? fd_close(file->fd) : 0;
   file->owns_fd = false;
-  file->counted = false;
+  file->counted = 0;
   file->fixed_fd = -1;
   file->cufile_handle = NULL;
   return of_direct != 0 ? of_direct : of_other;
@@ -333,18 +354,14 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
     free(file);
     return status;
   }
-  bool direct = (source->flags & LADE_FILE_DIRECT) != 0;
-  direct_open(file, direct || storage->cufile != NULL);
-  cufile_register(file);
-  if (file->owns_direct_fd && !direct && file->cufile_handle == NULL)
-    (void)direct_drop(file); /* it was for cuFile alone */
+  direct_find(file);
   status = file_make_late(file);
   if (status != LADE_OK) {
     (void)file_close(file);
     file_free(file);
     return status;
   }
-  file_count(file);
+  descriptors_count(file);
   storage->direct_files += file->direct_fd >= 0 ? 1 : 0;
   file->async = storage->engine != NULL && file->late_path == NULL &&
                 (file->direct_fd >= 0 || storage->wanted == LADE_STORAGE_URING);

@@ -505,6 +505,50 @@ LADE_TEST_P(StorageFault, ReadsFromAFileSystemWithoutODirect, storages, storage)
   storage_child_run(read_from_ramfs, (void *)(uintptr_t)storage);
 }
 
+/* --- limits ------------------------------------------------------------------------------------------------------- */
+
+/* Of this process. */
+static size_t descriptors_count(void) { return support_names_count("/proc/self/fd"); }
+
+static void read_more_files_than_fit(void *user) {
+  enum { FILES = 80, PART = 4096, LIMIT = 128, READERS = 2, FOR_A_MOMENT = 4 };
+  scene s;
+  lade_piece pieces[FILES];
+  lade_ticket *ticket;
+  struct rlimit limit = {LIMIT, LIMIT};
+  LADE_ASSERT_EQ_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (!scene_open_with(&s, user, READERS)) return;
+  for (size_t i = 0; i < FILES; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "shard-%zu", i);
+    char *path = support_temp_dir_path(&s.dir, name);
+    LADE_ASSERT(support_temp_file_write(path, PART, i));
+    pieces[i] = (lade_piece){lade_endpoint_path(path, 0, LADE_FILE_DIRECT), NULL, PART};
+  }
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_DEVICE, (lade_endpoint){.kind = 0}, 0);
+  transfer.pieces = pieces;
+  transfer.piece_count = FILES;
+  const size_t open_before = descriptors_count();
+  for (int again = 0; again < 2; again++) { /* the count of the first is gone with it */
+    lade_pipeline_info before = fixture_info(&s.f);
+    LADE_ASSERT_OK(lade_pipeline_submit(s.f.pipeline, &transfer, &ticket));
+    LADE_EXPECT_LE_UINT(descriptors_count(), open_before + LIMIT / 4 + READERS + FOR_A_MOMENT);
+    LADE_EXPECT_OK(lade_ticket_wait(ticket, LADE_WAIT_FOREVER));
+    lade_ticket_release(ticket);
+    for (size_t i = 0; i < FILES; i++) fixture_expect_device_pattern(&s.f, i * PART, PART, i, 0);
+    lade_pipeline_info info = fixture_info(&s.f);
+    LADE_EXPECT_EQ_UINT(info.direct_files + info.direct_refused - before.direct_files - before.direct_refused, FILES);
+    if (info.direct_files > 0) LADE_EXPECT_EQ_UINT(info.direct_files - before.direct_files, LIMIT / 4 / 2);
+  }
+  for (size_t i = 0; i < FILES; i++) free((char *)(uintptr_t)pieces[i].host.name);
+  scene_close(&s);
+}
+
+/* The bug: files with O_DIRECT were all opened, with two descriptors each. */
+LADE_TEST_P(StorageFault, FilesWithODirectAreNotOpenedBeyondTheLimit, storages, storage) {
+  storage_child_run(read_more_files_than_fit, (void *)(uintptr_t)storage);
+}
+
 /* --- storage that hangs, and forks -------------------------------------------------------------------------------- */
 
 /* A pipe without data is storage that never answers. Other transfers go on, and a cancel ends it. */
