@@ -157,8 +157,8 @@ LADE_INLINE lade_endpoint lade_endpoint_file(int fd, uint64_t offset, const char
  * (LADE_ERR_IO): it has no offsets. What fails when it is opened is the error of the submit.
  *
  * @param path   Borrowed until the ticket is over.
- * @param flags  lade_file_flags. Sinks of one transfer with the same path have the same flags, and a file with LADE_FILE_ATOMIC has
- *               one spelling of its path there: LADE_ERR_INVALID_ARGUMENT otherwise, before anything is opened.
+ * @param flags  lade_file_flags. Sinks of one transfer that are one file with LADE_FILE_ATOMIC have the same flags and one
+ *               spelling of its path: LADE_ERR_INVALID_ARGUMENT otherwise, before anything is opened.
  */
 LADE_INLINE lade_endpoint lade_endpoint_path(const char *path, uint64_t offset, uint32_t flags) {
   lade_endpoint endpoint = {LADE_ENDPOINT_PATH, -1, offset, path, NULL, NULL, NULL, 0, flags};

@@ -9,7 +9,7 @@
  * A file with LADE_FILE_ATOMIC is a new one for each time that it is opened, and the last one renamed is the one that stays. So
  * what else of the transfer goes to that name would be lost.
  *
- * I1  Pieces of one spelling have the same flags, so they share one open file (files.c).
+ * I1  Pieces of one spelling have the same flags if any of them is atomic, so they share one open file (files.c).
  * I2  Two spellings mean the same file if they have the same folder (device and inode) and the same last component. What is
  *     written in place follows symbolic links first; what is atomic replaces them.
  * Locks: none.
@@ -110,7 +110,7 @@ static lade_status spellings_check(ladei_pipe_request *request, named_sink *sink
   for (size_t i = 1; i < *count; i++)
     if (!same_name(sinks[kept].name, sinks[i].name))
       sinks[++kept] = sinks[i];
-    else if (sinks[kept].flags != sinks[i].flags)
+    else if (sinks[kept].flags != sinks[i].flags && (is_atomic(&sinks[kept]) || is_atomic(&sinks[i])))
       return flags_error(request, &sinks[kept], &sinks[i]);
   *count = kept + 1;
   return LADE_OK;
