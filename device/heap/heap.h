@@ -278,6 +278,13 @@ static inline void ladei_device_block_state_set(ladei_device_block *block, ladei
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
 
+/* Whether counters have the block as handed out (I8), be a thread freeing it or not. One look, as a thread may turn ALLOCATED into
+ * THREAD and back meanwhile. */
+static inline bool ladei_device_block_handed_out(const ladei_device_block *block) {
+  uint8_t state = atomic_load_explicit(&block->state, memory_order_relaxed);
+  return state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD;
+}
+
 void ladei_device_heap_init(ladei_device_heap *heap);
 /* Frees the records; the driver memory is gone already. */
 void ladei_device_heap_destroy(ladei_device_heap *heap);

@@ -24,6 +24,9 @@
  * C2  A set counts, and tells listeners, what freeing block by block and handing out block by block would; but a segment's free
  *     blocks pass through the free set only where they stay there. (A segment that is handed out again at once is BUSY in
  *     between.)
+ * C3  Where threads free without the lock (T1 of thread_caches.h) a set claims every block that is handed out from the pool before it
+ *     looks at them, and what it hands out for a moment before it frees it. Where one of them came first the set changes nothing; of
+ *     what was handed out for a moment it leaves the block to that thread.
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
 #include <assert.h>
@@ -36,6 +39,7 @@
 #include "device/native/suspend.h"
 #include "device/native/uses.h"
 #include "device/state/checks.h"
+#include "device/state/thread_caches.h"
 
 typedef struct saved_block {
   size_t size;
@@ -180,6 +184,8 @@ lade_status ladei_device_native_checkpoint_get(lade_device_allocator *allocator,
 
 /* ---- Set --------------------------------------------------------------------------------------------------------- */
 
+static const char set_call[] = "lade_device_checkpoint_set";
+
 typedef enum saved_state { INTACT, HOLED, GONE } saved_state;
 
 /* One set on its way. */
@@ -193,7 +199,7 @@ typedef struct restore {
 } restore;
 
 static lade_status saved_gone(const saved_segment *saved) {
-  return ladei_error_argument("lade_device_checkpoint_set", "checkpoint", "one all of whose used memory is there",
+  return ladei_error_argument(set_call, "checkpoint", "one all of whose used memory is there",
                               "of a segment at %p that is gone", (void *)(uintptr_t)saved->address);
 }
 
@@ -240,9 +246,9 @@ static lade_status saved_idle(const lade_device_allocator *allocator, const lade
   uint64_t end = saved->address + saved->size;
   for (ladei_device_block *block = saved_begin(allocator, pool, saved); block != NULL && block->address < end;
        block = block->next) {
-    bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED && !ladei_retire_ticket_noted(&block->ticket);
+    bool allocated = ladei_device_block_handed_out(block) && !ladei_retire_ticket_noted(&block->ticket);
     if (allocated || block->state == LADEI_DEVICE_HEAP_FREE || block->state == LADEI_DEVICE_HEAP_HOLE) continue;
-    return ladei_error(LADE_ERR_BUSY, 0, "lade_device_checkpoint_set: other streams use the block at %p, device %d",
+    return ladei_error(LADE_ERR_BUSY, 0, "%s: other streams use the block at %p, device %d", set_call,
                        (void *)(uintptr_t)block->address, allocator->device);
   }
   return LADE_OK;
@@ -276,6 +282,39 @@ static lade_status segment_ready(const lade_device_allocator *allocator, size_t 
   return saved_idle(allocator, r->pool, saved);
 }
 
+/* The pool's block behind this one, by address; NULL: its first one, and at the end. */
+static ladei_device_block *pool_block_next(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
+                                           const ladei_device_block *block) {
+  ladei_device_heap_assert_locked(heap);
+  if (block != NULL && block->next != NULL) return block->next;
+  ladei_device_heap_segment *segment =
+      block == NULL ? ladei_device_heap_segment_first(heap) : ladei_device_heap_segment_next(block->segment);
+  while (segment != NULL && segment->pool->private_pool != pool) segment = ladei_device_heap_segment_next(segment);
+  return segment == NULL ? NULL : ladei_device_heap_segment_block(heap, segment);
+}
+
+/* Gives claims back, of the blocks before `end`, which are all this thread's; NULL: of all. */
+static void pool_unclaim(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
+                         const ladei_device_block *end) {
+  ladei_device_block *block = NULL;
+  while ((block = pool_block_next(heap, pool, block)) != end)
+    if (block->state == LADEI_DEVICE_HEAP_THREAD) ladei_device_block_unclaim(block);
+}
+
+/* C3. False, nothing changed, where another thread is freeing a block of the pool. */
+static bool pool_claim(const lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
+  ladei_lock_assert_held(&allocator->lock);
+  const ladei_device_heap *heap = &allocator->heap;
+  ladei_device_block *block = NULL;
+  if (allocator->thread_caches == NULL) return true; /* no free comes without the lock */
+  while ((block = pool_block_next(heap, pool, block)) != NULL) {
+    if (!ladei_device_block_handed_out(block) || ladei_device_block_claim(block)) continue;
+    pool_unclaim(heap, pool, block);
+    return false;
+  }
+  return true;
+}
+
 static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_private_pool *pool) {
   ladei_device_heap_assert_locked(heap);
   size_t live = 0;
@@ -284,7 +323,7 @@ static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_
     if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next)
-      live += block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+      live += ladei_device_block_handed_out(block);
   }
   return live;
 }
@@ -328,8 +367,8 @@ static void run_keep(ladei_device_heap *heap, ladei_device_block *run) {
 
 /* Out of the cache, a free block that a free above will join; NULL: this one stays. */
 static ladei_device_block *run_take(ladei_device_block *block) {
-  bool joined = block->state == LADEI_DEVICE_HEAP_FREE && block->next != NULL &&
-                block->next->state == LADEI_DEVICE_HEAP_ALLOCATED;
+  bool joined =
+      block->state == LADEI_DEVICE_HEAP_FREE && block->next != NULL && ladei_device_block_handed_out(block->next);
   if (!joined) return NULL;
   ladei_device_block_remove(block);
   return block;
@@ -356,7 +395,7 @@ static void segment_free_all(lade_device_allocator *allocator, restore *r, ladei
   ladei_device_recent_forget(heap, block->segment->stream_key, block->segment->pool->is_small);
   for (; block != NULL; block = block->next) {
     uint64_t address = block->address;
-    bool allocated = block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+    bool allocated = ladei_device_block_handed_out(block);
     if (allocated) r->restored->freed[(*freed_count)++] = (void *)(uintptr_t)address;
     if (allocated && !ladei_retire_ticket_noted(&block->ticket)) {
       ladei_device_block_free_begin(heap, block);
@@ -373,7 +412,7 @@ static void segment_free_all(lade_device_allocator *allocator, restore *r, ladei
   if (run == NULL || !restored_whole(r, run)) run_keep(heap, run);
 }
 
-/* Frees everything handed out from the pool, by ascending address. The addresses were counted. */
+/* Frees everything handed out from the pool, which is claimed, by ascending address. The addresses were counted. */
 static void pool_free_all(lade_device_allocator *allocator, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
@@ -410,7 +449,7 @@ static void segment_restore(lade_device_allocator *allocator, const saved_segmen
     assert(i == 0 || blocks[i].allocated || blocks[i - 1].allocated); /* I3 of heap.h: no free changes `next` */
     if (blocks[i].allocated)
       created_add(r, block->address);
-    else
+    else if (ladei_device_block_claim(block)) /* C3 */
       block_free(allocator, r, block);
     block = next;
   }
@@ -489,31 +528,38 @@ static bool room_make(lade_device_allocator *allocator, restore *r) {
   return r->restored != NULL && ladei_device_heap_reserve(&allocator->heap, records);
 }
 
+/* C1, with room for all that a set makes. */
+static lade_status restore_ready(lade_device_allocator *allocator, restore *r) {
+  ladei_lock_assert_held(&allocator->lock);
+  const lade_device_checkpoint *checkpoint = r->checkpoint;
+  for (size_t i = 0; i < checkpoint->segment_count; i++) LADEI_TRY(segment_ready(allocator, i, r));
+  if (room_make(allocator, r)) return LADE_OK;
+  lade_device_restored_destroy(r->restored);
+  return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, set_call, checkpoint->id, "no memory");
+}
+
 /* With the lock. */
 static lade_status checkpoint_set(lade_device_allocator *allocator, restore *r) {
   ladei_lock_assert_held(&allocator->lock);
-  static const char call[] = "lade_device_checkpoint_set";
-  const lade_device_checkpoint *checkpoint = r->checkpoint;
+  lade_device_pool_id id = r->checkpoint->id;
   ladei_device_recent_settle(&allocator->heap);
-  lade_status status = pool_ready(allocator, call, checkpoint->id, false, &r->pool);
-  if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, r->pool);
-  for (size_t i = 0; status == LADE_OK && i < checkpoint->segment_count; i++) status = segment_ready(allocator, i, r);
-  if (status != LADE_OK) return status;
-  if (!room_make(allocator, r)) {
-    lade_device_restored_destroy(r->restored);
-    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, call, checkpoint->id, "no memory");
-  }
-  pool_restore(allocator, r);
-  return LADE_OK;
+  LADEI_TRY(pool_ready(allocator, set_call, id, false, &r->pool));
+  LADEI_TRY(ladei_device_tree_refuse(allocator, set_call, r->pool));
+  if (!pool_claim(allocator, r->pool))
+    return ladei_device_pool_error(allocator, LADE_ERR_BUSY, set_call, id, "another thread frees a block of it");
+  lade_status status = restore_ready(allocator, r);
+  if (status == LADE_OK)
+    pool_restore(allocator, r);
+  else
+    pool_unclaim(&allocator->heap, r->pool, NULL);
+  return status;
 }
 
 lade_status ladei_device_native_checkpoint_set(lade_device_allocator *allocator,
                                                const lade_device_checkpoint *checkpoint, lade_device_restored **out) {
   restore r = {.checkpoint = checkpoint, .states = malloc(checkpoint->segment_count + 1)};
-  if (r.states == NULL) {
-    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, "lade_device_checkpoint_set", checkpoint->id,
-                                   "no memory");
-  }
+  if (r.states == NULL)
+    return ladei_device_pool_error(allocator, LADE_ERR_OUT_OF_HOST_MEMORY, set_call, checkpoint->id, "no memory");
   ladei_lock_acquire(&allocator->lock);
   lade_status status = checkpoint_set(allocator, &r);
   ladei_lock_release(&allocator->lock);

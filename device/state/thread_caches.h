@@ -15,7 +15,8 @@
  * be disturbed while it looks around holds the caches meanwhile (ladei_device_thread_caches_hold). Peaks alone count it.
  *
  * T1  A block goes from ALLOCATED to THREAD by a compare-and-exchange, in the thread that frees it: of two frees of one
- *     block one is refused. Who made it THREAD owns it, puts it into its cache, or gives it to the heap.
+ *     block one is refused. Who made it THREAD owns it, puts it into its cache, or gives it to the heap. Who takes handed out
+ *     blocks for other reasons (suspend.c, checkpoint.c) claims them in the same way, though it holds the lock.
  * T2  In a cache are only blocks of default pools and of streams that are not retired, that no other stream used, of at most
  *     LADEI_DEVICE_THREAD_BLOCK_MOST bytes, and below options.max_split_bytes. Each serves requests of its stream and of the
  *     very size that it was handed out for.
@@ -42,6 +43,7 @@
 #include <sys/types.h>
 
 #include "base/asym_lock.h"
+#include "base/switch.h"
 #include "device/state/allocator.h"
 
 enum {
@@ -132,6 +134,7 @@ bool ladei_device_thread_cache_put(lade_device_allocator *allocator, ladei_devic
 /* T1. False: it is not handed out. */
 static inline bool ladei_device_block_claim(ladei_device_block *block) {
   uint8_t state = LADEI_DEVICE_HEAP_ALLOCATED;
+  ladei_switch_point("claim", 0);
   return atomic_compare_exchange_strong_explicit(&block->state, &state, LADEI_DEVICE_HEAP_THREAD, memory_order_acq_rel,
                                                  memory_order_relaxed);
 }

@@ -1303,7 +1303,8 @@ typedef struct lade_device_restored {
  *
  * Threads: any. Waits: never. Stream order: left to the caller, who knows what the graphs did.
  * Errors, nothing changed: LADE_ERR_INVALID_ARGUMENT for a pool unknown or released, or memory of a block handed out then that
- * is gone; LADE_ERR_BUSY when other streams use a block in those segments, and for the pool of a graph tree; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
+ * is gone; LADE_ERR_BUSY when other streams use a block in those segments, while another thread frees a block of the pool
+ * (LADE_DEVICE_THREAD_CACHES), and for the pool of a graph tree; LADE_ERR_CAPTURE as lade_device_checkpoint_get();
  * LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_checkpoint_set(lade_device_allocator *allocator,

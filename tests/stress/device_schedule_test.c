@@ -60,8 +60,9 @@ struct bench {
   model_block blocks[BLOCKS_MAX]; /* all that were ever handed out; those not in use are free, the newest is right */
   int block_count;
   int own_blocks[ROWS][OWN_BLOCKS];
-  int held;          /* holds of frees: the driver gets nothing */
-  void *saved_block; /* of the pool with a checkpoint */
+  int held;                        /* holds of frees: the driver gets nothing */
+  void *saved_block;               /* of the pool with a checkpoint, as the next ones */
+  void *pooled[SCHEDULER_THREADS]; /* came after the checkpoint; with thread caches, and until it is freed */
   lade_device_checkpoint *checkpoint;
   const operation *operations[SCHEDULER_THREADS];
 };
@@ -349,11 +350,23 @@ static void op_checkpoint_get(bench *own, int thread) {
   lade_device_checkpoint_destroy(checkpoint);
 }
 
+static void op_checkpoint_set(bench *own, int thread);
+
+/* A set frees it, too. */
+static void pooled_free(bench *own, int thread) {
+  bool sets = own->operations[0]->run == op_checkpoint_set || own->operations[1]->run == op_checkpoint_set;
+  lade_status status = lade_device_free(own->allocator, own->pooled[thread]);
+  own->pooled[thread] = NULL;
+  if (!sets || status != LADE_ERR_DOUBLE_FREE) LADE_EXPECT_OK(status);
+}
+
+static void op_pooled_free(bench *own, int thread) { pooled_free(own, thread); }
+
 static void op_checkpoint_set(bench *own, int thread) {
   lade_device_restored *restored = NULL;
-  (void)thread;
   lade_status status = lade_device_checkpoint_set(own->allocator, own->checkpoint, &restored);
   if (status == LADE_ERR_CAPTURE) return;
+  if (status == LADE_ERR_BUSY && own->operations[1 - thread]->run == op_pooled_free) return; /* in the middle of it */
   LADE_EXPECT_OK(status);
   if (status != LADE_OK) return;
   LADE_EXPECT_EQ_UINT(restored->created_count, 1);
@@ -468,6 +481,7 @@ static void lending_pool_make(bench *own) {
 static void prepare(void *user) {
   bench *own = user;
   own->block_count = 0;
+  memset(own->pooled, 0, sizeof own->pooled);
   model_streams_reset(own->streams, STREAMS);
   LADE_EXPECT_OK(lade_device_allocator_create(own->runtime, 0, &own->options, &own->allocator));
   checkpoint_make(own);
@@ -475,6 +489,13 @@ static void prepare(void *user) {
   for (int i = 0; i < OWN_BLOCKS; i++) own->own_blocks[ALL][i] = alloc(own, SMALL, 0);
   work(own, 0);
   work(own, 1);
+}
+
+static void pooled_make(bench *own, int thread) {
+  uint64_t scope;
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(own->allocator, SAVED, &scope));
+  LADE_EXPECT_OK(lade_device_alloc(own->allocator, SMALL, own->streams[0].handle, &own->pooled[thread]));
+  LADE_EXPECT_OK(lade_device_scope_end(own->allocator, scope));
 }
 
 /* Each thread has blocks in use, and freed ones: ready on its stream alone, and pending. */
@@ -486,6 +507,7 @@ static void warm(void *user, int thread) {
   record(own, &own->blocks[pending], 1);
   block_free(own, &own->blocks[ready]);
   block_free(own, &own->blocks[pending]);
+  if ((own->options.flags & LADE_DEVICE_THREAD_CACHES) != 0) pooled_make(own, thread);
 }
 
 static void body(void *user, int thread) {
@@ -497,6 +519,8 @@ static void body(void *user, int thread) {
 static void all_given(bench *own) {
   lade_device_stats stats;
   LADE_EXPECT_OK(lade_device_free(own->allocator, own->saved_block));
+  for (int i = 0; i < SCHEDULER_THREADS; i++)
+    if (own->pooled[i] != NULL) pooled_free(own, i);
   LADE_EXPECT_OK(lade_device_pool_release(own->allocator, SAVED));
   LADE_EXPECT_OK(lade_device_pool_release(own->allocator, LENDS));
   lade_device_checkpoint_destroy(own->checkpoint);
@@ -608,6 +632,8 @@ LADE_TEST_P(DeviceScheduleExpandable, Pairs, names, name) { pairs(name, true); }
   X("retire_own", op_retire_own)                                                                                       \
   X("scope", op_scope)                                                                                                 \
   X("pool", op_pool)                                                                                                   \
+  X("pooled_free", op_pooled_free)                                                                                     \
+  X("checkpoint_set", op_checkpoint_set)                                                                               \
   X("snapshot", op_snapshot)                                                                                           \
   X("history", op_history)                                                                                             \
   X("stats", op_stats)
