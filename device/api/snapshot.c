@@ -6,7 +6,8 @@
  * S2  `context` of an entry is the record, counted; in the public snapshot what the program captured, and the records are in
  *     `contexts`.
  * S3  Segments and counters are of one moment and go by one definition: what is on its way back to the driver is shown,
- *     as a cached block, and counted, until the driver has it.
+ *     as a cached block, and counted, until the driver has it. What a thread is freeing is handed out until counters have its free; no
+ *     thread cache that a visitor reached has a block meanwhile.
  * Locks: the allocator's lock while copying; memory is allocated without it, and again where the heap grew meanwhile.
  */
 #include "device/api/snapshot.h"
@@ -52,7 +53,8 @@ static size_t block_count(lade_device_allocator *allocator, size_t *out_notes) {
 
 lade_device_block_state ladei_device_snapshot_state(const ladei_device_block *block) {
   switch ((ladei_device_block_state)block->state) {
-  case LADEI_DEVICE_HEAP_ALLOCATED: return LADE_DEVICE_BLOCK_ALLOCATED;
+  case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_THREAD: return LADE_DEVICE_BLOCK_ALLOCATED; /* S3 */
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: return LADE_DEVICE_BLOCK_PENDING_FREE;
   default: return LADE_DEVICE_BLOCK_INACTIVE;

@@ -57,7 +57,7 @@ lade_status ladei_device_moment_take(lade_device_allocator *allocator, const lad
                                      ladei_device_moment *out);
 void ladei_device_moment_destroy(ladei_device_moment *moment);
 
-/* What users are told of a block that is mapped. Lock held. */
+/* What users are told of a block that is mapped, behind a flush of the thread caches. Lock held. */
 lade_device_block_state ladei_device_snapshot_state(const ladei_device_block *block);
 
 #endif /* LADE_DEVICE_API_SNAPSHOT_H */

@@ -265,6 +265,48 @@ LADE_TEST(DeviceThreadCaches, WrongPointersHaveTheirNames) {
   device_fixture_close(&f);
 }
 
+static uint32_t state_of(const device_fixture *f, const void *pointer) {
+  lade_device_block_info info;
+  lade_device_block_info_init(&info);
+  LADE_EXPECT_OK(lade_device_find(f->allocator, pointer, &info));
+  return info.state;
+}
+
+LADE_TEST(DeviceThreadCaches, FindTellsCachedBlocksFromOthers) {
+  device_fixture f;
+  if (!open_caches(&f)) return;
+  char *cached = device_fixture_alloc(&f, 1000, 0), *block = device_fixture_alloc(&f, 3 * MIB, 0);
+  device_fixture_free(&f, cached);
+  LADE_EXPECT_EQ_UINT(state_of(&f, block), LADE_DEVICE_BLOCK_ALLOCATED);
+  LADE_EXPECT(kept(&f, cached)); /* nothing was flushed for it */
+  LADE_EXPECT_EQ_UINT(state_of(&f, cached), LADE_DEVICE_BLOCK_INACTIVE);
+  device_fixture_free(&f, block);
+  device_fixture_close(&f);
+}
+
+static ladei_device_block *block_at(const device_fixture *f, const void *pointer) {
+  return ladei_device_block_map_get(&f->allocator->heap.starts, (uint64_t)(uintptr_t)pointer);
+}
+
+/* A free has claimed the block, and counters do not know of it: a snapshot showed the block as inactive, its statistics as
+ * allocated. */
+LADE_TEST(DeviceThreadCaches, BlockIsAllocatedUntilItsFreeIsCounted) {
+  device_fixture f;
+  lade_device_snapshot *snapshot = NULL;
+  if (!open_caches(&f)) return;
+  char *block = device_fixture_alloc(&f, 2 * MIB, 0);
+  LADE_ASSERT(ladei_device_block_claim(block_at(&f, block)));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_EXPECT_EQ_UINT(snapshot->stats.allocated_bytes.all.current, 2 * MIB);
+  LADE_EXPECT_EQ_UINT(snapshot->segments[0].allocated_bytes, 2 * MIB);
+  LADE_EXPECT_EQ_UINT(snapshot->segments[0].requested_bytes, 2 * MIB);
+  LADE_EXPECT_EQ_UINT(state_of(&f, block), LADE_DEVICE_BLOCK_ALLOCATED);
+  lade_device_snapshot_destroy(snapshot);
+  ladei_device_block_unclaim(block_at(&f, block));
+  device_fixture_free(&f, block);
+  device_fixture_close(&f);
+}
+
 /* ---- Nothing is in the way --------------------------------------------------------------------------------------- */
 
 LADE_TEST(DeviceThreadCaches, MemoryThatIsThereIsNotRefused) {

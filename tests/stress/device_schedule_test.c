@@ -376,8 +376,18 @@ static void op_checkpoint_set(bench *own, int thread) {
 
 static void op_snapshot(bench *own, int thread) {
   lade_device_snapshot *snapshot = NULL;
+  uint64_t allocated = 0, active = 0;
   (void)thread;
-  LADE_EXPECT_OK(lade_device_snapshot_take(own->allocator, &snapshot));
+  lade_status status = lade_device_snapshot_take(own->allocator, &snapshot);
+  LADE_EXPECT_OK(status);
+  if (status != LADE_OK) return;
+  for (size_t i = 0; i < snapshot->block_count; i++) {
+    const lade_device_snapshot_block *block = &snapshot->blocks[i];
+    if (block->state == LADE_DEVICE_BLOCK_ALLOCATED) allocated += block->bytes;
+    if (block->state != LADE_DEVICE_BLOCK_INACTIVE) active += block->bytes;
+  }
+  LADE_EXPECT_EQ_UINT(allocated, snapshot->stats.allocated_bytes.all.current);
+  LADE_EXPECT_EQ_UINT(active, snapshot->stats.active_bytes.all.current);
   lade_device_snapshot_destroy(snapshot);
 }
 
