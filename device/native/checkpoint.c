@@ -102,7 +102,7 @@ static lade_status pool_count(const lade_device_allocator *allocator, const lade
       if (block->state == LADEI_DEVICE_HEAP_HOLE) continue;
       *segments += run_begins(block);
       *blocks += 1;
-      if (block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_FREE) continue;
+      if (ladei_device_block_handed_out(block) || block->state == LADEI_DEVICE_HEAP_FREE) continue;
       return ladei_device_pool_error(allocator, LADE_ERR_BUSY, "lade_device_checkpoint_get", pool->id,
                                      "other streams still use a freed block of it");
     }
@@ -128,11 +128,11 @@ static void pool_save(const ladei_device_heap *heap, const ladei_device_private_
                                                                             .first_block = checkpoint->block_count};
       }
       saved_segment *saved = &checkpoint->segments[checkpoint->segment_count - 1];
-      checkpoint->blocks[checkpoint->block_count++] =
-          (saved_block){block->size, block->state == LADEI_DEVICE_HEAP_ALLOCATED};
+      bool allocated = ladei_device_block_handed_out(block);
+      checkpoint->blocks[checkpoint->block_count++] = (saved_block){block->size, allocated};
       saved->block_count++;
       saved->size += block->size;
-      saved->used = saved->used || block->state == LADEI_DEVICE_HEAP_ALLOCATED;
+      saved->used = saved->used || allocated;
     }
   }
 }

@@ -188,7 +188,8 @@ static void segment_sum(const ladei_device_heap *heap, const ladei_device_heap_s
     if (!block->mapped) continue;
     info->reserved_bytes += block->size;
     switch ((ladei_device_block_state)block->state) {
-    case LADEI_DEVICE_HEAP_ALLOCATED: info->allocated_bytes += block->size; /* fall through */
+    case LADEI_DEVICE_HEAP_ALLOCATED:
+    case LADEI_DEVICE_HEAP_THREAD: info->allocated_bytes += block->size; /* fall through */
     case LADEI_DEVICE_HEAP_PENDING:
     case LADEI_DEVICE_HEAP_DEFERRED: info->active_bytes += block->size; break;
     default: break;
@@ -337,7 +338,7 @@ static bool pool_live_equals(const ladei_device_heap *heap, const ladei_device_p
     if (segment->pool->private_pool != pool) continue;
     for (const ladei_device_block *block = ladei_device_heap_segment_block(heap, segment); block != NULL;
          block = block->next) {
-      if (block->state != LADEI_DEVICE_HEAP_ALLOCATED) continue;
+      if (!ladei_device_block_handed_out(block)) continue;
       if (found == count || addresses[found] != block->address) return false;
       found++;
     }

@@ -307,6 +307,39 @@ LADE_TEST(DeviceThreadCaches, BlockIsAllocatedUntilItsFreeIsCounted) {
   device_fixture_close(&f);
 }
 
+/* The same in a private pool: a checkpoint spoke of other streams, and neither the pool's figures nor its live blocks had it. */
+LADE_TEST(DeviceThreadCaches, PoolHasABlockUntilItsFreeIsCounted) {
+  const lade_device_pool_id id = {1, 2};
+  lade_device_checkpoint *checkpoint = NULL;
+  lade_device_restored *restored = NULL;
+  lade_device_pool_info info;
+  bool equal = false;
+  device_fixture f;
+  if (!open_caches(&f)) return;
+  LADE_ASSERT_OK(lade_device_pool_begin(f.allocator, id, NULL, 0));
+  void *block = device_fixture_alloc(&f, 2 * MIB, 0);
+  LADE_ASSERT_OK(lade_device_pool_end(f.allocator, id));
+  LADE_ASSERT(ladei_device_block_claim(block_at(&f, block)));
+  lade_device_pool_info_init(&info);
+  LADE_EXPECT_OK(lade_device_pool_info_get(f.allocator, id, &info));
+  LADE_EXPECT_EQ_UINT(info.allocated_bytes, 2 * MIB);
+  LADE_EXPECT_EQ_UINT(info.active_bytes, 2 * MIB);
+  LADE_EXPECT_OK(lade_device_pool_live_equals(f.allocator, id, &block, 1, &equal));
+  LADE_EXPECT(equal);
+  LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, id, &checkpoint));
+  LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  ladei_device_block_unclaim(block_at(&f, block));
+  device_fixture_free(&f, block);
+  LADE_ASSERT_OK(lade_device_checkpoint_set(f.allocator, checkpoint, &restored));
+  LADE_EXPECT_EQ_UINT(restored->created_count, 1);
+  LADE_EXPECT_EQ_PTR(restored->created[0], block);
+  lade_device_restored_destroy(restored);
+  lade_device_checkpoint_destroy(checkpoint);
+  device_fixture_free(&f, block);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
+  device_fixture_close(&f);
+}
+
 /* ---- Nothing is in the way --------------------------------------------------------------------------------------- */
 
 LADE_TEST(DeviceThreadCaches, MemoryThatIsThereIsNotRefused) {

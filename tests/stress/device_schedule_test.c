@@ -643,6 +643,7 @@ LADE_TEST_P(DeviceScheduleExpandable, Pairs, names, name) { pairs(name, true); }
   X("scope", op_scope)                                                                                                 \
   X("pool", op_pool)                                                                                                   \
   X("pooled_free", op_pooled_free)                                                                                     \
+  X("checkpoint_get", op_checkpoint_get)                                                                               \
   X("checkpoint_set", op_checkpoint_set)                                                                               \
   X("snapshot", op_snapshot)                                                                                           \
   X("history", op_history)                                                                                             \
