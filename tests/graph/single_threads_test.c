@@ -14,6 +14,10 @@
 
 enum { BYTES = 4096, THREADS = 4, ROUNDS = 40 };
 
+/* Of each thread. While another one captures, the memory of destroyed graphs cannot go back to the driver, and with some luck one always
+ * does: all graphs together have to fit into the device, 2 MiB each. */
+enum { CAPTURES = 24 };
+
 typedef struct shared {
   device_fixture f;
   lade_graph *graph;
@@ -111,8 +115,8 @@ static void *capturer(void *user) {
   void *target = NULL;
   unsigned char host[BYTES], wanted[BYTES];
   LADE_EXPECT_OK(lade_device_alloc(f->allocator, BYTES, w->stream, &target));
-  for (int i = 0; i < ROUNDS; i++) {
-    shared own = {.f = *f, .target = target, .value = (unsigned char)(w->number * ROUNDS + i)};
+  for (int i = 0; i < CAPTURES; i++) {
+    shared own = {.f = *f, .target = target, .value = (unsigned char)(w->number * CAPTURES + i)};
     lade_graph_options options = options_of(w->stream);
     lade_graph *graph = NULL;
     LADE_EXPECT_OK(lade_graph_capture(f->allocator, &options, work_run, &own, &graph));
