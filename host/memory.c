@@ -754,13 +754,29 @@ static lade_status reclaim(lade_pinned_pool *pool) {
   return LADE_OK;
 }
 
+/* What a request may have of one node. */
+typedef ladei_pinned_block *node_taker(ladei_pinned_node *node, const ladei_pinned_request *request);
+
+static ladei_pinned_block *usual_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
+  return ladei_pinned_node_take(node, request->bytes, request->exact, 1);
+}
+
+/* A block of another size than those of the request's class: above 1 MiB, where blocks of a class need not be alike, one just as long as
+ * the request; for a small request a page. */
+static ladei_pinned_block *odd_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
+  if (request->class_index < LADEI_PINNED_SMALL_CLASSES)
+    return ladei_pinned_node_take(node, LADEI_PINNED_PAGE_BYTES, false, 1);
+  return request->class_index < LADEI_PINNED_MAGAZINE_CLASSES ? NULL
+                                                              : ladei_pinned_node_take_just(node, request->bytes);
+}
+
 /* Memory of other nodes is better than none, unless the pool is strict. */
-static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
+static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_pinned_request *request,
+                                           node_taker *take) {
   ladei_switch_point("other nodes", 0);
   for (uint32_t i = 0; !pool->source.strict && i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
-    ladei_pinned_block *block =
-        node == request->node ? NULL : ladei_pinned_node_take(node, request->bytes, request->exact, 1);
+    ladei_pinned_block *block = node == request->node ? NULL : take(node, request);
     if (block != NULL) {
       ladei_pinned_count(&pool->counters.other_node_takes, 1);
       return block;
@@ -800,25 +816,6 @@ static ladei_pinned_block *node_take_any(lade_pinned_pool *pool, const ladei_pin
   return block != NULL || request->exact ? block : ladei_pinned_node_take_from_whole(request->node, request->bytes);
 }
 
-/*
- * A block of another size than those of the request's class, where there is none of these: above 1 MiB, where blocks of a class need not
- * be alike, one just as long as the request; for a small request a page. Of the request's node first.
- */
-static ladei_pinned_block *odd_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
-  bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;
-  ladei_pinned_block *block = NULL;
-  if (!small && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES) return NULL;
-  for (uint32_t i = 0; i <= ladei_pinned_pool_node_count(pool) && block == NULL; i++) {
-    ladei_pinned_node *node = i == 0 ? request->node : ladei_pinned_pool_node(pool, i - 1);
-    bool other = i > 0 && node != request->node;
-    if (i > 0 && (!other || pool->source.strict)) continue;
-    block = small ? ladei_pinned_node_take(node, LADEI_PINNED_PAGE_BYTES, false, 1)
-                  : ladei_pinned_node_take_just(node, request->bytes);
-    if (block != NULL && other) ladei_pinned_count(&pool->counters.other_node_takes, 1);
-  }
-  return block;
-}
-
 static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved &&
@@ -833,8 +830,9 @@ static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *reques
                       ladei_pinned_block **out) {
   *out = node_take_any(pool, request);
   return *out != NULL || oldest_free_node(pool, UINT64_MAX) != NULL ||
-         (may_grow && cap_leaves(pool, least_bytes(request))) || (*out = other_node_take(pool, request)) != NULL ||
-         (*out = odd_take(pool, request)) != NULL;
+         (may_grow && cap_leaves(pool, least_bytes(request))) ||
+         (*out = other_node_take(pool, request, usual_take)) != NULL ||
+         (*out = odd_take(request->node, request)) != NULL || (*out = other_node_take(pool, request, odd_take)) != NULL;
 }
 
 /* With nothing in transit; what is not seen here was not there, or pending (cap_wait.c). True: as look_once. */
@@ -946,7 +944,7 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   ladei_pinned_pool_drain(pool);
   if ((*out = node_take_any(pool, request)) != NULL) return LADE_OK;
   lade_status status = ladei_pinned_pool_release(pool, least_bytes(request), UINT64_MAX, &released);
-  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  if (released > 0 || (*out = other_node_take(pool, request, usual_take)) != NULL) return LADE_OK;
   if (status != LADE_OK)
     return status; /* a segment that the driver does not take back would be found again and again */
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
@@ -967,7 +965,7 @@ static lade_status give_back(lade_pinned_pool *pool, const ladei_pinned_request 
   ladei_pinned_pool_drain(pool);
   lade_status status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   ladei_error_restore(&saved);
-  if (released > 0 || (*out = other_node_take(pool, request)) != NULL) return LADE_OK;
+  if (released > 0 || (*out = other_node_take(pool, request, usual_take)) != NULL) return LADE_OK;
   /* A segment that the driver does not take back would be found again and again. */
   return status == LADE_OK && look_at_rest(pool, request, false, out) ? LADE_OK : refusal;
 }
