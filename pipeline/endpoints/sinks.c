@@ -142,20 +142,24 @@ static lade_status files_check(ladei_pipe_request *request, named_sink *sinks, s
   return LADE_OK;
 }
 
-static bool any_atomic(const named_sink *sinks, size_t count) {
+/* Otherwise nothing that goes to one file is lost. */
+static bool any_atomic(const lade_transfer *transfer) {
   bool any = false;
-  for (size_t i = 0; i < count && !any; i++) any = is_atomic(&sinks[i]);
+  for (uint64_t i = 0; i < transfer->piece_count && !any; i++) {
+    const lade_endpoint *host = &transfer->pieces[i].host;
+    any = host->kind == LADE_ENDPOINT_PATH && (host->flags & LADE_FILE_ATOMIC) != 0;
+  }
   return any;
 }
 
 lade_status ladei_pipe_sinks_check(ladei_pipe_request *request) {
-  size_t bytes, count = sinks_gather(request->transfer, NULL);
+  size_t bytes, count = any_atomic(request->transfer) ? sinks_gather(request->transfer, NULL) : 0;
   if (count < 2) return LADE_OK;
   named_sink *sinks = ladei_size_mul(count, sizeof *sinks, &bytes) ? malloc(bytes) : NULL;
   if (sinks == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "submit: no memory for paths");
   (void)sinks_gather(request->transfer, sinks);
   lade_status status = spellings_check(request, sinks, &count);
-  if (status == LADE_OK && any_atomic(sinks, count)) {
+  if (status == LADE_OK) {
     status = files_check(request, sinks, count);
     for (size_t i = 0; i < count; i++) free(sinks[i].resolved);
   }
