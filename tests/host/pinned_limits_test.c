@@ -239,6 +239,26 @@ LADE_TEST(PinnedLimits, AtTheCapAnotherNodeServesWhereTheDriverTakesNothingBack)
   pinned_fixture_close(&own);
 }
 
+/* The last page of the other node, which a run of the request's class is too long for. */
+LADE_TEST(PinnedLimits, AtTheCapAPageOfAnotherNodeServesASmallRequest) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  static const size_t sizes[] = {LADEI_MIB, 896 * LADEI_KIB, 112 * LADEI_KIB, 12 * LADEI_KIB}; /* all but a page */
+  void *full = NULL, *most[4], *block = NULL;
+  options.max_bytes = 2 * PINNED_FIXTURE_SEGMENT_BYTES;
+  if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &pinned_fixture_two_nodes)) return;
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, PINNED_FIXTURE_SEGMENT_BYTES, 0, &full));
+  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, sizes[i], 1, &most[i]));
+  LADE_EXPECT_OK(lade_pinned_alloc_on(own.pool, 3584, 0, &block));
+  LADE_EXPECT_EQ_INT(pinned_fixture_info(&own, block).numa_node, 1);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).other_node_takes, 1);
+  LADE_EXPECT_STATUS(LADE_ERR_LIMIT, lade_pinned_alloc_on(own.pool, 3584, 0, &(void *){NULL}));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
+  for (int i = 0; i < 4; i++) LADE_EXPECT_OK(lade_pinned_free(own.pool, most[i]));
+  LADE_EXPECT_OK(lade_pinned_free(own.pool, full));
+  pinned_fixture_close(&own);
+}
+
 /* Of what is free in one piece, up to 1 MiB as much as a block of the request's class has. */
 LADE_TEST_P(PinnedLimits, AtTheCapAPieceThatIsLongEnoughServes, support_soft_runtimes, runtime) {
   enum { PAGE = 4096, PAGES = 1024 };
