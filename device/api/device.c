@@ -339,7 +339,7 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   status = total_bytes_read(allocator);
   if (status == LADE_OK) {
     ladei_device_settings_apply(allocator, setup->options);
-    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes;
+    allocator->heap.counters_without_hot.max_split_bytes = setup->options->max_split_bytes; /* nobody else has it yet */
     status = backend->open(allocator, setup);
   }
   if (status == LADE_OK)
@@ -410,8 +410,11 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
 
 /* Whether anything is left that belongs to the caller. */
 static lade_status destroy_allowed(lade_device_allocator *allocator) {
-  uint64_t blocks = ladei_device_gauges_current(&allocator->heap.counters.allocation);
-  uint64_t bytes = ladei_device_gauges_current(&allocator->heap.counters.allocated_bytes);
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  uint64_t blocks = ladei_device_gauges_current(&counters->allocation);
+  uint64_t bytes = ladei_device_gauges_current(&counters->allocated_bytes);
+  ladei_lock_release(&allocator->lock);
   size_t captures = atomic_load(&allocator->capture_count);
   bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);
   if (allocator->frees_held > 0) {

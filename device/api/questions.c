@@ -38,7 +38,7 @@ static uint64_t heap_largest(const ladei_device_heap *heap) {
 static void usage_read(lade_device_allocator *allocator, lade_device_usage *out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
-  const ladei_device_counters *counters = &heap->counters;
+  const ladei_device_counters *counters = ladei_device_heap_counters(heap);
   out->allocated_bytes = ladei_device_gauges_current(&counters->allocated_bytes);
   out->allocated_peak_bytes = counters->allocated_bytes.sum_peak;
   out->reserved_bytes = ladei_device_gauges_current(&counters->reserved_bytes);

@@ -82,6 +82,11 @@ static inline void ladei_device_gauges_lower(ladei_device_gauges *gauges, bool s
   ladei_device_gauge_lower(&gauges->pool[small_pool], amount);
 }
 
+/* What was lowered and raised again, with nothing between, moved no gauge: the sums alone have to know of it. */
+static inline void ladei_device_gauges_repeat(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
+  gauges->pool[small_pool].freed += amount; /* and allocated, which follows from it */
+}
+
 /* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
  * free. */
 static inline void ladei_device_split_gauges_on_take(ladei_device_counters *counters, bool small, bool was_split,

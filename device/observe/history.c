@@ -128,10 +128,11 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
                              .context = facts->context,
                              .device = history->device,
                              .action = ladei_history_what_action(facts->what)};
-  lade_device_event_totals totals = {.struct_size = sizeof totals,
-                                     .block_bytes = block_bytes,
-                                     .allocated_bytes = ladei_device_gauges_current(&heap->counters.allocated_bytes),
-                                     .reserved_bytes = ladei_device_gauges_current(&heap->counters.reserved_bytes)};
+  lade_device_event_totals totals = {
+      .struct_size = sizeof totals,
+      .block_bytes = block_bytes,
+      .allocated_bytes = ladei_device_gauges_current(&ladei_device_heap_counters(heap)->allocated_bytes),
+      .reserved_bytes = ladei_device_gauges_current(&ladei_device_heap_counters(heap)->reserved_bytes)};
   ladei_device_trackers_queue(history, &event, &totals);
   atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }
@@ -241,6 +242,7 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
   atomic_store_explicit(&history->tracked, tracked, memory_order_relaxed);
   bool before = allocator->heap.listener != NULL;
   if (watched && !before) ladei_device_thread_caches_pause(allocator); /* with no listener yet: no event of it */
+  ladei_device_hot_end(&allocator->heap);                              /* K6 in recent.h */
   allocator->heap.listener = watched ? &listener : NULL;
   allocator->heap.listener_state = history;
   atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);

@@ -78,8 +78,15 @@ lade_status ladei_device_pool_error(const lade_device_allocator *allocator, lade
                      (unsigned long long)id.second, allocator->device, what);
 }
 
-lade_status ladei_device_check_active(const lade_device_allocator *allocator) {
-  uint64_t active = ladei_device_gauges_current(&allocator->heap.counters.active);
+uint64_t ladei_device_active_count(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  uint64_t active = ladei_device_gauges_current(&ladei_device_heap_counters(&allocator->heap)->active);
+  ladei_lock_release(&allocator->lock);
+  return active;
+}
+
+lade_status ladei_device_check_active(lade_device_allocator *allocator) {
+  uint64_t active = ladei_device_active_count(allocator);
   if (active == 0) return LADE_OK;
   return ladei_error(LADE_NOT_READY, 0, "lade_device_allocator_destroy: device %d: %llu freed blocks are still in use",
                      allocator->device, (unsigned long long)active);

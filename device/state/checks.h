@@ -48,7 +48,9 @@ lade_status ladei_device_backend_lacks(const lade_device_allocator *allocator, c
 /* LADE_OK where the backend has a heap; else the same. */
 lade_status ladei_device_check_heap(const lade_device_allocator *allocator, const char *call);
 
-/* LADE_NOT_READY, with the count, while freed blocks are still in use. */
-lade_status ladei_device_check_active(const lade_device_allocator *allocator);
+/* Blocks that the program or another stream has. No lock held. */
+uint64_t ladei_device_active_count(lade_device_allocator *allocator);
+/* LADE_NOT_READY, with the count, while freed blocks are still in use. No lock held. */
+lade_status ladei_device_check_active(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_STATE_CHECKS_H */

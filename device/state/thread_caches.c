@@ -38,19 +38,15 @@ static size_t chain_give(lade_device_allocator *allocator, ladei_device_block *f
   return count;
 }
 
-static void gauges_reuse(ladei_device_gauges *gauges, bool small, uint64_t amount) {
-  gauges->pool[small].freed += amount; /* and allocated, which follows from it */
-}
-
 /* What was freed and handed out again moved no gauge; the sums alone have to know of it. */
 static void reuse_count(ladei_device_counters *counters, ladei_device_thread_cache *cache) {
   for (int small = 0; small < 2; small++) {
     const ladei_device_thread_reuse *reuse = &cache->reuse[small];
-    gauges_reuse(&counters->allocation, small, reuse->blocks);
-    gauges_reuse(&counters->active, small, reuse->blocks);
-    gauges_reuse(&counters->allocated_bytes, small, reuse->bytes);
-    gauges_reuse(&counters->active_bytes, small, reuse->bytes);
-    gauges_reuse(&counters->requested_bytes, small, reuse->requested);
+    ladei_device_gauges_repeat(&counters->allocation, small, reuse->blocks);
+    ladei_device_gauges_repeat(&counters->active, small, reuse->blocks);
+    ladei_device_gauges_repeat(&counters->allocated_bytes, small, reuse->bytes);
+    ladei_device_gauges_repeat(&counters->active_bytes, small, reuse->bytes);
+    ladei_device_gauges_repeat(&counters->requested_bytes, small, reuse->requested);
   }
   memset(cache->reuse, 0, sizeof cache->reuse);
 }
@@ -59,7 +55,7 @@ static void reuse_count(ladei_device_counters *counters, ladei_device_thread_cac
 static size_t cache_empty(lade_device_allocator *allocator, ladei_device_thread_cache *cache) {
   ladei_lock_assert_held(&allocator->lock);
   size_t count = 0;
-  reuse_count(&allocator->heap.counters, cache);
+  reuse_count(ladei_device_heap_counters(&allocator->heap), cache);
   for (size_t i = 0; i < LADEI_DEVICE_THREAD_BINS; i++) {
     ladei_device_thread_bin *bin = &cache->bins[i];
     count += chain_give(allocator, bin->head);

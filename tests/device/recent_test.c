@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recent blocks (device/heap/recent.h) are seen by nobody. Two allocators get the same calls; in one of them each call is
- * followed by what settles and forgets recent blocks, so that it always looks as if there were none. Every result, every
+ * followed by what settles and forgets recent blocks, the hot one too, so that it always looks as if there were none. Every result, every
  * counter, every snapshot and every event must be the same in both.
  */
 #include "device/heap/recent.h"
@@ -28,7 +28,8 @@ typedef struct twins {
   lade_device_checkpoint *checkpoint[TWINS];
   bool capturing;
   bool done;       /* the last call */
-  uint64_t recent; /* steps behind which the plain one had recent blocks */
+  uint64_t recent; /* calls behind which the plain one had recent blocks */
+  uint64_t hot;    /* calls behind which it had put off a pair */
 } twins;
 
 /* ---- Twice the same ---------------------------------------------------------------------------------------------- */
@@ -42,7 +43,8 @@ static void settle(twins *t) {
   ladei_lock_release(&allocator->lock);
   allocator = allocator_of(t, PLAIN);
   ladei_lock_acquire(&allocator->lock);
-  t->recent += allocator->heap.recent_count > 0;
+  t->recent += allocator->heap.recent_count > 0 || allocator->heap.hot.freed;
+  t->hot += allocator->heap.hot.pairs > 0;
   ladei_lock_release(&allocator->lock);
 }
 
@@ -259,8 +261,13 @@ static void op_pairs(twins *t, support_random *random, size_t place) {
   int stream = (int)support_random_below(random, FIXTURE_STREAMS);
   size_t bytes = size_make(random);
   block_free(t, place);
-  for (uint64_t left = support_random_between(random, 1, 5); left > 0; left--) {
-    block_alloc(t, place, bytes, stream);
+  bool mixed = support_random_one_in(random, 2); /* with something else between */
+  for (uint64_t left = support_random_between(random, 1, mixed ? 5 : 30); left > 0; left--) {
+    block_alloc(t, place, bytes - support_random_one_in(random, 12), stream);
+    if (!mixed && !support_random_one_in(random, 16)) {
+      block_free(t, place);
+      continue;
+    }
     if (support_random_one_in(random, 8)) op_seldom(t, random, place);
     block_free(t, place);
     if (support_random_one_in(random, 4)) stats_compare(t);
@@ -311,6 +318,7 @@ static void seed_run(uint64_t seed) {
     if (support_random_one_in(&random, 16)) snapshots_compare(&t);
   }
   LADE_EXPECT_GT_UINT(t.recent, STEPS / 2);
+  LADE_EXPECT_GT_UINT(t.hot, STEPS / 4);
   twins_close(&t);
 }
 
@@ -332,6 +340,91 @@ static void recent_make(twins *t, size_t bytes, int stream) {
     block_free(t, 0);
   }
   LADE_EXPECT(is_recent(t, t->freed));
+}
+
+static bool is_hot(twins *t, const void *address) {
+  const ladei_device_hot *hot = &allocator_of(t, PLAIN)->heap.hot;
+  return hot->block != NULL && hot->block->address == (uint64_t)(uintptr_t)address && hot->pairs > 0;
+}
+
+/* A block that was freed and allocated several times, the last time freed. */
+static void hot_make(twins *t, size_t bytes, int stream) {
+  for (int i = 0; i < 5; i++) {
+    block_alloc(t, 0, bytes, stream);
+    block_free(t, 0);
+  }
+  LADE_EXPECT(is_recent(t, t->freed) && is_hot(t, t->freed));
+}
+
+LADE_TEST(DeviceRecent, HotBlockIsOfItsStream) {
+  twins t;
+  if (!twins_open(&t)) return;
+  hot_make(&t, 1000, 0);
+  block_alloc(&t, 1, 1000, 1); /* both expect the same address */
+  block_alloc(&t, 0, 1000, 0);
+  stats_compare(&t);
+  snapshots_compare(&t);
+  twins_close(&t);
+}
+
+LADE_TEST(DeviceRecent, HotBlockKeepsWhatWasAskedFor) {
+  twins t;
+  if (!twins_open(&t)) return;
+  hot_make(&t, 1000, 0);
+  block_alloc(&t, 0, 999, 0);
+  snapshots_compare(&t);
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&t.f[PLAIN]).requested_bytes.all.current, 999);
+  stats_compare(&t);
+  twins_close(&t);
+}
+
+/* The free waits for the other stream, and the next request gets another block. */
+LADE_TEST(DeviceRecent, HotBlockThatAnotherStreamUsesIsNotHandedOut) {
+  twins t;
+  if (!twins_open(&t)) return;
+  hot_make(&t, 1000, 0);
+  block_alloc(&t, 0, 1000, 0);
+  void *used = t.live[0];
+  LADE_EXPECT(is_hot(&t, used));
+  for (int i = 0; i < TWINS; i++) {
+    device_fixture_hold(&t.f[i], 1);
+    LADE_EXPECT_OK(lade_device_record_stream(allocator_of(&t, i), used, t.f[i].streams[1]));
+  }
+  block_free(&t, 0);
+  block_alloc(&t, 1, 1000, 0);
+  LADE_EXPECT(t.live[1] != used);
+  stats_compare(&t);
+  snapshots_compare(&t);
+  for (int i = 0; i < TWINS; i++) device_fixture_release(&t.f[i], 1);
+  twins_close(&t);
+}
+
+/* A request that a route takes is served by its pool. */
+LADE_TEST(DeviceRecent, HotBlockIsNotForRoutedRequests) {
+  const lade_device_pool_id id = {POOL_FIRST, 0};
+  twins t;
+  if (!twins_open(&t)) return;
+  hot_make(&t, 1000, 1);
+  void *hot = t.freed;
+  for (int i = 0; i < TWINS; i++)
+    LADE_EXPECT_OK(lade_device_pool_begin(allocator_of(&t, i), id, &t.f[i].streams[1], 1));
+  t.capturing = true;
+  block_alloc(&t, 0, 1000, 1);
+  LADE_EXPECT(t.live[0] != hot);
+  stats_compare(&t);
+  snapshots_compare(&t);
+  twins_close(&t);
+}
+
+LADE_TEST(DeviceRecent, FreeOfTheHotBlockAgainIsADoubleFree) {
+  twins t;
+  if (!twins_open(&t)) return;
+  hot_make(&t, 1000, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(allocator_of(&t, PLAIN), t.freed));
+  hot_make(&t, 1000, 0);
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE,
+                     lade_device_record_stream(allocator_of(&t, PLAIN), t.freed, t.f[PLAIN].streams[1]));
+  twins_close(&t);
 }
 
 LADE_TEST(DeviceRecent, FreeAgainIsADoubleFree) {

@@ -174,6 +174,24 @@ LADE_TEST(DeviceThreadCaches, AllThreadsTogetherAreBounded) {
 }
 
 /* A bin is given to the size asked for last; the blocks that were in it are cached as ever. */
+/* The hot block of device/heap/recent.h: what is too large for a cache is claimed all the same, and freed as THREAD. */
+LADE_TEST(DeviceThreadCaches, HotBlockMayBeTooLarge) {
+  enum { PAIRS = 6 };
+  device_fixture f;
+  if (!open_caches(&f)) return;
+  for (int i = 0; i < PAIRS; i++) {
+    char *block = device_fixture_alloc(&f, LADEI_DEVICE_THREAD_BLOCK_MOST + 1, 0);
+    device_fixture_free(&f, block);
+    LADE_EXPECT(!kept(&f, block));
+  }
+  LADE_EXPECT(f.allocator->heap.hot.freed && f.allocator->heap.hot.pairs > 0);
+  lade_device_stats stats = device_fixture_stats(&f);
+  LADE_EXPECT_EQ_UINT(stats.allocation.all.current, 0);
+  LADE_EXPECT_EQ_UINT(stats.allocation.all.allocated, PAIRS);
+  LADE_EXPECT_EQ_UINT(stats.allocation.all.freed, PAIRS);
+  device_fixture_close(&f);
+}
+
 LADE_TEST(DeviceThreadCaches, ManySizesLoseNothing) {
   enum { SIZES = 400 };
   device_fixture f;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/state/checks.h"
 #include "device/state/tally.h"
 #include "lade/graph.h"
 #include "lade/soft.h"
@@ -71,7 +72,7 @@ static void expect_nothing_left(program *p) {
   LADE_EXPECT_EQ_INT(info.status, LADEI_CAPTURE_NONE);
   LADE_EXPECT_EQ_PTR(p->allocator->routes, NULL);
   LADE_EXPECT_EQ_PTR(p->allocator->tallies, NULL);
-  LADE_EXPECT_EQ_UINT(ladei_device_gauges_current(&p->allocator->heap.counters.active), p->blocks);
+  LADE_EXPECT_EQ_UINT(ladei_device_active_count(p->allocator), p->blocks);
   looks = false;
 }
 

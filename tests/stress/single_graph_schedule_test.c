@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "device/api/device.h"
+#include "device/state/checks.h"
 #include "lade/graph.h"
 #include "lade/soft.h"
 #include "runtime/ops.h"
@@ -183,9 +184,12 @@ static void judge(void *user) {
   while (inner->ops->step(inner->self) == LADE_OK) continue; /* ends of user objects */
   LADE_EXPECT_EQ_UINT(atomic_load(&b->allocator->users), 0);
   LADE_EXPECT_OK(lade_device_free(b->allocator, b->target));
-  LADE_EXPECT_EQ_UINT(ladei_device_gauges_current(&b->allocator->heap.counters.active), 0);
+  LADE_EXPECT_EQ_UINT(ladei_device_active_count(b->allocator), 0);
   LADE_EXPECT_OK(lade_device_empty_cache(b->allocator));
-  LADE_EXPECT_EQ_UINT(ladei_device_gauges_current(&b->allocator->heap.counters.reserved_bytes), 0);
+  lade_device_stats stats;
+  lade_device_stats_init(&stats);
+  LADE_EXPECT_OK(lade_device_stats_get(b->allocator, &stats));
+  LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 0);
   LADE_EXPECT_EQ_PTR(b->allocator->routes, NULL);
   LADE_EXPECT_EQ_PTR(b->allocator->tallies, NULL);
   LADE_EXPECT_EQ_INT(support_live(b->runtime, SUPPORT_LIVE_GRAPHS), 0);
