@@ -12,6 +12,7 @@
 #include "device/api/device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
@@ -326,12 +327,13 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
                                   const ladei_device_backend_setup *setup, lade_device_allocator **out) {
   lade_status status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
-  lade_device_allocator *allocator = calloc(1, sizeof *allocator);
+  lade_device_allocator *allocator = aligned_alloc(_Alignof(lade_device_allocator), sizeof *allocator);
   if (allocator == NULL) {
     ladei_runtime_release(runtime);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_allocator_create: no memory for %zu bytes",
                        sizeof *allocator);
   }
+  memset(allocator, 0, sizeof *allocator);
   allocator->runtime = runtime;
   allocator->device = device;
   allocator->backend = backend;
@@ -412,8 +414,8 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
 static lade_status destroy_allowed(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   const ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
-  uint64_t blocks = ladei_device_gauges_current(&counters->allocation);
-  uint64_t bytes = ladei_device_gauges_current(&counters->allocated_bytes);
+  uint64_t blocks = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATION);
+  uint64_t bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES);
   ladei_lock_release(&allocator->lock);
   size_t captures = atomic_load(&allocator->capture_count);
   bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);

@@ -142,11 +142,11 @@ static void record_enter(lade_device_allocator *allocator, ladei_device_record *
   record_state_set(allocator, record, LADEI_DEVICE_RECORD_LIVE);
   record->stream_retired = record->stream_noted = false;
   record_insert(allocator, record);
-  ladei_device_gauges_raise(&counters->allocation, false, 1);
-  ladei_device_gauges_raise(&counters->allocated_bytes, false, record->bytes);
-  ladei_device_gauges_raise(&counters->active, false, 1);
-  ladei_device_gauges_raise(&counters->active_bytes, false, record->bytes);
-  ladei_device_gauges_raise(&counters->requested_bytes, false, record->bytes);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATION, false, 1);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATED_BYTES, false, record->bytes);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ACTIVE, false, 1);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ACTIVE_BYTES, false, record->bytes);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_REQUESTED_BYTES, false, record->bytes);
   counters->device_allocs++;
 }
 
@@ -155,9 +155,9 @@ static void record_leave(lade_device_allocator *allocator, ladei_device_record *
   ladei_lock_assert_held(&allocator->lock);
   assert(record->state == LADEI_DEVICE_RECORD_GIVING);
   ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
-  ladei_device_gauges_lower(&counters->active, false, 1);
-  ladei_device_gauges_lower(&counters->active_bytes, false, record->bytes);
-  ladei_device_gauges_lower(&counters->requested_bytes, false, record->bytes);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE, false, 1);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE_BYTES, false, record->bytes);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_REQUESTED_BYTES, false, record->bytes);
   counters->device_frees++;
   ladei_retire_forget(allocator->retire, &record->ticket);
   ladei_slab_free(&ledger_of(allocator)->records, record);
@@ -313,7 +313,7 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
-  uint64_t used = ladei_device_gauges_current(&ladei_device_heap_counters(&allocator->heap)->active_bytes) +
+  uint64_t used = ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ACTIVE_BYTES) +
                   allocator->growing_bytes;
   if (used + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
@@ -512,8 +512,9 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "lade_device_free", &record);
   if (status == LADE_OK) {
     record_state_set(allocator, record, LADEI_DEVICE_RECORD_FREED);
-    ladei_device_gauges_lower(&ladei_device_heap_counters(&allocator->heap)->allocation, false, 1);
-    ladei_device_gauges_lower(&ladei_device_heap_counters(&allocator->heap)->allocated_bytes, false, record->bytes);
+    ladei_device_gauges_lower(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ALLOCATION, false, 1);
+    ladei_device_gauges_lower(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ALLOCATED_BYTES, false,
+                              record->bytes);
     return_begin(allocator);
   }
   ladei_lock_release(&allocator->lock);
@@ -666,12 +667,12 @@ static const char *ledger_recount(lade_device_allocator *allocator) {
     refused++;
   }
   if (refused != atomic_load(&ledger->refused_count)) return "L3 number of refused records";
-  if (ladei_device_gauges_current(&counters->allocation) != live ||
-      ladei_device_gauges_current(&counters->allocated_bytes) != live_bytes)
+  if (ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATION) != live ||
+      ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES) != live_bytes)
     return "L2 allocation";
-  if (ladei_device_gauges_current(&counters->active) != ledger->by_address.count + ledger->giving.count ||
-      ladei_device_gauges_current(&counters->active_bytes) != active_bytes ||
-      ladei_device_gauges_current(&counters->requested_bytes) != active_bytes)
+  if (ladei_device_gauges_current(counters, LADEI_DEVICE_ACTIVE) != ledger->by_address.count + ledger->giving.count ||
+      ladei_device_gauges_current(counters, LADEI_DEVICE_ACTIVE_BYTES) != active_bytes ||
+      ladei_device_gauges_current(counters, LADEI_DEVICE_REQUESTED_BYTES) != active_bytes)
     return "L2 active";
   return NULL;
 }

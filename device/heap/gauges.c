@@ -4,23 +4,20 @@
 
 #include <stddef.h>
 
-/* Where a gauge is kept, and where it is shown. */
-typedef struct gauge_offsets {
-  size_t kept;  /* in ladei_device_counters */
-  size_t shown; /* in lade_device_stats */
-} gauge_offsets;
+/* Where gauges are shown. */
+#define SHOWN(kind, name) [LADEI_DEVICE_##kind] = offsetof(lade_device_stats, name)
 
-#define OFFSETS(name)                                                                                                  \
-  { offsetof(ladei_device_counters, name), offsetof(lade_device_stats, name) }
-
-static const gauge_offsets divided[] = {
-    OFFSETS(allocation),           OFFSETS(allocated_bytes), OFFSETS(active),
-    OFFSETS(active_bytes),         OFFSETS(requested_bytes), OFFSETS(inactive_split),
-    OFFSETS(inactive_split_bytes), OFFSETS(segment),         OFFSETS(reserved_bytes),
+static const size_t shown[LADEI_DEVICE_GAUGE_KINDS] = {
+    SHOWN(ALLOCATION, allocation),
+    SHOWN(ALLOCATED_BYTES, allocated_bytes),
+    SHOWN(ACTIVE, active),
+    SHOWN(ACTIVE_BYTES, active_bytes),
+    SHOWN(REQUESTED_BYTES, requested_bytes),
+    SHOWN(INACTIVE_SPLIT, inactive_split),
+    SHOWN(INACTIVE_SPLIT_BYTES, inactive_split_bytes),
+    SHOWN(SEGMENT, segment),
+    SHOWN(RESERVED_BYTES, reserved_bytes),
 };
-static const gauge_offsets single[] = {OFFSETS(oversize_allocations), OFFSETS(oversize_segments)};
-
-enum { DIVIDED = sizeof divided / sizeof divided[0], SINGLE = sizeof single / sizeof single[0] };
 
 static lade_device_gauge gauge_read(const ladei_device_gauge *gauge) {
   return (lade_device_gauge){.current = gauge->current,
@@ -29,25 +26,27 @@ static lade_device_gauge gauge_read(const ladei_device_gauge *gauge) {
                              .freed = gauge->freed};
 }
 
-static lade_device_gauges gauges_read(const ladei_device_gauges *gauges) {
-  lade_device_gauge small = gauge_read(&gauges->pool[true]);
-  lade_device_gauge large = gauge_read(&gauges->pool[false]);
+static lade_device_gauge pool_read(const ladei_device_counters *counters, size_t kind, bool small) {
+  const ladei_device_moved *moved = &counters->moved[small][kind];
+  ladei_device_gauge gauge = {moved->current, counters->peak[small][kind], moved->freed, counters->start[small][kind]};
+  return gauge_read(&gauge);
+}
+
+static lade_device_gauges gauges_read(const ladei_device_counters *counters, size_t kind) {
+  lade_device_gauge small = pool_read(counters, kind, true);
+  lade_device_gauge large = pool_read(counters, kind, false);
   lade_device_gauge all = {.current = small.current + large.current,
-                           .peak = gauges->sum_peak,
+                           .peak = counters->sum_peak[kind],
                            .allocated = small.allocated + large.allocated,
                            .freed = small.freed + large.freed};
   return (lade_device_gauges){.all = all, .small_pool = small, .large_pool = large};
 }
 
 void ladei_device_counters_read(const ladei_device_counters *counters, lade_device_stats *out) {
-  for (size_t i = 0; i < DIVIDED; i++) {
-    const ladei_device_gauges *kept = (const void *)((const char *)counters + divided[i].kept);
-    *(lade_device_gauges *)(void *)((char *)out + divided[i].shown) = gauges_read(kept);
-  }
-  for (size_t i = 0; i < SINGLE; i++) {
-    const ladei_device_gauge *kept = (const void *)((const char *)counters + single[i].kept);
-    *(lade_device_gauge *)(void *)((char *)out + single[i].shown) = gauge_read(kept);
-  }
+  for (size_t kind = 0; kind < LADEI_DEVICE_GAUGE_KINDS; kind++)
+    *(lade_device_gauges *)(void *)((char *)out + shown[kind]) = gauges_read(counters, kind);
+  out->oversize_allocations = gauge_read(&counters->oversize_allocations);
+  out->oversize_segments = gauge_read(&counters->oversize_segments);
   out->max_split_bytes = counters->max_split_bytes;
   out->alloc_retries = counters->alloc_retries;
   out->ooms = counters->ooms;
@@ -58,23 +57,15 @@ void ladei_device_counters_read(const ladei_device_counters *counters, lade_devi
   out->capture_kept = counters->capture_kept;
 }
 
-static void each_gauge(ladei_device_counters *counters, void (*visit)(ladei_device_gauge *gauge)) {
-  for (size_t i = 0; i < DIVIDED; i++) {
-    ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
-    visit(&gauges->pool[false]);
-    visit(&gauges->pool[true]);
-  }
-  for (size_t i = 0; i < SINGLE; i++) visit((void *)((char *)counters + single[i].kept));
-}
-
 void ladei_device_gauge_reset_peak(ladei_device_gauge *gauge) { gauge->peak = gauge->current; }
 
 void ladei_device_counters_reset_peaks(ladei_device_counters *counters) {
-  each_gauge(counters, ladei_device_gauge_reset_peak);
-  for (size_t i = 0; i < DIVIDED; i++) {
-    ladei_device_gauges *gauges = (void *)((char *)counters + divided[i].kept);
-    gauges->sum_peak = ladei_device_gauges_current(gauges);
+  for (size_t kind = 0; kind < LADEI_DEVICE_GAUGE_KINDS; kind++) {
+    for (int small = 0; small < 2; small++) counters->peak[small][kind] = counters->moved[small][kind].current;
+    counters->sum_peak[kind] = ladei_device_gauges_current(counters, (ladei_device_gauge_kind)kind);
   }
+  ladei_device_gauge_reset_peak(&counters->oversize_allocations);
+  ladei_device_gauge_reset_peak(&counters->oversize_segments);
 }
 
 void ladei_device_gauge_reset_sums(ladei_device_gauge *gauge) {
@@ -83,7 +74,14 @@ void ladei_device_gauge_reset_sums(ladei_device_gauge *gauge) {
 }
 
 void ladei_device_counters_reset_sums(ladei_device_counters *counters) {
-  each_gauge(counters, ladei_device_gauge_reset_sums);
+  for (size_t kind = 0; kind < LADEI_DEVICE_GAUGE_KINDS; kind++) {
+    for (int small = 0; small < 2; small++) {
+      counters->moved[small][kind].freed = 0;
+      counters->start[small][kind] = counters->moved[small][kind].current;
+    }
+  }
+  ladei_device_gauge_reset_sums(&counters->oversize_allocations);
+  ladei_device_gauge_reset_sums(&counters->oversize_segments);
   counters->alloc_retries = counters->ooms = counters->oom_rejections = counters->sync_all_streams = 0;
   counters->device_allocs = counters->device_frees = counters->capture_kept = 0;
 }

@@ -7,7 +7,9 @@
  *   stored     current and freed of the small and of the large pool; three peaks: of either pool, and of their sum
  *   computed   all = small + large;   allocated = current - start + freed
  *
- * so taking a block moves two words and compares two peaks, and giving it back moves two words.
+ * so taking a block moves two words and compares two peaks, and giving it back moves two words. What moves with each pair lies
+ * side by side, and apart from what is only compared with: threads that share an allocator take two lines of cache from each
+ * other for all gauges, where it would be one for each.
  *
  * G1  peak of a pool >= its current; sum_peak >= the sum of both currents.
  * G2  `start` is what `current` was when the sums were last reset.
@@ -22,28 +24,39 @@
 
 #include "lade/device.h"
 
+/* Gauges of both pools. Those that a pair of alloc and free moves come first. */
+typedef enum ladei_device_gauge_kind {
+  LADEI_DEVICE_ALLOCATION,
+  LADEI_DEVICE_ALLOCATED_BYTES,
+  LADEI_DEVICE_ACTIVE,
+  LADEI_DEVICE_ACTIVE_BYTES,
+  LADEI_DEVICE_REQUESTED_BYTES,
+  LADEI_DEVICE_INACTIVE_SPLIT,
+  LADEI_DEVICE_INACTIVE_SPLIT_BYTES,
+  LADEI_DEVICE_SEGMENT,
+  LADEI_DEVICE_RESERVED_BYTES,
+  LADEI_DEVICE_GAUGE_KINDS,
+} ladei_device_gauge_kind;
+
+typedef struct ladei_device_moved {
+  uint64_t current;
+  uint64_t freed; /* since the last reset of the sums */
+} ladei_device_moved;
+
+/* A gauge by itself. */
 typedef struct ladei_device_gauge {
   uint64_t current;
   uint64_t peak;
-  uint64_t freed; /* since the last reset of the sums */
+  uint64_t freed;
   uint64_t start;
 } ladei_device_gauge;
 
-typedef struct ladei_device_gauges {
-  ladei_device_gauge pool[2]; /* of the large pool, of the small pool */
-  uint64_t sum_peak;
-} ladei_device_gauges;
-
+/* By pool first: [false] is the large one, [true] the small one. */
 typedef struct ladei_device_counters {
-  ladei_device_gauges allocation;
-  ladei_device_gauges allocated_bytes;
-  ladei_device_gauges active;
-  ladei_device_gauges active_bytes;
-  ladei_device_gauges requested_bytes;
-  ladei_device_gauges inactive_split;
-  ladei_device_gauges inactive_split_bytes;
-  ladei_device_gauges segment;
-  ladei_device_gauges reserved_bytes;
+  _Alignas(64) ladei_device_moved moved[2][LADEI_DEVICE_GAUGE_KINDS];
+  _Alignas(64) uint64_t peak[2][LADEI_DEVICE_GAUGE_KINDS];
+  uint64_t sum_peak[LADEI_DEVICE_GAUGE_KINDS];
+  uint64_t start[2][LADEI_DEVICE_GAUGE_KINDS];
   ladei_device_gauge oversize_allocations;
   ladei_device_gauge oversize_segments;
   uint64_t max_split_bytes; /* at creation; 0: unlimited */
@@ -68,23 +81,31 @@ static inline void ladei_device_gauge_lower(ladei_device_gauge *gauge, uint64_t 
 }
 
 /* Both pools together. */
-static inline uint64_t ladei_device_gauges_current(const ladei_device_gauges *gauges) {
-  return gauges->pool[false].current + gauges->pool[true].current;
+static inline uint64_t ladei_device_gauges_current(const ladei_device_counters *counters,
+                                                   ladei_device_gauge_kind kind) {
+  return counters->moved[false][kind].current + counters->moved[true][kind].current;
 }
 
-static inline void ladei_device_gauges_raise(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_device_gauge_raise(&gauges->pool[small_pool], amount);
-  uint64_t sum = ladei_device_gauges_current(gauges);
-  if (sum > gauges->sum_peak) gauges->sum_peak = sum;
+static inline void ladei_device_gauges_raise(ladei_device_counters *counters, ladei_device_gauge_kind kind,
+                                             bool small_pool, uint64_t amount) {
+  uint64_t current = counters->moved[small_pool][kind].current += amount;
+  uint64_t sum = current + counters->moved[!small_pool][kind].current;
+  if (current > counters->peak[small_pool][kind]) counters->peak[small_pool][kind] = current;
+  if (sum > counters->sum_peak[kind]) counters->sum_peak[kind] = sum;
 }
 
-static inline void ladei_device_gauges_lower(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  ladei_device_gauge_lower(&gauges->pool[small_pool], amount);
+static inline void ladei_device_gauges_lower(ladei_device_counters *counters, ladei_device_gauge_kind kind,
+                                             bool small_pool, uint64_t amount) {
+  ladei_device_moved *moved = &counters->moved[small_pool][kind];
+  assert(moved->current >= amount);
+  moved->current -= amount;
+  moved->freed += amount;
 }
 
 /* What was lowered and raised again, with nothing between, moved no gauge: the sums alone have to know of it. */
-static inline void ladei_device_gauges_repeat(ladei_device_gauges *gauges, bool small_pool, uint64_t amount) {
-  gauges->pool[small_pool].freed += amount; /* and allocated, which follows from it */
+static inline void ladei_device_gauges_repeat(ladei_device_counters *counters, ladei_device_gauge_kind kind,
+                                              bool small_pool, uint64_t amount) {
+  counters->moved[small_pool][kind].freed += amount; /* and allocated, which follows from it */
 }
 
 /* inactive_split when a block of a plain segment that was split, or was not, is taken and `remaining` bytes of it stay
@@ -92,11 +113,11 @@ static inline void ladei_device_gauges_repeat(ladei_device_gauges *gauges, bool 
 static inline void ladei_device_split_gauges_on_take(ladei_device_counters *counters, bool small, bool was_split,
                                                      uint64_t taken, uint64_t remaining) {
   if (was_split) {
-    ladei_device_gauges_lower(&counters->inactive_split_bytes, small, taken);
-    if (remaining == 0) ladei_device_gauges_lower(&counters->inactive_split, small, 1);
+    ladei_device_gauges_lower(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small, taken);
+    if (remaining == 0) ladei_device_gauges_lower(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, 1);
   } else if (remaining != 0) {
-    ladei_device_gauges_raise(&counters->inactive_split_bytes, small, remaining);
-    ladei_device_gauges_raise(&counters->inactive_split, small, 1);
+    ladei_device_gauges_raise(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small, remaining);
+    ladei_device_gauges_raise(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, 1);
   }
 }
 

@@ -172,7 +172,7 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
   }
   if (ladei_device_heap_segment_expandable(segment)) return;
   ladei_device_heap_counters(heap)->device_frees++;
-  ladei_device_gauges_lower(&ladei_device_heap_counters(heap)->segment, pool->is_small, 1);
+  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_SEGMENT, pool->is_small, 1);
   ladei_device_heap_reserved_lower(heap, pool, segment->size);
   if (segment->oversize_counted) ladei_device_gauge_lower(&ladei_device_heap_counters(heap)->oversize_segments, 1);
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
@@ -252,7 +252,7 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
   ladei_device_block_pool *pool = segment->pool;
   if (pool->private_pool != NULL) pool->private_pool->segment_count++;
   if (ladei_device_heap_segment_expandable(segment)) return;
-  ladei_device_gauges_raise(&ladei_device_heap_counters(heap)->segment, pool->is_small, 1);
+  ladei_device_gauges_raise(ladei_device_heap_counters(heap), LADEI_DEVICE_SEGMENT, pool->is_small, 1);
   ladei_device_heap_reserved_raise(heap, pool, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
   if (segment->oversize_counted) ladei_device_gauge_raise(&ladei_device_heap_counters(heap)->oversize_segments, 1);
@@ -582,11 +582,11 @@ void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_blo
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   block->requested = requested;
   ladei_device_counters *counters = ladei_device_heap_counters(heap);
-  ladei_device_gauges_raise(&counters->allocation, small, 1);
-  ladei_device_gauges_raise(&counters->allocated_bytes, small, size);
-  ladei_device_gauges_raise(&counters->active, small, 1);
-  ladei_device_gauges_raise(&counters->active_bytes, small, size);
-  ladei_device_gauges_raise(&counters->requested_bytes, small, requested);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATION, small, 1);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATED_BYTES, small, size);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ACTIVE, small, 1);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_ACTIVE_BYTES, small, size);
+  ladei_device_gauges_raise(counters, LADEI_DEVICE_REQUESTED_BYTES, small, requested);
   block->oversize_counted = size >= heap->settings.max_split_bytes;
   if (block->oversize_counted) ladei_device_gauge_raise(&counters->oversize_allocations, 1);
   if (heap->listener != NULL) heap->listener->block_alloc(heap, block);
@@ -630,8 +630,8 @@ void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
-  ladei_device_gauges_lower(&ladei_device_heap_counters(heap)->allocation, small, 1);
-  ladei_device_gauges_lower(&ladei_device_heap_counters(heap)->allocated_bytes, small, block->size);
+  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATION, small, 1);
+  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATED_BYTES, small, block->size);
   if (block->oversize_counted) ladei_device_gauge_lower(&ladei_device_heap_counters(heap)->oversize_allocations, 1);
   block->oversize_counted = false;
   if (heap->listener != NULL) heap->listener->block_free(heap, block);
@@ -650,9 +650,10 @@ void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *b
 }
 
 /* One net step up or down, as peaks and sums want it. */
-static void gauges_move(ladei_device_gauges *gauges, bool small, uint64_t plus, uint64_t minus) {
-  if (plus > minus) ladei_device_gauges_raise(gauges, small, plus - minus);
-  if (minus > plus) ladei_device_gauges_lower(gauges, small, minus - plus);
+static void gauges_move(ladei_device_counters *counters, ladei_device_gauge_kind kind, bool small, uint64_t plus,
+                        uint64_t minus) {
+  if (plus > minus) ladei_device_gauges_raise(counters, kind, small, plus - minus);
+  if (minus > plus) ladei_device_gauges_lower(counters, kind, small, minus - plus);
 }
 
 /* The gauges of a free that made one free block of `freed` bytes and of its free neighbours. */
@@ -663,12 +664,12 @@ static void free_gauges(ladei_device_heap *heap, const ladei_device_block *resul
   bool small = segment->pool->is_small;
   if (!ladei_device_heap_segment_expandable(segment)) {
     bool is_split = ladei_device_block_is_split(result);
-    gauges_move(&counters->inactive_split, small, is_split ? 1 : 0, neighbours.count);
-    gauges_move(&counters->inactive_split_bytes, small, is_split ? result->size : 0, neighbours.bytes);
+    gauges_move(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, is_split ? 1 : 0, neighbours.count);
+    gauges_move(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small, is_split ? result->size : 0, neighbours.bytes);
   }
-  ladei_device_gauges_lower(&counters->active, small, 1);
-  ladei_device_gauges_lower(&counters->active_bytes, small, freed);
-  ladei_device_gauges_lower(&counters->requested_bytes, small, requested);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE, small, 1);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE_BYTES, small, freed);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_REQUESTED_BYTES, small, requested);
 }
 
 ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,

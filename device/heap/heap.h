@@ -216,12 +216,15 @@ typedef struct ladei_device_heap_listener {
 
 /* What the last search of a stream in pools of one kind led to (recent.h). */
 typedef struct ladei_device_recent {
-  ladei_device_block *block; /* NULL: none */
-  size_t rounded;            /* what was searched for */
-  bool freed;                /* it is RECENT */
+  _Alignas(64) ladei_device_block *block; /* NULL: none */
+  size_t rounded;                         /* what was searched for */
+  bool freed;                             /* it is RECENT */
 } ladei_device_recent;
 
-enum { LADEI_DEVICE_RECENT_SLOTS = 64 }; /* of 32 streams whose numbers follow each other none shares one */
+enum {
+  LADEI_DEVICE_RECENT_SLOTS = 64, /* of 32 streams whose numbers follow each other none shares one */
+  LADEI_DEVICE_HOT_AFTER = 4,     /* so often in a row a block is handed out again before it is the hot one */
+};
 
 /* The block that the program frees and allocates again and again (recent.h). */
 typedef struct ladei_device_hot {
@@ -251,15 +254,21 @@ typedef struct ladei_device_heap {
   atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
-  ladei_device_recent recent[LADEI_DEVICE_RECENT_SLOTS]; /* by stream and kind of pool */
-  size_t recent_count;                                   /* RECENT blocks, the hot one left out */
-  const ladei_device_recent *again;                      /* whose block was handed out again last; NULL: none */
-  ladei_device_hot hot;
-  ladei_device_counters counters_without_hot; /* use ladei_device_heap_counters */
   const ladei_device_heap_listener *listener; /* NULL: nobody listens, and that test is all the cost */
   void *listener_state;                       /* the listener's own */
   const ladei_lock *lock; /* guards all of it; NULL where one thread alone has the heap, as in tests */
+
+  /* What pairs of alloc and free write, apart from what they only read: one line of cache, a slot's, and those that move of
+   * the counters'. */
+  _Alignas(64) size_t recent_count; /* RECENT blocks, the hot one left out */
+  const ladei_device_recent *again; /* whose block was handed out again last; NULL: none */
+  unsigned again_count;             /* so often in a row, at most LADEI_DEVICE_HOT_AFTER */
+  ladei_device_hot hot;
+  ladei_device_recent recent[LADEI_DEVICE_RECENT_SLOTS]; /* by stream and kind of pool */
+  ladei_device_counters counters_without_hot;            /* use ladei_device_heap_counters */
 } ladei_device_heap;
+_Static_assert(offsetof(ladei_device_heap, recent) - offsetof(ladei_device_heap, recent_count) == 64,
+               "what pairs write beside their slot is one line of cache");
 
 /* The calling thread holds the heap's lock. Nothing in builds with NDEBUG. */
 static inline void ladei_device_heap_assert_locked(const ladei_device_heap *heap) {
@@ -380,12 +389,12 @@ static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, lad
 /* Memory of a pool has come from the driver, or is back there. */
 static inline void ladei_device_heap_reserved_raise(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                                     uint64_t bytes) {
-  ladei_device_gauges_raise(&ladei_device_heap_counters(heap)->reserved_bytes, pool->is_small, bytes);
+  ladei_device_gauges_raise(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
   if (pool->private_pool != NULL) ladei_device_gauge_raise(&pool->private_pool->reserved_bytes, bytes);
 }
 static inline void ladei_device_heap_reserved_lower(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                                     uint64_t bytes) {
-  ladei_device_gauges_lower(&ladei_device_heap_counters(heap)->reserved_bytes, pool->is_small, bytes);
+  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
   if (pool->private_pool != NULL) ladei_device_gauge_lower(&pool->private_pool->reserved_bytes, bytes);
 }
 

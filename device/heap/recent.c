@@ -44,11 +44,11 @@ void ladei_device_recent_forget_all(ladei_device_heap *heap) {
 static void split_gauges_on_give(ladei_device_counters *counters, bool small, const ladei_device_block *block,
                                  const ladei_device_block *rest) {
   if (whole_is_split(block, rest)) {
-    ladei_device_gauges_raise(&counters->inactive_split_bytes, small, block->size);
-    if (rest == NULL) ladei_device_gauges_raise(&counters->inactive_split, small, 1);
+    ladei_device_gauges_raise(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small, block->size);
+    if (rest == NULL) ladei_device_gauges_raise(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, 1);
   } else if (rest != NULL) {
-    ladei_device_gauges_lower(&counters->inactive_split, small, 1);
-    ladei_device_gauges_lower(&counters->inactive_split_bytes, small, rest->size);
+    ladei_device_gauges_lower(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, 1);
+    ladei_device_gauges_lower(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small, rest->size);
   }
 }
 
@@ -58,19 +58,19 @@ static void split_gauges_on_give(ladei_device_counters *counters, bool small, co
 static void pairs_count(ladei_device_counters *counters, const ladei_device_block *block, uint64_t pairs) {
   bool small = block->segment->pool->is_small;
   const ladei_device_block *rest = rest_of(block);
-  ladei_device_gauges_repeat(&counters->allocation, small, pairs);
-  ladei_device_gauges_repeat(&counters->active, small, pairs);
-  ladei_device_gauges_repeat(&counters->allocated_bytes, small, pairs * block->size);
-  ladei_device_gauges_repeat(&counters->active_bytes, small, pairs * block->size);
-  ladei_device_gauges_repeat(&counters->requested_bytes, small, pairs * block->requested);
+  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATION, small, pairs);
+  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE, small, pairs);
+  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATED_BYTES, small, pairs * block->size);
+  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE_BYTES, small, pairs * block->size);
+  ladei_device_gauges_repeat(counters, LADEI_DEVICE_REQUESTED_BYTES, small, pairs * block->requested);
   if (pairs == 0 || ladei_device_heap_segment_expandable(block->segment)) return;
   /* One of them step by step, for the peaks: these gauges rise in a free. The others lower what this one lowered. */
   bool split = whole_is_split(block, rest);
   split_gauges_on_give(counters, small, block, rest);
   ladei_device_split_gauges_on_take(counters, small, split, block->size, rest != NULL ? rest->size : 0);
-  if (split != (rest != NULL)) ladei_device_gauges_repeat(&counters->inactive_split, small, pairs - 1);
+  if (split != (rest != NULL)) ladei_device_gauges_repeat(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, pairs - 1);
   if (split || rest != NULL)
-    ladei_device_gauges_repeat(&counters->inactive_split_bytes, small,
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small,
                                (pairs - 1) * (split ? block->size : rest->size));
 }
 
@@ -103,9 +103,9 @@ void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_recent *slot
     block->age_base = segment->pool->searches;
   else if (heap->ages_tick)
     rest->age_base = segment->pool->searches; /* else the clock stands since the rest became one */
-  ladei_device_gauges_lower(&counters->active, small, 1);
-  ladei_device_gauges_lower(&counters->active_bytes, small, block->size);
-  ladei_device_gauges_lower(&counters->requested_bytes, small, block->requested);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE, small, 1);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE_BYTES, small, block->size);
+  ladei_device_gauges_lower(counters, LADEI_DEVICE_REQUESTED_BYTES, small, block->requested);
   if (!ladei_device_heap_segment_expandable(segment)) split_gauges_on_give(counters, small, block, rest);
   block->requested = 0;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_RECENT);

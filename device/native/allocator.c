@@ -75,7 +75,7 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small,
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   ladei_device_recent_settle(heap);
-  uint64_t rests = ladei_device_heap_counters(heap)->inactive_split.pool[small].current;
+  uint64_t rests = ladei_device_heap_counters(heap)->moved[small][LADEI_DEVICE_INACTIVE_SPLIT].current;
   uint64_t blocks = (small ? &heap->small_pool : &heap->large_pool)->free.count;
   blocks += (small ? &allocator->uncached.small_pool : &allocator->uncached.large_pool)->free.count;
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
@@ -151,7 +151,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
   ladei_device_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
-  uint64_t reserved = ladei_device_gauges_current(&ladei_device_heap_counters(heap)->reserved_bytes);
+  uint64_t reserved = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES);
   if (reserved <= limit) return;
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
@@ -273,8 +273,9 @@ static lade_status request_estimate(lade_device_allocator *allocator, const lade
   uint64_t limit = ladei_device_fraction_limit(allocator);
   if (limit == UINT64_MAX) limit = allocator->total_bytes;
   uint64_t needed = settings->expandable_segments ? request->rounded : request->segment_bytes;
-  uint64_t reserved = ladei_device_gauges_current(&ladei_device_heap_counters(&allocator->heap)->reserved_bytes) +
-                      allocator->growing_bytes + allocator->held_bytes;
+  uint64_t reserved =
+      ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_RESERVED_BYTES) +
+      allocator->growing_bytes + allocator->held_bytes;
   if (reserved + needed <= limit) return LADE_OK;
   ladei_device_heap_counters(&allocator->heap)->oom_rejections++;
   return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0,

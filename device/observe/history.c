@@ -131,8 +131,8 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
   lade_device_event_totals totals = {
       .struct_size = sizeof totals,
       .block_bytes = block_bytes,
-      .allocated_bytes = ladei_device_gauges_current(&ladei_device_heap_counters(heap)->allocated_bytes),
-      .reserved_bytes = ladei_device_gauges_current(&ladei_device_heap_counters(heap)->reserved_bytes)};
+      .allocated_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATED_BYTES),
+      .reserved_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES)};
   ladei_device_trackers_queue(history, &event, &totals);
   atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }

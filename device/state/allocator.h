@@ -82,7 +82,7 @@ struct lade_device_allocator {
   uint64_t total_bytes; /* of the device */
   ladei_living living;  /* base/living: its own */
 
-  ladei_lock lock;
+  _Alignas(64) ladei_lock lock; /* threads look at it all the time: nothing else is in its line of cache */
   ladei_device_heap heap;
 
   lade_device_options options; /* in force, as given: heap.settings and the fields below are made from them */

@@ -42,11 +42,11 @@ static size_t chain_give(lade_device_allocator *allocator, ladei_device_block *f
 static void reuse_count(ladei_device_counters *counters, ladei_device_thread_cache *cache) {
   for (int small = 0; small < 2; small++) {
     const ladei_device_thread_reuse *reuse = &cache->reuse[small];
-    ladei_device_gauges_repeat(&counters->allocation, small, reuse->blocks);
-    ladei_device_gauges_repeat(&counters->active, small, reuse->blocks);
-    ladei_device_gauges_repeat(&counters->allocated_bytes, small, reuse->bytes);
-    ladei_device_gauges_repeat(&counters->active_bytes, small, reuse->bytes);
-    ladei_device_gauges_repeat(&counters->requested_bytes, small, reuse->requested);
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATION, small, reuse->blocks);
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE, small, reuse->blocks);
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATED_BYTES, small, reuse->bytes);
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE_BYTES, small, reuse->bytes);
+    ladei_device_gauges_repeat(counters, LADEI_DEVICE_REQUESTED_BYTES, small, reuse->requested);
   }
   memset(cache->reuse, 0, sizeof cache->reuse);
 }

@@ -349,7 +349,7 @@ static bool is_hot(twins *t, const void *address) {
 
 /* A block that was freed and allocated several times, the last time freed. */
 static void hot_make(twins *t, size_t bytes, int stream) {
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < LADEI_DEVICE_HOT_AFTER + 3; i++) {
     block_alloc(t, 0, bytes, stream);
     block_free(t, 0);
   }

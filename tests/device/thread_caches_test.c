@@ -176,7 +176,7 @@ LADE_TEST(DeviceThreadCaches, AllThreadsTogetherAreBounded) {
 /* A bin is given to the size asked for last; the blocks that were in it are cached as ever. */
 /* The hot block of device/heap/recent.h: what is too large for a cache is claimed all the same, and freed as THREAD. */
 LADE_TEST(DeviceThreadCaches, HotBlockMayBeTooLarge) {
-  enum { PAIRS = 6 };
+  enum { PAIRS = LADEI_DEVICE_HOT_AFTER + 3 };
   device_fixture f;
   if (!open_caches(&f)) return;
   for (int i = 0; i < PAIRS; i++) {
