@@ -233,10 +233,17 @@ static lade_status lock_error(const ladei_loader_generation *generation) {
                      ladei_loader_path_text(generation->lock_name), strerror(code));
 }
 
-/* One try. LADE_NOT_READY: the lock file that was locked had just been removed by the save before. */
+static int lock_open(const ladei_loader_generation *generation, int more) {
+  return openat(generation->folder, generation->lock_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | more, 0666);
+}
+
+/* One try. LADE_NOT_READY: the save before had just removed the lock file. */
 static lade_status lock_try(ladei_loader_generation *generation) {
-  generation->lock =
-      openat(generation->folder, generation->lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  generation->lock = lock_open(generation, O_CREAT | O_EXCL);
+  bool own = generation->lock >= 0;
+  bool other = !own && errno == EEXIST;
+  if (other) generation->lock = lock_open(generation, 0);
+  if (other && generation->lock < 0 && errno == ENOENT) return LADE_NOT_READY;
   if (generation->lock < 0) return lock_error(generation);
   if (ladei_file_lock(generation->lock)) {
     generation->locked = true;
@@ -249,7 +256,7 @@ static lade_status lock_try(ladei_loader_generation *generation) {
   }
   bool unknown = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
   lade_status status = unknown ? LADE_OK : lock_error(generation);
-  (void)unlinkat(generation->folder, generation->lock_name, 0);
+  if (own && unknown) (void)unlinkat(generation->folder, generation->lock_name, 0); /* else another save may have it */
   return status;
 }
 
@@ -283,7 +290,9 @@ static bool journal_read(const ladei_loader_generation *generation, char new_id[
 static lade_status journal_write(const ladei_loader_generation *generation) {
   char text[JOURNAL_BYTES];
   int length = snprintf(text, sizeof text, "new %s\nold %s\n", generation->id, generation->old_id);
-  if (!generation->locked || pwrite(generation->lock, text, (size_t)length, 0) == length) return LADE_OK;
+  ssize_t written = generation->locked ? pwrite(generation->lock, text, (size_t)length, 0) : length;
+  if (written == length) return LADE_OK;
+  if (written >= 0) errno = ENOSPC; /* a part of it fitted */
   return lock_error(generation);
 }
 

@@ -57,6 +57,7 @@ typedef struct scene {
   char context[100];
   lade_save_progress progress;
   const fixture *f; /* for what comes in between, as the next one */
+  int code;         /* of the failures there */
   lade_status between, again;
   const char *nth; /* call of the last save that did not go its way; "": none */
 } scene;
@@ -292,15 +293,15 @@ LADE_TEST(SafetensorsWhole, IsSavedByOneAtATime) {
   fixture_close(&f);
 }
 
-/* Tries a save with each of its calls interrupted, up to that which locks; what that one comes to counts. */
-static lade_status interrupted_save_in_between(void *user, uint64_t done, uint64_t bytes) {
+/* Tries a save with each of its calls failing so, up to that which locks; what that one comes to counts. */
+static lade_status failing_save_in_between(void *user, uint64_t done, uint64_t bytes) {
   scene *s = user;
   (void)done;
   (void)bytes;
   s->progress = NULL;
   bool locks = false;
   for (int nth = 1; !locks && nth < 50; nth++) {
-    s->between = seed_save(s, s->f, LATER, (storage_faults){.nth = nth, .how = STORAGE_FAULTS_FAIL, .code = EINTR});
+    s->between = seed_save(s, s->f, LATER, (storage_faults){.nth = nth, .how = STORAGE_FAULTS_FAIL, .code = s->code});
     locks = strcmp(s->nth, "flock") == 0;
   }
   LADE_EXPECT(locks);
@@ -308,22 +309,26 @@ static lade_status interrupted_save_in_between(void *user, uint64_t done, uint64
   return LADE_OK;
 }
 
-/* Bug: a save whose call for the lock was interrupted by a signal took the lock file of another one away, and the third began. */
-LADE_TEST(SafetensorsWhole, KeepsItsLockWhileAnotherIsInterrupted) {
+/* Bug: a save whose call for the lock failed took the lock file of another one away, and the third began. */
+static void keeps_its_lock(int code, lade_status expected) {
   fixture f;
   scene s;
   if (!fixture_open(&f, "sim") || !scene_open(&s, "sharded")) return;
   good_save(&s, &f, OLD);
-  s.progress = interrupted_save_in_between;
+  s.progress = failing_save_in_between;
   s.f = &f;
+  s.code = code;
   LADE_EXPECT_OK(seed_save(&s, &f, NEW, (storage_faults){0}));
-  LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.between);
+  LADE_EXPECT_STATUS(expected, s.between);
   LADE_EXPECT_STATUS(LADE_ERR_BUSY, s.again);
   LADE_EXPECT_EQ_UINT(seed_loaded(&s, &f), NEW);
   expect_next_save(&s, &f);
   scene_close(&s);
   fixture_close(&f);
 }
+
+LADE_TEST(SafetensorsWhole, KeepsItsLockWhileAnotherIsInterrupted) { keeps_its_lock(EINTR, LADE_ERR_BUSY); }
+LADE_TEST(SafetensorsWhole, KeepsItsLockWhileAnotherCannotLock) { keeps_its_lock(EIO, LADE_ERR_IO); }
 
 /* Saves when its end of the pipe says so. Exit status: 0 saved, 2 refused. */
 static pid_t saver_fork(scene *s, uint64_t seed, const int gate[2]) {
