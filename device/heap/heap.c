@@ -626,7 +626,8 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD);
+  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD ||
+         block->state == LADEI_DEVICE_HEAP_RECENT); /* the hot one, whose free was put off */
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);

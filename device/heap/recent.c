@@ -84,8 +84,7 @@ void ladei_device_hot_count(const ladei_device_heap *constant) {
   heap->hot = (ladei_device_hot){.block = NULL};
   pairs_count(&heap->counters_without_hot, hot.block, hot.pairs);
   if (!hot.freed) return;
-  ladei_device_block_state_set(hot.block, LADEI_DEVICE_HEAP_ALLOCATED);
-  ladei_device_block_free_begin(heap, hot.block);
+  ladei_device_block_free_begin(heap, hot.block); /* from RECENT: who looks without the lock never sees it ALLOCATED */
   ladei_device_recent_keep(heap, slot);
 }
 
