@@ -27,8 +27,8 @@ static lade_device_gauge gauge_read(const ladei_device_gauge *gauge) {
 }
 
 static lade_device_gauge pool_read(const ladei_device_counters *counters, size_t kind, bool small) {
-  const ladei_device_moved *moved = &counters->moved[small][kind];
-  ladei_device_gauge gauge = {moved->current, counters->peak[small][kind], moved->freed, counters->start[small][kind]};
+  ladei_device_gauge gauge = {counters->moved[small][kind].current, counters->peak[kind][small],
+                              counters->moved[small][kind].freed, counters->start[kind][small]};
   return gauge_read(&gauge);
 }
 
@@ -61,7 +61,7 @@ void ladei_device_gauge_reset_peak(ladei_device_gauge *gauge) { gauge->peak = ga
 
 void ladei_device_counters_reset_peaks(ladei_device_counters *counters) {
   for (size_t kind = 0; kind < LADEI_DEVICE_GAUGE_KINDS; kind++) {
-    for (int small = 0; small < 2; small++) counters->peak[small][kind] = counters->moved[small][kind].current;
+    for (int small = 0; small < 2; small++) counters->peak[kind][small] = counters->moved[small][kind].current;
     counters->sum_peak[kind] = ladei_device_gauges_current(counters, (ladei_device_gauge_kind)kind);
   }
   ladei_device_gauge_reset_peak(&counters->oversize_allocations);
@@ -77,7 +77,7 @@ void ladei_device_counters_reset_sums(ladei_device_counters *counters) {
   for (size_t kind = 0; kind < LADEI_DEVICE_GAUGE_KINDS; kind++) {
     for (int small = 0; small < 2; small++) {
       counters->moved[small][kind].freed = 0;
-      counters->start[small][kind] = counters->moved[small][kind].current;
+      counters->start[kind][small] = counters->moved[small][kind].current;
     }
   }
   ladei_device_gauge_reset_sums(&counters->oversize_allocations);

@@ -277,7 +277,7 @@ static inline void ladei_device_heap_assert_locked(const ladei_device_heap *heap
 
 /* Brings all that was put off for the hot block up to date: from here on there is none. Nobody can tell the difference, so
  * the heap counts as unchanged. */
-void ladei_device_hot_count(const ladei_device_heap *heap);
+__attribute__((cold)) void ladei_device_hot_count(const ladei_device_heap *heap);
 static inline void ladei_device_hot_end(const ladei_device_heap *heap) {
   if (heap->hot.block != NULL) ladei_device_hot_count(heap);
 }
