@@ -9,8 +9,8 @@
  *
  * so taking a block moves one word and compares two peaks, and giving it back moves two words. What moves with each pair lies
  * side by side, and apart from what is only compared with: threads that share an allocator take two lines of cache from each
- * other for all gauges, where it would be one for each. (Sixteen on an H200 pay 5.7 us for a pair so, with its driver calls; 6.5
- * with a line for each gauge, 6.6 with two lines for what is current and two for what was freed.)
+ * other for all gauges, where it would be one for each. (Sixteen on an H200 paid 5.7 us for a pair beyond the driver's
+ * calls so; 6.5 with a line for each gauge, 6.6 with two lines for what is current and two for what was freed.)
  *
  * G1  peak of a pool >= its current; sum_peak >= the sum of both currents.
  * G2  `start` is what `current` was when the sums were last reset.

@@ -37,7 +37,7 @@
  *     changes of what K5 asks for: settings, by forgetting all slots, and who sets a listener.
  *
  * Not at once: of threads that take turns, each would catch up on what another one left, in that one's lines of cache. Sixteen
- * on an H200 paid 6.1 us for a pair with its driver calls where two in a row were enough, 5.4 without hot blocks.
+ * on an H200 paid 6.1 us for a pair beyond the driver's calls where two in a row were enough, 5.4 without hot blocks.
  *
  * heap.c and recent.c are one state machine in two files, and the one circle of files that the library has: whatever changes
  * the free blocks settles recent ones first, and settling one is a change of the free blocks.
