@@ -17,8 +17,8 @@
  *     the free blocks of its stream and pool since, nor the settings: whatever does either forgets the slot first
  *     (ladei_device_recent_forget, ladei_device_recent_forget_all). Streams that share a slot by chance forget each
  *     other's.
- * K2  A RECENT block is the one that its slot names, as `freed`. The block below it is not FREE; the one above is FREE exactly if it is
- *     the rest of M. `recent_count` counts them.
+ * K2  A RECENT block is the one that its slot names, as `freed` (but for the hot one, below). The block below it is not FREE;
+ *     the one above is FREE exactly if it is the rest of M. `recent_count` counts them.
  * K3  Who looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The functions
  *     of heap.h that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions.
  *     Who takes another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
