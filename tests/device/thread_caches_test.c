@@ -173,7 +173,6 @@ LADE_TEST(DeviceThreadCaches, AllThreadsTogetherAreBounded) {
   device_fixture_close(&f);
 }
 
-/* A bin is given to the size asked for last; the blocks that were in it are cached as ever. */
 /* The hot block of device/heap/recent.h: what is too large for a cache is claimed all the same, and freed as THREAD. */
 LADE_TEST(DeviceThreadCaches, HotBlockMayBeTooLarge) {
   enum { PAIRS = LADEI_DEVICE_HOT_AFTER + 3 };
@@ -192,6 +191,7 @@ LADE_TEST(DeviceThreadCaches, HotBlockMayBeTooLarge) {
   device_fixture_close(&f);
 }
 
+/* A bin is given to the size asked for last; the blocks that were in it are cached as ever. */
 LADE_TEST(DeviceThreadCaches, ManySizesLoseNothing) {
   enum { SIZES = 400 };
   device_fixture f;
