@@ -64,7 +64,14 @@
 #ifndef NDEBUG
 
 /* One per rank at most (I2). */
-enum { HELD_MAX = 16 };
+#define RANK_COUNT(name, rank) +1
+enum { HELD_MAX = 0 LADEI_LOCK_RANKS(RANK_COUNT) };
+#undef RANK_COUNT
+
+/* Strictly ascending, or the stack might need more. */
+#define RANK_BELOW(name, rank) (rank) && (rank) <
+_Static_assert(0 < LADEI_LOCK_RANKS(RANK_BELOW) 1000, "ranks are listed outermost first, each once");
+#undef RANK_BELOW
 
 static _Thread_local struct {
   const ladei_lock *locks[HELD_MAX];

@@ -28,24 +28,29 @@
  * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
  * runtime/soft and runtime/cuda are the runtime's own: they lie below runtime/ops.h, where no lock of this list is held.
  */
+#define LADEI_LOCK_RANKS(RANK)                                                                                         \
+  RANK(LADEI_RANK_LOADER, 5)    /* loaders: slots of one loader */                                                     \
+  RANK(LADEI_RANK_MEMBERS, 15)  /* host/ring_share: pipelines of one pinned pool, while they are woken */              \
+  RANK(LADEI_RANK_PIPELINE, 20) /* pipeline/: state machine of one pipeline */                                         \
+  RANK(LADEI_RANK_TREE, 22)     /* graph/: one tree */                                                                 \
+  RANK(LADEI_RANK_THREADS, 25)  /* host/: list of the threads of one pinned pool, while it is read or changed */       \
+  RANK(LADEI_RANK_POOL, 30)     /* host/: settings, list of nodes, growth of one pinned pool */                        \
+  RANK(LADEI_RANK_NODE, 40)     /* host/: segments and free blocks of one NUMA node */                                 \
+  RANK(LADEI_RANK_MAGAZINE, 50) /* host/: the magazines of one thread */                                               \
+  RANK(LADEI_RANK_DEVICE, 60)   /* device/: blocks and segments of one allocator */                                    \
+  RANK(LADEI_RANK_RETIRE, 70)   /* runtime/retire: queues of one retire object */                                      \
+  RANK(LADEI_RANK_EVENTS, 80)   /* runtime/event_pool */                                                               \
+  RANK(LADEI_RANK_TOPOLOGY, 85) /* host/: the topology, loaded once */                                                 \
+  RANK(LADEI_RANK_PAGEMAP, 100) /* base/pagemap: writers */                                                            \
+  RANK(LADEI_RANK_HISTORY, 102) /* host/history: events of one shard */                                                \
+  RANK(LADEI_RANK_HISTORY_CHUNKS, 104) /* host/history: full chunks of all shards */                                   \
+  RANK(LADEI_RANK_LEDGER, 106)         /* host/ledger: one pool's part in it, also while its file is asked */          \
+  RANK(LADEI_RANK_LEAF, 110)           /* locks under which nothing else is ever taken */
+
 typedef enum ladei_lock_rank {
-  LADEI_RANK_LOADER = 5,           /* loaders: slots of one loader */
-  LADEI_RANK_MEMBERS = 15,         /* host/ring_share: pipelines of one pinned pool, while they are woken */
-  LADEI_RANK_PIPELINE = 20,        /* pipeline/: state machine of one pipeline */
-  LADEI_RANK_TREE = 22,            /* graph/: one tree */
-  LADEI_RANK_THREADS = 25,         /* host/: list of the threads of one pinned pool, while it is read or changed */
-  LADEI_RANK_POOL = 30,            /* host/: settings, list of nodes, growth of one pinned pool */
-  LADEI_RANK_NODE = 40,            /* host/: segments and free blocks of one NUMA node */
-  LADEI_RANK_MAGAZINE = 50,        /* host/: the magazines of one thread */
-  LADEI_RANK_DEVICE = 60,          /* device/: blocks and segments of one allocator */
-  LADEI_RANK_RETIRE = 70,          /* runtime/retire: queues of one retire object */
-  LADEI_RANK_EVENTS = 80,          /* runtime/event_pool */
-  LADEI_RANK_TOPOLOGY = 85,        /* host/: the topology, loaded once */
-  LADEI_RANK_PAGEMAP = 100,        /* base/pagemap: writers */
-  LADEI_RANK_HISTORY = 102,        /* host/history: events of one shard */
-  LADEI_RANK_HISTORY_CHUNKS = 104, /* host/history: full chunks of all shards */
-  LADEI_RANK_LEDGER = 106,         /* host/ledger: one pool's part in it, also while its file is asked */
-  LADEI_RANK_LEAF = 110,           /* locks under which nothing else is ever taken */
+#define LADEI_LOCK_RANK(name, rank) name = rank,
+  LADEI_LOCK_RANKS(LADEI_LOCK_RANK)
+#undef LADEI_LOCK_RANK
 } ladei_lock_rank;
 
 /*

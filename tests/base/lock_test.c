@@ -50,9 +50,25 @@ static void driver_call_under_a_lock(void) {
   ladei_lock_acquire(&outer);
   ladei_lock_assert_none_held();
 }
+/* One lock of each rank, outermost first. */
+static void every_rank(void) {
+#define RANK(name, rank) name,
+  static const ladei_lock_rank ranks[] = {LADEI_LOCK_RANKS(RANK)};
+#undef RANK
+  enum { RANKS = sizeof ranks / sizeof ranks[0] };
+  static ladei_lock locks[RANKS];
+  for (int i = 0; i < RANKS; i++) {
+    ladei_lock_init(&locks[i], ranks[i]);
+    ladei_lock_acquire(&locks[i]);
+  }
+  for (int i = 0; i < RANKS; i++) ladei_lock_release(&locks[i]);
+  ladei_lock_assert_none_held();
+}
 static void not_held(void) { ladei_lock_assert_held(&outer); }
 
 LADE_TEST(Lock, AscendingRanksAreAllowedAndReleasedInAnyOrder) { LADE_EXPECT(!stopped(ascending)); }
+
+LADE_TEST(Lock, AThreadMayHoldALockOfEachRank) { LADE_EXPECT(!stopped(every_rank)); }
 
 LADE_TEST(Lock, BrokenOrderStopsTheProgram) {
 #ifdef NDEBUG
