@@ -2,10 +2,17 @@
 /*
  * Control groups of this process, and the processors that it may use.
  *
- * A line of /proc/self/cgroup is "4:memory:/path" in version 1 and "0::/path" in version 2. Version 2 is mounted at
- * /sys/fs/cgroup, a controller of version 1 in a folder of its name there.
+ * A line of /proc/self/cgroup is "4:memory:/path" in version 1 and "0::/path" in version 2. Where the files of that group lie,
+ * /proc/self/mountinfo says: a mount shows the groups from one of them on, its root, which in a container may be the
+ * container's own.
  *
- * I1  Every file may be missing, unreadable or malformed; it then limits nothing.
+ *   0::/docker/abc/sub                                                       group         /docker/abc/sub
+ *   30 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw            root, point   /docker/abc, /sys/fs/cgroup
+ *                                                                            its files     /sys/fs/cgroup/sub
+ *
+ * I1  Every file may be missing, unreadable or malformed; it then limits nothing. Without a mount that is known, version 2 is
+ *     taken to be at /sys/fs/cgroup, and a controller of version 1 in a folder of its name there.
+ * I2  Where no mount shows the group, the groups that are shown are taken for those above it.
  * Locks: none.
  */
 #include "base/cgroups.h"
@@ -20,13 +27,14 @@
 enum { PATH_BYTES = PATH_MAX };
 enum { LIST_BYTES = 4096, LIST_LAST = 1 << 20 }; /* more processors than Linux knows */
 
-/* From the folder `root` + `mount` + `group` up to `root` + `mount`. */
-static void groups_visit(const char *root, const char *mount, const char *group, bool version_2,
+/* From the folder `root` + `point` + `below` up to `root` + `point`. */
+static void groups_visit(const char *root, const char *point, const char *below, bool version_2,
                          ladei_cgroup_visit visit, void *user) {
   char folder[PATH_BYTES];
-  int top = snprintf(folder, sizeof folder, "%s%s", root, mount);
-  int length = snprintf(folder, sizeof folder, "%s%s%s", root, mount, group);
+  int top = snprintf(folder, sizeof folder, "%s%s", root, point);
+  int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, below);
   if (top < 0 || length < 0 || (size_t)length >= sizeof folder) return;
+  if (length > top && folder[length - 1] == '/') folder[length - 1] = '\0'; /* the group "/" */
   for (;;) {
     visit(folder, version_2, user);
     char *slash = strrchr(folder + top, '/');
@@ -35,18 +43,88 @@ static void groups_visit(const char *root, const char *mount, const char *group,
   }
 }
 
+/* Whether a list with commas has the name. */
+static bool list_has(const char *list, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = list; at != NULL; at = strchr(at, ','), at += at != NULL)
+    if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0')) return true;
+  return false;
+}
+
+/* ---- Mounts ------------------------------------------------------------------------------------------------------ */
+
+typedef struct cgroup_mount {
+  char root[PATH_BYTES], point[PATH_BYTES];
+  const char *below; /* rest of the group's path behind the root; NULL: the mount does not show the group */
+} cgroup_mount;
+
+/* A blank, a tab, a line's end and a backslash are written as a backslash and three octal digits. */
+static void octal_decode(char *text) {
+  char *to = text;
+  for (const char *from = text; *from != '\0'; to++) {
+    bool coded = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
+    *to = coded ? (char)((from[1] - '0') * 64 + (from[2] - '0') * 8 + (from[3] - '0')) : *from;
+    from += coded ? 4 : 1;
+  }
+  *to = '\0';
+}
+
+static const char *group_below(const char *group, const char *root) {
+  size_t length = strcmp(root, "/") == 0 ? 0 : strlen(root);
+  bool shown = strncmp(group, root, length) == 0 && (group[length] == '/' || group[length] == '\0');
+  return shown ? group + length : NULL;
+}
+
+/* One line, if it is a mount of version 2, or of version 1 with the controller. */
+static bool mount_read(const char *line, const char *controller, bool version_2, const char *group, cgroup_mount *out) {
+  char type[16], options[PATH_BYTES];
+  const char *behind = strstr(line, " - ");
+  if (behind == NULL || sscanf(line, "%*s %*s %*s %4095s %4095s", out->root, out->point) != 2 ||
+      sscanf(behind, " - %15s %*s %4095s", type, options) != 2)
+    return false;
+  octal_decode(out->root);
+  octal_decode(out->point);
+  out->below = group_below(group, out->root);
+  return version_2 ? strcmp(type, "cgroup2") == 0 : strcmp(type, "cgroup") == 0 && list_has(options, controller);
+}
+
+/* One mount shows the group, or both: the one that shows more groups above it. Of equals the later one may hide the other. */
+static bool mount_is_better(const cgroup_mount *mount, const cgroup_mount *than) {
+  if (mount->below == NULL || than->below == NULL) return than->below == NULL;
+  return strlen(mount->root) <= strlen(than->root);
+}
+
+static void mount_find(const char *root, const char *controller, bool version_2, const char *group, cgroup_mount *out) {
+  char path[PATH_BYTES];
+  char *line = NULL;
+  size_t room = 0;
+  bool found = false;
+  cgroup_mount own;
+  snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
+  FILE *file = fopen(path, "re");
+  while (file != NULL && getline(&line, &room, file) >= 0) {
+    if (!mount_read(line, controller, version_2, group, &own) || (found && !mount_is_better(&own, out))) continue;
+    *out = own;
+    found = true;
+  }
+  free(line);
+  if (file != NULL) fclose(file);
+  if (found) return;
+  snprintf(out->point, sizeof out->point, "/sys/fs/cgroup%s%s", version_2 ? "" : "/", version_2 ? "" : controller);
+  out->below = group_below(group, "/");
+}
+
 static void line_visit(const char *root, char *line, const char *controller, ladei_cgroup_visit visit, void *user) {
-  char mount[64];
+  cgroup_mount mount;
   line[strcspn(line, "\n")] = '\0';
   char *controllers = strchr(line, ':');
   char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
   if (group == NULL) return;
   *group++ = '\0';
-  controllers++;
-  if (controllers[0] == '\0') groups_visit(root, "/sys/fs/cgroup", group, true, visit, user);
-  snprintf(mount, sizeof mount, "/sys/fs/cgroup/%s", controller);
-  for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
-    if (strcmp(name, controller) == 0) groups_visit(root, mount, group, false, visit, user);
+  bool version_2 = *++controllers == '\0';
+  if (!version_2 && !list_has(controllers, controller)) return;
+  mount_find(root, controller, version_2, group, &mount);
+  groups_visit(root, mount.point, mount.below == NULL ? "" : mount.below, version_2, visit, user);
 }
 
 void ladei_cgroups_each(const char *root, const char *controller, ladei_cgroup_visit visit, void *user) {

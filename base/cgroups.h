@@ -16,7 +16,8 @@ typedef void (*ladei_cgroup_visit)(const char *folder, bool version_2, void *use
 
 /*
  * Visits the groups that the process is in, each from its own up to the mount point: those of version 2, and those of version
- * 1 with `controller`. `root` stands before /proc and /sys: "" for this machine, a folder for tests. Folders need not exist.
+ * 1 with `controller`. Groups above the root of the mount, such as those above a container's, are not seen. `root` stands before
+ * /proc and /sys: "" for this machine, a folder for tests. Folders need not exist.
  */
 void ladei_cgroups_each(const char *root, const char *controller, ladei_cgroup_visit visit, void *user);
 

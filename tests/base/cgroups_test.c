@@ -3,6 +3,7 @@
 #include "base/cgroups.h"
 
 #include <sched.h>
+#include <stdio.h>
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
@@ -54,6 +55,58 @@ LADE_TEST(Cgroups, QuotaOfVersion1IsThatOfTheCpuController) {
                                 {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "250000\n"},
                                 {NULL, NULL}};
   LADE_EXPECT_EQ_UINT(quota_of(files), 5);
+}
+
+/* A process in a group below its container's had the container's limits: the mount shows that group at its top, and the path in
+ * /proc/self/cgroup, which begins at the machine's, was looked for below it. */
+LADE_TEST(Cgroups, MountsShowPartsOfTheHierarchy) {
+  static const char other[] = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n";
+  static const struct {
+    const char *mounts, *group, *file, *text;
+    unsigned quota;
+  } cases[] = {
+      {"30 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", "0::/docker/abc/sub\n",
+       "sys/fs/cgroup/sub/cpu.max", "200000 100000\n", 2},
+      {"30 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", "0::/docker/abc\n", "sys/fs/cgroup/cpu.max",
+       "200000 100000\n", 2},
+      /* a name that begins as the root does is not below it */
+      {"30 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", "0::/docker/abcd\n",
+       "sys/fs/cgroup/d/cpu.max", "200000 100000\n", UINT_MAX},
+      /* what shows more of the groups above counts */
+      {"30 22 0:26 /docker/abc /sys/fs/cgroup ro shared:1 - cgroup2 cgroup2 rw\n"
+       "31 22 0:26 / /host/sys/fs/cgroup ro shared:1 master:2 - cgroup2 cgroup2 rw\n",
+       "0::/docker/abc\n", "host/sys/fs/cgroup/docker/cpu.max", "300000 100000\n", 3},
+      /* version 2 beside version 1, elsewhere */
+      {"30 22 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n", "0::/a\n", "sys/fs/cgroup/unified/a/cpu.max",
+       "400000 100000\n", 4},
+      /* blanks of names are written in octal */
+      {"30 22 0:26 /my\\040pod /sys/fs/c\\134group rw - cgroup2 none rw\n", "0::/my pod/sub\n",
+       "sys/fs/c\\group/sub/cpu.max", "500000 100000\n", 5},
+      {"not a line\n\n1 2 3\n30 22 0:26 /x - cgroup2\n", "0::/a\n", "sys/fs/cgroup/a/cpu.max", "600000 100000\n", 6},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char mounts[1024];
+    snprintf(mounts, sizeof mounts, "%s%s", other, cases[i].mounts);
+    const machine_file files[] = {{"proc/self/mountinfo", mounts},
+                                  {"proc/self/cgroup", cases[i].group},
+                                  {cases[i].file, cases[i].text},
+                                  {NULL, NULL}};
+    LADE_EXPECT_EQ_UINT(quota_of(files), cases[i].quota);
+  }
+}
+
+LADE_TEST(Cgroups, MountsOfVersion1AreToldByTheirControllers) {
+  const machine_file files[] = {
+      {"proc/self/mountinfo", "30 22 0:26 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
+                              "31 22 0:27 /docker/abc /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
+                              "32 22 0:28 /docker/abc /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n"},
+      {"proc/self/cgroup", "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc/sub\n3:cpuset:/docker/abc\n"},
+      {"sys/fs/cgroup/cpu,cpuacct/sub/cpu.cfs_quota_us", "300000\n"},
+      {"sys/fs/cgroup/cpu,cpuacct/sub/cpu.cfs_period_us", "100000\n"},
+      {"sys/fs/cgroup/memory/sub/cpu.cfs_quota_us", "100000\n"},
+      {"sys/fs/cgroup/memory/sub/cpu.cfs_period_us", "100000\n"},
+      {NULL, NULL}};
+  LADE_EXPECT_EQ_UINT(quota_of(files), 3);
 }
 
 LADE_TEST(Cgroups, MalformedQuotasLimitNothing) {

@@ -72,6 +72,20 @@ LADE_TEST(Limits, DefaultLeavesAnEighthOfTheGroupsHeadroom) {
   LADE_EXPECT_EQ_UINT(ladei_pinned_limits_default_cap(&limits), 700000);
 }
 
+/* A process in a group below its container's was told what its container had left, and was killed. */
+LADE_TEST(Limits, GroupBelowTheContainersIsFound) {
+  const machine_file files[] = {
+      {"proc/self/mountinfo", "30 22 0:26 /docker/abc /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"},
+      {"proc/self/cgroup", "0::/docker/abc/sub\n"},
+      {"sys/fs/cgroup/memory.max", "8000000\n"},
+      {"sys/fs/cgroup/memory.current", "1000000\n"},
+      {"sys/fs/cgroup/sub/memory.max", "2000000\n"},
+      {"sys/fs/cgroup/sub/memory.current", "1000000\n"},
+      {NULL, NULL},
+  };
+  LADE_EXPECT_EQ_UINT(limits_of(files).cgroup_headroom_bytes, 1000000);
+}
+
 /* Above memory.high a group is slowed down, for good where its memory is pinned. */
 LADE_TEST(Limits, HighOfAGroupOfVersion2IsALimitToo) {
   static const char *const maximums[] = {"max\n", "1000000\n", "400000\n"};
