@@ -4,12 +4,16 @@
  *
  *   launcher   rank on the host           ranks on the host                                 rank in all   ranks in all
  *   torchrun   LOCAL_RANK                 LOCAL_WORLD_SIZE                                  RANK          WORLD_SIZE
+ *   DeepSpeed  LOCAL_RANK                 LOCAL_SIZE                                        RANK          WORLD_SIZE
  *   Open MPI   OMPI_COMM_WORLD_LOCAL_...  OMPI_COMM_WORLD_LOCAL_SIZE                        ..._RANK      ..._SIZE
  *   MPICH      MPI_LOCALRANKID            MPI_LOCALNRANKS                                   PMI_RANK      PMI_SIZE
- *   Slurm      SLURM_LOCALID              SLURM_NTASKS_PER_NODE, SLURM_STEP_TASKS_PER_NODE  SLURM_PROCID  SLURM_NTASKS
+ *   PALS       PMI_LOCAL_RANK             PMI_LOCAL_SIZE                                    PMI_RANK      PMI_SIZE
+ *   Slurm      SLURM_LOCALID              SLURM_STEP_TASKS_PER_NODE, SLURM_NTASKS_PER_NODE  SLURM_PROCID  SLURM_NTASKS
+ *   gforker    PMI_RANK                   PMI_SIZE                                          PMI_RANK      PMI_SIZE
  *
- * Slurm sets the first of the two only where the user gave that number; the second lists all nodes of the step, "4(x2),3",
- * and SLURM_NODEID is the place in that list.
+ * Slurm's first of the two lists all nodes of the step, "4(x2),3", and SLURM_NODEID is the place in that list. The second is
+ * what the user asked for, and may be that of the allocation, of which the step is a part.
+ * gforker, of MPICH, starts all processes on one host, and says no more than that.
  *
  * R1  Of what is returned, rank < count, and world_rank < world_count unless that is 0.
  */
@@ -24,18 +28,23 @@
 typedef struct launcher {
   const char *name;
   const char *rank, *count, *world_rank, *world_count;
+  const char *list, *node; /* in place of `count`, where both are set; NULL: has none */
 } launcher;
 
 /* Innermost first. */
 static const launcher launchers[] = {
-    {"torchrun", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"},
+    {"torchrun", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", NULL, NULL},
+    {"DeepSpeed", "LOCAL_RANK", "LOCAL_SIZE", "RANK", "WORLD_SIZE", NULL, NULL},
     {"Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE"},
-    {"MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE"},
-    {"Slurm", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_NTASKS"},
+     "OMPI_COMM_WORLD_SIZE", NULL, NULL},
+    {"MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE", NULL, NULL},
+    {"PALS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", NULL, NULL},
+    {"Slurm", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE",
+     "SLURM_NODEID"},
+    {"gforker", "PMI_RANK", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", NULL, NULL},
 };
-static const char *const slurm_list = "SLURM_STEP_TASKS_PER_NODE";
-static const char *const slurm_node = "SLURM_NODEID";
+
+enum { LAUNCHER_COUNT = sizeof launchers / sizeof launchers[0] };
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
@@ -98,15 +107,15 @@ static bool list_find(const char *text, uint32_t node, uint32_t *out) {
   return false;
 }
 
-static lade_status slurm_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own) {
+static lade_status listed_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own) {
   uint32_t node = 0;
-  const char *list = get(slurm_list);
-  LADEI_TRY(number_read(slurm_node, get(slurm_node), 0, &node));
+  const char *list = get(l->list);
+  LADEI_TRY(number_read(l->node, get(l->node), 0, &node));
   LADEI_TRY(number_read(l->rank, get(l->rank), 0, &own->rank));
   if (!list_find(list, node, &own->count) || own->rank >= own->count)
     return ladei_error(LADE_ERR_CONFIG, 0,
                        "%s is \"%.64s\"; expected the processes of each node, as in 4(x2),3, more than %u for node %u",
-                       slurm_list, list, own->rank, node);
+                       l->list, list, own->rank, node);
   return LADE_OK;
 }
 
@@ -114,26 +123,27 @@ static lade_status slurm_read(ladei_variable_get get, const launcher *l, ladei_l
 
 static bool both_set(ladei_variable_get get, const char *a, const char *b) { return get(a) != NULL && get(b) != NULL; }
 
-/* *out_found: whether this launcher counts. */
-static lade_status launcher_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own, bool *out_found) {
-  bool last = l == &launchers[sizeof launchers / sizeof launchers[0] - 1];
-  *out_found = true;
-  if (both_set(get, l->rank, l->count))
-    LADEI_TRY(pair_read(get, l->rank, l->count, &own->rank, &own->count));
-  else if (last && get(l->rank) != NULL && both_set(get, slurm_list, slurm_node))
-    LADEI_TRY(slurm_read(get, l, own));
-  else
-    *out_found = false;
-  if (!*out_found || !both_set(get, l->world_rank, l->world_count)) return LADE_OK;
+static bool is_listed(ladei_variable_get get, const launcher *l) {
+  return l->list != NULL && get(l->rank) != NULL && both_set(get, l->list, l->node);
+}
+
+static lade_status launcher_read(ladei_variable_get get, const launcher *l, ladei_local_ranks *own) {
+  LADEI_TRY(is_listed(get, l) ? listed_read(get, l, own) : pair_read(get, l->rank, l->count, &own->rank, &own->count));
+  if (!both_set(get, l->world_rank, l->world_count)) return LADE_OK;
   return pair_read(get, l->world_rank, l->world_count, &own->world_rank, &own->world_count);
 }
 
 lade_status ladei_local_ranks_read(ladei_variable_get get, ladei_local_ranks *out) {
   ladei_local_ranks own = {.count = 1};
-  bool found = false;
-  for (size_t i = 0; i < sizeof launchers / sizeof launchers[0] && !found; i++) {
-    LADEI_TRY(launcher_read(get, &launchers[i], &own, &found));
-    own.launcher = found ? launchers[i].name : NULL;
+  for (size_t i = 0; i < LAUNCHER_COUNT && own.launcher == NULL; i++) {
+    const launcher *l = &launchers[i];
+    if (is_listed(get, l) || both_set(get, l->rank, l->count)) {
+      LADEI_TRY(launcher_read(get, l, &own));
+      own.launcher = l->name;
+      own.lone_rank = NULL;
+    } else if (own.lone_rank == NULL && get(l->rank) != NULL) {
+      own.lone_rank = l->rank;
+    }
   }
   assert(own.rank < own.count && (own.world_count == 0 || own.world_rank < own.world_count)); /* R1 */
   *out = own;

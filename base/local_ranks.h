@@ -17,6 +17,8 @@ typedef struct ladei_local_ranks {
   uint32_t count;       /* of them; at least 1 */
   uint32_t world_rank;  /* among all processes of the job */
   uint32_t world_count; /* of them; 0: the launcher does not say */
+  const char
+      *lone_rank; /* static; without a launcher: a variable of a rank on the host, whose count is not there; or NULL */
 } ladei_local_ranks;
 
 /* More processes than this are no number of processes, but a mistake. */

@@ -78,12 +78,20 @@ const char *ladei_config_variable(ladei_settings_skips *skips) {
   return settings_from_env(&own, &v, skips) == LADE_OK && v != NULL ? v->name : NULL;
 }
 
-/* What the settings say comes first. */
-static lade_status ranks_from_env(lade_config *own) {
+/* What the settings say comes first. What a launcher says in a doubtful way is no error of the program, which may not even know
+ * that it is there: the log names it. */
+static void ranks_from_env(lade_config *own) {
   ladei_local_ranks ranks;
-  LADEI_TRY(ladei_local_ranks_read(getenv, &ranks));
-  if (own->pinned_local_ranks == 0 && ranks.launcher != NULL) own->pinned_local_ranks = ranks.count;
-  return LADE_OK;
+  lade_error saved;
+  if (own->pinned_local_ranks != 0) return;
+  ladei_error_save(&saved);
+  if (ladei_local_ranks_read(getenv, &ranks) != LADE_OK)
+    ladei_environment_ranks_log(lade_last_error()->text, "");
+  else if (ranks.launcher != NULL)
+    own->pinned_local_ranks = ranks.count;
+  else if (ranks.lone_rank != NULL)
+    ladei_environment_ranks_log(ranks.lone_rank, " is set without a count beside it");
+  ladei_error_restore(&saved);
 }
 
 lade_status lade_config_from_env(lade_config *config) {
@@ -96,9 +104,9 @@ lade_status lade_config_from_env(lade_config *config) {
   /* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
   if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != NULL) own.device_uncached = 1;
   if (status == LADE_OK) status = ladei_budget_from_env(getenv("LADE_BUDGET"), &own);
-  if (status == LADE_OK) status = ranks_from_env(&own);
   if (status == LADE_OK) status = ladei_environment_apply();
   if (status != LADE_OK) return status;
+  ranks_from_env(&own);
   ladei_environment_skips_log(v == NULL ? "" : v->name, &skips);
   return ladei_stats_write("lade_config", &own, sizeof own, config);
 }

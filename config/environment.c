@@ -129,9 +129,11 @@ lade_status ladei_environment_apply(void) {
   return status == LADE_OK && is_set(stats) ? stats_begin(stats) : status;
 }
 
-/* ---- Keys that were passed over ---------------------------------------------------------------------------------- */
+/* ---- What was passed over ---------------------------------------------------------------------------------------- */
 
 /* FNV-1a. */
+#define HASH_EMPTY UINT64_C(0xcbf29ce484222325)
+
 static uint64_t hash_add(uint64_t hash, const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
   return hash;
@@ -153,11 +155,19 @@ void ladei_environment_skips_log(const char *variable, const ladei_settings_skip
   if (!ladei_log_wants(LADE_LOG_WARN)) return; /* nobody was told: the next call may */
   for (size_t i = 0; i < shown; i++) {
     const ladei_settings_skip *skip = &skips->first[i];
-    uint64_t hash = hash_add(UINT64_C(0xcbf29ce484222325), variable, strlen(variable));
+    uint64_t hash = hash_add(HASH_EMPTY, variable, strlen(variable));
     if (!report_first(hash_add(hash, skip->key, (size_t)skip->key_bytes))) continue;
     ladei_log(LADE_LOG_WARN, "%s: %.*s is a key that lade does not know; passed over", variable, skip->key_bytes,
               skip->key);
   }
   if (skips->count > shown)
     ladei_log(LADE_LOG_WARN, "%s: %zu more keys that lade does not know; passed over", variable, skips->count - shown);
+}
+
+void ladei_environment_ranks_log(const char *doubt, const char *more) {
+  if (!ladei_log_wants(LADE_LOG_WARN) ||
+      !report_first(hash_add(hash_add(HASH_EMPTY, doubt, strlen(doubt)), more, strlen(more))))
+    return;
+  ladei_log(LADE_LOG_WARN, "processes of this machine: %s%s: this one is taken for the only one of its job", doubt,
+            more);
 }

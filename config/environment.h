@@ -11,4 +11,7 @@ lade_status ladei_environment_apply(void);
 /* Logs the keys of a variable that were passed over, each once per process. */
 void ladei_environment_skips_log(const char *variable, const ladei_settings_skips *skips);
 
+/* Logs what is doubtful in the variables of a launcher, in two parts; each text once per process. */
+void ladei_environment_ranks_log(const char *doubt, const char *more);
+
 #endif /* LADE_CONFIG_ENVIRONMENT_H */

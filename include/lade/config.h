@@ -164,9 +164,11 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  * LADE_BUDGET=off, on, or KEY:VALUE[,KEY:VALUE...] with the keys name, mb, share and part_mb: the settings pinned_budget and
  * pinned_budget_KEY, in place of those above.
  *
- * What launchers say of the processes of the job on this machine (torchrun's LOCAL_WORLD_SIZE, Open MPI's
- * OMPI_COMM_WORLD_LOCAL_SIZE, MPICH's MPI_LOCALNRANKS, Slurm's SLURM_NTASKS_PER_NODE, SLURM_STEP_TASKS_PER_NODE, each with the
- * process's rank on the machine beside it) means pinned_local_ranks, where no settings say it.
+ * What launchers say of the processes of the job on this machine means pinned_local_ranks, where no settings say it: torchrun's
+ * LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, Open MPI's OMPI_COMM_WORLD_LOCAL_SIZE, MPICH's MPI_LOCALNRANKS, PALS' PMI_LOCAL_SIZE,
+ * Slurm's SLURM_STEP_TASKS_PER_NODE, else SLURM_NTASKS_PER_NODE, PMI_SIZE of MPICH's gforker, each with the process's rank on the
+ * machine beside it. The first of them counts. A value that makes no sense, or LOCAL_RANK without a count (Lightning), is no
+ * error: the process is taken for the only one, and the log says so at LADE_LOG_WARN.
  *
  * LADE_LOG=error|warn|info|debug[:FILE] begins the log (lade/log.h), on standard error or at the end of FILE; `off` does not.
  * The first call of the process that finds it set does that, unless the program has set a callback of its own.
@@ -176,7 +178,7 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  * @param config  [in,out] Set up by lade_config_init(). Untouched on error.
  *
  * Threads: as getenv().
- * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a variable of a launcher that is no such number, and for a LADE_LOG or LADE_STATS that is none of these, LADE_ERR_IO for a
+ * Errors: as lade_config_parse(), naming the variable too; LADE_ERR_CONFIG for a LADE_LOG or LADE_STATS that is none of these, LADE_ERR_IO for a
  * file that cannot be opened.
  */
 LADE_API lade_status lade_config_from_env(lade_config *config);

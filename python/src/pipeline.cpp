@@ -642,12 +642,14 @@ void bind_pipeline(nb::module_ &module) {
                (self.pipe->is_closed() ? "closed" : "on " + self.pipe->device().text()) + ">";
       });
   module.def("local_ranks_from_env", &local_ranks_from_env,
-             "Processes of this job on this machine, as its launcher says (torchrun, Open MPI, MPICH, Slurm), for "
+             "Processes of this job on this machine, as its launcher says (torchrun, DeepSpeed, Open MPI, MPICH, PALS, "
+             "Slurm), for "
              "arguments ``local_ranks``.\n\n"
              "Reads the environment as lade_config_from_env() does, so that LADE_LOG and LADE_STATS take effect, too; "
              "no other call of\nthe package reads it.\n\n"
-             "Returns\n-------\nint\n    1 where no launcher says a number.\n\n"
-             "Raises\n------\nConfigError\n    A variable is not what is expected; the text names it.\n\n"
+             "Returns\n-------\nint\n    1 where no launcher says a number, or says one that makes no sense: the log "
+             "names it then.\n\n"
+             "Raises\n------\nConfigError\n    A variable of lade's is not what is expected; the text names it.\n\n"
              "Examples\n--------\n>>> ranks = lade.local_ranks_from_env()\n"
              ">>> tensors = lade.safetensors.load_file(path, \"cuda:0\", local_ranks=ranks)");
   module.def("_pipes_exit", &pipes_exit, "Ends transfers and callbacks. Called at the interpreter's exit.");

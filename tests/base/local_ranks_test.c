@@ -64,15 +64,60 @@ LADE_TEST(LocalRanks, EachLauncherIsUnderstood) {
                             {"SLURM_PROCID", "1048575"},
                             {"SLURM_NTASKS", "1048576"},
                             {NULL, NULL}};
-  expect_ranks(torchrun, "torchrun", (ladei_local_ranks){NULL, 3, 8, 19, 32});
-  expect_ranks(ompi, "Open MPI", (ladei_local_ranks){NULL, 1, 2, 5, 6});
-  expect_ranks(mpich, "MPICH", (ladei_local_ranks){NULL, 0, 1, 7, 8});
-  expect_ranks(slurm, "Slurm", (ladei_local_ranks){NULL, 3, 4, 1048575, 1048576});
+  expect_ranks(torchrun, "torchrun", (ladei_local_ranks){NULL, 3, 8, 19, 32, NULL});
+  expect_ranks(ompi, "Open MPI", (ladei_local_ranks){NULL, 1, 2, 5, 6, NULL});
+  expect_ranks(mpich, "MPICH", (ladei_local_ranks){NULL, 0, 1, 7, 8, NULL});
+  expect_ranks(slurm, "Slurm", (ladei_local_ranks){NULL, 3, 4, 1048575, 1048576, NULL});
+}
+
+/* The number that was asked for of the allocation came before that of the step: 8 for 1. */
+LADE_TEST(LocalRanks, SlurmsStepIsNotItsAllocation) {
+  const variable fewer[] = {{"SLURM_LOCALID", "0"},
+                            {"SLURM_NTASKS_PER_NODE", "8"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                            {"SLURM_NODEID", "0"},
+                            {"SLURM_PROCID", "0"},
+                            {"SLURM_NTASKS", "1"},
+                            {NULL, NULL}};
+  const variable more[] = {{"SLURM_LOCALID", "5"},
+                           {"SLURM_NTASKS_PER_NODE", "4"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"},
+                           {"SLURM_NODEID", "1"},
+                           {NULL, NULL}};
+  expect_ranks(fewer, "Slurm", (ladei_local_ranks){.count = 1, .world_count = 1});
+  expect_ranks(more, "Slurm", (ladei_local_ranks){.rank = 5, .count = 8});
+}
+
+/* All of them counted as one of one. */
+LADE_TEST(LocalRanks, OtherLaunchersAreUnderstood) {
+  const variable deepspeed[] = {{"LOCAL_RANK", "3"}, {"LOCAL_SIZE", "4"}, {"RANK", "3"}, {"WORLD_SIZE", "4"},
+                                {"CROSS_RANK", "0"}, {"CROSS_SIZE", "1"}, {NULL, NULL}};
+  const variable pals[] = {
+      {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}, {"PMI_RANK", "9"}, {"PMI_SIZE", "16"}, {NULL, NULL}};
+  const variable gforker[] = {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {NULL, NULL}};
+  const variable slurm_pmi2[] = {
+      {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS_PER_NODE", "2"}, {"PMI_RANK", "6"}, {"PMI_SIZE", "8"}, {NULL, NULL}};
+  expect_ranks(deepspeed, "DeepSpeed", (ladei_local_ranks){NULL, 3, 4, 3, 4, NULL});
+  expect_ranks(pals, "PALS", (ladei_local_ranks){NULL, 1, 4, 9, 16, NULL});
+  expect_ranks(gforker, "gforker", (ladei_local_ranks){NULL, 2, 3, 2, 3, NULL});
+  expect_ranks(slurm_pmi2, "Slurm", (ladei_local_ranks){NULL, 0, 2, 0, 0, NULL});
+}
+
+LADE_TEST(LocalRanks, RankWithoutItsCountIsNamed) {
+  const variable lightning[] = {{"LOCAL_RANK", "1"}, {"NODE_RANK", "0"}, {"WORLD_SIZE", "2"}, {NULL, NULL}};
+  const variable under_slurm[] = {
+      {"LOCAL_RANK", "1"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS_PER_NODE", "2"}, {NULL, NULL}};
+  ladei_local_ranks ranks;
+  LADE_ASSERT_OK(read_from(lightning, &ranks));
+  LADE_EXPECT(ranks.launcher == NULL && ranks.count == 1);
+  LADE_EXPECT_EQ_STR(ranks.lone_rank == NULL ? "none" : ranks.lone_rank, "LOCAL_RANK");
+  LADE_ASSERT_OK(read_from(under_slurm, &ranks));
+  LADE_EXPECT(ranks.count == 2 && ranks.lone_rank == NULL);
 }
 
 LADE_TEST(LocalRanks, RanksOfAllMayBeUnknown) {
   const variable host_alone[] = {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"RANK", "1"}, {NULL, NULL}};
-  expect_ranks(host_alone, "torchrun", (ladei_local_ranks){NULL, 1, 2, 0, 0});
+  expect_ranks(host_alone, "torchrun", (ladei_local_ranks){NULL, 1, 2, 0, 0, NULL});
 }
 
 LADE_TEST(LocalRanks, InnermostLauncherCounts) {
@@ -81,14 +126,14 @@ LADE_TEST(LocalRanks, InnermostLauncherCounts) {
                           {"LOCAL_RANK", "2"},
                           {"LOCAL_WORLD_SIZE", "4"},
                           {NULL, NULL}};
-  expect_ranks(all, "torchrun", (ladei_local_ranks){NULL, 2, 4, 0, 0});
+  expect_ranks(all, "torchrun", (ladei_local_ranks){NULL, 2, 4, 0, 0, NULL});
 }
 
 LADE_TEST(LocalRanks, HalfOfAPairIsNoLauncher) {
   const variable half[] = {{"LOCAL_RANK", "2"},      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                            {"SLURM_LOCALID", "1"},   {"MPI_LOCALRANKID", "1"},
                            {"MPI_LOCALNRANKS", "2"}, {NULL, NULL}};
-  expect_ranks(half, "MPICH", (ladei_local_ranks){NULL, 1, 2, 0, 0});
+  expect_ranks(half, "MPICH", (ladei_local_ranks){NULL, 1, 2, 0, 0, NULL});
 }
 
 static void expect_slurm_list(const char *list, const char *node, const char *rank, uint32_t count) {
@@ -97,7 +142,7 @@ static void expect_slurm_list(const char *list, const char *node, const char *ra
                             {"SLURM_NODEID", (char *)node},
                             {NULL, NULL}};
   if (count > 0)
-    expect_ranks(slurm, "Slurm", (ladei_local_ranks){NULL, (uint32_t)(rank[0] - '0'), count, 0, 0});
+    expect_ranks(slurm, "Slurm", (ladei_local_ranks){NULL, (uint32_t)(rank[0] - '0'), count, 0, 0, NULL});
   else
     expect_refused(slurm, "SLURM_STEP_TASKS_PER_NODE");
 }

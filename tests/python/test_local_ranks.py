@@ -14,6 +14,8 @@ import lade.safetensors
 LAUNCHERS = [
     ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, 8),
     ({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+    ({"LOCAL_RANK": "3", "LOCAL_SIZE": "4", "RANK": "3", "WORLD_SIZE": "4"}, 4),
+    ({"SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0"}, 1),
     ({}, 1),
 ]
 PROGRAM = "import lade; print(lade.local_ranks_from_env())"
@@ -98,7 +100,7 @@ def test_ranks_beside_a_pipeline_are_refused(path, tmp_path, device):
 
 
 def run(**variables):
-    known = ("LOCAL_", "OMPI_", "SLURM_", "MPI_", "LADE_", "PYTORCH_")
+    known = ("LOCAL_", "OMPI_", "SLURM_", "MPI_", "PMI_", "LADE_", "PYTORCH_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(known)}
     return subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env={**environment, **variables}, timeout=60)
 
@@ -109,6 +111,6 @@ def test_the_launcher_says_how_many(variables, count):
     assert done.stdout.split() == [str(count)], done.stderr
 
 
-def test_a_launcher_that_says_no_number_is_named():
-    done = run(LOCAL_RANK="0", LOCAL_WORLD_SIZE="many")
-    assert done.returncode != 0 and "ConfigError" in done.stderr and 'LOCAL_WORLD_SIZE is "many"' in done.stderr
+def test_a_launcher_that_says_no_number_is_named_and_stops_nothing():
+    done = run(LOCAL_RANK="0", LOCAL_WORLD_SIZE="many", LADE_LOG="warn")
+    assert done.stdout.split() == ["1"] and 'LOCAL_WORLD_SIZE is "many"' in done.stderr, done.stderr
