@@ -145,20 +145,42 @@ static ladei_memory_kind pointer_kind(const pointer_answers *answers) {
   }
 }
 
-/* The range of mapped virtual memory is the reservation in the attributes, and the mapping in the older call. */
-static void pointer_range(const cuda_api *api, const void *pointer, ladei_memory_kind kind,
+static bool range_holds(CUdeviceptr base, size_t bytes, const void *pointer) {
+  return cuda_address(pointer) - base < bytes;
+}
+
+/*
+ * The attributes name the reservation of mapped virtual memory, and of a pool in host memory the place in the pool, which is
+ * no address (the driver of CUDA 13.0 on an H200). The older call names the mapping, and the block of such a pool once a
+ * device may access it; other pinned memory it does not know. False: the driver tells no range that the pointer lies in.
+ */
+static bool pointer_range(const cuda_api *api, const void *pointer, ladei_memory_kind kind,
                           const pointer_answers *answers, ladei_pointer_attributes *out) {
   CUdeviceptr base = answers->range_start;
   size_t bytes = answers->range_bytes;
-  CUdeviceptr mapping = 0;
-  size_t mapping_bytes = 0;
-  if (kind == LADEI_MEMORY_DEVICE &&
-      api->mem_get_address_range(&mapping, &mapping_bytes, cuda_address(pointer)) == CUDA_SUCCESS) {
-    base = mapping;
-    bytes = mapping_bytes;
+  CUdeviceptr older = 0;
+  size_t older_bytes = 0;
+  bool told = range_holds(base, bytes, pointer);
+  if ((kind == LADEI_MEMORY_DEVICE || !told) &&
+      api->mem_get_address_range(&older, &older_bytes, cuda_address(pointer)) == CUDA_SUCCESS) {
+    base = older;
+    bytes = older_bytes;
+    told = range_holds(base, bytes, pointer);
   }
   out->base = base;
   out->bytes = bytes;
+  return told;
+}
+
+/* Pinned memory without a range is that of a pool that no device may access: to copies it is as any memory of the host. */
+static void pointer_found(const cuda_api *api, const void *pointer, const pointer_answers *answers,
+                          ladei_pointer_attributes *out) {
+  ladei_pointer_attributes found = {.kind = pointer_kind(answers), .device = answers->ordinal};
+  if (found.kind == LADEI_MEMORY_UNKNOWN) return;
+  if (!pointer_range(api, pointer, found.kind, answers, &found) && found.kind == LADEI_MEMORY_PINNED) return;
+  if (found.kind == LADEI_MEMORY_MANAGED) found.device = -1;
+  if (found.kind == LADEI_MEMORY_PINNED) found.device_alias = (void *)(uintptr_t)answers->device_pointer;
+  *out = found;
 }
 
 static lade_status pointer_attributes(void *self, const void *pointer, ladei_pointer_attributes *out) {
@@ -168,13 +190,7 @@ static lade_status pointer_attributes(void *self, const void *pointer, ladei_poi
   pointer_answers answers;
   if (!ladei_cuda_enter_any(&call)) return call.status;
   CUresult code = pointer_ask(api, pointer, &answers);
-  ladei_memory_kind kind = code == CUDA_SUCCESS ? pointer_kind(&answers) : LADEI_MEMORY_UNKNOWN;
-  if (kind != LADEI_MEMORY_UNKNOWN) {
-    found.kind = kind;
-    pointer_range(api, pointer, kind, &answers, &found);
-    found.device = kind == LADEI_MEMORY_MANAGED ? -1 : answers.ordinal;
-    found.device_alias = kind == LADEI_MEMORY_PINNED ? (void *)(uintptr_t)answers.device_pointer : NULL;
-  }
+  if (code == CUDA_SUCCESS) pointer_found(api, pointer, &answers, &found);
   if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) *out = found;
   return call.status;
 }

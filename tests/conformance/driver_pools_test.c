@@ -223,18 +223,27 @@ CONFORMANCE_TEST(DriverPools, PeersGetAccess) {
   LADE_EXPECT_OK(OP(pool_destroy, pool));
 }
 
+/* Any address names its block, also behind another block of the pool. */
+static void expect_block(lade_runtime *runtime, const char *memory, size_t bytes) {
+  ladei_pointer_attributes attributes;
+  LADE_EXPECT_OK(OP(pointer_attributes, memory + bytes / 2, &attributes));
+  LADE_EXPECT_EQ_INT(attributes.kind, LADEI_MEMORY_PINNED);
+  LADE_EXPECT_EQ_UINT(attributes.base, (uintptr_t)memory);
+  LADE_EXPECT_GE_SIZE(attributes.bytes, bytes);
+}
+
 static void use_host_pool(lade_runtime *runtime, ladei_pool_location location, int32_t id) {
   ladei_pool_properties properties = {location, id, 0};
   ladei_driver_pool pool;
   LADE_ASSERT_OK(OP(pool_create, &properties, &pool));
   LADE_EXPECT_OK(OP(pool_set_access, pool, 0, true)); /* the host's alone until then */
   ladei_stream stream = conformance_stream(runtime, 0, 0);
-  void *memory;
+  void *first, *memory;
+  LADE_ASSERT_OK(OP(pool_alloc, pool, 65536, &stream, &first));
   LADE_ASSERT_OK(OP(pool_alloc, pool, 65536, &stream, &memory));
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
-  ladei_pointer_attributes attributes;
-  LADE_EXPECT_OK(OP(pointer_attributes, memory, &attributes));
-  LADE_EXPECT_EQ_INT(attributes.kind, LADEI_MEMORY_PINNED);
+  expect_block(runtime, first, 65536);
+  expect_block(runtime, memory, 65536);
   support_pattern_fill(memory, 65536, 3, 0);
   void *device = conformance_device_memory(runtime, 0, 65536);
   LADE_EXPECT_OK(OP(copy, LADEI_COPY_H2D, device, memory, 65536, &stream));
@@ -244,6 +253,7 @@ static void use_host_pool(lade_runtime *runtime, ladei_pool_location location, i
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_PATTERN(memory, 65536, 3, 0);
   LADE_EXPECT_OK(OP(device_free, 0, device));
+  LADE_ASSERT_OK(OP(pool_free, first, &stream));
   LADE_ASSERT_OK(OP(pool_free, memory, &stream));
   LADE_ASSERT_OK(OP(stream_synchronize, &stream));
   LADE_EXPECT_OK(OP(stream_destroy, stream.handle));

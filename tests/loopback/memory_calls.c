@@ -2,7 +2,7 @@
 /*
  * Entry points on memory: device, pinned host, virtual, driver pools, pointers.
  *
- * Locks: reservations_lock guards the list of reservations; it is never held while calling runtime/soft.
+ * Locks: reservations_lock guards the lists of reservations and of blocks; it is never held while calling runtime/soft.
  */
 #include <pthread.h>
 #include <string.h>
@@ -212,6 +212,85 @@ static bool reservation_find(CUdeviceptr address, reservation *out) {
   return found;
 }
 
+/* ---- Blocks of pools in host memory ------------------------------------------------------------------------------ */
+
+/* The attributes of a pointer name the place of the block in its pool, and the older call knows it once a device was let in
+ * (the driver of CUDA 13.0 on an H200). */
+typedef struct host_pool {
+  CUmemoryPool pool; /* NULL for a free entry; an old address is harmless but for a recycled one */
+  bool let_in;
+  CUdeviceptr next_place;
+} host_pool;
+
+typedef struct pool_block {
+  CUdeviceptr base;
+  size_t bytes; /* 0 for a free entry */
+  CUdeviceptr place;
+  bool let_in;
+} pool_block;
+
+static host_pool host_pools[64];    /* guarded by reservations_lock, as is */
+static pool_block pool_blocks[256]; /* this */
+
+static host_pool *host_pool_find(CUmemoryPool pool) {
+  for (size_t i = 0; i < sizeof host_pools / sizeof host_pools[0]; i++)
+    if (host_pools[i].pool == pool) return &host_pools[i];
+  return NULL;
+}
+
+static void host_pool_note(CUmemoryPool pool, bool host) {
+  pthread_mutex_lock(&reservations_lock);
+  host_pool *entry = host_pool_find(pool);
+  if (entry == NULL && host) entry = host_pool_find(NULL);
+  if (entry != NULL) *entry = (host_pool){.pool = host ? pool : NULL};
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static bool host_pool_is(CUmemoryPool pool) {
+  pthread_mutex_lock(&reservations_lock);
+  bool is = host_pool_find(pool) != NULL;
+  pthread_mutex_unlock(&reservations_lock);
+  return is;
+}
+
+static void host_pool_let_in(CUmemoryPool pool, bool let_in) {
+  pthread_mutex_lock(&reservations_lock);
+  host_pool *entry = host_pool_find(pool);
+  if (entry != NULL) entry->let_in = let_in;
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static void pool_block_add(CUmemoryPool pool, CUdeviceptr base, size_t bytes) {
+  enum { PLACE_STEP = 8 << 20 };
+  pthread_mutex_lock(&reservations_lock);
+  host_pool *entry = host_pool_find(pool);
+  for (size_t i = 0; i < sizeof pool_blocks / sizeof pool_blocks[0] && entry != NULL; i++) {
+    if (pool_blocks[i].bytes != 0) continue;
+    pool_blocks[i] = (pool_block){base, bytes, entry->next_place, entry->let_in};
+    entry->next_place += (bytes + PLACE_STEP - 1) / PLACE_STEP * PLACE_STEP;
+    break;
+  }
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static void pool_block_remove(CUdeviceptr base) {
+  pthread_mutex_lock(&reservations_lock);
+  for (size_t i = 0; i < sizeof pool_blocks / sizeof pool_blocks[0]; i++)
+    if (pool_blocks[i].base == base) pool_blocks[i].bytes = 0;
+  pthread_mutex_unlock(&reservations_lock);
+}
+
+static bool pool_block_find(CUdeviceptr address, pool_block *out) {
+  bool found = false;
+  pthread_mutex_lock(&reservations_lock);
+  for (size_t i = 0; i < sizeof pool_blocks / sizeof pool_blocks[0] && !found; i++) {
+    found = address - pool_blocks[i].base < pool_blocks[i].bytes;
+    *out = pool_blocks[i];
+  }
+  pthread_mutex_unlock(&reservations_lock);
+  return found;
+}
+
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
 
 static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_attribute attribute, void *out) {
@@ -259,6 +338,9 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
     found.base = reserved.base;
     found.bytes = reserved.bytes;
   }
+  pool_block block;
+  if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_PINNED && pool_block_find(address, &block))
+    found.base = block.place;
   for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = pointer_answer(&found, attributes[i], data[i]);
   return code;
 }
@@ -275,7 +357,9 @@ CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_byte
   LOOP_ENTER(cuMemGetAddressRange, 3020);
   ladei_pointer_attributes found;
   CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
-  if (code == CUDA_SUCCESS && found.kind != LADEI_MEMORY_DEVICE) code = CUDA_ERROR_NOT_FOUND;
+  pool_block block;
+  bool known = found.kind == LADEI_MEMORY_DEVICE || (pool_block_find(address, &block) && block.let_in);
+  if (code == CUDA_SUCCESS && !known) code = CUDA_ERROR_NOT_FOUND;
   if (code == CUDA_SUCCESS) {
     *out_base = found.base;
     *out_bytes = found.bytes;
@@ -385,26 +469,6 @@ CUresult loop_cuMemImportFromShareableHandle_v10020(CUmemGenericAllocationHandle
 
 static ladei_driver_pool soft_pool(CUmemoryPool pool) { return (ladei_driver_pool)(void *)pool; }
 
-/* Pools of host memory, for cuMemPoolGetAccess; an old address in it is harmless but for a recycled one. */
-static _Atomic(CUmemoryPool) host_pools[64];
-
-static void host_pool_note(CUmemoryPool pool, bool host) {
-  size_t slots = sizeof host_pools / sizeof host_pools[0];
-  for (size_t i = 0; i < slots; i++) {
-    CUmemoryPool known = host_pools[i];
-    if (known == pool) {
-      host_pools[i] = host ? pool : NULL;
-      return;
-    }
-  }
-  for (size_t i = 0; i < slots && host; i++) {
-    if (host_pools[i] == NULL) {
-      host_pools[i] = pool;
-      return;
-    }
-  }
-}
-
 CUresult loop_cuDeviceGetDefaultMemPool_v11020(CUmemoryPool *out, CUdevice device) {
   LOOP_ENTER(cuDeviceGetDefaultMemPool, 11020);
   ladei_driver_pool pool = NULL;
@@ -472,15 +536,15 @@ CUresult loop_cuMemPoolSetAccess_v11020(CUmemoryPool pool, const CUmemAccessDesc
   bool writable;
   CUresult code = access_check(access, count, &writable);
   if (code != CUDA_SUCCESS) return code;
-  return loop_code(loop_ops()->pool_set_access(loop_self(), soft_pool(pool), access->location.id, writable));
+  code = loop_code(loop_ops()->pool_set_access(loop_self(), soft_pool(pool), access->location.id, writable));
+  if (code == CUDA_SUCCESS) host_pool_let_in(pool, writable);
+  return code;
 }
 
 CUresult loop_cuMemPoolGetAccess_v11020(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
   LOOP_ENTER(cuMemPoolGetAccess, 11020);
   if ((int)location->type != CUDA_LOCATION_HOST) return CUDA_ERROR_INVALID_VALUE;
-  *out = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  for (size_t i = 0; i < sizeof host_pools / sizeof host_pools[0]; i++)
-    if (host_pools[i] == pool) *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  *out = host_pool_is(pool) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -523,6 +587,7 @@ CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUm
   CUresult code = loop_stream(handle, &stream);
   if (code == CUDA_SUCCESS)
     code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
+  if (code == CUDA_SUCCESS) pool_block_add(pool, loop_address(pointer), bytes);
   *out = loop_address(pointer);
   return code;
 }
@@ -546,6 +611,7 @@ CUresult loop_cuMemFreeAsync_v11020(CUdeviceptr address, CUstream handle) {
   CUresult code = loop_stream(handle, &stream);
   if (code != CUDA_SUCCESS) return code;
   code = loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream));
+  if (code == CUDA_SUCCESS) pool_block_remove(address);
   if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program()) return code;
   /* Memory of cuMemAlloc, which programs may free so: the driver gives it back behind the stream's work. */
   if (loop_ops()->stream_synchronize(loop_self(), &stream) != LADE_OK) return code;

@@ -56,6 +56,26 @@ LADE_TEST(CudaMemory, MappedMemoryIsNamedByItsMapping) {
   cuda_fixture_close(&f);
 }
 
+/* The attributes of memory of a host pool begin at its place in the pool; without access of a device nothing tells the block. */
+LADE_TEST(CudaMemory, MemoryOfAHostPoolIsNamedByItsBlockOnceADeviceMayAccessIt) {
+  cuda_fixture f;
+  ladei_driver_pool pool = NULL;
+  void *closed = NULL, *memory = NULL;
+  if (!cuda_fixture_open(&f)) return;
+  if (!cuda_fixture_fill(&f)) return;
+  LADE_ASSERT_OK(f.ops->pool_create(f.self, &(ladei_pool_properties){LADEI_POOL_HOST, 0, 0}, &pool));
+  LADE_ASSERT_OK(f.ops->pool_alloc(f.self, pool, 65536, &f.stream, &closed));
+  expect_pointer(&f, closed, LADEI_MEMORY_UNKNOWN, NULL, 0, -1);
+  LADE_ASSERT_OK(f.ops->pool_set_access(f.self, pool, 0, true));
+  LADE_ASSERT_OK(f.ops->pool_alloc(f.self, pool, 65536, &f.stream, &memory));
+  expect_pointer(&f, (char *)memory + 777, LADEI_MEMORY_PINNED, memory, 65536, 0);
+  LADE_EXPECT_OK(f.ops->pool_free(f.self, closed, &f.stream));
+  LADE_EXPECT_OK(f.ops->pool_free(f.self, memory, &f.stream));
+  LADE_EXPECT_OK(f.ops->stream_synchronize(f.self, &f.stream));
+  LADE_EXPECT_OK(f.ops->pool_destroy(f.self, pool));
+  cuda_fixture_close(&f);
+}
+
 /* A thread without context, in a program without any: no memory of a device can be anywhere. */
 LADE_TEST(CudaMemory, WithoutAnyContextEveryPointerIsUnknown) {
   cuda_fixture f;
