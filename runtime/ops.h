@@ -11,8 +11,8 @@
  *       the op's name, the sizes and the driver's own code and words. A failed op changes nothing and leaves *out
  *       alone.
  *   R2  Ops may be called from any thread, except on `sim`, which belongs to one thread at a time.
- *   R3  The caller holds no lade lock: an op may wait, call back into the program (host functions, user-object
- *       destructors run on the runtime's own threads) or take the driver's locks.
+ *   R3  The caller holds no lade lock: an op may wait, call back into the program (host functions run on the runtime's own
+ *       threads, destructors of user objects there or in the op itself) or take the driver's locks.
  *   R4  Device ordinals are 0..device_count-1. Another one gives LADE_ERR_NO_DEVICE.
  *   R5  An op leaves the calling thread's current device (context) and capture mode as it found them; only
  *       `current_device_set` and `capture_mode_exchange` change them.
@@ -431,10 +431,12 @@ typedef struct lade_runtime_ops {
    * LADE_ERR_CAPTURE, and the capture is invalid (as with the driver of CUDA 13.0 on an H200). */
   lade_status (*graph_launch)(void *self, ladei_graph_exec exec, const ladei_stream *stream);
   lade_status (*graph_destroy)(void *self, ladei_graph graph);
-  /* A launch in flight finishes first; user objects go after that. */
+  /* A launch in flight finishes first; user objects go after that. Those of an exec that was ever launched go on a thread of the
+   * driver, later, even where its launches ended long ago. */
   lade_status (*graph_exec_destroy)(void *self, ladei_graph_exec exec);
-  /* One reference, owned by the caller. `destroy` runs, on a thread of the driver, when the last reference is gone; it
-   * may make no runtime call. */
+  /* One reference, owned by the caller. `destroy` runs when the last reference is gone, and may make no runtime call: in the calling
+   * thread, within the op that drops it (user_object_release, graph_destroy, graph_exec_destroy of an exec never launched,
+   * graph_exec_update, capture_end of an invalid capture, stream_destroy of its stream), but for graph_exec_destroy. */
   lade_status (*user_object_create)(void *self, ladei_host_function destroy, void *user, ladei_user_object *out);
   lade_status (*user_object_release)(void *self, ladei_user_object object);
   /* Moves the caller's reference into the graph; execs made from the graph hold one of their own. Allowed on a graph

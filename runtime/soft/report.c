@@ -26,6 +26,16 @@ static uint64_t driver_pools(const soft_runtime *rt) {
   return count;
 }
 
+/* Those that only wait for the host engine are no longer the program's. */
+static uint64_t user_objects(const soft_runtime *rt) {
+  uint64_t count = 0;
+  for (uint32_t i = 0; i < atomic_load(&rt->object_table.count); i++) {
+    const soft_user_object *object = ladei_soft_table_at(&rt->object_table, i);
+    count += atomic_load(&object->slot.live) && object->references > object->late;
+  }
+  return count;
+}
+
 void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report) {
   lade_soft_report_init(report);
   report->freed_memory_used = rt->findings.freed_memory_used;
@@ -40,7 +50,7 @@ void ladei_soft_report_fill(const soft_runtime *rt, lade_soft_report *report) {
   report->events = rt->event_table.live_count;
   report->graphs = rt->graph_table.live_count + rt->exec_table.live_count;
   report->driver_pools = driver_pools(rt);
-  report->user_objects = rt->object_table.live_count;
+  report->user_objects = user_objects(rt);
 }
 
 lade_status ladei_soft_close_check(const soft_runtime *rt) {

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "tests/conformance/conformance.h"
 
 #define NEEDS_GRAPHS() NEEDS_OP(graph_launch)
@@ -229,6 +230,79 @@ CONFORMANCE_TEST(UserObjects, GoWithTheLastOfGraphAndExecsInAnyOrder) {
     LADE_ASSERT(conformance_wait_count(runtime, &destroyed, 1));
     LADE_EXPECT_EQ_INT(destroyed, 1);
   }
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* The thread that ran a destructor; 0: none has yet. */
+static void note_thread(void *user) { atomic_store((_Atomic(uint64_t) *)user, ladei_thread_number()); }
+
+/* A graph with a user object that tells its end. */
+static ladei_graph graph_with_object(lade_runtime *runtime, const ladei_stream *stream, _Atomic(uint64_t) *ended) {
+  ladei_graph graph = NULL;
+  ladei_user_object object = NULL;
+  atomic_store(ended, 0);
+  LADE_EXPECT_OK(OP(user_object_create, note_thread, ended, &object));
+  LADE_EXPECT_OK(OP(capture_begin, stream, LADEI_CAPTURE_RELAXED));
+  LADE_EXPECT_OK(OP(capture_end, stream, &graph));
+  LADE_EXPECT_OK(OP(graph_retain_user_object, graph, object));
+  return graph;
+}
+
+CONFORMANCE_TEST(UserObjects, EndInTheCallThatDropsTheLastReference) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  _Atomic(uint64_t) ended = 0;
+  ladei_user_object object = NULL;
+  LADE_ASSERT_OK(OP(user_object_create, note_thread, &ended, &object));
+  LADE_ASSERT_OK(OP(user_object_release, object));
+  LADE_EXPECT_EQ_UINT(atomic_load(&ended), ladei_thread_number()); /* by a release */
+
+  LADE_ASSERT_OK(OP(graph_destroy, graph_with_object(runtime, &stream, &ended)));
+  LADE_EXPECT_EQ_UINT(atomic_load(&ended), ladei_thread_number()); /* by the destroy of a graph */
+
+  ladei_graph graph = graph_with_object(runtime, &stream, &ended);
+  ladei_graph_exec exec = instantiate(runtime, graph);
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  LADE_EXPECT_EQ_UINT(atomic_load(&ended), ladei_thread_number()); /* by that of an exec that was never launched */
+
+  graph = graph_with_object(runtime, &stream, &ended);
+  exec = instantiate(runtime, graph);
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  _Atomic(uint64_t) other = 0;
+  graph = graph_with_object(runtime, &stream, &other);
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  LADE_ASSERT_OK(OP(graph_exec_update, exec, graph, &result));
+  LADE_EXPECT_EQ_UINT(atomic_load(&ended), ladei_thread_number()); /* by an update, which drops the old graph's */
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+
+  ladei_capture_info info;
+  atomic_store(&ended, 0);
+  LADE_ASSERT_OK(OP(user_object_create, note_thread, &ended, &object));
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_RELAXED));
+  LADE_ASSERT_OK(OP(stream_capture_info, &stream, &info));
+  LADE_ASSERT_OK(OP(graph_retain_user_object, info.graph, object));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_query, &stream));
+  LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(capture_end, &stream, &graph));
+  LADE_EXPECT_EQ_UINT(atomic_load(&ended), ladei_thread_number()); /* by the end of a capture that had become invalid */
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* However long ago the launch ended. */
+CONFORMANCE_TEST(UserObjects, OfAnExecThatWasLaunchedEndInAThreadOfTheDriver) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  _Atomic(uint64_t) ended = 0;
+  ladei_graph graph = graph_with_object(runtime, &stream, &ended);
+  ladei_graph_exec exec = instantiate(runtime, graph);
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(graph_launch, exec, &stream));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  while (atomic_load(&ended) == 0)
+    if (runtime->ops->step != NULL) LADE_ASSERT_OK(OP(step)); /* else the driver's thread needs no help */
+  if (runtime->ops->step == NULL) LADE_EXPECT(atomic_load(&ended) != ladei_thread_number());
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 

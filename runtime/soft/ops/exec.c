@@ -58,7 +58,7 @@ static bool dependents_fill(soft_body *body, const soft_graph *graph) {
   return true;
 }
 
-static bool body_fill(soft_body *body, const soft_graph *graph) {
+static bool body_fill(soft_runtime *rt, soft_body *body, const soft_graph *graph) {
   body->nodes = calloc((size_t)graph->count + 1, sizeof *body->nodes);
   if (body->nodes == NULL) return false;
   body->count = graph->count;
@@ -68,6 +68,7 @@ static bool body_fill(soft_body *body, const soft_graph *graph) {
     body->nodes[i].node.body = body;
     body->nodes[i].dependency_count = graph->nodes[i].dependency_count;
   }
+  if (graph->objects.count != 0 && !ladei_soft_late_objects_make(rt, &body->late)) return false;
   for (uint32_t i = 0; i < graph->objects.count; i++) {
     if (!ladei_soft_objects_add(&body->objects, graph->objects.objects[i])) return false;
     graph->objects.objects[i]->references++;
@@ -93,7 +94,7 @@ static soft_body *body_new(soft_runtime *rt, soft_op op, const soft_graph *graph
     *out_status = ladei_soft_out_of_device_memory(op, device, bytes);
   } else {
     body->charged = bytes;
-    if (body_fill(body, graph)) return body;
+    if (body_fill(rt, body, graph)) return body;
     *out_status = no_memory(op);
   }
   ladei_soft_body_free(rt, body);
@@ -226,7 +227,7 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
   soft_exec *exec = exec_find(rt, op, handle, &status);
   if (exec != NULL) status = ladei_soft_unsafe(rt, "graph_exec_destroy");
   if (status == LADE_OK) exec_remove(rt, exec);
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return status;
 }
 
@@ -281,7 +282,7 @@ static lade_status graph_exec_update(void *self, ladei_graph_exec exec, ladei_gr
   if (status != LADE_OK) return status;
   ladei_soft_lock(rt);
   status = update_locked(rt, exec, graph, out);
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return status;
 }
 
@@ -325,6 +326,7 @@ static lade_status launch_locked(soft_runtime *rt, soft_stream *stream, soft_exe
   soft_work work = {.kind = SOFT_WORK_LAUNCH, .device = stream->device};
   work.body = exec->body;
   exec->body->launches++;
+  exec->body->launched = true;
   status = ladei_soft_submit(rt, op, stream, &work);
   if (status != LADE_OK)
     exec->body->launches--;

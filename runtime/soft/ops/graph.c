@@ -29,6 +29,7 @@ static lade_status user_object_create(void *self, ladei_host_function destroy, v
   soft_user_object *object = node == NULL ? NULL : ladei_soft_table_take(&rt->object_table);
   if (object != NULL) {
     object->references = 1;
+    object->late = 0;
     object->destroy = destroy;
     object->user = user;
     object->node = node;
@@ -56,7 +57,7 @@ static lade_status user_object_release(void *self, ladei_user_object handle) {
     status = stale_handle(rt, SOFT_OP_user_object_release, "user object", handle);
   else
     ladei_soft_object_unreference(rt, object);
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return status;
 }
 
@@ -94,7 +95,7 @@ static lade_status graph_destroy(void *self, ladei_graph handle) {
   } else {
     ladei_soft_graph_free(rt, graph);
   }
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return status;
 }
 
@@ -203,7 +204,7 @@ static lade_status capture_end(void *self, const ladei_stream *resolved, ladei_g
   ladei_soft_lock(rt);
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_capture_end, resolved, &status);
   if (stream != NULL) status = ladei_soft_capture_finish(rt, stream, out_graph);
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return status;
 }
 

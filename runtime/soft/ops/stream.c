@@ -6,6 +6,7 @@
  */
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
+#include "runtime/soft/run/objects.h"
 #include "runtime/soft/run/queue.h"
 #include "runtime/soft/run/run.h"
 #include "runtime/soft/state/devices.h"
@@ -125,7 +126,7 @@ static lade_status stream_destroy(void *self, lade_stream handle) {
     ladei_soft_stream_discard(rt, stream);
     hold_end(rt, stream); /* nobody could release it any more */
   }
-  ladei_soft_unlock(rt);
+  ladei_soft_objects_unlock(rt);
   return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
 }
 

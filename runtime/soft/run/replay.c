@@ -30,7 +30,10 @@ void ladei_soft_body_free(soft_runtime *rt, soft_body *body) {
   free(body->nodes);
   free(body->dependents);
   ladei_soft_memory_uncharge(&rt->devices[body->device], body->charged);
-  ladei_soft_objects_release(rt, &body->objects);
+  if (body->late != NULL)
+    ladei_soft_late_objects_end(rt, body->late, &body->objects, body->launched);
+  else
+    ladei_soft_objects_release(rt, &body->objects);
   free(body);
 }
 

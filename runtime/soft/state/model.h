@@ -304,15 +304,23 @@ struct soft_event {
 typedef struct soft_user_object {
   soft_slot slot;
   uint32_t references;
+  uint32_t late; /* of these: of execs that have gone and drop them on the host engine */
   ladei_host_function destroy;
   void *user;
-  soft_node *node; /* kept for running the destructor */
+  soft_node *node; /* kept for the destructor */
 } soft_user_object;
 
 typedef struct soft_object_list {
   soft_user_object **objects;
   uint32_t count, capacity;
 } soft_object_list;
+
+/* How an exec that was launched drops its references. */
+typedef struct soft_late_objects {
+  soft_runtime *runtime;
+  soft_node *node; /* kept for the host engine */
+  soft_object_list list;
+} soft_late_objects;
 
 typedef struct soft_graph_node {
   soft_work work;
@@ -352,12 +360,14 @@ struct soft_body {
   uint32_t count;
   uint32_t remaining; /* of the running launch */
   uint32_t launches;  /* queued or running */
+  bool launched;      /* ever */
   bool retired;       /* its exec was destroyed or updated: freed after its last launch */
   soft_node *running; /* the launch under way, a node of a stream */
   soft_object_list objects;
-  int32_t device;    /* that it is charged to */
-  uint64_t charged;  /* device memory */
-  soft_body **place; /* what points to it in the list rt->bodies */
+  soft_late_objects *late; /* NULL: no objects */
+  int32_t device;          /* that it is charged to */
+  uint64_t charged;        /* device memory */
+  soft_body **place;       /* what points to it in the list rt->bodies */
   soft_body *next;
 };
 
@@ -486,7 +496,8 @@ struct soft_runtime {
   bool stopping;            /* close is under way: threads end, timers are dropped */
 
   /* Captures */
-  soft_body *bodies; /* of executable graphs, those that only launches hold too */
+  soft_body *bodies;        /* of executable graphs, those that only launches hold too */
+  soft_node *ended_objects; /* destructors that the op under way runs when it lets the lock go */
   soft_capture *captures;
   uint64_t next_capture_id;
 
