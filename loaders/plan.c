@@ -11,6 +11,7 @@
  *
  * I1  A batch has records of one epoch only.
  * I2  offsets ascend; every field of a record begins at a multiple of options.alignment.
+ * I3  A batch plan with records is whole: tables, size and number are its own. Where no batch comes, it has no records.
  * Locks: none. A plan is constant; a cursor and a batch belong to whoever plans.
  */
 #include "loaders/plan.h"
@@ -72,6 +73,7 @@ static lade_status options_check(const lade_loader_options *options) {
 }
 
 static void options_complete(lade_loader_options *options) {
+  options->batch_bytes = ladei_size_min(options->batch_bytes, LADEI_SIZE_LIMIT); /* so sums of rooms have no overflow */
   options->world_size = options->world_size != 0 ? options->world_size : 1;
   options->prefetch = options->prefetch != 0 ? options->prefetch : DEFAULT_PREFETCH;
   options->alignment = options->alignment != 0 ? options->alignment : DEFAULT_ALIGNMENT;
@@ -302,42 +304,44 @@ void ladei_loader_batch_leave_out(const ladei_loader_plan *plan, ladei_loader_ba
   if (kept > 0) (void)records_place(plan, batch); /* has room: the tables get shorter */
 }
 
-/* Whether the epoch has no further batch at the cursor. */
-static bool epoch_is_over(const ladei_loader_plan *plan, const ladei_loader_cursor *cursor) {
+/* Whether all records from the cursor on lie within batch_bytes. */
+static bool rest_fits(const ladei_loader_plan *plan, ladei_loader_cursor *cursor) {
+  uint64_t room = 0;
+  if (plan->options.batch_bytes == 0) return true;
+  for (uint64_t i = cursor->position; i < plan->share && room <= plan->options.batch_bytes; i++)
+    room += record_room(plan, record_at(plan, cursor, i));
+  return room <= plan->options.batch_bytes;
+}
+
+/* Whether the epoch has no further batch at the cursor: no records, or those that drop_last leaves out. With both limits
+ * only the records themselves decide whether a batch is the epoch's last. */
+static bool epoch_is_over(const ladei_loader_plan *plan, ladei_loader_cursor *cursor) {
   uint64_t left = plan->share - cursor->position;
-  return left == 0 || (plan->options.drop_last && left < plan->options.batch_records && plan->options.batch_bytes == 0);
+  return left == 0 || (plan->options.drop_last && left < plan->options.batch_records && rest_fits(plan, cursor));
 }
 
 lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
                                    ladei_loader_batch_plan *out) {
   out->count = 0;
-  for (;;) {
-    if (epoch_is_over(plan, cursor)) {
-      cursor->epoch++;
-      cursor->position = 0;
-    }
-    if (plan->options.epochs != 0 && cursor->epoch >= plan->options.epochs) {
-      cursor->over = true;
-      return LADE_OK;
-    }
-    lade_status status = records_take(plan, cursor, out);
-    /* With both limits only the records themselves decide whether the epoch's last batch is a short one. */
-    bool last = cursor->position + out->count == plan->share;
-    if (status == LADE_OK && last && plan->options.drop_last && out->count < plan->options.batch_records) {
-      cursor->position = plan->share;
-      continue;
-    }
-    if (status == LADE_OK) status = records_place(plan, out);
-    if (status != LADE_OK) {
-      out->count = 0;
-      return status;
-    }
-    out->number = cursor->batches++;
-    out->epoch = cursor->epoch;
-    cursor->position += out->count;
-    out->end_position = cursor->position;
+  if (epoch_is_over(plan, cursor)) { /* the next one is not: share_find() saw to that */
+    cursor->epoch++;
+    cursor->position = 0;
+  }
+  if (plan->options.epochs != 0 && cursor->epoch >= plan->options.epochs) {
+    cursor->over = true;
     return LADE_OK;
   }
+  lade_status status = records_take(plan, cursor, out);
+  if (status == LADE_OK) status = records_place(plan, out);
+  if (status != LADE_OK) {
+    out->count = 0;
+    return status;
+  }
+  out->number = cursor->batches++;
+  out->epoch = cursor->epoch;
+  cursor->position += out->count;
+  out->end_position = cursor->position;
+  return LADE_OK;
 }
 
 void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch) {

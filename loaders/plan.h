@@ -45,7 +45,8 @@ void ladei_loader_plan_dispose(ladei_loader_plan *plan);
 lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_loader_plan *plan,
                                      const lade_loader_state *resume);
 
-/* Plans the next batch; count 0: there is none. On LADE_ERR_OUT_OF_HOST_MEMORY the cursor stays. */
+/* Plans the next batch. count 0: there is none, for an error or because the last epoch is over, and `out` has nothing to
+ * submit. On LADE_ERR_OUT_OF_HOST_MEMORY the next call plans the same batch. */
 lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_cursor *cursor,
                                    ladei_loader_batch_plan *out);
 void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch);

@@ -7,6 +7,7 @@
 
 #include "tests/loaders/data_set.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/guarded.h"
 #include "tests/support/pattern.h"
 
 /* The numbers of all records that a loader hands out, in their order. */
@@ -174,6 +175,126 @@ LADE_TEST_P(Loader, FillsBatchesByBytes, support_soft_runtimes, name) {
   options.alignment = 1;
   sequence_run(&f, &set, &options, &taken);
   LADE_EXPECT_EQ_UINT(taken.batches, 51);
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+/* Small blocks side by side, with a hole in the middle for a batch. */
+enum { NEIGHBOURS = 1000, NEIGHBOUR_BYTES = 512 };
+
+static void neighbours_fill(const fixture *f, void **blocks) {
+  unsigned char bytes[NEIGHBOUR_BYTES];
+  for (uint64_t i = 0; i < NEIGHBOURS; i++) {
+    support_pattern_fill(bytes, sizeof bytes, i, 0);
+    LADE_ASSERT_OK(lade_device_alloc(f->targets[0].allocator, sizeof bytes, f->streams[0], &blocks[i]));
+    fixture_device_write(f, 0, blocks[i], bytes, sizeof bytes);
+  }
+  LADE_ASSERT_OK(lade_device_free(f->targets[0].allocator, blocks[NEIGHBOURS / 2]));
+  blocks[NEIGHBOURS / 2] = NULL;
+}
+
+static void neighbours_end(const fixture *f, void **blocks) {
+  unsigned char bytes[NEIGHBOUR_BYTES];
+  for (uint64_t i = 0; i < NEIGHBOURS; i++) {
+    if (blocks[i] == NULL) continue;
+    fixture_device_read(f, 0, blocks[i], bytes, sizeof bytes);
+    LADE_EXPECT_PATTERN(bytes, sizeof bytes, i, 0);
+    LADE_EXPECT_OK(lade_device_free(f->targets[0].allocator, blocks[i]));
+  }
+}
+
+/* The batch left out was submitted all the same, with the tables, size and block of the one before it in its slot. */
+static const uint64_t left_out_records[] = {8, 40, 51, 100};
+
+LADE_TEST_P(Loader, SubmitsNothingForTheBatchThatIsLeftOut, support_soft_runtimes, name) {
+  fixture f;
+  data_set set;
+  sequence taken;
+  support_guarded_device guarded;
+  if (!fixture_open(&f, name) || !data_set_open(&set)) return;
+  support_guarded_device_begin(&guarded, f.runtime, f.targets[0].allocator);
+  for (size_t i = 0; i < sizeof left_out_records / sizeof *left_out_records; i++) {
+    lade_loader_options options = data_set_options(left_out_records[i]);
+    options.batch_bytes = (uint64_t)1 << 20;
+    options.drop_last = 1;
+    for (options.epochs = 1; options.epochs < 3; options.epochs++) {
+      for (options.prefetch = 1; options.prefetch < 4; options.prefetch++) {
+        sequence_run(&f, &set, &options, &taken);
+        LADE_EXPECT_EQ_UINT(taken.batches, DATA_SET_RECORDS / left_out_records[i] * options.epochs);
+        LADE_EXPECT_EQ_UINT(taken.count, taken.batches * left_out_records[i]);
+      }
+    }
+  }
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+static bool pipeline_is_idle(void *user) {
+  lade_pipeline_info info;
+  lade_pipeline_info_init(&info);
+  LADE_EXPECT_OK(lade_pipeline_info_get(user, &info));
+  return info.transfers_submitted == info.transfers_completed + info.transfers_failed;
+}
+
+/* A batch of two short records, then one long one, which is left out. */
+LADE_TEST_P(Loader, LeavesNeighboursOfItsBlocksAlone, support_soft_runtimes, name) {
+  fixture f;
+  support_temp_dir dir;
+  lade_record_index *index;
+  lade_loader *loader;
+  lade_batch batch;
+  uint64_t file;
+  void *neighbours[NEIGHBOURS];
+  if (!fixture_open(&f, name) || !support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "a.bin");
+  LADE_EXPECT(support_temp_file_write(path, 500000, 1));
+  LADE_ASSERT_OK(lade_index_create(NULL, &index));
+  LADE_ASSERT_OK(lade_index_add_file(index, path, &file));
+  for (uint64_t i = 0; i < 3; i++)
+    LADE_ASSERT_OK(lade_index_add(index, NULL, &(lade_range){file, 64 * i, i < 2 ? 64 : 490000}));
+  neighbours_fill(&f, neighbours);
+  lade_loader_options options = data_set_options(2);
+  options.batch_bytes = (uint64_t)1 << 20;
+  options.drop_last = 1;
+  options.prefetch = 1;
+  options.stream = f.streams[0];
+  LADE_ASSERT_OK(lade_loader_create(index, f.targets[0].pipeline, f.targets[0].allocator, &options, &loader));
+  lade_batch_init(&batch);
+  for (int i = 0; i < 2; i++) {
+    LADE_ASSERT_OK(lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+    LADE_EXPECT_EQ_UINT(batch.count, i == 0 ? 2 : 0);
+    if (batch.count > 0) LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  }
+  LADE_EXPECT(support_wait(f.runtime, pipeline_is_idle, f.targets[0].pipeline));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  lade_index_destroy(index);
+  neighbours_end(&f, neighbours);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+/* Where a state was saved behind the last whole batch, create met it first: with no table at all. */
+LADE_TEST(Loader, ResumesBehindTheLastWholeBatch) {
+  fixture f;
+  data_set set;
+  sequence taken = {0};
+  lade_loader *loader;
+  lade_loader_state state;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(8);
+  options.batch_bytes = (uint64_t)1 << 20;
+  options.drop_last = 1;
+  options.prefetch = 1;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  sequence_take(&f, &set, loader, 12, &taken);
+  lade_loader_state_init(&state);
+  LADE_EXPECT_OK(lade_loader_state_get(loader, &state));
+  LADE_EXPECT_EQ_UINT(state.position, 96);
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
+  options.resume = &state;
+  sequence_run(&f, &set, &options, &taken);
+  LADE_EXPECT_EQ_UINT(taken.batches, 0);
   data_set_close(&set);
   fixture_close(&f);
 }
