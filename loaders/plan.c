@@ -12,6 +12,7 @@
  * I1  A batch has records of one epoch only.
  * I2  offsets ascend; every field of a record begins at a multiple of options.alignment.
  * I3  A batch plan with records is whole: tables, size and number are its own. Where no batch comes, it has no records.
+ * I4  A gap is shorter than plan->zeros: an empty record's stride, or less than alignment, and up to 7 bytes at the tables.
  * Locks: none. A plan is constant; a cursor and a batch belong to whoever plans.
  */
 #include "loaders/plan.h"
@@ -103,7 +104,7 @@ static uint64_t record_room(const ladei_loader_plan *plan, uint64_t record) {
 
 static lade_status strides_find(ladei_loader_plan *plan) {
   const size_t fields = plan->index->field_count;
-  uint64_t widest = ladei_size_max(plan->options.alignment, sizeof(uint64_t)); /* the tables are aligned, too */
+  uint64_t widest = plan->options.alignment;
   if (plan->options.padded) {
     plan->strides = calloc(fields, sizeof *plan->strides);
     if (plan->strides == NULL) return memory_error();
@@ -113,7 +114,7 @@ static lade_status strides_find(ladei_loader_plan *plan) {
       widest = ladei_size_max(widest, *stride);
     }
   }
-  plan->zeros = calloc(1, widest);
+  plan->zeros = calloc(1, widest + sizeof(uint64_t)); /* the last gap goes on to where the tables are aligned */
   return plan->zeros != NULL ? LADE_OK : memory_error();
 }
 

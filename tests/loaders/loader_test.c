@@ -299,6 +299,46 @@ LADE_TEST(Loader, ResumesBehindTheLastWholeBatch) {
   fixture_close(&f);
 }
 
+/* Up to seven bytes behind the loader's zeros came to the device, where the tables begin on a multiple of eight. */
+LADE_TEST_P(Loader, PadsWithZerosUpToTheTables, support_soft_runtimes, name) {
+  fixture f;
+  support_temp_dir dir;
+  uint64_t file;
+  if (!fixture_open(&f, name) || !support_temp_dir_create(&dir)) return;
+  char *path = support_temp_dir_path(&dir, "a.bin");
+  LADE_EXPECT(support_temp_file_write(path, 4096, 1));
+  for (uint32_t widest = 1; widest < 100; widest++) {
+    for (uint32_t alignment = 1; alignment <= 8; alignment *= 2) {
+      lade_record_index *index;
+      lade_loader *loader;
+      lade_batch batch;
+      unsigned char bytes[512];
+      LADE_ASSERT_OK(lade_index_create(NULL, &index));
+      LADE_ASSERT_OK(lade_index_add_file(index, path, &file));
+      LADE_ASSERT_OK(lade_index_add(index, NULL, &(lade_range){file, 0, widest}));
+      LADE_ASSERT_OK(lade_index_add(index, NULL, &(lade_range){file, 0, 0}));
+      lade_loader_options options = data_set_options(2);
+      options.padded = 1;
+      options.alignment = alignment;
+      LADE_ASSERT_OK(lade_loader_create(index, f.targets[0].pipeline, f.targets[0].allocator, &options, &loader));
+      lade_batch_init(&batch);
+      LADE_ASSERT_OK(lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+      LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[0]));
+      LADE_ASSERT_LE_UINT(batch.bytes, sizeof bytes);
+      fixture_device_read(&f, 0, batch.memory, bytes, batch.bytes);
+      uint64_t zeros = widest;
+      while (zeros < batch.bytes - 32 && bytes[zeros] == 0) zeros++;
+      LADE_EXPECT_EQ_UINT(zeros, batch.bytes - 32);
+      LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+      LADE_EXPECT_OK(lade_loader_destroy(loader));
+      lade_index_destroy(index);
+    }
+  }
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
 LADE_TEST_P(Loader, PadsRecordsToOneSize, support_soft_runtimes, name) {
   fixture f;
   data_set set;
