@@ -149,6 +149,7 @@ static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const l
   prefault_choose(pool, options);
   pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
   pool->source.driver_pools = &pool->driver_pools;
+  pool->source.registration = &pool->registration;
   ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
   pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
   pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;

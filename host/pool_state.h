@@ -71,6 +71,7 @@ struct lade_pinned_pool {
   ladei_pinned_debug *debug; /* NULL: off */
   lade_runtime *runtime;
   ladei_pinned_source_settings source;
+  ladei_pinned_registration registration; /* source.h; changes once */
   ladei_pinned_hooks hooks;
   uint64_t max_bytes;
   unsigned processors; /* that the process may use; 0: not read. Constant after create */

@@ -95,20 +95,72 @@ static size_t chunk_at(const ladei_pinned_source_settings *settings, const ladei
   return settings->register_chunk_bytes == 0 ? rest : ladei_size_min(rest, settings->register_chunk_bytes);
 }
 
+/* Note [Registration refused for good] */
+enum { REGISTRATION_UNKNOWN, REGISTRATION_WORKS, REGISTRATION_KEEPING, REGISTRATION_REFUSED };
+
+static bool registration_is_refused(const ladei_pinned_source_settings *settings) {
+  return atomic_load_explicit(&settings->registration->state, memory_order_acquire) == REGISTRATION_REFUSED;
+}
+
+/* What one request learns, all later ones know. */
+static void registration_note(const ladei_pinned_source_settings *settings, lade_status status) {
+  ladei_pinned_registration *registration = settings->registration;
+  int unknown = REGISTRATION_UNKNOWN, next = status == LADE_OK ? REGISTRATION_WORKS : REGISTRATION_KEEPING;
+  if (status != LADE_OK && status != LADE_ERR_UNSUPPORTED) return;
+  if (!atomic_compare_exchange_strong(&registration->state, &unknown, next) || next == REGISTRATION_WORKS) return;
+  registration->refusal = *lade_last_error();
+  atomic_store_explicit(&registration->state, REGISTRATION_REFUSED, memory_order_release);
+  ladei_log_later(LADE_LOG_WARN,
+                  "pinned memory: the driver registers none, source register is left out from now on: %s",
+                  registration->refusal.text);
+}
+
+static lade_status memory_register(const ladei_pinned_source_settings *settings, void *begin, size_t bytes) {
+  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
+  lade_runtime *runtime = settings->runtime;
+  return runtime->ops->host_register(runtime->self, settings->device, begin, bytes, flags);
+}
+
+/* One page, registered and given back; or else kept, as the device may write there. */
+static lade_status page_register(const ladei_pinned_source_settings *settings) {
+  const lade_runtime *runtime = settings->runtime;
+  void *page = mmap(NULL, LADEI_PINNED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED)
+    return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "register: mmap of a page: %s", strerror(errno));
+  lade_status status = memory_register(settings, page, LADEI_PINNED_PAGE_BYTES);
+  bool registered = status == LADE_OK;
+  if (registered) status = runtime->ops->host_unregister(runtime->self, page);
+  if (!registered || status == LADE_OK) munmap(page, LADEI_PINNED_PAGE_BYTES);
+  return status;
+}
+
+/* Before memory is mapped for a registration. Software devices have nothing to ask for. */
+static lade_status registration_check(const ladei_pinned_source_settings *settings) {
+  const ladei_pinned_registration *registration = settings->registration;
+  if (registration_is_refused(settings))
+    return ladei_error(LADE_ERR_UNSUPPORTED, registration->refusal.native_code, "%s", registration->refusal.text);
+  if (atomic_load(&registration->state) != REGISTRATION_UNKNOWN || settings->runtime->software_device) return LADE_OK;
+  ladei_lock_assert_none_held();
+  lade_status status = page_register(settings);
+  registration_note(settings, status);
+  return status;
+}
+
 /* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. Each chunk is waited for, where
  * the memory begins `offset` bytes behind what is touched; NULL: nobody touches. */
 static lade_status chunks_register(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
                                    ladei_prefault *prefault, size_t offset) {
-  const lade_runtime *runtime = settings->runtime;
-  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
   size_t chunk;
   ladei_lock_assert_none_held();
   while ((chunk = chunk_at(settings, memory, memory->registered_bytes)) > 0) {
     void *begin = (char *)memory->base + memory->registered_bytes;
     if (prefault != NULL)
       ladei_prefault_wait(prefault, ladei_size_min(offset + memory->registered_bytes + chunk, prefault->bytes));
-    lade_status status = runtime->ops->host_register(runtime->self, settings->device, begin, chunk, flags);
-    if (status != LADE_OK) return status;
+    lade_status status = memory_register(settings, begin, chunk);
+    if (status != LADE_OK) {
+      registration_note(settings, status);
+      return status;
+    }
     memory->registered_bytes += chunk;
   }
   return LADE_OK;
@@ -142,11 +194,11 @@ static lade_status register_acquire(const ladei_pinned_source_settings *settings
                                     int node, size_t bytes, ladei_pinned_memory *out) {
   ladei_prefault prefault;
   ladei_prefault_crew crew = crew_of(settings, topology, node);
-  lade_status status = area_acquire(settings, topology, node, bytes, out);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(registration_check(settings));
+  LADEI_TRY(area_acquire(settings, topology, node, bytes, out));
   ladei_prefault_open(&prefault, &crew, out->base, bytes);
   ladei_prefault_allow(&prefault, bytes);
-  status = chunks_register(settings, out, &prefault, 0);
+  lade_status status = chunks_register(settings, out, &prefault, 0);
   ladei_prefault_close(&prefault);
   return status == LADE_OK ? LADE_OK : mapped_undo(settings, out, status);
 }
@@ -248,7 +300,7 @@ static const source_entry sources[] = {
 
 enum { SOURCE_COUNT = sizeof sources / sizeof sources[0] };
 
-static void refusal_log(lade_pinned_source source, size_t bytes) {
+static void refusal_log(const ladei_pinned_source_settings *settings, lade_pinned_source source, size_t bytes) {
   static const struct {
     lade_pinned_source source;
     const char *name;
@@ -257,6 +309,8 @@ static void refusal_log(lade_pinned_source source, size_t bytes) {
                {LADE_PINNED_SOURCE_POOL, "pool"},
                {LADE_PINNED_SOURCE_PAGEABLE, "pageable"}};
   size_t i = 0;
+  if (source == LADE_PINNED_SOURCE_REGISTER && registration_is_refused(settings))
+    return; /* logged when it was learnt */
   while (names[i].source != source) i++;
   ladei_log_later(LADE_LOG_WARN, "pinned memory: source %s refused %zu bytes, the next one is tried: %s", names[i].name,
                   bytes, lade_last_error()->text);
@@ -275,7 +329,7 @@ static lade_status source_try(const ladei_pinned_source_settings *settings, cons
     ladei_error_restore(&saved);
     return before;
   }
-  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(entry->source, bytes);
+  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(settings, entry->source, bytes);
   return status;
 }
 
@@ -360,7 +414,7 @@ void ladei_pinned_region_open(const ladei_pinned_source_settings *settings, cons
   out->taken = out->allowed = 0;
   out->area.mapped = NULL;
   if (bytes == 0 || (settings->sources & LADE_PINNED_SOURCE_REGISTER) == 0) return;
-  if (area_acquire(settings, topology, node, bytes, &out->area) != LADE_OK) {
+  if (registration_check(settings) != LADE_OK || area_acquire(settings, topology, node, bytes, &out->area) != LADE_OK) {
     out->area.mapped = NULL; /* the segments may be placed one by one */
     ladei_error_restore(&saved);
     return;
@@ -415,7 +469,7 @@ lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *sett
     return ladei_pinned_memory_acquire(settings, region->topology, region->node, bytes, out, cost);
   ladei_error_save(&saved);
   lade_status status = region_register(settings, region, bytes, out, cost);
-  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(LADE_PINNED_SOURCE_REGISTER, bytes);
+  if (status != LADE_OK && ladei_log_wants(LADE_LOG_WARN)) refusal_log(settings, LADE_PINNED_SOURCE_REGISTER, bytes);
   status = sources_try(settings, region->topology, region->node, bytes, out, cost, 1, status);
   if (status == LADE_OK) ladei_error_restore(&saved);
   return status;

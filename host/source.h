@@ -20,6 +20,8 @@
 #ifndef LADE_HOST_SOURCE_H
 #define LADE_HOST_SOURCE_H
 
+#include <stdatomic.h>
+
 #include "host/driver_pools.h"
 #include "host/prefault.h"
 #include "host/topology.h"
@@ -28,6 +30,18 @@
 
 /* Of the kernel's, on x86-64. */
 #define LADEI_PINNED_HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+/*
+ * Note [Registration refused for good]
+ *   Where memory is encrypted (confidential computing), and in some containers, the driver registers nothing, and says that it
+ *   does not support it. Each segment would be mapped, touched, refused and unmapped again. So a pool on hardware first has one
+ *   page registered, and keeps such a refusal: source register then answers at once, with the driver's first words. A refusal
+ *   for want of memory is none of that kind.
+ */
+typedef struct ladei_pinned_registration {
+  _Atomic(int) state; /* of the pool's device; source.c */
+  lade_error refusal; /* constant once the state says so */
+} ladei_pinned_registration;
 
 /* Settings of a pool that concern its sources; constant. */
 typedef struct ladei_pinned_source_settings {
@@ -41,6 +55,7 @@ typedef struct ladei_pinned_source_settings {
   bool prefault_chosen;        /* by lade: fewer touch small areas */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
   ladei_pinned_driver_pools *driver_pools;
+  ladei_pinned_registration *registration; /* zero at first */
 } ladei_pinned_source_settings;
 
 typedef struct ladei_pinned_memory {

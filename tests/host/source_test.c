@@ -12,6 +12,7 @@
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
+#include "tests/support/heard.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
@@ -83,6 +84,48 @@ LADE_TEST_P(PinnedSources, EachRefusalLeadsToTheNextAndIsNoError, support_soft_r
     pinned_fixture_free(&own, block);
     pinned_fixture_close(&own);
   }
+}
+
+/* A driver that supports no registrations was asked for each segment, which had been mapped and touched by then. */
+LADE_TEST_P(PinnedSources, RefusalForGoodIsKept, support_soft_runtimes, runtime) {
+  pinned_fixture own;
+  support_heard heard;
+  void *blocks[3];
+  if (!open_sources(&own, runtime, LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER)) return;
+  LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", 0, LADE_ERR_UNSUPPORTED));
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  for (int i = 0; i < 3; i++) {
+    blocks[i] = pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES);
+    LADE_EXPECT_EQ_INT(source_of(&own, blocks[i]), LADE_PINNED_SOURCE_DRIVER);
+  }
+  LADE_EXPECT_OK(lade_pinned_reserve(own.pool, 8 * (uint64_t)PINNED_FIXTURE_SEGMENT_BYTES, 0));
+  support_heard_end();
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), 1);
+  LADE_EXPECT_EQ_INT(
+      support_heard_count(&heard, LADE_LOG_WARN, "the driver registers none, source register is left out"), 1);
+  LADE_EXPECT_EQ_INT(heard.count, 1);
+  for (int i = 0; i < 3; i++) pinned_fixture_free(&own, blocks[i]);
+  pinned_fixture_close(&own);
+}
+
+/* The words are those of the refusal that was kept; want of memory is not kept. */
+LADE_TEST_P(PinnedSources, KeptRefusalAnswersInItsOwnWords, support_soft_runtimes, runtime) {
+  pinned_fixture own;
+  char first[sizeof lade_last_error()->text];
+  void *block = NULL;
+  if (!open_sources(&own, runtime, LADE_PINNED_SOURCE_REGISTER)) return;
+  LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", 0, LADE_ERR_OUT_OF_PINNED_MEMORY));
+  LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc(own.pool, 4096, &block));
+  LADE_EXPECT_OK(lade_soft_fault_clear(own.runtime));
+  LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, "host_register", 0, LADE_ERR_UNSUPPORTED));
+  uint64_t calls = support_call_count(own.runtime, "host_register");
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_pinned_alloc(own.pool, 4096, &block));
+  memcpy(first, lade_last_error()->text, sizeof first);
+  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_pinned_alloc(own.pool, 4096, &block));
+  LADE_EXPECT_EQ_STR(lade_last_error()->text, first);
+  LADE_EXPECT_CONTAINS_STR(first, "host_register");
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_register"), calls + 1);
+  pinned_fixture_close(&own);
 }
 
 /* A lost device is lost for the other sources too: they are not asked. What was registered before goes back. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The checks of `lade doctor`. Each looks by itself, by the call that the library makes or the file that it reads; none changes
- * anything, none makes a context on a device.
+ * anything, and only `registration` makes a context on a device, for as long as it looks.
  */
 #include "tools/doctor/checks.h"
 
@@ -18,9 +18,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/library_functions.h"
 #include "config/config.h"
 #include "host/limits.h"
+#include "lade/pinned.h"
 #include "lade/runtime.h"
 #include "loaders/libarchive.h"
 #include "tools/topo/pages.h"
@@ -85,6 +87,39 @@ static void gpu_look(finding *out) {
   else
     found(out, "none: %.300s", count == 0 ? "the driver names no device" : lade_last_error()->text);
   if (status != LADE_OK || count == 0) advise(out, FINDING_TO_DO, "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES");
+  (void)lade_runtime_close(runtime);
+}
+
+/* A page, by the call that pools make; the driver says only then whether it can. */
+static lade_status page_pin(lade_runtime *runtime) {
+  lade_pinned_options options;
+  lade_pinned_pool *pool = NULL;
+  void *page = NULL;
+  lade_pinned_options_init(&options);
+  options.sources = LADE_PINNED_SOURCE_REGISTER;
+  options.budget = LADE_PINNED_BUDGET_OFF;
+  LADEI_TRY(lade_pinned_pool_create(runtime, &options, &pool));
+  lade_status status = lade_pinned_alloc(pool, 1, &page);
+  if (status == LADE_OK) (void)lade_pinned_free(pool, page);
+  (void)lade_pinned_pool_destroy(pool, true);
+  return status;
+}
+
+static void registration_look(finding *out) {
+  lade_runtime *runtime = NULL;
+  if (lade_runtime_open("cuda", NULL, &runtime) != LADE_OK) {
+    found(out, "not asked for, without a GPU");
+    return;
+  }
+  if (page_pin(runtime) == LADE_OK) {
+    found(out, "allowed");
+  } else {
+    found(out, "refused: %.300s", lade_last_error()->text);
+    advise(
+        out, FINDING_TO_DO,
+        "pinned memory then is the driver's own: slower to get, and not placed near the device. In a container allow "
+        "mlock, and see ulimit -l; under confidential computing the driver registers none");
+  }
   (void)lade_runtime_close(runtime);
 }
 
@@ -236,6 +271,7 @@ static void settings_look(finding *out) {
 
 const check checks[] = {{"driver", driver_look},
                         {"gpu", gpu_look},
+                        {"registration", registration_look},
                         {"memlock", memlock_look},
                         {"cgroup", cgroup_look},
                         {"io_uring", io_uring_look},
