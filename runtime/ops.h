@@ -51,6 +51,16 @@
  *   registrations, and is staged as a whole. Seen with CUDA driver 580, CUDA_ERROR_INVALID_VALUE; software devices do the
  *   same. Who copies memory that may be registered in pieces cuts at `base + bytes` of pointer_attributes.
  *
+ * Note [Copies between devices]
+ *   A copy reaches memory of device_alloc from every device, with access between the devices (peer_enable) or without.
+ *   Mapped memory, and that of a driver pool, is reached from the devices that were given access to it (vm_set_access,
+ *   pool_set_access), which peer_enable does not do: by copy and copy_batch from the device of the stream, by copy_peer from
+ *   the device that is named for this end. What is not reached gives LADE_ERR_INVALID_ARGUMENT at the call. So copy_peer takes
+ *   what copy refuses, as long as each end may be accessed by its own device; but captures take copy alone.
+ *   ladei_copy_between() tries one, then the other. Without access a copy takes ten times as long, and one of more than some
+ *   256 MiB waits in the call for earlier work of the stream. (Seen with CUDA driver 580 and two H200; but that a refused copy
+ *   leaves a capture as it was is what software devices do.)
+ *
  * Special stream handles. NULL and LADE_STREAM_LEGACY name the legacy default stream, LADE_STREAM_PER_THREAD the
  * calling thread's own default stream, both of the calling thread's current context. They are resolved once, by
  * stream_resolve, into a ladei_stream; every other op takes that resolved form and looks at no thread state. A resolved
@@ -400,7 +410,8 @@ typedef struct lade_runtime_ops {
    * where the driver has none, or for a legacy or capturing stream. Nothing is submitted on failure. */
   lade_status (*copy_batch)(void *self, ladei_copy_direction direction, size_t count, void *const *dsts,
                             const void *const *srcs, const size_t *sizes, const ladei_stream *stream);
-  /* Device to device across devices, with or without peer access. */
+  /* Device to device, with or without access between the devices. Each end is reached from the device that is named for
+   * it. Not in a capture, which it makes invalid: LADE_ERR_CAPTURE. Note [Copies between devices] */
   lade_status (*copy_peer)(void *self, void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                            const ladei_stream *stream);
   /* Within a device: `rows` rows of `width` bytes; each begins a pitch behind the one before. Widths, rows and pitches from 1
@@ -568,6 +579,14 @@ lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_str
 /* stream_query, stream_synchronize, where the stream does not capture. */
 lade_status ladei_stream_ask(const lade_runtime *runtime, const ladei_stream *stream);
 lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *stream);
+
+/*
+ * Copies device memory to device memory, of one device or of two: as copy, and where that does not reach one of them as
+ * copy_peer with these devices. LADE_ERR_CAPTURE, the capture left as it was, where only the latter would do and the stream
+ * captures. Note [Copies between devices]
+ */
+lade_status ladei_copy_between(const lade_runtime *runtime, void *dst, int dst_device, const void *src, int src_device,
+                               size_t bytes, const ladei_stream *stream);
 
 /* Rows and pitches of copy_2d are as it says; else LADE_ERR_INVALID_ARGUMENT. */
 lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width, size_t rows);

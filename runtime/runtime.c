@@ -180,6 +180,33 @@ lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *s
   return status != LADE_OK ? status : runtime->ops->stream_synchronize(runtime->self, stream);
 }
 
+/* ---- Copies between devices: Note [Copies between devices] --------------------------------------------------------- */
+
+/* What the plain copy did not reach: the capture, if there is one, is not risked for it. */
+static lade_status between_uncaptured(const lade_runtime *runtime, int dst_device, int src_device,
+                                      const ladei_stream *stream) {
+  char call[160];
+  (void)snprintf(
+      call, sizeof call,
+      "a copy from device %d to device %d, to be captured, needs live memory at both ends that device %d may access "
+      "(lade_device_peer_add)",
+      src_device, dst_device, stream->device);
+  return ladei_stream_uncaptured(runtime, stream, call);
+}
+
+lade_status ladei_copy_between(const lade_runtime *runtime, void *dst, int dst_device, const void *src, int src_device,
+                               size_t bytes, const ladei_stream *stream) {
+  lade_error before;
+  if (dst_device != src_device) ladei_error_save(&before);
+  lade_status status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, bytes, stream);
+  if (status != LADE_ERR_INVALID_ARGUMENT || dst_device == src_device) return status;
+  status = between_uncaptured(runtime, dst_device, src_device, stream);
+  if (status != LADE_OK) return status;
+  status = runtime->ops->copy_peer(runtime->self, dst, dst_device, src, src_device, bytes, stream);
+  if (status == LADE_OK) ladei_error_restore(&before);
+  return status;
+}
+
 /* ---- Public helpers ---------------------------------------------------------------------------------------------- */
 
 const char *lade_runtime_name(const lade_runtime *runtime) { return runtime->ops->name; }
@@ -377,7 +404,7 @@ lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, s
   if (status != LADE_OK) return status;
   bool between = all.to.kind == LADEI_MEMORY_DEVICE && all.from.kind == LADEI_MEMORY_DEVICE;
   if (between && all.to.device != all.from.device)
-    return runtime->ops->copy_peer(runtime->self, dst, all.to.device, src, all.from.device, bytes, &resolved);
+    return ladei_copy_between(runtime, dst, all.to.device, src, all.from.device, bytes, &resolved);
   return stretches_copy(runtime, all, &resolved);
 }
 

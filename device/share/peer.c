@@ -92,15 +92,6 @@ lade_status ladei_device_native_peer_add(lade_device_allocator *allocator, int p
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static bool has_expandable(const lade_device_allocator *allocator) {
-  return atomic_load_explicit(&allocator->expandable_count, memory_order_relaxed) > 0;
-}
-
-/* Whether a plain copy reaches both sides. */
-static bool copy_is_plain(const lade_device_allocator *to, const lade_device_allocator *from) {
-  return to->device == from->device || peer_known(from, to->device) || (!has_expandable(to) && !has_expandable(from));
-}
-
 static lade_status addresses_check(const char *call, const void *destination, const void *source) {
   if (destination == NULL) return ladei_error_null(call, "destination");
   return source == NULL ? ladei_error_null(call, "source") : LADE_OK;
@@ -125,13 +116,10 @@ lade_status lade_device_copy_async(lade_device_allocator *destination_allocator,
   lade_status status = allocators_check(__func__, to, from);
   if (status == LADE_OK) status = addresses_check(__func__, destination, source);
   if (status != LADE_OK || bytes == 0) return status;
-  const lade_runtime_ops *ops = to->runtime->ops;
-  void *self = to->runtime->self;
   ladei_stream resolved;
-  status = ops->stream_resolve(self, stream, &resolved);
+  status = to->runtime->ops->stream_resolve(to->runtime->self, stream, &resolved);
   if (status != LADE_OK) return status;
-  if (copy_is_plain(to, from)) return ops->copy(self, LADEI_COPY_D2D, destination, source, bytes, &resolved);
-  return ops->copy_peer(self, destination, to->device, source, from->device, bytes, &resolved);
+  return ladei_copy_between(to->runtime, destination, to->device, source, from->device, bytes, &resolved);
 }
 
 lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source, size_t bytes) {

@@ -724,7 +724,10 @@ LADE_API lade_status lade_device_find(lade_device_allocator *allocator, const vo
 /**
  * Let another device use this allocator's memory, what it has and what it will get. Doing so twice succeeds.
  *
- * Enables peer access in the driver, which covers plain segments; expandable ones are granted mapping by mapping.
+ * Plain segments: enables access between the devices in the driver, which holds for all plain memory of this one. Expandable
+ * segments are given access mapping by mapping, a driver pool (cudaMallocAsync) as a whole. Copies work without, at a tenth of
+ * the speed; with it the driver's allocations cost more. Nothing else enables access: docs/two-devices.md says why and what
+ * it is worth.
  *
  * @param peer  The device that will access the memory. The allocator's own device: nothing to do.
  *
@@ -738,17 +741,19 @@ LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int 
 /**
  * Copy between memory of two devices, or within one, in stream order.
  *
- * Takes the plain copy of device memory where the devices are the same, where lade_device_peer_add() has given the
- * destination's device access to the source's memory, or where neither allocator has expandable segments; else the copy
- * between devices, the only one that reaches mapped memory without such access.
+ * Takes the plain copy of device memory, which captures take, too. Memory that the stream's device may not access (expandable
+ * segments and the backend cudaMallocAsync, without lade_device_peer_add()) takes the copy between devices, which no
+ * capture takes (docs/two-devices.md).
  *
  * @param destination_allocator, source_allocator  Of the devices that the memory lies on; may be one. It need not be
  *        theirs, nor known to lade.
  * @param stream  Of either device.
  *
- * Threads: any. Waits: never. Stream order: after the work queued on `stream` so far. Record the use of blocks that belong
- * to other streams. Errors: LADE_ERR_INVALID_ARGUMENT, also for allocators of two runtimes; LADE_ERR_DRIVER;
- * LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ * Threads: any. Waits: never within a device or with access between the two; else, for a copy of more than some 256 MiB, for
+ * earlier work of `stream`. Stream order: after the work queued on `stream` so far. Record the use of blocks that belong to
+ * other streams. Errors: LADE_ERR_INVALID_ARGUMENT, also for allocators of two
+ * runtimes; LADE_ERR_CAPTURE where the stream captures and the copy needs access that was not given, the capture left as it
+ * was; LADE_ERR_DRIVER; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
                                             lade_device_allocator *source_allocator, const void *source, size_t bytes,
@@ -846,7 +851,8 @@ LADE_API lade_status lade_device_shared_export(lade_device_allocator *allocator,
 LADE_API void lade_device_shared_release(lade_device_shared *shared);
 
 /**
- * Map memory that another process exported with lade_device_shared_export(), for this device and the peers it has by then.
+ * Map memory that another process exported with lade_device_shared_export(), for this device and the peers it has by then. It
+ * may lie on another device; then that one has access here only if it is a peer.
  *
  * @param shared  Borrowed for the call; its descriptors may be closed afterwards.
  * @param out     [out] The address exported, here. Valid until lade_device_shared_close(). Untouched on error.

@@ -38,12 +38,8 @@ static lade_status device_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   if (status != LADE_OK) return status;
   char *dst = copies->to_device ? here : there;
   char *src = copies->to_device ? there : here;
-  if (other == own) {
-    status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, extent->bytes, copies->stream);
-  } else {
-    status = runtime->ops->copy_peer(runtime->self, dst, copies->to_device ? own : other, src,
-                                     copies->to_device ? other : own, extent->bytes, copies->stream);
-  }
+  status = ladei_copy_between(runtime, dst, copies->to_device ? own : other, src, copies->to_device ? other : own,
+                              extent->bytes, copies->stream);
   if (status == LADE_OK) ladei_pipe_copies_count(copies);
   return status;
 }

@@ -53,6 +53,150 @@ CONFORMANCE_TEST(Peers, EnabledDeviceUsesTheOthersMemory) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
+/* Memory of device 1 of two kinds that have access of their own; one of them, with what gives device 0 access. */
+typedef struct own_access {
+  bool pool; /* else mapped memory */
+  char *memory;
+  size_t bytes;
+  ladei_vm_handle handle;
+  ladei_driver_pool driver_pool;
+} own_access;
+
+static void own_access_open(lade_runtime *runtime, own_access *m, const ladei_stream *stream) {
+  size_t minimum = 0;
+  void *memory = NULL;
+  LADE_ASSERT_OK(OP(vm_granularity, 1, &minimum, &m->bytes));
+  if (m->pool) {
+    const ladei_pool_properties properties = {LADEI_POOL_DEVICE, 1, 0};
+    LADE_ASSERT_OK(OP(pool_create, &properties, &m->driver_pool));
+    LADE_ASSERT_OK(OP(pool_alloc, m->driver_pool, m->bytes, stream, &memory));
+  } else {
+    LADE_ASSERT_OK(OP(vm_reserve, 1, m->bytes, 0, &memory));
+    LADE_ASSERT_OK(OP(vm_create, 1, m->bytes, false, &m->handle));
+    LADE_ASSERT_OK(OP(vm_map, memory, m->bytes, m->handle));
+    LADE_ASSERT_OK(OP(vm_set_access, memory, m->bytes, 1, true));
+  }
+  m->memory = memory;
+  LADE_EXPECT_OK(OP(fill, memory, 9, m->bytes, stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, stream));
+}
+
+static void own_access_let_in(lade_runtime *runtime, own_access *m, bool in) {
+  if (m->pool)
+    LADE_EXPECT_OK(OP(pool_set_access, m->driver_pool, 0, in));
+  else
+    LADE_EXPECT_OK(OP(vm_set_access, m->memory, m->bytes, 0, in));
+}
+
+static void own_access_close(lade_runtime *runtime, own_access *m, const ladei_stream *stream) {
+  if (m->pool) {
+    LADE_EXPECT_OK(OP(pool_free, m->memory, stream));
+    LADE_EXPECT_OK(OP(stream_synchronize, stream));
+    LADE_EXPECT_OK(OP(pool_destroy, m->driver_pool));
+  } else {
+    LADE_EXPECT_OK(OP(vm_unmap, m->memory, m->bytes));
+    LADE_EXPECT_OK(OP(vm_release, m->handle));
+    LADE_EXPECT_OK(OP(vm_address_free, m->memory, m->bytes));
+  }
+}
+
+/* Note [Copies between devices]: by both calls, a fill and a batch, from a stream of device 0. */
+static void own_access_try(lade_runtime *runtime, own_access *m, char *here, const ladei_stream *stream, bool in) {
+  enum { BYTES = 5000 };
+  void *dsts[] = {here};
+  const void *srcs[] = {m->memory};
+  size_t sizes[] = {BYTES};
+  lade_status expected = in ? LADE_OK : LADE_ERR_INVALID_ARGUMENT;
+  LADE_EXPECT_STATUS(expected, OP(copy, LADEI_COPY_D2D, here, m->memory, BYTES, stream));
+  LADE_EXPECT_STATUS(expected, OP(fill, m->memory, 9, BYTES, stream));
+  lade_status batch = OP(copy_batch, LADEI_COPY_D2D, 1, dsts, srcs, sizes, stream);
+  if (batch != LADE_ERR_UNSUPPORTED) LADE_EXPECT_STATUS(expected, batch);
+  LADE_EXPECT_STATUS(expected, OP(copy_peer, here, 0, m->memory, 0, BYTES, stream));
+  LADE_EXPECT_OK(OP(copy_peer, here, 0, m->memory, 1, BYTES, stream));
+  LADE_EXPECT_OK(OP(copy_peer, m->memory, 1, here, 0, BYTES, stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, stream));
+}
+
+CONFORMANCE_TEST(Peers, MappedMemoryAndThatOfPoolsHasAccessOfItsOwn) {
+  NEEDS_TWO_DEVICES();
+  bool can = false;
+  LADE_ASSERT_OK(OP(peer_can_access, 0, 1, &can));
+  NEEDS(can, "the devices cannot access each other");
+  ladei_stream s0 = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_stream s1 = conformance_stream(runtime, 1, LADEI_STREAM_NON_BLOCKING);
+  char *here = conformance_device_memory(runtime, 0, 5000);
+  for (int kind = 0; kind < 2; kind++) {
+    own_access m = {.pool = kind == 1};
+    if (m.pool ? runtime->ops->pool_create == NULL : runtime->ops->vm_reserve == NULL) continue;
+    lade_test_context("%s", m.pool ? "memory of a driver pool" : "mapped memory");
+    own_access_open(runtime, &m, &s1);
+    if (lade_test_has_failed()) return;
+    own_access_try(runtime, &m, here, &s0, false);
+    LADE_EXPECT_OK(OP(peer_enable, 0, 1));
+    own_access_try(runtime, &m, here, &s0, false);
+    LADE_EXPECT_OK(OP(peer_disable, 0, 1));
+    own_access_let_in(runtime, &m, true);
+    own_access_try(runtime, &m, here, &s0, true);
+    own_access_let_in(runtime, &m, false);
+    own_access_try(runtime, &m, here, &s0, false);
+    own_access_close(runtime, &m, &s1);
+  }
+  LADE_ASSERT_OK(OP(device_free, 0, here));
+  LADE_ASSERT_OK(OP(stream_destroy, s0.handle));
+  LADE_ASSERT_OK(OP(stream_destroy, s1.handle));
+}
+
+/* Without access, too: a copy reaches memory of device_alloc from everywhere, a fill from its own device. */
+CONFORMANCE_TEST(Peers, CopiesReachMemoryOfEachDevice) {
+  NEEDS_TWO_DEVICES();
+  enum { BYTES = 20000 };
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *a = conformance_device_pattern(runtime, 1, BYTES, 3), *b = conformance_device_memory(runtime, 1, BYTES);
+  char *c = conformance_device_memory(runtime, 0, BYTES), *d = conformance_device_memory(runtime, 0, BYTES);
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2D, b, a, BYTES, &stream)); /* both on the other device */
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2D, c, b, BYTES, &stream));
+  LADE_EXPECT_OK(OP(copy_peer, d, 1, b, 0, BYTES, &stream)); /* whichever devices are named */
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, OP(fill, a, 1, BYTES, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  conformance_expect_device_pattern(runtime, 1, b, BYTES, 3);
+  conformance_expect_device_pattern(runtime, 0, c, BYTES, 3);
+  conformance_expect_device_pattern(runtime, 0, d, BYTES, 3);
+  for (int i = 0; i < 2; i++) {
+    LADE_ASSERT_OK(OP(device_free, 1, i == 0 ? a : b));
+    LADE_ASSERT_OK(OP(device_free, 0, i == 0 ? c : d));
+  }
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
+/* The plain copy is captured, in each direction; copy_peer ends the capture, within one device, too. */
+CONFORMANCE_TEST(Peers, CapturesTakeThePlainCopyAlone) {
+  NEEDS_TWO_DEVICES();
+  NEEDS_OP(capture_begin);
+  enum { BYTES = 20000 };
+  ladei_graph graph = NULL;
+  ladei_graph_exec exec = NULL;
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *there = conformance_device_pattern(runtime, 1, BYTES, 5), *here = conformance_device_memory(runtime, 0, BYTES);
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_RELAXED));
+  LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2D, here, there, BYTES, &stream));
+  LADE_ASSERT_OK(OP(capture_end, &stream, &graph));
+  LADE_ASSERT_OK(OP(graph_instantiate, graph, &exec));
+  LADE_EXPECT_OK(OP(graph_launch, exec, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  conformance_expect_device_pattern(runtime, 0, here, BYTES, 5);
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  for (int source = 0; source < 2; source++) {
+    LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_RELAXED));
+    EXPECT_REFUSED(LADE_ERR_CAPTURE, "copy_peer", NULL,
+                   OP(copy_peer, here, 0, source == 0 ? here + BYTES / 2 : there, source, BYTES / 2, &stream));
+    LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(capture_end, &stream, &graph));
+  }
+  LADE_ASSERT_OK(OP(device_free, 0, here));
+  LADE_ASSERT_OK(OP(device_free, 1, there));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 CONFORMANCE_TEST(Peers, DescriptionCanForbidAccess) {
   NEEDS(runtime->software_device != NULL, "not a software device of this process");
   support_description description;

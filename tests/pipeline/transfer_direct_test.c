@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "lade/device.h"
 #include "tests/pipeline/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
@@ -98,6 +99,41 @@ LADE_TEST_P(Peer, IsSourceAndSink, support_soft_runtimes, name) {
   LADE_EXPECT_PATTERN(back, sizeof back, 3, 0);
   LADE_EXPECT_EQ_UINT(fixture_info(&f).blocks_peak, blocks);
   LADE_EXPECT_OK(ops->device_free(f.runtime->self, 1, peer));
+  fixture_close(&f);
+  free(bytes);
+}
+
+/* A peer's mapped memory, without access for the pipeline's device and with it: whole, both ways. */
+LADE_TEST_P(Peer, MappedMemoryNeedsNoAccess, support_soft_runtimes, name) {
+  fixture f;
+  lade_device_options options;
+  lade_device_allocator *allocator;
+  lade_stream stream;
+  void *peer;
+  if (!fixture_open(&f, name, DEVICE_BYTES, NULL)) return;
+  lade_device_options_init(&options);
+  options.expandable_segments = true;
+  LADE_ASSERT_OK(lade_stream_create(f.runtime, 1, &stream));
+  LADE_ASSERT_OK(lade_device_allocator_create(f.runtime, 1, &options, &allocator));
+  LADE_ASSERT_OK(lade_device_alloc(allocator, BYTES, stream, &peer));
+  char *bytes = malloc(BYTES);
+  for (uint64_t round = 0; round < 2; round++) {
+    if (round == 1) LADE_EXPECT_OK(lade_device_peer_add(allocator, 0));
+    support_pattern_fill(bytes, BYTES, round, 0);
+    LADE_EXPECT_OK(f.runtime->ops->copy_sync(f.runtime->self, 1, LADEI_COPY_H2D, peer, bytes, BYTES));
+    lade_transfer transfer = fixture_transfer(&f, LADE_TO_DEVICE, lade_endpoint_device(1, peer), BYTES);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
+    fixture_expect_device_pattern(&f, 0, BYTES, round, 0);
+    LADE_EXPECT_OK(lade_fill_async(f.runtime, peer, 0, BYTES, stream));
+    LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, stream));
+    transfer = fixture_transfer(&f, LADE_TO_HOST, lade_endpoint_device(1, peer), BYTES);
+    LADE_EXPECT_OK(fixture_run(&f, &transfer));
+    LADE_EXPECT_OK(f.runtime->ops->copy_sync(f.runtime->self, 1, LADEI_COPY_D2H, bytes, peer, BYTES));
+    LADE_EXPECT_PATTERN(bytes, BYTES, round, 0);
+  }
+  LADE_EXPECT_OK(lade_device_free(allocator, peer));
+  LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, stream));
   fixture_close(&f);
   free(bytes);
 }

@@ -34,12 +34,24 @@
 
 /* ---- memory of a piece ------------------------------------------------------------------------------------------- */
 
-/* The range of device memory that holds these bytes; NULL if they are no live device memory. */
+/*
+ * The range of device memory that holds these bytes and that a copy of `device` reaches; NULL if there is none. Memory of
+ * device_alloc is reached from every device, over the host where need be; mapped memory and that of pools is not.
+ */
 static soft_range *device_side(soft_runtime *rt, const void *address, size_t bytes, int device) {
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || range->host || !ladei_soft_range_covers(range, address, bytes)) return NULL;
-  bool virtual = range->kind == SOFT_RANGE_RESERVED;
-  return virtual && !ladei_soft_mapping_accessible(rt, address, bytes, device) ? NULL : range;
+  return range->kind == SOFT_RANGE_DEVICE || ladei_soft_range_accessible(rt, range, address, bytes, device) ? range
+                                                                                                            : NULL;
+}
+
+/* The device that memory of device_side() lies on. */
+static int32_t device_of(const soft_runtime *rt, const soft_range *range, const void *address) {
+  return range->kind == SOFT_RANGE_RESERVED ? ladei_soft_mapping_at(rt, address)->vm->device : range->device;
+}
+
+static bool between_devices(const soft_runtime *rt, const soft_piece *piece) {
+  return device_of(rt, piece->dst_range, piece->dst) != device_of(rt, piece->src_range, piece->src);
 }
 
 static bool host_side(soft_runtime *rt, const void *address, size_t bytes, soft_range **out_range) {
@@ -131,8 +143,7 @@ static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream 
     lade_status status = piece_find_memory(rt, op, direction, stream->device, &pieces[i]);
     if (status != LADE_OK) return status;
     pageable = pageable || piece_is_pageable(direction, &pieces[i]);
-    bool between = direction == LADEI_COPY_D2D && pieces[i].dst_range->device != pieces[i].src_range->device;
-    if (between) work->engine = SOFT_ENGINE_PEER;
+    if (direction == LADEI_COPY_D2D && between_devices(rt, &pieces[i])) work->engine = SOFT_ENGINE_PEER;
   }
   if (!pageable || direction == LADEI_COPY_H2H) return LADE_OK;
   ladei_soft_finding(rt, &rt->findings.unpinned_copies, "%s: %zu bytes from %p to %p: the host side is pageable",
@@ -233,31 +244,21 @@ static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *
   return copy_submit(rt, SOFT_OP_copy_2d, LADEI_COPY_D2D, &work, resolved);
 }
 
-/* Which device the memory lies on, which need not be the one that the caller named for its range to be found. */
-static bool lies_on(soft_runtime *rt, const void *address, int device) {
-  const soft_range *range = ladei_soft_range_at(rt, address);
-  if (range == NULL || range->host) return false;
-  if (range->kind != SOFT_RANGE_RESERVED) return range->device == device;
-  const soft_mapping *mapping = ladei_soft_mapping_at(rt, address);
-  return mapping != NULL && mapping->vm->device == device;
-}
-
+/* Each end is reached from the device that is named for it. As CUDA's driver, not in a capture. */
 static lade_status copy_peer_locked(soft_runtime *rt, soft_work *work, int dst_device, int src_device,
                                     const ladei_stream *resolved) {
   lade_status status = LADE_OK;
   soft_piece *piece = &work->piece;
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_copy_peer, resolved, &status);
   if (stream == NULL) return status;
-  if (!lies_on(rt, piece->dst, dst_device))
-    return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
-  if (!lies_on(rt, piece->src, src_device))
-    return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
-  piece->dst_range = device_side(rt, piece->dst, piece->bytes, -1);
-  piece->src_range = device_side(rt, piece->src, piece->bytes, -1);
+  if (stream->capture != NULL)
+    return ladei_soft_capture_break(rt, SOFT_OP_copy_peer, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);
+  piece->dst_range = device_side(rt, piece->dst, piece->bytes, dst_device);
+  piece->src_range = device_side(rt, piece->src, piece->bytes, src_device);
   if (piece->dst_range == NULL) return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->dst, piece->bytes);
   if (piece->src_range == NULL) return ladei_soft_bad_memory(rt, SOFT_OP_copy_peer, piece->src, piece->bytes);
   work->device = stream->device;
-  work->engine = dst_device == src_device ? SOFT_ENGINE_COMPUTE : SOFT_ENGINE_PEER;
+  work->engine = between_devices(rt, piece) ? SOFT_ENGINE_PEER : SOFT_ENGINE_COMPUTE;
   return ladei_soft_submit(rt, SOFT_OP_copy_peer, stream, work);
 }
 

@@ -31,13 +31,17 @@ lade_status ladei_soft_bad_memory(soft_runtime *rt, soft_op op, const void *addr
                            "%zu bytes at %p", bytes, address);
 }
 
+bool ladei_soft_range_accessible(const soft_runtime *rt, const soft_range *range, const void *address, size_t bytes,
+                                 int device) {
+  switch (range->kind) {
+  case SOFT_RANGE_RESERVED: return ladei_soft_mapping_accessible(rt, address, bytes, device);
+  case SOFT_RANGE_POOL: return range->device == device || (range->pool->access >> device & 1) != 0;
+  default: return range->device == device || (rt->devices[device].peers >> range->device & 1) != 0;
+  }
+}
+
 soft_range *ladei_soft_reach(soft_runtime *rt, const soft_stream *stream, const void *address, size_t bytes) {
   soft_range *range = ladei_soft_range_at(rt, address);
   if (range == NULL || !ladei_soft_range_covers(range, address, bytes)) return NULL;
-  if (range->host) return range;
-  if (range->kind == SOFT_RANGE_RESERVED)
-    return ladei_soft_mapping_accessible(rt, address, bytes, stream->device) ? range : NULL;
-  uint64_t reachable = rt->devices[stream->device].peers | (uint64_t)1 << stream->device;
-  if (range->kind == SOFT_RANGE_POOL) reachable |= range->pool->access >> stream->device & 1 ? ~(uint64_t)0 : 0;
-  return (reachable >> range->device & 1) != 0 ? range : NULL;
+  return range->host || ladei_soft_range_accessible(rt, range, address, bytes, stream->device) ? range : NULL;
 }

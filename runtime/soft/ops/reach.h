@@ -7,6 +7,11 @@
 
 #include "runtime/soft/state/model.h"
 
+/* Whether a device reads and writes device memory of a live range on its own. Access between devices (peer_enable) is to
+ * memory of device_alloc alone; mapped memory, and that of pools, has its own. */
+bool ladei_soft_range_accessible(const soft_runtime *rt, const soft_range *range, const void *address, size_t bytes,
+                                 int device);
+
 /* The range that holds these bytes, of memory that the device of the stream reads or writes on its own: device memory it
  * may access, or pinned memory. NULL: they are none. */
 soft_range *ladei_soft_reach(soft_runtime *rt, const soft_stream *stream, const void *address, size_t bytes);
