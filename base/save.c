@@ -3,7 +3,8 @@
  * Files that appear under their names all at once.
  *
  *   begin:    a file without a name (O_TMPFILE); where the file system has none of these, ".NAME.lade-N"
- *   prepare:  fsync, or a close of a second descriptor -> link as ".NAME.lade-N", if it has no name
+ *   prepare:  rights of the file that it replaces (file_rights.c) -> fsync, or a close of a second descriptor
+ *             -> link as ".NAME.lade-N", if it has no name
  *   name:     rename
  *   end:      [fsync of the folder] -> close
  *
@@ -15,6 +16,8 @@
  * I3  All names are looked up in `folder`, which stays open: the folder may be moved meanwhile.
  * I4  What a file system says only when a file is closed (that it has no room, over a network) is known before the rename:
  *     a second descriptor is closed first. The lock needs the first one.
+ * I5  While a file is written that takes the place of another, its owner alone may open it.
+ * I6  A file has no name at first only where it can be given one: the link goes through /proc, which may not be there.
  * Locks: none. A save belongs to one thread at a time.
  */
 #include "base/save.h"
@@ -22,17 +25,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_rights.h"
 
-enum { NAME_ROOM = NAME_MAX + 1, NUMBERS = 100, LOOK_AHEAD = 4, MODE = 0666 };
+enum { NAME_ROOM = NAME_MAX + 1, NUMBERS = 100, LOOK_AHEAD = 4, MODE = 0666, CLOSED_MODE = 0600, SELF_ROOM = 32 };
 
 static const char temporary_mark[] = ".lade-";
 
@@ -43,6 +49,8 @@ struct ladei_save {
   bool named;
   char temporary[NAME_ROOM];
   const char *name; /* the last component of `path` */
+  char *like;       /* another name in the folder; NULL: none */
+  mode_t mode;      /* while it is written: I5 */
   char path[];
 };
 
@@ -105,7 +113,9 @@ size_t ladei_save_temporary_name(const char *entry) {
 
 /* As ladei_save_temporary_remove(). True: the name was in use, whoever's it is now. */
 static bool temporary_remove(int folder, const char *entry) {
-  int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  int fd = openat(folder, entry, O_RDWR | flags); /* over a network the lock needs a descriptor for writing */
+  if (fd < 0 && errno == EACCES) fd = openat(folder, entry, O_RDONLY | flags);
   if (fd < 0) return errno != ENOENT;
   /* Its saver may have renamed it since, or not locked it yet: temporary_lock() there. */
   if (ladei_file_lock(fd) && is_under_name(folder, entry, fd)) (void)unlinkat(folder, entry, 0);
@@ -135,7 +145,7 @@ static bool temporary_lock(const ladei_save *save, int fd) {
 static int file_open_named(ladei_save *save) {
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
-    int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
+    int fd = openat(save->folder, save->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, save->mode);
     if (fd >= 0 && temporary_lock(save, fd)) return fd;
     int code = fd >= 0 ? EEXIST : errno;
     if (fd >= 0) (void)close(fd);
@@ -149,57 +159,103 @@ static int file_open_named(ladei_save *save) {
   return -1;
 }
 
+/* The path of an open file that has no name. */
+static void self_path(int fd, char out[SELF_ROOM]) { snprintf(out, SELF_ROOM, "/proc/self/fd/%d", fd); }
+
+/* I6 */
+static bool can_be_named(int fd) {
+  char self[SELF_ROOM];
+  self_path(fd, self);
+  struct stat of_path, of_file;
+  return stat(self, &of_path) == 0 && fstat(fd, &of_file) == 0 && of_path.st_dev == of_file.st_dev &&
+         of_path.st_ino == of_file.st_ino;
+}
+
 static int file_open(ladei_save *save) {
-  int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
-  if (fd >= 0) {
+  int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, save->mode);
+  if (fd >= 0 && can_be_named(fd)) {
     (void)ladei_file_lock(fd); /* before it has a name; where there are no locks, there are none */
     return fd;
+  }
+  if (fd >= 0) {
+    (void)close(fd);
+    return file_open_named(save);
   }
   /* EISDIR comes from kernels and file systems that do not know the flag. */
   bool unknown = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
   return unknown ? file_open_named(save) : fd;
 }
 
-/* Whether a file under the name could be replaced at the end. False with errno. */
-static bool target_check(const ladei_save *save) {
-  struct statx facts;
-  const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_MOUNT_ROOT;
-  if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) {
-    errno = EISDIR;
-    return false;
-  }
-  if (strlen(save->name) >= NAME_ROOM) {
-    errno = ENAMETOOLONG;
-    return false;
-  }
-  if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0)
-    return true; /* there is none, or what there is shows at the end */
-  errno = S_ISDIR(facts.stx_mode)                                       ? EISDIR
-          : !S_ISREG(facts.stx_mode) && !S_ISLNK(facts.stx_mode)        ? EINVAL
-          : (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT & fixed) != 0 ? EBUSY
-          : (facts.stx_attributes & fixed) != 0                         ? EPERM
-                                                                        : 0;
-  return errno == 0;
+/* What replaces a link takes the rights of the file behind it, so there must be one, or nothing at all. A link of /proc to an
+ * open file is none that a user means to replace. 0, or an errno. */
+static int link_check(const ladei_save *save) {
+  struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
+  struct stat facts;
+  int fd = (int)syscall(SYS_openat2, save->folder, save->name, &how, sizeof how);
+  if (fd < 0 && (errno == ENOSYS || errno == EPERM)) fd = openat(save->folder, save->name, O_PATH | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT ? 0 : errno == ELOOP ? EINVAL : errno;
+  int code = fstat(fd, &facts) != 0 ? errno : S_ISDIR(facts.st_mode) ? EISDIR : !S_ISREG(facts.st_mode) ? EINVAL : 0;
+  (void)close(fd);
+  return code;
 }
 
-static lade_status save_open(int folder, bool owns_folder, const char *path, ladei_save **out) {
+/* Whether a file under the name could be replaced at the end. 0, or an errno. */
+static int target_check(const ladei_save *save) {
+  struct statx facts;
+  const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_MOUNT_ROOT;
+  if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) return EISDIR;
+  if (strlen(save->name) >= NAME_ROOM) return ENAMETOOLONG;
+  if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0)
+    return 0; /* there is none, or what there is shows at the end */
+  return S_ISDIR(facts.stx_mode)                                       ? EISDIR
+         : S_ISLNK(facts.stx_mode)                                     ? link_check(save)
+         : !S_ISREG(facts.stx_mode)                                    ? EINVAL
+         : (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT & fixed) != 0 ? EBUSY
+         : (facts.stx_attributes & fixed) != 0                         ? EPERM
+                                                                       : 0;
+}
+
+static lade_status file_begin(ladei_save *save) {
+  if (save->folder < 0) return save_error("creating", save->path);
+  int code = target_check(save);
+  if (code == EINVAL) {
+    return ladei_error(
+        LADE_ERR_IO, code,
+        "creating %s: a device, a pipe, a socket, or a link to one, is there; expected a regular file, or none",
+        save->path);
+  }
+  if (code == 0) {
+    bool replaces = ladei_file_rights_there(save->folder, save->name) ||
+                    (save->like != NULL && ladei_file_rights_there(save->folder, save->like));
+    save->mode = replaces ? CLOSED_MODE : MODE;
+    temporaries_remove(save);
+    save->fd = file_open(save);
+    code = save->fd < 0 ? errno : 0;
+  }
+  errno = code;
+  return code == 0 ? LADE_OK : save_error("creating", save->path);
+}
+
+static lade_status save_open(int folder, bool owns_folder, const char *path, const char *like, ladei_save **out) {
   size_t length = strlen(path);
+  int code = errno; /* of the folder */
   ladei_save *save = calloc(1, sizeof *save + length + 1);
-  if (save == NULL) {
+  char *own_like = like != NULL ? strdup(like) : NULL;
+  if (save == NULL || (like != NULL && own_like == NULL)) {
     if (owns_folder && folder >= 0) close(folder);
+    free(save);
+    free(own_like);
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "saving %s: no memory", path);
   }
   memcpy(save->path, path, length);
   save->name = ladei_file_name(save->path);
+  save->like = own_like;
   save->fd = -1;
   save->folder = folder;
   save->owns_folder = owns_folder;
-  if (folder >= 0 && target_check(save)) {
-    temporaries_remove(save);
-    save->fd = file_open(save);
-  }
-  if (save->fd < 0) {
-    lade_status status = save_error("creating", path);
+  errno = code;
+  lade_status status = file_begin(save);
+  if (status != LADE_OK) {
     (void)ladei_save_end(save, false);
     return status;
   }
@@ -208,11 +264,11 @@ static lade_status save_open(int folder, bool owns_folder, const char *path, lad
 }
 
 lade_status ladei_save_begin(const char *path, ladei_save **out) {
-  return save_open(ladei_folder_open(path), true, path, out);
+  return save_open(ladei_folder_open(path), true, path, NULL, out);
 }
 
-lade_status ladei_save_begin_in(int folder, const char *path, ladei_save **out) {
-  return save_open(folder, false, path, out);
+lade_status ladei_save_begin_in(int folder, const char *path, const char *like, ladei_save **out) {
+  return save_open(folder, false, path, like, out);
 }
 
 int ladei_save_fd(const ladei_save *save) { return save->fd; }
@@ -237,10 +293,10 @@ static bool file_try_close(int fd) {
   return second >= 0 && (close(second) == 0 || errno == EINTR);
 }
 
-/* Gives the file without a name a temporary one. Without /proc it cannot be had. */
+/* Gives the file without a name a temporary one. */
 static bool temporary_link(ladei_save *save) {
-  char self[64];
-  snprintf(self, sizeof self, "/proc/self/fd/%d", save->fd);
+  char self[SELF_ROOM];
+  self_path(save->fd, self);
   for (unsigned number = 1; number <= NUMBERS; number++) {
     temporary_choose(save, number);
     if (linkat(AT_FDCWD, self, save->folder, save->temporary, AT_SYMLINK_FOLLOW) == 0) return true;
@@ -250,7 +306,18 @@ static bool temporary_link(ladei_save *save) {
   return false;
 }
 
+/* Those of the file under the name now, else those of the other one. */
+static lade_status rights_keep(const ladei_save *save) {
+  bool there = false;
+  lade_status status = ladei_file_rights_keep(save->folder, save->name, save->fd, save->path, &there);
+  return status != LADE_OK || there || save->like == NULL
+             ? status
+             : ladei_file_rights_keep(save->folder, save->like, save->fd, save->path, &there);
+}
+
 lade_status ladei_save_prepare(ladei_save *save, bool sync) {
+  lade_status status = rights_keep(save);
+  if (status != LADE_OK) return status;
   if (sync && fsync(save->fd) != 0) return save_error("flushing", save->path);
   if (!sync && !file_try_close(save->fd)) return save_error("closing", save->path);
   return save->temporary[0] != '\0' || temporary_link(save) ? LADE_OK : save_error("naming", save->path);
@@ -281,6 +348,7 @@ lade_status ladei_save_end(ladei_save *save, bool sync) {
   if (save->fd >= 0 && close(save->fd) != 0 && errno != EINTR && save->named && status == LADE_OK)
     status = save_error("closing", save->path);
   if (save->owns_folder && save->folder >= 0) (void)close(save->folder);
+  free(save->like);
   free(save);
   return status;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file that appears under its name all at once: written under no name or a temporary one in the same folder, then
- * renamed. Given up, nothing of it is left, and what was under the name before is untouched.
+ * renamed. Given up, nothing of it is left, and what was under the name before is untouched. A file that takes the place of another,
+ * or of a link to one, has its rights and attributes (file_rights.h); else it has those that umask and folder give a new file.
  *
  *   ladei_save *save;
  *   status = ladei_save_begin(path, &save);
@@ -28,8 +29,9 @@ typedef struct ladei_save ladei_save;
  * there that must not be replaced, a folder without right to write. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_save_begin(const char *path, ladei_save **out);
-/* The same in a folder that is open already, borrowed until the end: the last component of `path` is looked up there. */
-lade_status ladei_save_begin_in(int folder, const char *path, ladei_save **out);
+/* The same in a folder that is open already, borrowed until the end: the last component of `path` is looked up there. `like`
+ * is another name there, copied: where there is no file under its own name, the new one has the rights of that file. NULL: none. */
+lade_status ladei_save_begin_in(int folder, const char *path, const char *like, ladei_save **out);
 
 /* Open for reading and writing, and the save's. */
 int ladei_save_fd(const ladei_save *save);

@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,6 +320,35 @@ static lade_status number_check(const ladei_loader_generation *generation) {
                            ladei_loader_path_text(generation->path), number_most);
 }
 
+/* Rights of all but the owner; more than all: there is no such file. */
+static int rights_count(const ladei_loader_generation *generation, const char *name) {
+  struct stat facts;
+  bool there = name != NULL && fstatat(generation->folder, name, &facts, 0) == 0 && S_ISREG(facts.st_mode);
+  return there ? __builtin_popcount(facts.st_mode & (S_IRWXG | S_IRWXO)) : INT_MAX;
+}
+
+/* New files have new names, so they take the rights of one that they replace: of the files that the index names, the index and a single
+ * file, that which allows others least. */
+static lade_status like_find(ladei_loader_generation *generation, json_t *index) {
+  const char *tensor, *least = NULL, *before = generation->index_name;
+  json_t *value;
+  int least_rights = INT_MAX;
+  const char *const whole[] = {generation->index_name, ladei_file_name(generation->path)};
+  for (size_t i = 0; i < 2; i++) {
+    int rights = rights_count(generation, whole[i]);
+    if (rights < least_rights) least = whole[i], least_rights = rights;
+  }
+  json_object_foreach(json_object_get(index, "weight_map"), tensor, value) {
+    const char *name = json_string_value(value);
+    if (name == NULL || strcmp(name, before) == 0) continue;
+    int rights = rights_count(generation, before = name);
+    if (rights < least_rights) least = name, least_rights = rights;
+  }
+  generation->like = least != NULL ? strdup(least) : NULL;
+  return least == NULL || generation->like != NULL ? LADE_OK
+                                                   : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "save: no memory");
+}
+
 /* Removes what a killed save left, and finds the number of this one. */
 static lade_status folder_clean(ladei_loader_generation *generation) {
   char new_id[LADEI_LOADER_SAVE_ID_BYTES] = "", old_id[LADEI_LOADER_SAVE_ID_BYTES] = "";
@@ -332,6 +362,7 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
   generation->pending = generation->pending && status != LADE_OK;
   uint64_t old = id_number(generation->old_id);
   generation->number = (old > w.highest ? old : w.highest) + 1;
+  if (status == LADE_OK) status = like_find(generation, w.index);
   json_decref(w.index);
   return status == LADE_OK ? number_check(generation) : status;
 }
@@ -376,6 +407,7 @@ void ladei_loader_generation_end(ladei_loader_generation *generation, bool good)
   if (generation->folder >= 0) (void)close(generation->folder);
   free(generation->index_name);
   free(generation->lock_name);
+  free(generation->like);
   *generation = (ladei_loader_generation){0};
   ladei_error_restore(&before);
 }

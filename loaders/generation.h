@@ -22,7 +22,8 @@ typedef struct ladei_loader_generation {
   const char *path; /* of the checkpoint; borrowed */
   char *index_name; /* in the folder, as the next one */
   char *lock_name;
-  uint64_t number;                         /* of this save, in the names of its files */
+  char *like;      /* in the folder: the file whose rights new ones get; NULL: there is none to replace */
+  uint64_t number; /* of this save, in the names of its files */
   char id[LADEI_LOADER_SAVE_ID_BYTES];     /* of this save, in its files and its index */
   char old_id[LADEI_LOADER_SAVE_ID_BYTES]; /* of the save that the index names; else "none", "foreign" or "broken" */
 } ladei_loader_generation;

@@ -315,7 +315,8 @@ static lade_status shard_begin(save *s, saved_shard *which) {
       ladei_loader_header_write(which->entries, which->count, s->metadata, s->metadata_count, &header, &header_bytes);
   if (status != LADE_OK) return status;
   char *path = path_beside(s->path, which->name);
-  status = path != NULL ? ladei_loader_saved_file_create(s->folder, path, header_bytes + data_bytes, &which->file)
+  status = path != NULL ? ladei_loader_saved_file_create(s->folder, path, s->generation.like, header_bytes + data_bytes,
+                                                         &which->file)
                         : memory_error();
   free(path);
   if (status == LADE_OK) status = ladei_save_write(which->file, 0, header, header_bytes);
@@ -367,7 +368,7 @@ static lade_status index_write(save *s) {
   if (list != NULL) index_put(s, list, &text);
   lade_status status = list == NULL || path == NULL || text.failed
                            ? memory_error()
-                           : ladei_loader_saved_file_create(s->folder, path, 0, &s->index);
+                           : ladei_loader_saved_file_create(s->folder, path, s->generation.like, 0, &s->index);
   if (status == LADE_OK) status = ladei_save_write(s->index, 0, text.bytes, text.length);
   free(text.bytes);
   free(list);

@@ -17,9 +17,10 @@ static lade_status file_error(const char *doing, const ladei_save *file, int rea
                      strerror(reason));
 }
 
-lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out) {
+lade_status ladei_loader_saved_file_create(int folder, const char *path, const char *like, uint64_t bytes,
+                                           ladei_save **out) {
   ladei_save *file = NULL;
-  lade_status status = ladei_save_begin_in(folder, path, &file);
+  lade_status status = ladei_save_begin_in(folder, path, like, &file);
   /* A disk that is full is better found now than at the end. A file system that promises nothing is no error. */
   if (status == LADE_OK && bytes > 0 && fallocate(ladei_save_fd(file), 0, 0, (off_t)bytes) != 0 &&
       (errno == ENOSPC || errno == EFBIG || errno == EDQUOT)) {

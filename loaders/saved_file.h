@@ -7,7 +7,8 @@
 
 #include "base/save.h"
 
-/* Creates it in an open folder, with room for `bytes` where the file system can promise that. */
-lade_status ladei_loader_saved_file_create(int folder, const char *path, uint64_t bytes, ladei_save **out);
+/* Creates it in an open folder, with room for `bytes` where the file system can promise that. `like`: as ladei_save_begin_in(). */
+lade_status ladei_loader_saved_file_create(int folder, const char *path, const char *like, uint64_t bytes,
+                                           ladei_save **out);
 
 #endif /* LADE_LOADERS_SAVED_FILE_H */

@@ -85,7 +85,10 @@ typedef enum lade_file_flags {
   LADE_FILE_SYNC = 2,
   /**
    * Sinks with a path: the file appears under its name when all of it is written, by renaming; a file of that name, or a
-   * symbolic link, is replaced. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it
+   * symbolic link to one or to nothing, is replaced, and nothing else is. The new file has mode, owner, group, access control
+   * lists and extended attributes of the one that it replaces, or that the link leads to, as far as the process may give them; what it may
+   * not is a line of the log, and then rights are fewer, never more. Set-user-id, set-group-id and capabilities go, as with any
+   * write. While it is written its owner alone may open it. It has offset + bytes bytes. A transfer that fails or is cancelled leaves the name as it
    * was, and no temporary file. With LADE_FILE_SYNC the folder is flushed as well, after the renaming: if that alone
    * fails, or closing the file after that, the ticket says so and the file stays.
    *

@@ -423,8 +423,9 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
  * once of several files must be kept apart by the caller: a mixture is not opened, but the checkpoint is lost.
  *
  * @param path     Of the file. With several files theirs begin as its name does, which must be UTF-8, as the index is;
- *                 tensors go there in the order given, and the index is called path + ".index.json". Another file or link
- *                 of a name is replaced.
+ *                 tensors go there in the order given, and the index is called path + ".index.json". Another file of a
+ *                 name, or a link to one, is replaced and gives the new one its rights, as with LADE_FILE_ATOMIC. Several files
+ *                 get those of the one that allows others least: a file that the index before names, that index, the file `path`.
  * @param targets  The devices; borrowed for the call.
  * @param tensors  Borrowed for the call.
  * @param options  Borrowed for the call; NULL for defaults.

@@ -5,16 +5,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "tests/pipeline/storage_faults.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 #include "tests/support/temp_dir.h"
 
 typedef struct place {
@@ -322,6 +325,294 @@ LADE_TEST_P(Save, RefusesWhatItCouldNotReplace, kinds, kind) {
   free(path);
   place_remove(&p);
 }
+
+/* Bug: a link was replaced whatever it led to, so a save by root to /dev/stdout took that away. What leads to a file, or to nothing, is
+ * replaced. */
+LADE_TEST_P(Save, ReplacesNoLinkToWhatIsNoFile, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  char *other = support_temp_dir_path(&p.dir, "other");
+  text_write(other, "other");
+  int open_file = open(other, O_RDONLY);
+  char self[64];
+  snprintf(self, sizeof self, "/proc/self/fd/%d", open_file);
+  const struct {
+    const char *to;
+    int code;
+  } cases[] = {{"/dev/null", EINVAL}, {self, EINVAL}, {p.dir.path, EISDIR},
+               {"model.bin", EINVAL}, {"nothing", 0}, {"other", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    ladei_save *save = NULL;
+    kind_set(kind, (storage_faults){0});
+    LADE_ASSERT_EQ_INT(symlink(cases[i].to, p.path), 0);
+    lade_status status = ladei_save_begin(p.path, &save);
+    if (cases[i].code == 0) {
+      LADE_EXPECT_OK(status);
+      LADE_EXPECT_OK(save_commit(save, false));
+      expect_text(other, "other");
+    } else {
+      LADE_EXPECT_STATUS(LADE_ERR_IO, status);
+      LADE_EXPECT_EQ_INT(lade_last_error()->native_code, cases[i].code);
+    }
+    struct stat facts;
+    LADE_EXPECT_EQ_INT(lstat(p.path, &facts), 0);
+    LADE_EXPECT_EQ_INT(S_ISLNK(facts.st_mode), cases[i].code != 0);
+    (void)unlink(p.path);
+    LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  }
+  close(open_file);
+  free(other);
+  place_remove(&p);
+}
+
+/* Bug: that was found when all was written. */
+LADE_TEST_P(Save, WorksWithoutProc, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  kind_set(kind, (storage_faults){.no_proc = true});
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  expect_text(p.path, "new");
+  LADE_EXPECT_EQ_UINT(names_in(&p), 1);
+  place_remove(&p);
+}
+
+/* --- rights ------------------------------------------------------------------------------------------------------- */
+
+static unsigned mode_of(const char *path) {
+  struct stat facts = {0};
+  LADE_EXPECT_EQ_INT(stat(path, &facts), 0);
+  return facts.st_mode & 07777;
+}
+
+static unsigned mode_while_written(const ladei_save *save) {
+  struct stat facts = {0};
+  LADE_EXPECT_EQ_INT(fstat(ladei_save_fd(save), &facts), 0);
+  return facts.st_mode & 07777;
+}
+
+/* Bug: what replaced a private file could be read by everybody. A write would have taken the bits of other users away, too. */
+LADE_TEST_P(Save, KeepsTheMode, kinds, kind) {
+  const unsigned modes[][2] = {{0600, 0600}, {0640, 0640}, {0666, 0666}, {0400, 0400}, {0604, 0604}, {06755, 0755}};
+  for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+    place p;
+    if (!place_create(&p)) return;
+    text_write(p.path, "old");
+    LADE_EXPECT_EQ_INT(chmod(p.path, modes[i][0]), 0);
+    kind_set(kind, (storage_faults){0});
+    mode_t mask = umask(022);
+    ladei_save *save = save_begun(&p, "new");
+    LADE_EXPECT_EQ_UINT(mode_while_written(save) & 077, 0);
+    LADE_EXPECT_OK(save_commit(save, true));
+    umask(mask);
+    LADE_EXPECT_EQ_UINT(mode_of(p.path), modes[i][1]);
+    expect_text(p.path, "new");
+    place_remove(&p);
+  }
+}
+
+/* What is under the name at the end counts, also where that changes meanwhile. */
+LADE_TEST_P(Save, KeepsTheModeOfTheEnd, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  kind_set(kind, (storage_faults){0});
+  ladei_save *save = save_begun(&p, "new");
+  text_write(p.path, "old");
+  LADE_EXPECT_EQ_INT(chmod(p.path, 0600), 0);
+  LADE_EXPECT_OK(save_commit(save, false));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0600);
+  LADE_EXPECT_EQ_INT(chmod(p.path, 0644), 0);
+  save = save_begun(&p, "newer");
+  LADE_EXPECT_EQ_INT(unlink(p.path), 0);
+  LADE_EXPECT_OK(save_commit(save, false));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0600); /* closed while it was written; nothing is there to open it */
+  place_remove(&p);
+}
+
+LADE_TEST_P(Save, HasTheRightsOfTheFileBehindALink, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  char *other = support_temp_dir_path(&p.dir, "other");
+  text_write(other, "other");
+  LADE_EXPECT_EQ_INT(symlink("other", p.path), 0);
+  kind_set(kind, (storage_faults){0});
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), false));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0600);
+  expect_text(other, "other");
+  free(other);
+  place_remove(&p);
+}
+
+/* The files of a checkpoint that replaces another have new names. */
+LADE_TEST_P(Save, HasTheRightsOfAnotherName, kinds, kind) {
+  place p;
+  ladei_save *save = NULL;
+  if (!place_create(&p)) return;
+  char *other = support_temp_dir_path(&p.dir, "other");
+  text_write(other, "other");
+  kind_set(kind, (storage_faults){0});
+  int folder = open(p.dir.path, O_RDONLY | O_DIRECTORY);
+  LADE_EXPECT_OK(ladei_save_begin_in(folder, p.path, "other", &save));
+  LADE_EXPECT_EQ_UINT(mode_while_written(save), 0600);
+  LADE_EXPECT_OK(save_commit(save, false));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0600);
+  LADE_EXPECT_EQ_INT(chmod(p.path, 0640), 0);
+  LADE_EXPECT_OK(ladei_save_begin_in(folder, p.path, "other", &save));
+  LADE_EXPECT_OK(save_commit(save, false));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0640); /* its own name goes first */
+  close(folder);
+  free(other);
+  place_remove(&p);
+}
+
+static const char no_lists[] = "a file system without access control lists";
+
+/* A list of access rights as the kernel has it: owner, one user, group, mask, others. */
+typedef struct access_list {
+  uint32_t version;
+  struct {
+    uint16_t tag, rights;
+    uint32_t id;
+  } entries[5];
+} access_list;
+
+static access_list list_of(unsigned mask) {
+  const uint32_t none = UINT32_MAX;
+  return (access_list){2, {{1, 6, none}, {2, 6, geteuid()}, {4, 0, none}, {16, (uint16_t)mask, none}, {32, 0, none}}};
+}
+
+static bool list_set(const char *path, const char *name, unsigned mask) {
+  access_list list = list_of(mask);
+  return setxattr(path, name, &list, sizeof list, 0) == 0;
+}
+
+static bool has_list(const char *path) {
+  access_list found = {0}, wanted = list_of(6);
+  return getxattr(path, "system.posix_acl_access", &found, sizeof found) == (ssize_t)sizeof found &&
+         memcmp(&found, &wanted, sizeof found) == 0;
+}
+
+LADE_TEST_P(Save, KeepsListsAndAttributes, kinds, kind) {
+  place p;
+  char value[8] = {0};
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  if (!list_set(p.path, "system.posix_acl_access", 6)) {
+    place_remove(&p);
+    LADE_SKIP(no_lists);
+  }
+  LADE_EXPECT_EQ_INT(setxattr(p.path, "user.tag", "mine", 4, 0), 0);
+  kind_set(kind, (storage_faults){0});
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT(has_list(p.path));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0660);
+  LADE_EXPECT_EQ_INT(getxattr(p.path, "user.tag", value, sizeof value), 4);
+  LADE_EXPECT_EQ_STR(value, "mine");
+  place_remove(&p);
+}
+
+/* What a folder gives to its new files is not for one that replaces an old one. */
+LADE_TEST_P(Save, HasNoListOfTheFolder, kinds, kind) {
+  place p;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  LADE_EXPECT_EQ_INT(chmod(p.path, 0640), 0);
+  if (!list_set(p.dir.path, "system.posix_acl_default", 6)) {
+    place_remove(&p);
+    LADE_SKIP(no_lists);
+  }
+  kind_set(kind, (storage_faults){0});
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0640);
+  LADE_EXPECT_EQ_INT(getxattr(p.path, "system.posix_acl_access", NULL, 0), -1);
+  LADE_EXPECT_EQ_INT(unlink(p.path), 0);
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT(has_list(p.path)); /* a new one has it */
+  place_remove(&p);
+}
+
+/* A list may forbid what the mode allows: without it the owner alone has rights. */
+LADE_TEST_P(Save, ClosesWhatLosesItsList, kinds, kind) {
+  place p;
+  support_heard heard;
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  if (!list_set(p.path, "system.posix_acl_access", 6)) {
+    place_remove(&p);
+    LADE_SKIP(no_lists);
+  }
+  LADE_EXPECT_EQ_INT(setxattr(p.path, "user.tag", "mine", 4, 0), 0);
+  kind_set(kind, (storage_faults){.attribute_set = ENOSPC});
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  support_heard_end();
+  LADE_EXPECT_EQ_UINT(mode_of(p.path), 0600);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN,
+                                         "the new file has mode 0600 and not all that the old one had: "
+                                         "attribute user.tag, access control list: No space left"),
+                     1);
+  place_remove(&p);
+}
+
+LADE_TEST_P(Save, KeepsOwnerAndGroup, kinds, kind) {
+  place p;
+  struct stat facts = {0};
+  if (!place_create(&p)) return;
+  text_write(p.path, "old");
+  if (chown(p.path, 12345, 23456) != 0) {
+    place_remove(&p);
+    LADE_SKIP("only root, outside of a name space, gives files away");
+  }
+  kind_set(kind, (storage_faults){0});
+  LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+  LADE_EXPECT_EQ_INT(stat(p.path, &facts), 0);
+  LADE_EXPECT_EQ_UINT(facts.st_uid, 12345);
+  LADE_EXPECT_EQ_UINT(facts.st_gid, 23456);
+  LADE_EXPECT_EQ_UINT(facts.st_mode & 07777, 0600);
+  place_remove(&p);
+}
+
+/* Without its group, the members of that one and of the new one get what both had. */
+LADE_TEST_P(Save, ClosesWhatLosesItsGroup, kinds, kind) {
+  const unsigned modes[][2] = {{0664, 0644}, {0640, 0600}, {0604, 0600}, {0666, 0666}};
+  for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+    place p;
+    support_heard heard;
+    if (!place_create(&p)) return;
+    text_write(p.path, "old");
+    LADE_EXPECT_EQ_INT(chmod(p.path, modes[i][0]), 0);
+    kind_set(kind, (storage_faults){.owner = EPERM, .foreign = true});
+    support_heard_begin(&heard, LADE_LOG_WARN);
+    LADE_EXPECT_OK(save_commit(save_begun(&p, "new"), true));
+    support_heard_end();
+    LADE_EXPECT_EQ_UINT(mode_of(p.path), modes[i][1]);
+    LADE_EXPECT_EQ_INT(
+        support_heard_count(&heard, LADE_LOG_WARN, "not all that the old one had: owner, group: Operation not"), 1);
+    place_remove(&p);
+  }
+}
+
+/* Whatever call fails, the new file allows nobody more than the old one. */
+LADE_TEST_P(Save, OpensNothingWhateverCallFails, kinds, kind) {
+  bool reached = true;
+  for (int nth = 1; reached; nth++) {
+    place p;
+    ladei_save *save = NULL;
+    if (!place_create(&p)) return;
+    text_write(p.path, "old");
+    LADE_EXPECT_EQ_INT(chmod(p.path, 0640), 0);
+    kind_set(kind, (storage_faults){.nth = nth, .how = STORAGE_FAULTS_FAIL, .code = EPERM});
+    mode_t mask = umask(0);
+    if (ladei_save_begin(p.path, &save) == LADE_OK) (void)save_commit(save, true);
+    umask(mask);
+    reached = storage_faults_count() >= nth;
+    storage_faults_set((storage_faults){0});
+    LADE_EXPECT_EQ_UINT(mode_of(p.path) & 037, 0);
+    place_remove(&p);
+  }
+}
+
+/* --- folders ------------------------------------------------------------------------------------------------------ */
 
 /* A path without folder: the current one. */
 LADE_TEST(Save, TakesANameAlone) {

@@ -11,10 +11,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static _Atomic(int) reads;
@@ -190,8 +192,12 @@ int flock(int fd, int operation) {
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
+static bool is_missing(const char *path) {
+  return faults_now()->no_proc && strncmp(path, "/proc/", strlen("/proc/")) == 0 && fails(ENOENT);
+}
+
 int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
-  if (fails(faults_now()->link)) return -1;
+  if (fails(faults_now()->link) || is_missing(from)) return -1;
   CHANGE("linkat", syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
 }
 
@@ -218,15 +224,51 @@ int fsync(int fd) {
   CHANGE(is_folder(fd) ? "fsync of the folder" : "fsync", faults_now()->flush_nothing ? 0 : syscall(SYS_fsync, fd));
 }
 
+/* --- rights ------------------------------------------------------------------------------------------------------- */
+
+int fchmod(int fd, mode_t mode) { CHANGE("fchmod", syscall(SYS_fchmod, fd, mode)); }
+
+int fchown(int fd, uid_t owner, gid_t group) {
+  if (fails(faults_now()->owner)) return -1;
+  CHANGE("fchown", syscall(SYS_fchown, fd, owner, group));
+}
+
+int fsetxattr(int fd, const char *name, const void *value, size_t bytes, int flags) {
+  if (fails(faults_now()->attribute_set)) return -1;
+  CHANGE("fsetxattr", syscall(SYS_fsetxattr, fd, name, value, bytes, flags));
+}
+
+int fremovexattr(int fd, const char *name) { CHANGE("fremovexattr", syscall(SYS_fremovexattr, fd, name)); }
+
+ssize_t fgetxattr(int fd, const char *name, void *value, size_t bytes) {
+  QUESTION("fgetxattr", syscall(SYS_fgetxattr, fd, name, value, bytes));
+}
+
+ssize_t flistxattr(int fd, char *names, size_t bytes) {
+  QUESTION("flistxattr", syscall(SYS_flistxattr, fd, names, bytes));
+}
+
 /* --- questions ---------------------------------------------------------------------------------------------------- */
 
-int fstat(int fd, struct stat *out) { QUESTION("fstat", syscall(SYS_newfstatat, fd, "", out, AT_EMPTY_PATH)); }
+static int file_facts(int fd, struct stat *out) {
+  int answer = (int)syscall(SYS_newfstatat, fd, "", out, AT_EMPTY_PATH);
+  if (faults_now()->foreign && (syscall(SYS_fcntl, fd, F_GETFL) & O_ACCMODE) == O_RDONLY) {
+    out->st_uid++;
+    out->st_gid++;
+  }
+  return answer;
+}
+
+int fstat(int fd, struct stat *out) { QUESTION("fstat", file_facts(fd, out)); }
 
 int fstatat(int folder, const char *path, struct stat *out, int flags) {
   QUESTION("fstatat", syscall(SYS_newfstatat, folder, path, out, flags));
 }
 
-int stat(const char *path, struct stat *out) { QUESTION("stat", syscall(SYS_newfstatat, AT_FDCWD, path, out, 0)); }
+int stat(const char *path, struct stat *out) {
+  if (is_missing(path)) return -1;
+  QUESTION("stat", syscall(SYS_newfstatat, AT_FDCWD, path, out, 0));
+}
 
 struct dirent *readdir(DIR *folder) {
   static struct dirent *(*own)(DIR *);

@@ -37,6 +37,10 @@ typedef struct storage_faults {
   int flush_folder;   /* of folders alone; errno */
   int closing;        /* of files open for writing; errno */
   int lock;           /* errno */
+  int owner;          /* changes of owner and group; errno */
+  bool foreign;       /* files that are open for reading alone belong to another user and group */
+  int attribute_set;  /* of extended attributes and lists; errno */
+  bool no_proc;       /* what is looked up below /proc is not there */
   int nth;            /* of all calls, from 1 on; 0: none */
   storage_faults_how how;
   int code;                       /* of the n-th; errno */

@@ -21,7 +21,7 @@ typedef struct support_heard {
   pthread_mutex_t lock;
   int count;
   lade_log_level levels[SUPPORT_HEARD_MOST];
-  char texts[SUPPORT_HEARD_MOST][256];
+  char texts[SUPPORT_HEARD_MOST][512];
   void (*also)(void *user); /* called in each callback; NULL: nothing */
   void *user;
 } support_heard;

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rights and attributes of a file that takes the place of another. */
+#ifndef LADE_BASE_FILE_RIGHTS_H
+#define LADE_BASE_FILE_RIGHTS_H
+
+#include <stdbool.h>
+
+#include "lade/status.h"
+
+/* What the name leads to is a regular file, whose rights a new file would get. Links are followed. */
+bool ladei_file_rights_there(int folder, const char *name);
+
+/*
+ * Gives the open file `fd`, which belongs to this process, the mode, owner, group, access control lists and extended attributes of
+ * the file that `name` leads to. The file allows nobody more than that one does, at no moment, also where some of these cannot be
+ * kept: a line of the log names them. `path` is for messages. *out_there: there is such a file; false: nothing was done.
+ *
+ * LADE_ERR_IO: the rights cannot be read, or the file cannot be closed to others; LADE_ERR_OUT_OF_HOST_MEMORY.
+ */
+lade_status ladei_file_rights_keep(int folder, const char *name, int fd, const char *path, bool *out_there);
+
+#endif /* LADE_BASE_FILE_RIGHTS_H */
