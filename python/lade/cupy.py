@@ -26,6 +26,7 @@ hooks and the figures of its pools (``cupy.get_default_memory_pool().used_bytes(
 
 from __future__ import annotations
 
+import importlib
 import threading
 import types
 from typing import Any, Callable, Mapping
@@ -33,6 +34,7 @@ from typing import Any, Callable, Mapping
 import lade
 from lade import _lade
 from lade._cupy_streams import Arena, Streams
+from lade._errors import Joined
 from lade._third_party import PerDevice, require, table
 
 __all__ = ["Installation", "install", "uninstall", "installed", "record_stream"]
@@ -54,6 +56,9 @@ _current: Installation | None = None
 # Streams outlive installations, as arrays do.
 _streams = Streams()
 
+# By CuPy's own class.
+_error_classes: dict[Any, type[MemoryError]] = {}
+
 
 def _checked_cupy() -> types.ModuleType:
     cupy = require("cupy", _OLDEST, _NEEDED)
@@ -62,18 +67,37 @@ def _checked_cupy() -> types.ModuleType:
     return cupy
 
 
+def _out_of_memory_class() -> type[MemoryError]:
+    """CuPy's error with lade's text, which names what was asked for, what is free and who has the rest."""
+    theirs = importlib.import_module("cupy.cuda.memory").OutOfMemoryError
+    if theirs not in _error_classes:
+
+        class OutOfMemoryError(theirs, metaclass=Joined):  # type: ignore[misc, valid-type]
+            _make = staticmethod(_out_of_memory_class)
+            nbytes, text = 0, ""
+
+            def __str__(self) -> str:
+                return self.text or super().__str__()
+
+            def __reduce__(self) -> tuple[Any, ...]:
+                return _out_of_memory, (self.nbytes, self.text)
+
+        _error_classes[theirs] = OutOfMemoryError
+    return _error_classes[theirs]
+
+
+def _out_of_memory(nbytes: int, text: str) -> MemoryError:
+    error: Any = _out_of_memory_class()(nbytes, -1)
+    error.nbytes, error.text = nbytes, text
+    return error  # type: ignore[no-any-return]
+
+
 def _device_function(cupy: types.ModuleType, allocators: PerDevice[lade.DeviceAllocator]) -> Callable[[int], Any]:
     """What cupy.cuda.set_allocator() takes: bytes to MemoryPointer. Its memory's owner is a _CupyBlock."""
 
-    class OutOfMemoryError(cupy.cuda.memory.OutOfMemoryError):  # type: ignore[misc, name-defined]
-        """CuPy's error with lade's text, which names what was asked for, what is free and who has the rest."""
-
-        def __str__(self) -> str:
-            return str(self.__cause__ or super().__str__())
-
     def failed(nbytes: int, error: BaseException) -> None:
         if isinstance(error, (lade.OutOfDeviceMemoryError, lade.LimitError)):
-            raise OutOfMemoryError(nbytes, -1) from error
+            raise _out_of_memory(nbytes, str(error)) from error
 
     cuda = cupy.cuda
     return _lade._cupy_device_function(allocators.get, cuda.runtime.getDevice, cuda.MemoryPointer, cuda.UnownedMemory,

@@ -27,6 +27,7 @@ import lade
 from lade import _lade
 from lade import _slices
 from lade._arguments import class_text, take, take_function, take_path, wrong_type
+from lade._errors import Joined
 from lade._safetensors_host import laid_out, save_host
 
 __all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
@@ -69,13 +70,6 @@ _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy
 # --- errors ------------------------------------------------------------------------------------------------------------
 
 
-class SafetensorError(lade.Error):
-    """What is wrong with a file, a name or a slice; the text is that of the ``safetensors`` package where it has one."""
-
-
-_error_classes: dict = {}
-
-
 def _error_class():
     """The class to raise: also the package's own, where a program has imported it."""
     package = sys.modules.get("safetensors")
@@ -83,9 +77,16 @@ def _error_class():
     if theirs is None:
         return SafetensorError
     if theirs not in _error_classes:
-        body = {"__doc__": SafetensorError.__doc__, "__module__": __name__}
-        _error_classes[theirs] = type("SafetensorError", (SafetensorError, theirs), body)
+        body = {"__doc__": SafetensorError.__doc__, "__module__": __name__, "_make": staticmethod(_error_class)}
+        _error_classes[theirs] = Joined("SafetensorError", (SafetensorError, theirs), body)
     return _error_classes[theirs]
+
+
+class SafetensorError(lade.Error, metaclass=Joined):
+    """What is wrong with a file, a name or a slice; the text is that of the ``safetensors`` package where it has one."""
+
+
+_error_classes: dict = {}
 
 
 def _error(text):
