@@ -122,14 +122,14 @@ int ladei_topology_node_of_pci(const ladei_topology *topology, const char *bus_i
   return hwloc_bitmap_weight(place->nodeset) == 1 ? hwloc_bitmap_first(place->nodeset) : -1;
 }
 
-/* By the machine's own table; 0 where it has none. */
+/* By the machine's own table, the first of several; 0 where it has none. */
 static unsigned long table_distance(const ladei_topology *topology, hwloc_obj_t from, hwloc_obj_t to) {
   struct hwloc_distances_s *table;
-  unsigned count = 1;
+  unsigned count = 1; /* asked for; the answer is how many there are, of which the first has been given */
   unsigned long value = 0;
   if (hwloc_distances_get_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, &count, &table,
                                   HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) == 0 &&
-      count == 1) {
+      count >= 1) {
     hwloc_uint64_t there, back;
     if (hwloc_distances_obj_pair_values(table, from, to, &there, &back) == 0) value = (unsigned long)there;
     hwloc_distances_release(topology->hwloc, table);

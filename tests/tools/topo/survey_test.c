@@ -41,6 +41,11 @@ static const char machine_xml[] =
     "<distances2 type=\"NUMANode\" nbobjs=\"3\" kind=\"5\" indexing=\"os\">\n<indexes length=\"6\">0 1 2 </indexes>\n"
     "<u64values length=\"27\">10 17 21 17 10 28 21 28 10 </u64values>\n</distances2>\n</topology>\n";
 
+/* The same with a second table of latencies, such as hwloc reads beside the first where memory is of two kinds. */
+static const char second_table_xml[] =
+    "<distances2 type=\"NUMANode\" nbobjs=\"3\" kind=\"6\" indexing=\"os\">\n<indexes length=\"6\">0 1 2 </indexes>\n"
+    "<u64values length=\"27\">10 99 99 99 10 99 99 99 10 </u64values>\n</distances2>\n</topology>\n";
+
 /* ---- Making machines up ------------------------------------------------------------------------------------------ */
 
 /* Software devices of 1 GiB on "sim"; numa_nodes as in lade_soft_device: index + 1, 0 for unknown. */
@@ -164,6 +169,22 @@ LADE_TEST(Topo, NodesHaveMemoryHugePagesAndDistances) {
     LADE_EXPECT_EQ_UINT(own.s.distances[0 * 3 + 1], 17);
     LADE_EXPECT_EQ_UINT(own.s.distances[2 * 3 + 1], 28);
   }
+  fixture_close(&own);
+}
+
+/* All distances were unknown, and the table that had been read was lost. */
+LADE_TEST(Topo, FirstOfTwoTablesOfLatencies) {
+  fixture own;
+  char xml[sizeof machine_xml + sizeof second_table_xml];
+  size_t before = strlen(machine_xml) - strlen("</topology>\n");
+  if (!fixture_open(&own, 0)) return;
+  memcpy(xml, machine_xml, before);
+  memcpy(xml + before, second_table_xml, sizeof second_table_xml);
+  support_temp_dir_write(&own.root, "machine.xml", xml);
+  LADE_EXPECT_OK(survey_make(own.runtime, &own.hooks, false, &own.s));
+  LADE_ASSERT_EQ_SIZE(own.s.node_count, 3);
+  LADE_EXPECT_EQ_UINT(own.s.distances[0 * 3 + 1], 17);
+  LADE_EXPECT_EQ_UINT(own.s.distances[2 * 3 + 1], 28);
   fixture_close(&own);
 }
 
