@@ -319,6 +319,8 @@ typedef struct lade_runtime_ops {
   lade_status (*vm_set_access)(void *self, void *address, size_t bytes, int device, bool writable);
   /* A file descriptor that another process (or this one) can import; the caller closes it. */
   lade_status (*vm_export)(void *self, ladei_vm_handle handle, int *out_fd);
+  /* For `device`, which need not be the one that the memory lies on: pointer_attributes tells the latter of its mappings,
+   * whose context need not exist here. */
   lade_status (*vm_import)(void *self, int device, int fd, ladei_vm_handle *out_handle);
 
   /* ---- driver pools: stream-ordered allocation by the driver (optional group) ---------------------------------- */
@@ -464,6 +466,8 @@ typedef struct lade_runtime_ops {
   lade_status (*peer_disable)(void *self, int device, int peer);
   /* Of memory from device_alloc; names the whole allocation that `pointer` lies in. Optional pair of three. */
   lade_status (*ipc_export)(void *self, void *pointer, ladei_ipc_handle *out_handle);
+  /* Gives `device` access, on whichever device the memory lies; pointer_attributes tells `device`. The software devices open
+   * their own process's memory alone, on the device that it lies on. */
   lade_status (*ipc_open)(void *self, int device, const ladei_ipc_handle *handle, void **out_base);
   lade_status (*ipc_close)(void *self, void *base);
 

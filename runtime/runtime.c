@@ -197,9 +197,10 @@ static lade_status between_uncaptured(const lade_runtime *runtime, int dst_devic
 lade_status ladei_copy_between(const lade_runtime *runtime, void *dst, int dst_device, const void *src, int src_device,
                                size_t bytes, const ladei_stream *stream) {
   lade_error before;
-  if (dst_device != src_device) ladei_error_save(&before);
+  bool between = dst_device != src_device || dst_device != stream->device;
+  if (between) ladei_error_save(&before);
   lade_status status = runtime->ops->copy(runtime->self, LADEI_COPY_D2D, dst, src, bytes, stream);
-  if (status != LADE_ERR_INVALID_ARGUMENT || dst_device == src_device) return status;
+  if (status != LADE_ERR_INVALID_ARGUMENT || !between) return status;
   status = between_uncaptured(runtime, dst_device, src_device, stream);
   if (status != LADE_OK) return status;
   status = runtime->ops->copy_peer(runtime->self, dst, dst_device, src, src_device, bytes, stream);

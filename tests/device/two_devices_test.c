@@ -179,3 +179,73 @@ static void try_captured(pair *p, const attempt *a) {
 LADE_TEST_P(TwoDevices, ACaptureTakesACopyOrIsLeftAlone, SUPPORT_RUNTIMES, name) {
   for_each_attempt(name, try_captured);
 }
+
+/* ---- Within a device, and memory of another one ------------------------------------------------------------------- */
+
+/* On a stream of the device that has no access. */
+LADE_TEST_P(TwoDevices, ACopyWithinADeviceTakesAStreamOfTheOther, SUPPORT_RUNTIMES, name) {
+  pair p;
+  if (!pair_open(&p, name)) return;
+  for (int at = 0; pair_next(&p, &at);) {
+    attempt_name(&p, &(attempt){.from = 1});
+    void *twin = NULL;
+    LADE_EXPECT_OK(lade_device_alloc(p.allocators[1], BYTES, p.streams[1], &twin));
+    bytes_set(&p, 1, 5);
+    LADE_EXPECT_OK(lade_device_copy_async(p.allocators[1], twin, p.allocators[1], p.blocks[1], BYTES, p.streams[0]));
+    LADE_EXPECT_OK(lade_stream_synchronize(p.runtime, p.streams[0]));
+    bytes_set(&p, 1, 0);
+    LADE_EXPECT_OK(lade_device_copy_async(p.allocators[1], p.blocks[1], p.allocators[1], twin, BYTES, p.streams[1]));
+    LADE_EXPECT_OK(lade_stream_synchronize(p.runtime, p.streams[1]));
+    expect_bytes(&p, 1, 5);
+    LADE_EXPECT_OK(lade_device_free(p.allocators[1], twin));
+  }
+  pair_close(&p);
+}
+
+/* Exported by device 0 and opened on 1: there it is used like memory of 1, though it lies on 0, which has no access to it. */
+LADE_TEST_P(TwoDevices, SharedMemoryIsOpenedOnTheOther, SUPPORT_RUNTIMES, name) {
+  pair p;
+  void *there = NULL;
+  ladei_pointer_attributes attributes;
+  lade_device_options options;
+  lade_device_shared shared;
+  if (!pair_open(&p, name)) return;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_IPC;
+  for (int d = 0; d < DEVICES; d++) {
+    void *block = NULL;
+    LADE_EXPECT_OK(lade_device_allocator_create(p.runtime, d, &options, &p.allocators[d]));
+    LADE_EXPECT_OK(lade_device_alloc(p.allocators[d], BYTES, p.streams[d], &block));
+    p.blocks[d] = block;
+    bytes_set(&p, d, 20 + d);
+  }
+  lade_device_shared_init(&shared);
+  lade_status exported = lade_device_shared_export(p.allocators[0], p.blocks[0], &shared);
+  if (exported == LADE_OK) {
+    LADE_EXPECT_OK(lade_device_shared_open(p.allocators[1], &shared, &there));
+    lade_device_shared_release(&shared);
+  }
+  for (int by_address = 0; by_address < 2 && there != NULL; by_address++) {
+    bytes_set(&p, 1, 0);
+    LADE_EXPECT_OK(by_address == 1 ? lade_copy_async(p.runtime, p.blocks[1], there, BYTES, p.streams[1])
+                                   : lade_device_copy_async(p.allocators[1], p.blocks[1], p.allocators[1], there, BYTES,
+                                                            p.streams[1]));
+    LADE_EXPECT_OK(lade_stream_synchronize(p.runtime, p.streams[1]));
+    expect_bytes(&p, 1, 20);
+  }
+  if (there != NULL) {
+    LADE_EXPECT_OK(p.runtime->ops->pointer_attributes(p.runtime->self, there, &attributes));
+    LADE_EXPECT_EQ_INT(attributes.device, 0);
+    LADE_EXPECT_OK(lade_device_copy_async(p.allocators[0], p.blocks[0], p.allocators[1], there, 0, p.streams[0]));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_copy_async(p.runtime, p.blocks[1], there, BYTES, p.streams[0]));
+    LADE_EXPECT_OK(lade_fill_async(p.runtime, there, 33, BYTES, p.streams[1]));
+    LADE_EXPECT_OK(lade_stream_synchronize(p.runtime, p.streams[1]));
+    expect_bytes(&p, 0, 33); /* one memory */
+    LADE_EXPECT_OK(lade_device_shared_close(p.allocators[1], there));
+  }
+  for (int d = 0; d < DEVICES; d++) end_close(&p, d);
+  if (exported == LADE_ERR_UNSUPPORTED) ladet_skip(__FILE__, __LINE__, "mapped memory is not shared here");
+  if (exported != LADE_ERR_UNSUPPORTED) LADE_EXPECT_OK(exported);
+  pair_close(&p);
+}

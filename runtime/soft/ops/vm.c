@@ -15,7 +15,9 @@
  * Locks: rt->lock.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,9 +104,14 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
 /* What marks a file as memory of a software device: sealed to its size, and for good. */
 enum { FILE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
+/* Its name says on which device the memory lies, as a process that imports it finds out too. */
+#define FILE_NAME "lade-soft-memory-"
+
 static bool file_new(soft_vm *vm) {
   struct stat facts;
-  int file = memfd_create("lade-soft-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  char name[sizeof FILE_NAME + 12];
+  (void)snprintf(name, sizeof name, FILE_NAME "%d", vm->device);
+  int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return false;
   if (ftruncate(file, (off_t)vm->bytes) != 0 || fcntl(file, F_ADD_SEALS, FILE_SEALS) != 0 || fstat(file, &facts) != 0) {
     close(file);
@@ -362,15 +369,25 @@ static soft_vm *handle_of_file(soft_runtime *rt, uint64_t inode) {
   return NULL;
 }
 
-/* A handle of this process gets another reference; memory of another one becomes a handle here, and counts against the
+/* The device that a file's memory lies on: as its name says, `named` where there is no /proc or no such device here. */
+static soft_device *device_of_file(soft_runtime *rt, int descriptor, soft_device *named) {
+  static const char prefix[] = "/memfd:" FILE_NAME;
+  char path[64], name[sizeof prefix + 64];
+  int ordinal = -1;
+  (void)snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+  ssize_t length = readlink(path, name, sizeof name - 1);
+  name[length < 0 ? 0 : length] = '\0';
+  if (strncmp(name, prefix, sizeof prefix - 1) == 0) ordinal = atoi(name + sizeof prefix - 1);
+  bool known = ordinal >= 0 && ordinal < rt->device_count && !rt->devices[ordinal].description.no_virtual_memory;
+  return known ? &rt->devices[ordinal] : named;
+}
+
+/* A handle of this process gets another reference; memory of another one becomes a handle here, and counts against its
  * device, as it would if both used the same one. */
 static lade_status import_locked(soft_runtime *rt, soft_device *device, const foreign_file *file,
                                  ladei_vm_handle *out_handle) {
   soft_vm *vm = handle_of_file(rt, file->inode);
   if (vm == NULL) return create_locked(rt, device, file->bytes, true, file, out_handle);
-  if (vm->device != device->ordinal)
-    return ladei_soft_refuse(SOFT_OP_vm_import, LADEI_SOFT_NATIVE_INVALID_VALUE, "fd", "memory of the same device",
-                             "memory of device %d", vm->device);
   vm->references++;
   *out_handle = ladei_soft_table_handle(&rt->vm_table, vm);
   return LADE_OK;
@@ -388,7 +405,7 @@ static lade_status vm_import(void *self, int ordinal, int fd, ladei_vm_handle *o
                              "%d", fd);
   const foreign_file file = {.descriptor = fd, .inode = facts.st_ino, .bytes = (size_t)facts.st_size};
   ladei_soft_lock(rt);
-  status = import_locked(rt, device, &file, out_handle);
+  status = import_locked(rt, device_of_file(rt, fd, device), &file, out_handle);
   ladei_soft_unlock(rt);
   return status;
 }
