@@ -219,55 +219,78 @@ static lade_status mapped_release(const ladei_pinned_source_settings *settings, 
   return status;
 }
 
-/* ---- driver ------------------------------------------------------------------------------------------------------ */
+/* ---- driver, pool ------------------------------------------------------------------------------------------------ */
+
+/* Memory of the driver's making, which need not begin on a page. */
+typedef struct driver_memory {
+  lade_status (*alloc)(const ladei_pinned_source_settings *settings, int node, size_t bytes, void **out);
+  lade_status (*free)(const ladei_pinned_source_settings *settings, void *memory);
+  size_t own_bytes; /* what is less shares pages with others */
+  lade_pinned_source source;
+} driver_memory;
+
+/* lade finds the owner of an address by its page. What shares a page is asked for with a page more at once, since giving memory back
+ * may wait for the device; else only where it does not begin on one. */
+static lade_status page_acquire(const ladei_pinned_source_settings *settings, const driver_memory *kind, int node,
+                                size_t bytes, ladei_pinned_memory *out) {
+  size_t more = bytes < kind->own_bytes ? (size_t)LADEI_PINNED_PAGE_BYTES : 0;
+  void *memory = NULL;
+  ladei_lock_assert_none_held();
+  lade_status status = kind->alloc(settings, node, bytes + more, &memory);
+  if (status == LADE_OK && more == 0 && (uintptr_t)memory % LADEI_PINNED_PAGE_BYTES != 0) {
+    status = kind->free(settings, memory);
+    if (status == LADE_OK) status = kind->alloc(settings, node, bytes + LADEI_PINNED_PAGE_BYTES, &memory);
+  }
+  if (status == LADE_OK) {
+    uintptr_t aligned = ((uintptr_t)memory + LADEI_PINNED_PAGE_BYTES - 1) & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1);
+    *out = (ladei_pinned_memory){.base = (void *)aligned, .bytes = bytes, .mapped = memory, .source = kind->source};
+  }
+  return status;
+}
+
+static lade_status driver_alloc(const ladei_pinned_source_settings *settings, int node, size_t bytes, void **out) {
+  const lade_runtime *runtime = settings->runtime;
+  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
+  (void)node;
+  return runtime->ops->host_alloc(runtime->self, settings->device, bytes, flags, out);
+}
+
+static lade_status driver_free(const ladei_pinned_source_settings *settings, void *memory) {
+  return settings->runtime->ops->host_free(settings->runtime->self, memory);
+}
 
 static lade_status driver_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
                                   int node, size_t bytes, ladei_pinned_memory *out) {
-  const lade_runtime *runtime = settings->runtime;
-  unsigned flags = settings->device_mapped ? (unsigned)LADEI_HOST_DEVICE_MAPPED : 0;
-  void *base = NULL;
+  static const driver_memory kind = {driver_alloc, driver_free, LADEI_HOST_OWN_BYTES, LADE_PINNED_SOURCE_DRIVER};
   (void)topology;
   if (settings->strict && node >= 0) {
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, 0, "driver: %zu bytes cannot be placed on NUMA node %d", bytes,
                        node);
   }
-  ladei_lock_assert_none_held();
-  lade_status status = runtime->ops->host_alloc(runtime->self, settings->device, bytes, flags, &base);
-  if (status == LADE_OK)
-    *out = (ladei_pinned_memory){.base = base, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_DRIVER};
-  return status;
+  return page_acquire(settings, &kind, node, bytes, out);
 }
 
 static lade_status driver_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
-  return settings->runtime->ops->host_free(settings->runtime->self, memory->mapped);
+  return driver_free(settings, memory->mapped);
 }
 
-/* ---- pool -------------------------------------------------------------------------------------------------------- */
+static lade_status pool_alloc(const ladei_pinned_source_settings *settings, int node, size_t bytes, void **out) {
+  return ladei_pinned_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes, out);
+}
 
-/* Driver pools promise no alignment to pages: where it does not come by itself, a page more is asked for. */
+static lade_status pool_free(const ladei_pinned_source_settings *settings, void *memory) {
+  return ladei_pinned_driver_pools_free(settings->driver_pools, memory);
+}
+
 static lade_status pool_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
                                 size_t bytes, ladei_pinned_memory *out) {
-  void *base = NULL;
+  static const driver_memory kind = {pool_alloc, pool_free, 0, LADE_PINNED_SOURCE_POOL};
   (void)topology;
-  ladei_lock_assert_none_held();
-  lade_status status = ladei_pinned_driver_pools_alloc(settings->driver_pools, node, settings->strict, bytes, &base);
-  if (status == LADE_OK && (uintptr_t)base % LADEI_PINNED_PAGE_BYTES != 0) {
-    status = ladei_pinned_driver_pools_free(settings->driver_pools, base);
-    if (status == LADE_OK) {
-      status = ladei_pinned_driver_pools_alloc(settings->driver_pools, node, settings->strict,
-                                               bytes + LADEI_PINNED_PAGE_BYTES, &base);
-    }
-  }
-  if (status == LADE_OK) {
-    uintptr_t aligned = ((uintptr_t)base + LADEI_PINNED_PAGE_BYTES - 1) & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1);
-    *out = (ladei_pinned_memory){
-        .base = (void *)aligned, .bytes = bytes, .mapped = base, .source = LADE_PINNED_SOURCE_POOL};
-  }
-  return status;
+  return page_acquire(settings, &kind, node, bytes, out);
 }
 
 static lade_status pool_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory) {
-  return ladei_pinned_driver_pools_free(settings->driver_pools, memory->mapped);
+  return pool_free(settings, memory->mapped);
 }
 
 /* ---- pageable ---------------------------------------------------------------------------------------------------- */

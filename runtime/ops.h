@@ -180,6 +180,9 @@ enum {
   LADEI_HOST_READ_ONLY = 1u << 2,      /* host_register only: the device will only read */
 };
 
+/* The driver packs smaller requests into common pages (that of CUDA 13.0 on an H200, at multiples of 512 bytes). */
+enum { LADEI_HOST_OWN_BYTES = 1 << 20 };
+
 /* Flags of stream_create. */
 enum { LADEI_STREAM_NON_BLOCKING = 1u << 0 /* not ordered with the legacy stream */ };
 
@@ -344,14 +347,16 @@ typedef struct lade_runtime_ops {
 
   /* ---- pinned host memory -------------------------------------------------------------------------------------- */
 
-  /* Page-locked memory, at least 4 KiB aligned, from the driver. LADE_ERR_OUT_OF_PINNED_MEMORY when refused.
-   * `device`: whose context pins it (the memory is portable all the same). */
+  /* Page-locked memory, at least 256-byte aligned, from the driver; LADEI_HOST_OWN_BYTES and more begin on a page, smaller
+   * requests may share one with others. LADE_ERR_OUT_OF_PINNED_MEMORY when refused. `device`: whose context pins it (the
+   * memory is portable all the same). */
   lade_status (*host_alloc)(void *self, int device, size_t bytes, unsigned flags, void **out);
+  /* May wait for all work of the device, as the driver pleases. */
   lade_status (*host_free)(void *self, void *pointer);
   /* Page-locks the caller's own memory. pointer and bytes are multiples of the page size. No overlap with a registered
    * range: LADE_ERR_INVALID_ARGUMENT. Refused by the system: LADE_ERR_OUT_OF_PINNED_MEMORY, no sticky driver error. */
   lade_status (*host_register)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
-  /* The start of a registered range. */
+  /* The start of a registered range. May wait as host_free does. */
   lade_status (*host_unregister)(void *self, void *pointer);
 
   /* ---- pointers ------------------------------------------------------------------------------------------------ */

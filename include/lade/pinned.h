@@ -65,7 +65,8 @@ enum {
   LADE_PINNED_DEBUG = 1u << 2,
   /** The decisions of PyTorch's host cache, for comparison and for programs that depend on them: blocks are
    * whole powers of two and never split, each its own pinned allocation (by the driver, unless sources says otherwise; the
-   * driver is asked for exactly that size); an alloc takes the smallest cached block that is large enough, however large;
+   * driver is asked for that size, below 1 MiB for a page more, which reserved_bytes does not count: it packs such requests,
+   * and each block begins on a page here); an alloc takes the smallest cached block that is large enough, however large;
    * every free records an event per stream; one queue over all streams is looked at by every alloc and by empty_cache up
    * to the first block that is not done.
    * Settings of segments, batches and magazines have no effect, and nothing is given back to make room. */

@@ -6,7 +6,6 @@
  *     driver maps memory of its own making all the same on devices with unified addressing, as all current ones are.)
  * I2  Pinning, unpinning and asking about pointers run in the relaxed capture mode (R9).
  * I3  Memory that the system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose.
- * I4  Pinned memory of the driver's making begins on a page.
  * Locks: none.
  */
 #include <string.h>
@@ -50,24 +49,6 @@ static unsigned host_register_flags(unsigned flags) {
   return native;
 }
 
-/*
- * The driver promises 256 bytes of alignment, and may pack small requests; the table promises whole pages, by which lade
- * finds the owner of an address. A request of the larger size gets pages of its own.
- */
-enum { HOST_PAGE_BYTES = 4096, HOST_OWN_PAGES_BYTES = 2 << 20 };
-
-/* CUDA_ERROR_NOT_SUPPORTED when the driver will not give whole pages. */
-static CUresult host_alloc_pages(const cuda_api *api, size_t bytes, unsigned native_flags, void **out) {
-  CUresult code = api->mem_host_alloc(out, bytes, native_flags);
-  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) return code;
-  code = api->mem_free_host(*out);
-  if (code == CUDA_SUCCESS)
-    code = api->mem_host_alloc(out, bytes < HOST_OWN_PAGES_BYTES ? HOST_OWN_PAGES_BYTES : bytes, native_flags);
-  if (code != CUDA_SUCCESS || (uintptr_t)*out % HOST_PAGE_BYTES == 0) return code;
-  code = api->mem_free_host(*out);
-  return code == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : code;
-}
-
 static lade_status host_alloc(void *self, int device, size_t bytes, unsigned flags, void **out) {
   cuda_call call = {
       .runtime = self, .op = "host_alloc", .relaxed = true, .out_of_memory = LADE_ERR_OUT_OF_PINNED_MEMORY};
@@ -76,7 +57,7 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
     return ladei_error_argument("host_alloc", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_WRITE_COMBINED", "%#x",
                                 flags);
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
-  CUresult code = host_alloc_pages(&call.runtime->api, bytes, host_alloc_flags(flags), &pointer);
+  CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
   if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) *out = pointer;
   return call.status;
 }
@@ -93,7 +74,7 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
     return ladei_error_argument("host_register", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_READ_ONLY", "%#x",
                                 flags);
-  /* The driver would pin the pages around a range that is not whole pages, and find its neighbour pinned already. */
+  /* The driver would take the exact bytes, and two ranges in one page; the table's ranges are pages. */
   if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
     return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;

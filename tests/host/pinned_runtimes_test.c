@@ -12,6 +12,7 @@
 #include "host/policy_default.h"
 #include "host/pool.h"
 #include "tests/host/fixture.h"
+#include "tests/loopback/hooks.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 #include "tests/support/pattern.h"
@@ -422,17 +423,31 @@ LADE_TEST_P(PinnedRuntimes, EverySourceGivesMemoryThatTheDeviceReaches, SUPPORT_
   lade_test_context("%s", "");
 }
 
-/* Powers of two below a page, each in a page of its own, whatever the driver makes of them. */
+/* The driver packs small requests into common pages. */
+static void driver_misaligns(size_t below_bytes) {
+  const loopback_hooks *hooks = loopback_hooks_get();
+  if (hooks != NULL) hooks->misalign(below_bytes);
+}
+
+/* Powers of two below a page, each in a page of its own, whatever the driver makes of them. What began within a page was given
+ * back, which waits for the device on an H200, and 2 MiB were asked for in its place. */
 LADE_TEST_P(PinnedRuntimes, ReferencePolicyServesSmallBlocks, SUPPORT_RUNTIMES, name) {
   pinned_fixture own;
   void *blocks[8];
   lade_pinned_options options = pinned_fixture_options();
   options.flags = LADE_PINNED_REFERENCE;
   if (!open_with(&own, name, &options)) return;
+  driver_misaligns(1 << 20);
+  const loopback_hooks *hooks = strcmp(name, "cuda") == 0 ? loopback_hooks_get() : NULL;
+  uint64_t driver_allocs = hooks != NULL ? hooks->calls("cuMemHostAlloc") : 0;
   for (int i = 0; i < 8; i++) {
     blocks[i] = pinned_fixture_alloc(&own, 1000);
     memset(blocks[i], i, 1000);
+    LADE_EXPECT_EQ_UINT((uintptr_t)blocks[i] % LADEI_PINNED_PAGE_BYTES, 0);
   }
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_alloc"), 8);
+  LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_free"), 0);
+  if (hooks != NULL) LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostAlloc") - driver_allocs, 8);
   for (int i = 0; i < 8; i++) {
     LADE_EXPECT_EQ_INT(((char *)blocks[i])[999], i);
     LADE_EXPECT_EQ_UINT(pinned_fixture_info(&own, blocks[i]).bytes, 1024);
@@ -442,6 +457,22 @@ LADE_TEST_P(PinnedRuntimes, ReferencePolicyServesSmallBlocks, SUPPORT_RUNTIMES, 
   LADE_EXPECT(comes_back(&own, blocks[7]));
   LADE_EXPECT_EQ_UINT(support_call_count(own.runtime, "host_alloc"), 8);
   pinned_fixture_close(&own);
+  driver_misaligns(0);
+}
+
+/* Also where no request of any size begins on a page: one is given back then, and a page more asked for. */
+LADE_TEST_P(PinnedRuntimes, DriverMemoryMayBeginAnywhere, SUPPORT_RUNTIMES, name) {
+  pinned_fixture own;
+  lade_pinned_options options = pinned_fixture_options();
+  options.sources = LADE_PINNED_SOURCE_DRIVER;
+  if (!open_with(&own, name, &options)) return;
+  driver_misaligns(SIZE_MAX);
+  char *block = pinned_fixture_alloc(&own, 2 * BLOCK_BYTES);
+  LADE_EXPECT_EQ_UINT((uintptr_t)block % LADEI_PINNED_PAGE_BYTES, 0);
+  expect_round_trip(&own, block, 2 * BLOCK_BYTES, 5);
+  pinned_fixture_free(&own, block);
+  pinned_fixture_close(&own);
+  driver_misaligns(0);
 }
 
 LADE_TEST_P(PinnedRuntimes, PinsAheadAndGivesBack, SUPPORT_RUNTIMES, name) {

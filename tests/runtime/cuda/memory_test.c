@@ -106,32 +106,6 @@ LADE_TEST(CudaMemory, APointerOfTheProgramIsKnownFromTheStart) {
   cuda_fixture_close(&f);
 }
 
-/* ---- Pinned memory ------------------------------------------------------------------------------------------------ */
-
-LADE_TEST(CudaMemory, PinnedMemoryBeginsOnAPageWhereTheDriverPacksSmallRequests) {
-  cuda_fixture f;
-  void *pointer = NULL;
-  if (!cuda_fixture_open(&f)) return;
-  f.hooks->misalign((size_t)1 << 20);
-  LADE_ASSERT_OK(f.ops->host_alloc(f.self, 0, 4096, 0, &pointer));
-  LADE_EXPECT_EQ_UINT((uintptr_t)pointer % 4096, 0u);
-  memset(pointer, 1, 4096);
-  LADE_EXPECT_EQ_UINT(f.hooks->calls("cuMemHostAlloc"), 2u);
-  LADE_EXPECT_EQ_UINT(f.hooks->calls("cuMemFreeHost"), 1u);
-  LADE_EXPECT_OK(f.ops->host_free(f.self, pointer));
-  cuda_fixture_close(&f); /* finds a misaligned block that was lost */
-}
-
-LADE_TEST(CudaMemory, ADriverWithoutWholePagesIsUnsupported) {
-  cuda_fixture f;
-  void *pointer = NULL;
-  if (!cuda_fixture_open(&f)) return;
-  f.hooks->misalign(SIZE_MAX);
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, f.ops->host_alloc(f.self, 0, 4096, 0, &pointer));
-  LADE_EXPECT_EQ_PTR(pointer, NULL);
-  cuda_fixture_close(&f);
-}
-
 /* ---- Synchronous copies ------------------------------------------------------------------------------------------ */
 
 /* From pageable memory the driver returns when it has read the source, and within a device it does not wait at all. */
