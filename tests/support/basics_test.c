@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/shim/lade_test.h"
+#include "tests/support/crossing.h"
 #include "tests/support/pattern.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
@@ -103,4 +104,53 @@ LADE_TEST(TempDir, GoesWithAllThatIsInIt) {
   LADE_EXPECT_NE_INT(access(dir.path, F_OK), 0);
   free(folder);
   free(file);
+}
+
+/* --- crossing ----------------------------------------------------------------------------------------------------- */
+
+typedef struct crossed {
+  uint64_t wide;
+  uint32_t narrow, next;
+} crossed;
+
+static const support_option crossed_options[] = {
+    SUPPORT_OPTION(crossed, wide, 0, UINT64_MAX),
+    SUPPORT_OPTION(crossed, narrow, 0, 1, UINT32_MAX),
+    SUPPORT_CHOICE("choice", 0, 1, 2, 3, 4),
+};
+static const support_option crossed_wrong[] = {SUPPORT_OPTION(crossed, narrow, 7, 8)};
+
+LADE_TEST(Crossing, MeetsEachPairAndEachWrongValue) {
+  support_crossing crossing;
+  crossed out = {.next = 99};
+  unsigned wide_narrow[2][3] = {{0}}, narrow_choice[3][5] = {{0}}, wrong[2] = {0}, more = 4;
+  support_crossing_start(&crossing, SUPPORT_OPTIONS(crossed_options), SUPPORT_OPTIONS(crossed_wrong), 3, more);
+  while (support_crossing_next(&crossing, &out)) {
+    LADE_EXPECT_EQ_UINT(out.next, 99);
+    if (crossing.wrong != NULL) {
+      LADE_EXPECT_EQ_STR(crossing.wrong, "narrow");
+      wrong[out.narrow - 7]++;
+      continue;
+    }
+    size_t narrow = out.narrow == UINT32_MAX ? 2 : out.narrow;
+    wide_narrow[out.wide != 0][narrow]++;
+    narrow_choice[narrow][support_crossing_value(&crossing, "choice")]++;
+  }
+  for (size_t i = 0; i < 3; i++)
+    for (size_t j = 0; j < 5; j++) LADE_EXPECT(narrow_choice[i][j] > 0 && wide_narrow[j % 2][i] > 0);
+  LADE_EXPECT(wrong[0] == 1 && wrong[1] == 1);
+  LADE_EXPECT_LE_SIZE(crossing.number, 15 + 2 + more + 3); /* 30 were all of them */
+}
+
+LADE_TEST(Crossing, ReplaysACombination) {
+  support_crossing crossing;
+  crossed out;
+  setenv("LADE_TEST_COMBINATION", "1,2,3/0,1", 1);
+  support_crossing_start(&crossing, SUPPORT_OPTIONS(crossed_options), SUPPORT_OPTIONS(crossed_wrong), 3, 4);
+  LADE_EXPECT(support_crossing_next(&crossing, &out));
+  LADE_EXPECT_EQ_UINT(out.wide, UINT64_MAX);
+  LADE_EXPECT_EQ_UINT(out.narrow, 8);
+  LADE_EXPECT_EQ_UINT(support_crossing_value(&crossing, "choice"), 3);
+  LADE_EXPECT(!support_crossing_next(&crossing, &out));
+  unsetenv("LADE_TEST_COMBINATION");
 }
