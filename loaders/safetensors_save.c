@@ -376,15 +376,25 @@ static lade_status index_write(save *s) {
   return status;
 }
 
-/* The caller's metadata and the id of the save. */
+/* Loaders of shards refuse files whose metadata, if there is any, names no framework. */
+static const lade_metadata framework = {"format", "pt"};
+
+static bool has_key(const lade_save_options *options, const char *key) {
+  bool found = false;
+  for (uint64_t i = 0; i < options->metadata_count && !found; i++) found = strcmp(options->metadata[i].key, key) == 0;
+  return found;
+}
+
+/* The caller's metadata, a framework if it names none, and the id of the save. */
 static lade_status metadata_make(save *s) {
   size_t count = s->options.metadata_count;
-  s->own_metadata = calloc(count + 1, sizeof *s->own_metadata);
+  s->own_metadata = calloc(count + 2, sizeof *s->own_metadata);
   if (s->own_metadata == NULL) return memory_error();
   if (count > 0) memcpy(s->own_metadata, s->options.metadata, count * sizeof *s->own_metadata);
-  s->own_metadata[count] = (lade_metadata){LADEI_LOADER_SAVE_ID_KEY, s->generation.id};
+  if (!has_key(&s->options, framework.key)) s->own_metadata[count++] = framework;
+  s->own_metadata[count++] = (lade_metadata){LADEI_LOADER_SAVE_ID_KEY, s->generation.id};
   s->metadata = s->own_metadata;
-  s->metadata_count = count + 1;
+  s->metadata_count = count;
   return LADE_OK;
 }
 

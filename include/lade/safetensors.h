@@ -404,7 +404,8 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
 
 /**
  * Save tensors. One file is the one that the `safetensors` package writes of the same tensors and metadata, byte for byte;
- * so is each of several, whose metadata has the id of the save behind the caller's.
+ * so is each of several, whose metadata has the id of the save behind the caller's, and before it "format": "pt" unless the
+ * caller gives a "format": loaders of shards refuse metadata without one.
  *
  * A save replaces an older checkpoint of the same path at one moment: one file by renaming, several by renaming the index.
  * Whenever it fails, or its process is killed, either the old checkpoint or the new one can be opened, whole. After an

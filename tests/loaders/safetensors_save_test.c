@@ -171,6 +171,43 @@ LADE_TEST(SafetensorsSave, WritesSeveralFilesAndAnIndex) {
   fixture_close(&f);
 }
 
+/* Bug: huggingface_hub and accelerate refused shards, whose only metadata was the id of the save. */
+LADE_TEST(SafetensorsSave, NamesAFrameworkInSeveralFiles) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  if (!fixture_open(&f, "sim")) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "m.safetensors");
+  LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "sharded.safetensors.index.json", &l));
+  const lade_metadata none = {"epoch", "3"}, own = {"format", "np"};
+  const struct {
+    const lade_metadata *metadata;
+    const char *file, *words;
+  } cases[] = {
+      {NULL, "m-1-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"pt\",\"lade_save\":\"1-"},
+      {&none, "m-2-00002-of-00002.safetensors", "{\"__metadata__\":{\"epoch\":\"3\",\"format\":\"pt\",\"lade_save\":\"2-"},
+      {&own, "m-3-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"np\",\"lade_save\":\"3-"}};
+  for (size_t i = 0; i < 3; i++) {
+    lade_save_options options;
+    lade_save_options_init(&options);
+    options.max_shard_bytes = 87;
+    options.metadata = cases[i].metadata;
+    options.metadata_count = cases[i].metadata != NULL ? 1 : 0;
+    LADE_EXPECT_OK(save(&f, &l, path, &options));
+    char *file = support_temp_dir_path(&dir, cases[i].file);
+    size_t bytes = 0;
+    char *text = support_file_read(file, &bytes);
+    if (text != NULL) LADE_EXPECT_CONTAINS_STR((text[bytes - 1] = '\0', text + 8), cases[i].words);
+    free(text);
+    free(file);
+  }
+  loaded_close(&l);
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
 static void expect_mode(const char *name, unsigned mode) {
   struct stat facts = {0};
   LADE_EXPECT_EQ_INT(stat(name, &facts), 0);
