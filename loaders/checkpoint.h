@@ -10,8 +10,9 @@
 /* One file of a checkpoint. */
 typedef struct ladei_loader_checkpoint_file {
   char *path;
-  int fd;          /* -1: by late_path, as too many are open; see Note [Open files] */
-  char *late_path; /* does not depend on the working directory; NULL: fd is open */
+  const char *name; /* within `path`: as the index names it */
+  int fd;           /* -1: by late_path, as too many are open; see Note [Open files] */
+  char *late_path;  /* does not depend on the working directory; NULL: fd is open */
   ladei_pipe_file_identity identity;
   ladei_pipe_file_stamp stamp; /* before its header was read */
   uint64_t data_offset;        /* of the first tensor byte */
@@ -35,7 +36,7 @@ struct lade_safetensors {
 };
 
 /*
- * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, but for its path. `name` is looked up
+ * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, but for path and name. `name` is looked up
  * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
  */
 lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);

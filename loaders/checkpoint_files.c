@@ -54,6 +54,11 @@ static lade_status file_open(int folder, const char *path, int *out_fd, struct s
   return LADE_OK;
 }
 
+/* How an archive begins: with a file, with none, or as one of several parts. torch.save() writes them. */
+static bool is_zip(const unsigned char prefix[LADEI_LOADER_HEADER_PREFIX_BYTES]) {
+  return memcmp(prefix, "PK\3\4", 4) == 0 || memcmp(prefix, "PK\5\6", 4) == 0 || memcmp(prefix, "PK\7\10", 4) == 0;
+}
+
 /* The header's text; the caller frees it. */
 static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uint64_t *out_bytes) {
   unsigned char prefix[LADEI_LOADER_HEADER_PREFIX_BYTES];
@@ -63,6 +68,8 @@ static lade_status header_read(int fd, uint64_t file_bytes, char **out_text, uin
   lade_status status = file_read(fd, 0, prefix, sizeof prefix);
   if (status != LADE_OK) return status;
   for (unsigned i = 0; i < sizeof prefix; i++) bytes |= (uint64_t)prefix[i] << (8 * i);
+  if (bytes > LADEI_LOADER_HEADER_MAX_BYTES && is_zip(prefix))
+    return ladei_error(LADE_ERR_FORMAT, 0, "it is a zip archive, as torch.save() writes; expected a safetensors file");
   if (bytes > LADEI_LOADER_HEADER_MAX_BYTES || bytes > file_bytes - sizeof prefix) {
     return ladei_error(LADE_ERR_FORMAT, 0, "a header of %llu bytes: %s", (unsigned long long)bytes,
                        bytes > LADEI_LOADER_HEADER_MAX_BYTES ? "the format allows 100000000"
@@ -85,7 +92,7 @@ lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, lade
   bool absent;
   char *text = NULL;
   struct stat facts = {0};
-  *file = (ladei_loader_checkpoint_file){.path = file->path, .fd = -1};
+  *file = (ladei_loader_checkpoint_file){.path = file->path, .name = file->name, .fd = -1};
   lade_status status = file_open(folder, name, &file->fd, &facts, &absent);
   uint64_t file_bytes = (uint64_t)facts.st_size;
   if (status == LADE_OK) {
@@ -132,7 +139,6 @@ void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file) {
 lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, bool *out_absent) {
   struct stat facts = {0};
   int fd = -1;
-  json_error_t error;
   *out_absent = false;
   lade_status status = file_open(folder, name, &fd, &facts, out_absent);
   if (status != LADE_OK) return status;
@@ -146,10 +152,7 @@ lade_status ladei_loader_index_read(int folder, const char *name, json_t **out, 
   }
   status = file_read(fd, 0, text, bytes);
   close(fd);
-  if (status == LADE_OK) {
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    status = *out != NULL ? LADE_OK : ladei_loader_json_error(&error, "the index");
-  }
+  if (status == LADE_OK) status = ladei_loader_json_read(text, bytes, "the index", out);
   free(text);
   return status;
 }

@@ -136,12 +136,12 @@ static lade_status index_look(const ladei_loader_generation *generation, char ou
   return LADE_OK;
 }
 
-/* Whether the index takes any tensor from the file. */
+/* Whether the index takes any tensor from the file, or from one of its name elsewhere: the way there may be written in many ways. */
 static bool index_names(json_t *index, const char *entry) {
   const char *tensor;
   json_t *value;
   json_object_foreach(json_object_get(index, "weight_map"), tensor, value) {
-    if (json_is_string(value) && strcmp(json_string_value(value), entry) == 0) return true;
+    if (json_is_string(value) && strcmp(ladei_file_name(json_string_value(value)), entry) == 0) return true;
   }
   return false;
 }

@@ -2,7 +2,7 @@
 /*
  * Reading the header of a safetensors file, with every rule of the format checked.
  *
- *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   and blanks after it
+ *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   and blanks around it
  *
  * jansson reads the JSON: it refuses text that is not UTF-8, names given twice, numbers beyond 63 bits, and nesting
  * without end. What it leaves open is checked here.
@@ -13,6 +13,7 @@
  */
 #include "loaders/header.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,28 +225,60 @@ static lade_status layout_check(const ladei_loader_header *header, uint64_t data
   return LADE_OK;
 }
 
-lade_status ladei_loader_json_error(const json_error_t *error, const char *what) {
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+/* Text that jansson reads byte by byte. It says of no failed allocation that it was one, and of some it says nothing: a name then
+ * misses a character. So errno is looked at before each byte, as malloc() has left it. */
+typedef struct json_source {
+  const char *text;
+  size_t bytes, at;
+  bool no_memory;
+} json_source;
+
+static bool memory_has_failed(json_source *source) {
+  source->no_memory = source->no_memory || errno == ENOMEM;
+  return source->no_memory;
+}
+
+static size_t source_read(void *buffer, size_t room, void *user) {
+  json_source *source = user;
+  if (memory_has_failed(source) || source->at == source->bytes || room == 0) return 0;
+  *(char *)buffer = source->text[source->at++];
+  return 1;
+}
+
+static lade_status json_error(const json_error_t *error, const char *what, size_t before) {
   char text[JSON_ERROR_TEXT_LENGTH]; /* it quotes the source, which may hold anything */
   size_t length = 0;
   for (; error->text[length] != '\0' && length + 1 < sizeof text; length++)
     text[length] = (unsigned char)error->text[length] < ' ' ? '?' : error->text[length];
   text[length] = '\0';
-  if (json_error_code(error) == json_error_out_of_memory)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
-  return ladei_error(LADE_ERR_FORMAT, 0, "%s is no JSON: byte %d: %s", what, error->position, text);
+  return ladei_error(LADE_ERR_FORMAT, 0, "%s is no JSON: byte %zu: %s", what, before + (size_t)error->position, text);
 }
 
-/* One object from the first byte on, and nothing but blanks after it. */
-static lade_status text_parse(const char *text, size_t text_bytes, json_t **out) {
+/* The blanks of JSON: as the safetensors package has it, they may stand before and behind the object. */
+static size_t blanks_end(const char *text, size_t bytes, size_t at) {
+  while (at < bytes && text[at] != '\0' && strchr(" \t\n\r", text[at]) != NULL) at++;
+  return at;
+}
+
+lade_status ladei_loader_json_read(const char *text, size_t text_bytes, const char *what, json_t **out) {
   json_error_t error;
-  if (text_bytes == 0 || text[0] != '{') return ladei_error(LADE_ERR_FORMAT, 0, "the header does not begin with '{'");
-  json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
-  if (root == NULL) return ladei_loader_json_error(&error, "the header");
-  for (size_t i = (size_t)error.position; i < text_bytes; i++) {
-    if (text[i] != ' ') {
-      json_decref(root);
-      return ladei_error(LADE_ERR_FORMAT, 0, "the header goes on after its end, at byte %zu", i);
-    }
+  size_t begin = blanks_end(text, text_bytes, 0);
+  if (begin == text_bytes || text[begin] != '{')
+    return ladei_error(LADE_ERR_FORMAT, 0, "%s does not begin with '{'", what);
+  json_source source = {.text = text, .bytes = text_bytes, .at = begin};
+  errno = 0;
+  json_t *root = json_load_callback(source_read, &source, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+  if (memory_has_failed(&source)) {
+    json_decref(root);
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %s", what);
+  }
+  if (root == NULL) return json_error(&error, what, begin);
+  size_t end = blanks_end(text, text_bytes, begin + (size_t)error.position);
+  if (end < text_bytes) {
+    json_decref(root);
+    return ladei_error(LADE_ERR_FORMAT, 0, "%s goes on after its end, at byte %zu", what, end);
   }
   *out = root;
   return LADE_OK;
@@ -254,7 +287,7 @@ static lade_status text_parse(const char *text, size_t text_bytes, json_t **out)
 lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint64_t data_bytes,
                                       ladei_loader_header *out) {
   ladei_loader_header header = {0};
-  lade_status status = text_parse(text, text_bytes, &header.root);
+  lade_status status = ladei_loader_json_read(text, text_bytes, "the header", &header.root);
   if (status == LADE_OK) status = entries_read(&header);
   if (status == LADE_OK && header.entry_count > 0)
     qsort(header.entries, header.entry_count, sizeof *header.entries, entry_compare);

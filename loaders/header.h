@@ -43,8 +43,8 @@ lade_status ladei_loader_header_parse(const char *text, size_t text_bytes, uint6
 /* Of one that was parsed, or is all zero. */
 void ladei_loader_header_dispose(ladei_loader_header *header);
 
-/* LADE_ERR_FORMAT, or LADE_ERR_OUT_OF_HOST_MEMORY, from what jansson says. */
-lade_status ladei_loader_json_error(const json_error_t *error, const char *what);
+/* Reads one JSON object, of `what`, with blanks around it; json_decref() it. LADE_ERR_FORMAT, LADE_ERR_OUT_OF_HOST_MEMORY. */
+lade_status ladei_loader_json_read(const char *text, size_t text_bytes, const char *what, json_t **out);
 
 /* A name in one line of limited length, for messages. */
 enum { LADEI_LOADER_NAME_TEXT_BYTES = 72 };

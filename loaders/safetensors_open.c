@@ -21,6 +21,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/save.h"
 #include "base/size.h"
 #include "loaders/checkpoint.h"
 #include "loaders/text.h"
@@ -50,11 +51,11 @@ static lade_status file_make_late(lade_safetensors *checkpoint, ladei_loader_che
   return LADE_OK;
 }
 
-/* Takes the path, also when it fails. */
-static lade_status file_add(lade_safetensors *checkpoint, char *path) {
+/* Takes the path, also when it fails. `folder_bytes` of it are not the file's name. */
+static lade_status file_add(lade_safetensors *checkpoint, char *path, size_t folder_bytes) {
   if (path == NULL) return memory_error("a path");
   ladei_loader_checkpoint_file *file = &checkpoint->files[checkpoint->file_count++];
-  *file = (ladei_loader_checkpoint_file){.path = path, .fd = -1};
+  *file = (ladei_loader_checkpoint_file){.path = path, .name = path + folder_bytes, .fd = -1};
   lade_status status = ladei_loader_checkpoint_file_read(AT_FDCWD, path, file);
   return status == LADE_OK ? file_make_late(checkpoint, file) : status;
 }
@@ -72,11 +73,15 @@ static lade_status save_id_check(const lade_safetensors *checkpoint, const ladei
 
 /* --- the index of a sharded checkpoint ---------------------------------------------------------------------------- */
 
-/* Files lie beside the index: a name with a folder in it could lead anywhere. */
-static bool file_name_is_plain(const json_t *value) {
-  const char *name = json_string_value(value);
-  return name != NULL && name[0] != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
-         strcmp(name, "..") != 0;
+/* Files lie beside the index or in folders there: no name leads out of its folder. */
+static bool file_name_stays(const json_t *value) {
+  const char *name = json_string_value(value), *part = name;
+  if (name == NULL || name[0] == '\0' || name[0] == '/') return false;
+  for (size_t length; part[0] != '\0'; part += length + (part[length] == '/')) {
+    length = strcspn(part, "/");
+    if (length == 2 && strncmp(part, "..", 2) == 0) return false;
+  }
+  return true;
 }
 
 static lade_status weight_map_check(const json_t *index, json_t **out) {
@@ -85,9 +90,9 @@ static lade_status weight_map_check(const json_t *index, json_t **out) {
   json_t *value;
   if (!json_is_object(map)) return ladei_error(LADE_ERR_FORMAT, 0, "the index has no object \"weight_map\"");
   json_object_foreach(map, name, value) {
-    if (!file_name_is_plain(value)) {
+    if (!file_name_stays(value)) {
       char shown[LADEI_LOADER_NAME_TEXT_BYTES];
-      return ladei_error(LADE_ERR_FORMAT, 0, "the index gives tensor \"%s\" no plain file name",
+      return ladei_error(LADE_ERR_FORMAT, 0, "the index gives tensor \"%s\" no file in its own folder or below",
                          ladei_loader_name_text(name, shown));
     }
   }
@@ -115,9 +120,10 @@ static lade_status file_names_list(json_t *map, const char ***out_names, size_t 
   return LADE_OK;
 }
 
+static size_t folder_bytes_of(const char *path) { return (size_t)(ladei_file_name(path) - path); }
+
 static char *path_beside(const char *path, const char *name) {
-  const char *slash = strrchr(path, '/');
-  size_t folder = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+  size_t folder = folder_bytes_of(path);
   char *joined = malloc(folder + strlen(name) + 1);
   if (joined != NULL) {
     memcpy(joined, path, folder);
@@ -138,7 +144,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
   checkpoint->files = calloc(count + 1, sizeof *checkpoint->files);
   status = checkpoint->files != NULL ? LADE_OK : memory_error("the files");
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    status = file_add(checkpoint, path_beside(path, names[i]));
+    status = file_add(checkpoint, path_beside(path, names[i]), folder_bytes_of(path));
     if (status == LADE_OK) status = save_id_check(checkpoint, &checkpoint->files[i]);
   }
   free(names);
@@ -151,9 +157,7 @@ static lade_status sharded_open(lade_safetensors *checkpoint, const char *path) 
 static bool tensor_is_listed(const lade_safetensors *checkpoint, const ladei_loader_entry *entry, size_t file) {
   if (checkpoint->index == NULL) return true;
   const json_t *value = json_object_get(json_object_get(checkpoint->index, "weight_map"), entry->name);
-  const char *path = checkpoint->files[file].path;
-  const char *slash = strrchr(path, '/');
-  return value != NULL && strcmp(json_string_value(value), slash != NULL ? slash + 1 : path) == 0;
+  return value != NULL && strcmp(json_string_value(value), checkpoint->files[file].name) == 0;
 }
 
 static lade_status tensors_list(lade_safetensors *checkpoint) {
@@ -206,7 +210,8 @@ static lade_status checkpoint_read(lade_safetensors *checkpoint, const char *pat
     status = sharded_open(checkpoint, path);
   } else {
     checkpoint->files = calloc(1, sizeof *checkpoint->files);
-    status = checkpoint->files != NULL ? file_add(checkpoint, strdup(path)) : memory_error("the file");
+    status = checkpoint->files != NULL ? file_add(checkpoint, strdup(path), folder_bytes_of(path))
+                                       : memory_error("the file");
   }
   if (status == LADE_OK) status = tensors_list(checkpoint);
   if (status != LADE_OK) return status;

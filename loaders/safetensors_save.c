@@ -23,6 +23,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/output.h"
 #include "base/size.h"
 #include "loaders/checkpoint.h"
 #include "loaders/generation.h"
@@ -68,9 +69,9 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 /* --- checking what comes from the caller -------------------------------------------------------------------------- */
 
 static bool text_is_utf8(const char *text) {
-  json_t *string = json_string(text); /* refuses what is not */
-  json_decref(string);
-  return string != NULL;
+  size_t left = strlen(text), character = 1;
+  for (; left > 0 && character > 0; text += character, left -= character) character = ladei_utf8_character(text, left);
+  return character > 0;
 }
 
 static const char call[] = "lade_safetensors_save";

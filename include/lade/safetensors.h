@@ -110,7 +110,7 @@ LADE_INLINE void lade_tensor_info_init(lade_tensor_info *info) {
  * if a save replaces the checkpoint meanwhile. Files beyond are opened again by loads, which fail with LADE_ERR_IO if such
  * a file is gone or another one.
  *
- * @param path  A file in the format; or, when its name ends in ".json", an index whose files lie beside it. Of those
+ * @param path  A file in the format; or, when its name ends in ".json", an index whose files lie in its folder or below. Of those
  *              files the tensors that the index names belong to the checkpoint. If a save replaces the index while its
  *              files are opened, the new one is read.
  * @param out   [out] Caller owns it until lade_safetensors_close(). Untouched on error.

@@ -49,6 +49,9 @@ static const char *const words[] = {
     "\"x\"",
     " ",
     "null",
+    "\n",
+    "\t",
+    "\r",
 };
 
 static void header_check(const ladei_loader_header *header, uint64_t data_bytes) {

@@ -2,6 +2,7 @@
 /* Headers of safetensors files: each rule of the format is checked, and its breach named. */
 #include "loaders/header.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,11 +23,13 @@ typedef struct bad_header {
 static const bad_header bad_headers[] = {
     /* JSON */
     {"", 0, "does not begin with '{'"},
-    {" {}", 0, "does not begin with '{'"},
-    {"[]", 0, "does not begin with '{'"},
+    {" \n", 0, "does not begin with '{'"},
+    {"\v{}", 0, "does not begin with '{'"},
+    {"\xef\xbb\xbf{}", 0, "does not begin with '{'"},
+    {" []", 0, "does not begin with '{'"},
     {"{", 0, "no JSON"},
     {"{}x", 0, "goes on after its end, at byte 2"},
-    {"{}\n", 0, "goes on after its end, at byte 2"},
+    {" {}\n\v", 0, "goes on after its end, at byte 4"},
     {"{} {}", 0, "goes on after its end, at byte 3"},
     {"{\"a\":{" F32_4 ",\"data_offsets\":[0,16]},}", 16, "no JSON"},
     {"{\"a\":{" F32_4 ",\"data_offsets\":[0,16]},\"a\":{" F32_4 ",\"data_offsets\":[16,32]}}", 32, "duplicate"},
@@ -102,6 +105,56 @@ LADE_TEST(Header, NamesTheRuleThatIsBroken) {
     LADE_EXPECT_STATUS(LADE_ERR_FORMAT, parse(bad->text, bad->data_bytes, &header));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, bad->reason);
     LADE_EXPECT_EQ_PTR(header.root, NULL);
+  }
+}
+
+/* Bug: only spaces behind it were taken. */
+LADE_TEST(Header, TakesTheBlanksOfJson) {
+  static const char *const texts[] = {
+      " {}", "\n{}", "\t{}", "\r{}", "{} ", "{}\n", "{}\t", "{}\r", " \t\n\r\n{ }\r\n \t"};
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    ladei_loader_header header;
+    LADE_EXPECT_OK(parse(texts[i], 0, &header));
+    ladei_loader_header_dispose(&header);
+  }
+}
+
+static size_t allocations, failing;
+
+static void *counted_alloc(size_t bytes) {
+  if (++allocations == failing) {
+    errno = ENOMEM; /* as malloc() */
+    return NULL;
+  }
+  return malloc(bytes);
+}
+
+/* Bug: JSON that could not be kept for want of memory was no JSON, or its names missed a character. */
+LADE_TEST(Header, TellsWantOfMemoryFromBadText) {
+  static const char text[] =
+      " {\"__metadata__\":{\"a key of more than thirty-two characters\":\"and a value of more than "
+      "sixty-four characters, so that its room is made anew twice\"},"
+      "\"model.layers.10.attention.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,4],\"data_offsets\":[0,8]},"
+      "\"\\u00e4\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[8,9]}}\n";
+  failing = 0;
+  for (size_t k = 1; failing < k; k++) {
+    ladei_loader_header header;
+    allocations = 0;
+    failing = k;
+    json_set_alloc_funcs(counted_alloc, free);
+    lade_status status = parse(text, 9, &header);
+    json_set_alloc_funcs(malloc, free);
+    lade_test_context("allocation %zu of %zu", k, allocations);
+    if (allocations < k) {
+      LADE_EXPECT_OK(status);
+      LADE_EXPECT_GE_UINT(k, 20);
+      LADE_EXPECT_EQ_STR(header.entries[0].name, "model.layers.10.attention.weight");
+      ladei_loader_header_dispose(&header);
+      break;
+    }
+    LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_HOST_MEMORY, status);
+    LADE_EXPECT_EQ_PTR(header.root, NULL);
+    failing = 0;
   }
 }
 

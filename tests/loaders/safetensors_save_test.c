@@ -184,10 +184,10 @@ LADE_TEST(SafetensorsSave, NamesAFrameworkInSeveralFiles) {
   const struct {
     const lade_metadata *metadata;
     const char *file, *words;
-  } cases[] = {
-      {NULL, "m-1-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"pt\",\"lade_save\":\"1-"},
-      {&none, "m-2-00002-of-00002.safetensors", "{\"__metadata__\":{\"epoch\":\"3\",\"format\":\"pt\",\"lade_save\":\"2-"},
-      {&own, "m-3-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"np\",\"lade_save\":\"3-"}};
+  } cases[] = {{NULL, "m-1-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"pt\",\"lade_save\":\"1-"},
+               {&none, "m-2-00002-of-00002.safetensors",
+                "{\"__metadata__\":{\"epoch\":\"3\",\"format\":\"pt\",\"lade_save\":\"2-"},
+               {&own, "m-3-00001-of-00002.safetensors", "{\"__metadata__\":{\"format\":\"np\",\"lade_save\":\"3-"}};
   for (size_t i = 0; i < 3; i++) {
     lade_save_options options;
     lade_save_options_init(&options);

@@ -110,6 +110,8 @@ LADE_TEST(SafetensorsOpen, RefusesFilesThatAreNotWhole) {
   expect_refused(path, LADE_ERR_FORMAT, "a header of 18446744073709551615 bytes");
   support_file_write(path, beyond, sizeof beyond);
   expect_refused(path, LADE_ERR_FORMAT, "a header of 3 bytes: the file ends before it does");
+  support_file_write(path, "PK\3\4\0\0\10\10\0\0", 10);
+  expect_refused(path, LADE_ERR_FORMAT, "bad.safetensors: it is a zip archive, as torch.save() writes");
   support_file_write(path, none, sizeof none);
   expect_refused(path, LADE_ERR_FORMAT, "does not begin with '{'");
   support_file_write(path, none, 7);
@@ -130,16 +132,19 @@ LADE_TEST(SafetensorsOpen, RefusesAnIndexThatIsWrong) {
   static const struct {
     const char *text, *reason;
   } bad[] = {
-      {"", "the index is no JSON"},
-      {"{} x", "the index is no JSON"},
-      {"[]", "no object \"weight_map\""},
+      {"", "the index does not begin with '{'"},
+      {"{} x", "the index goes on after its end"},
+      {"{]", "the index is no JSON"},
+      {"[]", "the index does not begin with '{'"},
       {"{\"metadata\":{}}", "no object \"weight_map\""},
       {"{\"weight_map\":[\"a\"]}", "no object \"weight_map\""},
-      {"{\"weight_map\":{\"a\":1}}", "gives tensor \"a\" no plain file name"},
-      {"{\"weight_map\":{\"a\":\"\"}}", "no plain file name"},
-      {"{\"weight_map\":{\"a\":\"..\"}}", "no plain file name"},
-      {"{\"weight_map\":{\"a\":\"../s.safetensors\"}}", "no plain file name"},
-      {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "no plain file name"},
+      {"{\"weight_map\":{\"a\":1}}", "gives tensor \"a\" no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"\"}}", "no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"..\"}}", "no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"../s.safetensors\"}}", "no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"x/../../s.safetensors\"}}", "no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"x//..\"}}", "no file in its own folder or below"},
+      {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "no file in its own folder or below"},
       {"{\"weight_map\":{\"a\":\"s.safetensors\",\"a\":\"s.safetensors\"}}", "duplicate"},
       {"{\"weight_map\":{\"a\":\"s.safetensors\",\"b\":\"s.safetensors\"}}",
        "tensor \"b\" is not in file s.safetensors"},
@@ -180,6 +185,36 @@ LADE_TEST(SafetensorsOpen, ListsOnlyWhatTheIndexNames) {
   LADE_EXPECT_EQ_UINT(tensor_of(file, index).file, 1);
   LADE_ASSERT_OK(lade_safetensors_find(file, "b", &index));
   LADE_EXPECT_EQ_UINT(tensor_of(file, index).file, 0);
+  lade_safetensors_close(file);
+  free(first);
+  free(second);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
+/* Bug: an index whose files lie in folders below its own was refused. */
+LADE_TEST(SafetensorsOpen, TakesFilesBelowTheFolderOfTheIndex) {
+  static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                               "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]}}";
+  static const char text[] = "{\"weight_map\":{\"a\":\"./1.safetensors\",\"b\":\"sub/..x//1.safetensors\"}}";
+  support_temp_dir dir;
+  lade_safetensors *file;
+  uint64_t index;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *first = support_temp_dir_path(&dir, "1.safetensors"),
+       *second = support_temp_dir_path(&dir, "sub/..x//1.safetensors");
+  char *path = support_temp_dir_path(&dir, "m.safetensors.index.fp16.json");
+  support_temp_dir_write(&dir, "sub/..x/1.safetensors", "");
+  fixture_safetensors_write(first, header, 4);
+  fixture_safetensors_write(second, header, 4);
+  support_file_write(path, text, strlen(text));
+  LADE_ASSERT_OK(lade_safetensors_open(path, &file));
+  LADE_EXPECT_EQ_UINT(lade_safetensors_count(file), 2);
+  LADE_ASSERT_OK(lade_safetensors_find(file, "a", &index));
+  LADE_EXPECT_EQ_UINT(tensor_of(file, index).file, 0);
+  LADE_ASSERT_OK(lade_safetensors_find(file, "b", &index));
+  LADE_EXPECT_EQ_UINT(tensor_of(file, index).file, 1);
+  LADE_EXPECT_EQ_STR(lade_safetensors_file_path(file, 1), second);
   lade_safetensors_close(file);
   free(first);
   free(second);

@@ -50,7 +50,8 @@ typedef struct outcome {
 } outcome;
 
 static const char documentation[] =
-    "Loads checkpoints (.safetensors, .safetensors.index.json) and other files to device memory, one after the other, "
+    "Loads checkpoints (.safetensors; .json is the index of several) and other files to device memory, one after the "
+    "other, "
     "and reports bytes, time and rate. A checkpoint's header is checked strictly; over several devices its tensors are "
     "spread."
     "\vDEVICE is an ordinal, several with commas between them, or all; cuda:0 also names the runtime.\n"
@@ -364,7 +365,8 @@ static bool report_print(const stage *s, const json_t *rows) {
 }
 
 static bool file_load(const stage *s, const load_arguments *a, json_t *rows, outcome *o, char *note) {
-  bool is_checkpoint = path_ends(o->path, ".safetensors") || path_ends(o->path, ".index.json");
+  bool is_checkpoint =
+      path_ends(o->path, ".safetensors") || path_ends(o->path, ".json"); /* as lade_safetensors_open() */
   moved_bytes before = moved_now(s, note);
   bool loaded = is_checkpoint ? checkpoint_load(s, a, o) : other_load(s, a, o);
   o->moved.pread -= before.pread;

@@ -47,6 +47,19 @@ done
 run 1 load --runtime sim --verify --json "$dir/nothing"
 says '"verified": false' out
 
+# A JSON file is an index, also with a variant's name; another one is refused. Bug: its own bytes were loaded, and "verified".
+mkdir "$dir/index"
+cp $golden/sharded-0000?-of-00002.safetensors "$dir/index"
+cp $golden/sharded.safetensors.index.json "$dir/index/sharded.safetensors.index.fp16.json"
+run 0 load --runtime sim --verify "$dir/index/sharded.safetensors.index.fp16.json"
+says "3 tensors in 2 files, 149 bytes" out
+printf '{"hidden_size": 8}' >"$dir/index/config.json"
+run 1 load --runtime sim --verify "$dir/index/config.json"
+says 'config.json: the index has no object "weight_map"' err
+printf 'PK\003\004\024\000\000\000\010\000' >"$dir/index/zip.safetensors"
+run 1 load --runtime sim "$dir/index/zip.safetensors"
+says "it is a zip archive" err
+
 # What files and their names say is no command to a terminal: CSI as two bytes, as C1 in UTF-8 and alone, and a turn of text.
 escape=$(printf '\033[31m')
 mkdir "$dir/names"
@@ -139,7 +152,10 @@ says "taken.safetensors: Is a directory" err
 run 1 save --runtime sim --max-shard-size 50 "$dir/absent.safetensors" "$dir/held.safetensors"
 says "held.safetensors.index.json: Is a directory" err
 run 1 save --runtime sim "$dir/absent.safetensors" /dev/null
-says "/dev/null: Invalid argument" err
+says "creating /dev/null: a device, a pipe" err
+ln -s /dev/null "$dir/link.safetensors"
+run 1 save --runtime sim "$dir/absent.safetensors" "$dir/link.safetensors"
+[ -L "$dir/link.safetensors" ] || fail "a link to a device is replaced"
 [ -c /dev/null ] || fail "/dev/null is replaced"
 run 1 save --runtime sim "$dir/bad.safetensors" "$dir/never.safetensors"
 [ -e "$dir/never.safetensors" ] && fail "a file in spite of an error"
