@@ -349,9 +349,9 @@ lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t 
   ladei_loader_text t = {0};
   ladei_loader_text_put(&t, "\0\0\0\0\0\0\0\0", LADEI_LOADER_HEADER_PREFIX_BYTES);
   ladei_loader_text_put_string(&t, "{");
-  if (metadata_count > 0) metadata_put(&t, metadata, metadata_count);
+  if (metadata != NULL) metadata_put(&t, metadata, metadata_count);
   for (size_t i = 0; i < entry_count; i++) {
-    ladei_loader_text_put_string(&t, i > 0 || metadata_count > 0 ? "," : "");
+    ladei_loader_text_put_string(&t, i > 0 || metadata != NULL ? "," : "");
     entry_put(&t, &entries[i]);
   }
   ladei_loader_text_put_string(&t, "}");

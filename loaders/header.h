@@ -55,7 +55,7 @@ const char *ladei_loader_tensor_bytes(lade_dtype dtype, const uint64_t *shape, u
 
 /*
  * The first bytes of a file, prefix included, as the safetensors package writes them: entries in the order given.
- * Names and metadata are UTF-8. LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT beyond the format's limit.
+ * Names and metadata are UTF-8; metadata that is not NULL is written, even if it is empty. LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT beyond the format's limit.
  */
 lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t entry_count,
                                       const lade_metadata *metadata, size_t metadata_count, char **out_text,

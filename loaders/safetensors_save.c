@@ -7,7 +7,8 @@
  *   one file     that is all: its renaming replaces the old one
  *   several      under names of this save (generation.c); then the index, whose renaming is the commit
  *
- * As many files are begun at a time as may be open; the first of them is finished before one more is begun.
+ * Tensors of devices go by transfers, which are submitted when their file is begun; those of host memory are written then, while the
+ * transfers are under way. As many files are begun at a time as may be open; the first of them is finished before one more is begun.
  *
  * I1  shard.tensors[i] is what entries[i] describes; entries follow each other from 0 on, without gap.
  * I2  No file is ended before every transfer into it is over.
@@ -33,6 +34,7 @@
 
 enum { MAX_SHARDS = 99999 };                                /* five digits in their names */
 static const uint64_t progress_interval_ns = 100 * 1000000; /* between two calls of options.progress */
+static const size_t progress_step_bytes = 16 << 20;         /* the same, while host memory is written */
 
 typedef struct saved_shard {
   const lade_tensor **tensors;
@@ -51,6 +53,8 @@ typedef struct save {
   size_t tensor_count;
   lade_save_options options;
   uint64_t bytes;
+  uint64_t host_bytes;      /* written of host memory */
+  uint64_t host_bytes_told; /* of these, at the last call of options.progress */
   saved_shard *shards;
   size_t shard_count;
   size_t finished;                    /* shards, from the first on */
@@ -107,9 +111,9 @@ static lade_status tensor_check(const save *s, const lade_tensor *tensor, uint64
   const char *reason = ladei_loader_tensor_bytes((lade_dtype)tensor->dtype, tensor->shape, tensor->rank, out_bytes);
   if (reason != NULL) return tensor_error(s, tensor, "shape", "whole bytes, less than 2^64", reason);
   if (*out_bytes > 0 && tensor->memory == NULL) return tensor_error(s, tensor, "memory", "that of the tensor", "NULL");
-  if (tensor->target < s->target_count || *out_bytes == 0) return LADE_OK;
+  if (tensor->target < s->target_count || tensor->target == LADE_TARGET_HOST || *out_bytes == 0) return LADE_OK;
   (void)snprintf(number, sizeof number, "%u", (unsigned)tensor->target);
-  return tensor_error(s, tensor, "target", "below target_count", number);
+  return tensor_error(s, tensor, "target", "below target_count, or LADE_TARGET_HOST", number);
 }
 
 static int tensor_compare_by_name(const void *a, const void *b) {
@@ -262,6 +266,19 @@ static char *path_beside(const char *path, const char *name) {
   return made < 0 ? NULL : joined;
 }
 
+/* --- progress ----------------------------------------------------------------------------------------------------- */
+
+static lade_status progress_tell(save *s) {
+  ladei_lock_assert_none_held();
+  uint64_t done;
+  if (s->options.progress == NULL) return LADE_OK;
+  lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
+  if (status != LADE_OK && status != LADE_NOT_READY) return status;
+  s->host_bytes_told = s->host_bytes;
+  lade_status told = s->options.progress(s->options.user, done + s->host_bytes, s->bytes);
+  return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static lade_status ranges_submit(save *s, uint32_t target, const lade_piece *ranges, uint64_t count) {
@@ -308,6 +325,29 @@ static lade_status shard_submit(save *s, const saved_shard *in, uint64_t data_of
   return status;
 }
 
+static lade_status host_tensor_write(save *s, const saved_shard *in, uint64_t at, const char *memory, uint64_t bytes) {
+  lade_status status = LADE_OK;
+  for (uint64_t done = 0; done < bytes && status == LADE_OK;) {
+    size_t step = (size_t)ladei_size_min(bytes - done, progress_step_bytes);
+    status = ladei_save_write(in->file, at + done, memory + done, step);
+    done += step;
+    s->host_bytes += status == LADE_OK ? step : 0;
+    if (status == LADE_OK && s->host_bytes - s->host_bytes_told >= progress_step_bytes) status = progress_tell(s);
+  }
+  return status;
+}
+
+/* The tensors of a shard that lie in host memory, from there. */
+static lade_status host_write(save *s, const saved_shard *in, uint64_t data_offset) {
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < in->count && status == LADE_OK; i++) {
+    const ladei_loader_entry *entry = &in->entries[i];
+    if (in->tensors[i]->target == LADE_TARGET_HOST)
+      status = host_tensor_write(s, in, data_offset + entry->begin, in->tensors[i]->memory, entry->end - entry->begin);
+  }
+  return status;
+}
+
 static lade_status shard_begin(save *s, saved_shard *which) {
   char *header;
   size_t header_bytes;
@@ -324,7 +364,7 @@ static lade_status shard_begin(save *s, saved_shard *which) {
   free(header);
   status = status == LADE_OK ? shard_submit(s, which, header_bytes) : status;
   which->ticket_end = s->tickets.count;
-  return status;
+  return status == LADE_OK ? host_write(s, which, header_bytes) : status;
 }
 
 /* Which tensor is in which file, by name. */
@@ -419,29 +459,20 @@ static lade_status folder_error(const save *s, const char *doing) {
 static lade_status one_begin(save *s) {
   s->folder = ladei_folder_open(s->path);
   if (s->folder < 0) return folder_error(s, "creating");
-  s->metadata = s->options.metadata;
+  static const lade_metadata none;
   s->metadata_count = s->options.metadata_count;
+  s->metadata = s->metadata_count > 0 ? s->options.metadata : s->options.empty_metadata ? &none : NULL;
   s->shards[0].name = strdup(ladei_file_name(s->path));
   return s->shards[0].name != NULL ? LADE_OK : memory_error();
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-static lade_status progress_tell(const save *s) {
-  ladei_lock_assert_none_held();
-  uint64_t done;
-  if (s->options.progress == NULL) return LADE_OK;
-  lade_status status = ladei_loader_ticket_list_query(&s->tickets, &done);
-  if (status != LADE_OK && status != LADE_NOT_READY) return status;
-  lade_status told = s->options.progress(s->options.user, done, s->bytes);
-  return told == LADE_OK ? LADE_OK : ladei_error(LADE_ERR_CANCELLED, 0, "save: ended by its progress callback");
-}
-
 /* Those before `end`. */
 static lade_status transfers_wait(save *s, size_t end) {
   lade_runtime *runtime = s->target_count > 0 ? s->targets[0].pipeline->runtime : NULL;
-  /* On virtual time a limit would hide that nothing can happen any more. */
-  bool untold = s->options.progress == NULL || (runtime != NULL && runtime->ops->step != NULL);
+  /* On virtual time a limit would hide that nothing can happen any more. Without a device there is nothing to wait for. */
+  bool untold = s->options.progress == NULL || runtime == NULL || runtime->ops->step != NULL;
   uint64_t interval_ns = untold ? LADE_WAIT_FOREVER : progress_interval_ns;
   lade_status status = ladei_loader_ticket_list_wait(&s->tickets, s->waited, end, runtime, interval_ns);
   while (status == LADE_ERR_TIMEOUT && interval_ns != LADE_WAIT_FOREVER) {
@@ -537,7 +568,8 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
             .tensor_count = tensor_count,
             .folder = -1};
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
-  if (status == LADE_OK) status = ladei_options_reserved(call, "options.reserved", s.options.reserved);
+  if (status == LADE_OK && (s.options.empty_metadata < 0 || s.options.empty_metadata > 1))
+    status = ladei_error_argument(call, "options.empty_metadata", "0 or 1", "%d", (int)s.options.empty_metadata);
   int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = save_run(&s);
   save_dispose(&s, status == LADE_OK);

@@ -363,13 +363,16 @@ LADE_API lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_in
  */
 LADE_API lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory);
 
+/** As lade_tensor.target: the tensor is in host memory. */
+#define LADE_TARGET_HOST UINT32_MAX
+
 /** A tensor to save. */
 typedef struct lade_tensor {
   const char *name;      /**< UTF-8; not "__metadata__". */
   const uint64_t *shape; /**< `rank` numbers. */
   uint64_t rank;
   void *memory;    /**< On the device of its target; NULL if it has no bytes. */
-  uint32_t target; /**< Which of the targets. */
+  uint32_t target; /**< Which of the targets; LADE_TARGET_HOST: the calling thread writes it from where it is. */
   int32_t dtype;   /**< lade_dtype */
 } lade_tensor;
 
@@ -390,9 +393,11 @@ typedef struct lade_save_options {
   uint64_t max_shard_bytes; /**< Of tensors in one file; when there are more, several files and an index are written. A
                                  larger tensor gets a file of its own. 0: one file. */
   lade_save_progress progress;
-  void *user;       /**< Its first argument. */
-  int32_t no_sync;  /**< 1: do not wait until the files are on stable storage before they get their names. */
-  int32_t reserved; /**< 0 */
+  void *user;      /**< Its first argument. */
+  int32_t no_sync; /**< 1: do not wait until the files are on stable storage before they get their names. */
+  int32_t
+      empty_metadata; /**< 1: without metadata, the header of one file has an empty "__metadata__" all the same, as the
+                             `safetensors` package writes it of an empty dict. */
 } lade_save_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
@@ -427,7 +432,7 @@ LADE_INLINE void lade_save_options_init(lade_save_options *options) {
  *                 tensors go there in the order given, and the index is called path + ".index.json". Another file of a
  *                 name, or a link to one, is replaced and gives the new one its rights, as with LADE_FILE_ATOMIC. Several files
  *                 get those of the one that allows others least: a file that the index before names, that index, the file `path`.
- * @param targets  The devices; borrowed for the call.
+ * @param targets  The devices; borrowed for the call. None are needed for tensors of LADE_TARGET_HOST.
  * @param tensors  Borrowed for the call.
  * @param options  Borrowed for the call; NULL for defaults.
  *

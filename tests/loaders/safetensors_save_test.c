@@ -105,6 +105,131 @@ LADE_TEST_P(SafetensorsSave, WritesThePackagesFile, support_soft_runtimes, name)
   fixture_close(&f);
 }
 
+/* The tensors of a checkpoint in host memory; every `step`-th one, from `first` on. */
+static void tensors_to_host(const fixture *f, loaded *l, uint64_t first, uint64_t step) {
+  for (uint64_t i = first; i < l->count; i += step) {
+    lade_tensor_info info;
+    lade_tensor_info_init(&info);
+    LADE_ASSERT_OK(lade_safetensors_tensor(l->file, i, &info));
+    void *memory = malloc(info.bytes + 1);
+    LADE_ASSERT(memory != NULL);
+    fixture_device_read(f, l->tensors[i].target, l->tensors[i].memory, memory, info.bytes);
+    l->tensors[i].memory = memory;
+    l->tensors[i].target = LADE_TARGET_HOST;
+  }
+}
+
+static void tensors_of_host_free(const loaded *l) {
+  for (uint64_t i = 0; i < l->count; i++)
+    if (l->tensors[i].target == LADE_TARGET_HOST) free(l->tensors[i].memory);
+}
+
+/* Host tensors took a way of their own in Python, whose files were others in some cases. */
+LADE_TEST_P(SafetensorsSave, WritesHostMemoryToo, support_soft_runtimes, name) {
+  fixture f;
+  loaded l;
+  support_temp_dir dir;
+  if (!fixture_open(&f, name)) return;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  for (uint64_t step = 2; step > 0; step--) {
+    LADE_ASSERT_OK(loaded_open(&f, FIXTURE_GOLDEN "all.safetensors", &l));
+    lade_save_options options = save_options(&l);
+    tensors_to_host(&f, &l, step - 1, step);
+    if (step == 2)
+      LADE_EXPECT_OK(save(&f, &l, path, &options)); /* beside tensors of devices */
+    else
+      LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, l.tensors, l.count, &options)); /* without a device */
+    files_expect_equal(path, FIXTURE_GOLDEN "all.safetensors");
+    LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 1);
+    tensors_of_host_free(&l);
+    loaded_close(&l);
+  }
+  free(path);
+  support_temp_dir_remove(&dir);
+  fixture_close(&f);
+}
+
+typedef struct told {
+  unsigned calls;
+  uint64_t done, bytes;
+  unsigned stop_at; /* at this call; 0: never */
+} told;
+
+static lade_status progress_note(void *user, uint64_t done, uint64_t bytes) {
+  told *t = user;
+  LADE_EXPECT_GE_UINT(done, t->done);
+  LADE_EXPECT_LE_UINT(done, bytes);
+  t->calls++;
+  t->done = done;
+  t->bytes = bytes;
+  return t->calls == t->stop_at ? LADE_ERR_LIMIT : LADE_OK;
+}
+
+/* The wait for no transfer read the clock of no runtime. */
+LADE_TEST(SafetensorsSave, TellsTheProgressOfHostMemory) {
+  enum { BYTES = 40 << 20 };
+  static const uint64_t shape[] = {BYTES};
+  support_temp_dir dir;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  char *memory = calloc(1, BYTES);
+  LADE_ASSERT(memory != NULL);
+  const lade_tensor tensor = {"a", shape, 1, memory, LADE_TARGET_HOST, LADE_DTYPE_U8};
+  lade_save_options options;
+  lade_save_options_init(&options);
+  told t = {.stop_at = 2};
+  options.progress = progress_note;
+  options.user = &t;
+  LADE_EXPECT_STATUS(LADE_ERR_CANCELLED, lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  LADE_EXPECT(t.done > 0 && t.done < BYTES);
+  LADE_EXPECT_EQ_SIZE(support_names_count(dir.path), 0);
+  t = (told){0};
+  LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  LADE_EXPECT_GE_UINT(t.calls, 3);
+  LADE_EXPECT_EQ_UINT(t.done, BYTES);
+  LADE_EXPECT_EQ_UINT(t.bytes, BYTES);
+  free(memory);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
+static void header_expect(const char *path, const char *header) {
+  size_t bytes = 0;
+  char *data = support_file_read(path, &bytes);
+  LADE_ASSERT(data != NULL && bytes >= 8 + strlen(header));
+  LADE_EXPECT_EQ_MEM(data + 8, header, strlen(header));
+  free(data);
+}
+
+LADE_TEST(SafetensorsSave, WritesEmptyMetadataWhereThatIsAskedFor) {
+  support_temp_dir dir;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "saved.safetensors");
+  char memory[2] = {1, 2};
+  static const uint64_t shape[] = {2};
+  const lade_tensor tensor = {"a", shape, 1, memory, LADE_TARGET_HOST, LADE_DTYPE_U8};
+  const lade_metadata metadata[] = {{"k", "v"}};
+  lade_save_options options;
+  lade_save_options_init(&options);
+  options.metadata = metadata; /* of which there is none */
+  LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  header_expect(path, "{\"a\":{");
+  options.empty_metadata = 1;
+  LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  header_expect(path, "{\"__metadata__\":{},\"a\":{");
+  LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, NULL, 0, &options));
+  header_expect(path, "{\"__metadata__\":{}}");
+  options.metadata_count = 1;
+  LADE_EXPECT_OK(lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  header_expect(path, "{\"__metadata__\":{\"k\":\"v\"},\"a\":{");
+  options.empty_metadata = 2;
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_safetensors_save(path, NULL, 0, &tensor, 1, &options));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "options.empty_metadata is 2; expected 0 or 1");
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
 /* The bytes of the tensors, behind a header that is as long as its first number says. */
 static void data_expect_equal(const char *path, const char *expected_path) {
   size_t bytes = 0, expected_bytes = 0;
