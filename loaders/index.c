@@ -23,6 +23,7 @@
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "base/size.h"
 #include "loaders/text.h"
 
@@ -268,6 +269,16 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
   if (status == LADE_OK) status = fixed_add(index, file, skip_bytes, record_bytes);
   if (status != LADE_OK) ladei_loader_index_rewind(index, mark);
   return status;
+}
+
+/* --- what was left out -------------------------------------------------------------------------------------------- */
+
+lade_status lade_index_left_out_get(const lade_record_index *index, lade_index_left_out *left_out) {
+  if (index == NULL) return ladei_error_null("lade_index_left_out_get", "index");
+  if (left_out == NULL) return ladei_error_null("lade_index_left_out_get", "left_out");
+  lade_index_left_out own = index->left_out;
+  own.struct_size = sizeof own;
+  return ladei_stats_write("lade_index_left_out", &own, sizeof own, left_out);
 }
 
 /* --- identity ----------------------------------------------------------------------------------------------------- */

@@ -34,6 +34,7 @@ struct lade_record_index {
   size_t count, capacity;
   char *key_text;
   size_t key_length, key_capacity;
+  lade_index_left_out left_out;
 };
 
 /* What an addition may have to take back. */

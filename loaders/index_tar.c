@@ -28,12 +28,14 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "loaders/index.h"
@@ -42,6 +44,14 @@
 
 enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
 enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156, AT_MAGIC = 257 }; /* in a header */
+
+/* Why a member whose name ends as a field's does is in no record. */
+enum { LEFT_OUT_DOTTED, LEFT_OUT_PRIVATE, LEFT_OUT_TYPE, LEFT_OUT_KINDS };
+
+typedef struct left_out {
+  uint64_t count;
+  char first[160]; /* its name, or as much as there is room for */
+} left_out;
 
 typedef struct tar_shard {
   lade_record_index *index;
@@ -57,6 +67,7 @@ typedef struct tar_shard {
   char *key;            /* of the record in work; NULL: none */
   uint64_t seen;        /* its fields, by bit */
   lade_range fields[LADEI_LOADER_INDEX_MAX_FIELDS];
+  left_out left_out[LEFT_OUT_KINDS];
 } tar_shard;
 
 static lade_status member_error(const tar_shard *s, const char *member, const char *what) {
@@ -116,16 +127,30 @@ static bool path_is_private(const char *path) {
   return false;
 }
 
+static size_t field_find(const tar_shard *s, const char *extension) {
+  char lower[80];
+  size_t length = 0;
+  for (const char *c = extension; *c != '\0' && length + 1 < sizeof lower; c++)
+    lower[length++] = (char)tolower((unsigned char)*c);
+  lower[length] = '\0';
+  return ladei_loader_index_field_of(s->index, lower);
+}
+
+/* Counts a member that is left out, if what follows one of the dots from `dot` on is a field. */
+static void leave_out(tar_shard *s, int kind, const char *member, const char *dot) {
+  left_out *of = &s->left_out[kind];
+  while (dot != NULL && field_find(s, dot + 1) == s->index->field_count) dot = strchr(dot + 1, '.');
+  if (dot != NULL && of->count++ == 0) (void)snprintf(of->first, sizeof of->first, "%s", member);
+}
+
 /* `scattered`: why the member's bytes do not lie together in the archive, or NULL. */
 static lade_status field_add(tar_shard *s, const char *member, const char *dot, const lade_range *range,
                              const char *scattered) {
-  char extension[80];
-  size_t length = 0;
-  for (const char *c = dot + 1; *c != '\0' && length + 1 < sizeof extension; c++)
-    extension[length++] = (char)tolower((unsigned char)*c);
-  extension[length] = '\0';
-  size_t field = ladei_loader_index_field_of(s->index, extension);
-  if (field == s->index->field_count) return LADE_OK;
+  size_t field = field_find(s, dot + 1);
+  if (field == s->index->field_count) {
+    leave_out(s, LEFT_OUT_DOTTED, member, dot);
+    return LADE_OK;
+  }
   if (scattered != NULL) return member_error(s, member, scattered);
   if (s->seen >> field & 1) return member_error(s, member, "its record has that field already");
   s->fields[field] = *range;
@@ -133,10 +158,20 @@ static lade_status field_add(tar_shard *s, const char *member, const char *dot, 
   return LADE_OK;
 }
 
-static lade_status file_add(tar_shard *s, const char *member, const lade_range *range, const char *scattered) {
+/* The dot before a member's extension; NULL where it has none. */
+static const char *extension_dot(const char *member) {
   const char *slash = strrchr(member, '/'), *base = slash != NULL ? slash + 1 : member;
   const char *dot = strchr(base, '.');
-  if (dot == NULL || dot == base || path_is_private(member)) return LADE_OK;
+  return dot != base ? dot : NULL;
+}
+
+static lade_status file_add(tar_shard *s, const char *member, const lade_range *range, const char *scattered) {
+  const char *dot = extension_dot(member);
+  if (dot == NULL) return LADE_OK;
+  if (path_is_private(member)) {
+    leave_out(s, LEFT_OUT_PRIVATE, member, dot);
+    return LADE_OK;
+  }
   lade_status status = record_continue(s, member, (size_t)(dot - member));
   return status == LADE_OK ? field_add(s, member, dot, range, scattered) : status;
 }
@@ -270,7 +305,10 @@ static lade_status entry_add(tar_shard *s, struct archive_entry *entry) {
   if (skipped != ARCHIVE_OK || s->next_header > file_bytes || beyond)
     return member_error(s, member, "it goes beyond the end of the archive: cut off?");
   lade_status status = globals_check(s, range.offset);
-  return status != LADE_OK || entry_is_other(s, entry) ? status : file_add(s, member, &range, scattered);
+  if (status != LADE_OK || !entry_is_other(s, entry))
+    return status == LADE_OK ? file_add(s, member, &range, scattered) : status;
+  if (s->lib.entry_filetype(entry) != AE_IFDIR) leave_out(s, LEFT_OUT_TYPE, member, extension_dot(member));
+  return LADE_OK;
 }
 
 /* --- archives ----------------------------------------------------------------------------------------------------- */
@@ -464,11 +502,34 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
   return ladei_options_reserved("lade_index_add_tar_with", "options.reserved", options->reserved);
 }
 
+/* Puts what a shard has left out into the index's counts, and names the first of each kind. */
+static void left_out_tell(tar_shard *s) {
+  lade_index_left_out *sums = &s->index->left_out;
+  const struct {
+    uint64_t *sum;
+    const char *why;
+  } kinds[LEFT_OUT_KINDS] = {
+      [LEFT_OUT_DOTTED] = {&sums->dotted,
+                           "what follows the first dot of its name is no field, what follows a later one is"},
+      [LEFT_OUT_PRIVATE] = {&sums->private_folders, "it is in a folder named __x__"},
+      [LEFT_OUT_TYPE] = {&sums->other_types, "it is no file"}};
+  for (int kind = 0; kind < LEFT_OUT_KINDS; kind++) {
+    const left_out *of = &s->left_out[kind];
+    if (of->count > 0 && *kinds[kind].sum == 0)
+      ladei_log(LADE_LOG_WARN, "index: %s: %s is left out: %s; others are counted", ladei_loader_path_text(s->path),
+                of->first, kinds[kind].why);
+    *kinds[kind].sum += of->count;
+  }
+}
+
 static lade_status shard_add(tar_shard *s) {
   ladei_loader_index_mark mark = ladei_loader_index_mark_get(s->index);
   lade_status status = lade_index_add_file(s->index, s->path, &s->file);
   if (status == LADE_OK) status = shard_read(s);
-  if (status != LADE_OK) ladei_loader_index_rewind(s->index, mark);
+  if (status != LADE_OK)
+    ladei_loader_index_rewind(s->index, mark);
+  else
+    left_out_tell(s);
   return status;
 }
 

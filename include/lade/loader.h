@@ -126,6 +126,7 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
  * the path up to the first dot of its last part, the field's name what comes after that dot, in lower case. Fields that
  * the index does not have are left out, as are records without any that it has, folders, files without extension, and
  * those in folders named `__x__`. So are links and sparse members that are not fields of the index.
+ * lade_index_left_out_get() counts those that may have been meant as fields.
  *
  * The members are those that GNU tar and Python's tarfile see, or there is an error: nothing of a shard is lost silently.
  *
@@ -141,6 +142,33 @@ LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *pa
 /** The same. `options` are borrowed for the call; NULL for defaults. Errors also: LADE_ERR_INVALID_ARGUMENT. */
 LADE_API lade_status lade_index_add_tar_with(lade_record_index *index, const char *path,
                                              const lade_tar_options *options);
+
+/**
+ * Members of the tar shards of an index that are in no record, though their names end as those of a field's members do. The first of
+ * each kind is logged with its name. Fields are appended only.
+ */
+typedef struct lade_index_left_out {
+  size_t struct_size;
+  uint64_t dotted;          /**< "a.b.jpg": "b.jpg" is no field, "jpg" is one. A key has no dot. */
+  uint64_t private_folders; /**< In a folder named `__x__`. */
+  uint64_t other_types;     /**< Pipes, sockets, devices. */
+} lade_index_left_out;
+
+/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
+LADE_INLINE void lade_index_left_out_init(lade_index_left_out *left_out) {
+  lade_index_left_out zero = LADE_ZERO;
+  *left_out = zero;
+  left_out->struct_size = sizeof(lade_index_left_out);
+}
+
+/**
+ * Read how many members were left out.
+ *
+ * @param left_out  [in,out] struct_size set by lade_index_left_out_init().
+ *
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
+ */
+LADE_API lade_status lade_index_left_out_get(const lade_record_index *index, lade_index_left_out *left_out);
 
 /** Number of records. Threads: any. */
 LADE_API uint64_t lade_index_count(const lade_record_index *index);

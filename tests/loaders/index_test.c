@@ -9,6 +9,7 @@
 #include "lade/loader.h"
 #include "tests/loaders/tar.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 #include "tests/support/temp_dir.h"
 
 static const char *const tar_formats[] = {"gnutar", "pax", "ustar", NULL};
@@ -397,6 +398,65 @@ LADE_TEST(IndexTar, PartOfAMultiVolumeFileIsNoWholeOne) {
   header_sum(whole + 2 * MEMBER_BYTES);
   support_file_write(path, whole, bytes);
   expect_refused_with(path, "txt", 0, LADE_ERR_FORMAT, "byte 2048: 2.txt: it is no whole file");
+  free(whole);
+  free(path);
+  support_temp_dir_remove(&dir);
+}
+
+static lade_index_left_out left_out_of(const lade_record_index *index) {
+  lade_index_left_out left_out;
+  lade_index_left_out_init(&left_out);
+  LADE_EXPECT_OK(lade_index_left_out_get(index, &left_out));
+  return left_out;
+}
+
+/* They were left out silently, with the records that they were meant for. */
+LADE_TEST(IndexTar, CountsAndNamesWhatItLeavesOut) {
+  static const tar_member members[] = {
+      {"a.v1.txt", TEXT("1")},
+      {"a.v2.TXT", TEXT("2")},
+      {"b.json", TEXT("no field")},
+      {"b.txt.json", TEXT("no field")},
+      {"c.txt", TEXT("3")},
+      {"in/__x__/d.txt", TEXT("4")},
+      {"in/__x__/d.md", TEXT("no field")},
+      {"e.txt", TEXT("")},
+  };
+  enum { COUNT = sizeof members / sizeof members[0] };
+  support_temp_dir dir;
+  support_heard heard;
+  lade_record_index *index;
+  size_t bytes;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "shard.tar");
+  tar_write(path, "ustar", members, COUNT);
+  char *whole = support_file_read(path, &bytes);
+  LADE_ASSERT(whole != NULL);
+  size_t last = (COUNT - 1) * MEMBER_BYTES;
+  whole[last + 156] = '6'; /* a pipe */
+  header_sum(whole + last);
+  support_file_write(path, whole, bytes);
+  LADE_ASSERT_OK(lade_index_create("txt", &index));
+  LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 0);
+  support_heard_begin(&heard, LADE_LOG_WARN);
+  for (uint64_t shard = 1; shard <= 2; shard++) {
+    LADE_EXPECT_OK(lade_index_add_tar(index, path));
+    LADE_EXPECT_EQ_UINT(lade_index_count(index), shard);
+    LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 2 * shard);
+    LADE_EXPECT_EQ_UINT(left_out_of(index).private_folders, shard);
+    LADE_EXPECT_EQ_UINT(left_out_of(index).other_types, shard);
+  }
+  support_heard_end();
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "is left out"), 3); /* each kind once */
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "shard.tar: a.v1.txt is left out: what follows"), 1);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "in/__x__/d.txt is left out: it is in a folder"), 1);
+  LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "e.txt is left out: it is no file"), 1);
+  whole[0] = '?'; /* a shard that is refused leaves nothing out */
+  support_file_write(path, whole, bytes);
+  LADE_EXPECT_STATUS(LADE_ERR_FORMAT, lade_index_add_tar(index, path));
+  LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 4);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_left_out_get(index, NULL));
+  lade_index_destroy(index);
   free(whole);
   free(path);
   support_temp_dir_remove(&dir);
