@@ -202,7 +202,7 @@ typedef enum lade_checksum {
   LADE_CHECKSUM_NONE = 0,
   LADE_CHECKSUM_RETURN = 1, /**< Stored in transfer.checksums. */
   /** Compared with transfer.checksums: what differs ends the transfer with LADE_ERR_CHECKSUM, which names the place, and is
-   * neither copied to the device nor written to the sink. */
+   * neither copied to the device nor written to the sink. To the host pinned memory is staged then. */
   LADE_CHECKSUM_VERIFY = 2,
 } lade_checksum;
 

@@ -4,7 +4,8 @@
  *
  *   |--- first_reach ---|--- next_reach ---|--- next_reach ---|-- rest --|      registrations side by side
  *
- * I1  A piece is direct only if all of its bytes are pinned.
+ * I1  A piece is direct only if all of its bytes are pinned. A sink is not where sums are compared: what does not match must not
+ *     get there.
  * I2  Pinned ranges behind the first are of one length, as those of a pool with register_chunk_bytes are; but the last
  *     may be any that holds the rest, if that is no longer. Other pieces are staged.
  * Locks: none. Asks the driver; an answer it refuses to give means "not pinned".
@@ -43,7 +44,9 @@ static bool range_find(ladei_pipe_request *request, uint64_t address) {
 
 /* Finds where copies of the piece must end. False: it is not all pinned, or the ends are not where I2 has them. */
 static bool memory_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piece) {
-  if (!request->alone && piece->bytes < LEAST_PIECE) return false;
+  bool is_compared =
+      request->transfer->direction == LADE_TO_HOST && request->transfer->checksum == LADE_CHECKSUM_VERIFY;
+  if (is_compared || (!request->alone && piece->bytes < LEAST_PIECE)) return false;
   uint64_t begin = (uint64_t)(uintptr_t)piece->host.memory;
   if (!range_find(request, begin)) return false;
   piece->first_reach = request->pinned_end - begin;
