@@ -33,12 +33,6 @@ static lade_status memory_error(void) { return ladei_error(LADE_ERR_OUT_OF_HOST_
 
 /* --- fields ------------------------------------------------------------------------------------------------------- */
 
-size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension) {
-  for (size_t i = 0; i < index->alternative_count; i++)
-    if (strcmp(index->alternatives[i], extension) == 0) return index->field_of[i];
-  return index->field_count;
-}
-
 /* A name of the field that is being read, whose number is field_count. */
 static lade_status name_add(lade_record_index *index, char *name) {
   bool known = false;

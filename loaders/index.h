@@ -54,7 +54,4 @@ typedef struct ladei_loader_index_identity {
 
 ladei_loader_index_identity ladei_loader_index_identity_of(const lade_record_index *index);
 
-/* Number of the field that an extension names; field_count if it is none. */
-size_t ladei_loader_index_field_of(const lade_record_index *index, const char *extension);
-
 #endif /* LADE_LOADERS_INDEX_H */

@@ -20,7 +20,7 @@
  * Note [Global headers]
  *   A global header of the pax dialect ('g') speaks for all members behind it. libarchive passes it, whatever it says; GNU
  *   tar and tarfile obey. Comments and times do not matter here. One that names members, or says how long they are, does:
- *   such an archive is refused.
+ *   such an archive is refused. So are headers without "ustar" in them, and sizes in any notation: the judges obey those, too.
  *
  * I1  The record in work has a range for each bit of `seen`.
  * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
@@ -43,7 +43,7 @@
 #include "loaders/text.h"
 
 enum { TAR_BLOCK = 512, READ_BYTES = 16 * 1024 };
-enum { AT_SIZE = 124, SIZE_DIGITS = 11, AT_TYPE = 156, AT_MAGIC = 257 }; /* in a header */
+enum { AT_SIZE = 124, SIZE_BYTES = 12, AT_TYPE = 156 }; /* in a header */
 
 /* Why a member whose name ends as a field's does is in no record. */
 enum { LEFT_OUT_DOTTED, LEFT_OUT_PRIVATE, LEFT_OUT_TYPE, LEFT_OUT_KINDS };
@@ -127,13 +127,18 @@ static bool path_is_private(const char *path) {
   return false;
 }
 
+/* Whether the name is the extension in lower case. */
+static bool is_lower_case_of(const char *name, const char *extension) {
+  while (*name != '\0' && *name == tolower((unsigned char)*extension)) name++, extension++;
+  return *name == '\0' && *extension == '\0';
+}
+
+/* The number of the field that an extension names; field_count: none. */
 static size_t field_find(const tar_shard *s, const char *extension) {
-  char lower[80];
-  size_t length = 0;
-  for (const char *c = extension; *c != '\0' && length + 1 < sizeof lower; c++)
-    lower[length++] = (char)tolower((unsigned char)*c);
-  lower[length] = '\0';
-  return ladei_loader_index_field_of(s->index, lower);
+  const lade_record_index *index = s->index;
+  for (size_t i = 0; i < index->alternative_count; i++)
+    if (is_lower_case_of(index->alternatives[i], extension)) return index->field_of[i];
+  return index->field_count;
 }
 
 /* Counts a member that is left out, if what follows one of the dots from `dot` on is a field. */
@@ -197,12 +202,23 @@ static lade_status read_error(const tar_shard *s, uint64_t at) {
                      (unsigned long long)at, strerror(reason));
 }
 
-/* Of what follows a header, in whole blocks. */
-static uint64_t header_padded_bytes(const char header[TAR_BLOCK]) {
-  char digits[SIZE_DIGITS + 1] = {0};
+/* Of what follows a header, in whole blocks. A size is octal digits, with blanks around them, or, behind a byte 0x80, a number of
+ * eleven bytes (base 256). */
+static lade_status header_padded_bytes(const tar_shard *s, uint64_t at, const char header[TAR_BLOCK], uint64_t *out) {
+  const unsigned char *field = (const unsigned char *)header + AT_SIZE;
+  char digits[SIZE_BYTES + 1] = {0};
   size_t padded;
-  memcpy(digits, header + AT_SIZE, SIZE_DIGITS);
-  return ladei_size_round_up(strtoull(digits, NULL, 8), TAR_BLOCK, &padded) ? padded : 0;
+  bool good = field[0] <= 0x80;
+  uint64_t bytes = 0;
+  for (size_t i = 1; i < SIZE_BYTES && field[0] == 0x80 && good; i++) {
+    good = bytes >> 56 == 0;
+    bytes = bytes << 8 | field[i];
+  }
+  if (field[0] < 0x80) bytes = strtoull(memcpy(digits, field, SIZE_BYTES), NULL, 8);
+  if (!good || strchr(digits, '-') != NULL || !ladei_size_round_up(bytes, TAR_BLOCK, &padded))
+    return place_error(s, at, "a header whose size is none");
+  *out = padded;
+  return LADE_OK;
 }
 
 /* --- global headers: Note [Global headers] ------------------------------------------------------------------------ */
@@ -249,8 +265,9 @@ static lade_status globals_check(const tar_shard *s, uint64_t end) {
     char header[TAR_BLOCK];
     ssize_t count = bytes_read(s, at, header, sizeof header);
     if (count < TAR_BLOCK) return count < 0 ? read_error(s, at) : LADE_OK; /* cut off, as the member's size tells */
-    uint64_t padded = header_padded_bytes(header);
-    if (header[AT_TYPE] == 'g' && memcmp(header + AT_MAGIC, "ustar", 5) == 0) status = global_check(s, at, padded);
+    uint64_t padded = 0;
+    status = header_padded_bytes(s, at, header, &padded);
+    if (status == LADE_OK && header[AT_TYPE] == 'g') status = global_check(s, at, padded);
     at += TAR_BLOCK + padded;
   }
   return status;
@@ -413,14 +430,19 @@ static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
   }
 }
 
-/* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. */
+/* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. Of archives one behind
+ * the other it speaks of the next one's members. */
 static lade_status global_headers_pass(tar_shard *s) {
   for (;;) {
     char header[TAR_BLOCK];
+    uint64_t padded;
     ssize_t count = bytes_read(s, s->next_header, header, sizeof header);
     if (count < 0) return read_error(s, s->next_header);
     if (count < TAR_BLOCK || header[AT_TYPE] != 'g') return LADE_OK;
-    s->next_header += TAR_BLOCK + header_padded_bytes(header);
+    lade_status status = header_padded_bytes(s, s->next_header, header, &padded);
+    if (status == LADE_OK) status = global_check(s, s->next_header, padded);
+    if (status != LADE_OK) return status;
+    s->next_header += TAR_BLOCK + padded;
   }
 }
 
@@ -473,21 +495,22 @@ static lade_status shard_read(tar_shard *s) {
   return status;
 }
 
-static bool name_has_capitals(const char *name) {
-  while (*name != '\0' && !(*name >= 'A' && *name <= 'Z')) name++;
-  return *name != '\0';
+static bool name_is_found(const char *name) {
+  while (*name != '\0' && *name != '/' && !(*name >= 'A' && *name <= 'Z')) name++;
+  return *name == '\0';
 }
 
-/* Extensions are compared in lower case. A field all of whose names have capitals would never be found: records would lack it, or be
- * left out. */
+/* Extensions are compared in lower case, and are of the last component. A field none of whose names is such would never be found:
+ * records would lack it, or be left out. */
 static lade_status names_check(const lade_record_index *index) {
   uint64_t found = 0; /* bit i: field i can be */
   for (size_t i = 0; i < index->alternative_count; i++)
-    if (!name_has_capitals(index->alternatives[i])) found |= UINT64_C(1) << index->field_of[i];
+    if (name_is_found(index->alternatives[i])) found |= UINT64_C(1) << index->field_of[i];
   for (size_t i = 0; i < index->alternative_count; i++)
     if (!(found >> index->field_of[i] & 1))
-      return ladei_error_argument("lade_index_add_tar", "a field of the index", "a name in lower case, for tar shards",
-                                  "\"%s\"", ladei_loader_path_text(index->alternatives[i]));
+      return ladei_error_argument("lade_index_add_tar", "a field of the index",
+                                  "a name in lower case and without '/', for tar shards", "\"%s\"",
+                                  ladei_loader_path_text(index->alternatives[i]));
   return LADE_OK;
 }
 

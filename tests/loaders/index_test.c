@@ -481,7 +481,7 @@ LADE_TEST(IndexTar, ReadsWhatPythonWrote) {
 /* The names of members' fields are compared in lower case, so none was ever found: the index stayed empty, without an error. */
 LADE_TEST(IndexTar, FieldsInUpperCaseAreRefused) {
   static const char *const shard = "tests/loaders/golden/samples-0.tar";
-  static const char *const wrong[] = {"TXT,CLS", "txt,cLs", "txt,CLS;Cls"};
+  static const char *const wrong[] = {"TXT,CLS", "txt,cLs", "txt,CLS;Cls", "txt,a/cls"};
   lade_record_index *index;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     LADE_ASSERT_OK(lade_index_create(wrong[i], &index));
@@ -494,6 +494,30 @@ LADE_TEST(IndexTar, FieldsInUpperCaseAreRefused) {
   LADE_EXPECT_OK(lade_index_add_tar(index, shard));
   LADE_EXPECT_EQ_UINT(lade_index_count(index), 3);
   lade_index_destroy(index);
+}
+
+/* Bug: of an extension 79 characters were looked at, so a longer field was never found, and its records were left out. */
+LADE_TEST(IndexTar, FindsFieldsOfAnyLength) {
+  char name[200], longer[220], other[220], fields[300];
+  memset(name, 'n', sizeof name);
+  name[150] = '\0';
+  snprintf(longer, sizeof longer, "a.%s", name);
+  longer[5] = 'N';
+  snprintf(other, sizeof other, "b.%.79sx", name);
+  snprintf(fields, sizeof fields, "%s;%.79s", name, name);
+  const tar_member members[] = {{longer, TEXT("1")}, {other, TEXT("no field")}};
+  support_temp_dir dir;
+  lade_record_index *index;
+  LADE_ASSERT(support_temp_dir_create(&dir));
+  char *path = support_temp_dir_path(&dir, "shard.tar");
+  tar_write(path, "pax", members, 2);
+  LADE_ASSERT_OK(lade_index_create(fields, &index));
+  LADE_EXPECT_OK(lade_index_add_tar(index, path));
+  LADE_ASSERT_EQ_UINT(lade_index_count(index), 1);
+  LADE_EXPECT_EQ_STR(lade_index_key(index, 0), "a");
+  lade_index_destroy(index);
+  free(path);
+  support_temp_dir_remove(&dir);
 }
 
 LADE_TEST(IndexTar, NeedsNamedFields) {

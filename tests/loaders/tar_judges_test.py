@@ -244,6 +244,39 @@ class GlobalHeaders(unittest.TestCase):
             index, _ = self.found(self.archive(comment="c", **{key: value}))
             self.assertRegex(str(index), r"LADE_ERR_FORMAT .*: byte 0: a global header gives all members behind it .*" + key)
 
+    def with_header(self, archive, at, value):
+        """The first header with other bytes in a field, and its sum."""
+        header = bytearray(archive[:BLOCK])
+        header[at:at + len(value)] = value
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        return bytes(header) + archive[BLOCK:]
+
+    def test_are_read_in_every_notation(self):
+        """A size in base 256, or of twelve digits, and a header without its magic: the judges obey them."""
+        for key, value in (("path", "e/x.bin"), ("path", "long/" * 300 + "x.bin")):
+            archive = self.archive(comment="c" * 700, **{key: value})
+            size = int(archive[124:135], 8)
+            for at, field in ((124, b"\x80" + size.to_bytes(11, "big")), (124, b"%012o" % size), (124, b" %10o " % size),
+                              (257, bytes(8))):
+                index, seen = self.found(self.with_header(archive, at, field))
+                self.assertEqual([member[0] for member in seen], [value, value])
+                self.assertRegex(str(index), r"LADE_ERR_FORMAT .*: byte 0: a global header gives all members behind it .*path")
+        harmless = self.archive(comment="c" * 700)
+        index, seen = self.found(self.with_header(harmless, 124, b"\x80" + int(harmless[124:135], 8).to_bytes(11, "big")))
+        self.assertEqual(index, seen)
+
+    def test_that_close_an_archive_speak_of_the_next(self):
+        first = self.archive(comment="c")
+        globals_alone = self.archive(path="e/x.bin")[:2 * BLOCK]
+        archive = first[:content_end(first)] + globals_alone + bytes(2 * BLOCK) + self.archive()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "two.tar")
+            with open(path, "wb") as file:
+                file.write(archive)
+            self.assertEqual(gnu_list(path, True), (["d/m1.bin", "d/m2.bin", "e/x.bin", "e/x.bin"], True))  # tarfile refuses it
+            self.assertRegex(lade_lists([path], True)[path], r"LADE_ERR_FORMAT .*: a global header gives all members .*path")
+
     def test_that_cannot_be_read_are_refused(self):
         record = b"13 comment=c\n"
         for bad in (b"9999 mment=c\n", b"13 commentXc\n", b"01 comment=c\n", b"0 comment==c\n"):
