@@ -133,7 +133,7 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
  * is one, when the archive is damaged, truncated, compressed, without end mark or goes on behind it, a field is sparse, a
  * link or continued in another volume, a global header names members or gives their size, a record lacks a field or has
- * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals in all of its names;
+ * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals or a '/' in all of its names;
  * LADE_ERR_IO when it cannot be read; those of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */

@@ -156,7 +156,8 @@ static void range_note(ladei_pipe_storage_file *file, uint64_t begin, uint64_t b
   file->range_bytes += bytes;
 }
 
-/* What lies between the ranges stays a hole: ranges with less than all bytes from the first to the last have gaps. */
+/* What lies between the ranges stays a hole: ranges with less than all bytes from the first to the last have gaps. Where a range
+ * without bytes lies behind all others the file ends there. */
 static void files_preallocate(const lade_ticket *ticket) {
   if (ticket->to_device) return;
   for (size_t i = 0; i < ticket->pieces.count; i++) {
@@ -165,6 +166,10 @@ static void files_preallocate(const lade_ticket *ticket) {
   }
   for (ladei_pipe_storage_file *file = ticket->files; file != NULL; file = file->next)
     if (file->range_bytes >= file->end - file->begin) ladei_pipe_storage_file_preallocate(file, file->begin, file->end);
+  for (size_t i = 0; i < ticket->pieces.empty_count; i++) {
+    const ladei_pipe_piece *piece = &ticket->pieces.empty[i];
+    piece->file->end = ladei_size_max(piece->file->end, piece->host.offset);
+  }
 }
 
 /* Of the file: the same for all of its descriptors. 0: not known; as for two files of one number, fewer write then. */

@@ -424,9 +424,18 @@ static lade_status file_flush(const ladei_pipe_storage_file *file) {
   return fsync(file->fd >= 0 ? file->fd : file->direct_fd) == 0 ? LADE_OK : end_error("flushing", file, errno);
 }
 
+/* Writes end where the last range with bytes does; a new file is as long as its ranges say. */
+static lade_status save_extend(const ladei_pipe_storage_file *file) {
+  struct stat facts;
+  if (fstat(file->fd, &facts) != 0) return end_error("asking for the size of", file, errno);
+  return (uint64_t)facts.st_size >= file->end || ftruncate(file->fd, (off_t)file->end) == 0
+             ? LADE_OK
+             : end_error("extending", file, errno);
+}
+
 lade_status ladei_pipe_storage_file_finish(ladei_pipe_storage_file *file) {
-  lade_status status = LADE_OK;
-  if (file->sync && file->save == NULL) status = file_flush(file);
+  lade_status status = file->save != NULL ? save_extend(file) : LADE_OK;
+  if (status == LADE_OK && file->sync && file->save == NULL) status = file_flush(file);
   int code = file_close(file);
   if (status == LADE_OK && code != 0 && file->write) status = end_error("closing", file, code);
   return status == LADE_OK && file->save != NULL ? ladei_save_prepare(file->save, file->sync) : status;

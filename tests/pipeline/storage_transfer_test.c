@@ -232,6 +232,33 @@ LADE_TEST_P(StorageTransfer, LetsFilesAppearWhenTheyAreWhole, storages, storage)
   scene_close(&s);
 }
 
+static void expect_size(const char *path, off_t bytes) {
+  struct stat facts = {.st_size = -1};
+  LADE_EXPECT_EQ_INT(stat(path, &facts), 0);
+  LADE_EXPECT_EQ_INT(facts.st_size, bytes);
+}
+
+/* Bug: a new file ended at the last byte that was written, not where its last range does. */
+LADE_TEST_P(StorageTransfer, NewFilesEndWhereTheirRangesDo, storages, storage) {
+  scene s;
+  if (!scene_open(&s, storage)) return;
+  LADE_EXPECT_OK(
+      fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 100, LADE_FILE_ATOMIC | LADE_FILE_SYNC), 0));
+  expect_size(s.out, 100);
+  lade_piece pieces[3] = {{lade_endpoint_path(s.out, 700, LADE_FILE_ATOMIC), NULL, 0},
+                          {lade_endpoint_path(s.out, 300, LADE_FILE_ATOMIC), NULL, 50},
+                          {lade_endpoint_path(s.out, 500, LADE_FILE_ATOMIC), NULL, 0}};
+  lade_transfer transfer = fixture_transfer(&s.f, LADE_TO_HOST, (lade_endpoint){.kind = 0}, 0);
+  transfer.pieces = pieces;
+  transfer.piece_count = 3;
+  LADE_EXPECT_OK(fixture_run(&s.f, &transfer));
+  expect_size(s.out, 700);
+  /* What is there already ends where it ended. */
+  LADE_EXPECT_OK(fixture_move(&s.f, LADE_TO_HOST, lade_endpoint_path(s.out, 900, 0), 0));
+  expect_size(s.out, 700);
+  scene_close(&s);
+}
+
 LADE_TEST_P(StorageTransfer, LeavesNoFileWhenItIsCancelled, storages, storage) {
   scene s;
   lade_stream stream;
