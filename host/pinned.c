@@ -192,14 +192,19 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   ladei_pinned_call_answer(pool, cache);
 }
 
+/* With room for the guard. Blocks of 1 KiB and 2 KiB begin at a multiple of that, so their rooms are of the next power of two. */
+static size_t debug_bytes(size_t bytes) {
+  bool whole = bytes == LADEI_KIB || bytes == 2 * LADEI_KIB;
+  return bytes + (whole ? bytes : LADEI_PINNED_DEBUG_GUARD_BYTES);
+}
+
 static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, ladei_pinned_node *node,
                                const char *call, void **out) {
   if (bytes > LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES) {
     return ladei_error(LADE_ERR_LIMIT, 0, "%s: bytes is %zu; expected at most %zu, the size of the largest block", call,
                        bytes, LADEI_PINNED_MAX_BYTES - LADEI_PINNED_DEBUG_GUARD_BYTES);
   }
-  ladei_pinned_request request =
-      request_make(pool, bytes + (pool->debug != NULL ? LADEI_PINNED_DEBUG_GUARD_BYTES : 0), node);
+  ladei_pinned_request request = request_make(pool, pool->debug != NULL ? debug_bytes(bytes) : bytes, node);
   request.ahead = ahead;
   pending_look(pool, request.cache);
   idle_look(pool);

@@ -280,8 +280,8 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  *
  * @param bytes  Size in bytes; 0 stores NULL and succeeds.
  * @param out    [out] Caller owns it until lade_pinned_free(). At least `bytes` long, at most an eighth or 4 KiB
- *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, smaller ones at a
- *               multiple of 512 bytes, powers of two at a multiple of themselves. Contents undefined. Untouched on error.
+ *               longer, whichever is more. Blocks of 4 KiB and more begin at a page of 4 KiB, those of 1 KiB and 2 KiB at a
+ *               multiple of that, other smaller ones at a multiple of 512 bytes. Contents undefined. Untouched on error.
  *
  * Threads: any. Waits: for the driver when the cache has no fitting block, also, at the cap, for segments that other
  * threads are pinning or giving back; up to options.wait_ms at the cap.

@@ -38,11 +38,28 @@ LADE_TEST_P(PinnedDebug, CorrectProgramsHaveNoFindings, support_soft_runtimes, r
   pinned_fixture_close(&own);
 }
 
+/* Bug: with its guard behind it a block of 1 KiB or 2 KiB was one of another size, at a multiple of 512 bytes. */
+LADE_TEST_P(PinnedDebug, BlocksAreAlignedAsWithoutIt, support_soft_runtimes, runtime) {
+  enum { COUNT = 48 };
+  pinned_fixture own;
+  void *blocks[COUNT];
+  if (!debug_open(&own, runtime)) return;
+  for (int i = 0; i < COUNT; i++) {
+    size_t bytes = (size_t)256 << i % 6; /* to 8 KiB */
+    blocks[i] = pinned_fixture_alloc(&own, bytes);
+    LADE_EXPECT_EQ_SIZE((uintptr_t)blocks[i] % (bytes < 512 ? 512 : bytes > 4096 ? 4096 : bytes), 0);
+    memset(blocks[i], i, bytes);
+  }
+  for (int i = 0; i < COUNT; i++) pinned_fixture_free(&own, blocks[i]);
+  LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).debug_findings, 0);
+  pinned_fixture_close(&own);
+}
+
 LADE_TEST_P(PinnedDebug, WriteBehindTheEndIsFoundAtFree, support_soft_runtimes, runtime) {
-  static const size_t sizes[] = {1, 512, 4096, 100000};
+  static const size_t sizes[] = {1, 512, 1024, 2048, 4096, 100000};
   pinned_fixture own;
   if (!debug_open(&own, runtime)) return;
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 6; i++) {
     char *block = pinned_fixture_alloc(&own, sizes[i]);
     block[sizes[i] + (size_t)i] = 1;
     LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
