@@ -29,10 +29,18 @@ typedef struct parser {
   size_t table_count;
   const char *text;
   bool pytorch_only;
-  ladei_settings_skips *skips; /* NULL: an unknown key is an error */
+  ladei_settings_skips
+      *skips; /* NULL: an unknown key is an error. Else the text is one that PyTorch reads: Note [Commas] */
   bool seen[LADEI_SETTINGS_TABLE_MAX][LADEI_SETTINGS_MAX];
   char *fields;
 } parser;
+
+/*
+ * Note [Commas]
+ * PyTorch's parser takes one comma behind the last setting, or behind the last pair of a list. Of a key that is given twice
+ * it reads both, so the last one counts; a second list changes what it names, and leaves what the first one said of the rest. In lade's
+ * own texts all of this is a mistake.
+ */
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
@@ -210,27 +218,33 @@ static bool division_read(config_part pair, uint64_t table[DIVISION_COUNT], int 
   return true;
 }
 
+/* What lies behind the last separator of a text that PyTorch reads: nothing. */
+static bool is_end(const parser *p, config_part piece, bool more, size_t count) {
+  return p->skips != NULL && !more && count > 0 && piece.begin == piece.end;
+}
+
 /* The list between the brackets. */
-static bool division_list_read(config_part list, uint64_t table[DIVISION_COUNT]) {
+static bool division_list_read(const parser *p, config_part list, uint64_t table[DIVISION_COUNT]) {
   int named = -1;
-  bool closed = false;
-  for (bool more = true; more;) {
+  bool closed = false, more = true;
+  for (size_t count = 0; more; count++) {
     config_part pair;
     more = piece_cut(&list, ',', &pair);
-    if (!division_read(pair, table, &named, &closed)) return false;
+    if (!is_end(p, pair, more, count) && !division_read(pair, table, &named, &closed)) return false;
   }
   return true;
 }
 
-static bool divisions_read(config_part value, uint64_t out[DIVISION_COUNT]) {
+static bool divisions_read(const parser *p, config_part value, bool again, uint64_t out[DIVISION_COUNT]) {
   uint64_t table[DIVISION_COUNT] = {0};
   uint64_t d;
+  if (again) memcpy(table, out, sizeof table);
   if (number_read(value, &d)) {
     if (!ladei_is_power_of_two(d)) return false;
     for (int i = 0; i < DIVISION_COUNT; i++) table[i] = d;
   } else {
     if (value.end - value.begin < 2 || *value.begin != '[' || value.end[-1] != ']') return false;
-    if (!division_list_read((config_part){value.begin + 1, value.end - 1}, table)) return false;
+    if (!division_list_read(p, (config_part){value.begin + 1, value.end - 1}, table)) return false;
   }
   memcpy(out, table, sizeof table);
   return true;
@@ -246,15 +260,15 @@ static bool name_read(const ladei_setting *s, config_part value, char *field) {
   return true;
 }
 
-/* False where the value is not one that the setting takes. */
-static bool value_read(const parser *p, const ladei_setting *s, config_part value) {
+/* `again`: the text has given it before. False where the value is not one that the setting takes. */
+static bool value_read(const parser *p, const ladei_setting *s, config_part value, bool again) {
   void *field = p->fields + s->offset;
   switch (s->kind) {
   case LADEI_SETTING_THRESHOLD:
   case LADEI_SETTING_FRACTION: return fraction_in_range(s, value, field);
   case LADEI_SETTING_WORD: return word_read(p, s, value, field);
   case LADEI_SETTING_WORD_SET: return word_set_read(p, s, value, field);
-  case LADEI_SETTING_DIVISIONS: return divisions_read(value, field);
+  case LADEI_SETTING_DIVISIONS: return divisions_read(p, value, again, field);
   case LADEI_SETTING_NAME: return name_read(s, value, field);
   default: return number_in_range(s, value, field);
   }
@@ -298,12 +312,13 @@ static lade_status setting_read(parser *p, config_part whole) {
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
                        key.begin, position);
   }
-  if (*seen)
+  bool again = *seen;
+  if (again && p->skips == NULL)
     return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key, position);
   if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
   *seen = true;
   value = piece_trim(value);
-  return value_read(p, s, value) ? LADE_OK : value_error(p, s, value);
+  return value_read(p, s, value, again) ? LADE_OK : value_error(p, s, value);
 }
 
 lade_status ladei_settings_read(const ladei_settings_table *const tables[], size_t table_count, const char *text,
@@ -316,10 +331,11 @@ lade_status ladei_settings_read(const ladei_settings_table *const tables[], size
               .fields = fields};
   config_part rest = piece_trim((config_part){text, text + strlen(text)});
   if (rest.begin == rest.end) return LADE_OK;
-  for (bool more = true; more;) {
+  bool more = true;
+  for (size_t count = 0; more; count++) {
     config_part whole;
     more = piece_cut(&rest, ',', &whole);
-    lade_status status = setting_read(&p, whole);
+    lade_status status = is_end(&p, whole, more, count) ? LADE_OK : setting_read(&p, whole);
     if (status != LADE_OK) return status;
   }
   return LADE_OK;

@@ -91,7 +91,7 @@ typedef struct ladei_settings_skips {
  * Reads `text` by the tables into the struct `fields`. Keys that the text does not name leave their fields alone.
  *
  * With `pytorch_only` keys other than those of LADEI_SETTING_OF_PYTORCH are unknown. With `skips` (NULL: without) a setting
- * whose key is unknown is noted there and passed over. On error some fields may be written:
+ * whose key is unknown is noted there and passed over, a comma may stand at the end, and of a key given twice the last counts. On error some fields may be written:
  * the caller reads into a copy. Errors: LADE_ERR_CONFIG; the message names key, value, position (from 1) and what is
  * expected.
  */

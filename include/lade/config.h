@@ -157,7 +157,8 @@ LADE_API lade_status lade_config_parse(const char *text, lade_config *config);
  *
  *   LADE_ALLOC_CONF            as lade_config_parse()
  *   PYTORCH_ALLOC_CONF         the same, but a key that lade does not know, or does not serve, is passed over: the log names it
- *   PYTORCH_CUDA_ALLOC_CONF    once per process, at LADE_LOG_WARN; a bad value of a key that lade knows is an error
+ *   PYTORCH_CUDA_ALLOC_CONF    once per process, at LADE_LOG_WARN; a bad value of a key that lade knows is an error. As in
+ *                              PyTorch a comma may stand at the end, and of a key given twice the last counts
  *
  * PYTORCH_NO_CUDA_MEMORY_CACHING, of whatever value, means device_uncached:True.
  *

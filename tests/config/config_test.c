@@ -404,13 +404,38 @@ LADE_TEST(Config, UnknownKeysOfPyTorchsVariablesArePassedOver) {
   environment_clear();
 }
 
+/* Bug: programs that PyTorch runs with were stopped. What it makes of such texts was judged by its parser. */
+LADE_TEST(Config, PyTorchsVariablesMayEndWithACommaAndRepeatKeys) {
+  lade_config config;
+  environment_clear();
+  static const char *const ends[] = {"max_split_size_mb:33,", "max_split_size_mb:33 , ",
+                                     "max_split_size_mb:32,foo:1,max_split_size_mb:33,"};
+  for (size_t i = 0; i < 3; i++) {
+    lade_config_init(&config);
+    setenv("PYTORCH_CUDA_ALLOC_CONF", ends[i], 1);
+    LADE_EXPECT_OK(lade_config_from_env(&config));
+    LADE_EXPECT_EQ_UINT(config.max_split_size_mb, 33);
+    LADE_EXPECT_STATUS(LADE_ERR_CONFIG, lade_config_parse(ends[i], &config));
+  }
+  lade_config_init(&config);
+  config.roundup_power2_divisions[15] = 16; /* of before: goes, as the text names the key */
+  setenv("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:[4:2,8:4,],roundup_power2_divisions:[2:8,32:1]", 1);
+  LADE_EXPECT_OK(lade_config_from_env(&config));
+  static const uint64_t wanted[16] = {8, 8, 2, 4, 0, 1};
+  LADE_EXPECT_EQ_MEM(config.roundup_power2_divisions, wanted, sizeof wanted);
+  environment_clear();
+}
+
 LADE_TEST(Config, BadValuesOfPyTorchsVariablesAreErrors) {
   static const bad_text bad[] = {
       {"expandable_segments:yes", "PYTORCH_ALLOC_CONF: configuration: expandable_segments: bad value \"yes\""},
       {"throw_on_cudamalloc_oom:yes", "throw_on_cudamalloc_oom: bad value \"yes\""},
       {"foo:1,,bar:2", "unknown key \"\" at position 7"},
       {"foo:[1,max_split_size_mb:33", "unknown key \"foo\" at position 1"},
-      {"max_split_size_mb:33,max_split_size_mb:34", "given a second time"},
+      {",", "unknown key \"\" at position 1"},
+      {"foo:1,,", "unknown key \"\" at position 7"},
+      {"roundup_power2_divisions:[,]", "bad value \"[,]\""},
+      {"max_split_size_mb:33,max_split_size_mb:3", "bad value \"3\" at position 40"},
   };
   environment_clear();
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
