@@ -167,6 +167,14 @@ void allocator_record_stream(const AllocatorObject &self, nb::handle object, nb:
   device_record(buffer->block(), stream);
 }
 
+void allocator_peer_add(const AllocatorObject &self, nb::handle object) {
+  const Device peer = device_from(object);
+  Allocator &allocator = *self.allocator.get();
+  if (peer.runtime != allocator.device().runtime)
+    refuse("peer is " + peer.text() + "; expected a device of the runtime of " + allocator.device().text());
+  unlocked_call(allocator, [&](lade_device_allocator *handle) { return lade_device_peer_add(handle, peer.ordinal); });
+}
+
 lade_device_stats allocator_stats(const AllocatorObject &self) {
   lade_device_stats stats;
   lade_device_stats_init(&stats);
@@ -410,6 +418,14 @@ void bind_device(nb::module_ &module) {
           "Needed for each stream that memory was allocated or recorded on, also where that memory is free by now.\n"
           "A lade.Stream does so by itself, a stream of CuPy under lade.cupy.install() too.\n\n"
           "Raises\n------\nCaptureError\n    The stream captures; it is still needed.\nInvalidArgumentError")
+      .def("peer_add", &allocator_peer_add, nb::arg("peer").none(),
+           nb::sig("def peer_add(self, peer: DeviceLike) -> None"),
+           "Let another device use this allocator's memory, what it has and what it will get.\n\n"
+           "Copies between devices work without, at a tenth of the speed. Nothing else gives access; for copies both "
+           "ways "
+           "add each\ndevice to the other's allocator. docs/two-devices.md says what it is worth and costs.\n\n"
+           "Raises\n------\nUnsupportedError\n    The devices cannot access each other.\nInvalidArgumentError\n    A "
+           "device of another runtime.")
       .def(
           "empty_cache",
           [](const AllocatorObject &self) {

@@ -392,12 +392,16 @@ TensorView tensor_view(nb::handle object, Access access, const char *name) {
   }
 }
 
-void require_reachable(const TensorView &view, const Device &device, const char *name) {
+void require_runtime(const TensorView &view, const Device &device, const char *name) {
   if (view.arena && view.arena->device().runtime != device.runtime)
     refuse(std::string(name) + " is of " + view.arena->device().text() + " of another runtime; expected memory for " +
            device.text());
   if (view.on_device && !view.arena && device.runtime->is_software())
     refuse(std::string(name) + " is memory of a GPU; expected memory for the software device " + device.text());
+}
+
+void require_reachable(const TensorView &view, const Device &device, const char *name) {
+  require_runtime(view, device, name);
   if (view.on_device && view.ordinal >= 0 && view.ordinal != device.ordinal)
     refuse(std::string(name) + " is on device " + std::to_string(view.ordinal) +
            "; expected memory of the host or of " + device.text());
@@ -429,8 +433,8 @@ void copy_async(const DeviceObject &device, nb::handle destination, nb::handle s
   if (to.bytes != from.bytes)
     refuse("source has " + std::to_string(from.bytes) + " bytes and destination " + std::to_string(to.bytes) +
            "; expected as many");
-  require_reachable(to, device, "destination");
-  require_reachable(from, device, "source");
+  require_runtime(to, device, "destination");
+  require_runtime(from, device, "source");
   const lade_stream on = stream_from(*device.runtime, stream, device.ordinal);
   lade_status status;
   {
@@ -463,15 +467,18 @@ void bind_tensor_view(nb::module_ &module) {
       "(None: a type\n"
       "    without a name here), shape, and stream (None: not told).\n\n"
       "Raises\n------\nInvalidArgumentError\n    It shows no memory, is not contiguous in C order, or is read-only.");
-  module.def("copy_async", &copy_async, nb::arg("device"), nb::arg("destination").none(), nb::arg("source").none(),
-             nb::arg("stream").none(),
-             nb::sig("def copy_async(device: Device, destination: object, source: object, stream: StreamLike) -> None"),
-             "Queue a copy; its direction follows from the memory, as with cudaMemcpyDefault.\n\n"
-             "Parameters\n----------\ndevice : Device\ndestination, source : object\n    As many bytes; see "
-             "memory_info(). Both must live, and the source stay as it is,\n"
-             "    until the copy is done: record pinned buffers (PinnedPool.record) to drop them at once.\n"
-             "stream : int or object\n    The copy comes after the work queued on it so far. Waits for it where host "
-             "memory is not pinned.");
+  module.def(
+      "copy_async", &copy_async, nb::arg("device"), nb::arg("destination").none(), nb::arg("source").none(),
+      nb::arg("stream").none(),
+      nb::sig("def copy_async(device: Device, destination: object, source: object, stream: StreamLike) -> None"),
+      "Queue a copy; its direction follows from the memory, as with cudaMemcpyDefault.\n\n"
+      "Parameters\n----------\ndevice : Device\ndestination, source : object\n    As many bytes; see "
+      "memory_info(). Both must live, and the source stay as it is,\n"
+      "    until the copy is done: record pinned buffers (PinnedPool.record) to drop them at once. Memory of another "
+      "device\n"
+      "    than the stream's is copied, too.\n"
+      "stream : int or object\n    The copy comes after the work queued on it so far. Waits for it where host "
+      "memory is not pinned,\n    and for large copies between devices without access (DeviceAllocator.peer_add()).");
   module.def("fill_async", &fill_async, nb::arg("device"), nb::arg("destination"), nb::arg("value"),
              nb::arg("stream").none(),
              nb::sig("def fill_async(device: Device, destination: object, value: int, stream: StreamLike) -> None"),

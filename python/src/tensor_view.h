@@ -61,6 +61,8 @@ enum class Access { read, write };
 // The memory that an argument means. `name` is the argument's, for messages.
 TensorView tensor_view(nb::handle object, Access access, const char *name);
 
+// Refuses memory of another runtime.
+void require_runtime(const TensorView &view, const Device &device, const char *name);
 // Refuses device memory of another device than `device`, and lade buffers of another runtime.
 void require_reachable(const TensorView &view, const Device &device, const char *name);
 

@@ -157,6 +157,33 @@ def test_the_wrong_device():
         device.sibling(2)
 
 
+@pytest.mark.parametrize("keywords", [{}, {"expandable_segments": True}, {"backend": "cudaMallocAsync"}])
+def test_copies_between_devices_with_and_without_access(keywords):
+    near = lade.software_device(clock="cpu", device_count=2)
+    far = near.sibling(1)
+    ends = [lade.DeviceAllocator(device, **keywords) for device in (near, far)]
+    streams = [device.stream() for device in (near, far)]
+    buffers = [allocator.alloc(1 << 16, stream) for allocator, stream in zip(ends, streams)]
+    for round, access in enumerate([False, True, True]):
+        if access:
+            ends[0].peer_add(far)
+            ends[1].peer_add(near)
+        for device, on in zip((near, far), streams):
+            lade.fill_async(near, buffers[0], round + 1, streams[0])
+            streams[0].synchronize()
+            lade.copy_async(device, buffers[1], buffers[0], on)
+            on.synchronize()
+            host = bytearray(1 << 16)
+            lade.copy_async(far, host, buffers[1], streams[1])
+            streams[1].synchronize()
+            assert host == bytes([round + 1]) * len(host)
+    ends[0].peer_add(near)
+    with pytest.raises(lade.InvalidArgumentError, match="peer is cpu:0; expected a device of the runtime of cpu:0"):
+        ends[0].peer_add(lade.software_device(clock="cpu"))
+    with pytest.raises(lade.ArgumentTypeError):
+        ends[0].peer_add(1.5)
+
+
 def test_a_closed_allocator(device):
     allocator = lade.DeviceAllocator(device)
     buffer = allocator.alloc(8)

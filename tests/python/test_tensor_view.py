@@ -196,7 +196,7 @@ def test_memory_of_the_wrong_device():
     with pytest.raises(lade.InvalidArgumentError, match="source is of cpu:0 of another runtime"):
         lade.copy_async(one, near, buffer, None)
     with pytest.raises(lade.InvalidArgumentError, match="destination is on device 1; expected"):
-        lade.copy_async(one, far, near, None)
+        lade.fill_async(one, far, 1, None)
     with pytest.raises(lade.InvalidArgumentError, match="memory of a GPU; expected memory for the software device"):
         lade.copy_async(one, near, Interface("__cuda_array_interface__", shape=(4,)), None)
     with pytest.raises(lade.InvalidArgumentError, match="source has 15 bytes and destination 16"):
