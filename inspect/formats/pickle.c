@@ -7,7 +7,7 @@
  *
  * P1  Only opcodes that PyTorch's web viewer reads: no FRAME either, which a reader may do without.
  * P2  A batch of APPENDS or SETITEMS has at most 1,000 items (the viewer passes them as arguments of a call).
- * P3  Integers are at least -2^63 and below 2^63: greater ones become 2^63 - 1.
+ * P3  Integers are exact: from 2^63 on they take 9 bytes, of which viewers make big integers.
  * P4  The memo has the words (pickle_words.h), the pair (0, 0) and an empty list, then each text and each stack where it is
  *     first used. No event, block or segment is in it: viewers write into those.
  */
@@ -71,12 +71,12 @@ static char *little_put(char *at, uint64_t value, unsigned bytes) {
   return at + bytes;
 }
 
-/* At most 10 bytes. P3 */
+/* At most 11 bytes. P3 */
 static char *uint_put(char *at, uint64_t value) {
   if (value <= UINT8_MAX) return little_put(op_put(at, OP_BININT1), value, 1);
   if (value <= UINT16_MAX) return little_put(op_put(at, OP_BININT2), value, 2);
   if (value <= INT32_MAX) return little_put(op_put(at, OP_BININT), value, 4);
-  if (value > INT64_MAX) value = INT64_MAX;
+  if (value > INT64_MAX) return little_put(little_put(little_put(op_put(at, OP_LONG1), 9, 1), value, 8), 0, 1);
   unsigned bytes = 8 - (unsigned)(__builtin_clzll(value) - 1) / 8; /* with a bit for the sign */
   return little_put(little_put(op_put(at, OP_LONG1), bytes, 1), value, bytes);
 }
@@ -112,7 +112,7 @@ static void room_end(pickle *to, const char *end) { to->output->used = (size_t)(
 
 static void op(pickle *to, int code) { ladei_output_byte(to->output, (char)code); }
 static void word(pickle *to, ladei_pickle_word key) { room_end(to, get_put(room(to, 5), key)); }
-static void uint_value(pickle *to, uint64_t value) { room_end(to, uint_put(room(to, 10), value)); }
+static void uint_value(pickle *to, uint64_t value) { room_end(to, uint_put(room(to, 11), value)); }
 static void bool_value(pickle *to, bool value) { op(to, value ? OP_NEWTRUE : OP_NEWFALSE); }
 
 static void real_value(pickle *to, double value) {

@@ -34,7 +34,7 @@ static lade_status uint_of(const fold *at, uint64_t *out) {
 /* Sizes and counts: no sign. */
 static lade_status size_of(const fold *at, uint64_t *out) {
   LADEI_TRY(uint_of(at, out));
-  if ((int64_t)*out >= 0) return LADE_OK;
+  if ((int64_t)*out >= 0 || at->value->length != 0) return LADE_OK;
   return ladei_pickle_refuse(at->reader, "key '%s' is %" PRId64 "; expected a size", words[at->key], (int64_t)*out);
 }
 
@@ -48,6 +48,7 @@ static lade_status time_of(const fold *at, uint64_t *out) {
 static lade_status int_of(const fold *at, int64_t *out) {
   uint64_t value = 0;
   LADEI_TRY(uint_of(at, &value));
+  if (at->value->length != 0) return refuse_value(at, "one below 2^63");
   *out = (int64_t)value;
   return LADE_OK;
 }

@@ -177,7 +177,8 @@ static lade_status push_long(ladei_pickle_reader *reader) {
   if (bytes == 9) LADEI_TRY(operand(reader, 1, &high));
   if (high != 0) return ladei_pickle_refuse(reader, "an integer of more than 64 bits");
   if (bytes > 0 && bytes < 8 && (value >> (8 * bytes - 1)) != 0) value |= UINT64_MAX << (8 * bytes);
-  return push_plain(reader, LADEI_PICKLE_INT, value);
+  bool beyond = bytes == 9 && value > INT64_MAX;
+  return push(reader, (ladei_pickle_value){.tag = LADEI_PICKLE_INT, .length = beyond, .integer = value});
 }
 
 static lade_status push_real(ladei_pickle_reader *reader) {

@@ -32,7 +32,7 @@ typedef enum ladei_pickle_tag {
 typedef struct ladei_pickle_value {
   uint8_t tag;
   uint8_t word;    /* of a text: ladei_pickle_word; LADEI_PICKLE_WORD_COUNT: another text */
-  uint32_t length; /* of a text, in bytes */
+  uint32_t length; /* of a text, in bytes; of an integer 1: it is 2^63 or more, and no negative one */
   union {
     uint64_t integer; /* of two's complement; of a text its offset in the file; an index */
     double real;

@@ -68,7 +68,7 @@ def batches(data):
     for opcode, argument, _ in pickletools.genops(data):
         names.add(opcode.name)
         if isinstance(argument, int) and opcode.name.startswith(("BININT", "LONG1")):
-            assert -2**63 <= argument < 2**63, argument
+            assert -2**63 <= argument < 2**64, argument
         if opcode.name == "MARK":
             marks.append(depth)
         elif opcode.name in ("APPENDS", "SETITEMS"):
