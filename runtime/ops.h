@@ -39,8 +39,8 @@
  *           an event recorded outside it;
  *         - as the thread's and the capture's mode say: device_alloc, device_free, graph_instantiate,
  *           graph_exec_destroy, device_synchronize for captures elsewhere.
- *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries and waits until it is recorded
- *       anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100 and an H200.) So lade asks a
+ *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries, waits of threads and streams, and
+ *       comparisons of times until it is recorded anew, and harms nothing. (All of this as the driver does it, seen with that of CUDA 13.0 on an H100 and an H200.) So lade asks a
  *       stream, or waits for it, through ladei_stream_ask and ladei_stream_wait alone: Note [Asking and capturing].
  *
  * Note [Copies end with registrations]
@@ -342,7 +342,8 @@ typedef struct lade_runtime_ops {
    * LADE_ERR_OUT_OF_PINNED_MEMORY) when there is not enough or the pool's max_bytes is reached. On a capturing stream it and
    * pool_free become nodes of the graph; soft gives LADE_ERR_UNSUPPORTED there. */
   lade_status (*pool_alloc)(void *self, ladei_driver_pool pool, size_t bytes, const ladei_stream *stream, void **out);
-  /* Free in stream order: after the work queued on `stream` so far. */
+  /* Free in stream order: after the work queued on `stream` so far. On a capturing stream memory that the capture did not allocate:
+   * LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*pool_free)(void *self, void *pointer, const ladei_stream *stream);
 
   /* ---- pinned host memory -------------------------------------------------------------------------------------- */
@@ -377,7 +378,9 @@ typedef struct lade_runtime_ops {
   /* Work queued later waits for the work the event captured at its last record before this call. A never recorded
    * event: no wait. Events of other devices are allowed. */
   lade_status (*stream_wait_event)(void *self, const ladei_stream *stream, lade_event event);
-  /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. R10. */
+  /* LADE_OK when all queued work has finished, LADE_NOT_READY otherwise. R10. An event recorded on a blocking stream while the
+   * legacy one is busy is behind that work, but no work of the stream: neither this nor stream_synchronize looks at it, and both
+   * may say LADE_OK while the event is pending. Who means the event asks the event. */
   lade_status (*stream_query)(void *self, const ladei_stream *stream);
   /* On `sim`: moves the clock to the stream's end; LADE_ERR_TIMEOUT, naming the stream, if its work can never end. */
   lade_status (*stream_synchronize)(void *self, const ladei_stream *stream);
@@ -431,7 +434,7 @@ typedef struct lade_runtime_ops {
    * run after a device error. Captured like other work. */
   lade_status (*host_function)(void *self, const ladei_stream *stream, ladei_host_function function, void *user);
   /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory, aligned to the width, after the work queued so
-   * far. Optional. */
+   * far. Memory of a driver pool: LADE_ERR_INVALID_ARGUMENT. Optional. */
   lade_status (*stream_write_value)(void *self, const ladei_stream *stream, void *address, uint64_t value,
                                     unsigned width_bits);
 
@@ -509,8 +512,9 @@ typedef struct lade_runtime_ops {
    * Gives the exec the parameters and the user objects of another graph, of the same nodes, edges and kinds in the same order
    * of capture. LADE_OK with LADEI_GRAPH_UPDATED, or with the reason why it cannot be, which leaves the exec as it was.
    * Launches that were queued before keep what they were queued with. The driver of "cuda" adds restrictions of its own
-   * (CUDA Driver API, Graph Management, cuGraphExecUpdate): whoever updates must be able to instantiate instead. On soft a copy
-   * keeps its direction and all nodes their device.
+   * (CUDA Driver API, Graph Management, cuGraphExecUpdate): whoever updates must be able to instantiate instead. A copy keeps
+   * its direction (within the host and within a device are one), and device memory from device_alloc stays such: it is taken for no
+   * mapped or pool memory, nor these for it. On soft all nodes keep their device.
    */
   lade_status (*graph_exec_update)(void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out);
   /* Brings the exec to the device ahead of its first launch, which does it otherwise; in stream order, and after earlier

@@ -113,6 +113,11 @@ const char *ladei_cuda_error_text(cuda_runtime *runtime, int64_t code);
 void ladei_cuda_free_texts(cuda_runtime *runtime);
 
 static inline CUdeviceptr cuda_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
+/* What the driver says of an event of a capture that is over: I2 of event_ops.c. */
+static inline CUresult cuda_event_answer(CUresult code) {
+  return code == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_CAPTURED_EVENT : code;
+}
+
 static inline uint64_t cuda_context_identity(CUcontext context) { return (uint64_t)(uintptr_t)context; }
 
 /* Each file of ops puts its own into the table. */

@@ -6,8 +6,8 @@
  *     waiting and destroying work under any context of the process.
  * I2  Creating, recording, asking and waiting run in the relaxed capture mode (R9). An event that was captured answers
  *     CUDA_ERROR_CAPTURED_EVENT in every mode, and its capture is invalid from then on; only the driver knows which
- *     events were captured. Once that capture is over it answers CUDA_ERROR_INVALID_VALUE, which nothing else makes an event
- *     answer that lade made: one without a record has finished, and a handle that is none is an invalid handle.
+ *     events were captured. Once that capture is over it answers CUDA_ERROR_INVALID_VALUE to all who ask, wait, let a
+ *     stream wait or compare times, which nothing else makes an event answer that lade made: one without a record has finished, and a handle that is none is an invalid handle.
  * Locks: none.
  */
 #include "base/error.h"
@@ -40,21 +40,17 @@ static lade_status event_record(void *self, lade_event event, const ladei_stream
   return ladei_cuda_leave(&call, code, "event %p on stream %p", (void *)event, (void *)stream->handle);
 }
 
-/* What an event answers: I2. */
-static CUresult event_answer(CUresult code) {
-  return code == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_CAPTURED_EVENT : code;
-}
-
 static lade_status event_query(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_query", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  return ladei_cuda_leave(&call, event_answer(call.runtime->api.event_query(event)), "event %p", (void *)event);
+  return ladei_cuda_leave(&call, cuda_event_answer(call.runtime->api.event_query(event)), "event %p", (void *)event);
 }
 
 static lade_status event_synchronize(void *self, lade_event event) {
   cuda_call call = {.runtime = self, .op = "event_synchronize", .relaxed = true};
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  return ladei_cuda_leave(&call, event_answer(call.runtime->api.event_synchronize(event)), "event %p", (void *)event);
+  return ladei_cuda_leave(&call, cuda_event_answer(call.runtime->api.event_synchronize(event)), "event %p",
+                          (void *)event);
 }
 
 /* The driver gives milliseconds as a float, with a resolution of about half a microsecond. */
@@ -62,7 +58,7 @@ static lade_status event_elapsed_ns(void *self, lade_event start, lade_event end
   cuda_call call = {.runtime = self, .op = "event_elapsed_ns"};
   float milliseconds = 0.0f;
   if (!ladei_cuda_enter_any(&call)) return call.status;
-  CUresult code = call.runtime->api.event_elapsed_time(&milliseconds, start, end);
+  CUresult code = cuda_event_answer(call.runtime->api.event_elapsed_time(&milliseconds, start, end));
   if (ladei_cuda_leave(&call, code, "events %p and %p", (void *)start, (void *)end) == LADE_OK)
     *out_ns = milliseconds > 0.0f ? (uint64_t)((double)milliseconds * 1e6 + 0.5) : 0;
   return call.status;

@@ -79,7 +79,7 @@ static lade_status stream_resolve(void *self, lade_stream stream, ladei_stream *
 static lade_status stream_wait_event(void *self, const ladei_stream *stream, lade_event event) {
   cuda_call call = {.runtime = self, .op = "stream_wait_event"};
   if (!ladei_cuda_enter_context(&call, stream->context)) return call.status;
-  CUresult code = call.runtime->api.stream_wait_event(stream->handle, event, 0);
+  CUresult code = cuda_event_answer(call.runtime->api.stream_wait_event(stream->handle, event, 0));
   return ladei_cuda_leave(&call, code, "stream %p, event %p", (void *)stream->handle, (void *)event);
 }
 

@@ -296,7 +296,10 @@ CONFORMANCE_TEST(Captures, EventsOfBeforeMayBeAsked) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
-static void expect_captured_before(lade_runtime *runtime, lade_event event) {
+static void expect_captured_before(lade_runtime *runtime, lade_event event, const ladei_stream *other) {
+  uint64_t ns = 0;
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "stream_wait_event", NULL, OP(stream_wait_event, other, event));
+  EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_elapsed_ns", NULL, OP(event_elapsed_ns, event, event, &ns));
   EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_query", NULL, OP(event_query, event));
   EXPECT_REFUSED(LADE_ERR_CAPTURE, "event_synchronize", NULL, OP(event_synchronize, event));
 }
@@ -306,7 +309,8 @@ CONFORMANCE_TEST(Captures, EventsOfThoseThatAreOverAreRefusedAndHarmless) {
   NEEDS_GRAPHS();
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
   ladei_stream other = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
-  lade_event event = conformance_event(runtime, 0);
+  lade_event event = NULL;
+  LADE_ASSERT_OK(OP(event_create, stream.context, LADEI_EVENT_TIMING, &event));
   for (int spoilt = 0; spoilt < 2; spoilt++) {
     ladei_graph graph = NULL;
     LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
@@ -314,9 +318,9 @@ CONFORMANCE_TEST(Captures, EventsOfThoseThatAreOverAreRefusedAndHarmless) {
     if (spoilt) LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, OP(stream_query, &stream));
     LADE_EXPECT_STATUS(spoilt ? LADE_ERR_CAPTURE : LADE_OK, OP(capture_end, &stream, &graph));
     if (graph != NULL) LADE_EXPECT_OK(OP(graph_destroy, graph));
-    expect_captured_before(runtime, event);
+    expect_captured_before(runtime, event, &other);
     LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL)); /* another one */
-    expect_captured_before(runtime, event);
+    expect_captured_before(runtime, event, &other);
     expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
     LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
   }

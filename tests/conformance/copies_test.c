@@ -470,6 +470,21 @@ CONFORMANCE_TEST(WriteValue, ReachesMappedPinnedMemory) {
   LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
 }
 
+CONFORMANCE_TEST(WriteValue, NeedsMemoryOfNoDriverPool) {
+  NEEDS_OP(stream_write_value);
+  NEEDS_OP(pool_alloc);
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_driver_pool pool = NULL;
+  void *memory = NULL;
+  LADE_ASSERT_OK(OP(pool_default, 0, &pool));
+  LADE_ASSERT_OK(OP(pool_alloc, pool, 4096, &stream, &memory));
+  LADE_ASSERT_OK(OP(stream_synchronize, &stream));
+  EXPECT_REFUSED(LADE_ERR_INVALID_ARGUMENT, "stream_write_value", NULL, OP(stream_write_value, &stream, memory, 1, 32));
+  LADE_EXPECT_OK(OP(pool_free, memory, &stream));
+  LADE_EXPECT_OK(OP(stream_synchronize, &stream));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 CONFORMANCE_TEST(WriteValue, OtherWidthsAndCrookedAddressesAreRefused) {
   NEEDS_OP(stream_write_value);
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);

@@ -155,6 +155,86 @@ CONFORMANCE_TEST(GraphUpdate, SaysWhyNotAndLeavesTheExecAsItWas) {
   stage_close(&s);
 }
 
+/* ---- updates between kinds of memory: what the driver of CUDA 13.0 takes on an H200 ---------------------------------- */
+
+enum { PLAIN, PLAIN_TOO, MAPPED, POOL, HOST, HOST_TOO, MEMORIES };
+
+/* Memory of each kind, the granule of the mapped one. */
+typedef struct memories {
+  void *of[MEMORIES];
+  size_t granule;
+  ladei_vm_handle handle;
+} memories;
+
+static memories memories_make(stage *s) {
+  memories m = {.of = {[PLAIN] = s->device,
+                       [PLAIN_TOO] = s->device + 2 * BYTES,
+                       [HOST] = s->pinned,
+                       [HOST_TOO] = s->pinned + 2 * BYTES}};
+  size_t recommended = 0;
+  ladei_driver_pool pool = NULL;
+  LADE_EXPECT_OK(STAGE_OP(s, vm_granularity, 0, &m.granule, &recommended));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_reserve, 0, m.granule, 0, &m.of[MAPPED]));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_create, 0, m.granule, false, &m.handle));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_map, m.of[MAPPED], m.granule, m.handle));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_set_access, m.of[MAPPED], m.granule, 0, true));
+  LADE_EXPECT_OK(STAGE_OP(s, pool_default, 0, &pool));
+  LADE_EXPECT_OK(STAGE_OP(s, pool_alloc, pool, BYTES, &s->stream, &m.of[POOL]));
+  return m;
+}
+
+static void memories_end(stage *s, const memories *m) {
+  LADE_EXPECT_OK(STAGE_OP(s, pool_free, m->of[POOL], &s->stream));
+  LADE_EXPECT_OK(STAGE_OP(s, stream_synchronize, &s->stream));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_unmap, m->of[MAPPED], m->granule));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_release, m->handle));
+  LADE_EXPECT_OK(STAGE_OP(s, vm_address_free, m->of[MAPPED], m->granule));
+}
+
+static ladei_graph graph_of_copy(stage *s, const memories *m, int to, int from) {
+  bool to_host = to == HOST || to == HOST_TOO, from_host = from == HOST || from == HOST_TOO;
+  ladei_copy_direction direction =
+      to_host ? (from_host ? LADEI_COPY_H2H : LADEI_COPY_D2H) : (from_host ? LADEI_COPY_H2D : LADEI_COPY_D2D);
+  ladei_graph graph = NULL;
+  LADE_EXPECT_OK(STAGE_OP(s, capture_begin, &s->stream, LADEI_CAPTURE_THREAD_LOCAL));
+  LADE_EXPECT_OK(STAGE_OP(s, copy, direction, m->of[to], m->of[from], BYTES, &s->stream));
+  LADE_EXPECT_OK(STAGE_OP(s, capture_end, &s->stream, &graph));
+  return graph;
+}
+
+CONFORMANCE_TEST(GraphUpdate, OfACopyKeepsTheKindOfDeviceMemory) {
+  NEEDS_GRAPHS();
+  NEEDS_OP(vm_reserve);
+  NEEDS_OP(pool_alloc);
+  stage s = stage_open(runtime);
+  memories m = memories_make(&s);
+  static const struct {
+    int to, from, next_to, next_from;
+    ladei_graph_update expected;
+  } cases[] = {{PLAIN, HOST, PLAIN_TOO, HOST_TOO, LADEI_GRAPH_UPDATED},
+               {PLAIN, HOST, MAPPED, HOST, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {PLAIN, HOST, POOL, HOST, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {MAPPED, HOST, PLAIN, HOST, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {POOL, HOST, MAPPED, HOST, LADEI_GRAPH_UPDATED},
+               {PLAIN, PLAIN_TOO, MAPPED, POOL, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {HOST, HOST_TOO, PLAIN, PLAIN_TOO, LADEI_GRAPH_UPDATED},
+               {PLAIN, HOST, PLAIN, PLAIN_TOO, LADEI_GRAPH_PARAMETERS_CHANGED}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    lade_test_context("case %zu", i);
+    ladei_graph from = graph_of_copy(&s, &m, cases[i].to, cases[i].from);
+    ladei_graph to = graph_of_copy(&s, &m, cases[i].next_to, cases[i].next_from);
+    ladei_graph_exec exec = instantiate(&s, from);
+    LADE_EXPECT_EQ_INT(update(&s, exec, to), cases[i].expected);
+    launch(&s, exec);
+    exec_destroy(&s, exec);
+    graph_destroy(&s, from);
+    graph_destroy(&s, to);
+  }
+  lade_test_context("%s", "");
+  memories_end(&s, &m);
+  stage_close(&s);
+}
+
 CONFORMANCE_TEST(GraphUpdate, LeavesLaunchesThatWereQueuedBefore) {
   NEEDS_GRAPHS();
   stage s = stage_open(runtime);

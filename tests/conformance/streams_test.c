@@ -360,6 +360,39 @@ CONFORMANCE_TEST(Streams, BlockingStreamsWaitForLegacy) {
   LADE_ASSERT_OK(OP(stream_destroy, helper.handle));
 }
 
+/* Such an event lies behind the legacy stream's work, and its own stream shows nothing of it. */
+CONFORMANCE_TEST(Streams, DoNotShowWorkOfTheLegacyOneThatOnlyTheirEventWaitsFor) {
+  ladei_stream streams[2] = {conformance_stream(runtime, 0, 0)};
+  ladei_stream helper = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  ladei_stream legacy = conformance_legacy(runtime, 0);
+  LADE_ASSERT_OK(OP(stream_resolve, LADE_STREAM_PER_THREAD, &streams[1]));
+  lade_event event = conformance_event(runtime, 0);
+  char *pinned = conformance_pinned(runtime, 4096);
+  for (int i = 0; i < 2; i++) {
+    lade_test_context("stream %d", i);
+    support_stream_hold hold;
+    hold_through_event(runtime, &legacy, &helper, &hold);
+    LADE_EXPECT_OK(OP(fill, pinned, (unsigned char)(1 + i), 4096, &legacy));
+    LADE_EXPECT_OK(OP(event_record, event, &streams[i]));
+    LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
+    LADE_EXPECT_OK(OP(stream_query, &streams[i]));
+    LADE_EXPECT_OK(OP(stream_synchronize, &streams[i])); /* at once */
+    LADE_EXPECT_STATUS(LADE_NOT_READY, OP(event_query, event));
+    LADE_EXPECT_EQ_INT(pinned[0], i);
+    LADE_EXPECT_OK(OP(stream_wait_event, &streams[i], event));
+    LADE_EXPECT_STATUS(LADE_NOT_READY, OP(stream_query, &streams[i])); /* a wait for it shows */
+    support_stream_hold_end(&hold);
+    LADE_EXPECT_OK(OP(event_synchronize, event));
+    LADE_EXPECT_EQ_INT(pinned[0], 1 + i);
+    LADE_EXPECT_OK(OP(stream_synchronize, &streams[i]));
+  }
+  lade_test_context("%s", "");
+  LADE_ASSERT_OK(OP(host_free, pinned));
+  LADE_ASSERT_OK(OP(event_destroy, event));
+  LADE_ASSERT_OK(OP(stream_destroy, streams[0].handle));
+  LADE_ASSERT_OK(OP(stream_destroy, helper.handle));
+}
+
 CONFORMANCE_TEST(Streams, LegacyStreamsOfTwoDevicesAreIndependent) {
   NEEDS_TWO_DEVICES();
   ladei_stream blocking_there = conformance_stream(runtime, 1, 0);

@@ -202,8 +202,10 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_copy_batch);
   if (status != LADE_OK) return status;
-  if (resolved->kind == LADEI_STREAM_LEGACY || no_batches(rt, resolved) || stream_captures(rt, resolved)) {
-    return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
+  bool captures = stream_captures(rt, resolved);
+  if (resolved->kind == LADEI_STREAM_LEGACY || no_batches(rt, resolved) || captures) {
+    return ladei_error(LADE_ERR_UNSUPPORTED,
+                       captures ? LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED : LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                        "copy_batch: not on this device, or not on a legacy or capturing stream");
   }
   if (count == 0 || count > UINT32_MAX)
@@ -380,6 +382,9 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
     if (work->piece_count != 0) piece->dst_range = ladei_soft_reach(rt, stream, piece->dst, piece->bytes);
     if (work->piece_count != 0 && piece->dst_range == NULL)
       status = ladei_soft_bad_memory(rt, op, work->piece.dst, work->piece.bytes);
+    else if (work->kind == SOFT_WORK_WRITE && piece->dst_range->kind == SOFT_RANGE_POOL && stream->capture == NULL)
+      status = ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "address", "in no memory of a driver pool", "%p",
+                                 piece->dst); /* as CUDA's driver, but for captures */
     else
       status = ladei_soft_submit(rt, op, stream, work);
   }

@@ -5,7 +5,8 @@
  *   record:  word = (stream, stream->submitted)      query: stream->completed >= number
  *
  * I1  Recording queues nothing, except where the end must be noted (timing events) or must not have come yet (held
- *     streams): then a number of its own.
+ *     streams): then a number of its own. A record on a blocking stream whose legacy stream has had work since lies on the
+ *     legacy stream, behind that work, and the blocking stream stays as done as it was: CUDA's driver does the same.
  * I2  `word` is written under the lock and read without it; a query needs nothing else, but for the first "done" of an
  *     event whose stream waited for others (has_order).
  * I3  Event records stay where they are until close, so work may name an event that was destroyed: it compares words.
@@ -95,6 +96,21 @@ static lade_status record_node(soft_runtime *rt, soft_event *event, soft_stream 
   return LADE_OK;
 }
 
+/* The stream whose number the record takes: I1. What the legacy stream has queued since came after all work of the stream. */
+static soft_stream *record_place(soft_runtime *rt, soft_stream *stream) {
+  soft_stream *legacy = rt->devices[stream->device].legacy;
+  uint64_t submitted = atomic_load(&legacy->submitted);
+  bool behind = stream->blocking && !stream->held && stream->legacy_seen < submitted;
+  return behind && atomic_load(&legacy->completed) < submitted ? legacy : stream;
+}
+
+/* What lies before the record, besides its own place. */
+static bool record_order(soft_event *event, soft_stream *stream, soft_stream *place) {
+  if (!ladei_soft_order_copy(&event->order, &stream->order)) return false;
+  return place == stream || (ladei_soft_order_merge(&event->order, &place->order) &&
+                             ladei_soft_order_add(&event->order, stream, atomic_load(&stream->submitted)));
+}
+
 static lade_status record_locked(soft_runtime *rt, soft_event *event, const ladei_stream *resolved) {
   const soft_op op = SOFT_OP_event_record;
   lade_status status = LADE_OK;
@@ -106,16 +122,17 @@ static lade_status record_locked(soft_runtime *rt, soft_event *event, const lade
   }
   if (stream->capture != NULL) return ladei_soft_capture_record(rt, op, stream, event);
   status = ladei_soft_capture_check_legacy(rt, op, stream);
-  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
+  soft_stream *place = record_place(rt, stream);
+  if (status == LADE_OK && place == stream) status = ladei_soft_stream_join_legacy(rt, op, stream);
   if (status != LADE_OK) return status;
-  if (!ladei_soft_order_copy(&event->order, &stream->order))
+  if (!record_order(event, stream, place))
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "event_record: no memory for what lies before it");
-  uint64_t number = atomic_load(&stream->submitted);
-  status = record_node(rt, event, stream);
+  uint64_t number = atomic_load(&place->submitted);
+  status = record_node(rt, event, place);
   if (status != LADE_OK) return status;
-  if (atomic_load(&stream->submitted) != number) number++;
+  if (atomic_load(&place->submitted) != number) number++;
   atomic_store_explicit(&event->has_order, event->order.count != 0, memory_order_relaxed);
-  atomic_store_explicit(&event->word, ladei_soft_event_word(stream, number), memory_order_release);
+  atomic_store_explicit(&event->word, ladei_soft_event_word(place, number), memory_order_release);
   return LADE_OK;
 }
 
@@ -225,7 +242,8 @@ static lade_status event_time(soft_runtime *rt, lade_event handle, uint64_t *out
   if (event == NULL) return status;
   uint64_t word = atomic_load(&event->word);
   if (word == SOFT_EVENT_CAPTURED) {
-    return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT,
+    bool over = ladei_soft_capture_by_id(rt, event->capture_id) == NULL;
+    return ladei_error(LADE_ERR_CAPTURE, over ? LADEI_SOFT_NATIVE_INVALID_VALUE : LADEI_SOFT_NATIVE_CAPTURED_EVENT,
                        "event_elapsed_ns: the event was last recorded in a capture");
   }
   if ((event->flags & LADEI_EVENT_TIMING) == 0 || word == 0) {

@@ -233,10 +233,25 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
 
 /* ---- update ------------------------------------------------------------------------------------------------------ */
 
+/* CUDA's driver takes a copy within the host for one within a device. */
+static soft_engine_kind copy_place(soft_engine_kind engine) {
+  return engine == SOFT_ENGINE_HOST ? SOFT_ENGINE_COMPUTE : engine;
+}
+
+/* And memory from device_alloc for no mapped or pool memory, nor those for it, but one of these for the other. */
+static bool copies_alike(const soft_work *from, const soft_work *to) {
+  const soft_piece *a = from->pieces != NULL ? from->pieces : &from->piece;
+  const soft_piece *b = to->pieces != NULL ? to->pieces : &to->piece;
+  return copy_place(from->engine) == copy_place(to->engine) && a->dst_mapped == b->dst_mapped &&
+         a->src_mapped == b->src_mapped;
+}
+
 /* Whether one node can take the place of another: as on hardware, what it does is free, where it does it is not. */
 static ladei_graph_update work_compare(const soft_work *from, const soft_work *to) {
   if (from->kind != to->kind) return LADEI_GRAPH_KIND_CHANGED;
-  bool same = from->device == to->device && from->engine == to->engine;
+  bool same = from->device == to->device &&
+              (from->kind == SOFT_WORK_COPY ? copies_alike(from, to) : from->engine == to->engine) &&
+              (from->kind != SOFT_WORK_WRITE || from->width_bytes == to->width_bytes);
   return same ? LADEI_GRAPH_UPDATED : LADEI_GRAPH_PARAMETERS_CHANGED;
 }
 

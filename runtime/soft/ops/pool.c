@@ -169,6 +169,10 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   lade_status status = LADE_OK;
   soft_stream *stream = ladei_soft_stream_find(rt, SOFT_OP_pool_free, resolved, &status);
   uint64_t number = 0;
+  if (stream != NULL && stream->capture != NULL) {
+    return ladei_soft_refuse(SOFT_OP_pool_free, LADEI_SOFT_NATIVE_INVALID_VALUE, "pointer",
+                             "memory that the same capture allocates, which software devices do not do", "%p", pointer);
+  }
   if (stream != NULL) status = stream_mark(rt, SOFT_OP_pool_free, stream, &number);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
   if (stream != NULL)

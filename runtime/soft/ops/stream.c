@@ -213,7 +213,8 @@ static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *s
 static lade_status synchronize_locked(soft_runtime *rt, soft_stream *stream) {
   const soft_op op = SOFT_OP_stream_synchronize;
   lade_status status = stream_check_capture(rt, op, stream);
-  if (status == LADE_OK) status = ladei_soft_stream_join_legacy(rt, op, stream);
+  /* A blocking stream does not wait for work of the legacy one that it has none behind: CUDA's driver neither. */
+  if (status == LADE_OK && stream->kind == LADEI_STREAM_LEGACY) status = ladei_soft_stream_join_legacy(rt, op, stream);
   ladei_soft_run_ready(rt);
   if (status == LADE_OK) status = stream_wait_idle(rt, op, stream);
   if (status == LADE_OK) ladei_soft_pools_synchronized(rt);

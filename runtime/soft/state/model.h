@@ -169,6 +169,7 @@ typedef struct soft_piece {
   size_t bytes;
   soft_range *dst_range, *src_range; /* NULL: pageable memory */
   bool dst_tracked, src_tracked;     /* in a graph: lay in a range at the capture, so must lie in one at the launch */
+  bool dst_mapped, src_mapped;       /* in a graph: in device memory of a pool, or mapped */
 } soft_piece;
 
 typedef struct soft_caller {

@@ -266,6 +266,10 @@ static soft_graph_node *graph_node_new(soft_graph *graph) {
   return &graph->nodes[graph->count];
 }
 
+static bool range_is_mapped(const soft_range *range) {
+  return range != NULL && !range->host && range->kind != SOFT_RANGE_DEVICE;
+}
+
 lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work) {
   (void)rt;
   if (!stream->capture->valid) return invalid_capture(op);
@@ -284,6 +288,8 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
   for (uint32_t i = 0; i < node->work.piece_count; i++) {
     pieces[i].dst_tracked = pieces[i].dst_range != NULL;
     pieces[i].src_tracked = pieces[i].src_range != NULL;
+    pieces[i].dst_mapped = range_is_mapped(pieces[i].dst_range);
+    pieces[i].src_mapped = range_is_mapped(pieces[i].src_range);
     pieces[i].dst_range = pieces[i].src_range = NULL; /* found anew at each launch */
   }
   stream->frontier[0] = graph->count++;
@@ -316,7 +322,7 @@ static lade_status wait_check(soft_runtime *rt, soft_op op, soft_stream *stream,
   if (capture == NULL) { /* the event was captured, and that capture is over; or it was not captured at all */
     if (stream->capture != NULL)
       return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_ISOLATION);
-    return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_CAPTURED_EVENT,
+    return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_INVALID_VALUE,
                        "%s: the event was last recorded in a capture that is over", ladei_soft_op_name(op));
   }
   if (!capture->valid || (stream->capture != NULL && !stream->capture->valid)) return invalid_capture(op);
