@@ -404,7 +404,7 @@ typedef struct lade_runtime_ops {
   lade_status (*event_query)(void *self, lade_event event);
   lade_status (*event_synchronize)(void *self, lade_event event);
   /* Device time between two recorded, finished events of one context made with LADEI_EVENT_TIMING: without that flag or
-   * a record LADE_ERR_INVALID_ARGUMENT, LADE_NOT_READY while one is pending. */
+   * a record LADE_ERR_INVALID_ARGUMENT, LADE_NOT_READY while one is pending. 0 where `end` lies before `start`. */
   lade_status (*event_elapsed_ns)(void *self, lade_event start, lade_event end, uint64_t *out_ns);
 
   /* ---- copies, fills, host functions --------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 #include "runtime/soft/report.h"
 #include "runtime/soft/run/run.h"
 #include "runtime/soft/run/sim.h"
+#include "runtime/soft/run/work.h"
 #include "runtime/soft/state/lock.h"
 #include "runtime/soft/submit/capture.h"
 
@@ -110,6 +111,15 @@ lade_status ladei_soft_report(void *self, lade_soft_report *report) {
 }
 
 const char *ladei_soft_last_finding(void *self) { return soft_self(self)->findings.text; }
+
+bool ladei_soft_in_host_function(void) { return ladei_soft_in_callback(); }
+
+bool ladei_soft_of_parent(void *self) {
+  const soft_runtime *rt = soft_self(self);
+  return rt->fork_generation != atomic_load(&ladei_soft_fork_generation);
+}
+
+unsigned ladei_soft_waiting(void *self) { return atomic_load(&soft_self(self)->waiting); }
 
 lade_status ladei_soft_unsafe_call(void *self, const char *what) {
   soft_runtime *rt = soft_self(self);

@@ -27,6 +27,14 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
  */
 lade_status ladei_soft_unsafe_call(void *self, const char *what);
 
+/*
+ * More for such a driver, with what is in runtime/soft/ops/ops.h. Whether the calling thread is in a host function or a destructor; whether the devices belong to the parent
+ * of this process; how many threads wait for a stream ("cpu").
+ */
+bool ladei_soft_in_host_function(void);
+bool ladei_soft_of_parent(void *self);
+unsigned ladei_soft_waiting(void *self);
+
 /* The controls of lade/soft.h, on the `self` of the table: for drivers and tests that hold no lade_runtime. */
 lade_status ladei_soft_fault_add(void *self, const char *op, uint64_t nth, lade_status status);
 lade_status ladei_soft_fault_clear(void *self);

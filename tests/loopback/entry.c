@@ -167,6 +167,7 @@ CUresult loop_cuDriverGetVersion_v2020(int *out_version) {
   X(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS")                               \
   X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                              \
   X(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")                                \
+  X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                                    \
   X(CUDA_ERROR_NOT_READY, "device not ready")                                                                          \
   X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                                            \
   X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                                          \

@@ -66,6 +66,8 @@ typedef struct loopback_hooks {
   unsigned (*contexts_created)(int device);
   /* Depth of the calling thread's context stack. */
   int (*stack_depth)(void);
+  /* Threads that wait in a call for work of a stream. */
+  unsigned (*waiting)(void);
   /* What the program did that a real driver need not survive, or that runtime/cuda promises not to do; "" for nothing.
    * Valid until reset. */
   const char *(*violations)(void);
@@ -97,6 +99,7 @@ typedef struct loopback_hooks {
   X(retained)                                                                                                          \
   X(contexts_created)                                                                                                  \
   X(stack_depth)                                                                                                       \
+  X(waiting)                                                                                                           \
   X(violations)                                                                                                        \
   X(report)
 

@@ -4,9 +4,9 @@
  *
  *   runtime/cuda  --cuGetProcAddress_v2-->  loop_cu...()  --ops table-->  runtime/soft ("cpu" clock)
  *
- * The entry points behave as the driver's documentation says, and where it leaves room they are strict: every call that
- * may need a context fails without one, streams are used only under their own context, and the calls that the ops table
- * makes in relaxed capture mode (R9 of runtime/ops.h) count as unsafe in the other modes.
+ * The entry points answer as docs/driver-behaviour.md says, with the differences of tests/driver/differences.h. What is asked there
+ * of no driver they do as the driver's documentation says, and where it leaves room they are strict: every call that may need a
+ * context fails without one, streams are used only under their own context.
  *
  * I1  Each row of LOOPBACK_SYMBOLS is a function loop_<symbol>_v<version> of the type PFN_<symbol>_v<version>.
  * I2  Each function begins with LOOP_ENTER, which counts the call, applies faults and checks what the row demands.
@@ -26,6 +26,8 @@
 #include "lade/soft.h"
 #include "runtime/cuda/newer_types.h"
 #include "runtime/ops.h"
+#include "runtime/soft/ops/ops.h"
+#include "runtime/soft/soft.h"
 
 #define LOOP_EXPORT __attribute__((visibility("default")))
 
@@ -69,7 +71,7 @@ enum {
   LOOP_ANYTIME = 0,      /* also before cuInit */
   LOOP_INIT = 1 << 0,    /* after cuInit */
   LOOP_CONTEXT = 1 << 1, /* a usable context is current; the device has not failed */
-  LOOP_UNSAFE = 1 << 2,  /* a capture may forbid it, as the thread's capture mode says */
+  LOOP_UNSAFE = 1 << 2,  /* a capture may forbid it, as the thread's capture mode says: row 32 (a) of the page */
 };
 #define LOOP_CALL      (LOOP_INIT | LOOP_CONTEXT)
 #define LOOP_SAFE_MODE (LOOP_INIT | LOOP_CONTEXT | LOOP_UNSAFE)
@@ -82,7 +84,7 @@ enum {
   X(cuCtxRecordEvent, 12050, LOOP_INIT | LOOP_UNSAFE) \
   X(cuDeviceGetMemPool, 11020, LOOP_INIT) \
   X(cuDevicePrimaryCtxReset, 11000, LOOP_INIT) \
-  X(cuDeviceSetMemPool, 11020, LOOP_INIT) \
+  X(cuDeviceSetMemPool, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuGraphAddBatchMemOpNode, 11070, LOOP_CALL) \
   X(cuGraphAddMemsetNode, 10000, LOOP_CALL) \
   X(cuGraphAddNode, 12020, LOOP_CALL) \
@@ -98,11 +100,17 @@ enum {
   X(cuMemAllocPitch, 3020, LOOP_CALL) \
   X(cuMemHostGetDevicePointer, 3020, LOOP_CALL) \
   X(cuMemHostGetFlags, 2030, LOOP_CALL) \
+  X(cuMemsetD32Async, 3020, LOOP_CALL) \
+  X(cuMemsetD8, 3020, LOOP_CALL) \
+  X(cuModuleLoadData, 2000, LOOP_CALL) \
+  X(cuModuleUnload, 2000, LOOP_SAFE_MODE) \
   X(cuPointerGetAttribute, 4000, LOOP_CALL) \
   X(cuPointerSetAttribute, 6000, LOOP_CALL) \
   X(cuStreamBatchMemOp, 11070, LOOP_CALL) \
   X(cuStreamCreate, 2000, LOOP_CALL) \
   X(cuStreamDestroy, 2000, LOOP_CALL) \
+  X(cuStreamGetFlags, 5050, LOOP_CALL) \
+  X(cuStreamGetPriority, 5050, LOOP_CALL) \
   X(cuStreamWaitValue32, 11070, LOOP_CALL) \
   X(cuStreamWaitValue64, 11070, LOOP_CALL)
 
@@ -119,7 +127,7 @@ enum {
   X(cuDeviceTotalMem, 3020, LOOP_INIT) \
   X(cuDeviceGetAttribute, 2000, LOOP_INIT) \
   X(cuDeviceCanAccessPeer, 4000, LOOP_INIT) \
-  X(cuDevicePrimaryCtxRetain, 7000, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuDevicePrimaryCtxRetain, 7000, LOOP_INIT) \
   X(cuDevicePrimaryCtxRelease, 11000, LOOP_INIT) \
   X(cuDevicePrimaryCtxGetState, 7000, LOOP_INIT) \
   X(cuCtxGetCurrent, 4000, LOOP_INIT) \
@@ -151,11 +159,11 @@ enum {
   X(cuMemSetAccess, 10020, LOOP_INIT) \
   X(cuMemExportToShareableHandle, 10020, LOOP_INIT) \
   X(cuMemImportFromShareableHandle, 10020, LOOP_INIT) \
-  X(cuDeviceGetDefaultMemPool, 11020, LOOP_INIT | LOOP_UNSAFE) \
+  X(cuDeviceGetDefaultMemPool, 11020, LOOP_INIT) \
   X(cuMemPoolCreate, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolDestroy, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolSetAccess, 11020, LOOP_INIT | LOOP_UNSAFE) \
-  X(cuMemPoolGetAccess, 11020, LOOP_INIT) \
+  X(cuMemPoolGetAccess, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolGetAttribute, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolSetAttribute, 11020, LOOP_INIT | LOOP_UNSAFE) \
   X(cuMemPoolTrimTo, 11020, LOOP_INIT | LOOP_UNSAFE) \
@@ -174,9 +182,9 @@ enum {
   X(cuStreamEndCapture, 10000, LOOP_CALL) \
   X(cuStreamWriteValue32, 11070, LOOP_CALL) \
   X(cuStreamWriteValue64, 11070, LOOP_CALL) \
-  X(cuEventCreate, 2000, LOOP_SAFE_MODE) \
+  X(cuEventCreate, 2000, LOOP_CALL) \
   X(cuEventDestroy, 4000, LOOP_CALL) \
-  X(cuEventRecord, 2000, LOOP_SAFE_MODE) \
+  X(cuEventRecord, 2000, LOOP_CALL) \
   X(cuEventQuery, 2000, LOOP_SAFE_MODE) \
   X(cuEventSynchronize, 2000, LOOP_SAFE_MODE) \
   X(cuEventElapsedTime, 2000, LOOP_CALL) \
@@ -208,7 +216,7 @@ enum {
   X(cuUserObjectCreate, 11030, LOOP_CALL) \
   X(cuUserObjectRelease, 11030, LOOP_CALL) \
   X(cuGraphRetainUserObject, 11030, LOOP_CALL) \
-  X(cuIpcGetMemHandle, 4010, LOOP_SAFE_MODE) \
+  X(cuIpcGetMemHandle, 4010, LOOP_CALL) \
   X(cuIpcOpenMemHandle, 11000, LOOP_SAFE_MODE) \
   X(cuIpcCloseMemHandle, 4010, LOOP_SAFE_MODE) \
   LOOPBACK_PROGRAM_SYMBOLS(X)
@@ -317,12 +325,22 @@ void loop_violation(const char *format, ...) __attribute__((format(printf, 1, 2)
 /* Whether a test plays a program: what lade promises of its own look-ups and of memory is not asked of it. */
 bool loop_plays_program(void);
 
-/* Streams that are alive, with the device of each. */
-void loop_stream_note(CUstream stream, int device);
+/* Streams that are alive, with what each was made with. */
+typedef struct loop_stream_made {
+  const loop_context *context;
+  int device, priority;
+  unsigned flags;
+} loop_stream_made;
+void loop_stream_note(CUstream stream, const loop_stream_made *made);
+bool loop_stream_find(CUstream stream, loop_stream_made *out);
 void loop_stream_forget(CUstream stream);
 size_t loop_streams_of(int device, CUstream *streams, size_t room);
 /* Events that are alive, with the context of each: they end with it, where a test plays a program. */
 void loop_event_note(CUevent event, const loop_context *context);
+/* Whether the program has made contexts of its own: else events and streams of a device have one. */
+bool loop_contexts_made(void);
+/* NULL: not known. */
+const loop_context *loop_event_context(CUevent event);
 /* A program's context has ended, and with it the driver's pinned memory. */
 void loop_pinned_end(const loop_context *context);
 void loop_event_forget(CUevent event);

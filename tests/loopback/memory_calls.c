@@ -18,14 +18,18 @@ CUresult loop_cuMemAlloc_v3020(CUdeviceptr *out, size_t bytes) {
 }
 
 /* Freeing under another device's context works in the driver, but lade promises not to. Programs may free memory of pools, too, when
- * its users are done. (The driver waits for the device; lade frees nothing that is in use, and must not be helped.) */
+ * its users are done. The driver waits for the device where memory is not of a pool; lade frees nothing that is in use, and must not
+ * be helped. */
 CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
   LOOP_ENTER(cuMemFree, 3020);
   ladei_pointer_attributes found;
+  if (address == 0) return CUDA_SUCCESS;
   lade_status status = loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found);
   int device = status == LADE_OK && found.kind == LADEI_MEMORY_DEVICE ? found.device : loop_current()->device;
   if (device != loop_current()->device && !loop_plays_program())
     loop_violation("memory of device %d freed under the context of device %d", device, loop_current()->device);
+  if (loop_plays_program() && !ladei_soft_is_pool_memory(loop_self(), loop_pointer(address)))
+    loop_streams_wait(loop_current()->device);
   CUresult code = loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
   ladei_stream stream;
   if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program() ||
@@ -57,6 +61,7 @@ static struct {
   _Atomic(void *) pages;
   _Atomic(unsigned) native;
   _Atomic(bool) is_small;
+  _Atomic(bool) is_registered;
   _Atomic(const loop_context *) context; /* NULL: it was freed */
 } flags_noted[FLAGS_NOTED];
 
@@ -69,13 +74,14 @@ static unsigned chunk_flags(size_t bytes, unsigned native) {
   return native;
 }
 
-static void flags_note(void *pages, size_t bytes, unsigned native) {
-  native = chunk_flags(bytes, native);
+static void flags_note(void *pages, size_t bytes, unsigned native, bool registered) {
+  if (!registered) native = chunk_flags(bytes, native);
   for (int i = 0; i < FLAGS_NOTED; i++) {
     void *none = NULL;
     if (flags_noted[i].pages != pages && !atomic_compare_exchange_strong(&flags_noted[i].pages, &none, pages)) continue;
     flags_noted[i].native = native;
-    flags_noted[i].is_small = bytes < SMALL_BYTES;
+    flags_noted[i].is_small = bytes < SMALL_BYTES && !registered;
+    flags_noted[i].is_registered = registered;
     flags_noted[i].context = loop_current();
     return;
   }
@@ -89,7 +95,10 @@ static void flags_free(const void *pages) {
 void loop_pinned_end(const loop_context *context) {
   for (int i = 0; i < FLAGS_NOTED && loop_plays_program(); i++) {
     const loop_context *own = context;
-    if (atomic_compare_exchange_strong(&flags_noted[i].context, &own, NULL))
+    if (!atomic_compare_exchange_strong(&flags_noted[i].context, &own, NULL)) continue;
+    if (flags_noted[i].is_registered)
+      (void)loop_ops()->host_unregister(loop_self(), flags_noted[i].pages);
+    else
       (void)loop_ops()->host_free(loop_self(), flags_noted[i].pages);
   }
 }
@@ -111,10 +120,12 @@ CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native
     loop_violation("memory pinned for one context only");
   bool misaligned = bytes < loop_misaligned_below();
   void *pages = NULL;
+  *out = NULL;
+  if (bytes == 0) return CUDA_SUCCESS;
   CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
                                                    misaligned ? bytes + MISALIGNMENT : bytes, flags, &pages));
   *out = misaligned && code == CUDA_SUCCESS ? (char *)pages + MISALIGNMENT : pages;
-  if (code == CUDA_SUCCESS) flags_note(pages, bytes, native);
+  if (code == CUDA_SUCCESS) flags_note(pages, bytes, native, false);
   return code;
 }
 
@@ -132,19 +143,10 @@ CUresult loop_cuMemHostGetFlags_v2030(unsigned int *out, void *pointer) {
   return CUDA_SUCCESS;
 }
 
-CUresult loop_cuMemHostGetDevicePointer_v3020(CUdeviceptr *out, void *pointer, unsigned int flags) {
-  LOOP_ENTER(cuMemHostGetDevicePointer, 3020);
-  ladei_pointer_attributes found;
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), pointer, &found));
-  if (code == CUDA_SUCCESS && found.device_alias == NULL) code = CUDA_ERROR_INVALID_VALUE;
-  if (code == CUDA_SUCCESS) *out = loop_address(found.device_alias);
-  return code;
-}
-
 /* The driver waits for the device; lade frees nothing that is in use, and must not be helped. */
 CUresult loop_cuMemFreeHost_v2000(void *pointer) {
   LOOP_ENTER(cuMemFreeHost, 2000);
+  if (pointer == NULL) return CUDA_SUCCESS;
   if (loop_plays_program()) loop_streams_wait(loop_current()->device);
   bool misaligned = (uintptr_t)pointer % 4096 == MISALIGNMENT;
   void *pages = misaligned ? (char *)pointer - MISALIGNMENT : pointer;
@@ -156,13 +158,20 @@ CUresult loop_cuMemHostRegister_v6050(void *pointer, size_t bytes, unsigned int 
   LOOP_ENTER(cuMemHostRegister, 6050);
   unsigned flags = ((native & CU_MEMHOSTREGISTER_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
                    ((native & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? LADEI_HOST_READ_ONLY : 0u);
-  if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0) loop_violation("memory registered for one context only");
-  return loop_code(loop_ops()->host_register(loop_self(), loop_current()->device, pointer, bytes, flags));
+  if ((native & CU_MEMHOSTREGISTER_PORTABLE) == 0 && !loop_plays_program())
+    loop_violation("memory registered for one context only");
+  CUresult code = loop_code(ladei_soft_register_bytes(loop_self(), loop_current()->device, pointer, bytes, flags));
+  if (code == CUDA_SUCCESS) flags_note(pointer, bytes, native & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY, true);
+  return code;
 }
 
+/* The driver waits for the device; lade unregisters nothing that is in use, and must not be helped. */
 CUresult loop_cuMemHostUnregister_v4000(void *pointer) {
   LOOP_ENTER(cuMemHostUnregister, 4000);
-  return loop_code(loop_ops()->host_unregister(loop_self(), pointer));
+  if (loop_plays_program()) loop_streams_wait(loop_current()->device);
+  CUresult code = loop_code(loop_ops()->host_unregister(loop_self(), pointer));
+  if (code == CUDA_SUCCESS) flags_free(pointer);
+  return code;
 }
 
 /* ---- Reserved addresses ------------------------------------------------------------------------------------------ */
@@ -223,6 +232,7 @@ typedef struct host_pool {
 } host_pool;
 
 typedef struct pool_block {
+  CUmemoryPool pool;
   CUdeviceptr base;
   size_t bytes; /* 0 for a free entry */
   CUdeviceptr place;
@@ -253,10 +263,21 @@ static bool host_pool_is(CUmemoryPool pool) {
   return is;
 }
 
+/* Pools of device memory let their device in, as which any counts here. */
+static bool host_pool_lets_in(CUmemoryPool pool) {
+  pthread_mutex_lock(&reservations_lock);
+  const host_pool *entry = host_pool_find(pool);
+  bool let_in = entry == NULL || entry->let_in;
+  pthread_mutex_unlock(&reservations_lock);
+  return let_in;
+}
+
 static void host_pool_let_in(CUmemoryPool pool, bool let_in) {
   pthread_mutex_lock(&reservations_lock);
   host_pool *entry = host_pool_find(pool);
   if (entry != NULL) entry->let_in = let_in;
+  for (size_t i = 0; i < sizeof pool_blocks / sizeof pool_blocks[0]; i++)
+    if (pool_blocks[i].bytes != 0 && pool_blocks[i].pool == pool) pool_blocks[i].let_in = let_in;
   pthread_mutex_unlock(&reservations_lock);
 }
 
@@ -266,7 +287,7 @@ static void pool_block_add(CUmemoryPool pool, CUdeviceptr base, size_t bytes) {
   host_pool *entry = host_pool_find(pool);
   for (size_t i = 0; i < sizeof pool_blocks / sizeof pool_blocks[0] && entry != NULL; i++) {
     if (pool_blocks[i].bytes != 0) continue;
-    pool_blocks[i] = (pool_block){base, bytes, entry->next_place, entry->let_in};
+    pool_blocks[i] = (pool_block){pool, base, bytes, entry->next_place, entry->let_in};
     entry->next_place += (bytes + PLACE_STEP - 1) / PLACE_STEP * PLACE_STEP;
     break;
   }
@@ -292,6 +313,19 @@ static bool pool_block_find(CUdeviceptr address, pool_block *out) {
 }
 
 /* ---- Pointers ---------------------------------------------------------------------------------------------------- */
+
+/* Memory that is pinned has its own address on every device, but for pools that no device may use. */
+CUresult loop_cuMemHostGetDevicePointer_v3020(CUdeviceptr *out, void *pointer, unsigned int flags) {
+  LOOP_ENTER(cuMemHostGetDevicePointer, 3020);
+  ladei_pointer_attributes found;
+  pool_block block;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), pointer, &found));
+  if (code == CUDA_SUCCESS && (found.kind != LADEI_MEMORY_PINNED || pool_block_find(loop_address(pointer), &block)))
+    code = CUDA_ERROR_INVALID_VALUE;
+  if (code == CUDA_SUCCESS) *out = loop_address(pointer);
+  return code;
+}
 
 static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_attribute attribute, void *out) {
   switch ((int)attribute) {
@@ -328,19 +362,27 @@ CUresult loop_cuPointerSetAttribute_v6000(const void *value, CUpointer_attribute
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* What the attributes tell: the reservation of mapped memory, the place of memory in its host pool. */
+static CUresult pointer_tell(CUdeviceptr address, ladei_pointer_attributes *out) {
+  reservation reserved;
+  pool_block block;
+  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), out));
+  if (code == CUDA_SUCCESS && out->kind == LADEI_MEMORY_DEVICE && reservation_find(address, &reserved)) {
+    out->base = reserved.base;
+    out->bytes = reserved.bytes;
+  }
+  if (code == CUDA_SUCCESS && out->kind == LADEI_MEMORY_PINNED && pool_block_find(address, &block)) {
+    out->base = block.place;
+    if (block.let_in) out->device_alias = loop_pointer(address);
+  }
+  return code;
+}
+
 CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribute *attributes, void **data,
                                            CUdeviceptr address) {
   LOOP_ENTER(cuPointerGetAttributes, 7000);
   ladei_pointer_attributes found;
-  reservation reserved;
-  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
-  if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_DEVICE && reservation_find(address, &reserved)) {
-    found.base = reserved.base;
-    found.bytes = reserved.bytes;
-  }
-  pool_block block;
-  if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_PINNED && pool_block_find(address, &block))
-    found.base = block.place;
+  CUresult code = pointer_tell(address, &found);
   for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = pointer_answer(&found, attributes[i], data[i]);
   return code;
 }
@@ -348,7 +390,7 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
 CUresult loop_cuPointerGetAttribute_v4000(void *out, CUpointer_attribute attribute, CUdeviceptr address) {
   LOOP_ENTER(cuPointerGetAttribute, 4000);
   ladei_pointer_attributes found;
-  CUresult code = loop_code(loop_ops()->pointer_attributes(loop_self(), loop_pointer(address), &found));
+  CUresult code = pointer_tell(address, &found);
   if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_UNKNOWN) code = CUDA_ERROR_INVALID_VALUE;
   return code == CUDA_SUCCESS ? pointer_answer(&found, attribute, out) : code;
 }
@@ -423,7 +465,7 @@ CUresult loop_cuMemRelease_v10020(CUmemGenericAllocationHandle handle) {
 CUresult loop_cuMemMap_v10020(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                               unsigned long long flags) {
   LOOP_ENTER(cuMemMap, 10020);
-  if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (offset != 0 || flags != 0) return offset != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   return loop_code(loop_ops()->vm_map(loop_self(), loop_pointer(address), bytes, handle));
 }
 
@@ -467,7 +509,7 @@ CUresult loop_cuMemImportFromShareableHandle_v10020(CUmemGenericAllocationHandle
 
 /* ---- Driver pools ------------------------------------------------------------------------------------------------ */
 
-static ladei_driver_pool soft_pool(CUmemoryPool pool) { return (ladei_driver_pool)(void *)pool; }
+static ladei_driver_pool native_pool(CUmemoryPool pool) { return (ladei_driver_pool)(void *)pool; }
 
 CUresult loop_cuDeviceGetDefaultMemPool_v11020(CUmemoryPool *out, CUdevice device) {
   LOOP_ENTER(cuDeviceGetDefaultMemPool, 11020);
@@ -524,7 +566,7 @@ CUresult loop_cuMemPoolCreate_v11020(CUmemoryPool *out, const CUmemPoolProps *pr
 
 CUresult loop_cuMemPoolDestroy_v11020(CUmemoryPool pool) {
   LOOP_ENTER(cuMemPoolDestroy, 11020);
-  CUresult code = loop_code(loop_ops()->pool_destroy(loop_self(), soft_pool(pool)));
+  CUresult code = loop_code(loop_ops()->pool_destroy(loop_self(), native_pool(pool)));
   if (code == CUDA_SUCCESS) host_pool_note(pool, false);
   for (int i = 0; i < LOOP_MAX_DEVICES && code == CUDA_SUCCESS; i++)
     if (device_pools[i] == pool) device_pools[i] = NULL;
@@ -536,13 +578,17 @@ CUresult loop_cuMemPoolSetAccess_v11020(CUmemoryPool pool, const CUmemAccessDesc
   bool writable;
   CUresult code = access_check(access, count, &writable);
   if (code != CUDA_SUCCESS) return code;
-  code = loop_code(loop_ops()->pool_set_access(loop_self(), soft_pool(pool), access->location.id, writable));
+  code = loop_code(loop_ops()->pool_set_access(loop_self(), native_pool(pool), access->location.id, writable));
   if (code == CUDA_SUCCESS) host_pool_let_in(pool, writable);
   return code;
 }
 
 CUresult loop_cuMemPoolGetAccess_v11020(CUmemAccess_flags *out, CUmemoryPool pool, CUmemLocation *location) {
   LOOP_ENTER(cuMemPoolGetAccess, 11020);
+  if ((int)location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    *out = host_pool_lets_in(pool) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  }
   if ((int)location->type != CUDA_LOCATION_HOST) return CUDA_ERROR_INVALID_VALUE;
   *out = host_pool_is(pool) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
@@ -563,30 +609,32 @@ CUresult loop_cuMemPoolGetAttribute_v11020(CUmemoryPool pool, CUmemPool_attribut
   LOOP_ENTER(cuMemPoolGetAttribute, 11020);
   ladei_pool_attribute attribute;
   return pool_attribute(native, &attribute)
-             ? loop_code(loop_ops()->pool_attribute_get(loop_self(), soft_pool(pool), attribute, out))
+             ? loop_code(loop_ops()->pool_attribute_get(loop_self(), native_pool(pool), attribute, out))
              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult loop_cuMemPoolSetAttribute_v11020(CUmemoryPool pool, CUmemPool_attribute native, void *value) {
   LOOP_ENTER(cuMemPoolSetAttribute, 11020);
   ladei_pool_attribute attribute;
-  return pool_attribute(native, &attribute)
-             ? loop_code(loop_ops()->pool_attribute_set(loop_self(), soft_pool(pool), attribute, *(cuuint64_t *)value))
-             : CUDA_ERROR_INVALID_VALUE;
+  return pool_attribute(native, &attribute) ? loop_code(loop_ops()->pool_attribute_set(loop_self(), native_pool(pool),
+                                                                                       attribute, *(cuuint64_t *)value))
+                                            : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult loop_cuMemPoolTrimTo_v11020(CUmemoryPool pool, size_t keep_bytes) {
   LOOP_ENTER(cuMemPoolTrimTo, 11020);
-  return loop_code(loop_ops()->pool_trim(loop_self(), soft_pool(pool), keep_bytes));
+  return loop_code(loop_ops()->pool_trim(loop_self(), native_pool(pool), keep_bytes));
 }
 
 CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream handle) {
   LOOP_ENTER(cuMemAllocFromPoolAsync, 11020);
+  *out = 0;
+  if (bytes == 0) return CUDA_SUCCESS;
   ladei_stream stream;
   void *pointer = NULL;
   CUresult code = loop_stream(handle, &stream);
   if (code == CUDA_SUCCESS)
-    code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
+    code = loop_code(loop_ops()->pool_alloc(loop_self(), native_pool(pool), bytes, &stream, &pointer));
   if (code == CUDA_SUCCESS) pool_block_add(pool, loop_address(pointer), bytes);
   *out = loop_address(pointer);
   return code;
@@ -594,13 +642,15 @@ CUresult loop_cuMemAllocFromPoolAsync_v11020(CUdeviceptr *out, size_t bytes, CUm
 
 CUresult loop_cuMemAllocAsync_v11020(CUdeviceptr *out, size_t bytes, CUstream handle) {
   LOOP_ENTER(cuMemAllocAsync, 11020);
+  *out = 0;
+  if (bytes == 0) return CUDA_SUCCESS;
   ladei_stream stream;
   CUmemoryPool pool = NULL;
   void *pointer = NULL;
   CUresult code = loop_stream(handle, &stream);
   if (code == CUDA_SUCCESS) code = loop_cuDeviceGetMemPool_v11020(&pool, stream.device);
   if (code == CUDA_SUCCESS)
-    code = loop_code(loop_ops()->pool_alloc(loop_self(), soft_pool(pool), bytes, &stream, &pointer));
+    code = loop_code(loop_ops()->pool_alloc(loop_self(), native_pool(pool), bytes, &stream, &pointer));
   if (code == CUDA_SUCCESS) *out = loop_address(pointer);
   return code;
 }
@@ -612,7 +662,10 @@ CUresult loop_cuMemFreeAsync_v11020(CUdeviceptr address, CUstream handle) {
   if (code != CUDA_SUCCESS) return code;
   code = loop_code(loop_ops()->pool_free(loop_self(), loop_pointer(address), &stream));
   if (code == CUDA_SUCCESS) pool_block_remove(address);
-  if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program()) return code;
+  ladei_capture_info info;
+  bool captures =
+      loop_ops()->stream_capture_info(loop_self(), &stream, &info) != LADE_OK || info.status != LADEI_CAPTURE_NONE;
+  if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program() || captures) return code;
   /* Memory of cuMemAlloc, which programs may free so: the driver gives it back behind the stream's work. */
   if (loop_ops()->stream_synchronize(loop_self(), &stream) != LADE_OK) return code;
   return loop_code(loop_ops()->device_free(loop_self(), stream.device, loop_pointer(address)));

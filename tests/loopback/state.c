@@ -39,13 +39,14 @@ static struct {
   loop_context created[MAX_CREATED]; /* of the program's own */
   struct {
     CUstream handle; /* NULL for a free entry */
-    int device;
+    loop_stream_made made;
   } streams[MAX_STREAMS];
   struct {
     CUevent handle; /* NULL for a free entry */
     const loop_context *context;
   } events[MAX_EVENTS];
   _Atomic(bool) program;
+  _Atomic(bool) contexts_made;
   loop_fault faults[MAX_FAULTS];
   char hidden[MAX_HIDDEN][64];
   int hidden_count;
@@ -90,6 +91,7 @@ int loop_device_count(void) { return state.device_count == 0 ? DEFAULT_DEVICES :
 int loop_driver_version(void) { return state.version == 0 ? DEFAULT_VERSION : state.version; }
 
 CUresult loop_start(void) {
+  if (loop_ops() != NULL && ladei_soft_of_parent(loop_self())) return CUDA_ERROR_NOT_INITIALIZED;
   pthread_mutex_lock(&state.lock);
   lade_status status = LADE_OK;
   if (atomic_load(&state.ops) == NULL) {
@@ -159,6 +161,17 @@ void loop_event_note(CUevent event, const loop_context *context) {
     break;
   }
   pthread_mutex_unlock(&state.lock);
+}
+
+bool loop_contexts_made(void) { return atomic_load(&state.contexts_made); }
+
+const loop_context *loop_event_context(CUevent event) {
+  const loop_context *context = NULL;
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_EVENTS && context == NULL; i++)
+    if (state.events[i].handle == event) context = state.events[i].context;
+  pthread_mutex_unlock(&state.lock);
+  return context;
 }
 
 void loop_event_forget(CUevent event) {
@@ -252,6 +265,7 @@ CUresult loop_cuCtxCreate_v3020(CUcontext *out, unsigned int flags, CUdevice dev
   pthread_mutex_unlock(&state.lock);
   if (made == NULL || stack.depth == MAX_STACK) return CUDA_ERROR_OUT_OF_MEMORY;
   stack.contexts[stack.depth++] = made;
+  atomic_store(&state.contexts_made, true);
   *out = loop_context_handle(made);
   return CUDA_SUCCESS;
 }
@@ -312,12 +326,12 @@ CUresult loop_cuCtxSetCurrent_v4000(CUcontext handle) {
 
 /* ---- Streams that are alive -------------------------------------------------------------------------------------- */
 
-void loop_stream_note(CUstream stream, int device) {
+void loop_stream_note(CUstream stream, const loop_stream_made *made) {
   pthread_mutex_lock(&state.lock);
   for (int i = 0; i < MAX_STREAMS; i++) {
     if (state.streams[i].handle != NULL) continue;
     state.streams[i].handle = stream;
-    state.streams[i].device = device;
+    state.streams[i].made = *made;
     break;
   }
   pthread_mutex_unlock(&state.lock);
@@ -330,11 +344,22 @@ void loop_stream_forget(CUstream stream) {
   pthread_mutex_unlock(&state.lock);
 }
 
+bool loop_stream_find(CUstream stream, loop_stream_made *out) {
+  bool found = false;
+  pthread_mutex_lock(&state.lock);
+  for (int i = 0; i < MAX_STREAMS && !found; i++) {
+    found = state.streams[i].handle == stream && stream != NULL;
+    if (found) *out = state.streams[i].made;
+  }
+  pthread_mutex_unlock(&state.lock);
+  return found;
+}
+
 size_t loop_streams_of(int device, CUstream *streams, size_t room) {
   size_t count = 0;
   pthread_mutex_lock(&state.lock);
   for (int i = 0; i < MAX_STREAMS && count < room; i++)
-    if (state.streams[i].handle != NULL && state.streams[i].device == device)
+    if (state.streams[i].handle != NULL && state.streams[i].made.device == device)
       streams[count++] = state.streams[i].handle;
   pthread_mutex_unlock(&state.lock);
   return count;
@@ -397,7 +422,9 @@ CUresult loop_enter(loop_row row) {
        (state.broken == CUDA_ERROR_DEINITIALIZED && (info->demands & LOOP_INIT) != 0)))
     code = state.broken;
   pthread_mutex_unlock(&state.lock);
-  if (code == CUDA_SUCCESS && (info->demands & LOOP_INIT) != 0 && loop_ops() == NULL) code = CUDA_ERROR_NOT_INITIALIZED;
+  bool calls = code == CUDA_SUCCESS && (info->demands & LOOP_INIT) != 0;
+  if (calls && (loop_ops() == NULL || ladei_soft_of_parent(loop_self()))) return CUDA_ERROR_NOT_INITIALIZED;
+  if (calls && ladei_soft_in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   if (code == CUDA_SUCCESS && (info->demands & LOOP_CONTEXT) != 0) code = context_demand();
   if (code == CUDA_SUCCESS && (info->demands & LOOP_UNSAFE) != 0)
     code = loop_code(ladei_soft_unsafe_call(loop_self(), info->symbol));
@@ -453,6 +480,7 @@ lade_status lade_loopback_reset(void) {
   memset(state.streams, 0, sizeof state.streams);
   memset(state.events, 0, sizeof state.events);
   atomic_store(&state.program, false);
+  atomic_store(&state.contexts_made, false);
   memset(state.faults, 0, sizeof state.faults);
   memset(state.calls, 0, sizeof state.calls);
   pthread_mutex_unlock(&state.lock);
@@ -563,6 +591,8 @@ unsigned lade_loopback_retained(int device) { return state.contexts[device].reta
 unsigned lade_loopback_contexts_created(int device) { return state.contexts[device].created; }
 int lade_loopback_stack_depth(void) { return stack.depth; }
 const char *lade_loopback_violations(void) { return state.violations; }
+
+unsigned lade_loopback_waiting(void) { return loop_ops() == NULL ? 0 : ladei_soft_waiting(loop_self()); }
 
 lade_status lade_loopback_report(lade_soft_report *out) {
   return loop_ops() == NULL ? LADE_ERR_NO_DEVICE : ladei_soft_report(loop_self(), out);

@@ -47,13 +47,23 @@ static CUresult stream_not_capturing(const ladei_stream *stream) {
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
+static int priority_clamp(int priority) {
+  int device = loop_current()->device;
+  int64_t least = 0, greatest = 0;
+  (void)loop_ops()->device_attribute(loop_self(), device, LADEI_ATTR_STREAM_PRIORITY_LOWEST, &least);
+  (void)loop_ops()->device_attribute(loop_self(), device, LADEI_ATTR_STREAM_PRIORITY_HIGHEST, &greatest);
+  return priority < greatest ? (int)greatest : priority > least ? (int)least : priority;
+}
+
 CUresult loop_cuStreamCreateWithPriority_v5050(CUstream *out, unsigned int native, int priority) {
   LOOP_ENTER(cuStreamCreateWithPriority, 5050);
   unsigned flags = native == CU_STREAM_NON_BLOCKING ? LADEI_STREAM_NON_BLOCKING : 0u;
   if (native > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   CUresult code = loop_code(loop_ops()->stream_create(loop_self(), loop_current()->device, priority, flags, out));
-  if (code == CUDA_SUCCESS) loop_stream_note(*out, loop_current()->device);
-  return code;
+  if (code != CUDA_SUCCESS) return code;
+  priority = priority_clamp(priority);
+  loop_stream_note(*out, &(loop_stream_made){loop_current(), loop_current()->device, priority, native});
+  return CUDA_SUCCESS;
 }
 
 CUresult loop_cuStreamCreate_v2000(CUstream *out, unsigned int flags) {
@@ -99,6 +109,27 @@ CUresult loop_cuStreamGetId_v12000(CUstream handle, unsigned long long *out) {
   CUresult code = loop_stream_any(handle, &stream);
   if (code == CUDA_SUCCESS) code = stream_not_capturing(&stream);
   if (code == CUDA_SUCCESS) *out = stream.id;
+  return code;
+}
+
+/* Unlike the id, asked of a capturing stream, too. */
+CUresult loop_cuStreamGetPriority_v5050(CUstream handle, int *out) {
+  LOOP_ENTER(cuStreamGetPriority, 5050);
+  loop_stream_made made = {0};
+  if (!stream_special(handle) && !loop_stream_find(handle, &made)) return CUDA_ERROR_INVALID_HANDLE;
+  *out = made.priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuStreamGetFlags_v5050(CUstream handle, unsigned int *out) {
+  LOOP_ENTER(cuStreamGetFlags, 5050);
+  ladei_stream stream;
+  loop_stream_made made = {0};
+  CUresult code = loop_stream_any(handle, &stream);
+  if (code == CUDA_SUCCESS) code = stream_not_capturing(&stream);
+  if (code == CUDA_SUCCESS && !stream_special(handle) && !loop_stream_find(handle, &made))
+    code = CUDA_ERROR_INVALID_HANDLE;
+  if (code == CUDA_SUCCESS) *out = made.flags;
   return code;
 }
 
@@ -220,10 +251,19 @@ CUresult loop_cuEventDestroy_v4000(CUevent event) {
   return loop_code(loop_ops()->event_destroy(loop_self(), event));
 }
 
+/* Whether the event and the stream are of two contexts, be it of one device. */
+static bool contexts_differ(CUevent event, CUstream handle) {
+  if (!loop_contexts_made()) return false;
+  loop_stream_made made = {.context = loop_current()};
+  const loop_context *context = loop_event_context(event);
+  return (stream_special(handle) || loop_stream_find(handle, &made)) && context != NULL && context != made.context;
+}
+
 CUresult loop_cuEventRecord_v2000(CUevent event, CUstream handle) {
   LOOP_ENTER(cuEventRecord, 2000);
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
+  if (code == CUDA_SUCCESS && contexts_differ(event, loop_recycled(handle))) code = CUDA_ERROR_INVALID_HANDLE;
   return code == CUDA_SUCCESS ? loop_code(loop_ops()->event_record(loop_self(), event, &stream)) : code;
 }
 
@@ -242,6 +282,9 @@ CUresult loop_cuEventElapsedTime_v2000(float *out_milliseconds, CUevent start, C
   uint64_t ns = 0;
   CUresult code = loop_code(loop_ops()->event_elapsed_ns(loop_self(), start, end, &ns));
   *out_milliseconds = (float)((double)ns / 1e6);
+  if (code != CUDA_SUCCESS || ns != 0) return code;
+  code = loop_code(loop_ops()->event_elapsed_ns(loop_self(), end, start, &ns)); /* the other way round */
+  *out_milliseconds = -(float)((double)ns / 1e6);
   return code;
 }
 
@@ -315,6 +358,14 @@ void loop_streams_wait(int device) {
   (void)loop_ops()->event_destroy(loop_self(), event);
 }
 
+/* Makes captures invalid; whether there were any. */
+static bool streams_capturing_break(const ladei_stream *streams, size_t count) {
+  bool captures = false;
+  for (size_t i = 0; i < count; i++)
+    if (stream_captures(&streams[i])) captures = stream_not_capturing(&streams[i]) != CUDA_SUCCESS || captures;
+  return captures;
+}
+
 CUresult loop_cuCtxRecordEvent_v12050(CUcontext handle, CUevent event) {
   LOOP_ENTER(cuCtxRecordEvent, 12050);
   ladei_stream streams[CONTEXT_STREAMS];
@@ -322,7 +373,7 @@ CUresult loop_cuCtxRecordEvent_v12050(CUcontext handle, CUevent event) {
   if (context == NULL || !loop_context_usable(context)) return CUDA_ERROR_INVALID_CONTEXT;
   pthread_mutex_lock(&streams_lock);
   size_t count = context_streams(context->device, streams);
-  bool captures = streams_not_capturing(streams, count) < count;
+  bool captures = streams_capturing_break(streams, count);
   lade_status status = captures ? LADE_OK : streams_record(context->device, event, streams, count);
   pthread_mutex_unlock(&streams_lock);
   if (!captures) return loop_code(status);

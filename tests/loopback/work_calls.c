@@ -25,10 +25,30 @@ static ladei_copy_direction direction_find(CUdeviceptr dst, CUdeviceptr src) {
   return to_device ? LADEI_COPY_H2D : LADEI_COPY_H2H;
 }
 
+static bool is_pageable(const void *pointer) { return is_of_kind(pointer, LADEI_MEMORY_UNKNOWN); }
+
+/* Whether the driver waits for an asynchronous copy. Of pageable sources it takes 1 MiB on a busy stream and does not take 8; the limit
+ * lies between. Of copies within the host that is known for cuMemcpyAsync alone. */
+static bool copy_waits(ladei_copy_direction direction, const void *dst, const void *src, size_t bytes) {
+  enum { STAGED_BYTES = 4 << 20 };
+  if (direction == LADEI_COPY_H2D) return bytes > STAGED_BYTES && is_pageable(src);
+  return direction == LADEI_COPY_D2H && is_pageable(dst);
+}
+
+/* Waits for a stream's work so far, unless it captures. */
+static CUresult work_wait(const ladei_stream *stream) {
+  ladei_capture_info info;
+  CUresult code = loop_code(loop_ops()->stream_capture_info(loop_self(), stream, &info));
+  if (code != CUDA_SUCCESS || info.status != LADEI_CAPTURE_NONE) return code;
+  return loop_code(loop_ops()->stream_synchronize(loop_self(), stream));
+}
+
 static CUresult copy_queue(ladei_copy_direction direction, void *dst, const void *src, size_t bytes, CUstream handle) {
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  return code == CUDA_SUCCESS ? loop_code(loop_ops()->copy(loop_self(), direction, dst, src, bytes, &stream)) : code;
+  if (code != CUDA_SUCCESS || bytes == 0) return code;
+  code = loop_code(loop_ops()->copy(loop_self(), direction, dst, src, bytes, &stream));
+  return code == CUDA_SUCCESS && copy_waits(direction, dst, src, bytes) ? work_wait(&stream) : code;
 }
 
 static CUresult copy_wait(ladei_copy_direction direction, void *dst, const void *src, size_t bytes) {
@@ -49,7 +69,12 @@ CUresult loop_cuMemcpyDtoHAsync_v3020(void *dst, CUdeviceptr src, size_t bytes, 
 
 CUresult loop_cuMemcpyAsync_v4000(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
   LOOP_ENTER(cuMemcpyAsync, 4000);
-  return copy_queue(direction_find(dst, src), loop_pointer(dst), loop_pointer(src), bytes, stream);
+  ladei_copy_direction direction = bytes == 0 ? LADEI_COPY_D2D : direction_find(dst, src);
+  CUresult code = copy_queue(direction, loop_pointer(dst), loop_pointer(src), bytes, stream);
+  ladei_stream resolved;
+  if (code != CUDA_SUCCESS || direction != LADEI_COPY_H2H) return code;
+  code = loop_stream(stream, &resolved);
+  return code == CUDA_SUCCESS ? work_wait(&resolved) : code; /* also between pinned memory */
 }
 
 /* Row by row; to or from host memory or addresses, among which is pinned memory. */
@@ -98,6 +123,15 @@ CUresult loop_cuMemcpyPeerAsync_v4000(CUdeviceptr dst, CUcontext dst_handle, CUd
                                          src_context->device, bytes, &stream));
 }
 
+/* Copies of one direction, one behind the other; those from pageable memory are waited for. */
+static CUresult batch_part(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                           ladei_copy_direction direction, const ladei_stream *stream) {
+  CUresult code = loop_code(loop_ops()->copy_batch(loop_self(), direction, count, (void *const *)(uintptr_t)dsts,
+                                                   (const void *const *)(uintptr_t)srcs, sizes, stream));
+  bool waits = direction == LADEI_COPY_H2D && is_pageable(loop_pointer(srcs[0]));
+  return code == CUDA_SUCCESS && waits ? work_wait(stream) : code;
+}
+
 static CUresult copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                            const CUmemcpyAttributes *attributes, const size_t *starts, size_t attribute_count,
                            CUstream handle) {
@@ -107,9 +141,14 @@ static CUresult copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, 
   if (stream.kind == LADEI_STREAM_LEGACY || count == 0 || attribute_count != 1 || starts[0] != 0 ||
       attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || attributes->flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  return loop_code(loop_ops()->copy_batch(loop_self(), direction_find(dsts[0], srcs[0]), count,
-                                          (void *const *)(uintptr_t)dsts, (const void *const *)(uintptr_t)srcs, sizes,
-                                          &stream));
+  for (size_t i = 0; i < count; i++)
+    if (sizes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0, part; i < count && code == CUDA_SUCCESS; i += part) {
+    ladei_copy_direction direction = direction_find(dsts[i], srcs[i]);
+    for (part = 1; i + part < count && direction_find(dsts[i + part], srcs[i + part]) == direction;) part++;
+    code = batch_part(dsts + i, srcs + i, sizes + i, part, direction, &stream);
+  }
+  return code;
 }
 
 CUresult loop_cuMemcpyBatchAsync_v12080(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
@@ -134,8 +173,39 @@ CUresult loop_cuMemsetD8Async_v3020(CUdeviceptr dst, unsigned char value, size_t
   LOOP_ENTER(cuMemsetD8Async, 3020);
   ladei_stream stream;
   CUresult code = loop_stream(handle, &stream);
-  return code == CUDA_SUCCESS ? loop_code(loop_ops()->fill(loop_self(), loop_pointer(dst), value, bytes, &stream))
-                              : code;
+  if (code != CUDA_SUCCESS || bytes == 0) return code;
+  return loop_code(loop_ops()->fill(loop_self(), loop_pointer(dst), value, bytes, &stream));
+}
+
+CUresult loop_cuMemsetD32Async_v3020(CUdeviceptr dst, unsigned int value, size_t count, CUstream handle) {
+  LOOP_ENTER(cuMemsetD32Async, 3020);
+  ladei_stream stream;
+  CUresult code = loop_stream(handle, &stream);
+  if (code != CUDA_SUCCESS || count == 0) return code;
+  return loop_code(ladei_soft_fill_words(loop_self(), loop_pointer(dst), value, count, &stream));
+}
+
+CUresult loop_cuMemsetD8_v3020(CUdeviceptr dst, unsigned char value, size_t bytes) {
+  LOOP_ENTER(cuMemsetD8, 3020);
+  CUresult code = loop_cuMemsetD8Async_v3020(dst, value, bytes, NULL);
+  return code == CUDA_SUCCESS ? loop_cuStreamSynchronize_v2000(NULL) : code;
+}
+
+/* A module is a name, without anything in it. As the driver does, both wait for the device. */
+CUresult loop_cuModuleLoadData_v2000(CUmodule *out, const void *image) {
+  LOOP_ENTER(cuModuleLoadData, 2000);
+  static _Atomic(uintptr_t) modules;
+  if (image == NULL) return CUDA_ERROR_INVALID_VALUE;
+  loop_streams_wait(loop_current()->device);
+  *out = (CUmodule)(void *)++modules; /* NOLINT: a name */
+  return CUDA_SUCCESS;
+}
+
+CUresult loop_cuModuleUnload_v2000(CUmodule module) {
+  LOOP_ENTER(cuModuleUnload, 2000);
+  if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
+  loop_streams_wait(loop_current()->device);
+  return CUDA_SUCCESS;
 }
 
 CUresult loop_cuLaunchHostFunc_v10000(CUstream handle, CUhostFn function, void *user) {

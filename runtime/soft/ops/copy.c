@@ -392,7 +392,9 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
   return status;
 }
 
-static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *resolved) {
+/* With words of `width` bytes. */
+static lade_status fill_words(void *self, void *dst, uint64_t value, unsigned width, size_t bytes,
+                              const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_fill);
   if (status != LADE_OK) return status;
@@ -401,7 +403,16 @@ static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes
   soft_work work = {.kind = SOFT_WORK_FILL, .engine = SOFT_ENGINE_COMPUTE, .piece_count = 1};
   work.piece = (soft_piece){.dst = dst, .bytes = bytes};
   work.value = value;
+  work.width_bytes = width;
   return simple_submit(rt, SOFT_OP_fill, &work, resolved);
+}
+
+static lade_status fill(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *resolved) {
+  return fill_words(self, dst, value, 1, bytes, resolved);
+}
+
+lade_status ladei_soft_fill_words(void *self, void *dst, uint32_t value, size_t count, const ladei_stream *resolved) {
+  return fill_words(self, dst, value, sizeof value, count * sizeof value, resolved);
 }
 
 static lade_status stream_write_value(void *self, const ladei_stream *resolved, void *address, uint64_t value,

@@ -251,7 +251,7 @@ static ladei_graph_update work_compare(const soft_work *from, const soft_work *t
   if (from->kind != to->kind) return LADEI_GRAPH_KIND_CHANGED;
   bool same = from->device == to->device &&
               (from->kind == SOFT_WORK_COPY ? copies_alike(from, to) : from->engine == to->engine) &&
-              (from->kind != SOFT_WORK_WRITE || from->width_bytes == to->width_bytes);
+              (from->kind != SOFT_WORK_WRITE || from->piece.bytes == to->piece.bytes);
   return same ? LADEI_GRAPH_UPDATED : LADEI_GRAPH_PARAMETERS_CHANGED;
 }
 

@@ -228,8 +228,8 @@ static int overlap_native(const soft_range *range) {
   return range->kind == SOFT_RANGE_REGISTERED ? LADEI_SOFT_NATIVE_ALREADY_REGISTERED : LADEI_SOFT_NATIVE_INVALID_VALUE;
 }
 
-static lade_status register_check(const soft_runtime *rt, void *pointer, size_t bytes) {
-  bool aligned = (uintptr_t)pointer % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
+static lade_status register_check(const soft_runtime *rt, void *pointer, size_t bytes, bool whole_pages) {
+  bool aligned = !whole_pages || ((uintptr_t)pointer % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0);
   if (pointer == NULL || !size_is_sane(bytes) || !aligned) {
     return ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", "whole pages",
                              "%zu bytes at %p", bytes, pointer);
@@ -242,7 +242,8 @@ static lade_status register_check(const soft_runtime *rt, void *pointer, size_t 
   return LADE_OK;
 }
 
-static lade_status host_register(void *self, int device_ordinal, void *pointer, size_t bytes, unsigned flags) {
+static lade_status host_register_some(void *self, int device_ordinal, void *pointer, size_t bytes, unsigned flags,
+                                      bool whole_pages) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_host_register);
   if (status != LADE_OK) return status;
@@ -254,7 +255,7 @@ static lade_status host_register(void *self, int device_ordinal, void *pointer, 
   size_t table_bytes = 0;
   ladei_soft_lock(rt);
   device->active = true;
-  status = register_check(rt, pointer, bytes);
+  status = register_check(rt, pointer, bytes, whole_pages);
   if (status == LADE_OK && pin_charge(rt, SOFT_OP_host_register, device, bytes, flags, &table_bytes, &status)) {
     soft_range *range = ladei_soft_range_register(rt, device, pointer, bytes);
     if (range != NULL) {
@@ -265,8 +266,18 @@ static lade_status host_register(void *self, int device_ordinal, void *pointer, 
     }
   }
   ladei_soft_unlock(rt);
-  if (status == LADE_OK) pages_bring_in(rt, pointer, bytes, flags & LADEI_HOST_READ_ONLY);
-  return status;
+  if (status != LADE_OK) return status;
+  char *first = (char *)pointer - (uintptr_t)pointer % PAGE_BYTES;
+  pages_bring_in(rt, first, (size_t)((char *)pointer + bytes - first), flags & LADEI_HOST_READ_ONLY);
+  return LADE_OK;
+}
+
+static lade_status host_register(void *self, int device_ordinal, void *pointer, size_t bytes, unsigned flags) {
+  return host_register_some(self, device_ordinal, pointer, bytes, flags, true);
+}
+
+lade_status ladei_soft_register_bytes(void *self, int device_ordinal, void *pointer, size_t bytes, unsigned flags) {
+  return host_register_some(self, device_ordinal, pointer, bytes, flags, false);
 }
 
 /* ---- pointers ---------------------------------------------------------------------------------------------------- */

@@ -19,4 +19,10 @@ void ladei_soft_time_ops(lade_runtime_ops *ops);
 /* Holds a stream, or lets it go on. Not under the lock. */
 lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold);
 
+/* What a driver built on the ops needs and no op does: whether an address lies in memory of a driver pool, host_register of any bytes,
+ * fill with words of 32 bits. */
+bool ladei_soft_is_pool_memory(void *self, const void *pointer);
+lade_status ladei_soft_register_bytes(void *self, int device, void *pointer, size_t bytes, unsigned flags);
+lade_status ladei_soft_fill_words(void *self, void *dst, uint32_t value, size_t count, const ladei_stream *stream);
+
 #endif /* LADE_RUNTIME_SOFT_OPS_OPS_H */

@@ -191,6 +191,15 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   return LADE_OK;
 }
 
+bool ladei_soft_is_pool_memory(void *self, const void *pointer) {
+  soft_runtime *rt = soft_self(self);
+  ladei_soft_lock(rt);
+  const soft_range *range = ladei_soft_range_at(rt, pointer);
+  bool is = range != NULL && range->kind == SOFT_RANGE_POOL;
+  ladei_soft_unlock(rt);
+  return is;
+}
+
 static lade_status pool_free(void *self, void *pointer, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
   lade_status status = ladei_soft_enter(rt, SOFT_OP_pool_free);

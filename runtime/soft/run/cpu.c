@@ -187,10 +187,12 @@ static void wait_sleep(soft_runtime *rt, soft_stream *stream, uint64_t number) {
 static lade_status wait(soft_runtime *rt, soft_stream *stream, uint64_t number, const char *op) {
   (void)op; /* a wait on a held stream lasts until another thread releases it */
   if (reached(stream, number)) return LADE_OK;
+  atomic_fetch_add_explicit(&rt->waiting, 1, memory_order_relaxed);
   ladei_soft_unlock(rt);
   wait_spin(rt, stream, number);
   ladei_soft_lock(rt);
   wait_sleep(rt, stream, number);
+  atomic_fetch_sub_explicit(&rt->waiting, 1, memory_order_relaxed);
   return LADE_OK;
 }
 

@@ -122,6 +122,16 @@ static void kernel_run(soft_runtime *rt, const soft_work *work) {
   callback_end(rt, before);
 }
 
+static void fill_perform(const soft_work *work) {
+  const soft_piece *piece = &work->piece;
+  if (work->width_bytes == 1) {
+    memset(piece->dst, (int)work->value, piece->bytes);
+    return;
+  }
+  for (size_t at = 0; at + work->width_bytes <= piece->bytes; at += work->width_bytes)
+    memcpy((char *)piece->dst + at, &work->value, work->width_bytes); /* little-endian, as the devices are */
+}
+
 bool ladei_soft_in_callback(void) { return ladei_thread.in_callback; }
 
 void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
@@ -131,7 +141,7 @@ void ladei_soft_work_perform(soft_runtime *rt, soft_work *work) {
   case SOFT_WORK_COPY:
     for (uint32_t i = 0; i < work->piece_count; i++) piece_move(&pieces[i]);
     break;
-  case SOFT_WORK_FILL: memset(work->piece.dst, (int)work->value, work->piece.bytes); break;
+  case SOFT_WORK_FILL: fill_perform(work); break;
   case SOFT_WORK_WRITE: /* little-endian, as the devices are */
     memcpy(work->piece.dst, &work->value, work->piece.bytes);
     break;

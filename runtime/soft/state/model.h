@@ -144,7 +144,7 @@ typedef struct soft_order {
 typedef enum soft_work_kind {
   SOFT_WORK_EMPTY,  /* nothing; on a stream a number of its own, in a graph a joint */
   SOFT_WORK_COPY,   /* pieces */
-  SOFT_WORK_FILL,   /* piece.dst, value */
+  SOFT_WORK_FILL,   /* piece.dst, value, width_bytes */
   SOFT_WORK_WRITE,  /* piece.dst, value */
   SOFT_WORK_HOST,   /* function */
   SOFT_WORK_KERNEL, /* pieces: src is read, dst is written; kernel, its arguments in `staged` */
@@ -493,8 +493,9 @@ struct soft_runtime {
   soft_stream *ready_streams, *ready_streams_tail;
   bool running_ready;
   soft_engine *wake_list;
-  pthread_cond_t idle_cond; /* "cpu": running work of some range ended, or of a device that is being lost */
-  bool stopping;            /* close is under way: threads end, timers are dropped */
+  pthread_cond_t idle_cond;  /* "cpu": running work of some range ended, or of a device that is being lost */
+  _Atomic(uint32_t) waiting; /* threads that wait for a stream */
+  bool stopping;             /* close is under way: threads end, timers are dropped */
 
   /* Captures */
   soft_body *bodies;        /* of executable graphs, those that only launches hold too */

@@ -5,7 +5,7 @@
  *   block: in use (in rt->ranges) --pool_free on stream A, number n--> free (pool's list) --reuse--> in use
  *                                                                          `--release--> gone
  *
- * A free block is reused at once on stream A, and on other streams once A has reached n. What is over the release
+ * A free block is reused at once on stream A and on streams that wait for n, and on others once A has reached n. What is over the release
  * threshold goes back to the device when the program synchronises.
  *
  * I1  reserved = bytes of all blocks of the pool, used = bytes of those in use. Both count whole granules.
@@ -18,6 +18,7 @@
 #include <assert.h>
 
 #include "runtime/soft/state/address.h"
+#include "runtime/soft/state/order.h"
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
@@ -93,7 +94,8 @@ soft_range *ladei_soft_pool_reuse(soft_pool *pool, const soft_stream *stream, si
   soft_range **best = NULL;
   for (soft_range **place = &pool->free_list; *place != NULL; place = &(*place)->next) {
     const soft_range *block = *place;
-    bool usable = block->free_owner == stream || block_is_settled(block);
+    bool usable = block->free_owner == stream || block_is_settled(block) ||
+                  ladei_soft_order_has(&stream->order, block->free_owner, block->free_number);
     bool fits = block->bytes >= bytes && block->bytes - bytes <= block->bytes / 4;
     if (usable && fits && (best == NULL || block->bytes < (*best)->bytes)) best = place;
   }

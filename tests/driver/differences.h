@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the driver made of software devices answers otherwise than docs/driver-behaviour.md says, and why. A row whose answer is
+ * that of the page, or another one, fails the test.
+ */
+#ifndef LADE_TESTS_DRIVER_DIFFERENCES_H
+#define LADE_TESTS_DRIVER_DIFFERENCES_H
+
+typedef struct difference {
+  const char *number, *answer, *reason;
+} difference;
+
+static const difference differences[] = {
+    {"18 (d)", "yes", "memory of cuMemAlloc is given back at once; lade does not free it so"},
+    {"34 (s)", "NOT_SUPPORTED", "software devices capture no allocation"},
+    {"31 (c)", "NOT_PERMITTED", "lade makes no call in host functions, and must not be helped where it does"},
+    {"2 (a)", "SUCCESS", "software devices pin what they are given"},
+    {"2 (c)", "SUCCESS", "as 2 (a)"},
+    {"X9 (d)", "SUCCESS", "as 2 (a)"},
+    {"X9 (e)", "SUCCESS", "as 2 (a)"},
+    {"X9 (a)", "SUCCESS", "each block has pages of its own"},
+    {"5 (a)", "2097152", "as X9 (a)"},
+    {"X13", "2097152", "as X9 (a)"},
+    {"X14 (a)", "no", "memory of software devices is private"},
+    {"X14 (c)", "no", "as X14 (a)"},
+    {"X2 (b)", "yes", "blocks of pools are whole granules"},
+    {"15 (a)", "100", "pools hold what is in use"},
+    {"15 (c)", "100", "as 15 (a)"},
+    {"15 (e)", "0, 512", "as 15 (a)"},
+    {"16 (f)", "0", "as 15 (a)"},
+    {"19 (i)", "9", "as 15 (a)"},
+};
+
+#endif /* LADE_TESTS_DRIVER_DIFFERENCES_H */
