@@ -8,6 +8,9 @@
  *
  * The number of the thread is the label of its events. Times are those of a day, "HH:MM:SS.ffffff" (or seconds with a fraction);
  * when they fall by more than half a day, the next day has begun.
+ *
+ * RMM ends each row with a line end, and writes when its buffer is full: the log of a process that was killed is cut within a row. What of
+ * its numbers is missing cannot be known, so a last line without its end is none.
  */
 #include "inspect/formats/rmm_csv.h"
 
@@ -16,6 +19,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "inspect/snapshot.h"
 
 const char ladei_rmm_csv_header[] = "Thread,Time,Action,Pointer,Size,Stream";
@@ -173,10 +177,10 @@ static lade_status row_read(csv *from, slice line) {
   return action_add(from, fields[2], &event);
 }
 
-/* The next line without its end; false behind the last. */
-static bool line_next(csv *from, slice *out) {
+/* The next line without its end, which a cut one has not; false behind the last. */
+static bool line_next(csv *from, slice *out, bool *ended) {
   if (from->left.bytes == 0) return false;
-  slice_split(from->left, '\n', out, &from->left);
+  *ended = slice_split(from->left, '\n', out, &from->left);
   if (out->bytes > 0 && out->text[out->bytes - 1] == '\r') out->bytes--;
   from->line++;
   return true;
@@ -184,11 +188,15 @@ static bool line_next(csv *from, slice *out) {
 
 static lade_status log_read(csv *from) {
   slice line;
-  if (!line_next(from, &line) || !slice_is(line, ladei_rmm_csv_header))
+  bool ended = false;
+  if (!line_next(from, &line, &ended) || !slice_is(line, ladei_rmm_csv_header))
     return refuse(from, "expected %s", ladei_rmm_csv_header);
   LADEI_TRY(ladei_inspect_part_begin(from->snapshot, LADE_PART_DEVICE, 0, "RMM log"));
-  while (line_next(from, &line))
-    if (line.bytes > 0) LADEI_TRY(row_read(from, line));
+  while (line_next(from, &line, &ended))
+    if (ended && line.bytes > 0) LADEI_TRY(row_read(from, line));
+  if (!ended && from->line > 1)
+    ladei_log(LADE_LOG_WARN, "%s: line %zu has no end and is passed over: the log is cut there", from->name,
+              from->line);
   lade_snapshot_part *part = ladei_inspect_part(from->snapshot);
   part->events = 1;
   part->max_entries = from->snapshot->events.count;

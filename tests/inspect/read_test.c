@@ -15,6 +15,7 @@
 #include "inspect/formats/pickle.h"
 #include "tests/inspect/sample.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/heard.h"
 #include "tests/support/temp_dir.h"
 
 /* --- no memory ---------------------------------------------------------------------------------------------------------- */
@@ -211,7 +212,7 @@ LADE_TEST(RmmLog, IsReadAsEvents) {
   static const char text[] = HEAD "4711,23:59:59.000001,allocate,0x7f00,1024,0x0\r\n"
                                   "12,00:00:00.5,allocate failure,0x0,4096,7f1\n"
                                   "\n"
-                                  "4711,00:00:01.000002,free,7f00,1024,0";
+                                  "4711,00:00:01.000002,free,7f00,1024,0\n";
   static const struct {
     uint32_t action;
     uint64_t time_ns, address, bytes, stream;
@@ -247,6 +248,24 @@ LADE_TEST(RmmLog, HasTimesInThreeForms) {
     int bytes = snprintf(text, sizeof text, HEAD "1,%s,free,(nil),0,0\n", times[i]);
     LADE_ASSERT_OK(lade_snapshot_read(text, (size_t)bytes, "FILE", &snapshot));
     LADE_EXPECT_EQ_UINT(snapshot->events.rows[0].time_ns, 1000002000);
+    lade_snapshot_destroy(snapshot);
+  }
+}
+
+/* Bug: a log that was cut within its last row was refused, or read with what was left of the row's last number. */
+LADE_TEST(RmmLog, MayBeCutInItsLastLine) {
+  static const char text[] = HEAD "1,00:00:01.0,allocate,0x1,1,0\n1,00:00:02.0,allocate,0x2,1024,0x7f0011";
+  const size_t first = sizeof HEAD - 1, second = first + strlen("1,00:00:01.0,allocate,0x1,1,0\n");
+  for (size_t bytes = first; bytes < sizeof text; bytes++) {
+    lade_snapshot *snapshot = NULL;
+    support_heard heard;
+    support_heard_begin(&heard, LADE_LOG_WARN);
+    lade_test_context("%zu bytes", bytes);
+    LADE_ASSERT_OK(lade_snapshot_read(text, bytes, "FILE", &snapshot));
+    support_heard_end();
+    LADE_EXPECT_EQ_SIZE(snapshot->events.count, bytes < second ? 0 : 1);
+    LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "has no end and is passed over"),
+                       bytes == first || bytes == second ? 0 : 1);
     lade_snapshot_destroy(snapshot);
   }
 }
