@@ -229,6 +229,12 @@ lade_status ladei_error_prefix(lade_status status, const char *format, ...) {
   return status;
 }
 
+lade_status ladei_error_out_of_memory(lade_status status) {
+  bool memory =
+      status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_OUT_OF_PINNED_MEMORY || status == LADE_ERR_LIMIT;
+  return memory ? ladei_error_prefix(status, "%s", LADEI_OUT_OF_MEMORY) : status;
+}
+
 /* No more of the text than there is: records are saved around calls that take tens of nanoseconds. */
 static void record_copy(lade_error *to, const lade_error *from) {
   to->status = from->status;

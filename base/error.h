@@ -33,6 +33,16 @@ lade_status ladei_error_null(const char *call, const char *field);
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
+ * What the text begins with where memory for a program's data ran out. Programs that know PyTorch look for these words, and try again
+ * with less: accelerate for " out of memory.", Lightning for "CUDA" and "out of memory". Pinned memory has them, too: to less data it
+ * is as short.
+ */
+#define LADEI_OUT_OF_MEMORY "CUDA out of memory. "
+/* Puts them before the text of the record of a request that fails with `status`, where that says so: the device, the system or a cap
+ * has no memory. Returns `status` unchanged. For public calls, once. */
+lade_status ladei_error_out_of_memory(lade_status status);
+
+/*
  * Texts that quote what comes from files are shown on terminals, which obey control characters. Bytes of the first character
  * of a text that is not empty; 0: it is a control character (also of C1, or one that turns the direction of writing), or no
  * UTF-8.

@@ -261,6 +261,12 @@ static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history
   return status;
 }
 
+/* Out of line: requests that succeed pay nothing for it. */
+static __attribute__((noinline)) void alloc_refused(lade_status status, size_t bytes) {
+  LADEI_PROBE1(pinned_oom, bytes);
+  (void)ladei_error_out_of_memory(status);
+}
+
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, ladei_pinned_node *node,
                               const char *call, void **out) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
@@ -270,7 +276,7 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, uint64_t ahe
   if (status == LADE_OK)
     LADEI_PROBE2(pinned_alloc, *out, bytes);
   else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY)
-    LADEI_PROBE1(pinned_oom, bytes);
+    alloc_refused(status, bytes);
   ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_ALLOC);
   return status;
 }
@@ -653,7 +659,7 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   if (status == LADE_OK) status = enter(pool, __func__);
   int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, __func__, &node);
-  if (status == LADE_OK) status = ladei_pinned_pool_reserve(pool, node, bytes);
+  if (status == LADE_OK) status = ladei_error_out_of_memory(ladei_pinned_pool_reserve(pool, node, bytes));
   ladei_cancellation_resume(cancellation);
   ladei_log_flush();
   return status;

@@ -56,13 +56,13 @@ lade_status lade_device_pool_suspend(lade_device_allocator *allocator, lade_devi
   status = ladei_options_read("lade_device_suspend_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_options_reserved(__func__, "options.reserved", own.reserved);
   if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_suspend, allocator, id, &own, out_bytes);
-  return ladei_device_recounted(allocator, status);
+  return ladei_device_recounted(allocator, ladei_error_out_of_memory(status));
 }
 
 lade_status lade_device_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status == LADE_OK) LADEI_DEVICE_CALL_HELD(status, pool_resume, allocator, id);
-  return status == LADE_OK ? ladei_device_recounted(allocator, status) : status;
+  return status == LADE_OK ? ladei_device_recounted(allocator, status) : ladei_error_out_of_memory(status);
 }
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */

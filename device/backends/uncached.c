@@ -60,7 +60,7 @@ static lade_status driver_alloc(lade_device_allocator *allocator, size_t bytes, 
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   lade_status status = ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
   ladei_device_capture_mode_restore(allocator, mode);
-  return status;
+  return ladei_error_out_of_memory(status);
 }
 
 static lade_status direct_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {

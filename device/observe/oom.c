@@ -5,7 +5,7 @@
  *   facts: counters (lock), driver and processes (no lock) --> history's event (lock) --> observers --> text
  *
  * The text, in this order; fields in brackets only where they say something:
- *   device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
+ *   the words that programs know, device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
  *   allocated [of it cached in private pools, as far as a limited number of their blocks shows]; reserved but unallocated [and
  *   what may help]; [pending]; [capture]; [refused by the driver]; cause
  *
@@ -220,9 +220,9 @@ static lade_status text_record(const lade_device_allocator *allocator, const lad
   if (facts->frees_held) snprintf(held + strlen(held), sizeof held - strlen(held), "; frees to the driver are held");
   bool hint = unallocated >= request->segment_bytes && !facts->expandable;
   return ladei_error(status, cause->native_code,
-                     "device %d is out of memory: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "
-                     "%s%s; reserved but "
-                     "unallocated %s%s%s%s%s%s: %s",
+                     LADEI_OUT_OF_MEMORY "Device %d: %zu bytes asked for, needing %s; total %s, free %s%s%s; allocated "
+                                         "%s%s; reserved but "
+                                         "unallocated %s%s%s%s%s%s: %s",
                      allocator->device, request->requested, size_format(request->segment_bytes).text,
                      size_format(facts->total_bytes).text, size_format(facts->free_bytes).text, processes->text, limit,
                      size_format(taken).text, private_share, size_format(unallocated).text,

@@ -212,7 +212,8 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
  * Threads: any. Waits: only while cached segments are given back to the driver, and before memory is said to be out, for
  * driver calls of other threads that may change that.
  * Stream order: after the block's earlier uses on `stream`. On another stream: wait first, then record the use.
- * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text naming asked, total and free bytes, processes that use the device (as far
+ * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text beginning with "CUDA out of memory. ", which programs that know PyTorch look
+ * for, and naming asked, total and free bytes, processes that use the device (as far
  * as NVML knows), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
  * over options.max_bytes; LADE_ERR_INVALID_ARGUMENT for 2^60 bytes and more; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  * Source: docs/design.md "Device caching allocator"; CUDA Driver API, Memory Management, cuMemAlloc.

@@ -289,7 +289,8 @@ LADE_API lade_status lade_pinned_pool_destroy(lade_pinned_pool *pool, bool wait)
  * Errors: LADE_ERR_LIMIT at the cap: at some moment of the call, what was in use or pending (freed while a stream that used
  * it was not done) exceeded the cap less the request, or the free memory consisted of ranges too short for it (between 4 KiB and
  * 1 MiB: rounded up to the sizes that blocks have, at most an eighth), between
- * blocks that were not free (of a strict pool: on other nodes); the text has the sums. LADE_ERR_DRIVER and LADE_ERR_DEVICE_LOST
+ * blocks that were not free (of a strict pool: on other nodes); the text begins with "CUDA out of memory. ", as of device memory, and has
+ * the sums. LADE_ERR_DRIVER and LADE_ERR_DEVICE_LOST
  * at the cap, when the driver does not take back a free segment whose room is needed. LADE_ERR_OUT_OF_PINNED_MEMORY
  * after the cache was given back and the sources tried again; LADE_ERR_UNSUPPORTED where the runtime has none of the
  * pool's sources; LADE_ERR_OUT_OF_HOST_MEMORY; LADE_ERR_INVALID_ARGUMENT for sizes of 2^60 and more; LADE_ERR_FORKED.

@@ -88,7 +88,7 @@ def _out_of_memory_class() -> type[MemoryError]:
 
 def _out_of_memory(nbytes: int, text: str) -> MemoryError:
     error: Any = _out_of_memory_class()(nbytes, -1)
-    error.nbytes, error.text = nbytes, text
+    error.nbytes, error.text, error.args = nbytes, text, (text,)
     return error  # type: ignore[no-any-return]
 
 

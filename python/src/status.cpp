@@ -7,20 +7,22 @@ namespace lade_python {
 
 namespace {
 
-// A class of lade.Error, and the class of Python that programs catch where they do not know lade.
+// A class of lade.Error, and the classes of Python that programs catch where they do not know lade.
 struct Row {
   lade_status status;
   const char *name;
-  PyObject **also; // NULL: none
+  PyObject **also;          // NULL: none
+  PyObject **too = nullptr; // a second one; NULL: none
 };
 
 const Row rows[] = {
     {LADE_NOT_READY, "NotReadyError", nullptr},
     {LADE_ERR_INVALID_ARGUMENT, "InvalidArgumentError", &PyExc_ValueError},
     {LADE_ERR_OUT_OF_HOST_MEMORY, "OutOfHostMemoryError", &PyExc_MemoryError},
-    {LADE_ERR_OUT_OF_PINNED_MEMORY, "OutOfPinnedMemoryError", &PyExc_MemoryError},
-    {LADE_ERR_OUT_OF_DEVICE_MEMORY, "OutOfDeviceMemoryError", &PyExc_MemoryError},
-    {LADE_ERR_LIMIT, "LimitError", &PyExc_MemoryError},
+    // Programs that try again with less know PyTorch's error, a RuntimeError.
+    {LADE_ERR_OUT_OF_PINNED_MEMORY, "OutOfPinnedMemoryError", &PyExc_MemoryError, &PyExc_RuntimeError},
+    {LADE_ERR_OUT_OF_DEVICE_MEMORY, "OutOfDeviceMemoryError", &PyExc_MemoryError, &PyExc_RuntimeError},
+    {LADE_ERR_LIMIT, "LimitError", &PyExc_MemoryError, &PyExc_RuntimeError},
     {LADE_ERR_UNSUPPORTED, "UnsupportedError", &PyExc_NotImplementedError},
     {LADE_ERR_NO_DEVICE, "NoDeviceError", nullptr},
     {LADE_ERR_DEVICE_LOST, "DeviceLostError", nullptr},
@@ -90,9 +92,10 @@ std::string without_nulls(const std::string &text) {
 void class_add(nb::module_ &module, const Row &row) {
   const std::string name = std::string("lade._lade.") + row.name;
   const std::string text = std::string(lade_status_name(row.status)) + ": " + lade_status_text(row.status) + ".";
-  nb::object bases = row.also ? nb::make_tuple(nb::borrow(base_class), nb::borrow(*row.also))
-                              : nb::object(nb::make_tuple(nb::borrow(base_class)));
-  PyObject *type = PyErr_NewExceptionWithDoc(name.c_str(), text.c_str(), bases.ptr(), nullptr);
+  nb::list bases;
+  for (PyObject *base : {base_class, row.also ? *row.also : nullptr, row.too ? *row.too : nullptr})
+    if (base) bases.append(nb::borrow(base));
+  PyObject *type = PyErr_NewExceptionWithDoc(name.c_str(), text.c_str(), nb::tuple(bases).ptr(), nullptr);
   if (!type) throw nb::python_error();
   nb::handle(type).attr("status") = static_cast<int>(row.status);
   status_class[row.status] = type;

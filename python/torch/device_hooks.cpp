@@ -16,6 +16,8 @@ namespace lade_torch {
 
 namespace {
 
+constexpr size_t most_bytes = size_t(1) << 60; // beyond it lade_device_alloc() sees a mistake, PyTorch a lack of memory
+
 void check(lade_status status) {
   if (C10_UNLIKELY(status != LADE_OK)) throw_last_error(status);
 }
@@ -99,15 +101,17 @@ lade_status DeviceHooks::allocate_on(lade_device_allocator *from, size_t bytes, 
 }
 
 void *DeviceHooks::allocate(size_t bytes, int device, cudaStream_t stream) {
+  if (bytes == 0) return nullptr; // D2
   lade_device_allocator *from = allocator(device);
-  size_t wanted = std::max(bytes, size_t(1)); // an address of its own for a tensor without elements
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < most_bytes, "CUDA out of memory. lade: ", bytes,
+                   " bytes asked for; expected less than 2^60");
   void *block = nullptr;
   PoolId id;
   if (C10_UNLIKELY(underway_.load(std::memory_order_acquire) != 0) && routed(device, stream, &id)) {
     Route route(from, id);
-    check(allocate_on(from, wanted, device, stream, &block));
+    check(allocate_on(from, bytes, device, stream, &block));
   } else {
-    check(allocate_on(from, wanted, device, stream, &block));
+    check(allocate_on(from, bytes, device, stream, &block));
   }
   return block;
 }

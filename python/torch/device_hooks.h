@@ -6,7 +6,8 @@
 //   PyTorch (its own allocator, a MemPool) --> lade_torch_segment_alloc/_free -----> the same
 //
 // D1  An allocator is made at the first use of its device and lives as long as the process.
-// D2  NULL is never returned: PyTorch does not look. c10::OutOfMemoryError is thrown instead.
+// D2  A failure is no NULL, as PyTorch does not look: c10::OutOfMemoryError is thrown. NULL is what a tensor without elements has, as of
+//     PyTorch's allocator.
 // D3  A block that a capture's filter takes comes from the pool of that capture, which has PyTorch's number. Pools know nothing of
 //     filters, so the one call is routed: lade_device_scope_begin_thread() around it.
 // D4  underway_ is 0 while no capture is under way: then an allocation pays one load.

@@ -63,11 +63,13 @@ bool note_or_wait(const Source &source, void *address, int device, lade_stream s
 } // namespace
 
 void throw_last_error(lade_status status) {
-  std::string text = "lade: " + last_error_text();
-  bool memory = status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY ||
-                status == LADE_ERR_OUT_OF_DEVICE_MEMORY || status == LADE_ERR_OUT_OF_HOST_MEMORY;
+  std::string text = last_error_text();
+  bool memory =
+      status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY || status == LADE_ERR_OUT_OF_DEVICE_MEMORY;
+  // lade begins it with the words that programs look for.
   if (memory) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-  TORCH_CHECK(false, text);
+  if (status == LADE_ERR_OUT_OF_HOST_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, "lade: ", text);
+  TORCH_CHECK(false, "lade: ", text);
 }
 
 lade_stream stream_handle(Streams streams, c10::Stream stream) {

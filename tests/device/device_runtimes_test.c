@@ -85,7 +85,7 @@ LADE_TEST_P(DeviceRuntimes, CacheGoesBackBeforeMemoryRunsOut, SUPPORT_RUNTIMES, 
   void *none = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY,
                      lade_device_alloc(f.allocator, total_bytes + MIB, f.streams[0], &none));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "is out of memory");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "CUDA out of memory. Device 0: ");
   device_fixture_close(&f);
 }
 

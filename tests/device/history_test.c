@@ -169,7 +169,7 @@ LADE_TEST(DeviceHistory, OutOfMemoryIsAnEventWithTheFreeBytes) {
   record(&f, &s, LADE_CONTEXT_ALLOC, 100);
   void *none = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100 * MIB + 1, f.streams[2], &none));
-  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "is out of memory");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "CUDA out of memory. Device 0: ");
   lade_device_history *history = history_of(&f);
   LADE_ASSERT(history != NULL && history->event_count == 1);
   LADE_EXPECT_EQ_UINT(history->events[0].action, LADE_DEVICE_OOM);

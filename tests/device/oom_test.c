@@ -40,7 +40,7 @@ LADE_TEST(DeviceOom, TheTextHasItsFieldsInOrder) {
   device_fixture_free(&f, whole);
   void *out = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 40 * MIB, f.streams[2], &out));
-  static const char *const parts[] = {"device 0 is out of memory",
+  static const char *const parts[] = {"CUDA out of memory. Device 0: ",
                                       "41943040 bytes asked for, needing 40.00 MiB",
                                       "total 256.00 MiB",
                                       "free 166.00 MiB",
@@ -56,6 +56,69 @@ LADE_TEST(DeviceOom, TheTextHasItsFieldsInOrder) {
   LADE_EXPECT_OK(lade_device_pool_release(f.allocator, id));
   device_fixture_free(&f, plain);
   device_fixture_close(&f);
+}
+
+static void expect_known(lade_status expected, lade_status status) {
+  static const char known[] = "CUDA out of memory. ";
+  LADE_EXPECT_STATUS(expected, status);
+  if (strncmp(lade_last_error()->text, known, sizeof known - 1) != 0) LADE_FAIL("%s", lade_last_error()->text);
+}
+
+/* Programs that know PyTorch look for these words, and try again with less: whatever has no memory, and for what. */
+LADE_TEST(DeviceOom, EveryTextBeginsAsProgramsKnowIt) {
+  lade_device_options options;
+  device_fixture f;
+  void *out = NULL;
+  lade_device_options_init(&options);
+  options.expandable_segments = 1;
+  options.flags = LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS;
+  if (!device_fixture_open(&f, "sim", 64 * MIB, &options)) return;
+  lade_device_pool_id pool;
+  uint64_t scope = 0;
+  LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
+  LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scope));
+  char *kept = device_fixture_alloc(&f, 4 * MIB, 0);
+  LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scope));
+  expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100 * MIB, f.streams[0], &out));
+  expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY,
+               lade_device_raw_alloc_with_stream(f.allocator, 100 * MIB, f.streams[0], &out));
+  LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, pool, NULL, NULL));
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.0));
+  expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 30 * MIB, f.streams[0], &out));
+  expect_known(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_pool_resume(f.allocator, pool));
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 1.0));
+  LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, pool));
+  device_fixture_free(&f, kept);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_close(&f);
+}
+
+/* Of every backend. */
+LADE_TEST(DeviceOom, EveryBackendBeginsAsProgramsKnowIt) {
+  static const struct {
+    uint32_t backend, flags;
+    uint64_t max_bytes;
+    lade_status status;
+  } rows[] = {{LADE_DEVICE_NATIVE, 0, 20 * MIB, LADE_ERR_LIMIT},
+              {LADE_DEVICE_NATIVE, LADE_DEVICE_UNCACHED, 0, LADE_ERR_OUT_OF_DEVICE_MEMORY},
+              {LADE_DEVICE_NATIVE, LADE_DEVICE_REFUSE_BEYOND_LIMIT, 0, LADE_ERR_OUT_OF_DEVICE_MEMORY},
+              {LADE_DEVICE_NATIVE, LADE_DEVICE_THREAD_CACHES, 0, LADE_ERR_OUT_OF_DEVICE_MEMORY},
+              {LADE_DEVICE_CUDA_MALLOC_ASYNC, 0, 0, LADE_ERR_OUT_OF_DEVICE_MEMORY},
+              {LADE_DEVICE_CUDA_MALLOC_ASYNC, 0, 20 * MIB, LADE_ERR_LIMIT}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    lade_device_options options;
+    device_fixture f;
+    void *out = NULL;
+    lade_test_context("row %zu", i);
+    lade_device_options_init(&options);
+    options.backend = rows[i].backend;
+    options.flags = rows[i].flags;
+    options.max_bytes = rows[i].max_bytes;
+    if (!device_fixture_open(&f, "sim", 64 * MIB, &options)) return;
+    expect_known(rows[i].status, lade_device_alloc(f.allocator, 100 * MIB, f.streams[0], &out));
+    device_fixture_close(&f);
+  }
+  lade_test_context("%s", "");
 }
 
 /* The report looks at so many free blocks of private pools under the lock, and at no more. */

@@ -52,6 +52,30 @@ LADE_TEST_P(PinnedLimits, ReservedMemoryServesWithoutTheDriver, support_soft_run
   pinned_fixture_close(&own);
 }
 
+static void expect_known(lade_status expected, lade_status status) {
+  static const char known[] = "CUDA out of memory. ";
+  LADE_EXPECT_STATUS(expected, status);
+  if (strncmp(lade_last_error()->text, known, sizeof known - 1) != 0) LADE_FAIL("%s", lade_last_error()->text);
+}
+
+/* Programs that know PyTorch look for these words, and try again with less. */
+LADE_TEST(PinnedLimits, EveryRefusalBeginsAsProgramsKnowIt) {
+  lade_pinned_options options = pinned_fixture_options();
+  static const char *const sources[] = {"host_register", "host_alloc", "pool_alloc"};
+  pinned_fixture own;
+  void *none = NULL;
+  if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+  expect_known(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, options.max_bytes + 1, &none));
+  expect_known(LADE_ERR_LIMIT, lade_pinned_alloc_near(own.pool, options.max_bytes + 1, 0, &none));
+  expect_known(LADE_ERR_LIMIT, lade_pinned_alloc(own.pool, ((size_t)1 << 60) - 1, &none));
+  expect_known(LADE_ERR_LIMIT, lade_pinned_reserve(own.pool, options.max_bytes + 1, 0));
+  for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++)
+    LADE_EXPECT_OK(lade_soft_fault_add(own.runtime, sources[i], 0, LADE_ERR_OUT_OF_PINNED_MEMORY));
+  expect_known(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_alloc(own.pool, 4096, &none));
+  expect_known(LADE_ERR_OUT_OF_PINNED_MEMORY, lade_pinned_reserve(own.pool, 4096, 0));
+  pinned_fixture_close(&own);
+}
+
 /* Where nothing was free "the rest" lay "free in shorter pieces". */
 LADE_TEST(PinnedLimits, RefusalSaysWhatStandsInTheWay) {
   lade_pinned_options options = pinned_fixture_options();

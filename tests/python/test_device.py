@@ -125,6 +125,12 @@ def test_limits():
     capped = lade.DeviceAllocator(device, max_bytes=2 << 20)
     with pytest.raises(lade.LimitError):
         capped.alloc(4 << 20)
+    # What programs look for that know PyTorch's error.
+    for refused in (lambda: allocator.alloc(1 << 30), lambda: capped.alloc(4 << 20),
+                    lambda: lade.PinnedPool(device, max_bytes=2 << 20).empty(4 << 20, "uint8")):
+        with pytest.raises(RuntimeError, match="^CUDA out of memory. ") as error:
+            refused()
+        assert isinstance(error.value, MemoryError) and error.value.args == (str(error.value),)
     with pytest.raises(lade.InvalidArgumentError):
         allocator.alloc(1 << 61)
 

@@ -454,7 +454,8 @@ def test_out_of_memory_is_cupys_error_with_lades_text(cupy, device):
         with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match=str(33 << 20)) as info:
             cupy.cuda.alloc(33 << 20)
         assert isinstance(info.value.__cause__, lade.LimitError)
-        assert str(info.value) == str(info.value.__cause__)
+        assert info.value.args == (str(info.value.__cause__),)
+        assert str(info.value).startswith("CUDA out of memory. ")
 
 
 def test_pinned_memory_at_the_cap(cupy, device):

@@ -313,9 +313,34 @@ def test_clone_copies_the_bytes(served, calls):
 def test_the_cap_is_an_out_of_memory_error(device, calls):
     pool = lade.PinnedPool(device, max_bytes=4 << 20, segment_bytes=1 << 20)
     with lade.torch.pinned(pool):
-        with pytest.raises(torch_calls.Refused, match="out of memory: lade: .*"):
+        with pytest.raises(torch_calls.Refused, match="^out of memory: CUDA out of memory. pinned pool: .*"):
             calls.allocate(64 << 20)
         calls.release(calls.allocate(1 << 20))
+
+
+@needs_calls
+def test_accelerate_tries_again_with_less(device, calls):
+    """With its own function, for what lade raises and for the words that PyTorch passes on."""
+    memory = pytest.importorskip("accelerate.utils.memory")
+    pool = lade.PinnedPool(device, max_bytes=8 << 20, segment_bytes=1 << 20)
+    allocator = lade.DeviceAllocator(lade.software_device(clock="cpu", memory_bytes=64 << 20))
+    capped = lade.DeviceAllocator(device, max_bytes=40 << 20)
+
+    def pinned_by_pytorch(nbytes):
+        with lade.torch.pinned(pool):
+            calls.release(calls.allocate(nbytes))
+
+    for most, allocate in ((64, allocator.alloc), (32, capped.alloc), (8, lambda nbytes: pool.empty(nbytes, "uint8")), (8, pinned_by_pytorch)):
+        tried = []
+
+        @memory.find_executable_batch_size(starting_batch_size=256, reduce_batch_size_fn=lambda: tried[-1] // 2)
+        def train(size):
+            tried.append(size)
+            allocate(size << 20)
+            return size
+
+        assert train() == most
+        assert tried[0] == 256
 
 
 @needs_calls
@@ -764,9 +789,9 @@ def test_device_memory_comes_from_lade_and_goes_back():
         runtime = ctypes.c_void_p(native.lade_torch_device_runtime())
         library.lade_stream_create(runtime, 0, ctypes.byref(stream))
         blocks = [alloc(size, 0, stream) for size in (0, 0, 1000, 3 << 20)]
-        print(None in blocks, len(set(blocks)))
+        print(blocks[:2], None in blocks[2:], len(set(blocks[2:])))
         print(lade.torch.device_stats(0)["allocation.all.current"])
-        native.lade_torch_device_record_stream(ctypes.c_void_p(blocks[2]), stream)
+        for block in blocks[1:3]: native.lade_torch_device_record_stream(ctypes.c_void_p(block), stream)
         for block in blocks: free(block, 0, 0, stream)
         print(lade.torch.device_stats("cuda:0")["allocation.all.current"])
         native.lade_torch_device_reset()
@@ -774,7 +799,7 @@ def test_device_memory_comes_from_lade_and_goes_back():
         try: lade.torch._configure_device("", "cpu")
         except lade.UnsupportedError as error: print("settings stay" in str(error))
     """)
-    assert out.splitlines() == ["False 4", "4", "0", "0", "True"]
+    assert out.splitlines() == ["[None, None] False 2", "2", "0", "0", "True"]
 
 
 def test_special_streams_of_threads_without_a_current_device():

@@ -9,7 +9,7 @@ set -u
 for runtime in cpu sim; do
   # A clean-up call that fails came before the text: on other runtimes than "sim" the reason was that of lade_soft_advance.
   "$2" "$runtime" "$dir" >"$dir/out" || fail "$runtime: the example fails"
-  says "out of memory: device 0 is out of memory" out
+  says "out of memory: CUDA out of memory. Device 0: " out
   says "the options' max_bytes are used up" out
   [ -s "$dir/oom.html" ] || fail "$runtime: there is no page"
 
