@@ -389,6 +389,7 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
                                          lade_device_allocator **out) {
   return ladei_device_allocator_create(runtime, device, options, false, out);
 }
+  ladei_device_settings_imply(&own);
 
 lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
                                                  const lade_device_plugin *plugin, lade_device_allocator **out) {
@@ -406,6 +407,7 @@ const char *lade_device_backend_name(const lade_device_allocator *allocator) {
   return allocator == NULL ? "" : allocator->backend->name;
 }
 
+  ladei_device_settings_imply(&own);
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   return allocator->backend->check(allocator);
 }

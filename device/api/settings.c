@@ -146,6 +146,11 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
   return status == LADE_OK ? divisions_check(call, options) : status;
 }
 
+void ladei_device_settings_imply(lade_device_options *options) {
+  bool reference = (options->flags & LADE_DEVICE_REFERENCE) != 0;
+  if (options->event_batch == 0 && reference) options->event_batch = 1; /* PyTorch's: an event inside each free */
+}
+
 static void settings_read(ladei_device_settings *settings, const lade_device_options *options) {
   settings->max_split_bytes =
       options->max_split_bytes == 0 ? LADEI_DEVICE_SPLIT_UNLIMITED : (size_t)options->max_split_bytes;

@@ -8,6 +8,9 @@
 /* LADE_ERR_INVALID_ARGUMENT names the first field that is wrong; `call` is the public function. */
 lade_status ladei_device_settings_check(const char *call, const lade_device_options *options);
 
+/* Fills in what checked options of a creation leave to others of them. */
+void ladei_device_settings_imply(lade_device_options *options);
+
 /* What lade_device_configure takes from checked options; takes the lock. */
 void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options);
 

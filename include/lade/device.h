@@ -46,7 +46,8 @@ typedef enum lade_device_flag {
                                             memory as file descriptors, else growing fails. */
   LADE_DEVICE_REFERENCE = 1 << 3,      /**< Decide as PyTorch's allocator does also where lade decides otherwise because
                                             that is safer or more exact (docs/pytorch-differences.md "Decisions that
-                                            differ"): for comparisons, which lade replay makes. */
+                                            differ"): for comparisons, which lade replay makes. Implies event_batch 1 at
+                                            the creation, unless options say another one. */
   LADE_DEVICE_NEWEST_POOL =
       1 << 4, /**< Where several captures into private pools take a stream, the one begun last gets
                                          its allocations, not the one begun first: as newer versions of PyTorch have it. */
@@ -89,8 +90,9 @@ typedef enum lade_device_flag {
 /** Options of lade_device_allocator_create; all zero means all defaults. */
 typedef struct lade_device_options {
   size_t struct_size;
-  uint64_t max_bytes;   /**< Cap on reserved bytes, at every moment. 0: the device's memory. */
-  uint32_t event_batch; /**< Frees covered by one event. 0: 16. 1: an event inside each free; above 1, a block whose
+  uint64_t max_bytes; /**< Cap on reserved bytes, at every moment. 0: the device's memory. */
+  uint32_t
+      event_batch; /**< Frees covered by one event. 0: 16, with LADE_DEVICE_REFERENCE 1. 1: an event inside each free; above 1, a block whose
                              streams have finished may come back only at the next search that finds no other. */
   uint32_t expandable_segments;   /**< 1: reserve a long range of addresses per stream and map memory into it as it is
                                        wanted, instead of separate segments. Needs a device with virtual memory. */

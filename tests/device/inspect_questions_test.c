@@ -296,7 +296,7 @@ static void settings_texts_check(void) {
       "garbage_collection_threshold:0.00001,per_process_memory_fraction:0.123456789", /* not 1e-05 and 0.123457 */
       "per_process_memory_fraction:1",
       "expandable_segments:True,device_expandable_pools:True,device_expandable_ipc:True",
-      "device_newest_pool:True,device_streams_are_retired:True,device_policy:reference",
+      "device_event_batch:1,device_newest_pool:True,device_streams_are_retired:True,device_policy:reference",
       "graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True",
       "device_uncached:True",
       "device_policy:threads",

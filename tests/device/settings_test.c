@@ -132,6 +132,36 @@ LADE_TEST(DeviceSettings, SettingsInForceCanBeSetAgain) {
 }
 
 /* What is as at the creation was added behind the check. */
+/* An event inside the free covers the block whatever the streams do later; a batch's event comes with the next search. */
+LADE_TEST_P(DeviceSettings, ThePolicyOfPyTorchRecordsAnEventInEachFree, support_soft_runtimes, runtime) {
+  static const struct {
+    uint32_t flags, event_batch, in_force;
+    bool reused; /* by the next request, which finds other memory, too */
+  } rows[] = {
+      {0, 0, 16, false}, {0, 1, 1, true}, {LADE_DEVICE_REFERENCE, 0, 1, true}, {LADE_DEVICE_REFERENCE, 2, 2, false}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    lade_device_options options, in_force;
+    device_fixture f;
+    lade_test_context("row %zu", i);
+    lade_device_options_init(&options);
+    options.flags = rows[i].flags;
+    options.event_batch = rows[i].event_batch;
+    if (!device_fixture_open(&f, runtime, GIB, &options)) return;
+    char *block = device_fixture_alloc(&f, 16, 0);
+    LADE_EXPECT_OK(lade_device_record_stream(f.allocator, block, f.streams[1]));
+    device_fixture_free(&f, block);
+    LADE_EXPECT_OK(lade_stream_synchronize(f.runtime, f.streams[1]));
+    char *after = device_fixture_alloc(&f, 16, 0);
+    LADE_EXPECT_EQ_INT(after == block, rows[i].reused);
+    lade_device_options_init(&in_force);
+    LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &in_force));
+    LADE_EXPECT_EQ_UINT(in_force.event_batch, rows[i].in_force);
+    device_fixture_free(&f, after);
+    device_fixture_close(&f);
+  }
+  lade_test_context("%s", "");
+}
+
 LADE_TEST(DeviceSettings, ConfiguringMixesNoPolicies) {
   lade_device_options options;
   lade_device_options_init(&options);
