@@ -24,6 +24,7 @@
 #include "device/api/settings.h"
 #include "device/backends/backends.h"
 #include "device/backends/find.h"
+#include "device/native/routes.h"
 #include "device/observe/history.h"
 #include "device/share/ipc.h"
 #include "device/share/shared.h"
@@ -65,12 +66,19 @@ static lade_status free_operation(lade_device_allocator *allocator, void *pointe
 typedef lade_status (*attended_function)(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
                                          void **out);
 
+/* A capture with a tally judges the requests of its code itself, and remembers what it refused. */
+static lade_status route_check(lade_device_allocator *allocator, lade_stream stream) {
+  if (ladei_device_tally_any(allocator) && ladei_device_tally_judges(allocator)) return LADE_OK;
+  return ladei_device_route_check(allocator, "lade_device_alloc", stream);
+}
+
 /* With the latencies and tallies there are. */
 static lade_status alloc_attended(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out,
                                   attended_function function) {
   ladei_device_tally_entry *entry = NULL;
   void *pointer = NULL;
   lade_status status = LADE_OK;
+  LADEI_TRY(route_check(allocator, stream));
   if (ladei_device_tally_any(allocator)) status = ladei_device_tally_prepare("lade_device_alloc", &entry);
   if (status != LADE_OK) return status;
   ladei_latency_mark mark = ladei_latency_begin(allocator);
@@ -381,6 +389,7 @@ lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, con
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_device_settings_check(call, &own);
   if (status != LADE_OK) return status;
+  ladei_device_settings_imply(&own);
   ladei_device_backend_setup setup = {&own, events_only, NULL};
   return allocator_create(runtime, device, ladei_device_backend_find(&own), &setup, out);
 }
@@ -389,7 +398,6 @@ lade_status lade_device_allocator_create(lade_runtime *runtime, int device, cons
                                          lade_device_allocator **out) {
   return ladei_device_allocator_create(runtime, device, options, false, out);
 }
-  ladei_device_settings_imply(&own);
 
 lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int device, const lade_device_options *options,
                                                  const lade_device_plugin *plugin, lade_device_allocator **out) {
@@ -399,6 +407,7 @@ lade_status lade_device_allocator_create_plugged(lade_runtime *runtime, int devi
   lade_status status = ladei_options_read("lade_device_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_device_settings_check(__func__, &own);
   if (status != LADE_OK) return status;
+  ladei_device_settings_imply(&own);
   ladei_device_backend_setup setup = {&own, false, plugin};
   return allocator_create(runtime, device, &ladei_device_backend_plugin, &setup, out);
 }
@@ -407,7 +416,6 @@ const char *lade_device_backend_name(const lade_device_allocator *allocator) {
   return allocator == NULL ? "" : allocator->backend->name;
 }
 
-  ladei_device_settings_imply(&own);
 lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
   return allocator->backend->check(allocator);
 }
@@ -425,9 +433,9 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: frees to the driver are held",
                        allocator->device);
   }
-  if (allocator->scope_count > 0) {
+  if (atomic_load(&allocator->scope_count) > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: %llu scopes of pools are open",
-                       allocator->device, (unsigned long long)allocator->scope_count);
+                       allocator->device, (unsigned long long)atomic_load(&allocator->scope_count));
   }
   uint64_t users = atomic_load_explicit(&allocator->users, memory_order_acquire);
   if (users > 0 && blocks == 0 && captures == 0) {

@@ -270,7 +270,7 @@ static void routes_recount(heap_recount *r, const lade_device_allocator *allocat
     expect(r, !capture || atomic_load(&route->pool->capturing), "P2 a pool that is captured into");
     expect(r, capture || route->pool->use_count >= route->pool->scope_count, "R1 a scope keeps its pool");
   }
-  expect(r, captures == atomic_load(&allocator->capture_count) && scopes == allocator->scope_count,
+  expect(r, captures == atomic_load(&allocator->capture_count) && scopes == atomic_load(&allocator->scope_count),
          "R2 numbers of routes");
   expect(r, allocator->routed == captures + scopes + allocator->caching_off, "R2 whether anything is routed");
   for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {

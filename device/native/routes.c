@@ -16,6 +16,8 @@
  * R3  While there is a route, thread caches are empty (state/thread_caches.h, T6): they know no routes.
  * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads that it
  *     starts are not routed, and the scope of a thread that has exited routes nothing.
+ * R5  A scope leads no request of a capture to a pool that is not captured into: the pool would hand the block out again while
+ *     the graph names it, and none of the rules of captures would hold.
  * Locks: the allocator's lock guards the list. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/routes.h"
@@ -28,6 +30,7 @@
 #include "device/native/native.h"
 #include "device/native/private_pool.h"
 #include "device/native/suspend.h"
+#include "device/native/uses.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 
@@ -41,7 +44,8 @@ static bool route_takes(const ladei_device_route *route, uint64_t stream_key) {
   return false;
 }
 
-ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator *allocator, uint64_t stream_key) {
+/* The route that leads the request; NULL: none. */
+static const ladei_device_route *route_leading(const lade_device_allocator *allocator, uint64_t stream_key) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_route *newest = NULL, *oldest_capture = NULL;
   for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
@@ -49,10 +53,28 @@ ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator
     newest = route;
     if (oldest_capture == NULL && route->kind == LADEI_DEVICE_ROUTE_CAPTURE) oldest_capture = route;
   }
-  if (newest == NULL)
-    return allocator->caching_off ? (ladei_device_private_pool *)(uintptr_t)&allocator->uncached : NULL;
-  bool oldest = newest->kind == LADEI_DEVICE_ROUTE_CAPTURE && !allocator->heap.settings.newest_pool;
-  return oldest ? oldest_capture->pool : newest->pool;
+  bool oldest = newest != NULL && newest->kind == LADEI_DEVICE_ROUTE_CAPTURE && !allocator->heap.settings.newest_pool;
+  return oldest ? oldest_capture : newest;
+}
+
+ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator *allocator, uint64_t stream_key) {
+  const ladei_device_route *route = route_leading(allocator, stream_key);
+  if (route != NULL) return route->pool;
+  return allocator->caching_off ? (ladei_device_private_pool *)(uintptr_t)&allocator->uncached : NULL;
+}
+
+lade_status ladei_device_route_check(lade_device_allocator *allocator, const char *call, lade_stream stream) {
+  if (atomic_load_explicit(&allocator->scope_count, memory_order_relaxed) == 0) return LADE_OK;
+  ladei_stream resolved;
+  LADEI_TRY(ladei_device_stream_resolve(allocator, stream, &resolved));
+  ladei_lock_acquire(&allocator->lock);
+  const ladei_device_route *route = route_leading(allocator, ladei_device_stream_key(&resolved));
+  bool exempt = route == NULL || atomic_load(&route->pool->capturing);
+  lade_device_pool_id id = exempt ? (lade_device_pool_id){0, 0} : route->pool->id;
+  ladei_lock_release(&allocator->lock);
+  if (exempt || ladei_device_capture_of(allocator, &resolved) == 0) return LADE_OK;
+  return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id,
+                                 "a scope leads a capture's request to it; expected lade_device_pool_begin() of it");
 }
 
 /* ---- The list ---------------------------------------------------------------------------------------------------- */
@@ -95,7 +117,8 @@ static void route_count(lade_device_allocator *allocator, const ladei_device_rou
     atomic_fetch_add_explicit(&allocator->capture_count, (size_t)(more - less), memory_order_relaxed);
     return;
   }
-  allocator->scope_count += more - less;
+  atomic_fetch_add_explicit(&allocator->scope_count, (size_t)(more - less), memory_order_relaxed);
+  ladei_device_attended_update(allocator); /* R5 */
   route->pool->scope_count += more - less;
   route->pool->use_count += more - less;
 }

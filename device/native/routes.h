@@ -8,6 +8,9 @@
 /* The pool that a route leads the calling thread's request to; NULL: the default pools. Lock held. */
 ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator *allocator, uint64_t stream_key);
 
+/* R5: LADE_ERR_CAPTURE for a request that no scope may lead where one does. No lock held. */
+lade_status ladei_device_route_check(lade_device_allocator *allocator, const char *call, lade_stream stream);
+
 /* A route in no list, its streams resolved; its pool is not set. No lock held. */
 lade_status ladei_device_route_create(lade_device_allocator *allocator, const char *call, ladei_device_route_kind kind,
                                       const lade_stream *streams, size_t count, ladei_device_route **out);

@@ -116,8 +116,7 @@ void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
   }
 }
 
-/* The id of the capture that a stream is in; 0: none. Leaves the error record alone. */
-static uint64_t capture_of(const lade_device_allocator *allocator, const ladei_stream *stream) {
+uint64_t ladei_device_capture_of(const lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_lock_assert_none_held();
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   lade_error error;
@@ -135,8 +134,8 @@ static bool use_in_own_capture(const lade_device_allocator *allocator, const lad
   const ladei_device_private_pool *private_pool = segment->pool->private_pool;
   if (private_pool == NULL || !atomic_load(&private_pool->capturing) || segment->last != NULL) return false;
   if (use->kind == LADEI_STREAM_PER_THREAD || segment->stream.kind == LADEI_STREAM_PER_THREAD) return false;
-  uint64_t capture = capture_of(allocator, use);
-  return capture != 0 && capture == capture_of(allocator, &segment->stream);
+  uint64_t capture = ladei_device_capture_of(allocator, use);
+  return capture != 0 && capture == ladei_device_capture_of(allocator, &segment->stream);
 }
 
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,

@@ -29,6 +29,8 @@ void ladei_device_uses_deferred_leave(lade_device_allocator *allocator, ladei_de
 /* How to note the use of a block handed out: flags of ladei_retire_note. No lock held. */
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
                                  const ladei_stream *use);
+/* The id of the capture that a stream is in; 0: none. Leaves the error record alone. No lock held. */
+uint64_t ladei_device_capture_of(const lade_device_allocator *allocator, const ladei_stream *stream);
 /* The first half of ladei_device_uses_process. No lock held. */
 void ladei_device_uses_settle_deferred(lade_device_allocator *allocator);
 

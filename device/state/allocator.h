@@ -121,7 +121,7 @@ struct lade_device_allocator {
   ladei_device_history history;
   atomic_bool watched;               /* heap.listener is set; written under the lock, as the two below */
   atomic_bool timed;                 /* latencies are counted */
-  atomic_bool attended;              /* either, or there are tallies: hot calls look at this alone */
+  atomic_bool attended;              /* either, or there are tallies or scopes: hot calls look at this alone */
   struct ladei_latencies *latencies; /* latency.h */
 
   /* For the recounts of builds without NDEBUG (device.c). */
@@ -131,7 +131,7 @@ struct lade_device_allocator {
   ladei_device_route *routes;       /* captures and scopes under way, in order of arrival */
   atomic_size_t capture_count;      /* captures among them; written under the lock */
   uint64_t routed;                  /* routes, and 1 while caching is off: 0 for nearly all requests */
-  uint64_t scope_count;             /* scopes among them */
+  atomic_size_t scope_count;        /* scopes among them; written under the lock */
   uint64_t scopes;                  /* begun so far: the number of the last one */
   uint64_t pools_named;             /* ids that were chosen here so far */
   uint64_t lending_pools;           /* with LADE_DEVICE_POOL_USE_ON_OOM */
@@ -182,10 +182,11 @@ static inline uint64_t ladei_device_stream_key(const ladei_stream *stream) {
   return stream->kind == LADEI_STREAM_LEGACY ? 0 : stream->id;
 }
 
-/* After a change of `watched`, `timed` or `tallies`. Lock held. */
+/* After a change of `watched`, `timed`, `tallies` or `scope_count`. Lock held. */
 static inline void ladei_device_attended_update(lade_device_allocator *allocator) {
   bool attended = atomic_load_explicit(&allocator->watched, memory_order_relaxed) ||
-                  atomic_load_explicit(&allocator->timed, memory_order_relaxed) || allocator->tallies != NULL;
+                  atomic_load_explicit(&allocator->timed, memory_order_relaxed) || allocator->tallies != NULL ||
+                  atomic_load_explicit(&allocator->scope_count, memory_order_relaxed) > 0;
   atomic_store_explicit(&allocator->attended, attended, memory_order_relaxed);
 }
 

@@ -71,6 +71,13 @@ static ladei_device_tally *tally_of_thread(const lade_device_allocator *allocato
   return tally;
 }
 
+bool ladei_device_tally_judges(lade_device_allocator *allocator) {
+  ladei_lock_acquire(&allocator->lock);
+  bool judges = tally_of_thread(allocator) != NULL;
+  ladei_lock_release(&allocator->lock);
+  return judges;
+}
+
 static ladei_device_tally *tally_of_pool(const lade_device_allocator *allocator, lade_device_pool_id pool) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_tally *tally = allocator->tallies;

@@ -28,6 +28,9 @@ static inline bool ladei_device_tally_any(const lade_device_allocator *allocator
   return atomic_load_explicit(&allocator->tally_count, memory_order_relaxed) > 0;
 }
 
+/* Whether the calling thread runs the code of a capture that has one. No lock held. */
+bool ladei_device_tally_judges(lade_device_allocator *allocator);
+
 /* For the public calls, where there is any tally. */
 typedef struct ladei_device_tally_entry ladei_device_tally_entry;
 /* Before an allocation, so that what follows it cannot fail. */

@@ -217,7 +217,7 @@ LADE_API lade_status lade_device_allocator_destroy(lade_device_allocator *alloca
  * Errors: LADE_ERR_OUT_OF_DEVICE_MEMORY, the text beginning with "CUDA out of memory. ", which programs that know PyTorch look
  * for, and naming asked, total and free bytes, processes that use the device (as far
  * as NVML knows), limit, allocated, privately and otherwise cached bytes; LADE_ERR_LIMIT
- * over options.max_bytes; LADE_ERR_INVALID_ARGUMENT for 2^60 bytes and more; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
+ * over options.max_bytes; LADE_ERR_CAPTURE where a scope would lead a capture's request to a pool that is not captured into; LADE_ERR_INVALID_ARGUMENT for 2^60 bytes and more; LADE_ERR_DEVICE_LOST; LADE_ERR_FORKED.
  * Source: docs/design.md "Device caching allocator"; CUDA Driver API, Memory Management, cuMemAlloc.
  */
 LADE_API lade_status lade_device_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
@@ -941,7 +941,10 @@ LADE_API lade_status lade_device_oom_observer_remove(lade_device_allocator *allo
  * Of several routes that take a request, scopes and captures (below) alike, the one begun last leads it: scopes nest. Where
  * that is a capture, captures decide among themselves as lade_device_pool_begin() says. The rules of captures hold for
  * captures alone: beside scopes events are asked, frees complete, and the cache goes back as ever. A pool made here may also be
- * captured into, and a pool of captures may have scopes.
+ * captured into, and a pool of captures may have scopes. A request on a stream that captures, which a scope would lead to a
+ * pool that is not captured into, is LADE_ERR_CAPTURE, and breaks no capture: the graph would keep addresses that the pool
+ * hands out again. lade_device_pool_begin() makes the capture known; where the streams of the capture are not known before, it may
+ * name any one that nobody allocates on, and scopes lead.
  *
  * A pool lives as long as it has uses: one from its creation, one for each lade_device_pool_retain(), open scope and capture.
  * lade_device_pool_release() takes one back. At 0 it is released: nothing can be routed to it any more, blocks handed out

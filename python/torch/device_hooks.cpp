@@ -159,17 +159,9 @@ void DeviceHooks::begin(int device, PoolId id, Filter filter) {
   lade_device_allocator *of = allocator(device);
   std::lock_guard<std::mutex> lock(mutex_);
   captures_.reserve(captures_.size() + 1);
-  int &uses = pools_[{device, id}];
-  if (uses == 0) {
-    lade_device_pool_options options;
-    lade_device_pool_options_init(&options);
-    options.id = pool_id(id);
-    lade_device_pool_id made;
-    check(lade_device_pool_create(of, &options, &made));
-  } else {
-    check(lade_device_pool_retain(of, pool_id(id)));
-  }
-  uses++;
+  lade_stream &marker = markers_[static_cast<size_t>(device)];
+  if (marker == nullptr) check(lade_stream_create(runtime(), device, &marker));
+  check(lade_device_pool_begin(of, pool_id(id), &marker, 1)); // D3
   captures_.push_back({device, id, std::move(filter)});
   underway_.store(captures_.size(), std::memory_order_release);
 }
@@ -181,14 +173,13 @@ void DeviceHooks::end(int device, PoolId id) {
   TORCH_CHECK(found != captures_.end(), "lade: no capture into pool (", id.first, ", ", id.second, ") is under way");
   captures_.erase(found);
   underway_.store(captures_.size(), std::memory_order_release);
+  check(lade_device_pool_end(existing(device), pool_id(id)));
 }
 
 void DeviceHooks::release(int device, PoolId id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = pools_.find({device, id});
-  TORCH_CHECK(found != pools_.end(), "lade: pool (", id.first, ", ", id.second, ") is not known or was released");
-  if (--found->second == 0) pools_.erase(found);
-  check(lade_device_pool_release(existing(device), pool_id(id)));
+  lade_device_allocator *of = device >= 0 && device < max_devices ? existing(device) : nullptr;
+  TORCH_CHECK(of != nullptr, "lade: pool (", id.first, ", ", id.second, ") of device ", device, " is not known");
+  check(lade_device_pool_release(of, pool_id(id)));
 }
 
 } // namespace lade_torch

@@ -9,12 +9,13 @@
 // D2  A failure is no NULL, as PyTorch does not look: c10::OutOfMemoryError is thrown. NULL is what a tensor without elements has, as of
 //     PyTorch's allocator.
 // D3  A block that a capture's filter takes comes from the pool of that capture, which has PyTorch's number. Pools know nothing of
-//     filters, so the one call is routed: lade_device_scope_begin_thread() around it.
+//     filters, so the one call is routed: lade_device_scope_begin_thread() around it. That the pool is captured into lade knows by
+//     lade_device_pool_begin(), with a stream that nobody allocates on.
 // D4  underway_ is 0 while no capture is under way: then an allocation pays one load.
 // D5  A segment of a MemPool goes back as by cudaFree, which waits for the device: nobody has told lade which streams used it.
 // D6  A special stream (special_streams.h) is one of the device that PyTorch names, and for record_stream, where it names none, of
 //     the block's device: PyTorch guards a tensor's calls by that device.
-// Locks: mutex_ guards captures_ and pools_. Allocators are not called under it, but for making and retaining a pool.
+// Locks: mutex_ guards captures_ and markers_. Allocators are not called under it, but for the begin and end of a capture.
 #ifndef LADE_TORCH_DEVICE_HOOKS_H
 #define LADE_TORCH_DEVICE_HOOKS_H
 
@@ -26,7 +27,6 @@
 #include <array>
 #include <atomic>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -81,7 +81,7 @@ private:
   std::array<std::atomic<lade_device_allocator *>, max_devices> allocators_{};
   std::atomic<size_t> underway_{0};
   std::vector<Capture> captures_;
-  std::map<std::pair<int, PoolId>, int> pools_; // uses, by device
+  std::array<lade_stream, max_devices> markers_{}; // D3
   std::atomic<uint64_t> refused_frees_{0};
 };
 

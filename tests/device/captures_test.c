@@ -56,6 +56,48 @@ static bool fixture_open(device_fixture *f, const char *name, bool expandable) {
   return device_fixture_open_bytes(f, name, &options);
 }
 
+/* ---- Scopes in captures ------------------------------------------------------------------------------------------ */
+
+/* Nothing made the capture known to the pool: its blocks went to others while the graph named them, or never came back. */
+LADE_TEST_P(DeviceCaptures, AScopeLeadsNoRequestOfACapture, SUPPORT_RUNTIMES, name) {
+  device_fixture f;
+  lade_device_pool_id pool;
+  uint64_t scopes[2] = {0, 0};
+  void *none = NULL;
+  if (!fixture_open(&f, name, false)) return;
+  ladei_stream on = device_fixture_resolve(&f, 1);
+  LADE_EXPECT_OK(lade_device_pool_create(f.allocator, NULL, &pool));
+  for (int of_streams = 0; of_streams < 2; of_streams++) {
+    lade_test_context("a scope of %s", of_streams ? "streams" : "a thread");
+    capture_begin(&f, &on);
+    char *plain = device_fixture_alloc(&f, 1000, 1); /* of the default pools */
+    if (of_streams)
+      LADE_EXPECT_OK(lade_device_scope_begin_streams(f.allocator, pool, NULL, 0, &scopes[0]));
+    else
+      LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scopes[0]));
+    LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_alloc(f.allocator, 1000, f.streams[1], &none));
+    LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected lade_device_pool_begin()");
+    LADE_EXPECT_STATUS(LADE_ERR_CAPTURE, lade_device_raw_alloc_with_stream(f.allocator, 1000, f.streams[1], &none));
+    device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0)); /* in no capture */
+    pool_begin(&f, pool, 2);                                    /* known: a stream of it is enough */
+    LADE_EXPECT_OK(lade_device_scope_begin_thread(f.allocator, pool, &scopes[1]));
+    char *known = device_fixture_alloc(&f, 1000, 1);
+    device_fixture_free(&f, known);
+    LADE_EXPECT_EQ_PTR(device_fixture_alloc(&f, 1000, 1), known);
+    device_fixture_free(&f, known);
+    LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scopes[1]));
+    LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool));
+    LADE_EXPECT_OK(lade_device_scope_end(f.allocator, scopes[0]));
+    graph_destroy(&f, capture_end(&f, &on));
+    device_fixture_free(&f, plain);
+    LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool)); /* the capture's use */
+  }
+  lade_test_context("%s", "");
+  LADE_EXPECT_EQ_PTR(none, NULL);
+  LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool));
+  device_fixture_close(&f);
+}
+
 /* ---- Hazard H9: uses noted while anybody captures ----------------------------------------------------------------- */
 
 LADE_TEST_P(hazard_H09, StreamThatDoesNotCaptureIsWaitedFor, SUPPORT_RUNTIMES, name) {
