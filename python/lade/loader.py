@@ -317,7 +317,8 @@ class Loader:
         """Whether no batch of an epoch is left behind what was taken, as far as that is known without asking for another."""
         state = self._native.state()
         left = self._share - state["position"]
-        return state["epoch"] != epoch or left <= 0 or bool(self._drop_last and self._batch_size and left < self._batch_size)
+        dropped = self._drop_last and not self._bounded and left < self._batch_size  # with batch_bytes they may be several batches
+        return state["epoch"] != epoch or left <= 0 or bool(dropped)
 
     def __iter__(self):
         self._own()

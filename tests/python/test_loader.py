@@ -109,6 +109,38 @@ def test_drop_last_and_length(made):
     assert [batch.epoch for batch in loader] == [1] * 6
 
 
+def test_drop_last_with_batch_bytes_leaves_neighbours_alone(tmp_path, device):
+    """Regression: the batch that is left out was written all the same, beyond the block of the one before."""
+    path = tmp_path / "words.tar"
+    with tarfile.open(path, "w") as archive:
+        for number, size in enumerate((64, 64, 200000)):
+            member(archive, f"{number}.txt", bytes([number + 1]) * size)
+    allocator, stream = lade.DeviceAllocator(device), device.stream()
+    neighbours = [allocator.alloc(512, stream) for _ in range(500)]
+    for neighbour in neighbours:
+        lade.fill_async(device, neighbour, 7, stream)
+    stream.synchronize()
+    del neighbours[250]
+    loader = lade.Loader(path, 2, batch_bytes=1 << 20, drop_last=True, epochs=1, prefetch=1, fields="txt", device=device, allocator=allocator,
+                         stream=stream, convert=np.asarray)
+    assert [bytes(part) for part in next(loader)["txt"]] == [b"\1" * 64, b"\2" * 64]
+    gc.collect()
+    assert next(loader, None) is None and loader.stats()["batches"] == 1
+    del loader
+    assert all((np.from_dlpack(neighbour) == 7).all() for neighbour in neighbours)
+
+
+@pytest.mark.parametrize("batch_bytes", [0, 130, 200, 300, 1 << 20])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_each_loop_has_all_of_an_epoch_with_batch_bytes(made, batch_bytes, drop_last):
+    """Regression: with both limits a loop ended where fewer records than batch_size were left, though several batches of them came."""
+    options = {"batch_bytes": batch_bytes, "drop_last": drop_last, "padded": True}
+    whole = [(batch.epoch, batch.numbers()) for batch in iter(lambda loader=made(epochs=2, **options): next(loader, None), None)]
+    for loader in (made(epochs=2, **options), made(**options)):
+        for epoch in range(2):
+            assert [batch.numbers() for batch in loader] == [numbers for of, numbers in whole if of == epoch]
+
+
 @pytest.mark.parametrize("equal_ranks", [False, True])
 def test_ranks_share_the_records(made, equal_ranks):
     shares = []
