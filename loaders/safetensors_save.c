@@ -570,6 +570,8 @@ lade_status lade_safetensors_save(const char *path, const lade_load_target *targ
   lade_status status = ladei_options_read("lade_save_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK && (s.options.empty_metadata < 0 || s.options.empty_metadata > 1))
     status = ladei_error_argument(call, "options.empty_metadata", "0 or 1", "%d", (int)s.options.empty_metadata);
+  if (status == LADE_OK && (s.options.no_sync < 0 || s.options.no_sync > 1))
+    status = ladei_error_argument(call, "options.no_sync", "0 or 1", "%d", (int)s.options.no_sync);
   int cancellation = ladei_cancellation_hold();
   if (status == LADE_OK) status = save_run(&s);
   save_dispose(&s, status == LADE_OK);

@@ -136,6 +136,10 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
     return ladei_error_argument(call, "options.backend", "a constant of lade_device_backend", "%u",
                                 (unsigned)options->backend);
   }
+  if (options->expandable_segments > 1) {
+    return ladei_error_argument(call, "options.expandable_segments", "0 or 1", "%u",
+                                (unsigned)options->expandable_segments);
+  }
   if (!(options->collection_threshold >= 0.0 && options->collection_threshold < 1.0)) {
     return ladei_error_argument(call, "options.collection_threshold", "0 or more and below 1", "%g",
                                 options->collection_threshold);

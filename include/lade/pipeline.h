@@ -433,8 +433,8 @@ LADE_API lade_status lade_pipeline_destroy(lade_pipeline *pipeline, bool cancel)
  *
  * Threads: any. Waits: while options.max_transfers are under way, unless options.no_wait.
  * Stream order: see transfer.after_stream. Without it the device memory must be free for use already.
- * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field;
- * LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_IO where a path cannot be
+ * Errors: LADE_NOT_READY with options.no_wait; LADE_ERR_INVALID_ARGUMENT, the text naming the field; LADE_ERR_UNSUPPORTED
+ * for checksums of memory of a device; LADE_ERR_OUT_OF_HOST_MEMORY; those of lade_device_alloc() with transfer.allocator; LADE_ERR_IO where a path cannot be
  * opened; LADE_ERR_TIMEOUT on "sim" when no transfer under way can ever end; LADE_ERR_CAPTURE when
  * transfer.stream is being captured; LADE_ERR_CANCELLED while the pipeline is being destroyed; LADE_ERR_DEVICE_LOST;
  * LADE_ERR_FORKED. Errors of the transfer itself come out of its ticket.

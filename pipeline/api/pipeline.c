@@ -49,6 +49,8 @@ static lade_status options_check(const lade_pipeline_options *options) {
     status = option_most_check("options.timeline_events", options->timeline_events, LADEI_PIPE_TIMELINE_MOST_EVENTS);
   if (status == LADE_OK) status = ladei_options_reserved("lade_pipeline_create", "options.reserved", options->reserved);
   if (status != LADE_OK) return status;
+  if (options->no_wait != 0 && options->no_wait != 1)
+    return ladei_error_argument("lade_pipeline_create", "options.no_wait", "0 or 1", "%d", options->no_wait);
   if (options->storage < LADE_STORAGE_AUTO || options->storage > LADE_STORAGE_CUFILE)
     return ladei_error_argument("lade_pipeline_create", "options.storage", "a lade_storage", "%d", options->storage);
   if (!ladei_size_mul(options->chunk_bytes, options->depth + 1u, &ring) || ring >= LADEI_SIZE_LIMIT) {
@@ -437,10 +439,14 @@ static void cancel_all(lade_pipeline *pipeline) {
   ladei_lock_acquire(&pipeline->lock);
 }
 
-static lade_status drain_error(const lade_pipeline *pipeline, unsigned left) {
+/* Called with the lock. Where all transfers are over, threads that worked for them are still on their way out. */
+static lade_status drain_error(const lade_pipeline *pipeline) {
+  ladei_lock_assert_held(&pipeline->lock);
+  const ladei_pipe_core *core = &pipeline->core;
   bool never = pipeline->options.drain_timeout_ns == 0 || pipeline->runtime->ops->step != NULL;
-  return ladei_error(LADE_ERR_TIMEOUT, 0,
-                     never ? "%u transfers can never end" : "%u transfers had not ended when the time was over", left);
+  return ladei_error(LADE_ERR_TIMEOUT, 0, "%u transfers, %u orders and %u blocks %s", core->unfinished,
+                     core->orders_out, (unsigned)core->counters.blocks,
+                     never ? "can never end" : "had not ended when the time was over");
 }
 
 /* Called with the lock. A call of submit from a callback is part of an order. */
@@ -460,11 +466,11 @@ static lade_status pipeline_drain(lade_pipeline *pipeline, bool cancel) {
   pipeline->closed = cancel; /* nothing would cancel what callbacks submit from here on */
   if (cancel) cancel_all(pipeline);
   while (is_busy(pipeline) && status == LADE_OK) status = pipeline->driver->wait(pipeline, deadline_ns);
-  unsigned left = pipeline->core.unfinished;
+  if (status == LADE_ERR_TIMEOUT) drain_error(pipeline);
   pipeline->closed = status == LADE_OK;
   if (status != LADE_OK) pipeline->stopping = false;
   ladei_lock_release(&pipeline->lock);
-  return status == LADE_ERR_TIMEOUT ? drain_error(pipeline, left) : status;
+  return status;
 }
 
 static lade_status pipeline_destroy(lade_pipeline *pipeline, bool cancel) {

@@ -18,7 +18,9 @@ static lade_status device_check(const ladei_pipe_request *request, const lade_en
   }
   return request->transfer->checksum == LADE_CHECKSUM_NONE
              ? LADE_OK
-             : ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_pipeline_submit: no checksums of memory of a device");
+             : ladei_error(LADE_ERR_UNSUPPORTED, 0,
+                           "lade_pipeline_submit: transfer.checksum is %d; expected 0 with memory of a device",
+                           request->transfer->checksum);
 }
 
 static bool device_is_direct(ladei_pipe_request *request, ladei_pipe_piece *piece) {
