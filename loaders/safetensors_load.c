@@ -106,9 +106,18 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
       return number_error(call, ladei_loader_field_of("options.tensors", i, "").name, tensor, "tensors",
                           load->file->tensor_count);
     }
+    const uint32_t target = options->target_of != NULL ? options->target_of[i] : 0;
+    if (target >= load->target_count) {
+      return number_error(call, ladei_loader_field_of("options.target_of", i, "").name, target, "targets",
+                          load->target_count);
+    }
     uint64_t bytes = tensor_bytes(load, tensor);
-    load->pieces[i] = (ladei_loader_piece){
-        .tensor = tensor, .ticket = LADEI_LOADER_NO_TICKET, .bytes = bytes, .runs = 1, .run_bytes = bytes};
+    load->pieces[i] = (ladei_loader_piece){.tensor = tensor,
+                                           .target = target,
+                                           .ticket = LADEI_LOADER_NO_TICKET,
+                                           .bytes = bytes,
+                                           .runs = 1,
+                                           .run_bytes = bytes};
     load->order[i] = i;
     load->bytes += bytes;
   }
@@ -132,21 +141,6 @@ static void targets_spread(lade_tensor_load *load) {
     p->target = (uint32_t)((before + bytes / 2) / share);
     before += bytes;
   }
-}
-
-static lade_status targets_assign(lade_tensor_load *load, const uint32_t *target_of) {
-  if (target_of == NULL) {
-    targets_spread(load);
-    return LADE_OK;
-  }
-  for (size_t i = 0; i < load->piece_count; i++) {
-    if (target_of[i] >= load->target_count) {
-      return number_error(call, ladei_loader_field_of("options.target_of", i, "").name, target_of[i], "targets",
-                          load->target_count);
-    }
-    load->pieces[i].target = target_of[i];
-  }
-  return LADE_OK;
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -353,7 +347,7 @@ void ladei_loader_load_free(lade_tensor_load *load) {
 
 static lade_status load_build(lade_tensor_load *load, const lade_load_options *options) {
   lade_status status = ladei_loader_load_list(load, options);
-  if (status == LADE_OK) status = targets_assign(load, options->target_of);
+  if (status == LADE_OK && options->target_of == NULL) targets_spread(load);
   if (status == LADE_OK) status = ladei_loader_load_alloc(load, options);
   return status == LADE_OK ? transfers_submit(load) : status;
 }
@@ -378,6 +372,8 @@ static lade_status arguments_check(const lade_safetensors *file, const lade_load
   if (options->rules == NULL && options->rule_count > 0) return ladei_error_null(call, "options.rules");
   if (options->group == NULL && (options->rule_count > 0 || options->rule_of != NULL))
     return ladei_error_argument(call, "options.group", "a group, as there are rules", "NULL");
+  if (options->rule_count > 0 && options->rule_of != NULL)
+    return ladei_error_argument(call, "options.rule_of", "NULL beside options.rules", "a callback");
   if (options->group != NULL && target_count != 1)
     return ladei_error_argument(call, "target_count", "1, with a group", "%llu", (unsigned long long)target_count);
   return LADE_OK;

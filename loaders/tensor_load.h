@@ -57,7 +57,7 @@ extern const char ladei_loader_load_call[];
 
 lade_status ladei_loader_load_memory_error(void);
 
-/* Lists the tensors, whole and without a target, and orders them. */
+/* Lists the tensors, whole and with the target that the options say, else the first one, and orders them. */
 lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options);
 /* Allocates the memory of all pieces, whose bytes are known. */
 lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options);

@@ -227,7 +227,7 @@ typedef struct lade_load_options {
   lade_group *group;
   const lade_load_rule *rules;     /**< With a group: the first whose pattern fits counts. No rule fits: REPLICATE. */
   uint64_t rule_count;             /**< Of `rules`. */
-  lade_load_rule_callback rule_of; /**< With a group, instead of `rules`. */
+  lade_load_rule_callback rule_of; /**< With a group, instead of `rules`: not both. */
   void *rule_user;                 /**< Its first argument. */
   /** With a group: bytes that one rank reads and hands on at once, about. From 4 KiB to 1 GiB. 0: 64 MiB, less for loads of
    * less than eight such parts for each rank. Device memory for five of them beside what is loaded. The same on all ranks. */
@@ -356,7 +356,7 @@ LADE_API lade_status lade_tensor_load_query(lade_tensor_load *load, lade_load_in
  * @param keep_memory  false: the memory is freed. Streams other than the targets' that used it must have been recorded
  *                     (lade_device_record_stream) or be done. true: it becomes the caller's, who frees each address with
  *                     lade_device_free(): of every tensor with bytes when options.per_tensor, else the first tensor with
- *                     bytes of each target. Ignored, the memory freed, if the load failed or was not finished.
+ *                     bytes of each target, in the order of the checkpoint's numbers. Ignored, the memory freed, if the load failed or was not finished.
  *
  * Threads: excludes other calls on it. Waits: for transfers. Errors: LADE_ERR_TIMEOUT on "sim" when a transfer can
  * never end, LADE_ERR_FORKED: the load stays.

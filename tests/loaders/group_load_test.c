@@ -319,7 +319,10 @@ static lade_status refusing_rule(void *user, const lade_tensor_info *tensor, lad
 
 static void bad_callback(const ranks_one *one, const failing *f, lade_load_options *options) {
   (void)f;
-  if (one->rank == 1) options->rule_of = refusing_rule;
+  if (one->rank != 1) return;
+  options->rules = NULL;
+  options->rule_count = 0;
+  options->rule_of = refusing_rule;
 }
 
 LADE_TEST(GroupLoad, RanksThatDisagreeAreRefused) {
