@@ -332,7 +332,7 @@ typedef struct lade_runtime_ops {
   /* Memory still allocated from it stays valid until freed. The default pool: LADE_ERR_INVALID_ARGUMENT. */
   lade_status (*pool_destroy)(void *self, ladei_driver_pool pool);
   lade_status (*pool_default)(void *self, int device, ladei_driver_pool *out_pool);
-  /* Lets `device` access memory of the pool. */
+  /* Lets `device` access memory of the pool, or no more. The pool's own always may: LADE_ERR_NO_DEVICE for taking it away. */
   lade_status (*pool_set_access)(void *self, ladei_driver_pool pool, int device, bool writable);
   lade_status (*pool_attribute_get)(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute, uint64_t *out);
   lade_status (*pool_attribute_set)(void *self, ladei_driver_pool pool, ladei_pool_attribute attribute, uint64_t value);
@@ -514,7 +514,8 @@ typedef struct lade_runtime_ops {
    * Launches that were queued before keep what they were queued with. The driver of "cuda" adds restrictions of its own
    * (CUDA Driver API, Graph Management, cuGraphExecUpdate): whoever updates must be able to instantiate instead. A copy keeps
    * its direction (within the host and within a device are one), and device memory from device_alloc stays such: it is taken for no
-   * mapped or pool memory, nor these for it. On soft all nodes keep their device.
+   * mapped or pool memory, nor these for it. Copies and fills keep the devices that their memory lies on, on soft other nodes that
+   * of their stream.
    */
   lade_status (*graph_exec_update)(void *self, ladei_graph_exec exec, ladei_graph graph, ladei_graph_update *out);
   /* Brings the exec to the device ahead of its first launch, which does it otherwise; in stream order, and after earlier

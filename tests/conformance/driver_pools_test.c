@@ -216,6 +216,7 @@ CONFORMANCE_TEST(DriverPools, PeersGetAccess) {
   LADE_EXPECT_OK(OP(fill, memory, 3, 4096, &away));
   LADE_ASSERT_OK(OP(stream_synchronize, &away));
   LADE_ASSERT_OK(OP(pool_set_access, pool, 1, false));
+  EXPECT_REFUSED(LADE_ERR_NO_DEVICE, "pool_set_access", NULL, OP(pool_set_access, pool, 0, false));
   LADE_ASSERT_OK(OP(pool_free, memory, &home));
   LADE_ASSERT_OK(OP(stream_synchronize, &home));
   LADE_EXPECT_OK(OP(stream_destroy, home.handle));

@@ -235,6 +235,70 @@ CONFORMANCE_TEST(GraphUpdate, OfACopyKeepsTheKindOfDeviceMemory) {
   stage_close(&s);
 }
 
+/* One node on a stream of either device: a copy, or without a source a fill. */
+typedef struct device_node {
+  char *to;
+  const char *from;
+  int on;
+} device_node;
+
+static ladei_graph node_capture(lade_runtime *runtime, const ladei_stream *streams, const device_node *node) {
+  ladei_graph graph = NULL;
+  const ladei_stream *stream = &streams[node->on];
+  LADE_EXPECT_OK(OP(capture_begin, stream, LADEI_CAPTURE_THREAD_LOCAL));
+  if (node->from == NULL)
+    LADE_EXPECT_OK(OP(fill, node->to, 1, BYTES, stream));
+  else
+    LADE_EXPECT_OK(OP(copy, LADEI_COPY_D2D, node->to, node->from, BYTES, stream));
+  LADE_EXPECT_OK(OP(capture_end, stream, &graph));
+  return graph;
+}
+
+static ladei_graph_update node_update(lade_runtime *runtime, const ladei_stream *streams, device_node from,
+                                      device_node to) {
+  ladei_graph_update result = LADEI_GRAPH_NOT_UPDATABLE;
+  ladei_graph_exec exec = NULL;
+  ladei_graph before = node_capture(runtime, streams, &from), after = node_capture(runtime, streams, &to);
+  LADE_EXPECT_OK(OP(graph_instantiate, before, &exec));
+  LADE_EXPECT_OK(OP(graph_exec_update, exec, after, &result));
+  LADE_EXPECT_OK(OP(graph_exec_destroy, exec));
+  LADE_EXPECT_OK(OP(graph_destroy, before));
+  LADE_EXPECT_OK(OP(graph_destroy, after));
+  return result;
+}
+
+/* Where memory lies counts, not the stream that captured; without access between the devices, too. */
+CONFORMANCE_TEST(GraphUpdate, KeepsTheDevicesOfMemory) {
+  NEEDS_GRAPHS();
+  NEEDS_TWO_DEVICES();
+  ladei_stream streams[2];
+  char *m[2][2];
+  for (int d = 0; d < 2; d++) {
+    streams[d] = conformance_stream(runtime, d, LADEI_STREAM_NON_BLOCKING);
+    for (int i = 0; i < 2; i++) m[d][i] = conformance_device_memory(runtime, d, BYTES);
+  }
+  const device_node across = {m[0][0], m[1][0], 0}, within = {m[0][0], m[0][1], 0}, filled = {m[0][0], NULL, 0};
+  const struct {
+    device_node from, to;
+    ladei_graph_update result;
+  } cases[] = {{across, {m[0][1], m[1][1], 0}, LADEI_GRAPH_UPDATED},
+               {across, {m[0][0], m[1][0], 1}, LADEI_GRAPH_UPDATED},
+               {across, {m[1][0], m[0][0], 0}, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {across, {m[0][0], m[0][1], 0}, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {across, {m[1][1], m[1][0], 0}, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {within, {m[1][0], m[1][1], 0}, LADEI_GRAPH_PARAMETERS_CHANGED},
+               {filled, {m[0][1], NULL, 1}, LADEI_GRAPH_UPDATED},
+               {filled, {m[1][0], NULL, 1}, LADEI_GRAPH_PARAMETERS_CHANGED}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    lade_test_context("case %zu", i);
+    LADE_EXPECT_EQ_INT(node_update(runtime, streams, cases[i].from, cases[i].to), cases[i].result);
+  }
+  for (int d = 0; d < 2; d++) {
+    for (int i = 0; i < 2; i++) LADE_EXPECT_OK(OP(device_free, d, m[d][i]));
+    LADE_EXPECT_OK(OP(stream_destroy, streams[d].handle));
+  }
+}
+
 CONFORMANCE_TEST(GraphUpdate, LeavesLaunchesThatWereQueuedBefore) {
   NEEDS_GRAPHS();
   stage s = stage_open(runtime);

@@ -45,13 +45,9 @@ static soft_range *device_side(soft_runtime *rt, const void *address, size_t byt
                                                                                                             : NULL;
 }
 
-/* The device that memory of device_side() lies on. */
-static int32_t device_of(const soft_runtime *rt, const soft_range *range, const void *address) {
-  return range->kind == SOFT_RANGE_RESERVED ? ladei_soft_mapping_at(rt, address)->vm->device : range->device;
-}
-
 static bool between_devices(const soft_runtime *rt, const soft_piece *piece) {
-  return device_of(rt, piece->dst_range, piece->dst) != device_of(rt, piece->src_range, piece->src);
+  return ladei_soft_memory_device(rt, piece->dst_range, piece->dst) !=
+         ladei_soft_memory_device(rt, piece->src_range, piece->src);
 }
 
 static bool host_side(soft_runtime *rt, const void *address, size_t bytes, soft_range **out_range) {
@@ -371,6 +367,15 @@ static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direc
 
 /* ---- fills, host functions, written values ----------------------------------------------------------------------- */
 
+/* What a fill or a written value sets. A capture takes fills of memory of device_alloc without access, as CUDA's driver. */
+static soft_range *destination_find(soft_runtime *rt, const soft_stream *stream, const soft_work *work) {
+  const soft_piece *piece = &work->piece;
+  soft_range *range = ladei_soft_reach(rt, stream, piece->dst, piece->bytes);
+  if (range != NULL || stream->capture == NULL || work->kind != SOFT_WORK_FILL) return range;
+  range = device_side(rt, piece->dst, piece->bytes, stream->device);
+  return range != NULL && range->kind == SOFT_RANGE_DEVICE ? range : NULL;
+}
+
 /* Work that needs no more checks than that its destination, if any, can be written. */
 static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, const ladei_stream *resolved) {
   lade_status status = LADE_OK;
@@ -379,7 +384,7 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
   if (stream != NULL) {
     work->device = stream->device;
     soft_piece *piece = &work->piece;
-    if (work->piece_count != 0) piece->dst_range = ladei_soft_reach(rt, stream, piece->dst, piece->bytes);
+    if (work->piece_count != 0) piece->dst_range = destination_find(rt, stream, work);
     if (work->piece_count != 0 && piece->dst_range == NULL)
       status = ladei_soft_bad_memory(rt, op, work->piece.dst, work->piece.bytes);
     else if (work->kind == SOFT_WORK_WRITE && piece->dst_range->kind == SOFT_RANGE_POOL && stream->capture == NULL)

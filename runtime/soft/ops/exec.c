@@ -238,20 +238,30 @@ static soft_engine_kind copy_place(soft_engine_kind engine) {
   return engine == SOFT_ENGINE_HOST ? SOFT_ENGINE_COMPUTE : engine;
 }
 
-/* And memory from device_alloc for no mapped or pool memory, nor those for it, but one of these for the other. */
+static bool devices_alike(int32_t from, int32_t to) { return from < 0 || to < 0 || from == to; }
+
+/* And memory from device_alloc for no mapped or pool memory, nor those for it, but one of these for the other. Where device
+ * memory lies stays, whichever stream captured the copy. */
 static bool copies_alike(const soft_work *from, const soft_work *to) {
   const soft_piece *a = from->pieces != NULL ? from->pieces : &from->piece;
   const soft_piece *b = to->pieces != NULL ? to->pieces : &to->piece;
   return copy_place(from->engine) == copy_place(to->engine) && a->dst_mapped == b->dst_mapped &&
-         a->src_mapped == b->src_mapped;
+         a->src_mapped == b->src_mapped && devices_alike(a->dst_device, b->dst_device) &&
+         devices_alike(a->src_device, b->src_device);
+}
+
+static bool works_alike(const soft_work *from, const soft_work *to) {
+  if (from->kind == SOFT_WORK_COPY) return copies_alike(from, to);
+  bool fills = from->kind == SOFT_WORK_FILL;
+  int32_t from_device = fills ? from->piece.dst_device : from->device;
+  int32_t to_device = fills ? to->piece.dst_device : to->device;
+  return from_device == to_device && from->engine == to->engine;
 }
 
 /* Whether one node can take the place of another: as on hardware, what it does is free, where it does it is not. */
 static ladei_graph_update work_compare(const soft_work *from, const soft_work *to) {
   if (from->kind != to->kind) return LADEI_GRAPH_KIND_CHANGED;
-  bool same = from->device == to->device &&
-              (from->kind == SOFT_WORK_COPY ? copies_alike(from, to) : from->engine == to->engine) &&
-              (from->kind != SOFT_WORK_WRITE || from->piece.bytes == to->piece.bytes);
+  bool same = works_alike(from, to) && (from->kind != SOFT_WORK_WRITE || from->piece.bytes == to->piece.bytes);
   return same ? LADEI_GRAPH_UPDATED : LADEI_GRAPH_PARAMETERS_CHANGED;
 }
 

@@ -242,6 +242,9 @@ static lade_status pool_set_access(void *self, ladei_driver_pool handle, int ord
     if (writable && !ladei_soft_pool_is_host(pool) && owner->ordinal != ordinal && owner->description.no_peer_access) {
       status = ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
                            "pool_set_access: device %d cannot use memory of device %d", ordinal, owner->ordinal);
+    } else if (!writable && !ladei_soft_pool_is_host(pool) && owner->ordinal == ordinal) {
+      status = ladei_error(LADE_ERR_NO_DEVICE, LADEI_SOFT_NATIVE_INVALID_DEVICE,
+                           "pool_set_access: device %d keeps access to memory of its own", ordinal);
     } else {
       pool->access = writable ? pool->access | bit : pool->access & ~bit;
     }

@@ -30,6 +30,11 @@ bool ladei_soft_mapping_accessible(const soft_runtime *rt, const void *address, 
   return true;
 }
 
+int32_t ladei_soft_memory_device(const soft_runtime *rt, const soft_range *range, const void *address) {
+  if (range == NULL || range->host) return -1;
+  return range->kind == SOFT_RANGE_RESERVED ? ladei_soft_mapping_at(rt, address)->vm->device : range->device;
+}
+
 void ladei_soft_vm_close(soft_runtime *rt) {
   for (uint32_t i = 0; i < atomic_load(&rt->vm_table.count); i++) {
     const soft_vm *vm = ladei_soft_table_at(&rt->vm_table, i);

@@ -19,6 +19,9 @@ soft_mapping *ladei_soft_mapping_at(const soft_runtime *rt, const void *address)
 
 /* All of [address, address + bytes) is mapped, and accessible to `device` (-1: to any). */
 bool ladei_soft_mapping_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device);
+/* The device that memory of a live range lies on; -1 for host memory and NULL. */
+int32_t ladei_soft_memory_device(const soft_runtime *rt, const soft_range *range, const void *address);
+
 /* At the end of a runtime: what is left of handles that were not released. */
 void ladei_soft_vm_close(soft_runtime *rt);
 

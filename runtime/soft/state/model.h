@@ -170,6 +170,7 @@ typedef struct soft_piece {
   soft_range *dst_range, *src_range; /* NULL: pageable memory */
   bool dst_tracked, src_tracked;     /* in a graph: lay in a range at the capture, so must lie in one at the launch */
   bool dst_mapped, src_mapped;       /* in a graph: in device memory of a pool, or mapped */
+  int32_t dst_device, src_device;    /* in a graph: what it lies on; -1: the host */
 } soft_piece;
 
 typedef struct soft_caller {

@@ -24,6 +24,7 @@
 #include "runtime/soft/run/work.h"
 #include "runtime/soft/state/findings.h"
 #include "runtime/soft/state/lock.h"
+#include "runtime/soft/state/mappings.h"
 #include "runtime/soft/state/streams.h"
 #include "runtime/soft/submit/races.h"
 
@@ -271,7 +272,6 @@ static bool range_is_mapped(const soft_range *range) {
 }
 
 lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream *stream, soft_work *work) {
-  (void)rt;
   if (!stream->capture->valid) return invalid_capture(op);
   soft_graph *graph = stream->capture->graph;
   soft_graph_node *node = graph_node_new(graph);
@@ -290,6 +290,8 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
     pieces[i].src_tracked = pieces[i].src_range != NULL;
     pieces[i].dst_mapped = range_is_mapped(pieces[i].dst_range);
     pieces[i].src_mapped = range_is_mapped(pieces[i].src_range);
+    pieces[i].dst_device = ladei_soft_memory_device(rt, pieces[i].dst_range, pieces[i].dst);
+    pieces[i].src_device = ladei_soft_memory_device(rt, pieces[i].src_range, pieces[i].src);
     pieces[i].dst_range = pieces[i].src_range = NULL; /* found anew at each launch */
   }
   stream->frontier[0] = graph->count++;
