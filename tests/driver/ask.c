@@ -64,12 +64,20 @@ static void question_ask(const probe_question *question, ask_answers *out) {
   answer_add(out, "ended", text);
 }
 
+static void room_ask(const probe_question *questions, ask_answers *out) {
+  for (const probe_question *question = questions; question->name != NULL; question++) question_ask(question, out);
+}
+
 void ask_all(ask_answers *out) {
   const probe_question *rooms[] = {probe_memory_questions, probe_order_questions, probe_capture_questions,
                                    probe_graph_questions};
   out->count = 0;
-  for (size_t room = 0; room < sizeof rooms / sizeof rooms[0]; room++)
-    for (const probe_question *question = rooms[room]; question->name != NULL; question++) question_ask(question, out);
+  for (size_t room = 0; room < sizeof rooms / sizeof rooms[0]; room++) room_ask(rooms[room], out);
+}
+
+void ask_two_devices(ask_answers *out) {
+  out->count = 0;
+  room_ask(probe_two_device_questions, out);
 }
 
 const char *ask_find(const ask_answers *answers, const char *number) {

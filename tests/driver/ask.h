@@ -22,8 +22,11 @@ typedef struct ask_answers {
   size_t count;
 } ask_answers;
 
-/* Asks all questions. One that ends otherwise than by returning is an answer of the number "ended". */
+/* Asks all questions about one device. One that ends otherwise than by returning is an answer of the number "ended". */
 void ask_all(ask_answers *out);
+/* Those about two, whose numbers begin with ASK_TWO_DEVICES; that alone is the number of an answer where there is one device. */
+#define ASK_TWO_DEVICES "II"
+void ask_two_devices(ask_answers *out);
 
 /* From a question's process, or a child of it: an answer. */
 void ask_send(const char *number, const char *text);

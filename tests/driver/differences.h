@@ -29,6 +29,22 @@ static const difference differences[] = {
     {"15 (e)", "0, 512", "as 15 (a)"},
     {"16 (f)", "0", "as 15 (a)"},
     {"19 (i)", "9", "as 15 (a)"},
+    {"II 3 (d)", "SUCCESS", "lade queues work under its stream's context alone, and is told where it does not"},
+    {"II 6 (d)", "SUCCESS", "what pool a program gives a device is looked up here, not checked"},
+#define STRICT(number, answer)                                                                                         \
+  { number, answer, "the manual asks for a context; lade has one in each call" }
+    STRICT("II 11 (a)", "INVALID_CONTEXT"),
+    STRICT("II 11 (b)", "INVALID_CONTEXT"),
+    STRICT("II 11 (c)", "INVALID_CONTEXT"),
+    STRICT("II 11 (d)", "INVALID_CONTEXT"),
+    STRICT("II 11 (e)", "no"),
+    STRICT("II 11 (f)", "INVALID_CONTEXT"),
+    STRICT("II 11 (g)", "INVALID_CONTEXT"),
+    STRICT("II 11 (h)", "INVALID_CONTEXT"),
+    STRICT("II 11 (i)", "INVALID_CONTEXT"),
+    STRICT("II 11 (j)", "INVALID_CONTEXT"),
+    STRICT("II 11 (k)", "INVALID_CONTEXT"),
+#undef STRICT
 };
 
 #endif /* LADE_TESTS_DRIVER_DIFFERENCES_H */

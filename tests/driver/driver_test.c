@@ -11,7 +11,7 @@
 #include "tests/driver/differences.h"
 #include "tests/shim/lade_test.h"
 
-enum { ROWS = 256 };
+enum { ROWS = 512 };
 
 /* A row of the page: | number | what is asked | answer | what lade does | */
 typedef struct row {
@@ -84,14 +84,35 @@ static void answer_check(const ask_answer *answer, const row *expected) {
   lade_test_context("%s", "");
 }
 
+static bool is_of_two(const char *number) {
+  return strncmp(number, ASK_TWO_DEVICES " ", strlen(ASK_TWO_DEVICES " ")) == 0;
+}
+
+/* All of the page's rows about one device, or about two. */
+static void answers_check(const ask_answers *answers, const page *expected, bool of_two) {
+  for (size_t i = 0; i < answers->count; i++)
+    answer_check(&answers->all[i], row_find(expected, answers->all[i].number));
+  for (size_t i = 0; i < expected->count; i++) {
+    const char *number = expected->rows[i].number;
+    if (is_of_two(number) == of_two && ask_find(answers, number) == NULL)
+      LADE_FAIL("%s: the page has an answer, nothing asks", number);
+  }
+}
+
 LADE_TEST(Driver, AnswersAsThePageSays) {
   static page expected;
   static ask_answers answers;
   page_read(&expected);
   LADE_ASSERT_GT_SIZE(expected.count, 100);
   ask_all(&answers);
-  for (size_t i = 0; i < answers.count; i++) answer_check(&answers.all[i], row_find(&expected, answers.all[i].number));
-  for (size_t i = 0; i < expected.count; i++)
-    if (ask_find(&answers, expected.rows[i].number) == NULL)
-      LADE_FAIL("%s: the page has an answer, nothing asks", expected.rows[i].number);
+  answers_check(&answers, &expected, false);
+}
+
+LADE_TEST(Driver, TwoDevicesAnswerAsThePageSays) {
+  static page expected;
+  static ask_answers answers;
+  page_read(&expected);
+  ask_two_devices(&answers);
+  if (ask_find(&answers, ASK_TWO_DEVICES) != NULL) LADE_SKIP("there is one device");
+  answers_check(&answers, &expected, true);
 }

@@ -57,9 +57,13 @@ static void calls_load(void) {
 #undef PROBE_LOAD
 }
 
-void probe_begin(void) {
+void probe_open(void) {
   calls_load();
   PROBE_MUST(D.cuInit(0));
+}
+
+void probe_begin(void) {
+  probe_open();
   PROBE_MUST(D.cuDeviceGet(&probe_device, 0));
   PROBE_MUST(D.cuDevicePrimaryCtxRetain(&probe_context, probe_device));
   PROBE_MUST(D.cuCtxSetCurrent(probe_context));

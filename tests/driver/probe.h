@@ -55,7 +55,9 @@ typedef CUresult(CUDAAPI *PFN_cuCtxRecordEvent_v12050)(CUcontext context, CUeven
   X(cuMemsetD32Async, 3020) X(cuLaunchHostFunc, 10000) X(cuModuleLoadData, 2000) X(cuModuleUnload, 2000) \
   X(cuGraphInstantiateWithFlags, 11040) X(cuGraphExecUpdate, 12000) X(cuGraphUpload, 11010) X(cuGraphLaunch, 10000) \
   X(cuGraphDestroy, 10000) X(cuGraphExecDestroy, 10000) X(cuGraphGetNodes, 10000) X(cuUserObjectCreate, 11030) \
-  X(cuUserObjectRelease, 11030) X(cuGraphRetainUserObject, 11030) X(cuIpcGetMemHandle, 4010)
+  X(cuUserObjectRelease, 11030) X(cuGraphRetainUserObject, 11030) X(cuIpcGetMemHandle, 4010) \
+  X(cuDeviceCanAccessPeer, 4000) X(cuCtxEnablePeerAccess, 4000) X(cuCtxDisablePeerAccess, 4000) \
+  X(cuMemcpyPeerAsync, 4000) X(cuMemExportToShareableHandle, 10020) X(cuMemImportFromShareableHandle, 10020)
 /* clang-format on */
 
 typedef struct probe_calls {
@@ -79,10 +81,12 @@ typedef struct probe_question {
 } probe_question;
 
 extern const probe_question probe_memory_questions[], probe_order_questions[], probe_capture_questions[],
-    probe_graph_questions[]; /* each ends with a name of NULL */
+    probe_graph_questions[], probe_two_device_questions[]; /* each ends with a name of NULL */
 
 /* First in each question: opens the driver, retains the primary context of device 0 and makes it current. */
 void probe_begin(void);
+/* Opens the driver alone. */
+void probe_open(void);
 
 /* Says what the driver did. */
 void probe_answer(const char *number, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -173,8 +173,8 @@ CUresult loop_cuDeviceCanAccessPeer_v4000(int *out_can, CUdevice device, CUdevic
 static CUresult peer_find(CUcontext handle, loop_context **out) {
   loop_context *peer = loop_context_find(handle);
   *out = peer;
-  return peer != NULL && loop_context_usable(peer) && peer != loop_current() ? CUDA_SUCCESS
-                                                                             : CUDA_ERROR_INVALID_CONTEXT;
+  if (peer == NULL || !loop_context_usable(peer)) return CUDA_ERROR_INVALID_CONTEXT;
+  return peer != loop_current() ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 }
 
 CUresult loop_cuCtxEnablePeerAccess_v4000(CUcontext handle, unsigned int flags) {

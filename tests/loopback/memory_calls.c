@@ -28,8 +28,7 @@ CUresult loop_cuMemFree_v3020(CUdeviceptr address) {
   int device = status == LADE_OK && found.kind == LADEI_MEMORY_DEVICE ? found.device : loop_current()->device;
   if (device != loop_current()->device && !loop_plays_program())
     loop_violation("memory of device %d freed under the context of device %d", device, loop_current()->device);
-  if (loop_plays_program() && !ladei_soft_is_pool_memory(loop_self(), loop_pointer(address)))
-    loop_streams_wait(loop_current()->device);
+  if (loop_plays_program() && !ladei_soft_is_pool_memory(loop_self(), loop_pointer(address))) loop_streams_wait(device);
   CUresult code = loop_code(loop_ops()->device_free(loop_self(), device, loop_pointer(address)));
   ladei_stream stream;
   if (code != CUDA_ERROR_INVALID_VALUE || !loop_plays_program() ||
@@ -387,12 +386,22 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
   return code;
 }
 
+/* Of mapped memory none; all else here is of a primary context. */
+static CUcontext pointer_context(CUdeviceptr address, const ladei_pointer_attributes *found) {
+  reservation reserved;
+  bool mapped = found->kind == LADEI_MEMORY_DEVICE && reservation_find(address, &reserved);
+  return mapped ? NULL : loop_context_handle(loop_context_of_device(found->device));
+}
+
 CUresult loop_cuPointerGetAttribute_v4000(void *out, CUpointer_attribute attribute, CUdeviceptr address) {
   LOOP_ENTER(cuPointerGetAttribute, 4000);
   ladei_pointer_attributes found;
   CUresult code = pointer_tell(address, &found);
   if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_UNKNOWN) code = CUDA_ERROR_INVALID_VALUE;
-  return code == CUDA_SUCCESS ? pointer_answer(&found, attribute, out) : code;
+  if (code != CUDA_SUCCESS || attribute != CU_POINTER_ATTRIBUTE_CONTEXT)
+    return code == CUDA_SUCCESS ? pointer_answer(&found, attribute, out) : code;
+  *(CUcontext *)out = pointer_context(address, &found);
+  return CUDA_SUCCESS;
 }
 
 CUresult loop_cuMemGetAddressRange_v3020(CUdeviceptr *out_base, size_t *out_bytes, CUdeviceptr address) {
@@ -576,6 +585,7 @@ CUresult loop_cuMemPoolDestroy_v11020(CUmemoryPool pool) {
 CUresult loop_cuMemPoolSetAccess_v11020(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) {
   LOOP_ENTER(cuMemPoolSetAccess, 11020);
   bool writable;
+  if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult code = access_check(access, count, &writable);
   if (code != CUDA_SUCCESS) return code;
   code = loop_code(loop_ops()->pool_set_access(loop_self(), native_pool(pool), access->location.id, writable));

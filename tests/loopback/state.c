@@ -196,6 +196,15 @@ static void objects_end(const loop_context *context) {
   loop_pinned_end(context);
 }
 
+/* Access ends with either of the two contexts. */
+static void peers_end(loop_context *context) {
+  for (int i = 0; i < LOOP_MAX_DEVICES; i++) {
+    if (atomic_exchange(&context->peers[i], false)) (void)loop_ops()->peer_disable(loop_self(), context->device, i);
+    if (atomic_exchange(&state.contexts[i].peers[context->device], false))
+      (void)loop_ops()->peer_disable(loop_self(), i, context->device);
+  }
+}
+
 /* ---- Primary contexts -------------------------------------------------------------------------------------------- */
 
 CUresult loop_cuDevicePrimaryCtxRetain_v7000(CUcontext *out, CUdevice device) {
@@ -225,6 +234,7 @@ CUresult loop_cuDevicePrimaryCtxRelease_v11000(CUdevice device) {
   bool ends = code == CUDA_SUCCESS && context->retained == 0;
   pthread_mutex_unlock(&state.lock);
   if (ends) objects_end(context);
+  if (ends) peers_end(context);
   if (code != CUDA_SUCCESS) loop_violation("context of device %d released more often than retained", device);
   return code;
 }
@@ -247,6 +257,7 @@ CUresult loop_cuDevicePrimaryCtxReset_v11000(CUdevice device) {
   context->reset = true; /* references stay, until they are released */
   pthread_mutex_unlock(&state.lock);
   objects_end(context);
+  peers_end(context);
   return CUDA_SUCCESS;
 }
 
