@@ -355,7 +355,9 @@ typedef struct lade_runtime_ops {
   /* May wait for all work of the device, as the driver pleases. */
   lade_status (*host_free)(void *self, void *pointer);
   /* Page-locks the caller's own memory. pointer and bytes are multiples of the page size. No overlap with a registered
-   * range: LADE_ERR_INVALID_ARGUMENT. Refused by the system: LADE_ERR_OUT_OF_PINNED_MEMORY, no sticky driver error. */
+   * range: LADE_ERR_INVALID_ARGUMENT. Refused by the system: LADE_ERR_OUT_OF_PINNED_MEMORY, no sticky driver error. Without
+   * LADEI_HOST_READ_ONLY the pages are writable, and no shared mapping of a file that the system writes back (ext4; memfd and /dev/shm
+   * are well); in any case they can be read, without a hole: else LADE_ERR_INVALID_ARGUMENT ("sim" looks at no pages). */
   lade_status (*host_register)(void *self, int device, void *pointer, size_t bytes, unsigned flags);
   /* The start of a registered range. May wait as host_free does. */
   lade_status (*host_unregister)(void *self, void *pointer);

@@ -106,7 +106,8 @@ static void pools_sum(const soft_runtime *rt, range_sums *sums) {
     if (!atomic_load(&pool->slot.live) && !pool->destroyed) continue;
     for (const soft_range *block = pool->free_list; block != NULL; block = block->next)
       sums->references += block->inflight; /* not in rt->ranges, yet live for the work queued before its free */
-    if (pool->used > pool->reserved) sums->wrong = "pool I1: used > reserved";
+    if (pool->used > pool->held || pool->held > pool->reserved)
+      sums->wrong = "pool I1: used > held, or held > reserved";
     if (pool->properties.location == LADEI_POOL_DEVICE)
       sums->charged[pool->properties.id] += pool->reserved;
     else

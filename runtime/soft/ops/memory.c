@@ -6,7 +6,8 @@
  * I2  A device-mapped pinned range charges its device eight bytes per page: its page table.
  * I3  Memory is charged before it is mapped, and uncharged when the program frees it, even while queued work still
  *     keeps its mapping.
- * Locks: rt->lock. Pages of pinned memory are brought in without it.
+ * I4  host_alloc memory is shared with children of fork(), as that of CUDA's driver; "cpu" registers only what the system pins.
+ * Locks: rt->lock. Pages of pinned memory are looked at and brought in without it.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include "base/size.h"
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
+#include "runtime/soft/ops/pages.h"
 #include "runtime/soft/state/address.h"
 #include "runtime/soft/state/devices.h"
 #include "runtime/soft/state/findings.h"
@@ -253,9 +255,15 @@ static lade_status host_register_some(void *self, int device_ordinal, void *poin
   if (status != LADE_OK) return status;
   ladei_soft_charge(rt, size_is_sane(bytes) ? pin_cost_ns(rt, bytes) : 0);
   size_t table_bytes = 0;
+  bool looks = !rt->virtual_time && pointer != NULL && size_is_sane(bytes);
+  const char *expected = looks ? ladei_soft_pages_refused(pointer, bytes, flags & LADEI_HOST_READ_ONLY) : NULL;
   ladei_soft_lock(rt);
   device->active = true;
   status = register_check(rt, pointer, bytes, whole_pages);
+  if (status == LADE_OK && expected != NULL) {
+    status = ladei_soft_refuse(SOFT_OP_host_register, LADEI_SOFT_NATIVE_INVALID_VALUE, "memory", expected,
+                               "%zu bytes at %p", bytes, pointer);
+  }
   if (status == LADE_OK && pin_charge(rt, SOFT_OP_host_register, device, bytes, flags, &table_bytes, &status)) {
     soft_range *range = ladei_soft_range_register(rt, device, pointer, bytes);
     if (range != NULL) {

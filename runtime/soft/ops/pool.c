@@ -137,6 +137,7 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
     }
     return status;
   }
+  block->bytes = bytes;
   soft_tree_insert(&rt->ranges, &block->node, block->node.key);
   /* The pool itself sees to it that former uses lie before this one. */
   ladei_soft_hazard_forget(rt, block->node.key, block->bytes);
@@ -186,7 +187,7 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   block->next = pool->free_list;
   pool->free_list = block;
   pool->used_count--;
-  pool->used -= block->bytes;
+  pool->used -= block->bytes; /* of this use */
   if (pool->destroyed) ladei_soft_pool_release(rt, pool, 0);
   return LADE_OK;
 }

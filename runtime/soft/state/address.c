@@ -3,7 +3,7 @@
  * Addresses and ranges: where memory of software devices lies, and which range an address belongs to.
  *
  *   arena       0x200000000000 ...   memory with bytes: anonymous mappings without reserve, so that capacity costs
- *                                    nothing until it is touched
+ *                                    nothing until it is touched; that of host_alloc shared, all else private
  *   counted     0x700000000000 ...   memory of addresses-only devices: numbers, mapped nowhere
  *
  * I1  Both counters only rise: an address handed out once is never handed out again in the same runtime, so a use of
@@ -63,12 +63,12 @@ static void arena_note(soft_runtime *rt, uint64_t address, size_t bytes, bool ju
 }
 
 /* Maps at the next free address of the arena; NULL when the system refuses. */
-static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protection) {
+static void *arena_map(soft_runtime *rt, size_t bytes, size_t align, int protection, int sharing) {
   uint64_t address = rt->arena_pieces == 0 ? ARENA_BEGIN : rt->arena[rt->arena_pieces - 1].end;
   for (int attempt = 0; attempt < 1024; attempt++) {
     address = (address + align - 1) / align * align;
     void *wanted = (void *)(uintptr_t)address;
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    int flags = sharing | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     void *got = mmap(wanted, bytes, protection, flags, -1, 0);
     if (got == wanted) {
       arena_note(rt, address, bytes, attempt > 0);
@@ -90,7 +90,9 @@ void ladei_soft_addresses_open(soft_runtime *rt) {
 
 static void *range_map(soft_runtime *rt, const soft_range *range, size_t align, int32_t node) {
   int protection = range->kind == SOFT_RANGE_RESERVED ? PROT_NONE : PROT_READ | PROT_WRITE;
-  void *address = arena_map(rt, range->mapped_bytes, align, protection);
+  int sharing =
+      range->kind == SOFT_RANGE_HOST ? MAP_SHARED : MAP_PRIVATE; /* with children of fork(): as CUDA's driver */
+  void *address = arena_map(rt, range->mapped_bytes, align, protection, sharing);
   if (address == NULL) return NULL;
   if (node >= 0 && !bind_to_node(address, range->mapped_bytes, node)) {
     munmap(address, range->mapped_bytes);

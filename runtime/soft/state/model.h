@@ -88,6 +88,7 @@ typedef struct soft_range {
   uint32_t running;        /* running work that names it, "cpu" only */
   uint32_t ipc_opens;      /* ipc_open calls not closed */
   soft_pool *pool;         /* of a POOL range */
+  size_t held_bytes;       /* what that takes of its pool, of which `bytes` were asked for */
   soft_stream *free_owner; /* POOL, freed: usable again when free_owner->completed reaches free_number */
   uint64_t free_number;
   struct soft_range *next; /* pool's free list, or rt->garbage */
@@ -120,6 +121,7 @@ struct soft_pool {
   bool destroyed; /* blocks are still allocated from it */
   uint64_t access;
   uint64_t release_threshold;
+  uint64_t held; /* what its blocks take */
   uint64_t reserved, reserved_high, used, used_high;
   uint32_t used_count;
   soft_range *free_list;

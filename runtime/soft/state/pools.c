@@ -8,7 +8,8 @@
  * A free block is reused at once on stream A and on streams that wait for n, and on others once A has reached n. What is over the release
  * threshold goes back to the device when the program synchronises.
  *
- * I1  reserved = bytes of all blocks of the pool, used = bytes of those in use. Both count whole granules.
+ * I1  held = what all blocks of the pool take, in granules; used = what was asked for by those in use. reserved is held in whole
+ *     pieces of 32 MiB, as CUDA's driver counts, or less where the device has no more.
  * I2  A free block is released only when its stream has reached its number.
  * I3  A destroyed pool lives, without a handle, until its last block is gone.
  * Locks: rt->lock.
@@ -16,6 +17,7 @@
 #include "runtime/soft/state/pools.h"
 
 #include <assert.h>
+#include <sys/mman.h>
 
 #include "runtime/soft/state/address.h"
 #include "runtime/soft/state/order.h"
@@ -29,7 +31,7 @@ soft_pool *ladei_soft_pool_new(soft_runtime *rt, const ladei_pool_properties *pr
   pool->is_default = pool->destroyed = false;
   pool->access = 0;
   pool->release_threshold = 0;
-  pool->reserved = pool->reserved_high = pool->used = pool->used_high = 0;
+  pool->held = pool->reserved = pool->reserved_high = pool->used = pool->used_high = 0;
   pool->used_count = 0;
   pool->free_list = NULL;
   ladei_soft_table_publish(&rt->pool_table, pool);
@@ -38,31 +40,64 @@ soft_pool *ladei_soft_pool_new(soft_runtime *rt, const ladei_pool_properties *pr
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
+#define BLOCK_PAGE_BYTES ((uint64_t)4096)
+
 static bool block_is_settled(const soft_range *block) {
   return atomic_load(&block->free_owner->completed) >= block->free_number;
 }
 
-static void block_uncharge(soft_runtime *rt, soft_pool *pool, const soft_range *block) {
-  if (ladei_soft_pool_is_host(pool))
-    rt->pinned_bytes -= block->bytes;
-  else
-    ladei_soft_memory_uncharge(ladei_soft_pool_device(rt, pool), block->bytes);
-  assert(pool->reserved >= block->bytes && pool->used <= pool->reserved); /* I1 */
-  pool->reserved -= block->bytes;
+#define PIECE_BYTES ((uint64_t)32 << 20)
+
+static uint64_t whole_pieces(uint64_t bytes) { return (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES; }
+
+static bool pool_charge(soft_runtime *rt, soft_pool *pool, uint64_t bytes) {
+  bool charged = ladei_soft_pool_is_host(pool) ? ladei_soft_pinned_charge(rt, bytes)
+                                               : ladei_soft_memory_charge(ladei_soft_pool_device(rt, pool), bytes);
+  if (charged) pool->reserved += bytes;
+  return charged;
 }
 
-/* Releases settled free blocks until at most `keep_bytes` are reserved. */
+/* A block went, or a part of one: pieces that hold nothing any more go. */
+static void pool_uncharge(soft_runtime *rt, soft_pool *pool, uint64_t bytes) {
+  assert(pool->held >= bytes); /* I1 */
+  pool->held -= bytes;
+  uint64_t needed = whole_pieces(pool->held), spare = pool->reserved > needed ? pool->reserved - needed : 0;
+  if (ladei_soft_pool_is_host(pool))
+    rt->pinned_bytes -= spare;
+  else
+    ladei_soft_memory_uncharge(ladei_soft_pool_device(rt, pool), spare);
+  pool->reserved -= spare;
+  assert(pool->held <= pool->reserved && pool->used <= pool->reserved); /* I1 */
+}
+
+/* The end of a block of which no work knows, as far as the pool has more than it is to keep. */
+static void block_cut(soft_runtime *rt, soft_pool *pool, soft_range *block, uint64_t keep_bytes) {
+  uint64_t cut = (pool->held - keep_bytes) / BLOCK_PAGE_BYTES * BLOCK_PAGE_BYTES;
+  if (block->inflight != 0 || cut == 0 || cut >= block->held_bytes) return;
+  block->held_bytes -= cut;
+  if (block->mapped_bytes != 0) {
+    munmap((void *)(uintptr_t)(block->node.key + block->mapped_bytes - cut), cut);
+    block->mapped_bytes -= cut;
+  }
+  pool_uncharge(rt, pool, cut);
+}
+
+/* Releases settled free blocks until at most `keep_bytes`, in whole pieces, are reserved; of the last one what is over. */
 void ladei_soft_pool_release(soft_runtime *rt, soft_pool *pool, uint64_t keep_bytes) {
+  uint64_t keep = keep_bytes > UINT64_MAX - PIECE_BYTES ? UINT64_MAX : whole_pieces(keep_bytes);
   soft_range **place = &pool->free_list;
-  while (*place != NULL && pool->reserved > keep_bytes) {
+  while (*place != NULL && pool->held > keep) {
     soft_range *block = *place;
     if (!block_is_settled(block)) {
       place = &block->next;
-      continue;
+    } else if (pool->held - block->held_bytes < keep) {
+      block_cut(rt, pool, block, keep);
+      place = &block->next;
+    } else {
+      *place = block->next;
+      pool_uncharge(rt, pool, block->held_bytes);
+      ladei_soft_range_discard(rt, block);
     }
-    *place = block->next;
-    block_uncharge(rt, pool, block);
-    ladei_soft_range_discard(rt, block);
   }
   if (pool->destroyed && pool->used_count == 0 && pool->free_list == NULL) {
     pool->destroyed = false; /* the record is free from here on */
@@ -96,8 +131,8 @@ soft_range *ladei_soft_pool_reuse(soft_pool *pool, const soft_stream *stream, si
     const soft_range *block = *place;
     bool usable = block->free_owner == stream || block_is_settled(block) ||
                   ladei_soft_order_has(&stream->order, block->free_owner, block->free_number);
-    bool fits = block->bytes >= bytes && block->bytes - bytes <= block->bytes / 4;
-    if (usable && fits && (best == NULL || block->bytes < (*best)->bytes)) best = place;
+    bool fits = block->held_bytes >= bytes && block->held_bytes - bytes <= block->held_bytes / 4;
+    if (usable && fits && (best == NULL || block->held_bytes < (*best)->held_bytes)) best = place;
   }
   if (best == NULL) return NULL;
   soft_range *block = *best;
@@ -105,11 +140,12 @@ soft_range *ladei_soft_pool_reuse(soft_pool *pool, const soft_stream *stream, si
   return block;
 }
 
+/* In whole pieces where the device has them. */
 static bool block_charge(soft_runtime *rt, soft_pool *pool, size_t bytes) {
-  uint64_t limit = pool->properties.max_bytes;
-  if (limit != 0 && (pool->reserved > limit || bytes > limit - pool->reserved)) return false;
-  return ladei_soft_pool_is_host(pool) ? ladei_soft_pinned_charge(rt, bytes)
-                                       : ladei_soft_memory_charge(ladei_soft_pool_device(rt, pool), bytes);
+  uint64_t limit = pool->properties.max_bytes, held = pool->held + bytes;
+  if (limit != 0 && held > limit) return false;
+  return held <= pool->reserved || pool_charge(rt, pool, whole_pieces(held) - pool->reserved) ||
+         pool_charge(rt, pool, held - pool->reserved);
 }
 
 soft_range *ladei_soft_pool_grow(soft_runtime *rt, soft_pool *pool, size_t bytes) {
@@ -120,13 +156,13 @@ soft_range *ladei_soft_pool_grow(soft_runtime *rt, soft_pool *pool, size_t bytes
   int32_t node = pool->properties.location == LADEI_POOL_HOST_NUMA ? pool->properties.id : -1;
   soft_range *block = ladei_soft_range_new(rt, SOFT_RANGE_POOL, ladei_soft_pool_device(rt, pool),
                                            ladei_soft_pool_is_host(pool), bytes, 0, node);
-  pool->reserved += bytes;
+  pool->held += bytes;
   if (block == NULL) {
-    soft_range refused = {.bytes = bytes};
-    block_uncharge(rt, pool, &refused);
+    pool_uncharge(rt, pool, bytes);
     return NULL;
   }
   block->pool = pool;
+  block->held_bytes = bytes;
   pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
   return block;
 }

@@ -19,7 +19,7 @@ static inline soft_device *ladei_soft_pool_device(soft_runtime *rt, const soft_p
 /* NULL: no memory. */
 soft_pool *ladei_soft_pool_new(soft_runtime *rt, const ladei_pool_properties *properties);
 
-/* Releases settled free blocks until at most `keep_bytes` are reserved. */
+/* Releases settled free blocks until at most `keep_bytes`, in whole pieces, are reserved. */
 void ladei_soft_pool_release(soft_runtime *rt, soft_pool *pool, uint64_t keep_bytes);
 
 /* A free block that the stream may have now, taken out of the list; NULL if none fits. */

@@ -315,11 +315,11 @@ LADE_TEST_P(Pools, ReuseAtOnceOnTheSameStreamAndOnOthersOnceFinished, soft_fixtu
   soft_fixture_synchronize(&f, &a);
   LADE_EXPECT_OK(f.ops->pool_free(f.self, other, &b));
   soft_fixture_synchronize(&f, &b);
-  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 2 * MIB);
+  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 32 * MIB);
   LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_USED_CURRENT), 0);
   LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_USED_HIGH), 2 * MIB);
   LADE_EXPECT_OK(f.ops->pool_alloc(f.self, pool, MIB, &b, &other));
-  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 2 * MIB);
+  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 32 * MIB);
   LADE_EXPECT_OK(f.ops->pool_free(f.self, other, &b));
   soft_fixture_synchronize(&f, &b);
   LADE_EXPECT_OK(f.ops->pool_trim(f.self, pool, 0));
@@ -342,7 +342,7 @@ LADE_TEST_P(Pools, KeepFreedBlocksThatQueuedWorkStillUses, soft_fixture_clocks, 
   LADE_EXPECT_OK(f.ops->copy(f.self, LADEI_COPY_D2H, host, block, MIB, &stream));
   LADE_EXPECT_OK(f.ops->pool_free(f.self, block, &stream));
   LADE_EXPECT_OK(f.ops->pool_trim(f.self, pool, 0));
-  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), MIB);
+  LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 32 * MIB);
   LADE_EXPECT_OK(ladei_soft_stream_hold(f.self, stream.handle, false));
   soft_fixture_synchronize(&f, &stream); /* gives back what is over the threshold, which is 0 */
   LADE_EXPECT_EQ_UINT(attribute(&f, pool, LADEI_POOL_RESERVED_CURRENT), 0);
