@@ -170,12 +170,8 @@ static lade_status takeover_run(takeover *t, const char *path) {
 /* False with errno, ENOENT: there is nothing. */
 static bool old_open(int folder, const char *name, int *out_old, struct stat *out) {
   *out_old = openat(folder, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (*out_old < 0 && errno == ENOENT) return false;
   return (*out_old >= 0 ? fstat(*out_old, out) : fstatat(folder, name, out, 0)) == 0;
-}
-
-bool ladei_file_rights_there(int folder, const char *name) {
-  struct stat facts;
-  return fstatat(folder, name, &facts, 0) == 0 && S_ISREG(facts.st_mode);
 }
 
 lade_status ladei_file_rights_keep(int folder, const char *name, int fd, const char *path, bool *out_there) {

@@ -7,9 +7,6 @@
 
 #include "lade/status.h"
 
-/* What the name leads to is a regular file, whose rights a new file would get. Links are followed. */
-bool ladei_file_rights_there(int folder, const char *name);
-
 /*
  * Gives the open file `fd`, which belongs to this process, the mode, owner, group, access control lists and extended attributes of
  * the file that `name` leads to. The file allows nobody more than that one does, at no moment, also where some of these cannot be

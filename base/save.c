@@ -187,28 +187,31 @@ static int file_open(ladei_save *save) {
 }
 
 /* What replaces a link takes the rights of the file behind it, so there must be one, or nothing at all. A link of /proc to an
- * open file is none that a user means to replace. 0, or an errno. */
-static int link_check(const ladei_save *save) {
+ * open file is none that a user means to replace. 0, or an errno; `out_there` as target_check(). */
+static int link_check(const ladei_save *save, bool *out_there) {
   struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
   struct stat facts;
   int fd = (int)syscall(SYS_openat2, save->folder, save->name, &how, sizeof how);
   if (fd < 0 && (errno == ENOSYS || errno == EPERM)) fd = openat(save->folder, save->name, O_PATH | O_CLOEXEC);
+  *out_there = fd >= 0;
   if (fd < 0) return errno == ENOENT ? 0 : errno == ELOOP ? EINVAL : errno;
   int code = fstat(fd, &facts) != 0 ? errno : S_ISDIR(facts.st_mode) ? EISDIR : !S_ISREG(facts.st_mode) ? EINVAL : 0;
   (void)close(fd);
   return code;
 }
 
-/* Whether a file under the name could be replaced at the end. 0, or an errno. */
-static int target_check(const ladei_save *save) {
+/* Whether a file under the name could be replaced at the end. 0, or an errno. *out_there: there is one to replace. */
+static int target_check(const ladei_save *save, bool *out_there) {
   struct statx facts;
+  *out_there = false;
   const uint64_t fixed = STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_MOUNT_ROOT;
   if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) return EISDIR;
   if (strlen(save->name) >= NAME_ROOM) return ENAMETOOLONG;
   if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0)
     return 0; /* there is none, or what there is shows at the end */
+  *out_there = true;
   return S_ISDIR(facts.stx_mode)                                       ? EISDIR
-         : S_ISLNK(facts.stx_mode)                                     ? link_check(save)
+         : S_ISLNK(facts.stx_mode)                                     ? link_check(save, out_there)
          : !S_ISREG(facts.stx_mode)                                    ? EINVAL
          : (facts.stx_attributes & STATX_ATTR_MOUNT_ROOT & fixed) != 0 ? EBUSY
          : (facts.stx_attributes & fixed) != 0                         ? EPERM
@@ -217,7 +220,8 @@ static int target_check(const ladei_save *save) {
 
 static lade_status file_begin(ladei_save *save) {
   if (save->folder < 0) return save_error("creating", save->path);
-  int code = target_check(save);
+  bool there;
+  int code = target_check(save, &there);
   if (code == EINVAL) {
     return ladei_error(
         LADE_ERR_IO, code,
@@ -225,9 +229,7 @@ static lade_status file_begin(ladei_save *save) {
         save->path);
   }
   if (code == 0) {
-    bool replaces = ladei_file_rights_there(save->folder, save->name) ||
-                    (save->like != NULL && ladei_file_rights_there(save->folder, save->like));
-    save->mode = replaces ? CLOSED_MODE : MODE;
+    save->mode = there || save->like != NULL ? CLOSED_MODE : MODE;
     temporaries_remove(save);
     save->fd = file_open(save);
     code = save->fd < 0 ? errno : 0;

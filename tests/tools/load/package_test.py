@@ -37,13 +37,13 @@ def spec(dtype, item_bytes, shape, buffer, at):
     return TensorSpec(dtype=dtype, shape=shape, data_ptr=ctypes.addressof(buffer) + at, data_len=count), at + count
 
 
-def source_write(path, seed):
+def source_write(path, seed, metadata):
     """A checkpoint by the package; the buffer must outlive the call."""
     buffer = ctypes.create_string_buffer(bytes((seed * i + 3) % 256 for i in range(4096)), 4096)
     tensors, at = {}, 0
     for name, (dtype, item_bytes, shape) in SHAPES.items():
         tensors[name], at = spec(dtype, item_bytes, shape, buffer, at)
-    serialize_file(tensors, path, {"format": "pt"})
+    serialize_file(tensors, path, metadata)
 
 
 def tensors_of(path):
@@ -54,7 +54,7 @@ def tensors_of(path):
 def metadata_of(path):
     """Of a file that the package has read: its own call for this needs numpy."""
     data = path.read_bytes()
-    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
 
 
 def save(lade, *arguments):
@@ -75,7 +75,7 @@ def sharded_check(index_path, source, number):
         metadata = metadata_of(path)
         identity = metadata.pop("lade_save")
         assert identity == index["metadata"]["lade_save"] and identity.startswith(f"{number}-"), identity
-        assert metadata == metadata_of(source), metadata
+        assert metadata == {"format": "pt", **metadata_of(source)}, metadata
         tensors = tensors_of(path)
         assert all(index["weight_map"][tensor] == name for tensor in tensors), name
         found |= tensors
@@ -87,9 +87,9 @@ def main(lade):
     with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
         folder = pathlib.Path(name)
         (folder / "saved").mkdir()
-        for number, seed in enumerate((7, 11, 13), start=1):
+        for number, (seed, metadata) in enumerate(((7, {"format": "pt"}), (11, None), (13, {"epoch": "3"}), (17, {"format": "np"})), start=1):
             source = folder / f"source{seed}.safetensors"
-            source_write(source, seed)
+            source_write(source, seed, metadata)
             save(lade, source, folder / "one.safetensors")
             assert (folder / "one.safetensors").read_bytes() == source.read_bytes()
             save(lade, "--max-shard-size", "300", source, folder / "saved" / "model.safetensors")
