@@ -497,10 +497,11 @@ static CUresult fill_any(CUdeviceptr to, CUdeviceptr unused, CUstream stream) {
   return D.cuMemsetD8Async(to, 1, BYTES, stream);
 }
 
-/* A graph of one node, captured on a stream of device i. */
-static CUgraph graph_of(CUresult (*call)(CUdeviceptr, CUdeviceptr, CUstream), CUdeviceptr to, CUdeviceptr from, int i) {
+/* A graph of one node, captured on a stream of device i, under the context of device `current`. */
+static CUgraph graph_of(CUresult (*call)(CUdeviceptr, CUdeviceptr, CUstream), CUdeviceptr to, CUdeviceptr from, int i,
+                        int current) {
   CUgraph graph = NULL;
-  under(i);
+  under(current);
   PROBE_MUST(D.cuStreamBeginCapture(S[i], CU_STREAM_CAPTURE_MODE_RELAXED));
   PROBE_MUST(call(to, from, S[i]));
   PROBE_MUST(D.cuStreamEndCapture(S[i], &graph));
@@ -570,13 +571,13 @@ static void updates(void) {
   begin();
   CUdeviceptr x0 = memory_on(0, 0), y0 = memory_on(0, 0), x1 = memory_on(1, 0), y1 = memory_on(1, 0);
   CUdeviceptr h = probe_address(probe_pinned(BYTES));
-#define COPY(to, from, i) graph_of(copy_any, to, from, i)
-#define FILL(to, i)       graph_of(fill_any, to, 0, i)
+#define COPY(to, from, i) graph_of(copy_any, to, from, i, i)
+#define FILL(to, i)       graph_of(fill_any, to, 0, i, i)
   update_answer(ASK_TWO_DEVICES " 14 (a)", COPY(x0, x1, 0), COPY(x0, y1, 0));
   update_answer(ASK_TWO_DEVICES " 14 (b)", COPY(x0, x1, 0), COPY(x0, y0, 0));
   update_answer(ASK_TWO_DEVICES " 14 (c)", COPY(x0, x1, 0), COPY(x1, x0, 0));
   update_answer(ASK_TWO_DEVICES " 14 (d)", COPY(x0, x1, 0), COPY(y1, x1, 0));
-  update_answer(ASK_TWO_DEVICES " 14 (e)", COPY(x0, x1, 0), COPY(x0, x1, 1));
+  update_answer(ASK_TWO_DEVICES " 14 (e)", COPY(x0, x1, 0), graph_of(copy_any, x0, x1, 1, 0));
   update_answer(ASK_TWO_DEVICES " 14 (f)", COPY(x0, y0, 0), COPY(x1, y1, 0));
   update_answer(ASK_TWO_DEVICES " 14 (g)", COPY(x0, h, 0), COPY(x1, h, 0));
   update_answer(ASK_TWO_DEVICES " 14 (h)", COPY(x0, h, 0), COPY(x1, h, 1));
