@@ -6,8 +6,9 @@
  *                          | one use of the pool, and the allocator
  *                          '-- given back by whoever comes first: the user object's end, or the maker who knows better
  *
- * The driver ends a user object on a thread of its own, some time after the last reference went. A maker that has waited for the
- * launches and destroyed all that was made cancels the hold, so that the pool is free when its call returns.
+ * The driver ends a user object in the call that drops the last reference; of an executable graph that was launched, on a thread of
+ * its own, some time later. A maker that has waited for the launches and destroyed all that was made cancels the hold, so that the
+ * pool is free when its call returns.
  *
  * I1  The use is given back exactly once: by whoever finds HOLD_ARMED and makes it HOLD_GIVING. A maker that comes second waits for
  *     HOLD_OVER, which is the last that the first one writes.
@@ -46,7 +47,7 @@ static void hold_give_back(ladei_graph_hold *hold) {
   atomic_store(&hold->state, HOLD_OVER);
 }
 
-/* Destructor of the user object: on a thread of the driver. */
+/* Destructor of the user object: in a call that drops it, or on a thread of the driver. */
 static void hold_end(void *user) {
   ladei_graph_hold *hold = user;
   hold_give_back(hold);

@@ -15,8 +15,8 @@
  *     which is kept. Two threads that meet a new capture at once may make two records; the second one's queue
  *     is never found by anybody, and is freed with its record.
  * C4  A fence has two owners, its user object and its maker; the last one frees it.
- * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs on a thread of the
- * driver at any time. The rest is under retire->lock.
+ * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs at any time, in the call that
+ * drops the last reference or on a thread of the driver. The rest is under retire->lock.
  */
 #include "runtime/retire/retire_capture.h"
 
@@ -59,7 +59,7 @@ void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box) {
   if (box != NULL) box_release(box);
 }
 
-/* Destructor of the user object: in a thread of the driver, no driver call, no lock. */
+/* Destructor of the user object: in whatever thread, no driver call, no lock. */
 static void capture_gone(void *user) {
   capture_record *record = user;
   struct ladei_retire_capture_box *box = record->box;
@@ -112,18 +112,20 @@ static capture_record *record_make(ladei_retire *retire, uint64_t capture_id) {
   return record;
 }
 
-/* Ties the record to the graph. On failure nobody but the caller knows the record, or it lies in the box. */
-static lade_status record_tie(ladei_retire *retire, capture_record *record, ladei_graph graph, bool *out_known) {
+/* Ties `user` to the graph: `destroy` runs once the graph and all that was made of it are gone. On failure nobody but the caller
+ * knows it, or it has run. */
+static lade_status object_tie(ladei_retire *retire, ladei_host_function destroy, void *user, ladei_graph graph,
+                              bool *out_known) {
   ladei_user_object object;
   void *self = retire->runtime->self;
-  lade_status status = ladei_retire_driver(retire)->user_object_create(self, capture_gone, record, &object);
+  lade_status status = ladei_retire_driver(retire)->user_object_create(self, destroy, user, &object);
   *out_known = status == LADE_OK;
   if (status != LADE_OK) return status;
   status = ladei_retire_driver(retire)->graph_retain_user_object(self, graph, object);
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
-    (void)ladei_retire_driver(retire)->user_object_release(self, object); /* capture_gone follows */
+    (void)ladei_retire_driver(retire)->user_object_release(self, object);
     ladei_error_restore(&first);
   }
   return status;
@@ -137,7 +139,8 @@ static void queue_publish(ladei_retire *retire, ladei_retire_queue *queue, bool 
   ladei_retire_queue_register(retire, queue);
 }
 
-static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *info, ladei_retire_queue **out) {
+static lade_status queue_make(ladei_retire *retire, int device, const ladei_capture_info *info,
+                              ladei_retire_queue **out) {
   capture_record *record = record_make(retire, info->id);
   if (record == NULL) {
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for a capture's queue of %zu bytes",
@@ -145,8 +148,9 @@ static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *in
   }
   ladei_retire_queue *queue = record->queue; /* the record may be drained at any time once it is known */
   bool known = false;
-  lade_status status = record_tie(retire, record, info->graph, &known);
+  lade_status status = object_tie(retire, capture_gone, record, info->graph, &known);
   ladei_lock_acquire(&retire->lock);
+  retire->capture_device = device;
   if (!known) {
     queue->record_live = false;
     record_drop(record);
@@ -160,7 +164,7 @@ static lade_status queue_make(ladei_retire *retire, const ladei_capture_info *in
   return status;
 }
 
-lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
+lade_status ladei_retire_capture_queue_need(ladei_retire *retire, int device, const ladei_capture_info *info,
                                             ladei_retire_queue **out) {
   ladei_lock_acquire(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, info->id);
@@ -170,7 +174,7 @@ lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_ca
     *out = queue;
     return LADE_OK;
   }
-  return queue_make(retire, info, out);
+  return queue_make(retire, device, info, out);
 }
 
 bool ladei_retire_capture_any_gone(ladei_retire *retire) {
@@ -195,22 +199,70 @@ static void fence_pass(void *user) {
   fence_release(fence);
 }
 
+static void nothing(void *user) { (void)user; }
+
+/* A graph of one node, whose launch is one to any driver. */
+static lade_status graph_capture(ladei_retire *retire, const ladei_stream *stream, ladei_graph *out) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  void *self = retire->runtime->self;
+  lade_status status = driver->capture_begin(self, stream, LADEI_CAPTURE_RELAXED);
+  if (status != LADE_OK) return status;
+  lade_status noted = driver->host_function(self, stream, nothing, NULL);
+  status = driver->capture_end(self, stream, out);
+  if (status == LADE_OK && noted != LADE_OK) (void)driver->graph_destroy(self, *out);
+  return noted != LADE_OK ? noted : status;
+}
+
+/* Launches an executable graph that holds the fence alone, and destroys it. */
+static lade_status fence_send(ladei_retire *retire, const ladei_stream *stream, ladei_retire_fence *fence,
+                              bool *out_known) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  void *self = retire->runtime->self;
+  ladei_graph graph;
+  ladei_graph_exec exec = NULL;
+  lade_status status = graph_capture(retire, stream, &graph);
+  if (status != LADE_OK) return status;
+  status = object_tie(retire, fence_pass, fence, graph, out_known);
+  if (status == LADE_OK) status = driver->graph_instantiate(self, graph, &exec);
+  if (status == LADE_OK) status = driver->graph_launch(self, exec, stream);
+  (void)driver->graph_destroy(self, graph);
+  if (exec != NULL && driver->graph_exec_destroy(self, exec) != LADE_OK && status == LADE_OK) status = LADE_ERR_DRIVER;
+  return status;
+}
+
+static lade_status fence_make(ladei_retire *retire, int device, ladei_retire_fence *fence, bool *out_known) {
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  void *self = retire->runtime->self;
+  lade_stream handle;
+  ladei_stream stream;
+  lade_status status = driver->stream_create(self, device, 0, LADEI_STREAM_NON_BLOCKING, &handle);
+  if (status != LADE_OK) return status;
+  status = driver->stream_resolve(self, handle, &stream);
+  if (status == LADE_OK) status = fence_send(retire, &stream, fence, out_known);
+  (void)driver->stream_destroy(self, handle);
+  return status;
+}
+
 ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire) {
   ladei_lock_assert_none_held();
   ladei_retire_fence *fence = calloc(1, sizeof *fence);
   if (fence == NULL) return NULL;
   atomic_init(&fence->passed, false);
   atomic_init(&fence->owners, 2);
-  void *self = retire->runtime->self;
-  ladei_user_object object;
+  ladei_lock_acquire(&retire->lock);
+  int device = retire->capture_device;
+  ladei_lock_release(&retire->lock);
+  const lade_runtime_ops *driver = ladei_retire_driver(retire);
+  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED; /* captures of other threads forbid some of these calls otherwise */
   lade_error callers;
   ladei_error_save(&callers);
-  bool made = ladei_retire_driver(retire)->user_object_create(self, fence_pass, fence, &object) == LADE_OK;
-  bool released = made && ladei_retire_driver(retire)->user_object_release(self, object) == LADE_OK;
+  bool known = false, relaxed = driver->capture_mode_exchange(retire->runtime->self, &mode) == LADE_OK;
+  bool sent = relaxed && fence_make(retire, device, fence, &known) == LADE_OK;
+  if (relaxed) (void)driver->capture_mode_exchange(retire->runtime->self, &mode);
   ladei_error_restore(&callers);
-  if (!made) fence_release(fence);
-  if (!released) fence_release(fence); /* of an object made, the driver keeps the other one */
-  return released ? fence : NULL;
+  if (!known) fence_release(fence); /* of an object made, the driver keeps this one */
+  if (!sent) fence_release(fence);
+  return sent ? fence : NULL;
 }
 
 bool ladei_retire_fence_passed(const ladei_retire_fence *fence) {

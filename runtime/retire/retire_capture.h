@@ -13,8 +13,8 @@ lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **ou
 /* The retire object is gone, or never came to be. */
 void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box);
 
-/* Not under the lock: the queue of a capture under way, pinned, made and tied to the graph if need be. */
-lade_status ladei_retire_capture_queue_need(ladei_retire *retire, const ladei_capture_info *info,
+/* Not under the lock: the queue of a capture under way on the device, pinned, made and tied to the graph if need be. */
+lade_status ladei_retire_capture_queue_need(ladei_retire *retire, int device, const ladei_capture_info *info,
                                             ladei_retire_queue **out);
 
 /* Whether drain has something to do. Needs no lock. */
@@ -24,9 +24,11 @@ bool ladei_retire_capture_any_gone(ladei_retire *retire);
 void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
 
 /*
- * A user object of no graph, released at once. Drivers run destructors one after the other, in the order in which the last
- * references go: once the fence has passed, so have the ends of graphs that were destroyed before it was made. CUDA does
- * not promise that order.
+ * A user object that goes the way that takes longest. The end of a graph that was never launched runs in the call that destroys it.
+ * That of an executable graph that was launched comes later, on a thread of the driver, and that thread may be held up by a host
+ * function of the program. So the fence is the end of such an executable graph, made for it: once it has passed, so have those
+ * that were on their way before, where that thread keeps their order. CUDA promises no order, and launches that still run
+ * report theirs later.
  */
 typedef struct ladei_retire_fence ladei_retire_fence;
 

@@ -273,10 +273,10 @@ static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, c
 }
 
 /* Until the captured graph has gone. */
-static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_capture_info *info,
-                                unsigned flags) {
+static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticket, int device,
+                                const ladei_capture_info *info, unsigned flags) {
   ladei_retire_queue *queue;
-  lade_status status = ladei_retire_capture_queue_need(retire, info, &queue);
+  lade_status status = ladei_retire_capture_queue_need(retire, device, info, &queue);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&retire->lock);
   if (!ticket_seal(retire, ticket)) {
@@ -299,8 +299,8 @@ static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticke
 static lade_status note_held(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                              const ladei_capture_info *capture, unsigned flags) {
   int cancellation = ladei_cancellation_hold();
-  lade_status status =
-      capture != NULL ? note_capture(retire, ticket, capture, flags) : note_now(retire, ticket, stream, flags);
+  lade_status status = capture != NULL ? note_capture(retire, ticket, stream->device, capture, flags)
+                                       : note_now(retire, ticket, stream, flags);
   ladei_cancellation_resume(cancellation);
   return status;
 }

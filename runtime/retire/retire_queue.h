@@ -181,6 +181,7 @@ struct ladei_retire {
   ladei_slab uses;
   _Atomic(uint64_t) sequence; /* of the NOW note linked last; read by anyone (N4 in retire_note.c) */
   uint64_t unnamed_captures;  /* queues of captures that no later note finds */
+  int capture_device;         /* of the latest of those queues: its primary context is there */
   ladei_retire_counters counters;
 };
 

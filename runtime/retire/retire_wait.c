@@ -266,10 +266,10 @@ static bool captures_left(ladei_retire *retire) {
 }
 
 /*
- * The end of a graph is reported on a thread of the driver, a moment later; on a busy machine the moment is long. So
- * a fence is made, and all that is reported before it is waited for: what is held after that, a living graph holds, for
- * which nobody can wait. A few rounds more are for drivers that let the fence overtake. A fence that is late by FENCE_LIMIT_NS
- * is behind a host function of the program, which may wait for the caller.
+ * The end of an executable graph that was launched is reported on a thread of the driver, a moment later; on a busy machine the
+ * moment is long. So a fence is sent after it, and all that is reported before it is waited for: what is held after that, a
+ * living graph or a launch holds, for which nobody can wait. A few rounds more are for drivers that let the fence overtake. A
+ * fence that is late by FENCE_LIMIT_NS is behind a host function of the program, which may wait for the caller.
  */
 enum { ROUNDS_MORE = 10, FENCE_LIMIT_NS = 1000000000 };
 

@@ -4,7 +4,8 @@
  *
  * I1  stream->done <= stream->queued; an event is done when its stream has done `position` items.
  * I2  A slot of `streams` is a handle; its id changes when the handle is recycled.
- * I3  A user object lives until its graph is destroyed or its capture ends badly, then its callback runs, once.
+ * I3  A user object lives until its graph and exec are destroyed or its capture ends badly, then its callback runs, once: in that call,
+ *     but late, if so planned, behind an exec that was launched. (fake_graph_destroy() stands for the end of such a one.)
  * Locks: fake->mutex guards all fields; hooks and user-object callbacks are called outside it.
  */
 #include "tests/runtime/fake_driver.h"
@@ -26,6 +27,7 @@ typedef struct fake_stream {
   ladei_capture_status capture;
   struct fake_graph *graph; /* under construction */
   bool stuck, forbidden, destroyed;
+  bool spare; /* of stream_create, destroyed: the next one gets the slot */
 } fake_stream;
 
 typedef struct fake_event {
@@ -41,8 +43,11 @@ typedef struct fake_object {
   struct fake_object *next;
 } fake_object;
 
+/* As a graph, and as the one exec that may be made of it, which gets the objects. */
 typedef struct fake_graph {
   fake_object *objects;
+  struct fake_graph *exec;
+  bool launched;
 } fake_graph;
 
 #define OP_INDEX(op, group) OP_##op,
@@ -64,8 +69,8 @@ struct fake_driver {
   uint64_t last_id, last_capture;
   bool other_context; /* streams are of another context than the device's own */
   bool implicit;
-  int64_t events, objects;
-  fake_object *late, **late_end; /* whose destructors are due when the clock was read late_reads more times */
+  int64_t events, objects, graphs; /* graphs: of capture_end, and execs */
+  fake_object *late, **late_end;   /* whose destructors are due when the clock was read late_reads more times */
   uint64_t late_reads;
   uint64_t now_ns, per_read;
   fake_plan plans[OP_COUNT];
@@ -306,9 +311,9 @@ static void object_end(fake_driver *fake, fake_object *object) {
 }
 
 /* Not under the mutex: at once, or behind those that are late. */
-static void object_destroy(fake_driver *fake, fake_object *object) {
+static void object_destroy(fake_driver *fake, fake_object *object, bool launched) {
   pthread_mutex_lock(&fake->mutex);
-  bool late = fake->late_reads > 0;
+  bool late = launched && fake->late_reads > 0;
   if (late) {
     object->next = NULL;
     *fake->late_end = object;
@@ -348,7 +353,7 @@ static lade_status op_user_object_release(void *self, ladei_user_object object) 
   fake_driver *fake = self;
   BEGIN(fake, user_object_release);
   op_end(fake, LADE_OK);
-  object_destroy(fake, (fake_object *)(void *)object);
+  object_destroy(fake, (fake_object *)(void *)object, false);
   return LADE_OK;
 }
 
@@ -362,12 +367,25 @@ static lade_status op_graph_retain_user_object(void *self, ladei_graph handle, l
   return op_end(fake, LADE_OK);
 }
 
+/* Not under the mutex. */
+static void graph_end(fake_driver *fake, fake_graph *graph, bool launched) {
+  for (fake_object *object = graph->objects, *next; object != NULL; object = next) {
+    next = object->next;
+    object_destroy(fake, object, launched);
+  }
+  free(graph);
+  pthread_mutex_lock(&fake->mutex);
+  fake->graphs--;
+  pthread_mutex_unlock(&fake->mutex);
+}
+
 uint64_t fake_capture_begin(fake_driver *fake, lade_stream handle) {
   pthread_mutex_lock(&fake->mutex);
   fake_stream *stream = stream_at(fake, handle);
   stream->capture = LADEI_CAPTURE_ACTIVE;
   stream->capture_id = ++fake->last_capture;
   stream->graph = calloc(1, sizeof *stream->graph);
+  fake->graphs++;
   uint64_t id = stream->capture_id;
   pthread_mutex_unlock(&fake->mutex);
   return id;
@@ -388,17 +406,102 @@ ladei_graph fake_capture_end(fake_driver *fake, lade_stream handle) {
   stream->graph = NULL;
   pthread_mutex_unlock(&fake->mutex);
   if (valid) return graph;
-  fake_graph_destroy(fake, graph);
+  graph_end(fake, (fake_graph *)(void *)graph, false);
   return NULL;
 }
 
-void fake_graph_destroy(fake_driver *fake, ladei_graph handle) {
+void fake_graph_destroy(fake_driver *fake, ladei_graph handle) { graph_end(fake, (fake_graph *)(void *)handle, true); }
+
+/* ---- Graphs of lade's own ---------------------------------------------------------------------------------------- */
+
+static lade_status op_stream_create(void *self, int device, int priority, unsigned flags, lade_stream *out) {
+  fake_driver *fake = self;
+  (void)device;
+  (void)priority;
+  (void)flags;
+  BEGIN(fake, stream_create);
+  fake_stream *stream = NULL;
+  for (int i = 0; i < fake->stream_count && stream == NULL; i++)
+    stream = fake->streams[i].spare ? &fake->streams[i] : NULL;
+  if (stream == NULL) stream = stream_add(fake, LADEI_STREAM_ORDINARY);
+  *stream = (fake_stream){.id = ++fake->last_id, .kind = LADEI_STREAM_ORDINARY};
+  *out = (lade_stream)(void *)stream;
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_stream_destroy(void *self, lade_stream handle) {
+  fake_driver *fake = self;
+  BEGIN(fake, stream_destroy);
+  fake_stream *stream = stream_at(fake, handle);
+  stream->destroyed = stream->spare = true;
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_capture_begin(void *self, const ladei_stream *stream, ladei_capture_mode mode) {
+  fake_driver *fake = self;
+  (void)mode;
+  BEGIN(fake, capture_begin);
+  (void)op_end(fake, LADE_OK);
+  fake_capture_begin(fake, stream->handle);
+  return LADE_OK;
+}
+
+static lade_status op_host_function(void *self, const ladei_stream *stream, ladei_host_function function, void *user) {
+  fake_driver *fake = self;
+  (void)function;
+  (void)user;
+  BEGIN(fake, host_function);
+  LADE_EXPECT_EQ_INT(stream_capture(fake, stream_named(fake, stream)), LADEI_CAPTURE_ACTIVE);
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_capture_end(void *self, const ladei_stream *stream, ladei_graph *out) {
+  fake_driver *fake = self;
+  lade_status begun = op_begin(fake, OP_capture_end);
+  if (begun == LADE_OK) (void)op_end(fake, LADE_OK);
+  *out = fake_capture_end(fake, stream->handle); /* a failed one is over, too */
+  if (begun != LADE_OK) graph_end(fake, (fake_graph *)(void *)*out, false);
+  return begun;
+}
+
+static lade_status op_graph_instantiate(void *self, ladei_graph handle, ladei_graph_exec *out) {
+  fake_driver *fake = self;
   fake_graph *graph = (fake_graph *)(void *)handle;
-  for (fake_object *object = graph->objects, *next; object != NULL; object = next) {
-    next = object->next;
-    object_destroy(fake, object);
+  BEGIN(fake, graph_instantiate);
+  graph->exec = calloc(1, sizeof *graph);
+  fake->graphs++;
+  *out = (ladei_graph_exec)(void *)graph->exec;
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_graph_launch(void *self, ladei_graph_exec exec, const ladei_stream *stream) {
+  fake_driver *fake = self;
+  BEGIN(fake, graph_launch);
+  (void)stream_named(fake, stream);
+  ((fake_graph *)(void *)exec)->launched = true;
+  return op_end(fake, LADE_OK);
+}
+
+static lade_status op_graph_destroy(void *self, ladei_graph handle) {
+  fake_driver *fake = self;
+  fake_graph *graph = (fake_graph *)(void *)handle;
+  BEGIN(fake, graph_destroy);
+  if (graph->exec != NULL) {
+    graph->exec->objects = graph->objects;
+    graph->objects = NULL;
   }
-  free(graph);
+  (void)op_end(fake, LADE_OK);
+  graph_end(fake, graph, false);
+  return LADE_OK;
+}
+
+static lade_status op_graph_exec_destroy(void *self, ladei_graph_exec handle) {
+  fake_driver *fake = self;
+  fake_graph *exec = (fake_graph *)(void *)handle;
+  BEGIN(fake, graph_exec_destroy);
+  (void)op_end(fake, LADE_OK);
+  graph_end(fake, exec, exec->launched);
+  return LADE_OK;
 }
 
 void fake_other_context(fake_driver *fake, bool other) {
@@ -580,6 +683,15 @@ static void table_fill(lade_runtime_ops *ops) {
   HAVE(user_object_create)
   HAVE(user_object_release)
   HAVE(graph_retain_user_object)
+  HAVE(stream_create)
+  HAVE(stream_destroy)
+  HAVE(host_function)
+  HAVE(capture_begin)
+  HAVE(capture_end)
+  HAVE(graph_instantiate)
+  HAVE(graph_launch)
+  HAVE(graph_destroy)
+  HAVE(graph_exec_destroy)
   HAVE(now_ns)
 #undef HAVE
 }
@@ -597,6 +709,7 @@ fake_driver *fake_open(lade_runtime **out) {
 void fake_close(fake_driver *fake, lade_runtime *runtime) {
   LADE_EXPECT_EQ_INT(fake->events, 0);
   LADE_EXPECT_EQ_INT(fake->objects, 0);
+  LADE_EXPECT_EQ_INT(fake->graphs, 0);
   LADE_EXPECT_OK(lade_runtime_close(runtime));
   pthread_mutex_destroy(&fake->mutex);
   if (own_stream.fake == fake) own_stream.fake = NULL;

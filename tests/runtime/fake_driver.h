@@ -45,8 +45,10 @@ uint64_t fake_capture_begin(fake_driver *fake, lade_stream stream);
 void fake_capture_invalidate(fake_driver *fake, lade_stream stream);
 /* NULL, and its user objects gone, if the capture is invalid. Caller destroys the graph. */
 ladei_graph fake_capture_end(fake_driver *fake, lade_stream stream);
+/* As the end of an exec of it that was launched. */
 void fake_graph_destroy(fake_driver *fake, ladei_graph graph);
-/* Destructors of user objects do not run before the clock has been read so many times; then all, in order. */
+/* Destructors of user objects of execs that were launched do not run before the clock has been read so many times; then all, in
+ * order. */
 void fake_objects_late(fake_driver *fake, uint64_t reads);
 void fake_legacy_implicit(fake_driver *fake, bool implicit);
 

@@ -59,6 +59,27 @@ LADE_TEST(RetireCapture, SynchronizeGivesUpWhereTheDriverReportsNothing) {
   fixture_close(&own);
 }
 
+/* What was made for it goes, too, wherever the driver stops it. */
+LADE_TEST(RetireCapture, FenceThatFailsLeavesNothingBehind) {
+  static const char *const ops[] = {
+      "capture_mode_exchange", "stream_create",      "stream_resolve",           "capture_begin",     "host_function",
+      "capture_end",           "user_object_create", "graph_retain_user_object", "graph_instantiate", "graph_launch"};
+  for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+    static fixture own;
+    lade_stream stream = fixture_open(&own, NULL);
+    lade_test_context("%s", ops[i]);
+    fake_capture_begin(own.fake, stream);
+    fixture_use(&own, 0, stream);
+    ladei_graph graph = fake_capture_end(own.fake, stream);
+    fake_fail(own.fake, ops[i], LADE_ERR_DRIVER, 0, 1);
+    fake_objects_late(own.fake, 5);
+    fake_graph_destroy(own.fake, graph);
+    LADE_EXPECT_OK(ladei_retire_synchronize(own.retire)); /* by its rounds */
+    fixture_close(&own);
+  }
+  lade_test_context("%s", "");
+}
+
 LADE_TEST(RetireCapture, SynchronizeDoesWithoutAFenceWhereTheDriverMakesNone) {
   static fixture own;
   lade_stream stream = fixture_open(&own, NULL);

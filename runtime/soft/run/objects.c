@@ -5,7 +5,7 @@
  * I4  A user object's references = those of the program + its places in graphs' and execs' lists. The call that drops the last
  *     one runs the destructor, in its thread, before it returns.
  * I5  An exec that was launched drops its references later, on the host engine of device 0, also where its launches ended long
- *     ago: as CUDA's driver does. Until then each counts in its object's `late`.
+ *     ago: as CUDA's driver does. From its destruction until then each counts in its object's `late`.
  * I6  Both take a node that is kept for it, so that neither can fail.
  * Locks: rt->lock; destructors run without it.
  */
@@ -80,6 +80,10 @@ static void late_release(void *user) {
   ladei_soft_objects_unlock(rt);
 }
 
+void ladei_soft_late_objects_count(const soft_object_list *list) {
+  for (uint32_t i = 0; i < list->count; i++) list->objects[i]->late++;
+}
+
 bool ladei_soft_late_objects_make(soft_runtime *rt, soft_late_objects **out) {
   *out = calloc(1, sizeof **out);
   soft_node *node = *out == NULL ? NULL : ladei_soft_node_new(rt);
@@ -94,7 +98,6 @@ bool ladei_soft_late_objects_make(soft_runtime *rt, soft_late_objects **out) {
 
 void ladei_soft_late_objects_end(soft_runtime *rt, soft_late_objects *late, soft_object_list *list, bool launched) {
   if (launched) {
-    for (uint32_t i = 0; i < list->count; i++) list->objects[i]->late++;
     late->list = *list;
     *list = (soft_object_list){NULL, 0, 0};
     ladei_soft_post(rt, late->node, late_release, late);

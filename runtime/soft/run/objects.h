@@ -16,7 +16,9 @@ void ladei_soft_objects_unlock(soft_runtime *rt);
 
 /* What the objects of an exec need for being released once it was launched. False: no memory. */
 bool ladei_soft_late_objects_make(soft_runtime *rt, soft_late_objects **out);
-/* The exec goes: releases the objects in its list, at once or, if it was launched, later. */
+/* The exec was destroyed: the program has nothing of these objects any more. */
+void ladei_soft_late_objects_count(const soft_object_list *list);
+/* The exec goes: releases the objects in its list, at once or, if it was launched and they are counted late, later. */
 void ladei_soft_late_objects_end(soft_runtime *rt, soft_late_objects *late, soft_object_list *list, bool launched);
 
 /* Takes a reference over. False: no memory. */

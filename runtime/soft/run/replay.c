@@ -40,6 +40,7 @@ void ladei_soft_body_free(soft_runtime *rt, soft_body *body) {
 void ladei_soft_body_retire(soft_runtime *rt, soft_body *body) {
   assert(!body->retired);
   body->retired = true;
+  if (body->launched) ladei_soft_late_objects_count(&body->objects);
   if (body->launches == 0) ladei_soft_body_free(rt, body);
 }
 
