@@ -412,7 +412,10 @@ typedef struct lade_runtime_ops {
   /* ---- copies, fills, host functions --------------------------------------------------------------------------- */
 
   /* Asynchronous copy; the host side should be pinned. Of pageable memory: the driver stages it, and the source may be
-   * reused when the call returns (H2D), the call may wait (D2H). Note [Copies end with registrations] */
+   * reused when the call returns (H2D), the call may wait (D2H; H2D of more than some MiB). H2H: the driver of "cuda" waits
+   * for the stream, between pinned memory, too, where copy_batch of one does not, and in each launch of a graph with such a
+   * copy. Copies of one direction are not ordered over streams: a short one to the device (16 KiB and less) may pass a long
+   * one of another stream, longer ones and those to the host wait for it. Note [Copies end with registrations] */
   lade_status (*copy)(void *self, ladei_copy_direction direction, void *dst, const void *src, size_t bytes,
                       const ladei_stream *stream);
   /* Synchronous copy in the device's primary context, any host memory. */

@@ -378,6 +378,22 @@ static lade_status stretches_check(const lade_runtime *runtime, stretch rest) {
   return status;
 }
 
+/* Between pinned memory a batch of one, since a single copy waits there; where no batch is to be had, that one. */
+static lade_status stretch_copy(const lade_runtime *runtime, ladei_copy_direction direction, const stretch *rest,
+                                size_t length, const ladei_stream *stream) {
+  bool pinned = rest->to.kind == LADEI_MEMORY_PINNED && rest->from.kind == LADEI_MEMORY_PINNED;
+  if (pinned && runtime->ops->copy_batch != NULL) {
+    void *const dst = rest->dst;
+    const void *const src = rest->src;
+    lade_error before;
+    ladei_error_save(&before);
+    lade_status status = runtime->ops->copy_batch(runtime->self, direction, 1, &dst, &src, &length, stream);
+    if (status != LADE_ERR_UNSUPPORTED) return status;
+    ladei_error_restore(&before);
+  }
+  return runtime->ops->copy(runtime->self, direction, rest->dst, rest->src, length, stream);
+}
+
 /* Note [Copies end with registrations] in ops.h. */
 static lade_status stretches_copy(const lade_runtime *runtime, stretch rest, const ladei_stream *stream) {
   ladei_copy_direction direction =
@@ -385,7 +401,7 @@ static lade_status stretches_copy(const lade_runtime *runtime, stretch rest, con
   lade_status status = stretches_check(runtime, rest);
   while (status == LADE_OK) {
     size_t length = stretch_length(&rest);
-    status = runtime->ops->copy(runtime->self, direction, rest.dst, rest.src, length, stream);
+    status = stretch_copy(runtime, direction, &rest, length, stream);
     if (length == rest.bytes) break;
     if (status == LADE_OK) status = stretch_next(runtime, length, &rest);
   }

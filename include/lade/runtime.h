@@ -272,8 +272,10 @@ LADE_API lade_status lade_event_synchronize(lade_runtime *runtime, lade_event ev
  *
  * @param bytes  0 succeeds and does nothing.
  *
- * Threads: any. Waits: only for pageable host memory, and as lade_device_copy_async() between devices. Stream order: after
- * the work queued on `stream` so far.
+ * Threads: any. Waits: only for pageable host memory, and as lade_device_copy_async() between devices; with "cuda" for the stream
+ * also from pinned memory to pinned memory on a default stream that is NULL or legacy, or with a driver before CUDA 12.8. (A copy
+ * between pinned memory that was captured makes each launch of its graph wait for the stream.) Stream order: after the work
+ * queued on `stream` so far.
  * Errors: LADE_ERR_INVALID_ARGUMENT; LADE_ERR_CAPTURE between devices, as lade_device_copy_async(); nothing is queued then.
  * LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER, and LADE_ERR_OUT_OF_HOST_MEMORY; of memory in several registrations, the first ones may be queued then.
  * Source: CUDA Driver API, Memory Management, cuMemcpyAsync.

@@ -64,6 +64,53 @@ CONFORMANCE_TEST(Helpers, StreamsAndEventsOrderCopies) {
   LADE_ASSERT_OK(lade_stream_destroy(runtime, second));
 }
 
+/* A copy by itself waited for the stream with CUDA's driver. */
+CONFORMANCE_TEST(Helpers, CopyBetweenPinnedMemoryWaitsForNothing) {
+  enum { BYTES = 60000 };
+  NEEDS_OP(copy_batch);
+  lade_stream stream;
+  LADE_ASSERT_OK(lade_stream_create(runtime, 0, &stream));
+  char *in = conformance_pinned(runtime, BYTES), *out = conformance_pinned(runtime, BYTES);
+  support_stream_hold hold;
+  LADE_ASSERT(support_stream_hold_begin(&hold, runtime, stream));
+  LADE_EXPECT_OK(lade_copy_async(runtime, out, in, BYTES, stream));
+  support_pattern_fill(in, BYTES, 8, 0); /* read in stream order */
+  support_stream_hold_end(&hold);
+  LADE_ASSERT_OK(lade_stream_synchronize(runtime, stream));
+  LADE_EXPECT_PATTERN(out, BYTES, 8, 0);
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(lade_stream_destroy(runtime, stream));
+}
+
+/* Where no batch serves, as on the legacy stream and in captures, the copy by itself does. */
+CONFORMANCE_TEST(Helpers, CopyBetweenPinnedMemoryServesEveryStream) {
+  enum { BYTES = 60000 };
+  NEEDS_OP(graph_launch);
+  char *in = conformance_pinned(runtime, BYTES), *out = conformance_pinned(runtime, BYTES);
+  ladei_stream legacy = conformance_legacy(runtime, 0),
+               stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  support_pattern_fill(in, BYTES, 1, 0);
+  LADE_EXPECT_OK(lade_copy_async(runtime, out, in, BYTES, legacy.handle));
+  LADE_EXPECT_OK(lade_stream_synchronize(runtime, legacy.handle));
+  LADE_EXPECT_PATTERN(out, BYTES, 1, 0);
+  ladei_graph graph;
+  ladei_graph_exec exec;
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  LADE_EXPECT_OK(lade_copy_async(runtime, out, in, BYTES, stream.handle));
+  LADE_ASSERT_OK(OP(capture_end, &stream, &graph));
+  LADE_ASSERT_OK(OP(graph_instantiate, graph, &exec));
+  support_pattern_fill(in, BYTES, 2, 0);
+  LADE_EXPECT_OK(OP(graph_launch, exec, &stream));
+  LADE_EXPECT_OK(lade_stream_synchronize(runtime, stream.handle));
+  LADE_EXPECT_PATTERN(out, BYTES, 2, 0);
+  LADE_ASSERT_OK(OP(graph_exec_destroy, exec));
+  LADE_ASSERT_OK(OP(graph_destroy, graph));
+  LADE_ASSERT_OK(OP(host_free, in));
+  LADE_ASSERT_OK(OP(host_free, out));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 /* Host and device, pinned and pageable, starts and insides of blocks: the addresses alone say which way. */
 CONFORMANCE_TEST(Helpers, CopyFindsItsDirection) {
   enum { BYTES = 5000, SHIFT = 77 };
