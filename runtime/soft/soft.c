@@ -284,6 +284,7 @@ static lade_status soft_close(void *self) {
   if (!rt->virtual_time) ladei_soft_cpu_stop(rt);
   ladei_soft_lock(rt);
   ladei_soft_pools_close(rt);
+  ladei_soft_chunk_close(rt);
   ladei_soft_unlock(rt); /* unmaps what was left */
   runtime_free(rt);
   return LADE_OK;

@@ -14,9 +14,6 @@ static const difference differences[] = {
     {"18 (d)", "yes", "memory of cuMemAlloc is given back at once; lade does not free it so"},
     {"34 (s)", "NOT_SUPPORTED", "software devices capture no allocation"},
     {"31 (c)", "NOT_PERMITTED", "lade makes no call in host functions, and must not be helped where it does"},
-    {"X9 (a)", "SUCCESS", "each block has pages of its own"},
-    {"5 (a)", "2097152", "as X9 (a)"},
-    {"X13", "2097152", "as X9 (a)"},
     {"II 3 (d)", "SUCCESS", "lade queues work under its stream's context alone, and is told where it does not"},
     {"II 6 (d)", "SUCCESS", "what pool a program gives a device is looked up here, not checked"},
 #define STRICT(number, answer)                                                                                         \

@@ -52,7 +52,7 @@ CUresult loop_cuMemAllocPitch_v3020(CUdeviceptr *out, size_t *out_pitch, size_t 
 
 /* ---- Pinned memory ----------------------------------------------------------------------------------------------- */
 
-enum { MISALIGNMENT = 512 }; /* the software device's own memory begins on a page */
+enum { MISALIGNMENT = 512 };
 
 /* Flags of the driver's own allocations; an old entry is overwritten by the next allocation at its address. */
 enum { FLAGS_NOTED = 256 };
@@ -111,6 +111,19 @@ static bool flags_find(const void *pages, unsigned *out) {
   return false;
 }
 
+/* Where a test has asked for blocks that begin within a page. */
+enum { MISALIGNED = 64 };
+static _Atomic(void *) misaligned_blocks[MISALIGNED];
+
+/* Puts `to` in the place of `from`; whether that was there. */
+static bool misaligned_change(void *from, void *to) {
+  for (int i = 0; i < MISALIGNED; i++) {
+    void *expected = from;
+    if (atomic_compare_exchange_strong(&misaligned_blocks[i], &expected, to)) return true;
+  }
+  return false;
+}
+
 CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native) {
   LOOP_ENTER(cuMemHostAlloc, 2020);
   unsigned flags = ((native & CU_MEMHOSTALLOC_DEVICEMAP) != 0 ? LADEI_HOST_DEVICE_MAPPED : 0u) |
@@ -124,6 +137,7 @@ CUresult loop_cuMemHostAlloc_v2020(void **out, size_t bytes, unsigned int native
   CUresult code = loop_code(loop_ops()->host_alloc(loop_self(), loop_current()->device,
                                                    misaligned ? bytes + MISALIGNMENT : bytes, flags, &pages));
   *out = misaligned && code == CUDA_SUCCESS ? (char *)pages + MISALIGNMENT : pages;
+  if (*out != pages && !misaligned_change(NULL, *out)) loop_violation("%d blocks that begin within a page", MISALIGNED);
   if (code == CUDA_SUCCESS) flags_note(pages, bytes, native, false);
   return code;
 }
@@ -147,7 +161,7 @@ CUresult loop_cuMemFreeHost_v2000(void *pointer) {
   LOOP_ENTER(cuMemFreeHost, 2000);
   if (pointer == NULL) return CUDA_SUCCESS;
   if (loop_plays_program()) loop_streams_wait(loop_current()->device);
-  bool misaligned = (uintptr_t)pointer % 4096 == MISALIGNMENT;
+  bool misaligned = misaligned_change(pointer, NULL);
   void *pages = misaligned ? (char *)pointer - MISALIGNMENT : pointer;
   flags_free(pages);
   return loop_code(loop_ops()->host_free(loop_self(), pages));

@@ -167,7 +167,8 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   ladei_soft_lock(rt);
   device->active = true;
   if (pin_charge(rt, SOFT_OP_host_alloc, device, bytes, flags, &table_bytes, &status)) {
-    range = ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
+    range = bytes < LADEI_HOST_OWN_BYTES ? ladei_soft_range_place(rt, device, bytes)
+                                         : ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
     if (range == NULL) {
       pin_uncharge(rt, device_ordinal, bytes, table_bytes);
       status = ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
@@ -181,7 +182,8 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   }
   ladei_soft_unlock(rt);
   if (address == NULL) return status;
-  pages_lock(rt, address, (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+  char *first = (char *)address - (uintptr_t)address % PAGE_BYTES;
+  pages_lock(rt, first, ((size_t)((char *)address + bytes - first) + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
   *out = address;
   return LADE_OK;
 }
@@ -225,7 +227,8 @@ static lade_status host_unregister(void *self, void *pointer) {
   return host_end(self, SOFT_OP_host_unregister, pointer, SOFT_RANGE_REGISTERED);
 }
 
-/* CUDA's driver says "registered already" of registered memory alone; its own memory is a wrong value. */
+/* CUDA's driver says "registered already" of registered memory, and of its own pages where nothing lies; its own memory is a wrong
+ * value. */
 static int overlap_native(const soft_range *range) {
   return range->kind == SOFT_RANGE_REGISTERED ? LADEI_SOFT_NATIVE_ALREADY_REGISTERED : LADEI_SOFT_NATIVE_INVALID_VALUE;
 }
@@ -237,9 +240,11 @@ static lade_status register_check(const soft_runtime *rt, void *pointer, size_t 
                              "%zu bytes at %p", bytes, pointer);
   }
   const soft_range *range = ladei_soft_range_overlapping(rt, pointer, bytes);
-  if (range != NULL) {
-    return ladei_soft_refuse(SOFT_OP_host_register, overlap_native(range), "memory",
-                             "memory of which nothing is pinned yet", "%zu bytes at %p", bytes, pointer);
+  bool in_chunk = ladei_soft_in_chunk(rt, pointer);
+  if (range != NULL || in_chunk) {
+    int native = range != NULL ? overlap_native(range) : LADEI_SOFT_NATIVE_ALREADY_REGISTERED;
+    return ladei_soft_refuse(SOFT_OP_host_register, native, "memory", "memory of which nothing is pinned yet",
+                             "%zu bytes at %p", bytes, pointer);
   }
   return LADE_OK;
 }

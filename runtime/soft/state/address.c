@@ -10,7 +10,8 @@
  *     freed memory is told from a use of foreign memory, and equal runs have equal addresses. What was jumped over, since it was
  *     not free, was not handed out: it may be the program's.
  * I2  Live ranges do not overlap. A range is in rt->ranges exactly while it is live.
- * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0.
+ * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0; a chunk with its last place.
+ *     Places are not used again, as no address is.
  * Locks: rt->lock. Mapping under it is the exception that costs one system call per device allocation.
  */
 #include "runtime/soft/state/address.h"
@@ -160,7 +161,64 @@ void ladei_soft_range_unpin(soft_runtime *rt, soft_range *range) {
   rt->garbage = range;
 }
 
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
+
+#define CHUNK_BYTES ((uint64_t)2 << 20)
+#define PLACE_BYTES ((uint64_t)512)
+
+static void chunk_drop(soft_chunk *chunk) {
+  if (chunk == NULL || atomic_fetch_sub_explicit(&chunk->holders, 1, memory_order_acq_rel) != 1) return;
+  munmap((void *)(uintptr_t)chunk->base, CHUNK_BYTES);
+  free(chunk);
+}
+
+/* A chunk with room for a place; NULL when the system refuses. */
+static soft_chunk *chunk_need(soft_runtime *rt, uint64_t bytes) {
+  if (rt->chunk != NULL && CHUNK_BYTES - (rt->chunk->next - rt->chunk->base) >= bytes) return rt->chunk;
+  soft_chunk *chunk = calloc(1, sizeof *chunk);
+  void *base = chunk == NULL ? NULL : arena_map(rt, CHUNK_BYTES, ADDRESS_ALIGN, PROT_READ | PROT_WRITE, MAP_SHARED);
+  if (base == NULL) {
+    free(chunk);
+    return NULL;
+  }
+  chunk->base = chunk->next = (uint64_t)(uintptr_t)base;
+  atomic_init(&chunk->holders, 1);
+  chunk_drop(rt->chunk);
+  rt->chunk = chunk;
+  return chunk;
+}
+
+soft_range *ladei_soft_range_place(soft_runtime *rt, soft_device *device, size_t bytes) {
+  uint64_t whole = (bytes + PLACE_BYTES - 1) / PLACE_BYTES * PLACE_BYTES;
+  soft_chunk *chunk = chunk_need(rt, whole);
+  soft_range *range = chunk == NULL ? NULL : calloc(1, sizeof *range);
+  if (range == NULL) return NULL;
+  *range = (soft_range){.bytes = bytes,
+                        .kind = SOFT_RANGE_HOST,
+                        .device = device->ordinal,
+                        .host = true,
+                        .has_bytes = true,
+                        .live = true,
+                        .chunk = chunk};
+  atomic_fetch_add_explicit(&chunk->holders, 1, memory_order_relaxed);
+  soft_tree_insert(&rt->ranges, &range->node, chunk->next);
+  chunk->next += whole;
+  return range;
+}
+
+bool ladei_soft_in_chunk(const soft_runtime *rt, const void *address) {
+  return rt->chunk != NULL && (uint64_t)(uintptr_t)address - rt->chunk->base < CHUNK_BYTES;
+}
+
+void ladei_soft_chunk_close(soft_runtime *rt) {
+  chunk_drop(rt->chunk);
+  rt->chunk = NULL;
+}
+
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
+
 void ladei_soft_range_unmap(soft_range *range) {
+  chunk_drop(range->chunk);
   if (range->mapped_bytes != 0) munmap((void *)(uintptr_t)range->node.key, range->mapped_bytes);
   free(range);
 }

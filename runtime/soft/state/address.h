@@ -30,6 +30,13 @@ void ladei_soft_range_discard(soft_runtime *rt, soft_range *range);
 void ladei_soft_range_unpin(soft_runtime *rt, soft_range *range);
 void ladei_soft_range_unmap(soft_range *range);
 
+/* A small piece of host memory, which begins at a multiple of 512 bytes and shares its pages. NULL: no memory. */
+soft_range *ladei_soft_range_place(soft_runtime *rt, soft_device *device, size_t bytes);
+/* Whether the address lies in pages of such pieces that are to come. */
+bool ladei_soft_in_chunk(const soft_runtime *rt, const void *address);
+/* At the close, when nothing is alive. */
+void ladei_soft_chunk_close(soft_runtime *rt);
+
 /* The live range that holds `address`, or NULL. */
 soft_range *ladei_soft_range_at(const soft_runtime *rt, const void *address);
 bool ladei_soft_range_covers(const soft_range *range, const void *address, size_t bytes);

@@ -72,11 +72,18 @@ typedef enum soft_range_kind {
   SOFT_RANGE_REGISTERED, /* host_register: the program's own memory */
 } soft_range_kind;
 
+/* Pages that small requests of host_alloc share. */
+typedef struct soft_chunk {
+  uint64_t base, next;       /* where the next place begins */
+  _Atomic(uint32_t) holders; /* places that are not unmapped yet, + 1 while it is the runtime's */
+} soft_chunk;
+
 /* Memory or addresses that an op handed out or pinned. */
 typedef struct soft_range {
   soft_tree_node node; /* in rt->ranges, by first address, while live */
   size_t bytes;        /* as asked for */
   size_t mapped_bytes; /* to unmap when the range goes; 0: no mapping of its own */
+  soft_chunk *chunk;   /* that it is a place of, or NULL */
   size_t charged;      /* device memory that it counts for */
   soft_range_kind kind;
   int32_t device;
@@ -475,6 +482,7 @@ struct soft_runtime {
   size_t arena_pieces;
   uint64_t count_next; /* addresses without */
   uint64_t pinned_bytes, pinned_limit_bytes, pinned_ranges;
+  soft_chunk *chunk; /* of the next small request of host_alloc; NULL: none yet */
   uint64_t graph_node_bytes;
   uint64_t ipc_opens;  /* of all ranges */
   soft_range *garbage; /* to unmap when the lock is let go */
