@@ -12,7 +12,7 @@
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 
-enum { DEVICES = 2, BYTES = 300000 };
+enum { DEVICES = 2, BYTES = 20000 };
 
 typedef enum memory_kind { PLAIN, EXPANDABLE, DRIVER_POOL, UNCACHED, MEMORY_KINDS } memory_kind;
 
