@@ -485,16 +485,17 @@ static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
 }
 
-/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. */
+/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. The pool's own
+ * cap refuses before the budget is asked, which may leave less still. */
 static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_segment **out) {
   size_t least = least_bytes(request);
   size_t usual = request->exact ? least : usual_bytes(pool, least);
   lade_status status = segment_pin(pool, request, usual, out);
-  if (status == LADE_ERR_LIMIT && least < usual) {
-    size_t left = (size_t)cap_left(pool);
-    left = ladei_size_round_down(ladei_size_min(left, usual), LADEI_PINNED_PAGE_BYTES);
-    status = segment_pin(pool, request, ladei_size_max(left, least), out);
+  for (int refusals = 1; status == LADE_ERR_LIMIT && least < usual && refusals <= 2; refusals++) {
+    size_t left = (size_t)ladei_size_min(cap_left(pool), usual);
+    usual = ladei_size_max(ladei_size_round_down(left, LADEI_PINNED_PAGE_BYTES), least);
+    status = segment_pin(pool, request, usual, out);
   }
   if (status == LADE_ERR_OUT_OF_PINNED_MEMORY && least < usual) status = segment_pin(pool, request, least, out);
   return status;
