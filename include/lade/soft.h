@@ -6,8 +6,9 @@
  * the virtual clock moves only in a call that waits (synchronise), in lade_soft_advance(), by the cost of driver calls
  * where one is set, and in the pipeline's own waits. A copy takes effect as a whole at its end: at that moment it reads
  * its source and writes its destination, so host memory that is reused too early shows as wrong bytes. Each engine of a
- * device (H2D, D2H, within the device, to peers, host functions) serves all streams, first ready, first served, and a
- * copy lasts copy_launch_ns + bytes / rate, rounded up. Same input, same run.
+ * device (H2D, H2D of up to 16 KiB, D2H, within the device, to peers, host functions) serves all streams, first ready, first
+ * served, and a copy lasts copy_launch_ns + bytes / rate, rounded up. Same input, same run. (So do an NVIDIA H200's: a small
+ * copy to the device waits for no long one of another stream; the two engines are one on a half-duplex device.)
  *
  * Software devices report what hardware hides (lade_soft_report): use of freed memory, reuse that no event or stream
  * order covers, copies from unpinned memory, use of destroyed streams and events. Copies and fills over the end

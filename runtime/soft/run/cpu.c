@@ -107,8 +107,8 @@ static void engine_work(soft_runtime *rt, soft_engine *engine) {
 }
 
 static void *engine_main(void *argument) {
-  static const char *const names[SOFT_ENGINE_COUNT] = {"lade-h2d", "lade-d2h", "lade-compute", "lade-peer",
-                                                       "lade-host"};
+  static const char *const names[SOFT_ENGINE_COUNT] = {"lade-h2d",  "lade-d2h",  "lade-compute",
+                                                       "lade-peer", "lade-host", "lade-small"};
   soft_engine *engine = argument;
   soft_runtime *rt = engine->runtime;
   pthread_setname_np(pthread_self(), names[engine->kind]);

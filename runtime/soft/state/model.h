@@ -168,7 +168,8 @@ typedef enum soft_engine_kind {
   SOFT_ENGINE_D2H,
   SOFT_ENGINE_COMPUTE, /* copies within the device, fills, written values, kernels */
   SOFT_ENGINE_PEER,
-  SOFT_ENGINE_HOST, /* host functions, destructors, copies from host to host */
+  SOFT_ENGINE_HOST,  /* host functions, destructors, copies from host to host */
+  SOFT_ENGINE_SMALL, /* copies to a device that are too small to wait for long ones of other streams */
   SOFT_ENGINE_COUNT,
 } soft_engine_kind;
 

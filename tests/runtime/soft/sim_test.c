@@ -70,6 +70,30 @@ LADE_TEST(SimTime, EnginesOfTheTwoDirectionsOverlap) {
   soft_fixture_close(&f);
 }
 
+/* Up to 16 KiB, as on an H200; what goes to the host waits for what goes there, however small. */
+LADE_TEST(SimTime, SmallCopiesToTheDeviceGoByLongOnes) {
+  static const struct {
+    ladei_copy_direction direction;
+    size_t bytes;
+    uint64_t ends_at_ns; /* in bytes and launches: the long one has 500000 + 500 */
+  } cases[] = {{LADEI_COPY_H2D, 16384, 16884}, {LADEI_COPY_H2D, 16385, 517385}, {LADEI_COPY_D2H, 4096, 505096}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    lade_test_context("case %zu", i);
+    soft_fixture f = open_round();
+    ladei_stream a = soft_fixture_stream(&f, 0), b = soft_fixture_stream(&f, 0);
+    char *device = soft_fixture_device_memory(&f, 0, MIB), *host = soft_fixture_pinned(&f, MIB);
+    bool in = cases[i].direction == LADEI_COPY_H2D;
+    LADE_EXPECT_OK(f.ops->copy(f.self, cases[i].direction, in ? device : host, in ? host : device, 500000, &a));
+    LADE_EXPECT_OK(f.ops->copy(f.self, cases[i].direction, (in ? device : host) + 600000, (in ? host : device) + 600000,
+                               cases[i].bytes, &b));
+    soft_fixture_synchronize(&f, &b);
+    LADE_EXPECT_EQ_UINT(soft_fixture_now(&f), cases[i].ends_at_ns);
+    soft_fixture_synchronize(&f, &a);
+    soft_fixture_close(&f);
+  }
+  lade_test_context("%s", "");
+}
+
 LADE_TEST(SimTime, HalfDuplexDirectionsShareOneEngine) {
   lade_soft_device description = round_numbers();
   description.half_duplex = 1;
