@@ -6,7 +6,8 @@
  * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
  *
  *   stream of the segment        asked, or waited for
- *   alive, ordinary or legacy    the stream itself
+ *   alive, ordinary or legacy    an event recorded on it: of a blocking stream that is behind the legacy stream's work, too, which the
+ *                                stream itself does not show (the driver of CUDA 13.0 on an H200)
  *   retired                      the event that stream_retire recorded on it: `last`, shared by the stream's segments
  *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them
  *   destroyed without retire     the device, where the driver notices
@@ -23,7 +24,8 @@
  * asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a private pool's begin
  * names: their memory stays without a question until its end (P3 in private_pool.c).
  *
- * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it.
+ * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it. One that the
+ *     driver does not take back lies among the spent ones, and is offered again.
  * Locks: none are held here; `last` of a segment is set under the allocator's lock, while no thread gives memory back, and
  * does not change as long as the segment lives.
  */
@@ -83,22 +85,28 @@ lade_status ladei_device_last_event_make(lade_device_allocator *allocator, const
 
 void ladei_device_last_event_destroy(lade_device_allocator *allocator, ladei_device_last_event *list) {
   ladei_device_last_event *next;
+  lade_error error;
+  ladei_error_save(&error);
   for (; list != NULL; list = next) {
     next = list->next;
-    (void)ops_of(allocator)->event_destroy(allocator->runtime->self, list->event);
-    free(list);
+    if (ops_of(allocator)->event_destroy(allocator->runtime->self, list->event) == LADE_OK) {
+      free(list);
+      continue;
+    }
+    ladei_lock_acquire(&allocator->lock);
+    list->next = allocator->heap.spent_events; /* F1 */
+    allocator->heap.spent_events = list;
+    ladei_lock_release(&allocator->lock);
   }
+  ladei_error_restore(&error);
 }
 
 void ladei_device_last_events_drop(lade_device_allocator *allocator) {
-  lade_error error;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_last_event *spent = allocator->heap.spent_events;
   allocator->heap.spent_events = NULL;
   ladei_lock_release(&allocator->lock);
-  ladei_error_save(&error);
   ladei_device_last_event_destroy(allocator, spent);
-  ladei_error_restore(&error);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
@@ -123,38 +131,27 @@ static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *s
          now.context == stream->context && now.id == stream->id;
 }
 
-static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
-  void *self = allocator->runtime->self;
+static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream) {
+  ladei_device_last_event *last;
   if (!stream_lives(allocator, stream)) return ladei_device_finish(allocator);
-  if (wait) return ladei_stream_wait(allocator->runtime, stream);
-  lade_status status = ladei_stream_ask(allocator->runtime, stream);
-  return status == LADE_NOT_READY ? ops_of(allocator)->stream_synchronize(self, stream) : status;
-}
-
-static lade_status legacy_finish(lade_device_allocator *allocator, const ladei_stream *legacy) {
-  lade_event event;
-  lade_status status = event_make(allocator, legacy, &event);
+  lade_status status = ladei_device_last_event_make(allocator, stream, &last);
   if (status != LADE_OK) return status;
-  status = event_finish(allocator, event);
-  lade_error error;
-  ladei_error_save(&error);
-  (void)ops_of(allocator)->event_destroy(allocator->runtime->self, event);
-  ladei_error_restore(&error);
+  status = event_finish(allocator, last->event);
+  ladei_device_last_event_destroy(allocator, last);
   return status;
 }
 
-static lade_status work_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment, bool wait) {
+static lade_status work_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   const ladei_device_last_event *last = segment->last;
   if (last != NULL) return event_finish(allocator, last->event);
-  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream, wait);
+  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream);
   if (segment->legacy.context != segment->stream.context) return ladei_device_finish(allocator);
-  return legacy_finish(allocator, &segment->legacy);
+  return stream_finish(allocator, &segment->legacy);
 }
 
-lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
-                                        bool wait) {
+lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   ladei_lock_assert_none_held();
-  lade_status status = work_finish(allocator, segment, wait);
+  lade_status status = work_finish(allocator, segment);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST)
     status = ladei_device_finish(allocator);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */

@@ -242,6 +242,10 @@ LADE_API lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stre
 /**
  * Wait for all work queued on a stream. On "sim": moves the virtual clock to its end.
  *
+ * An event that was recorded on a stream that is ordered with the legacy one is also behind the legacy stream's work, and may be
+ * pending when this returns, or lade_stream_query() says LADE_OK: both look at the work of the stream itself. Who means the event
+ * waits for the event.
+ *
  * Threads: any. Waits: yes. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_CAPTURE; on "sim" LADE_ERR_TIMEOUT when the work can
  * never end. Source: CUDA Driver API, Stream Management, cuStreamSynchronize.
  */

@@ -428,7 +428,7 @@ LADE_TEST_P(DeviceCaptures, StreamsThatAPoolNamesAreNotAsked, SUPPORT_THREADED_R
   device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 0));
   pool_beginner beginner = {.f = &f};
   pthread_t emptying, beginning;
-  support_hold(f.runtime, "stream_query", 1, SUPPORT_HOLD_BEFORE);
+  support_hold(f.runtime, "event_query", 1, SUPPORT_HOLD_BEFORE);
   LADE_ASSERT(pthread_create(&emptying, NULL, empty_cache_elsewhere, &f) == 0);
   support_hold_await(f.runtime);
   LADE_ASSERT(pthread_create(&beginning, NULL, pool_begin_elsewhere, &beginner) == 0);
@@ -443,9 +443,9 @@ LADE_TEST_P(DeviceCaptures, StreamsThatAPoolNamesAreNotAsked, SUPPORT_THREADED_R
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
   device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 0));
   pool_begin(&f, pool_one, 0);
-  uint64_t asked = support_call_count(f.runtime, "stream_query");
+  uint64_t asked = support_call_count(f.runtime, "event_query");
   device_fixture_empty_cache(&f);
-  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "stream_query"), asked);
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "event_query"), asked);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).capture_kept, 1);
   LADE_EXPECT_OK(lade_device_pool_end(f.allocator, pool_one));
   for (int i = 0; i < 2; i++) LADE_EXPECT_OK(lade_device_pool_release(f.allocator, pool_one));

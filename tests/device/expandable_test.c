@@ -261,6 +261,34 @@ LADE_TEST(ExpandablePools, AReleasedPoolWithAHoleIsStoredAndNotSet) {
   device_fixture_close(&f);
 }
 
+/* ---- Giving back ------------------------------------------------------------------------------------------------- */
+
+/* A blocking stream is done while the legacy stream, which comes before its next work, still uses the memory: an event on it shows
+ * that, a question to the stream does not, and unmapping waits for nothing. */
+LADE_TEST(ExpandableGranules, AreUnmappedBehindTheLegacyStreamToo) {
+  device_fixture f;
+  lade_stream blocking = NULL;
+  lade_event used = NULL;
+  void *block = NULL;
+  if (!open_with(&f, "sim", 256 * MIB, 0)) return;
+  LADE_ASSERT_OK(lade_runtime_set_device(f.runtime, 0));
+  LADE_ASSERT_OK(f.runtime->ops->stream_create(f.runtime->self, 0, 0, 0, &blocking));
+  LADE_ASSERT_OK(lade_event_create(f.runtime, 0, &used));
+  LADE_ASSERT_OK(lade_device_alloc(f.allocator, 20 * MIB, blocking, &block));
+  LADE_EXPECT_OK(lade_fill_async(f.runtime, block, 1, 20 * MIB, LADE_STREAM_LEGACY));
+  LADE_EXPECT_OK(lade_event_record(f.runtime, used, LADE_STREAM_LEGACY));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, block));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_event_query(f.runtime, used));
+  LADE_EXPECT_OK(lade_stream_query(f.runtime, blocking));
+  device_fixture_empty_cache(&f);
+  LADE_EXPECT_OK(lade_event_query(f.runtime, used));
+  LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
+  LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, blocking));
+  LADE_EXPECT_OK(lade_event_destroy(f.runtime, used));
+  LADE_EXPECT_OK(lade_stream_destroy(f.runtime, blocking));
+  device_fixture_close(&f);
+}
+
 /* ---- Sharing ----------------------------------------------------------------------------------------------------- */
 
 static unsigned char byte_at(device_fixture *f, const void *address) {

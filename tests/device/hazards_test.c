@@ -733,9 +733,9 @@ LADE_TEST(hazard_H31, StreamWithARecycledHandleIsAnotherStream) {
   LADE_ASSERT_OK(lade_device_alloc(f.allocator, 30 * MIB, second, &block));
   LADE_EXPECT_NE_PTR(block, cached);
   LADE_EXPECT_OK(lade_device_free(f.allocator, block));
-  uint64_t calls = support_call_count(f.runtime, "stream_query");
+  uint64_t calls = support_call_count(f.runtime, "event_record");
   device_fixture_empty_cache(&f); /* asks the second stream; the first one's handle, which is the same, no more */
-  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "stream_query"), calls + 1);
+  LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "event_record"), calls + 1);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).segment.all.current, 0);
   LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, second));
   LADE_EXPECT_OK(lade_stream_destroy(f.runtime, second));
