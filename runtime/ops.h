@@ -26,7 +26,7 @@
  *       was not handed out (or is not the start of what was) gives LADE_ERR_INVALID_ARGUMENT where it is found out;
  *       use of destroyed streams, events and graphs need not be.
  *   R9  Queries, waits, records, pinning and driver pools (event_query, stream_query, *_synchronize, event_record,
- *       event_create, host_*, pool_*, peer_*, ipc_*) of what does not capture are allowed in every thread capture mode: the
+ *       event_create, host_*, pool_*, peer_*, ipc_*) of what does not capture, and copy_sync, are allowed in every thread capture mode: the
  *       runtime switches to relaxed mode around the driver call. vm_*, memory_info, stream_create, stream_destroy, event_destroy,
  *       stream_resolve, stream_capture_info, an event_record on a capturing stream and the query of an event recorded
  *       on its stream before the capture never harm a capture.
@@ -435,8 +435,9 @@ typedef struct lade_runtime_ops {
                          size_t rows, const ladei_stream *stream);
   /* Sets device (or pinned) memory to one byte value. Note [Copies end with registrations] */
   lade_status (*fill)(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream);
-  /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call, and does not
-   * run after a device error. Captured like other work. */
+  /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call (LADE_ERR_UNSUPPORTED,
+   * saying so; a driver may let some pass), and does not run after a device error. One thread runs those of all streams, one
+   * after the other. Captured like other work. */
   lade_status (*host_function)(void *self, const ladei_stream *stream, ladei_host_function function, void *user);
   /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory, aligned to the width, after the work queued so
    * far. Memory of a driver pool: LADE_ERR_INVALID_ARGUMENT. Optional. */

@@ -62,8 +62,9 @@ static lade_status call_fail(cuda_call *call, CUresult code, const char *details
     call->status = status == LADE_NOT_READY ? LADE_NOT_READY : LADE_OK;
     return call->status;
   }
-  call->status = ladei_error(status, code, "%s%s%s: %s (%d)", call->op, details[0] != '\0' ? ": " : "", details,
-                             ladei_cuda_error_text(call->runtime, code), (int)code);
+  const char *hint = code == CUDA_ERROR_NOT_PERMITTED ? "; a host function may make no call of the driver" : "";
+  call->status = ladei_error(status, code, "%s%s%s: %s (%d)%s", call->op, details[0] != '\0' ? ": " : "", details,
+                             ladei_cuda_error_text(call->runtime, code), (int)code, hint);
   return call->status;
 }
 

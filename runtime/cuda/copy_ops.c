@@ -5,6 +5,7 @@
  * I1  All run under the stream's own context, and copy_sync under the device's primary one.
  * I2  copy_sync has moved every byte when it returns.
  * I3  copy_batch refuses a legacy or capturing stream before the driver sees it.
+ * I4  copy_sync runs in the relaxed capture mode (R9): the wait for its last byte counts among the unsafe calls.
  * Locks: none.
  */
 #include "base/error.h"
@@ -58,7 +59,7 @@ static CUresult copy_wait(const cuda_api *api, ladei_copy_direction direction, v
 
 static lade_status copy_sync(void *self, int device, ladei_copy_direction direction, void *dst, const void *src,
                              size_t bytes) {
-  cuda_call call = {.runtime = self, .op = "copy_sync"};
+  cuda_call call = {.runtime = self, .op = "copy_sync", .relaxed = true};
   if (!ladei_cuda_range_check(&call, dst, bytes) || !ladei_cuda_range_check(&call, src, bytes) ||
       !ladei_cuda_enter_device(&call, device))
     return call.status;

@@ -79,6 +79,11 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
     return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
+  if (code == CUDA_ERROR_INVALID_VALUE) /* of valid arguments: what the driver does not say */
+    return ladei_cuda_leave(&call, code,
+                            "memory is %zu bytes at %p; expected pages without a hole that may be read and, without "
+                            "LADEI_HOST_READ_ONLY, written, of no shared mapping of a file on a disk",
+                            bytes, pointer);
   return ladei_cuda_leave(&call, code, "%p, %zu bytes by device %d", pointer, bytes, device);
 }
 

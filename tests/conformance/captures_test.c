@@ -444,6 +444,28 @@ CONFORMANCE_TEST(Captures, RecordsQueriesAndPinningElsewhereGoOn) {
   LADE_ASSERT_OK(OP(stream_destroy, other.handle));
 }
 
+static void copy_synchronously(lade_runtime *runtime, void *user) {
+  char *const *memory = user; /* device, device, host */
+  LADE_EXPECT_OK(OP(copy_sync, 0, LADEI_COPY_H2D, memory[0], memory[2], 4096));
+  LADE_EXPECT_OK(OP(copy_sync, 0, LADEI_COPY_D2D, memory[1], memory[0], 4096));
+  LADE_EXPECT_OK(OP(copy_sync, 0, LADEI_COPY_D2H, memory[2], memory[1], 4096));
+}
+
+/* The wait for their last byte invalidated captures in mode GLOBAL of other threads. */
+CONFORMANCE_TEST(Captures, SynchronousCopiesElsewhereGoOn) {
+  NEEDS_GRAPHS();
+  ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);
+  char *memory[3] = {conformance_device_memory(runtime, 0, 4096), conformance_device_memory(runtime, 0, 4096),
+                     conformance_pinned(runtime, 4096)};
+  LADE_ASSERT_OK(OP(capture_begin, &stream, LADEI_CAPTURE_GLOBAL));
+  conformance_in_thread(copy_synchronously, runtime, memory);
+  expect_capture_status(runtime, &stream, LADEI_CAPTURE_ACTIVE);
+  LADE_ASSERT_OK(OP(graph_destroy, end_capture(runtime, &stream)));
+  for (int i = 0; i < 2; i++) LADE_ASSERT_OK(OP(device_free, 0, memory[i]));
+  LADE_ASSERT_OK(OP(host_free, memory[2]));
+  LADE_ASSERT_OK(OP(stream_destroy, stream.handle));
+}
+
 CONFORMANCE_TEST(Captures, LeaveOtherStreamsAlone) {
   NEEDS_GRAPHS();
   ladei_stream stream = conformance_stream(runtime, 0, LADEI_STREAM_NON_BLOCKING);

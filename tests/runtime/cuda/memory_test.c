@@ -5,7 +5,9 @@
  * Locks: none; one thread.
  */
 #include <cudaTypedefs.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/runtime/cuda/fixture.h"
 
@@ -151,6 +153,48 @@ LADE_TEST(CudaMemory, ARefusedRegistrationLeavesNothingBehind) {
   LADE_EXPECT_OK(f.ops->stream_synchronize(f.self, &f.stream));
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_unregister(f.self, f.pages));
   LADE_EXPECT_OK(f.ops->event_query(f.self, f.event));
+  cuda_fixture_close(&f);
+}
+
+/* The driver says INVALID_VALUE of valid arguments. */
+LADE_TEST(CudaMemory, ARefusedRegistrationSaysWhatPagesMustBe) {
+  cuda_fixture f;
+  if (!cuda_fixture_open(&f)) return;
+  void *read_only = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  LADE_ASSERT(read_only != MAP_FAILED);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, f.ops->host_register(f.self, 0, read_only, 8192, 0));
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "host_register: memory is 8192 bytes at ");
+  LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected pages without a hole that may be read and, without "
+                                                    "LADEI_HOST_READ_ONLY, written");
+  LADE_EXPECT_OK(f.ops->host_register(f.self, 0, read_only, 8192, LADEI_HOST_READ_ONLY));
+  LADE_EXPECT_OK(f.ops->host_unregister(f.self, read_only));
+  munmap(read_only, 8192);
+  cuda_fixture_close(&f);
+}
+
+typedef struct inside {
+  cuda_fixture *f;
+  lade_status status;
+  char text[sizeof(lade_error)];
+} inside;
+
+static void alloc_inside(void *user) {
+  inside *own = user;
+  void *memory = NULL;
+  own->status = own->f->ops->host_alloc(own->f->self, 0, 4096, 0, &memory);
+  snprintf(own->text, sizeof own->text, "%s", lade_last_error()->text);
+}
+
+/* The driver refuses even the question about the current context there. */
+LADE_TEST(CudaMemory, CallsInAHostFunctionSayThatNoneIsAllowed) {
+  cuda_fixture f;
+  if (!cuda_fixture_open(&f)) return;
+  if (!cuda_fixture_fill(&f)) return;
+  inside own = {.f = &f};
+  LADE_EXPECT_OK(f.ops->host_function(f.self, &f.stream, alloc_inside, &own));
+  LADE_EXPECT_OK(f.ops->stream_synchronize(f.self, &f.stream));
+  LADE_EXPECT_EQ_INT(own.status, LADE_ERR_UNSUPPORTED);
+  LADE_EXPECT_CONTAINS_STR(own.text, "a host function may make no call of the driver");
   cuda_fixture_close(&f);
 }
 
