@@ -285,8 +285,9 @@ typedef struct lade_runtime_ops {
   lade_status (*device_context)(void *self, int device, uint64_t *out_context);
   /* Whether the primary context exists; never creates it. */
   lade_status (*device_active)(void *self, int device, bool *out_active);
-  /* Waits until all work submitted to the device has finished. LADE_ERR_CAPTURE during any capture on it, which is
-   * invalid then (R10). */
+  /* Waits until all work submitted to the device has finished: that of its streams, graphs launched there with all that they do
+   * elsewhere among it, but not what streams of other devices do with its memory. LADE_ERR_CAPTURE during any capture on it,
+   * which is invalid then (R10). */
   lade_status (*device_synchronize)(void *self, int device);
 
   /* ---- device memory ------------------------------------------------------------------------------------------- */

@@ -8,7 +8,8 @@
  *
  * N1  blocks holds what is handed out. While a block is given back it is not there: the driver may hand the address out
  *     again before its free returns.
- * N2  No counter moves for it, and a use by another stream need not be noted: the free waits for the device.
+ * N2  No counter moves for it, and a use by another stream of the device need not be noted: the free waits for the device. Of
+ *     streams of other devices the device is noted, and waited for as well.
  * Locks: the allocator's lock guards blocks. No driver call under it.
  */
 #include <stdlib.h>
@@ -28,6 +29,7 @@ typedef struct direct_block {
   ladei_order_node order; /* by address */
   uint64_t address;
   size_t bytes;
+  uint64_t others; /* bit d: a stream of device d was recorded, not of the allocator's; 63: and of those above */
 } direct_block;
 
 typedef struct uncached_state {
@@ -79,6 +81,7 @@ static lade_status direct_alloc(lade_device_allocator *allocator, size_t bytes, 
   if (status == LADE_OK) {
     block->address = (uint64_t)(uintptr_t)pointer;
     block->bytes = bytes;
+    block->others = 0;
     block->order.key = (ladei_order_key){{block->address, 0, 0}};
     ladei_ordered_set_insert(&state->blocks, &block->order);
   } else {
@@ -98,14 +101,30 @@ static lade_status uncached_alloc(lade_device_allocator *allocator, size_t bytes
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
+enum { OTHERS_LAST = 63 };
+
+static lade_status device_wait(const lade_device_allocator *allocator, int device) {
+  lade_status status = allocator->runtime->ops->device_synchronize(allocator->runtime->self, device);
+  return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
+}
+
+static lade_status devices_wait(const lade_device_allocator *allocator, uint64_t others) {
+  int count = 0;
+  lade_status status = device_wait(allocator, allocator->device);
+  if (status == LADE_OK && others != 0)
+    status = allocator->runtime->ops->device_count(allocator->runtime->self, &count);
+  for (int device = 0; device < count && status == LADE_OK; device++)
+    if ((others >> (device < OTHERS_LAST ? device : OTHERS_LAST) & 1) != 0) status = device_wait(allocator, device);
+  return status;
+}
+
 /* Waits first: the driver's free need not, and the work of any stream may use the block. */
-static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
+static lade_status driver_free(lade_device_allocator *allocator, const direct_block *block) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  void *self = allocator->runtime->self;
   ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
-  lade_status status = ops->device_synchronize(self, allocator->device);
-  if (status == LADE_ERR_DEVICE_LOST) status = LADE_OK; /* nothing runs on it any more */
-  if (status == LADE_OK) status = ops->device_free(self, allocator->device, (void *)(uintptr_t)address);
+  lade_status status = devices_wait(allocator, block->others);
+  if (status == LADE_OK)
+    status = ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)block->address);
   ladei_device_capture_mode_restore(allocator, mode);
   return status;
 }
@@ -129,7 +148,7 @@ static lade_status direct_free(lade_device_allocator *allocator, void *pointer) 
   ladei_lock_release(&allocator->lock);
   if (block == NULL) return ladei_device_native_free(allocator, pointer);
   if (status != LADE_OK) return status;
-  status = driver_free(allocator, (uint64_t)(uintptr_t)pointer);
+  status = driver_free(allocator, block);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK)
     ladei_slab_free(&state_of(allocator)->records, block);
@@ -148,8 +167,17 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
 
 /* ---- Calls on both kinds ------------------------------------------------------------------------------------------ */
 
+/* N2 */
 static lade_status uncached_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
-  return is_direct(allocator, pointer) ? LADE_OK : ladei_device_native_record_stream(allocator, pointer, stream);
+  ladei_stream resolved;
+  if (!is_direct(allocator, pointer)) return ladei_device_native_record_stream(allocator, pointer, stream);
+  lade_status status = allocator->runtime->ops->stream_resolve(allocator->runtime->self, stream, &resolved);
+  if (status != LADE_OK || resolved.device == allocator->device) return status;
+  ladei_lock_acquire(&allocator->lock);
+  direct_block *block = block_find(allocator, pointer);
+  if (block != NULL) block->others |= (uint64_t)1 << (resolved.device < OTHERS_LAST ? resolved.device : OTHERS_LAST);
+  ladei_lock_release(&allocator->lock);
+  return LADE_OK;
 }
 
 static lade_status uncached_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,

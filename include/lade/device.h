@@ -37,8 +37,8 @@ typedef enum lade_device_flag {
   LADE_DEVICE_UNCACHED =
       1 << 0, /**< lade_device_alloc() asks the driver each time, and lade_device_free() waits for the
                                      device, which breaks captures on it, and gives back at once: for tools that look
-                                     for wrong accesses. Nothing is counted or limited, and record_stream does
-                                     nothing. */
+                                     for wrong accesses. Nothing is counted or limited. A stream need not be recorded,
+                                     but for those of other devices: the free waits for their device, too. */
   LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS = 1 << 1, /**< With expandable_segments: new segments of private pools, too, are
                                                       expandable. Checkpoints then store their mapped runs. */
   LADE_DEVICE_EXPANDABLE_IPC = 1 << 2, /**< Memory mapped into expandable segments from now on can be given to other
@@ -1131,7 +1131,8 @@ LADE_INLINE void lade_device_suspend_options_init(lade_device_suspend_options *o
  * @param out_bytes  [out] What went back: less than was reserved where the driver refused some, which stays the pool's. Untouched on error;
  *                   NULL: not wanted.
  *
- * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: behind all of it.
+ * Threads: any; other pools go on meanwhile. Waits: for all work on the device, and the copy. Stream order: behind all of it;
+ * work of other devices' streams on memory that is handed out is over before the call.
  * Errors, with the pool as it was: LADE_ERR_UNSUPPORTED where the pool has plain segments (wanted: expandable_segments and
  * LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS), or memory that other processes may have open; LADE_ERR_CAPTURE during a capture that the
  * allocator knows of; LADE_ERR_BUSY while graphs or captures use a freed block of it, while a call launches a graph of it or runs a tree
