@@ -223,10 +223,10 @@ static lade_status file_begin(ladei_save *save) {
   bool there;
   int code = target_check(save, &there);
   if (code == EINVAL) {
-    return ladei_error(
-        LADE_ERR_IO, code,
-        "creating %s: a device, a pipe, a socket, or a link to one, is there; expected a regular file, or none",
-        save->path);
+    return ladei_error(LADE_ERR_IO, code,
+                       "creating %s: a device, a pipe, a socket, or a link to one or to an open file, is there; "
+                       "expected a regular file, or none",
+                       save->path);
   }
   if (code == 0) {
     save->mode = there || save->like != NULL ? CLOSED_MODE : MODE;
