@@ -167,7 +167,9 @@ static void pinned_small(void) {
   ANSWER_YES("5 (c)", probe_known(probe_address(first + 300)));
   PROBE_MUST(D.cuMemHostGetFlags(&flags, first));
   probe_answer("5 (d)", "%#x", flags);
-  probe_answer("X13", "%lld", (long long)labs(third - second));
+  probe_answer("X13 (a)", "%lld", (long long)labs(third - second));
+  (void)probe_pinned(100);
+  ANSWER_YES("X13 (b)", probe_address(probe_pinned(PROBE_MIB - 1)) % PROBE_PAGE == 0);
   void *combined = NULL;
   PROBE_MUST(D.cuMemHostAlloc(&combined, 64 * PROBE_MIB, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED));
   PROBE_MUST(D.cuMemHostGetDevicePointer(&device, combined, 0));
@@ -240,9 +242,18 @@ static void virtual_parts(void) {
   ANSWER_CODE("11 (b)", D.cuMemMap(other, 2 * PROBE_MIB, 2 * PROBE_MIB, handle, 0));
 }
 
+static int ipc_capable(CUdeviceptr memory) {
+  int capable = -1;
+  PROBE_MUST(D.cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
+  return capable;
+}
+
 static void share(void) {
   probe_begin();
   CUipcMemHandle handle;
+  probe_answer("13 (e)", "%d, %d, %d, %d", ipc_capable(probe_memory(PROBE_MIB)),
+               ipc_capable(probe_pool_memory(PROBE_MIB)), ipc_capable(probe_mapped_memory(2 * PROBE_MIB)),
+               ipc_capable(probe_address(probe_pinned(PROBE_MIB))));
   ANSWER_CODE("13 (a)", D.cuIpcGetMemHandle(&handle, probe_memory(PROBE_MIB)));
   ANSWER_CODE("13 (b)", D.cuIpcGetMemHandle(&handle, probe_pool_memory(PROBE_MIB)));
   ANSWER_CODE("13 (c)", D.cuIpcGetMemHandle(&handle, probe_mapped_memory(2 * PROBE_MIB)));

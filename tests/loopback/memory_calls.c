@@ -340,7 +340,15 @@ CUresult loop_cuMemHostGetDevicePointer_v3020(CUdeviceptr *out, void *pointer, u
   return code;
 }
 
-static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_attribute attribute, void *out) {
+/* Of memory from cuMemAlloc alone. */
+static bool is_ipc_capable(CUdeviceptr address, const ladei_pointer_attributes *found) {
+  reservation reserved;
+  return found->kind == LADEI_MEMORY_DEVICE && !reservation_find(address, &reserved) &&
+         !ladei_soft_is_pool_memory(loop_self(), loop_pointer(address));
+}
+
+static CUresult pointer_answer(CUdeviceptr address, const ladei_pointer_attributes *found,
+                               CUpointer_attribute attribute, void *out) {
   switch ((int)attribute) {
   case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     *(unsigned *)out = found->kind == LADEI_MEMORY_PINNED    ? CU_MEMORYTYPE_HOST
@@ -357,7 +365,7 @@ static CUresult pointer_answer(const ladei_pointer_attributes *found, CUpointer_
     *(CUdeviceptr *)out = loop_address(found->device_alias);
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    *(int *)out = found->kind == LADEI_MEMORY_DEVICE ? 1 : 0;
+    *(int *)out = is_ipc_capable(address, found) ? 1 : 0;
     return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)out = NULL; return CUDA_SUCCESS;
   default: return CUDA_ERROR_INVALID_VALUE;
@@ -396,7 +404,8 @@ CUresult loop_cuPointerGetAttributes_v7000(unsigned int count, CUpointer_attribu
   LOOP_ENTER(cuPointerGetAttributes, 7000);
   ladei_pointer_attributes found;
   CUresult code = pointer_tell(address, &found);
-  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++) code = pointer_answer(&found, attributes[i], data[i]);
+  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; i++)
+    code = pointer_answer(address, &found, attributes[i], data[i]);
   return code;
 }
 
@@ -413,7 +422,7 @@ CUresult loop_cuPointerGetAttribute_v4000(void *out, CUpointer_attribute attribu
   CUresult code = pointer_tell(address, &found);
   if (code == CUDA_SUCCESS && found.kind == LADEI_MEMORY_UNKNOWN) code = CUDA_ERROR_INVALID_VALUE;
   if (code != CUDA_SUCCESS || attribute != CU_POINTER_ATTRIBUTE_CONTEXT)
-    return code == CUDA_SUCCESS ? pointer_answer(&found, attribute, out) : code;
+    return code == CUDA_SUCCESS ? pointer_answer(address, &found, attribute, out) : code;
   *(CUcontext *)out = pointer_context(address, &found);
   return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
  * Locks: none.
  */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/loopback/loopback.h"
@@ -191,11 +192,13 @@ CUresult loop_cuMemsetD8_v3020(CUdeviceptr dst, unsigned char value, size_t byte
   return code == CUDA_SUCCESS ? loop_cuStreamSynchronize_v2000(NULL) : code;
 }
 
-/* A module is a name, without anything in it. As the driver does, both wait for the device. */
+/* A module is a name, without anything in it: one whose kernels take parameters, so that there is something to run, is refused.
+ * As the driver does, both wait for the device. */
 CUresult loop_cuModuleLoadData_v2000(CUmodule *out, const void *image) {
   LOOP_ENTER(cuModuleLoadData, 2000);
   static _Atomic(uintptr_t) modules;
   if (image == NULL) return CUDA_ERROR_INVALID_VALUE;
+  if (strstr(image, ".param") != NULL) return CUDA_ERROR_NOT_SUPPORTED;
   loop_streams_wait(loop_current()->device);
   *out = (CUmodule)(void *)++modules; /* NOLINT: a name */
   return CUDA_SUCCESS;

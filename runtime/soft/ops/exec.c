@@ -255,7 +255,7 @@ static bool works_alike(const soft_work *from, const soft_work *to) {
   bool fills = from->kind == SOFT_WORK_FILL;
   int32_t from_device = fills ? from->piece.dst_device : from->device;
   int32_t to_device = fills ? to->piece.dst_device : to->device;
-  return from_device == to_device && from->engine == to->engine;
+  return (fills ? devices_alike(from_device, to_device) : from_device == to_device) && from->engine == to->engine;
 }
 
 /* Whether one node can take the place of another: as on hardware, what it does is free, where it does it is not. */
