@@ -107,6 +107,11 @@ static lade_status sizes_check(const char *call, const lade_device_options *opti
                                 "0, or a multiple of 512 above 10 MiB and below 2^60", "%llu bytes",
                                 (unsigned long long)options->large_segment_bytes);
   }
+  /* The least steps in which devices map memory; one with larger ones says so when it maps. */
+  if (options->expandable_segments && options->large_segment_bytes % LADEI_DEVICE_SMALL_SEGMENT != 0) {
+    return ladei_error_argument(call, "options.large_segment_bytes", "a multiple of 2 MiB with expandable_segments",
+                                "%llu bytes", (unsigned long long)options->large_segment_bytes);
+  }
   return LADE_OK;
 }
 

@@ -103,7 +103,7 @@ typedef struct lade_device_options {
                                        for. From 0 up, below 1; 0: never. */
   uint64_t roundup_divisions[16]; /**< Steps per power of two that large requests are rounded up to; entry i is for
                                        sizes from 2^(20 + i), the first and last also for those below and above. Each 0
-                                       (off) or a power of two; it applies to sizes above 512 times itself. */
+                                       or 1 (off) or a power of two; it applies to sizes above 512 times itself. */
   uint64_t max_unsplit_slack_bytes; /**< What a block of max_split_bytes and more may leave unused, in place of 20 MiB.
                                          20 MiB or more; 0: 20 MiB. */
   double memory_fraction;           /**< As lade_device_set_memory_fraction(), from the start. 0: no limit. */
