@@ -105,6 +105,11 @@ static void transit_go(ladei_pinned_transit *transit) {
   ladei_lock_release(&transit->lock);
 }
 
+void ladei_pinned_transit_wait(ladei_pinned_transit *transit) {
+  transit_stop(transit);
+  transit_go(transit);
+}
+
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait) {
   (void)ladei_pinned_cap_wait_begin(cap_wait);
   transit_stop(&cap_wait->segments);

@@ -83,6 +83,9 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
   if (!ladei_pinned_transit_try_begin(transit)) ladei_pinned_transit_begin_slowly(transit);
 }
 
+/* Returns when the transits are over that were under way. */
+void ladei_pinned_transit_wait(ladei_pinned_transit *transit);
+
 /* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time. The caller
  * is a waiter in between: after its drain, what is freed goes to the free memory of nodes. */
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait);

@@ -330,12 +330,25 @@ lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, ui
   return status;
 }
 
+/*
+ * Note [Giving back beside others]
+ *   What others have in their hands, the pool's own thread above all, is nowhere where it is found: blocks that they take out of
+ *   caches, segments that they pin or unpin. So a trim begins when nothing is in transit, and ends when the segments that others
+ *   took out meanwhile are gone, or back in their node.
+ */
 lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
-  uint64_t released;
-  ladei_pinned_pool_drain(pool);
-  uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  return reserved <= keep_bytes ? LADE_OK
-                                : ladei_pinned_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
+  uint64_t released = 0;
+  lade_status status = LADE_OK;
+  ladei_pinned_transits_stop(&pool->cap_wait);
+  drain(pool);
+  ladei_pinned_transits_resume(&pool->cap_wait);
+  do {
+    uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
+    if (reserved <= keep_bytes) break;
+    status = ladei_pinned_pool_release(pool, reserved - keep_bytes, UINT64_MAX, &released);
+    if (status == LADE_OK && released == 0) ladei_pinned_transit_wait(&pool->cap_wait.segments);
+  } while (status == LADE_OK && released > 0);
+  return status;
 }
 
 lade_status ladei_pinned_pool_return(lade_pinned_pool *pool, uint64_t bytes, _Atomic(uint64_t) *counter) {

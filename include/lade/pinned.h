@@ -394,7 +394,8 @@ LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
  * Give all cached memory back to the system: every segment without a block in use or pending.
  *
  * Threads: any. Waits: for streams whose event failed, and for the device of a stream that was destroyed without
- * lade_pinned_stream_retire, since nothing else shows that their blocks are done; not for other pending blocks. Waiting
+ * lade_pinned_stream_retire, since nothing else shows that their blocks are done; not for other pending blocks; for segments that
+ * other threads, the pool's own included, pin or give back. Waiting
  * for a stream breaks no capture; waiting for a device ends captures that are under way on it.
  * Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning fails: that memory stays cached.
  */
@@ -405,7 +406,8 @@ LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
  *
  * Segments with a block in use or pending stay, so more than keep_bytes may be left (stats: reserved_bytes).
  *
- * Threads: any. Waits: never for streams. Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning
+ * Threads: any. Waits: for segments that other threads, the pool's own included, pin or give back; never for streams. Stream
+ * order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning
  * fails (that memory stays cached) or an event does.
  */
 LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes);

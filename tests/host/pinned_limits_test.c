@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: Giving back, pinning ahead, NUMA placement, sources, and the two precise ways to end a use. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +12,7 @@
 #include "host/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
+#include "tests/support/asleep.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"
 
@@ -32,6 +37,45 @@ LADE_TEST_P(PinnedLimits, TrimGivesBackTheOldestSegmentsOnly, support_soft_runti
   LADE_EXPECT_OK(lade_pinned_trim(own.pool, 0)); /* one is in use */
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).reserved_bytes.current, PINNED_FIXTURE_SEGMENT_BYTES);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, blocks[0]));
+  pinned_fixture_close(&own);
+}
+
+typedef struct trim_call {
+  const pinned_fixture *own;
+  uint64_t reserved; /* when it has returned */
+  _Atomic(int) thread;
+  atomic_bool done;
+} trim_call;
+
+static void *trim_run(void *user) {
+  trim_call *call = user;
+  atomic_store(&call->thread, (int)syscall(SYS_gettid));
+  LADE_EXPECT_OK(lade_pinned_trim(call->own->pool, 0));
+  call->reserved = pinned_fixture_stats(call->own).reserved_bytes.current;
+  atomic_store(&call->done, true);
+  return NULL;
+}
+
+/* As the pool's own thread does, which gives idle segments back: the other call found nothing, and returned while they were held. */
+LADE_TEST(PinnedLimits, TrimWaitsForSegmentsThatOthersGiveBack) {
+  lade_pinned_options options = pinned_fixture_options();
+  pinned_fixture own;
+  trim_call calls[2] = {{.own = &own}, {.own = &own}};
+  pthread_t threads[2];
+  if (!pinned_fixture_open(&own, support_interposer_open("cpu", NULL), &options)) return;
+  pinned_fixture_free(&own, pinned_fixture_alloc(&own, PINNED_FIXTURE_SEGMENT_BYTES));
+  support_hold(own.runtime, "host_unregister", 1, SUPPORT_HOLD_BEFORE);
+  LADE_ASSERT_EQ_INT(pthread_create(&threads[0], NULL, trim_run, &calls[0]), 0);
+  support_hold_await(own.runtime);
+  LADE_ASSERT_EQ_INT(pthread_create(&threads[1], NULL, trim_run, &calls[1]), 0);
+  while (!atomic_load(&calls[1].done) &&
+         (atomic_load(&calls[1].thread) == 0 || !support_thread_sleeps(atomic_load(&calls[1].thread))))
+    sched_yield();
+  support_hold_end(own.runtime);
+  for (int i = 0; i < 2; i++) {
+    pthread_join(threads[i], NULL);
+    LADE_EXPECT_EQ_UINT(calls[i].reserved, 0);
+  }
   pinned_fixture_close(&own);
 }
 
