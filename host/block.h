@@ -206,6 +206,15 @@ static inline void ladei_pinned_block_requested_set(ladei_pinned_block *block, s
   atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
 }
 
+/* What was asked for of a block of `bytes` that is in use by its word; else 0, also where the record says something else already. Any
+ * thread, which looks at the word again. A block of a slot is in use before its record says how much of it (ready.h): for some
+ * instructions it is what its last user asked for. */
+static inline size_t ladei_pinned_block_requested_by(const ladei_pinned_block *block, uint64_t word, size_t bytes) {
+  if (ladei_pinned_word_state(word) != LADEI_PINNED_BLOCK_IN_USE) return 0;
+  size_t requested = atomic_load_explicit(&block->requested_or_next, memory_order_acquire);
+  return requested <= bytes ? requested : 0;
+}
+
 /* CACHED -> IN_USE, by the one who holds the block. */
 static inline void ladei_pinned_block_hand_out(ladei_pinned_block *block, size_t requested_bytes) {
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);

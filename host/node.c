@@ -607,12 +607,19 @@ typedef struct view_list {
 
 static void view_add(view_list *list, const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
-  ladei_pinned_block_state state = ladei_pinned_word_state(word);
   if (list->count < list->capacity) {
+    /* Under the node's lock a block keeps its place and size, not its state: threads hand it out and take it back. */
+    size_t bytes = ladei_pinned_segment_block_bytes(segment, block, word), requested;
+    for (uint64_t before = ~word; !ladei_pinned_word_is_same(before, word); word = ladei_pinned_block_word(block)) {
+      before = word;
+      requested = ladei_pinned_block_requested_by(block, word, bytes);
+    }
+    ladei_pinned_block_state state = ladei_pinned_word_state(word);
+    if (state == LADEI_PINNED_BLOCK_IN_USE && requested == 0) state = LADEI_PINNED_BLOCK_CACHED;
     list->views[list->count] = (ladei_pinned_block_view){
         .address = ladei_pinned_block_address(block),
-        .bytes = ladei_pinned_segment_block_bytes(segment, block, word),
-        .requested_bytes = state == LADEI_PINNED_BLOCK_IN_USE ? ladei_pinned_block_requested(block) : 0,
+        .bytes = bytes,
+        .requested_bytes = requested,
         .state = state,
         .source = atomic_load_explicit(&segment->source, memory_order_relaxed),
         .in_chunks = ladei_pinned_segment_in_chunks(segment),

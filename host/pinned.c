@@ -666,26 +666,38 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
 }
 
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
+/* What the records say of what was found there. */
+static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *found, const void *pointer,
+                      lade_pinned_info *info) {
+  info->state = LADE_PINNED_CACHED;
+  info->numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(found->segment))->os_index;
+  info->source = atomic_load_explicit(&found->segment->source, memory_order_relaxed);
+  info->chunk_bytes = ladei_pinned_segment_in_chunks(found->segment) ? pool->source.register_chunk_bytes : 0;
+  if (found->block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
+    info->base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
+    info->bytes = LADEI_PINNED_PAGE_BYTES;
+    return;
+  }
+  info->base = (void *)found->address;
+  info->bytes = ladei_pinned_segment_block_bytes(found->segment, found->block, found->word);
+  info->requested_bytes = ladei_pinned_block_requested_by(found->block, found->word, info->bytes);
+  if (ladei_pinned_word_state(found->word) == LADEI_PINNED_BLOCK_PENDING) info->state = LADE_PINNED_PENDING;
+  if (info->requested_bytes > 0) info->state = LADE_PINNED_IN_USE;
+}
+
   lade_pinned_info info;
   if (pool != NULL && out_info == NULL) return ladei_error_null(__func__, "out_info");
   lade_status status = enter(pool, __func__);
   if (status != LADE_OK) return status;
-  ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
-  if (found.segment == NULL) return foreign(pointer, __func__);
-  lade_pinned_info_init(&info);
-  info.state = LADE_PINNED_CACHED;
-  info.numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(found.segment))->os_index;
-  info.source = atomic_load_explicit(&found.segment->source, memory_order_relaxed);
-  info.chunk_bytes = ladei_pinned_segment_in_chunks(found.segment) ? pool->source.register_chunk_bytes : 0;
-  if (found.block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
-    info.base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
-    info.bytes = LADEI_PINNED_PAGE_BYTES;
-  } else {
-    info.base = (void *)found.address;
-    info.bytes = ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
-    info.state = (int32_t)ladei_pinned_public_state(ladei_pinned_word_state(found.word));
-    if (info.state == LADE_PINNED_IN_USE) info.requested_bytes = ladei_pinned_block_requested(found.block);
-  }
+  ladei_pinned_lookup found, again = ladei_pinned_lookup_find(&pool->map, pointer);
+  do { /* others may hand the memory out meanwhile: all that is told was so at one moment */
+    found = again;
+    if (found.segment == NULL) return foreign(pointer, __func__);
+    lade_pinned_info_init(&info);
+    info_read(pool, &found, pointer, &info);
+    ladei_switch_point("found", 0);
+    again = ladei_pinned_lookup_find(&pool->map, pointer);
+  } while (!ladei_pinned_lookup_is_same(&found, &again));
   info.contiguous_bytes = ladei_pinned_source_contiguous(&info, (uint64_t)((const char *)pointer - (char *)info.base));
   return ladei_stats_write("lade_pinned_info", &info, sizeof info, out_info);
 }

@@ -425,7 +425,8 @@ LADE_API lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes,
 /**
  * Describe the block that an address lies in, and how far a copy from that address may reach.
  *
- * @param pointer  Any address at all.
+ * @param pointer  Any address at all. Of memory that others use, all that is told was so at one moment of the call; what was asked
+ *                 for of a block above 1 MiB may be what its last user asked for, while another thread is being handed it.
  * @param out_info [in,out] struct_size set by lade_pinned_info_init().
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_FORKED.

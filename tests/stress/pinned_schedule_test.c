@@ -199,6 +199,14 @@ static void op_drain(bench *own, int thread) {
   ladei_pinned_pool_drain(own->pool);
 }
 
+/* What was asked for is there while a block is in use, and no longer; the block is as long as such a one is. */
+static bool described_at_one_moment(const lade_pinned_info *info) {
+  if (info->state != LADE_PINNED_IN_USE) return info->requested_bytes == 0;
+  bool asked = info->requested_bytes == SMALL || info->requested_bytes == LARGE;
+  return asked && info->bytes >= info->requested_bytes &&
+         info->bytes <= info->requested_bytes + ladei_size_max(info->requested_bytes / 8, 4096);
+}
+
 /* A block in use is found, and described as it is; one that another thread may free, in whatever way. */
 static void op_find(bench *own, int thread) {
   const model_block *block = block_of(own, thread, FRESH);
@@ -213,6 +221,10 @@ static void op_find(bench *own, int thread) {
   lade_status status = lade_pinned_find(own->pool, block->address + block->bytes - 1, &info);
   if (status != LADE_OK && status != LADE_ERR_FOREIGN_POINTER)
     LADE_FAIL("find ended with %s", lade_status_name(status));
+  if (status == LADE_OK && !described_at_one_moment(&info)) {
+    LADE_FAIL("memory of others is described as state %d, %" PRIu64 " of %" PRIu64 " bytes", info.state,
+              info.requested_bytes, info.bytes);
+  }
 }
 
 static void op_stats(bench *own, int thread) {
