@@ -76,7 +76,8 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
     unsigned class_index = ladei_pinned_word_class(word);
     ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, requested, bytes);
     ladei_pinned_class_counts_publish(pool, counters, class_index);
-    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_ready_taken(cache, counters, block, class_index);
+    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES && cache->keeps_large)
+      ladei_pinned_ready_taken(cache, counters, block, class_index);
     return;
   }
   size_t bytes = pool->policy->block_bytes(pool, block, word);
@@ -665,7 +666,6 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   return status;
 }
 
-lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
 /* What the records say of what was found there. */
 static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *found, const void *pointer,
                       lade_pinned_info *info) {
@@ -685,6 +685,7 @@ static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *f
   if (info->requested_bytes > 0) info->state = LADE_PINNED_IN_USE;
 }
 
+lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
   lade_pinned_info info;
   if (pool != NULL && out_info == NULL) return ladei_error_null(__func__, "out_info");
   lade_status status = enter(pool, __func__);

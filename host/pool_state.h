@@ -153,7 +153,8 @@ static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_
 static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
   return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !pool->policy->uses_thread_caches;
 }
-/* Whether threads refill their magazines with several blocks, and nodes have depots: not where there is little room for them. */
+/* Whether threads refill their magazines with several blocks, nodes have depots, and blocks above 1 MiB are kept ready: not where there
+ * is little room for them. */
 static inline bool ladei_pinned_pool_keeps_lists(const lade_pinned_pool *pool) {
   return pool->magazine_bytes >= LADEI_MIB;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ready blocks: those that an alloc can have without a lock. Up to 1 MiB they lie in the thread's magazines, and behind these in
- * the node's depot (depot.h); above, the one that the thread used last lies with it, others in the node's bins. A block of the thread's own leaves the
+ * the node's depot (depot.h); above, the one that the thread used last lies with it, others in the node's bins, but in pools that keep
+ * little ready (keeps_large). A block of the thread's own leaves the
  * compare-and-swap of free as the only locked instruction of a pair: 17 ns, with two 27 ns.
  */
 #ifndef LADE_HOST_READY_H
@@ -66,7 +67,7 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
   /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a bin is better
    * than to wait for them: 16 threads that replace large blocks take a fourth less so. */
   bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_lock_is_busy(&node->lock);
-  return wanted && ladei_pinned_bins_offer(cache, node, block, class_index);
+  return wanted && cache->keeps_large && ladei_pinned_bins_offer(cache, node, block, class_index);
 }
 
 static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,

@@ -77,6 +77,7 @@ typedef struct ladei_pinned_thread_cache {
   const ladei_pinned_segment *recent; /* where the last block was found; owner only */
   size_t cached_bytes;                /* in the magazines; guard: asym_lock */
   uint32_t kept_count;                /* larger blocks that are kept; guard: asym_lock */
+  bool keeps_large;                   /* blocks above 1 MiB may be ready: constant */
   size_t quota_bytes;       /* the thread's part of the pool's magazine budget; guard: asym_lock, and the pool's
       lock for changes */
   uint32_t poll_skip;       /* misses until the next look at pending blocks; owner only */

@@ -327,7 +327,9 @@ static void thread_list_clean(void) {
 
 static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
   uint32_t id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
-  return ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->large_kept);
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->large_kept);
+  if (cache != NULL) cache->keeps_large = ladei_pinned_pool_keeps_lists(pool);
+  return cache;
 }
 
 static ladei_pinned_thread_cache *cache_register(lade_pinned_pool *pool) {

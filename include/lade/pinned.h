@@ -122,9 +122,11 @@ typedef struct lade_pinned_options {
                                   which lock no memory. They end with the call. */
   uint32_t flags;            /**< Bits LADE_PINNED_NUMA_STRICT to LADE_PINNED_DEVICE_MAPPED. */
   uint64_t
-      magazine_bytes;   /**< Ready blocks that threads may keep for themselves, all threads together; as many again, at
-                                most, lie ready for all threads of a NUMA node. 0: the smaller of 64 MiB and an eighth of
-                                the cap. Below 1 MiB: none. */
+      magazine_bytes; /**< Ready blocks of up to 1 MiB that threads may keep for themselves, all threads together; as many
+                                again, at most, lie ready for all threads of a NUMA node. Of larger blocks, whatever this says, a
+                                thread keeps the one of each size class that it used last, and a node eight. Below 1 MiB it is all
+                                that lies ready, larger blocks included. 0: the smaller of 64 MiB and an eighth of the cap. 1:
+                                nothing. What is kept ready goes back before a request is refused. */
   uint32_t max_idle_ms; /**< Segments without a block in use or pending for so long are given back, by the calls that
                                 look for pending blocks. 0: never. */
   uint32_t reserved;    /**< 0 */

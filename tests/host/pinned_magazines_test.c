@@ -25,6 +25,32 @@ static bool open_capped(pinned_fixture *own, uint64_t max_bytes) {
   return pinned_fixture_open(own, support_runtime_open("cpu"), &options);
 }
 
+static lade_status ready_sum(const lade_pinned_class_stats *stats, void *user) {
+  *(uint64_t *)user += stats->cached_bytes.current;
+  return LADE_OK;
+}
+
+/* One block of each size above 1 MiB stayed ready with each thread, and eight with the node, whatever the setting said. */
+LADE_TEST(PinnedMagazines, LittleRoomIsAllThatLiesReady) {
+  static const uint64_t rooms[] = {1, LADEI_MIB / 2, LADEI_MIB - 1};
+  for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
+    lade_pinned_options options = pinned_fixture_options();
+    pinned_fixture own;
+    uint64_t ready = 0;
+    lade_test_context("room %zu", i);
+    options.segment_bytes = options.max_bytes = 64 * LADEI_MIB;
+    options.magazine_bytes = rooms[i];
+    if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
+    for (int round = 0; round < 8; round++) /* again and again: a thread keeps what it uses so */
+      for (size_t bytes = 4096; bytes <= 16 * LADEI_MIB; bytes += bytes / 8)
+        pinned_fixture_free(&own, pinned_fixture_alloc(&own, bytes));
+    LADE_EXPECT_OK(lade_pinned_class_stats_each(own.pool, ready_sum, &ready));
+    LADE_EXPECT_LE_UINT(ready, rooms[i]);
+    pinned_fixture_close(&own);
+  }
+  lade_test_context("%s", "");
+}
+
 /* A thread that frees what it is given and then sleeps until it is told to end. */
 typedef struct sleeper {
   const pinned_fixture *own;
