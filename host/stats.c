@@ -56,6 +56,12 @@ static lade_pinned_gauge pending_gauge(uint64_t allocated, uint64_t retired, uin
   return out;
 }
 
+/* U2 in usage.c: what threads did not show may not make peaks that cannot be. */
+static void in_use_peaks_limit(lade_pinned_gauge *in_use, lade_pinned_gauge *requested, uint64_t reserved_peak) {
+  in_use->peak = ladei_size_max(ladei_size_min(in_use->peak, reserved_peak), in_use->current);
+  requested->peak = ladei_size_max(ladei_size_min(requested->peak, in_use->peak), requested->current);
+}
+
 /* What belongs to a class, a node, or the pool. */
 typedef struct level {
   ladei_pinned_published_use *in_use;
@@ -120,6 +126,7 @@ void ladei_pinned_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_p
   ladei_lock_acquire(&pool->threads_lock);
   node_read(pool, node, out, out_classes, &usage, &below);
   ladei_lock_release(&pool->threads_lock);
+  in_use_peaks_limit(&out->gauges.in_use_bytes, &out->gauges.requested_bytes, out->reserved_bytes.peak);
 }
 
 static void peaks_take_over(ladei_pinned_pool_counters *pool, const ladei_pinned_level_counters *node) {
@@ -206,6 +213,7 @@ static void stats_read(lade_pinned_pool *pool, lade_pinned_stats *out) {
   lade_pinned_stats_init(out);
   usage_read(pool, out);
   counters_read(&pool->counters, out);
+  in_use_peaks_limit(&out->in_use_bytes, &out->requested_bytes, out->reserved_bytes.peak);
   out->debug_findings = pool->debug == NULL ? 0 : ladei_pinned_debug_findings(pool->debug);
   ladei_retire_shards_counters_get(pool->retire, &retire);
   out->events_recorded = retire.events_recorded;

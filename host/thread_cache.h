@@ -27,6 +27,8 @@
 
 enum { LADEI_PINNED_MAGAZINE_MAX_BLOCKS = 32 };
 
+enum { LADEI_PINNED_CLASS_WORDS = (LADEI_PINNED_CLASSES + 63) / 64 };
+
 /* What different threads write lies so far apart: processors fetch cache lines in pairs. */
 enum { LADEI_PINNED_SHARING_BYTES = 128 };
 
@@ -63,7 +65,8 @@ typedef struct ladei_pinned_thread_counters {
   unsigned node;                                  /* index of the node; constant */
   uint8_t refills[LADEI_PINNED_MAGAZINE_CLASSES]; /* blocks that the last refill wanted: Note [Refill]; owner only */
   /* Of the larger classes. */
-  uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES];       /* owner only */
+  uint64_t shown[LADEI_PINNED_CLASS_WORDS];           /* bit of a class: published_blocks is above 0; owner only */
+  uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES]; /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
   uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */
   uint32_t repeats[LADEI_PINNED_BIN_CLASSES];               /* so many before it had that size too; owner only */
@@ -74,10 +77,10 @@ typedef struct ladei_pinned_thread_counters {
 typedef struct ladei_pinned_thread_cache {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_asym_lock asym_lock;
   uint32_t id;                        /* in the pool, from 1; large blocks remember who took them. Constant */
+  bool keeps_large;                   /* blocks above 1 MiB may be ready: constant */
   const ladei_pinned_segment *recent; /* where the last block was found; owner only */
   size_t cached_bytes;                /* in the magazines; guard: asym_lock */
   uint32_t kept_count;                /* larger blocks that are kept; guard: asym_lock */
-  bool keeps_large;                   /* blocks above 1 MiB may be ready: constant */
   size_t quota_bytes;       /* the thread's part of the pool's magazine budget; guard: asym_lock, and the pool's
       lock for changes */
   uint32_t poll_skip;       /* misses until the next look at pending blocks; owner only */

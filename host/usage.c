@@ -3,12 +3,20 @@
  * What is in use and what is pending: counted by threads, published to nodes, summed when it is read.
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
- * U2  The peaks of what is in use are taken when threads refill or flush a magazine, and at each read (stats.c); they are
- *     wrong by at most what magazines, the depot and bins hold. Those of pending are taken at each 16th of a thread's frees of a class, before
+ * U2  (Note [Peak of what is in use]) The peaks of what is in use are taken when threads refill or flush a magazine, and at each read
+ *     (stats.c); they are too low by at most what magazines, the depot and bins hold, and too high by at most that and, for each thread that
+ *     frees what others allocated, fewer than 16 blocks of each class. The pool's are never more than what it had reserved. Those of pending are taken at each 16th of a thread's frees of a class, before
  *     blocks come back, and at each read; they are never more than what was pending at that moment, and less by what U3 leaves
  *     unpublished.
  * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at any time, and less
  *     by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
+ *
+ * Note [Peak of what is in use]
+ *   What a thread allocates is shown when a magazine is filled, that is before it is handed out. Frees that another request may
+ *   have at once need not be shown for that: the block is in a magazine. All others have to be, or blocks count that are pending, or free in
+ *   their node. A thread shows its frees of all classes before it shows an alloc, which it can: `shown` has the classes of which it
+ *   showed allocs. So a thread that frees what it allocates sees its peaks as they are, whatever the sizes. What it frees of others'
+ *   it shows with each 16th free of a class.
  *
  * Note [Peak of pending]
  *   A thread counts alone what it frees, and what comes back in its calls, whoever freed it. The difference is its own part of what
@@ -126,6 +134,7 @@ void ladei_pinned_pending_look(lade_pinned_pool *pool, ladei_pinned_thread_count
   ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
   ladei_pinned_amount now = flow_now(&own->flow);
   uint64_t slack = slack_of(class_index);
+  ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
   if (now.blocks - own->published.blocks >= slack) published_set(pool, counters, class_index, now, slack - slack / 4);
   pending_peaks_raise(pool, counters->node, class_index, amount_less(now, own->published));
 }
@@ -183,8 +192,7 @@ static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t
   return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
 }
 
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
-                                       unsigned class_index) {
+static void class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index) {
   ladei_pinned_class_counts *counts = &counters->classes[class_index];
   ladei_pinned_thread_use before = {counts->published_blocks, 0, counts->published_requested};
   ladei_pinned_thread_use now = {difference(&counts->allocs, &counts->frees), 0,
@@ -200,14 +208,31 @@ void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thre
   ladei_pinned_in_use_publish(pool, counters->node, class_index, &before, &now);
   counts->published_blocks = now.blocks;
   counts->published_requested = now.requested;
+  uint64_t bit = UINT64_C(1) << (class_index % 64), *shown = &counters->shown[class_index / 64];
+  *shown = (int64_t)now.blocks > 0 ? *shown | bit : *shown & ~bit;
+}
+
+/* Blocks of a class that were freed since it was shown, less those allocated. */
+static int64_t frees_unpublished(const ladei_pinned_thread_counters *counters, unsigned class_index) {
+  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  return (int64_t)(counts->published_blocks - difference(&counts->allocs, &counts->frees));
+}
+
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                       unsigned class_index) {
+  for (unsigned word = 0; word < LADEI_PINNED_CLASS_WORDS; word++) {
+    for (uint64_t left = counters->shown[word]; left != 0; left &= left - 1) {
+      unsigned other = word * 64 + (unsigned)__builtin_ctzl(left);
+      if (other != class_index && frees_unpublished(counters, other) > 0) class_counts_publish(pool, counters, other);
+    }
+  }
+  class_counts_publish(pool, counters, class_index);
 }
 
 void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index) {
-  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
-  uint64_t unpublished = counts->published_blocks - difference(&counts->allocs, &counts->frees);
-  if ((int64_t)unpublished >= (class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_MAGAZINE_MAX_BLOCKS : 1))
-    ladei_pinned_class_counts_publish(pool, counters, class_index);
+  int64_t few = class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_PENDING_LOOK : 1;
+  if (frees_unpublished(counters, class_index) >= few) class_counts_publish(pool, counters, class_index);
 }
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */

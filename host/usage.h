@@ -52,11 +52,11 @@ ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool
 void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
                                  const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
 
-/* Publishes to the pool's peaks what the thread did with a class since the last time: at refill, flush and read. */
+/* Publishes to the pool's peaks what the thread did with a class since the last time, behind its frees of all others: at refill and
+ * flush. */
 void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                        unsigned class_index);
-/* The same after a free of a block that did not become ready, if a magazine's worth of frees was not shown yet; larger blocks at
- * once. */
+/* The same after a free of a block that did not become ready, if 16 frees were not shown yet; larger blocks at once. */
 void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                              unsigned class_index);
 
