@@ -436,8 +436,8 @@ typedef struct lade_runtime_ops {
                          size_t rows, const ladei_stream *stream);
   /* Sets device (or pinned) memory to one byte value. Note [Copies end with registrations] */
   lade_status (*fill)(void *self, void *dst, unsigned char value, size_t bytes, const ladei_stream *stream);
-  /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call (LADE_ERR_UNSUPPORTED,
-   * saying so; a driver may let some pass), and does not run after a device error. One thread runs those of all streams, one
+  /* Runs `function` on a thread of the driver after the work queued so far. It may make no runtime call ("cuda":
+   * LADE_ERR_UNSUPPORTED, soft: LADE_ERR_DRIVER; a driver may let some pass), and does not run after a device error. One thread runs those of all streams, one
    * after the other. Captured like other work. */
   lade_status (*host_function)(void *self, const ladei_stream *stream, ladei_host_function function, void *user);
   /* Writes 32 or 64 bits (`width_bits`) to device-accessible memory, aligned to the width, after the work queued so

@@ -5,10 +5,15 @@
  * is one.
  */
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
+#include "base/thread.h"
+#include "host/memory.h"
 #include "host/policy_default.h"
 #include "host/pool.h"
 #include "tests/host/fixture.h"
@@ -323,6 +328,68 @@ LADE_TEST_P(PinnedRuntimes, CaptureBegunBetweenFreeAndEventIsNotBroken, SUPPORT_
   LADE_EXPECT(comes_back(&own, during));
   LADE_EXPECT_OK(own.runtime->ops->graph_destroy(own.runtime->self, graph));
   pinned_fixture_free(&own, other);
+  pinned_fixture_close(&own);
+}
+
+/* A host function that runs until it is told to end, and what ends beside it. */
+typedef struct gate {
+  lade_runtime *runtime;
+  uint64_t launches; /* before the pool waits */
+  atomic_bool entered, open;
+  _Atomic(uint64_t) function_thread, end_thread;
+} gate;
+
+static void gate_pass(void *user) {
+  gate *own = user;
+  atomic_store(&own->function_thread, ladei_thread_number());
+  atomic_store(&own->entered, true);
+  while (!atomic_load(&own->open)) sched_yield();
+}
+
+static void gate_end(void *user) { atomic_store(&((gate *)user)->end_thread, ladei_thread_number()); }
+
+/* Opens once the pool waits for the driver's reports: it has launched a graph of its own for that. */
+static void *gate_open_later(void *user) {
+  gate *own = user;
+  while (support_call_count(own->runtime, "graph_launch") == own->launches && !atomic_load(&own->open)) sched_yield();
+  atomic_store(&own->open, true);
+  return NULL;
+}
+
+/* The end of a graph that was launched is reported by a thread of the driver, which a host function may hold up: the pool did not
+ * wait for the report then, and was not destroyed. On a GPU this shows which thread that is. */
+LADE_TEST_P(PinnedRuntimes, ReportsBehindAHostFunctionAreWaitedFor, SUPPORT_THREADED_RUNTIMES, name) {
+  pinned_fixture own;
+  pthread_t opening;
+  if (!open_batch(&own, name, 0)) return;
+  gate shut = {.runtime = own.runtime};
+  char *block = pinned_fixture_alloc(&own, BLOCK_BYTES);
+  ladei_stream stream = resolved(&own, 0), busy = resolved(&own, 1);
+  ladei_user_object object = NULL;
+  ladei_graph_exec exec = NULL;
+  LADE_ASSERT(capture_begin(&own, &stream));
+  pinned_fixture_use(&own, block, 0);
+  ladei_graph graph = capture_end(&own, &stream);
+  LADE_ASSERT_OK(OP(&own, user_object_create, gate_end, &shut, &object));
+  LADE_ASSERT_OK(OP(&own, graph_retain_user_object, graph, object));
+  LADE_ASSERT_OK(OP(&own, graph_instantiate, graph, &exec));
+  LADE_EXPECT_OK(OP(&own, graph_destroy, graph));
+  LADE_EXPECT_OK(OP(&own, graph_launch, exec, &stream));
+  LADE_EXPECT_OK(OP(&own, stream_synchronize, &stream));
+  pinned_fixture_free(&own, block);
+  LADE_EXPECT_OK(OP(&own, host_function, &busy, gate_pass, &shut));
+  while (!atomic_load(&shut.entered)) sched_yield();
+  LADE_EXPECT_OK(OP(&own, graph_exec_destroy, exec));
+  shut.launches = support_call_count(own.runtime, "graph_launch");
+  LADE_ASSERT(pthread_create(&opening, NULL, gate_open_later, &shut) == 0);
+  LADE_EXPECT_OK(ladei_pinned_pool_synchronize(own.pool));
+  LADE_EXPECT_EQ_UINT(pending_bytes(&own), 0);
+  atomic_store(&shut.open, true);
+  pthread_join(opening, NULL);
+  LADE_EXPECT_OK(OP(&own, stream_synchronize, &busy));
+  while (atomic_load(&shut.end_thread) == 0) sched_yield();
+  printf("  ends of launched graphs and host functions: %s\n",
+         shut.end_thread == shut.function_thread ? "one thread of the driver" : "threads of their own");
   pinned_fixture_close(&own);
 }
 
