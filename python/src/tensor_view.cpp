@@ -43,7 +43,8 @@ struct TensorViewReader {
   }
 
   // An attribute, or an empty object.
-  nb::object attribute(const char *key) const {
+  nb::object attribute(const char *key) const { return attribute_of(object, key); }
+  static nb::object attribute_of(nb::handle object, const char *key) {
     PyObject *value = python_run([=] { return PyObject_GetAttrString(object.ptr(), key); });
     if (!value) {
       if (!PyErr_ExceptionMatches(PyExc_AttributeError)) throw nb::python_error();
@@ -177,17 +178,47 @@ struct TensorViewReader {
     }
   }
 
+  // The name that NumPy's dtype of an object has, of a type that array interfaces name by its size alone: "bfloat16" for "<V2".
+  const DType *dtype_by_name(size_t itemsize) const {
+    const nb::object dtype = attribute("dtype");
+    const nb::object told = dtype ? attribute_of(dtype, "name") : nb::object();
+    if (!told || !PyUnicode_Check(told.ptr())) return nullptr;
+    const DType *found = dtype_find(str_text(told).c_str());
+    return found && found->bytes == itemsize ? found : nullptr;
+  }
+
+  // An array interface whose data is an object with the buffer protocol, as Pillow's is, from an offset on.
+  void read_interface_buffer(nb::handle data, const nb::dict &dict) {
+    std::unique_ptr<Py_buffer> taken(new Py_buffer);
+    if (PyObject_GetBuffer(data.ptr(), taken.get(), PyBUF_SIMPLE) != 0) {
+      PyErr_Clear();
+      refuse_it("whose array interface has data that is not contiguous");
+    }
+    view.buffer_ = std::move(taken);
+    const auto size = static_cast<size_t>(view.buffer_->len);
+    const size_t offset = dict.contains("offset") ? nb::cast<size_t>(nb::object(dict["offset"])) : 0;
+    if (offset > size || view.bytes > size - offset)
+      refuse_it("which shows " + std::to_string(view.bytes) + " bytes from byte " + std::to_string(offset) +
+                " on of data of " + std::to_string(size));
+    view.data = static_cast<char *>(view.buffer_->buf) + offset;
+    view.read_only = view.buffer_->readonly;
+  }
+
   // The two array interfaces, which share these keys.
-  void read_interface(nb::handle interface) {
+  void read_interface(nb::handle interface, bool of_host) {
     if (!PyDict_Check(interface.ptr())) refuse_it("whose array interface is no dict");
     const auto dict = nb::borrow<nb::dict>(interface);
     for (const char *key : {"shape", "typestr", "data"})
       if (!dict.contains(key)) refuse_it("whose array interface has no \"" + std::string(key) + "\"");
     if (dict.contains("mask") && !nb::object(dict["mask"]).is_none()) refuse_it("with a mask; expected one without");
-    const nb::object pair = dict["data"];
-    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2) refuse_it("whose array interface has no address");
-    view.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::object(pair[0])));
-    view.read_only = nb::cast<bool>(nb::bool_(nb::object(pair[1])));
+    const nb::object data = dict["data"];
+    const bool is_buffer = of_host && PyObject_CheckBuffer(data.ptr()) != 0;
+    if (!is_buffer && (!PyTuple_Check(data.ptr()) || PyTuple_Size(data.ptr()) != 2))
+      refuse_it("whose array interface has no address");
+    if (!is_buffer) {
+      view.data = reinterpret_cast<void *>(nb::cast<uintptr_t>(nb::object(data[0])));
+      view.read_only = nb::cast<bool>(nb::bool_(nb::object(data[1])));
+    }
     const std::string typestr = str_text(nb::object(dict["typestr"]));
     view.dtype = dtype_find(typestr.c_str());
     read_shape(nb::object(dict["shape"]));
@@ -199,13 +230,16 @@ struct TensorViewReader {
       for (nb::handle stride : nb::iter(given)) strides.push_back(nb::cast<int64_t>(stride));
     if (!strides.empty() && strides.size() != view.shape.size())
       refuse_it("with as many strides as there are no dimensions");
-    take_shape(itemsize_of(typestr), strides.empty() ? nullptr : strides.data());
+    const size_t itemsize = itemsize_of(typestr);
+    if (!view.dtype && typestr[0] != '>') view.dtype = dtype_by_name(itemsize);
+    take_shape(itemsize, strides.empty() ? nullptr : strides.data());
+    if (is_buffer) read_interface_buffer(data, dict);
   }
 
   bool read_cuda_array_interface() {
     const nb::object interface = attribute("__cuda_array_interface__");
     if (!interface) return false;
-    read_interface(interface);
+    read_interface(interface, false);
     view.on_device = true;
     const auto dict = nb::borrow<nb::dict>(interface);
     if (dict.contains("stream") && !nb::object(dict["stream"]).is_none()) {
@@ -227,14 +261,23 @@ struct TensorViewReader {
     return false;
   }
 
+  // Whether an object whose type the buffer protocol cannot name shows its memory in one of the ways that are asked next. Our own does
+  // not: it is one without memory.
+  bool is_shown_otherwise() const {
+    if (nb::isinstance<Buffer>(object)) return false;
+    return nb::hasattr(object, "__array_interface__") ||
+           (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__"));
+  }
+
   bool read_buffer() {
     if (!PyObject_CheckBuffer(object.ptr())) return false;
     refuse_masked();
     std::unique_ptr<Py_buffer> taken(new Py_buffer);
     if (PyObject_GetBuffer(object.ptr(), taken.get(), PyBUF_FULL_RO) != 0) {
       nb::python_error failure; // takes the error: hasattr() clears it
-      const bool is_shown_otherwise = failure.matches(PyExc_BufferError) || failure.matches(PyExc_ValueError);
-      if (!is_shown_otherwise || !nb::hasattr(object, "__array_interface__")) throw std::move(failure);
+      const bool is_of_the_type = failure.matches(PyExc_BufferError) || failure.matches(PyExc_ValueError) ||
+                                  failure.matches(PyExc_TypeError) || failure.matches(PyExc_NotImplementedError);
+      if (!is_of_the_type || !is_shown_otherwise()) throw std::move(failure);
       return false;
     }
     view.buffer_ = std::move(taken);
@@ -364,7 +407,7 @@ struct TensorViewReader {
   bool read_array_interface() {
     const nb::object interface = attribute("__array_interface__");
     if (!interface) return false;
-    read_interface(interface);
+    read_interface(interface, true);
     return true;
   }
 

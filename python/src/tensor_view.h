@@ -8,8 +8,8 @@
 //   torch.Tensor                also those that DLPack refuses (requires_grad), by its own methods
 //   __cuda_array_interface__    CuPy, Numba
 //   buffer protocol             NumPy, bytes, bytearray, memoryview, mmap, array
-//   __array_interface__         NumPy's types that the buffer protocol cannot name
-//   __dlpack__                  JAX, TensorFlow
+//   __array_interface__         NumPy's types that the buffer protocol cannot name, Pillow
+//   __dlpack__                  JAX, TensorFlow; where the buffer protocol refuses, such as of bfloat16, what has both
 //
 // T1  The memory stays as it is while the TensorView lives: it holds the object, and the view or capsule taken from it. It is
 //     made and dropped under the GIL; its fields may be read without.

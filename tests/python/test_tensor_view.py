@@ -371,3 +371,108 @@ def test_a_capsule_of_another_major_version_is_refused():
 def test_interfaces_whose_address_cannot_be_are_refused(name, address, words):
     with pytest.raises(lade.InvalidArgumentError, match=words):
         lade.memory_info(Interface(name, data=(address, False)))
+
+
+ML_DTYPES = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("name", ML_DTYPES)
+def test_types_of_ml_dtypes_have_a_name(name):
+    """Regression: their dtype was None."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    numbers = np.zeros((2, 3), getattr(ml_dtypes, name))
+    info = lade.memory_info(numbers)
+    assert (info["ptr"], info["dtype"], info["shape"], info["nbytes"]) == (numbers.ctypes.data, name, (2, 3), numbers.nbytes)
+
+
+@pytest.mark.parametrize("kind", [np.dtype(">f4"), np.dtype([("float32", "<f4")]), np.dtype("V2"), np.dtype("M8[s]")])
+def test_other_types_have_none(kind):
+    for array_like in (np.zeros(2, kind), Interface("__array_interface__", **np.zeros(2, kind).__array_interface__)):
+        assert lade.memory_info(array_like)["dtype"] is None
+
+
+def refusing(pool, name):
+    """An array whose type the buffer protocol cannot name, and which shows its memory by DLPack, as JAX's and TensorFlow's do."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    buffer = pool.empty((2, 3), name)
+
+    class Refusing(np.ndarray):
+        def __getattribute__(self, key):
+            if key in ("__array_interface__", "__array_struct__"):
+                raise AttributeError(key)
+            return super().__getattribute__(key)
+
+        def __dlpack__(self, **keywords):
+            return buffer.__dlpack__(**keywords)
+
+        def __dlpack_device__(self):
+            return buffer.__dlpack_device__()
+
+    return buffer, np.zeros((2, 3), getattr(ml_dtypes, name)).view(Refusing)
+
+
+@pytest.mark.parametrize("name", ML_DTYPES)
+def test_dlpack_where_the_buffer_protocol_refuses(pool, name):
+    """Regression: the refusal of the buffer protocol was the end."""
+    buffer, array_like = refusing(pool, name)
+    with pytest.raises((BufferError, ValueError, TypeError)):
+        memoryview(array_like)
+    info = lade.memory_info(array_like)
+    assert (info["ptr"], info["dtype"], info["shape"]) == (buffer.ptr, name, (2, 3))
+
+
+def test_what_shows_its_memory_in_no_other_way_raises_its_own_error():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    class Refusing(np.ndarray):
+        def __getattribute__(self, key):
+            if key in ("__array_interface__", "__array_struct__", "__dlpack__"):
+                raise AttributeError(key)
+            return super().__getattribute__(key)
+
+    with pytest.raises((BufferError, ValueError)):
+        lade.memory_info(np.zeros(2, ml_dtypes.bfloat16).view(Refusing))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float32", "int8"])
+def test_arrays_of_jax(name):
+    """Regression: of bfloat16 and float8 a TypeError of the buffer protocol."""
+    jax = pytest.importorskip("jax")
+    array = jax.numpy.ones((2, 3), name)
+    info = lade.memory_info(array)
+    assert (info["dtype"], info["shape"], info["nbytes"], info["ptr"]) == (name, (2, 3), array.nbytes, array.unsafe_buffer_pointer())
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float32"])
+def test_arrays_of_tensorflow(name):
+    tensorflow = pytest.importorskip("tensorflow")
+    info = lade.memory_info(tensorflow.cast(tensorflow.ones((2, 3)), name))
+    assert (info["dtype"], info["shape"]) == (name, (2, 3))
+
+
+def test_data_of_an_array_interface_that_are_bytes():
+    """Regression: Pillow's images were refused."""
+    data = bytes(range(12))
+    keys = {"version": 3, "shape": (2, 3), "typestr": "<i2", "data": data}
+    info = lade.memory_info(Interface("__array_interface__", **keys))
+    assert (info["nbytes"], info["read_only"], info["dtype"], info["shape"]) == (12, True, "int16", (2, 3))
+    assert ctypes.string_at(info["ptr"], 12) == data
+    later = lade.memory_info(Interface("__array_interface__", **{**keys, "shape": (2,), "offset": 3}))
+    assert (later["ptr"], later["nbytes"]) == (info["ptr"] + 3, 4)
+    writable = lade.memory_info(Interface("__array_interface__", **{**keys, "data": bytearray(data)}), writable=True)
+    assert not writable["read_only"]
+    for changed, words in (({"shape": (2, 4)}, "shows 16 bytes from byte 0 on of data of 12"), ({"offset": 1}, "12 bytes from byte 1 on of data of 12"),
+                           ({"offset": 1 << 62}, "of data of 12"), ({"offset": -1}, "wrong type or size"), ({"data": memoryview(data)[::2]}, "not contiguous"),
+                           ({"strides": (2, 4)}, "not contiguous in C order")):
+        with pytest.raises(lade.InvalidArgumentError, match=words):
+            lade.memory_info(Interface("__array_interface__", **{**keys, **changed}))
+    with pytest.raises(lade.InvalidArgumentError, match="read-only"):
+        lade.memory_info(Interface("__array_interface__", **keys), writable=True)
+    with pytest.raises(lade.InvalidArgumentError, match="no address"):
+        lade.memory_info(Interface("__cuda_array_interface__", **keys))
+
+
+def test_images_of_pillow():
+    image = pytest.importorskip("PIL.Image")
+    info = lade.memory_info(image.new("RGB", (3, 2), (1, 2, 3)))
+    assert (info["shape"], info["dtype"]) == ((2, 3, 3), "uint8")
