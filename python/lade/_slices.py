@@ -4,7 +4,8 @@
     index --normalise--> one (start, stop, step) for each dimension --> ranges, in the order of the part's elements
 
 Texts of errors are those of the ``safetensors`` package. Negative bounds of slices, which it does not take, mean what they do in NumPy.
-For torch, that package leaves the index to torch: `torch_index`.
+For torch, that package leaves the index to torch: `torch_index`. Elements that torch packs, two of F4 into one of its own, are counted
+here as the file has them: `packed_index` makes an index of packed ones.
 """
 
 import collections
@@ -17,9 +18,11 @@ _RANGES_FEW = 1024
 _RANGES_MOST = 1 << 20
 _AROUND_TIMES = 8
 
-# ranges: (first byte, bytes). shape: of the part. Where `inner` is not None, the one range has the shape `around`, and the part is
-# around[inner].
-Plan = collections.namedtuple("Plan", "ranges shape around inner")
+# ranges: an iterable of (first byte, bytes), `bytes` in all. shape: of the part. Where `inner` is not None, the one range has the shape
+# `around`, and the part is around[inner].
+Plan = collections.namedtuple("Plan", "ranges bytes shape around inner")
+
+_BOUNDARY = "The slice is slicing for subbytes dtypes, and the slice does not end up at a byte boundary, this is invalid."
 
 
 def _text(item):
@@ -127,8 +130,52 @@ def torch_index(torch, index, shape):
     return tuple(out)
 
 
-def plan(index, shape, bits, error):
-    """The plan for ``tensor[index]`` of a tensor of that shape and that many bits an element. ``error(text)`` makes what is raised."""
+def _dimensions(torch, item):
+    """How many dimensions of a tensor an item of an index stands for; the ellipsis apart."""
+    if item is None or isinstance(item, bool):
+        return 0
+    if isinstance(item, list):
+        item = torch.as_tensor(item)
+    kind = str(getattr(item, "dtype", "")).removeprefix("torch.")
+    return len(item.shape) if kind in ("bool", "uint8") and hasattr(item, "shape") else 1
+
+
+def _packed_item(torch, item, extent, pack, error):
+    """What stands for a dimension of packed elements in place of an item for one of `extent` elements."""
+    if isinstance(item, slice):
+        start, stop, step = item.indices(extent)
+        if start >= stop:
+            return slice(0, 0)
+        if step == 1 and start % pack == 0 and stop % pack == 0:
+            return slice(start // pack, stop // pack)
+    elif isinstance(item, list) and torch.as_tensor(item).numel() == 0:
+        return item
+    raise error(_BOUNDARY)
+
+
+def packed_index(torch, index, shape, pack, error):
+    """An index that torch takes for a tensor of that shape, as one for the tensor whose last dimension has one element for `pack` of them.
+
+    Of the last dimension there are slices of whole packed elements alone. Lists that torch may take for a tuple are refused.
+    """
+    if isinstance(index, list) and not all(isinstance(item, int) for item in index):
+        raise error("Unsupported slice index: a list of other things than ints and bools; expected a tuple of the parts")
+    items = list(index) if isinstance(index, tuple) else [index]
+    counts = [0 if item is Ellipsis else _dimensions(torch, item) for item in items]
+    position, last = 0, len(shape) - 1
+    for i, item in enumerate(items):
+        count = len(shape) - sum(counts) if item is Ellipsis else counts[i]
+        if item is not Ellipsis and position <= last < position + count:
+            items[i] = _packed_item(torch, item, shape[last], pack, error)
+        position += count
+    return tuple(items)
+
+
+def plan(index, shape, bits, error, gathers=True):
+    """The plan for ``tensor[index]`` of a tensor of that shape and that many bits an element. ``error(text)`` makes what is raised.
+
+    Where `gathers` is False, parts cannot be taken of what was read: all ranges are the part's own, however many they are.
+    """
     items = _items(index, len(shape), error)
     steps = _steps(items, shape, error)
     lengths = [len(range(start, stop, step)) for start, stop, step, _ in steps]
@@ -137,7 +184,7 @@ def plan(index, shape, bits, error):
     for position in range(len(shape) - 1, 0, -1):
         strides[position - 1] = strides[position] * shape[position]
     if 0 in lengths:
-        return Plan([], part, None, None)
+        return Plan([], 0, part, None, None)
     outer = _runs(steps, shape)
     count = 1
     for length in lengths[:outer]:
@@ -146,18 +193,20 @@ def plan(index, shape, bits, error):
     for length in lengths[outer:]:
         elements *= length
     first = sum(row[0] * stride for row, stride in zip(steps, strides))
-    if (first * bits) % 8 or (elements * bits) % 8 or any((row[2] * stride * bits) % 8 for row, stride in zip(steps[:outer], strides)):
-        raise error("The slice is slicing for subbytes dtypes, and the slice does not end up at a byte boundary, this is invalid.")
+    odd = any(length > 1 and (row[2] * stride * bits) % 8 for row, stride, length in zip(steps[:outer], strides, lengths))
+    if odd or (first * bits) % 8 or (elements * bits) % 8:
+        raise error(_BOUNDARY)
     # What lies around: whole rows of the first dimension.
     begin, end = (steps[0][0], steps[0][0] + (lengths[0] - 1) * steps[0][2] + 1) if shape else (0, 1)
     row = strides[0] if shape else 1
     around = (end - begin) * row
-    if count > _RANGES_MOST or (count > _RANGES_FEW and around <= _AROUND_TIMES * count * elements and bits >= 8):
+    if gathers and (count > _RANGES_MOST or (count > _RANGES_FEW and around <= _AROUND_TIMES * count * elements)):
         inner = tuple(slice(start, stop, step) for start, stop, step, _ in steps[1:])
-        return Plan([(begin * row * bits // 8, around * bits // 8)], part, (end - begin, *shape[1:]),
+        return Plan([(begin * row * bits // 8, around * bits // 8)], around * bits // 8, part, (end - begin, *shape[1:]),
                     (slice(None, None, steps[0][2]), *inner))
     offsets = [[(start + i * step) * stride for i in range(length)]
                for (start, _, step, _), length, stride in zip(steps[:outer], lengths, strides)]
     tail = sum(row[0] * stride for row, stride in zip(steps[outer:], strides[outer:]))
-    ranges = [((sum(place) + tail) * bits // 8, elements * bits // 8) for place in itertools.product(*offsets)]
-    return Plan(ranges, part, None, None)
+    each = elements * bits // 8
+    ranges = (((sum(place) + tail) * bits // 8, each) for place in itertools.product(*offsets))
+    return Plan(ranges, count * each, part, None, None)

@@ -60,6 +60,8 @@ _DTYPES = {
     "I64": ("int64", "int64", 64),
     "U64": ("uint64", "uint64", 64),
 }
+# Elements of the file in one of torch's.
+_TORCH_PACKS = {"F4": 2}
 _NAMES = {torch_name: name for name, (torch_name, _, _) in _DTYPES.items() if torch_name is not None}
 _ML_DTYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
@@ -286,40 +288,52 @@ def _torch_dtype(name, dtype):
     return found
 
 
-def _as_torch(buffer, name, dtype, shape, device):
+def _torch_shape(name, dtype, shape):
+    pack = _TORCH_PACKS.get(dtype, 1)
+    if pack == 1:
+        return shape
+    if shape[-1] % pack:
+        raise lade.UnsupportedError(f"tensor {name}: its shape {list(shape)} ends in an odd number, and torch has elements of {dtype} in "
+                                    "pairs; framework=\"lade\" gives its bytes")
+    return (*shape[:-1], shape[-1] // pack)
+
+
+def _as_torch(buffer, kind, shape, device):
     torch = _loaded("torch")
-    kind = _torch_dtype(name, dtype)
-    if dtype == "F4":
-        shape = (*shape[:-1], shape[-1] // 2)
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=kind, device="cpu" if device.software else f"cuda:{device.ordinal}")
-    flat = torch.from_dlpack(buffer)
-    return flat.view(kind).view(shape)
+    return torch.from_dlpack(buffer).view(kind).view(shape)
 
 
-def _as_numpy(buffer, name, dtype, shape, device):
+def _as_numpy(buffer, kind, shape, device):
     import numpy
 
-    kind = _numpy_dtype(name, dtype)
     if buffer.nbytes == 0:
         return numpy.empty(shape, kind)
     return numpy.asarray(buffer).view(kind).reshape(shape)
 
 
-def _as_cupy(buffer, name, dtype, shape, device):
+def _as_cupy(buffer, kind, shape, device):
     cupy = _loaded("cupy") or __import__("cupy")
-    kind = _numpy_dtype(name, dtype)
     with cupy.cuda.Device(device.ordinal):
         if buffer.nbytes == 0:
             return cupy.empty(shape, kind)
         return cupy.from_dlpack(buffer).view(kind).reshape(shape)
 
 
-def _as_lade(buffer, name, dtype, shape, device):
-    return buffer
+def _same_shape(name, dtype, shape):
+    return shape
 
 
-_MAKERS = {"torch": _as_torch, "numpy": _as_numpy, "cupy": _as_cupy, "lade": _as_lade}
+# dtype(name, dtype): the framework's own, and shape(name, dtype, shape): that of its tensor; both refuse what it has not.
+# make(buffer, dtype, shape, device): its tensor.
+_Framework = collections.namedtuple("_Framework", "dtype shape make")
+_OF_FRAMEWORK = {
+    "torch": _Framework(_torch_dtype, _torch_shape, _as_torch),
+    "numpy": _Framework(_numpy_dtype, _same_shape, _as_numpy),
+    "cupy": _Framework(_numpy_dtype, _same_shape, _as_cupy),
+    "lade": _Framework(lambda name, dtype: None, _same_shape, lambda buffer, kind, shape, device: buffer),
+}
 
 _Entry = collections.namedtuple("_Entry", "number name dtype shape bytes file offset")
 
@@ -448,19 +462,18 @@ class safe_open:
         stream = _stream_from(self._stream, self._framework, self._at.device)
         return (self._at.pipeline, self._at.allocator, stream)
 
-    def _make(self, buffer, entry, shape):
-        return _MAKERS[self._framework](buffer, entry.name, entry.dtype, shape, self._at.device)
-
     def _load(self, entries, per_tensor=False, progress=None):
-        self._check_dtypes(entries)
+        facts = [self._kind_and_shape(entry) for entry in entries]  # before anything is read
         buffers = self._open_file().load([self._target()], [entry.number for entry in entries], None, per_tensor, self._direct, progress)
-        return {entry.name: self._make(buffer, entry, entry.shape) for entry, buffer in zip(entries, buffers)}
+        return {entry.name: self._make(buffer, *fact) for entry, buffer, fact in zip(entries, buffers, facts)}
 
-    def _check_dtypes(self, entries):
-        """Before anything is read: types that the framework has not."""
-        check = {"torch": _torch_dtype, "numpy": _numpy_dtype, "cupy": _numpy_dtype, "lade": lambda name, dtype: None}[self._framework]
-        for dtype, name in {entry.dtype: entry.name for entry in entries}.items():
-            check(name, dtype)
+    def _kind_and_shape(self, entry):
+        """Type and shape of a tensor in the framework; refuses what it has not."""
+        of = _OF_FRAMEWORK[self._framework]
+        return of.dtype(entry.name, entry.dtype), of.shape(entry.name, entry.dtype, entry.shape)
+
+    def _make(self, buffer, kind, shape):
+        return _OF_FRAMEWORK[self._framework].make(buffer, kind, shape, self._at.device)
 
     def get_tensor(self, name):
         """One tensor, in memory of its own."""
@@ -477,22 +490,28 @@ class safe_open:
         return SafeSlice(self, self._entry(name))
 
     def _read_slice(self, file, entry, index):
-        bits = _DTYPES[entry.dtype][2]
-        self._check_dtypes([entry])
-        if self._framework == "torch" and bits >= 8:
-            torch_index = _slices.torch_index(_loaded("torch"), index, entry.shape)
-            if torch_index is None:
-                ranges = [(0, entry.bytes)]
-                whole = self._make(file.read(self._target(), entry.number, ranges, self._direct), entry, entry.shape)
-                return whole[index].clone()
-            index = torch_index
-        plan = _slices.plan(index, entry.shape, bits, _error)
-        buffer = file.read(self._target(), entry.number, plan.ranges, self._direct)
-        if plan.inner is None:
-            return self._make(buffer, entry, plan.shape)
-        around = self._make(buffer, entry, plan.around)
-        part = around[plan.inner].reshape(plan.shape)
-        return part.clone() if self._framework == "torch" else part.copy()
+        (kind, shape), bits, pack = self._kind_and_shape(entry), _DTYPES[entry.dtype][2], _TORCH_PACKS.get(entry.dtype, 1)
+        if self._framework == "torch":
+            torch = _loaded("torch")
+            plain = _slices.torch_index(torch, index, entry.shape)
+            index = index if plain is None else plain
+            if pack > 1:
+                index, bits = _slices.packed_index(torch, index, entry.shape, pack, _error), bits * pack
+            if plain is None:
+                return self._part(file, entry, [(0, entry.bytes)], entry.bytes, shape, index)
+        plan = _slices.plan(index, shape, bits, _error, self._framework != "lade")
+        if plan.inner is not None:
+            return self._part(file, entry, plan.ranges, plan.bytes, plan.around, plan.inner, plan.shape)
+        return self._make(file.read(self._target(), entry.number, plan.ranges, plan.bytes, self._direct), kind, plan.shape)
+
+    def _part(self, file, entry, ranges, count, shape, index, part_shape=None):
+        """tensor[index], in memory of its own, of the tensor of that shape that is read."""
+        kind, _ = self._kind_and_shape(entry)
+        # torch takes no parts of tensors of some types that are as wide as bytes.
+        taken = _loaded("torch").uint8 if self._framework == "torch" and kind.itemsize == 1 else kind
+        part = self._make(file.read(self._target(), entry.number, ranges, count, self._direct), taken, shape)[index]
+        part = part if part_shape is None else part.reshape(part_shape)
+        return part.clone().view(kind) if self._framework == "torch" else part.copy()
 
 
 def _has_metadata(paths):
@@ -572,8 +591,11 @@ def _torch_facts(name, tensor):
         raise ValueError(f"tensor `{name}` is on device {tensor.device.type}; expected memory of the host or of CUDA")
     kind = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
-    if kind == "float4_e2m1fn_x2":
-        shape = (*shape[:-1], shape[-1] * 2)
+    pack = _TORCH_PACKS.get(_NAMES.get(kind), 1)
+    if pack > 1 and not shape:
+        raise ValueError(f"tensor `{name}` of {kind} has no dimension; expected one or more, of which a file has twice as many elements")
+    if pack > 1:
+        shape = (*shape[:-1], shape[-1] * pack)
     return kind, shape, tensor.device.type == "cuda", tensor.device.index
 
 

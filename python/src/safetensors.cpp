@@ -260,45 +260,40 @@ nb::list checkpoint_load(Checkpoint &self, nb::handle target_list, nb::handle te
   return load_take(self, load, targets, numbers, per_tensor);
 }
 
-// Ranges of a tensor's bytes, one behind the other in new memory: what get_slice() reads, of the file that was opened.
-nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t number, nb::handle ranges, bool direct) {
-  nb::list one;
-  one.append(nb::borrow(target_entry));
-  const std::vector<Target> targets = targets_from(one);
-  const Target &target = targets[0];
-  auto transfer = std::make_shared<Transfer>(target.pipe);
+// Pieces of one transfer of checkpoint_read(), at most: so much is in memory of ranges that may be a great many.
+constexpr size_t read_pieces_most = 1 << 16;
+
+// Some of the ranges, from `whole`, as pieces of a transfer; none: they are over.
+std::vector<lade_piece> pieces_next(const lade_endpoint &whole, const nb::object &ranges) {
   std::vector<lade_piece> pieces;
-  lade_transfer request;
-  lade_transfer_init(&request);
-  lade_endpoint whole;
-  check(lade_safetensors_endpoint(self.file, number, 0, direct ? LADE_FILE_DIRECT : 0, &whole));
-  for (nb::handle item : nb::iter(ranges)) {
-    nb::tuple range = nb::cast<nb::tuple>(item);
+  while (pieces.size() < read_pieces_most) {
+    const nb::object item = nb::steal(PyIter_Next(ranges.ptr()));
+    if (!item && PyErr_Occurred()) throw nb::python_error();
+    if (!item) break;
+    const nb::tuple range = nb::cast<nb::tuple>(item);
     lade_piece piece{};
     piece.host = whole;
     piece.host.offset += nb::cast<uint64_t>(nb::object(range[0]));
     piece.bytes = nb::cast<uint64_t>(nb::object(range[1]));
-    request.bytes += piece.bytes;
     pieces.push_back(piece);
   }
-  void *memory = nullptr;
-  lade_status status = LADE_OK;
-  if (request.bytes > 0) {
-    lade_device_allocator *allocator = target.allocator->get();
-    Unlocked unlocked;
-    status = lade_device_alloc(allocator, request.bytes, target.stream, &memory);
-  }
-  check(status);
-  const Owner<Segment> segment(new Segment(target, memory));
-  nb::object buffer = view_of(*segment.get(), memory, request.bytes);
-  if (request.bytes == 0) return buffer;
+  return pieces;
+}
+
+// Pieces into memory of a buffer, waited for.
+void pieces_read(const Target &target, const std::vector<lade_piece> &pieces, nb::handle buffer, void *memory,
+                 uint64_t bytes) {
+  auto transfer = std::make_shared<Transfer>(target.pipe);
+  lade_transfer request;
+  lade_transfer_init(&request);
+  request.bytes = bytes;
   request.direction = LADE_TO_DEVICE;
   request.device_memory = memory;
   request.pieces = pieces.data();
   request.piece_count = pieces.size();
   request.after_stream = 1;
   request.stream = target.stream;
-  transfer->bytes_ = request.bytes;
+  transfer->bytes_ = bytes;
   transfer->views.push_back(tensor_view(buffer, Access::write, "buffer"));
   target.pipe->submit(transfer, request);
   try {
@@ -308,6 +303,39 @@ nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t n
     Unlocked unlocked; // the file is open until then
     (void)lade_ticket_wait(transfer->ticket(), LADE_WAIT_FOREVER);
     throw;
+  }
+}
+
+// Ranges of a tensor's bytes, `bytes` in all, one behind the other in new memory: what get_slice() reads, of the file that was opened.
+nb::object checkpoint_read(Checkpoint &self, nb::handle target_entry, uint64_t number, nb::handle ranges,
+                           uint64_t bytes, bool direct) {
+  nb::list one;
+  one.append(nb::borrow(target_entry));
+  const std::vector<Target> targets = targets_from(one);
+  const Target &target = targets[0];
+  lade_endpoint whole;
+  check(lade_safetensors_endpoint(self.file, number, 0, direct ? LADE_FILE_DIRECT : 0, &whole));
+  void *memory = nullptr;
+  lade_status status = LADE_OK;
+  if (bytes > 0) {
+    lade_device_allocator *allocator = target.allocator->get();
+    Unlocked unlocked;
+    status = lade_device_alloc(allocator, bytes, target.stream, &memory);
+  }
+  check(status);
+  const Owner<Segment> segment(new Segment(target, memory));
+  nb::object buffer = view_of(*segment.get(), memory, bytes);
+  const nb::object iterator = nb::steal(PyObject_GetIter(ranges.ptr()));
+  if (!iterator) throw nb::python_error();
+  uint64_t done = 0;
+  for (;;) {
+    const std::vector<lade_piece> pieces = pieces_next(whole, iterator);
+    uint64_t count = 0;
+    for (const lade_piece &piece : pieces) count += piece.bytes;
+    if (count > bytes - done) refuse("ranges have more bytes than are asked for");
+    if (pieces.empty()) break;
+    pieces_read(target, pieces, buffer, static_cast<char *>(memory) + done, count);
+    done += count;
   }
   return buffer;
 }
@@ -423,8 +451,9 @@ void bind_safetensors(nb::module_ &module) {
       .def("files", &checkpoint_files)
       .def("load", &checkpoint_load, nb::arg("targets"), nb::arg("tensors").none(), nb::arg("target_of").none(),
            nb::arg("per_tensor"), nb::arg("direct"), nb::arg("progress").none())
-      .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("direct"));
-  module.def("_save", &save, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"), nb::arg("metadata"),
+      .def("read", &checkpoint_read, nb::arg("target"), nb::arg("number"), nb::arg("ranges"), nb::arg("bytes"),
+           nb::arg("direct"));
+  module.def("_save", &save, nb::arg("path"), nb::arg("targets"), nb::arg("tensors"), nb::arg("metadata").none(),
              nb::arg("max_shard_bytes"), nb::arg("sync"), nb::arg("progress").none());
 }
 

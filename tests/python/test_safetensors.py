@@ -510,6 +510,121 @@ def test_slices_of_torch_beside_the_package(path, theirs, index):
     assert outcome(lambda: part(ours)) == outcome(lambda: part(theirs))
 
 
+def packed_file(path, packed, dtype="F4"):
+    """A file of one tensor "w", of bytes in which two elements lie."""
+    shape = [*packed.shape[:-1], packed.shape[-1] * 2]
+    return raw(path, {"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, packed.nbytes]}}, packed.numpy().tobytes())
+
+
+def same_index(torch, text, tensor):
+    return eval(f"f[{text}]", {"f": tensor, "np": np, "torch": torch})
+
+
+# Of elements, and the same of bytes in which two lie: of a tensor of 6 x 5 x 8 elements.
+PACKED = [(text, text) for text in (
+    "0", "-1", "1:3", "4:99", "-9:2", "None", "0, None", "True", "False", "None, True", "...", "()", "[0, 2]", "[5, -1]", "[]", "[True]*6",
+    "torch.tensor([5, 0])", "torch.tensor(2)", "torch.tensor([[1, 0], [3, 3]])", "np.array([1, 1])", "torch.arange(6) > 2", "2:2",
+    "torch.ones(6, 5, dtype=torch.bool)", "[0, 1], [2, 3]", "::2, ::3", "(slice(1, 3), [0, 1])", ":, torch.tensor([0, 4])", "1, 2",
+    "np.int64(2), 1:99", "torch.arange(6, dtype=torch.uint8)", ":, None, 1", "..., 0:0", "..., 6:2", ":, :, 8:", "..., 100:200", "..., []",
+)] + [
+    ("..., 0:4", "..., 0:2"), (":, :, 4:8", ":, :, 2:4"), (":, 1, 2:6", ":, 1, 1:3"), ("[0, 2], :, 0:4", "[0, 2], :, 0:2"),
+    ("None, ..., 2:100", "None, ..., 1:50"), (":, :, -4:", ":, :, -2:"), (":, :, :-2", ":, :, :-1"), ("True, 3, :, 0:2", "True, 3, :, 0:1"),
+    ("[True]*6, ..., 6:8", "[True]*6, ..., 3:4"), ("1:5:3, ::4, 2:4", "1:5:3, ::4, 1:2"), ("torch.ones(6, 5, dtype=torch.bool), 2:4",
+                                                                                           "torch.ones(6, 5, dtype=torch.bool), 1:2"),
+]
+
+
+@pytest.mark.parametrize("elements, packed", PACKED)
+def test_slices_of_packed_elements(tmp_path, elements, packed):
+    """Regression: lists, None, bounds beyond the tensor and tensors were refused, and True was row 1."""
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(120, dtype=torch.uint8).reshape(6, 5, 4)
+    with ours.safe_open(packed_file(tmp_path / "f4", whole), "pt") as file:
+        part, wanted = same_index(torch, elements, file.get_slice("w")), same_index(torch, packed, whole)
+    assert part.dtype == torch.float4_e2m1fn_x2 and part.shape == wanted.shape and part.view(torch.uint8).equal(wanted)
+    assert part.untyped_storage().nbytes() <= max(2 * wanted.nbytes, 120)
+
+
+@pytest.mark.parametrize("text", ["6", "-7", "0,0,0,0", "::-1", "..., ::-1", "::0", "'a'", "1.5", "..., 8", "..., -9", "[6]",
+                                  "torch.tensor([7])"])
+def test_wrong_indexes_of_packed_elements_are_torch_s_errors(tmp_path, text):
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(120, dtype=torch.uint8).reshape(6, 5, 4)
+    with ours.safe_open(packed_file(tmp_path / "f4", whole), "pt") as file:
+        mine = outcome(lambda: same_index(torch, text, file.get_slice("w")))
+    assert mine == outcome(lambda: same_index(torch, text, torch.zeros(6, 5, 8, dtype=torch.uint8))) and mine[0] != "Tensor"
+
+
+@pytest.mark.parametrize("text", ["..., 1", "0, 0, 3", "..., 1:3", "..., 0:3", "..., ::2", "..., 2:3", "..., [0, 1]", "0, 0, torch.tensor(1)",
+                                  "torch.ones(6, 5, 8, dtype=torch.bool)", "..., [True] * 8", "..., torch.tensor([0])"])
+def test_parts_of_packed_elements_are_refused(tmp_path, text):
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(120, dtype=torch.uint8).reshape(6, 5, 4)
+    with ours.safe_open(packed_file(tmp_path / "f4", whole), "pt") as file:
+        with pytest.raises(ours.SafetensorError, match="does not end up at a byte boundary"):
+            same_index(torch, text, file.get_slice("w"))
+        with pytest.raises(ours.SafetensorError, match="expected a tuple of the parts"):
+            file.get_slice("w")[[slice(0, 2), slice(0, 2)]]
+
+
+@pytest.mark.parametrize("shape", [(3000, 4), ((1 << 20) + 1, 4), (1025, 1025, 4)])
+def test_slices_of_many_rows_of_packed_elements(tmp_path, shape):
+    """Regression: beyond 2^20 ranges they had other columns, without an error."""
+    torch = pytest.importorskip("torch")
+    whole = torch.randint(0, 256, shape, dtype=torch.uint8)
+    with ours.safe_open(packed_file(tmp_path / "f4", whole), "pt") as file:
+        part = file.get_slice("w")
+        for elements, packed in (("..., 0:4", "..., 0:2"), ("..., 4:8", "..., 2:4"), ("1:, ..., 2:4", "1:, ..., 1:2"), ("::2, ..., 0:6", "::2, ..., 0:3")):
+            assert same_index(torch, elements, part).view(torch.uint8).equal(same_index(torch, packed, whole))
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ"])
+def test_slices_of_bytes(tmp_path, dtype):
+    """Regression: torch takes no parts of some of these types."""
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(240, dtype=torch.uint8).reshape(6, 5, 8) & (1 if dtype == "BOOL" else 255)
+    path = raw(tmp_path / "file", {"w": {"dtype": dtype, "shape": [6, 5, 8], "data_offsets": [0, 240]}}, whole.numpy().tobytes())
+    with ours.safe_open(path, "pt") as file:
+        part = file.get_slice("w")
+        for text in ["..., 3", "[0, 2]", "None", "True", "torch.arange(6) > 2", "..., ::3", "4:99", "[0, 1], [2, 3], [4, 5]", "0, 0, 0"]:
+            got = same_index(torch, text, part)
+            assert got.view(torch.uint8).equal(same_index(torch, text, whole)) and got.dtype == getattr(torch, ours._DTYPES[dtype][0])
+
+
+def test_packed_elements_that_torch_has_not(tmp_path):
+    """Regression: an error of torch's view()."""
+    torch = pytest.importorskip("torch")
+    path = raw(tmp_path / "odd", {"w": {"dtype": "F4", "shape": [2, 3], "data_offsets": [0, 3]}}, b"abc")
+    for call in (lambda file: file.get_tensor("w"), lambda file: file.get_slice("w")[0:1], lambda file: file.get_tensors()):
+        with ours.safe_open(path, "pt") as file, pytest.raises(lade.UnsupportedError, match=r"tensor w: its shape \[2, 3\] ends in an odd number"):
+            call(file)
+    assert bytes(np.asarray(ours.load_file(path, "cpu", framework="lade")["w"])) == b"abc"
+    whole = torch.arange(120, dtype=torch.uint8).reshape(6, 5, 4)
+    assert ours.load_file(packed_file(tmp_path / "even", whole), "cpu", framework="pt")["w"].view(torch.uint8).equal(whole)
+
+
+@pytest.mark.parametrize("dtype, bits", [("F32", 32), ("F4", 4), ("F6_E2M3", 6), ("U8", 8)])
+def test_slices_as_bytes_of_many_pieces(tmp_path, dtype, bits):
+    """Regression: of more than 1,024 pieces a DeviceView was asked for a part of itself."""
+    rows, columns = 2000, 100
+    whole = np.arange(rows * columns * bits // 8, dtype=np.uint32).astype(np.uint8).reshape(rows, -1)
+    path = raw(tmp_path / "file", {"w": {"dtype": dtype, "shape": [rows, columns], "data_offsets": [0, whole.nbytes]}}, whole.tobytes())
+    with ours.safe_open(path, "lade") as file:
+        part = file.get_slice("w")
+        for index, rows_of, columns_of in ((np.s_[:, :48], np.s_[:], 48), (np.s_[::2, 4:100], np.s_[::2], 96), (np.s_[1:1999], np.s_[1:1999], 100)):
+            begin = 4 * bits // 8 if columns_of == 96 else 0
+            wanted = whole[rows_of, begin:begin + columns_of * bits // 8]
+            assert bytes(np.asarray(part[index])) == wanted.tobytes()
+
+
+def test_slices_as_bytes_of_more_pieces_than_a_transfer_has(tmp_path):
+    whole = np.arange(3 * 70_000, dtype=np.uint32).astype(np.uint8).reshape(-1, 3)
+    ours.save_file({"w": whole}, tmp_path / "file")
+    with ours.safe_open(tmp_path / "file", "lade") as file:
+        assert bytes(np.asarray(file.get_slice("w")[:, 1:2])) == whole[:, 1:2].tobytes()
+        assert file.get_slice("w")[:, 1:1].nbytes == 0
+
+
 class Odd:
     """An array that says other things of itself than its memory does."""
 
