@@ -28,7 +28,6 @@ from lade import _lade
 from lade import _slices
 from lade._arguments import class_text, take, take_function, take_path, wrong_type
 from lade._errors import Joined
-from lade._safetensors_host import laid_out, save_host
 
 __all__ = ["SafetensorError", "load_file", "release", "safe_open", "save_file"]
 
@@ -615,8 +614,8 @@ def _shape_of(name, tensor):
         shape = tuple(operator.index(extent) for extent in tensor.shape)
     except TypeError:
         shape = (-1,)
-    if any(extent < 0 for extent in shape):
-        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} of the shape {tensor.shape!r}; expected extents of 0 or more")
+    if not all(0 <= extent < 1 << 63 for extent in shape):
+        raise ValueError(f"tensor `{name}` is a {class_text(tensor)} of the shape {tensor.shape!r}; expected extents of 0 to 2^63 - 1")
     return shape
 
 
@@ -625,7 +624,7 @@ def _facts(name, tensor):
     torch = _loaded("torch")
     if torch and isinstance(tensor, torch.Tensor):
         return _torch_facts(name, tensor)
-    if isinstance(tensor, lade.DeviceBuffer):
+    if isinstance(tensor, lade.DeviceBuffer) or (isinstance(tensor, lade.DeviceView) and not tensor.device.software):
         return str(tensor.dtype), tuple(tensor.shape), True, tensor.device.ordinal
     if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
         raise ValueError(f"Key `{name}` is invalid, expected a tensor but received {type(tensor)}")
@@ -673,7 +672,8 @@ def _checked(tensors, metadata):
             tensor = tensor.detach().resolve_conj().resolve_neg()  # whose bytes are its values
         if kind not in _NAMES:
             raise _error(f'Unknown dtype "{kind}". Supported dtypes: {", ".join(_NAMES)}')
-        device = tensor.device if isinstance(tensor, lade.DeviceBuffer) else lade.cuda_device(ordinal) if on_gpu else None
+        of_lade = isinstance(tensor, (lade.DeviceBuffer, lade.DeviceView))
+        device = None if not on_gpu else tensor.device if of_lade else lade.cuda_device(ordinal)
         rows.append((name, _NAMES[kind], shape, tensor, device))
     shared = _shared_names({row[0]: row[3] for row in rows if torch and isinstance(row[3], torch.Tensor)})
     if shared:
@@ -681,40 +681,34 @@ def _checked(tensors, metadata):
     return rows
 
 
-def _uploaded(rows, stage):
-    """Host tensors among those of a device, copied there for the time of the save."""
-    out = []
-    for name, dtype, shape, tensor, device in rows:
-        if device is None:
-            host = laid_out(tensor)
-            buffer = stage.allocator.empty(_bytes_of(dtype, shape), "uint8")
-            if buffer.nbytes:
-                stage.pipeline.copy(host, buffer).wait()
-            tensor, device = buffer, stage.device
-        elif device != stage.device:
+def _laid_out(tensor):
+    """A host tensor with its values in memory of its own, as a file has them.
+
+    NumPy's scalars show memory that is gone when they have shown it: they become arrays. Those of the other byte order are turned round.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.generic):
+        tensor = tensor[...]
+    dtype = getattr(tensor, "dtype", None)
+    if getattr(dtype, "byteorder", "=") == ">":
+        return tensor.astype(dtype.newbyteorder("<"))
+    return tensor
+
+
+def _target_of(rows, pipeline, allocator, stream, local_ranks):
+    """What tensors of a device are saved through, in a list; none where all are of the host."""
+    on_devices = [row for row in rows if row[4] is not None]
+    if not on_devices:
+        return []
+    stage = _stage(on_devices[0][4], pipeline, allocator, local_ranks)
+    for name, _, _, _, device in on_devices:
+        if device != stage.device:
             raise lade.InvalidArgumentError(f"tensor {name} is on {device}; expected {stage.device}, as the others are")
-        out.append((name, dtype, shape, tensor, device))
-    return out
-
-
-def _bytes_of(dtype, shape):
-    bits = _DTYPES[dtype][2]
-    for extent in shape:
-        bits *= extent
-    return bits // 8
-
-
-def _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream, local_ranks):
-    device = next(row[4] for row in rows if row[4] is not None)
-    stage = _stage(device, pipeline, allocator, local_ranks)
-    rows = _uploaded(rows, stage)
     torch = _loaded("torch")
-    if stream is None and not device.software:
-        is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in rows)
-        stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", device)
-    entries = [(name, dtype, shape, tensor, 0) for name, dtype, shape, tensor, _ in rows]
-    target = (stage.pipeline, stage.allocator, stream)
-    _lade._save(path, [target], entries, list((metadata or {}).items()), max_shard_bytes, sync, progress)
+    if stream is None and not stage.device.software:
+        is_torch = torch and any(isinstance(row[3], torch.Tensor) for row in on_devices)
+        stream = _stream_from(None, "torch" if is_torch else "cupy" if _loaded("cupy") else "lade", stage.device)
+    return [(stage.pipeline, stage.allocator, stream)]
 
 
 def _count(name, value):
@@ -736,14 +730,14 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     Parameters
     ----------
     tensors : dict
-        By name: contiguous tensors of torch or CuPy, NumPy arrays, DeviceBuffers. Those of a device must be of one device; host
-        tensors among them are copied there for the time of the save.
+        By name: contiguous tensors of torch or CuPy, NumPy arrays, DeviceBuffers, and what else shows its memory. Those of a device
+        must be of one device; those of the host are written from where they are.
     filename : str or os.PathLike
     metadata : dict of str or None
         Texts for the header.
     max_shard_bytes : int
         Of tensors in one file; when there are more, several files and an index ``filename + ".index.json"`` are written. 0: one
-        file. Of device tensors only.
+        file.
     sync : bool
         The file is on stable storage before it gets its name.
     progress : function(bytes_done, bytes) or None
@@ -768,13 +762,11 @@ def save_file(tensors, filename, metadata=None, *, max_shard_bytes=0, sync=True,
     take("allocator", allocator, _lade.DeviceAllocator, "a lade.DeviceAllocator", optional=True)
     rows = _checked(tensors, metadata)
     try:
-        if any(row[4] is not None for row in rows):
-            _save_device(rows, path, metadata, max_shard_bytes, sync, progress, pipeline, allocator, stream, local_ranks)
-        elif max_shard_bytes:
-            raise lade.UnsupportedError("max_shard_bytes is for tensors of a device; expected 0 for host tensors")
-        else:
-            order = {name: number for number, name in enumerate(_DTYPES)}
-            save_host([row[:4] for row in rows], path, metadata, order, _bytes_of, sync, progress)
+        targets = _target_of(rows, pipeline, allocator, stream, local_ranks)
+        entries = [(name, dtype, shape, tensor if device is not None else _laid_out(tensor), device is not None)
+                   for name, dtype, shape, tensor, device in rows]
+        texts = None if metadata is None else list(metadata.items())
+        _lade._save(path, targets, entries, texts, max_shard_bytes, sync, progress)
     except lade.CancelledError:
         raise
     except OSError as error:

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 namespace lade_python {
 
@@ -373,6 +374,14 @@ int32_t dtype_number(const std::string &name) {
   refuse("dtype is \"" + name + "\"; expected one of the format's names, such as \"F32\"");
 }
 
+// Bytes of a tensor by its dtype and shape; UINT64_MAX where the library refuses them.
+uint64_t bytes_of(const lade_tensor &tensor) {
+  uint64_t bits = lade_dtype_bits(static_cast<lade_dtype>(tensor.dtype));
+  for (uint64_t i = 0; i < tensor.rank; i++)
+    if (__builtin_mul_overflow(bits, tensor.shape[i], &bits)) return UINT64_MAX;
+  return bits % 8 == 0 ? bits / 8 : UINT64_MAX;
+}
+
 // Tensors as the library has them, with what they point to. No item moves once it is there.
 struct Tensors {
   std::vector<std::string> names;
@@ -380,22 +389,31 @@ struct Tensors {
   std::vector<lade_tensor> list;
   std::vector<TensorView> views;
 
-  // (name, dtype, shape, tensor, target) of each.
+  // (name, dtype, shape, tensor, whether it is on the target's device, or in host memory) of each.
   Tensors(nb::handle entries, const std::vector<Target> &targets) {
     for (nb::handle item : nb::iter(entries)) {
       nb::tuple entry = nb::cast<nb::tuple>(item);
       names.push_back(nb::cast<std::string>(nb::object(entry[0])));
       shapes.push_back(numbers_from<uint64_t>(nb::object(entry[2])));
-      const auto target = nb::cast<uint32_t>(nb::object(entry[4]));
-      TensorView view = tensor_view(nb::object(entry[3]), Access::read, names.back().c_str());
-      require_reachable(view, targets.at(target).pipe->device(), names.back().c_str());
-      list.push_back({nullptr, nullptr, shapes.back().size(), view.data, target,
+      const bool on_target = nb::cast<bool>(nb::object(entry[4]));
+      const std::string title = "tensor `" + names.back() + "`";
+      TensorView view = tensor_view(nb::object(entry[3]), Access::read, title.c_str());
+      if (on_target)
+        require_reachable(view, targets.at(0).pipe->device(), title.c_str());
+      else if (view.on_device && !(view.arena && view.arena->device().runtime->is_software()))
+        refuse(title +
+               " is memory of a GPU that only DLPack shows; expected an array of torch or CuPy, or a DeviceBuffer");
+      list.push_back({nullptr, nullptr, shapes.back().size(), view.data, on_target ? 0 : LADE_TARGET_HOST,
                       dtype_number(nb::cast<std::string>(nb::object(entry[1])))});
       views.push_back(std::move(view));
     }
     for (size_t i = 0; i < list.size(); i++) {
       list[i].name = names[i].c_str();
       list[i].shape = shapes[i].data();
+      const uint64_t wanted = bytes_of(list[i]);
+      if (wanted != UINT64_MAX && views[i].bytes != wanted)
+        refuse("tensor `" + names[i] + "` has " + std::to_string(views[i].bytes) + " bytes of memory; expected " +
+               std::to_string(wanted) + ", as its dtype and shape say");
     }
   }
 };
@@ -404,10 +422,10 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
           bool sync, nb::handle progress) {
   const std::string text = path_from(path, "path");
   const std::vector<Target> targets = targets_from(target_list);
-  if (targets.size() != 1) refuse("targets has another number of items than one");
+  if (targets.size() > 1) refuse("targets has more items than one");
   const Tensors tensors(entries, targets);
   std::vector<std::pair<std::string, std::string>> texts;
-  for (nb::handle item : nb::iter(metadata)) {
+  for (nb::handle item : metadata.is_none() ? nb::iter(nb::tuple()) : nb::iter(metadata)) {
     const nb::tuple pair = nb::cast<nb::tuple>(item);
     texts.emplace_back(nb::cast<std::string>(nb::object(pair[0])), nb::cast<std::string>(nb::object(pair[1])));
   }
@@ -422,15 +440,20 @@ void save(nb::handle path, nb::handle target_list, nb::handle entries, nb::handl
   options.progress = save_progress;
   options.user = &user;
   options.no_sync = !sync;
+  options.empty_metadata = !metadata.is_none() && pairs.empty();
   Calls calls(targets);
-  const Device &device = targets[0].pipe->device();
-  JoinedStreams streams(device);
-  streams.add(targets[0].stream, device.ordinal);
-  for (const TensorView &view : tensors.views)
-    if (view.has_stream) streams.add(view.stream, device.ordinal);
-  calls.targets[0].stream = streams.get();
-  const CurrentDevice current(device, calls.targets[0].stream);
-  check(current.status());
+  std::optional<JoinedStreams> streams;
+  std::optional<CurrentDevice> current;
+  if (!targets.empty()) {
+    const Device &device = targets[0].pipe->device();
+    streams.emplace(device);
+    streams->add(targets[0].stream, device.ordinal);
+    for (const TensorView &view : tensors.views)
+      if (view.has_stream) streams->add(view.stream, device.ordinal);
+    calls.targets[0].stream = streams->get();
+    current.emplace(device, calls.targets[0].stream);
+    check(current->status());
+  }
   lade_status status;
   {
     Unlocked unlocked;
