@@ -32,7 +32,8 @@ class Batch:
     arrays are gone. A loader hands out ``prefetch`` batches at most at a time.
 
     Of records that are all of one size, or padded, ``batch[field]`` is one array, (records, bytes) of uint8 or as ``layout`` of the
-    loader says; else it is a list of one array for each record.
+    loader says. So is a field that ``layout`` names where those of another field have several sizes. Else it is a list of one array for
+    each record.
     """
 
     __slots__ = ("_native", "_loader")
@@ -64,11 +65,8 @@ class Batch:
         return self._native.count
 
     def __getitem__(self, field):
-        number = self._field(field)
-        if not self._loader._native.dense:
-            return self.records(field)
-        dtype, shape = self._loader._layout.get(self.fields[number], (None, None))
-        return self._loader._convert(self._native.array(number, dtype, shape))
+        array = self._native.array(self._field(field))
+        return self.records(field) if array is None else self._loader._convert(array)
 
     def records(self, field=0):
         """One array of bytes for each record, as a list."""
@@ -185,13 +183,14 @@ class Loader:
     padded : bool
         All records take the room of the largest one, with zeros behind them.
     alignment : int or None
-        Of each record in a batch, a power of two up to 512. None: 1 where a field is one array, else 64.
+        Of each record in a batch, a power of two up to 512. None: 1 where all fields are arrays, else 64, or as much less as leaves no
+        gaps in those that ``layout`` names.
     batch_bytes : int
         Bytes of a batch, at most. 0: no limit.
     skip_unreadable : bool
         Leave out records that cannot be read; stats() and skips() tell of them.
     layout : dict
-        For fields of records of one size: ``{"img": ("uint8", (3, 224, 224))}``.
+        For fields of records of one size, or padded ones: ``{"img": ("uint8", (3, 224, 224))}``, of the bytes that a record has.
     convert : function(array)
         What is done to each array that is taken from a batch: ``torch.from_dlpack``, ``numpy.asarray`` (software device).
     return_timeout : float or None
@@ -228,8 +227,8 @@ class Loader:
         take("layout", layout, Mapping, "a dict of (dtype, shape)", optional=True)
         take_function("convert", convert, "a function(array)")
         self.index = _index_from(source, fields, record_bytes)
-        self._layout = dict(layout or {})
-        for name, part in self._layout.items():
+        layout = dict(layout or {})
+        for name, part in layout.items():
             if not isinstance(part, (tuple, list)) or len(part) != 2:
                 raise wrong_type(f"layout[{name!r}]", part, "(dtype, shape)")
             if name not in self.index.fields:
@@ -245,7 +244,8 @@ class Loader:
         self._batch_size, self._drop_last, self._bounded = batch_size, drop_last, bool(batch_bytes)
         self._share = self._share_of(len(self.index), rank, world, equal_ranks)
         self._options = dict(batch_records=batch_size or 0, batch_bytes=batch_bytes, seed=seed, epochs=epochs or 0, rank=rank, world=world,
-                             prefetch=prefetch, alignment=alignment, padded=padded, shuffle=shuffle, equal_ranks=equal_ranks,
+                             prefetch=prefetch, alignment=alignment, padded=padded,
+                             layout=[layout.get(name) for name in self.index.fields], shuffle=shuffle, equal_ranks=equal_ranks,
                              drop_last=drop_last, skip_unreadable=skip_unreadable, return_timeout=return_timeout)
         self._begin(state)
 
@@ -260,6 +260,8 @@ class Loader:
                 continue
             if not least <= _integer(name, value, f"an int, {least} to {most}") <= most:
                 raise lade.InvalidArgumentError(f"{name} is {value!r}; expected {least} to {most}")
+        if alignment is not None and alignment & (alignment - 1):
+            raise lade.InvalidArgumentError(f"alignment is {alignment!r}; expected a power of two up to 512")
         if rank >= world:
             raise lade.InvalidArgumentError(f"rank is {rank}; expected below {world}, the world")
         if batch_size is None and not batch_bytes:

@@ -161,28 +161,54 @@ nb::object index_key(const Index &index, uint64_t record) {
   return key ? nb::steal(PyUnicode_DecodeFSDefault(key)) : nb::none();
 }
 
+nb::dict index_left_out(IndexObject &self) {
+  lade_index_left_out left_out;
+  lade_index_left_out_init(&left_out);
+  check(lade_index_left_out_get(index_to_read(self).handle, &left_out));
+  nb::dict out;
+  out["dotted"] = left_out.dotted;
+  out["private_folders"] = left_out.private_folders;
+  out["other_types"] = left_out.other_types;
+  return out;
+}
+
 nb::tuple index_range(IndexObject &self, uint64_t record, uint64_t field) {
   lade_range range;
   check(lade_index_range(index_to_read(self).handle, record, field, &range));
   return nb::make_tuple(range.file, range.offset, range.bytes);
 }
 
-// Largest record of each field, and whether all are of that size.
+// Smallest and largest record of each field.
 struct FieldSizes {
-  std::vector<uint64_t> largest;
-  bool uniform = true;
+  std::vector<uint64_t> smallest, largest;
 
-  explicit FieldSizes(const Index &index) : largest(lade_index_field_count(index.handle), 0) {
+  explicit FieldSizes(const Index &index)
+      : smallest(lade_index_field_count(index.handle), UINT64_MAX), largest(smallest.size(), 0) {
     const uint64_t count = lade_index_count(index.handle);
     for (uint64_t record = 0; record < count; record++)
       for (size_t field = 0; field < largest.size(); field++) {
         lade_range range;
         if (lade_index_range(index.handle, record, field, &range) != LADE_OK) continue;
-        uniform = uniform && (record == 0 || range.bytes == largest[field]);
+        smallest[field] = std::min(smallest[field], range.bytes);
         largest[field] = std::max(largest[field], range.bytes);
       }
   }
+  bool are_of_one_size(size_t field) const { return smallest[field] >= largest[field]; }
+  bool all_are_of_one_size() const {
+    for (size_t field = 0; field < largest.size(); field++)
+      if (!are_of_one_size(field)) return false;
+    return true;
+  }
 };
+
+// A field as one array in each batch: (records, *shape) of a type.
+struct FieldArray {
+  const DType *type;
+  std::vector<int64_t> shape;
+};
+
+// Of each field; empty: its records are several arrays.
+using FieldArrays = std::vector<std::optional<FieldArray>>;
 
 // --- the loader ------------------------------------------------------------------------------------------------------
 
@@ -297,7 +323,7 @@ private:
 
 struct LoaderObject {
   std::shared_ptr<Feed> feed;
-  std::vector<uint64_t> rows; // bytes of a record in the dense array of each field; empty: records are not of one size
+  std::shared_ptr<const FieldArrays> arrays;
   uint32_t prefetch = 0;
   uint64_t return_timeout_ns = 0;
   LoaderObject() = default;
@@ -316,7 +342,7 @@ struct LoaderObject {
 
 struct BatchObject {
   Owner<Lease> lease;
-  std::vector<uint64_t> rows;
+  std::shared_ptr<const FieldArrays> arrays;
   BatchObject() = default;
   BatchObject(BatchObject &&) = default;
   ~BatchObject() { let_go(lease); }
@@ -377,25 +403,75 @@ lade_loader_state state_from(nb::handle object) {
   return state;
 }
 
-// Alignment of records: none where all have the same room, so that a field is one array without gaps.
-uint32_t alignment_of(std::optional<uint32_t> asked, bool dense) {
-  if (asked) return *asked;
-  return dense ? 1 : 0;
+// Whether a field is one array: all are where all records are of one size, or padded, else those that `layout` names.
+bool is_array(const FieldSizes &sizes, const nb::list &layout, bool padded, size_t field) {
+  return padded || sizes.all_are_of_one_size() || !nb::object(layout[field]).is_none();
 }
 
-std::vector<uint64_t> rows_of(const FieldSizes &sizes, uint32_t alignment, bool padded) {
-  std::vector<uint64_t> rows;
-  if (!sizes.uniform && !padded) return rows;
+// Alignment of records where none is asked for: 1 where all fields are arrays without gaps, else 64 (0), or what leaves none in the
+// arrays of `layout`.
+uint32_t alignment_of(const FieldSizes &sizes, const nb::list &layout, bool padded) {
+  if (padded || sizes.all_are_of_one_size()) return 1;
+  uint64_t alignment = 64;
+  for (size_t field = 0; field < sizes.largest.size(); field++)
+    while (!nb::object(layout[field]).is_none() && sizes.largest[field] % alignment != 0) alignment /= 2;
+  return static_cast<uint32_t>(alignment);
+}
+
+// What layout says of a field whose records take `row` bytes each; refuses what is not of as many.
+FieldArray array_from(const std::string &name, nb::handle layout, uint64_t row) {
+  FieldArray array{dtype_find("uint8"), {}};
+  nb::object shape = nb::none();
+  if (!layout.is_none()) {
+    const nb::tuple pair = nb::cast<nb::tuple>(layout);
+    array.type = dtype_from(nb::object(pair[0]));
+    shape = nb::object(pair[1]);
+  }
+  uint64_t bytes = array.type->bytes;
+  if (shape.is_none()) {
+    if (row % bytes != 0)
+      refuse(name + " has dtype " + array.type->name + "; records of " + std::to_string(row) +
+             " bytes hold no whole number of them");
+    array.shape.push_back(static_cast<int64_t>(row / bytes));
+    bytes = row;
+  } else {
+    for (nb::handle extent : nb::iter(python_list(shape, "shape", "a sequence of ints, or None"))) {
+      const nb::object number = integer_of(extent);
+      array.shape.push_back(-1);
+      if (!number || !nb::try_cast(number, array.shape.back()) || array.shape.back() < 0 ||
+          __builtin_mul_overflow(bytes, static_cast<uint64_t>(array.shape.back()), &bytes))
+        bytes = UINT64_MAX;
+    }
+  }
+  if (bytes != row)
+    refuse(name + " has shape " + repr_text(shape) + " of " + array.type->name + ", which is not the " +
+           std::to_string(row) + " bytes that a record takes");
+  return array;
+}
+
+// How batches show each field. `layout`: None or (dtype, shape) for each. Refuses what the records are not.
+FieldArrays arrays_from(const Index &index, const FieldSizes &sizes, const nb::list &layout, uint32_t alignment,
+                        bool padded) {
+  FieldArrays arrays;
   const uint64_t step = alignment ? alignment : 64;
-  for (const uint64_t largest : sizes.largest) rows.push_back((largest + step - 1) / step * step);
-  return rows;
+  if (lade_index_count(index.handle) == 0) return arrays; // the library refuses it
+  for (size_t field = 0; field < sizes.largest.size(); field++) {
+    arrays.emplace_back();
+    if (!is_array(sizes, layout, padded, field)) continue;
+    const std::string name = index.fields[field].empty() ? "layout" : "layout['" + index.fields[field] + "']";
+    if (!padded && !sizes.are_of_one_size(field))
+      refuse(name + " is of records of " + std::to_string(sizes.smallest[field]) + " to " +
+             std::to_string(sizes.largest[field]) + " bytes; expected a field of records of one size, or padded=True");
+    arrays.back() = array_from(name, nb::object(layout[field]), (sizes.largest[field] + step - 1) / step * step);
+  }
+  return arrays;
 }
 
 void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipeline, nb::handle allocator_argument,
                  nb::handle stream, nb::handle resume, uint64_t batch_records, uint64_t batch_bytes, uint64_t seed,
                  uint64_t epochs, uint32_t rank, uint32_t world, uint32_t prefetch, std::optional<uint32_t> alignment,
-                 bool padded, bool shuffle, bool equal_ranks, bool drop_last, bool skip_unreadable,
-                 nb::handle return_timeout) {
+                 const nb::list &layout, bool padded, bool shuffle, bool equal_ranks, bool drop_last,
+                 bool skip_unreadable, nb::handle return_timeout) {
   IndexObject *index = nullptr;
   if (!nb::try_cast(index_argument, index) || !index) refuse_type("index", index_argument, "a lade.RecordIndex");
   refuse_while_adding(*index);
@@ -416,7 +492,7 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
   options.rank = rank;
   options.world_size = world;
   options.prefetch = prefetch;
-  options.alignment = alignment_of(alignment, sizes.uniform || padded);
+  options.alignment = alignment ? *alignment : alignment_of(sizes, layout, padded);
   options.padded = padded;
   options.shuffle = shuffle;
   options.equal_ranks = equal_ranks;
@@ -428,6 +504,7 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
     state = state_from(resume);
     options.resume = &state;
   }
+  auto arrays = std::make_shared<FieldArrays>(arrays_from(*index->index, sizes, layout, options.alignment, padded));
   lade_status status;
   lade_error error;
   {
@@ -442,7 +519,7 @@ void loader_init(LoaderObject *self, nb::handle index_argument, nb::handle pipel
   }
   new (self) LoaderObject();
   self->feed = std::move(feed);
-  self->rows = rows_of(sizes, options.alignment, padded);
+  self->arrays = std::move(arrays);
   self->prefetch = prefetch ? prefetch : 4;
   self->return_timeout_ns = return_timeout_ns;
 }
@@ -480,7 +557,7 @@ nb::object loader_next(LoaderObject &self, nb::handle stream, nb::handle timeout
   if (batch.count == 0) return nb::none();
   BatchObject out;
   out.lease = Owner<Lease>(new Lease(feed, batch, on, stream_owner(stream)));
-  out.rows = self.rows;
+  out.arrays = self.arrays;
   return nb::cast(std::move(out));
 }
 
@@ -558,37 +635,18 @@ nb::list batch_parts(BatchObject &self, uint64_t field) {
   return out;
 }
 
-// All records of a field as one array: (records, *shape) of a type, by default (records, bytes) of uint8.
-nb::object batch_array(BatchObject &self, uint64_t field, nb::handle dtype, nb::handle shape) {
+// All records of a field as one array; None where they are several.
+nb::object batch_array(BatchObject &self, uint64_t field) {
   const Owner<Lease> lease = self.open();
   const lade_batch &batch = lease->batch();
   const uint64_t first = field_check(batch, field);
-  if (self.rows.empty())
-    refuse("records have several sizes: a field is no single array; take records(), or a Loader with padded=True");
-  const uint64_t row = self.rows[field];
-  const DType *type = dtype_from(dtype);
+  const std::optional<FieldArray> &array = (*self.arrays)[field];
+  if (!array) return nb::none();
   std::vector<int64_t> extents{static_cast<int64_t>(batch.count)};
-  uint64_t bytes = type->bytes;
-  if (shape.is_none()) {
-    if (row % type->bytes != 0)
-      refuse("dtype is " + std::string(type->name) + "; records of " + std::to_string(row) +
-             " bytes hold no whole number of them");
-    extents.push_back(static_cast<int64_t>(row / type->bytes));
-    bytes = row;
-  } else {
-    for (nb::handle extent : nb::iter(python_list(shape, "shape", "a sequence of ints, or None"))) {
-      const nb::object number = integer_of(extent);
-      extents.push_back(-1);
-      if (!number || !nb::try_cast(number, extents.back()) || extents.back() < 0 ||
-          __builtin_mul_overflow(bytes, static_cast<uint64_t>(extents.back()), &bytes))
-        bytes = UINT64_MAX;
-    }
-  }
-  if (bytes != row)
-    refuse("shape " + repr_text(shape) + " of " + type->name + " is not the " + std::to_string(row) +
-           " bytes of a record");
-  void *data = row > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first] : nullptr;
-  return nb::cast(DeviceView(*lease.get(), data, Layout(extents.data(), static_cast<int>(extents.size()), type)));
+  extents.insert(extents.end(), array->shape.begin(), array->shape.end());
+  Layout layout(extents.data(), static_cast<int>(extents.size()), array->type);
+  void *data = layout.bytes() > 0 ? static_cast<char *>(batch.memory) + batch.offsets[first] : nullptr;
+  return nb::cast(DeviceView(*lease.get(), data, std::move(layout)));
 }
 
 nb::list numbers(const uint64_t *list, uint64_t count) {
@@ -633,6 +691,11 @@ void bind_index(nb::module_ &module) {
            nb::sig("def add(self, ranges: typing.Iterable[tuple[int, int, int]], key: str | None = None) -> None"),
            "Add a record: ``(file, offset, bytes)`` for each field.")
       .def(
+          "left_out", &index_left_out, nb::sig("def left_out(self) -> dict[str, int]"),
+          "Members of the tar files that are in no record, though their names end as those of a field's members do.\n\n"
+          "``dotted``: of ``a.b.jpg``, where ``b.jpg`` is no field and ``jpg`` is one: a key has no dot. "
+          "``private_folders``: in a\nfolder named ``__x__``. ``other_types``: pipes, sockets, devices.")
+      .def(
           "key", [](IndexObject &self, uint64_t record) { return index_key(index_to_read(self), record); },
           nb::arg("record"), nb::sig("def key(self, record: int) -> str | None"),
           "Key of a record; None if it has none.")
@@ -668,15 +731,13 @@ void bind_loader(nb::module_ &module) {
       .def("__init__", &loader_init, nb::arg("index"), nb::arg("pipeline"), nb::arg("allocator"), nb::kw_only(),
            nb::arg("stream").none(), nb::arg("resume").none(), nb::arg("batch_records"), nb::arg("batch_bytes"),
            nb::arg("seed"), nb::arg("epochs"), nb::arg("rank"), nb::arg("world"), nb::arg("prefetch"),
-           nb::arg("alignment").none(), nb::arg("padded"), nb::arg("shuffle"), nb::arg("equal_ranks"),
-           nb::arg("drop_last"), nb::arg("skip_unreadable"), nb::arg("return_timeout").none())
+           nb::arg("alignment").none(), nb::arg("layout"), nb::arg("padded"), nb::arg("shuffle"),
+           nb::arg("equal_ranks"), nb::arg("drop_last"), nb::arg("skip_unreadable"), nb::arg("return_timeout").none())
       .def("next", &loader_next, nb::arg("stream").none(), nb::arg("timeout").none())
       .def("state", &loader_state)
       .def("stats", &loader_stats)
       .def("skips", &loader_skips)
-      .def("close", &loader_close)
-      .def_prop_ro(
-          "dense", [](LoaderObject &self) { return !self.rows.empty(); });
+      .def("close", &loader_close);
   nb::class_<BatchObject>(module, "_Batch", "What lade.Batch stands on.")
       .def_prop_ro("released", [](BatchObject &self) { return !self.lease; })
       .def_prop_ro("number", [](BatchObject &self) { return self.open()->batch().number; })
@@ -684,7 +745,7 @@ void bind_loader(nb::module_ &module) {
       .def_prop_ro("count", [](BatchObject &self) { return self.open()->batch().count; })
       .def_prop_ro("nbytes", [](BatchObject &self) { return self.open()->batch().bytes; })
       .def("parts", &batch_parts, nb::arg("field"))
-      .def("array", &batch_array, nb::arg("field"), nb::arg("dtype").none(), nb::arg("shape").none())
+      .def("array", &batch_array, nb::arg("field"))
       .def(
           "lengths",
           [](BatchObject &self, uint64_t field) {
