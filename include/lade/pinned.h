@@ -22,6 +22,10 @@
  *     (stats: quarantined_uses), because no call can find out when they are done, until lade_pinned_empty_cache or
  *     destroy waits for the device.
  *   - NULL and the special stream handles mean the calling thread's current device, at the call.
+ *   - With "cuda", memory of sources register and driver goes back by calls of the driver that wait for all work of the device. So
+ *     a call that gives segments back may take as long: lade_pinned_trim(), lade_pinned_empty_cache(), destroy, an alloc that
+ *     makes room at the cap or in the budget, and with options.max_idle_ms every call that looks for pending blocks. Source pool waits
+ *     for nothing; with LADE_PINNED_BACKGROUND it is mostly the pool's own thread that gives idle segments back.
  *   - A stale or foreign pointer gets an error, never a crash.
  */
 #ifndef LADE_PINNED_H
@@ -41,7 +45,8 @@ typedef struct lade_pinned_pool lade_pinned_pool;
 typedef enum lade_pinned_source {
   LADE_PINNED_SOURCE_REGISTER = 1, /**< Mapped by lade near the device, then registered with the driver. */
   LADE_PINNED_SOURCE_DRIVER = 2,   /**< Pinned allocation of the driver. */
-  /** Driver pools of host memory (CUDA 12.9 for one NUMA node, 13.0 for any), near the device. */
+  /** Driver pools of host memory (CUDA 12.9 for one NUMA node, 13.0 for any), near the device. The driver takes 32 MiB at a time,
+   * of which options.max_bytes and reserved_bytes count what segments need. */
   LADE_PINNED_SOURCE_POOL = 4,
   /** Mapped by lade and not pinned: copies are slower, and wait for the host. Used only if asked for, when all other
    * sources refuse. */
@@ -388,8 +393,8 @@ LADE_API lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointe
  * Look at pending blocks and make those that are done reusable. For programs with a main loop of their own; alloc does
  * the same when the cache has no block.
  *
- * Threads: any. Waits: never. Stream order: none. Errors: LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER for an event that
- * fails; its blocks stay pending. LADE_ERR_FORKED.
+ * Threads: any. Waits: never, unless idle segments go back (options.max_idle_ms). Stream order: none. Errors:
+ * LADE_ERR_DEVICE_LOST, LADE_ERR_DRIVER for an event that fails; its blocks stay pending. LADE_ERR_FORKED.
  */
 LADE_API lade_status lade_pinned_process_events(lade_pinned_pool *pool);
 
@@ -409,8 +414,8 @@ LADE_API lade_status lade_pinned_empty_cache(lade_pinned_pool *pool);
  *
  * Segments with a block in use or pending stay, so more than keep_bytes may be left (stats: reserved_bytes).
  *
- * Threads: any. Waits: for segments that other threads, the pool's own included, pin or give back; never for streams. Stream
- * order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning
+ * Threads: any. Waits: for segments that other threads, the pool's own included, pin or give back; for no stream by itself, but as
+ * the driver does where it takes memory back. Stream order: none. Errors: LADE_ERR_FORKED, LADE_ERR_DRIVER when unpinning
  * fails (that memory stays cached) or an event does.
  */
 LADE_API lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes);
