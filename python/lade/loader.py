@@ -236,6 +236,8 @@ class Loader:
         self._convert = convert or (lambda array: array)
         if pipeline is not None and local_ranks is not None:
             raise lade.InvalidArgumentError(f"local_ranks is {local_ranks!r}; expected None with a pipeline, which has its own")
+        if pipeline is not None and device is not None and lade.device(device) != pipeline.device:
+            raise lade.InvalidArgumentError(f"device is {device!r}; expected None, or {pipeline.device}, with a pipeline of that")
         self._pipeline = pipeline if pipeline is not None else lade.Pipeline(device, local_ranks=local_ranks)
         self._device = self._pipeline.device
         self._allocator = allocator if allocator is not None else lade.DeviceAllocator(self._device)

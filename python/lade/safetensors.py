@@ -506,7 +506,7 @@ class safe_open:
     def _part(self, file, entry, ranges, count, shape, index, part_shape=None):
         """tensor[index], in memory of its own, of the tensor of that shape that is read."""
         kind, _ = self._kind_and_shape(entry)
-        # torch takes no parts of tensors of some types that are as wide as bytes.
+        # torch takes no part of a tensor of F4. What is as wide as bytes is taken as bytes.
         taken = _loaded("torch").uint8 if self._framework == "torch" and kind.itemsize == 1 else kind
         part = self._make(file.read(self._target(), entry.number, ranges, count, self._direct), taken, shape)[index]
         part = part if part_shape is None else part.reshape(part_shape)

@@ -450,6 +450,14 @@ def test_arguments_are_refused_by_name(made, options, text):
         made(**options)
 
 
+def test_another_device_than_the_pipeline_s_is_refused(made, device):
+    """Regression: it was dropped, and batches were on the pipeline's."""
+    pipeline = lade.Pipeline(device)
+    with pytest.raises(lade.InvalidArgumentError, match="device is .*; expected None, or cpu:0, with a pipeline of that"):
+        made(device=lade.software_device(), pipeline=pipeline)
+    assert next(made(device=device, pipeline=pipeline)).number == 0
+
+
 @pytest.mark.parametrize("timeout", [-1, "soon"])
 def test_a_refused_timeout_leaves_no_loader(tar, device, timeout):
     """It was refused when the loader was there, which then stood on index and pipeline for ever."""
