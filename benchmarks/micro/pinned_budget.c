@@ -194,6 +194,12 @@ typedef struct budget_case {
   bool joins;
 } budget_case;
 
+enum { POOLS_QUICK = 1024 }; /* more are slow to open */
+
+static int pools_of(const bench *b, const budget_case *kind) {
+  return bench_is_quick(b) && kind->pools > POOLS_QUICK ? POOLS_QUICK : kind->pools;
+}
+
 static unsigned pairs_of(const bench *b, const budget_case *kind) {
   unsigned pairs = bench_is_quick(b) ? 200 : 5000; /* fewer where each takes long */
   return kind->pools < 512 ? pairs : pairs / 10;
@@ -204,7 +210,7 @@ static bool case_run(bench *b, const bench_case *self) {
   budget *own = calloc(1, sizeof *own);
   if (own == NULL) return false;
   snprintf(own->path, sizeof own->path, "/dev/shm/lade-benchmark-%d", (int)getpid());
-  own->pools = kind->pools - 1;
+  own->pools = pools_of(b, kind) - 1;
   own->pairs = pairs_of(b, kind);
   own->fd = -1;
   bool good = pools_open(own);
