@@ -44,5 +44,5 @@ def lade_cc_scheduled_test(name, size = "small", tags = [], **attributes):
         name = name,
         binary = name + "_program",
         size = size,
-        tags = tags,
+        tags = tags + ["scheduled"],
     )
