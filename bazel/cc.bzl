@@ -9,6 +9,7 @@ load("@cuda//:found.bzl", "CUDA_FOUND")
 load("@mpi//:found.bzl", "MPI_FOUND")
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("//bazel:copts.bzl", "LADE_COPTS", "LADE_LINKOPTS")
+load("//bazel:no_threads.bzl", "NO_THREADS")
 
 def _copts():
     """LADE_COPTS; for a project that uses lade a warning of its compiler is no error."""
@@ -91,6 +92,7 @@ def lade_cc_test(
         size = "small",
         tags = [],
         data = [],
+        env = {},
         **attributes):
     """A test in C. Its cases register themselves through tests/shim/lade_test.h.
 
@@ -112,9 +114,13 @@ def lade_cc_test(
             "-Wl,--disable-new-dtags",
             "-Wl,-rpath,'$$ORIGIN/" + up + "tests/loopback'",
         ]
+    if name in NO_THREADS.get(native.package_name(), []):
+        tags = tags + ["no-tsan"]
+        env = dict(env, LADE_TEST_NO_THREADS = "1")
     cc_test(
         name = name,
         copts = _copts() + copts,
+        env = env,
         linkopts = LADE_LINKOPTS + linkopts,
         linkstatic = linkstatic,
         size = size,

@@ -4,6 +4,7 @@
  *
  * I1  A failed expectation calls fail() exactly once, and a passed one never: nothing else decides a test's outcome.
  * I2  The context belongs to one test: each test starts without one.
+ * I3  A test that bazel/no_threads.bzl lists starts no thread: it is not run under the thread sanitiser.
  * Locks: none here. GoogleTest's failure recording is safe from several threads; the context is written by the test's
  * main thread only.
  */
@@ -11,8 +12,11 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <functional>
+#include <pthread.h>
 #include <sstream>
 #include <string>
 
@@ -199,6 +203,19 @@ bool ladet_equal_mem(const char *file, int line, const char *a_text, const char 
   fail(file, line, std::string("same bytes expected: ") + a_text + ", " + b_text + text);
   return false;
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* I3 */
+extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *),
+                              void *user) noexcept {
+  if (getenv("LADE_TEST_NO_THREADS") != nullptr) {
+    fprintf(stderr, "a test that bazel/no_threads.bzl lists starts a thread: take it off that list\n");
+    abort();
+  }
+  static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return next(thread, attributes, body, user);
+}
+#endif
 
 int ladet_main(int argc, char **argv) {
   testing::InitGoogleTest(&argc, argv);
