@@ -609,6 +609,11 @@ lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *s
 lade_status ladei_copy_between(const lade_runtime *runtime, void *dst, int dst_device, const void *src, int src_device,
                                size_t bytes, const ladei_stream *stream);
 
+/* Around driver calls of lade's own that a capture of this thread, or one in mode GLOBAL of another, would forbid (R10). Where the
+ * exchange fails, so does the call that follows, and says why. No lock held. */
+ladei_capture_mode ladei_capture_mode_relax(const lade_runtime *runtime);
+void ladei_capture_mode_restore(const lade_runtime *runtime, ladei_capture_mode mode);
+
 /* Rows and pitches of copy_2d are as it says; else LADE_ERR_INVALID_ARGUMENT. */
 lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width, size_t rows);
 

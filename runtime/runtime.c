@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -206,6 +207,16 @@ lade_status ladei_copy_between(const lade_runtime *runtime, void *dst, int dst_d
   status = runtime->ops->copy_peer(runtime->self, dst, dst_device, src, src_device, bytes, stream);
   if (status == LADE_OK) ladei_error_restore(&before);
   return status;
+}
+
+ladei_capture_mode ladei_capture_mode_relax(const lade_runtime *runtime) {
+  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
+  ladei_lock_assert_none_held();
+  return runtime->ops->capture_mode_exchange(runtime->self, &mode) == LADE_OK ? mode : LADEI_CAPTURE_RELAXED;
+}
+
+void ladei_capture_mode_restore(const lade_runtime *runtime, ladei_capture_mode mode) {
+  if (mode != LADEI_CAPTURE_RELAXED) (void)runtime->ops->capture_mode_exchange(runtime->self, &mode);
 }
 
 /* ---- Public helpers ---------------------------------------------------------------------------------------------- */

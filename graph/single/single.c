@@ -211,7 +211,9 @@ static bool candidate_discard(lade_device_allocator *allocator, graph_candidate 
   lade_error first;
   ladei_error_save(&first);
   graph_version *version = candidate->version;
+  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
   if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
+  ladei_device_capture_mode_restore(allocator, mode);
   if (candidate->session != NULL) ladei_graph_session_graph_drop(candidate->session, candidate->native);
   if (version != NULL) ladei_graph_hold_cancel(version->hold);
   version_free(allocator, version);

@@ -44,7 +44,10 @@ static lade_status window_open(ladei_group_carrier *c, window_record *record) {
   const lade_runtime_ops *ops = c->runtime->ops;
   if (ops->ipc_export == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "runtime \"%s\" shares no memory between processes", ops->name);
-  LADEI_TRY(ops->device_alloc(c->runtime->self, c->device, slots_bytes(c), &c->window));
+  ladei_capture_mode mode = ladei_capture_mode_relax(c->runtime);
+  lade_status status = ops->device_alloc(c->runtime->self, c->device, slots_bytes(c), &c->window);
+  ladei_capture_mode_restore(c->runtime, mode);
+  if (status != LADE_OK) return status;
   return ops->ipc_export(c->runtime->self, c->window, &record->handle);
 }
 
@@ -57,7 +60,9 @@ static void windows_close(ladei_group_carrier *c) {
 }
 
 static void window_free(ladei_group_carrier *c) {
+  ladei_capture_mode mode = ladei_capture_mode_relax(c->runtime);
   if (c->window != NULL) (void)c->runtime->ops->device_free(c->runtime->self, c->device, c->window);
+  ladei_capture_mode_restore(c->runtime, mode);
   c->window = NULL;
 }
 

@@ -332,10 +332,13 @@ static void op_abort(void *self, const lade_error *why) {
 static void slots_free(mpi_group *g) {
   if (g->registered) (void)ops_of(g)->host_unregister(g->runtime->self, g->slots);
   if (g->slots == NULL || g->slots_stay) return;
-  if (g->by_device)
-    (void)ops_of(g)->device_free(g->runtime->self, g->device, g->slots);
-  else
+  if (!g->by_device) {
     free(g->slots);
+    return;
+  }
+  ladei_capture_mode mode = ladei_capture_mode_relax(g->runtime);
+  (void)ops_of(g)->device_free(g->runtime->self, g->device, g->slots);
+  ladei_capture_mode_restore(g->runtime, mode);
 }
 
 /* Q4 */
@@ -398,7 +401,9 @@ static lade_status slots_make(mpi_group *g) {
   size_t bytes = (size_t)(g->slot_count * g->slot_bytes);
   void *slots = NULL;
   if (g->by_device) {
+    ladei_capture_mode mode = ladei_capture_mode_relax(g->runtime);
     lade_status status = ops_of(g)->device_alloc(g->runtime->self, g->device, bytes, &slots);
+    ladei_capture_mode_restore(g->runtime, mode);
     g->slots = slots;
     return status;
   }

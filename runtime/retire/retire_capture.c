@@ -252,13 +252,12 @@ ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
   int device = retire->capture_device;
   ladei_lock_release(&retire->lock);
-  const lade_runtime_ops *driver = ladei_retire_driver(retire);
-  ladei_capture_mode mode = LADEI_CAPTURE_RELAXED; /* captures of other threads forbid some of these calls otherwise */
   lade_error callers;
   ladei_error_save(&callers);
-  bool known = false, relaxed = driver->capture_mode_exchange(retire->runtime->self, &mode) == LADE_OK;
-  bool sent = relaxed && fence_make(retire, device, fence, &known) == LADE_OK;
-  if (relaxed) (void)driver->capture_mode_exchange(retire->runtime->self, &mode);
+  bool known = false;
+  ladei_capture_mode mode = ladei_capture_mode_relax(retire->runtime);
+  bool sent = fence_make(retire, device, fence, &known) == LADE_OK;
+  ladei_capture_mode_restore(retire->runtime, mode);
   ladei_error_restore(&callers);
   if (!known) fence_release(fence); /* of an object made, the driver keeps this one */
   if (!sent) fence_release(fence);

@@ -122,6 +122,30 @@ LADE_TEST(GroupFailures, NoDeviceTransportBetweenRuntimes) {
   ranks_run(&(ranks_plan){.runtime = "sim", .size = 3, .body = device_body, .alone = true, .tune = device_tune});
 }
 
+/* A capture of the thread that makes the group goes on: device memory of the group's own has nothing to do with it. */
+static ladei_stream capturing[2];
+
+static void capture_tune(const ranks_one *one, lade_group_local_options *options) {
+  const lade_runtime_ops *ops = one->runtime->ops;
+  lade_stream stream = NULL;
+  options->transport = LADE_GROUP_TRANSPORT_DEVICE; /* which software devices of two runtimes do not have in the end */
+  LADE_ASSERT_OK(ops->stream_create(one->runtime->self, 0, 0, LADEI_STREAM_NON_BLOCKING, &stream));
+  LADE_ASSERT_OK(ops->stream_resolve(one->runtime->self, stream, &capturing[one->rank]));
+  LADE_ASSERT_OK(ops->capture_begin(one->runtime->self, &capturing[one->rank], LADEI_CAPTURE_GLOBAL));
+}
+
+static void capture_body(ranks_one *one) {
+  const lade_runtime_ops *ops = one->runtime->ops;
+  ladei_graph graph = NULL;
+  LADE_ASSERT_OK(ops->capture_end(one->runtime->self, &capturing[one->rank], &graph));
+  LADE_EXPECT_OK(ops->graph_destroy(one->runtime->self, graph));
+  LADE_EXPECT_OK(ops->stream_destroy(one->runtime->self, capturing[one->rank].handle));
+}
+
+LADE_TEST(GroupFailures, CapturesGoOnBesideTheMaking) {
+  ranks_run(&(ranks_plan){.runtime = "sim", .size = 2, .body = capture_body, .alone = true, .tune = capture_tune});
+}
+
 /* Somebody who is no rank connects, and says nothing or nonsense. */
 static int stranger_connect(const char *name) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
