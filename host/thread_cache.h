@@ -66,6 +66,7 @@ typedef struct ladei_pinned_thread_counters {
   uint8_t refills[LADEI_PINNED_MAGAZINE_CLASSES]; /* blocks that the last refill wanted: Note [Refill]; owner only */
   /* Of the larger classes. */
   uint64_t shown[LADEI_PINNED_CLASS_WORDS];           /* bit of a class: published_blocks is above 0; owner only */
+  uint32_t shown_words;                               /* bit of such a word: it is not 0; owner only */
   uint64_t published_bytes[LADEI_PINNED_BIN_CLASSES]; /* owner only */
   const ladei_pinned_block *last[LADEI_PINNED_BIN_CLASSES]; /* taken last by this thread; owner only */
   uint32_t last_pages[LADEI_PINNED_BIN_CLASSES];            /* its size */

@@ -76,6 +76,76 @@ void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned
   pool_peaks_raise(pool);
 }
 
+/* ---- Thread counters ----------------------------------------------------------------------------------------------- */
+
+static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t) *less) {
+  return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
+}
+
+static void shown_set(ladei_pinned_thread_counters *counters, unsigned class_index, bool shown) {
+  unsigned word = class_index / 64;
+  uint64_t bit = UINT64_C(1) << (class_index % 64);
+  counters->shown[word] = shown ? counters->shown[word] | bit : counters->shown[word] & ~bit;
+  uint32_t word_bit = 1u << word;
+  counters->shown_words =
+      counters->shown[word] != 0 ? counters->shown_words | word_bit : counters->shown_words & ~word_bit;
+}
+
+static void class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index) {
+  ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  ladei_pinned_thread_use before = {counts->published_blocks, 0, counts->published_requested};
+  ladei_pinned_thread_use now = {difference(&counts->allocs, &counts->frees), 0,
+                                 difference(&counts->requested_allocated, &counts->requested_freed)};
+  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
+    before.bytes = before.blocks * counts->block_bytes;
+    now.bytes = now.blocks * counts->block_bytes;
+  } else {
+    before.bytes = counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
+    now.bytes = difference(&counts->bytes_allocated, &counts->bytes_freed);
+    counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
+  }
+  ladei_pinned_in_use_publish(pool, counters->node, class_index, &before, &now);
+  counts->published_blocks = now.blocks;
+  counts->published_requested = now.requested;
+  if (now.blocks != before.blocks) shown_set(counters, class_index, (int64_t)now.blocks > 0);
+}
+
+/* Blocks of a class that were freed since it was shown, less those allocated. */
+static int64_t frees_unpublished(const ladei_pinned_thread_counters *counters, unsigned class_index) {
+  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  return (int64_t)(counts->published_blocks - difference(&counts->allocs, &counts->frees));
+}
+
+/* Whether there is nothing new to show. */
+static bool class_is_shown(const ladei_pinned_thread_counters *counters, unsigned class_index) {
+  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
+  if (frees_unpublished(counters, class_index) != 0 ||
+      counts->published_requested != difference(&counts->requested_allocated, &counts->requested_freed))
+    return false;
+  return class_index < LADEI_PINNED_MAGAZINE_CLASSES ||
+         counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] ==
+             difference(&counts->bytes_allocated, &counts->bytes_freed);
+}
+
+void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                       unsigned class_index) {
+  if (class_is_shown(counters, class_index)) return; /* no peak rises */
+  for (uint32_t words = counters->shown_words; words != 0; words &= words - 1) {
+    unsigned word = (unsigned)__builtin_ctz(words);
+    for (uint64_t left = counters->shown[word]; left != 0; left &= left - 1) {
+      unsigned other = word * 64 + (unsigned)__builtin_ctzl(left);
+      if (other != class_index && frees_unpublished(counters, other) > 0) class_counts_publish(pool, counters, other);
+    }
+  }
+  class_counts_publish(pool, counters, class_index);
+}
+
+void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                             unsigned class_index) {
+  int64_t few = class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_PENDING_LOOK : 1;
+  if (frees_unpublished(counters, class_index) >= few) class_counts_publish(pool, counters, class_index);
+}
+
 /* ---- Pending ----------------------------------------------------------------------------------------------------- */
 
 /* `own`: what the thread has beyond what the node knows. */
@@ -134,7 +204,8 @@ void ladei_pinned_pending_look(lade_pinned_pool *pool, ladei_pinned_thread_count
   ladei_pinned_thread_pending *own = &counters->class_pending[class_index];
   ladei_pinned_amount now = flow_now(&own->flow);
   uint64_t slack = slack_of(class_index);
-  ladei_pinned_class_counts_publish_frees(pool, counters, class_index);
+  if (frees_unpublished(counters, class_index) >= LADEI_PINNED_PENDING_LOOK)
+    class_counts_publish(pool, counters, class_index);
   if (now.blocks - own->published.blocks >= slack) published_set(pool, counters, class_index, now, slack - slack / 4);
   pending_peaks_raise(pool, counters->node, class_index, amount_less(now, own->published));
 }
@@ -184,55 +255,6 @@ void ladei_pinned_pending_sub(lade_pinned_pool *pool, ladei_pinned_thread_counte
     published_set(pool, counters, class_index, now, slack_of(class_index) / 4);
   counter_pair_add_own(&counters->pending.retired, amount);
   counter_pair_add_own(&own->flow.retired, amount);
-}
-
-/* ---- Thread counters ----------------------------------------------------------------------------------------------- */
-
-static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t) *less) {
-  return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
-}
-
-static void class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index) {
-  ladei_pinned_class_counts *counts = &counters->classes[class_index];
-  ladei_pinned_thread_use before = {counts->published_blocks, 0, counts->published_requested};
-  ladei_pinned_thread_use now = {difference(&counts->allocs, &counts->frees), 0,
-                                 difference(&counts->requested_allocated, &counts->requested_freed)};
-  if (class_index < LADEI_PINNED_MAGAZINE_CLASSES) {
-    before.bytes = before.blocks * counts->block_bytes;
-    now.bytes = now.blocks * counts->block_bytes;
-  } else {
-    before.bytes = counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES];
-    now.bytes = difference(&counts->bytes_allocated, &counts->bytes_freed);
-    counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
-  }
-  ladei_pinned_in_use_publish(pool, counters->node, class_index, &before, &now);
-  counts->published_blocks = now.blocks;
-  counts->published_requested = now.requested;
-  uint64_t bit = UINT64_C(1) << (class_index % 64), *shown = &counters->shown[class_index / 64];
-  *shown = (int64_t)now.blocks > 0 ? *shown | bit : *shown & ~bit;
-}
-
-/* Blocks of a class that were freed since it was shown, less those allocated. */
-static int64_t frees_unpublished(const ladei_pinned_thread_counters *counters, unsigned class_index) {
-  const ladei_pinned_class_counts *counts = &counters->classes[class_index];
-  return (int64_t)(counts->published_blocks - difference(&counts->allocs, &counts->frees));
-}
-
-void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
-                                       unsigned class_index) {
-  for (unsigned word = 0; word < LADEI_PINNED_CLASS_WORDS; word++) {
-    for (uint64_t left = counters->shown[word]; left != 0; left &= left - 1) {
-      unsigned other = word * 64 + (unsigned)__builtin_ctzl(left);
-      if (other != class_index && frees_unpublished(counters, other) > 0) class_counts_publish(pool, counters, other);
-    }
-  }
-  class_counts_publish(pool, counters, class_index);
-}
-
-void ladei_pinned_class_counts_publish_frees(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
-                                             unsigned class_index) {
-  int64_t few = class_index < LADEI_PINNED_MAGAZINE_CLASSES ? LADEI_PINNED_PENDING_LOOK : 1;
-  if (frees_unpublished(counters, class_index) >= few) class_counts_publish(pool, counters, class_index);
 }
 
 /* ---- Sums over the threads --------------------------------------------------------------------------------------- */
