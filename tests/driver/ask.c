@@ -28,8 +28,8 @@ void ask_send(const char *number, const char *text) {
 static void answer_add(ask_answers *out, const char *number, const char *text) {
   if (out->count == ASK_ANSWERS) return;
   ask_answer *answer = &out->all[out->count++];
-  snprintf(answer->number, sizeof answer->number, "%s", number);
-  snprintf(answer->text, sizeof answer->text, "%s", text);
+  snprintf(answer->number, sizeof answer->number, "%.*s", ASK_NUMBER_ROOM - 1, number);
+  snprintf(answer->text, sizeof answer->text, "%.*s", ASK_ANSWER_ROOM - 1, text);
 }
 
 static void answers_read(int fd, ask_answers *out) {
