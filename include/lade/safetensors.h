@@ -395,9 +395,9 @@ typedef struct lade_save_options {
   lade_save_progress progress;
   void *user;      /**< Its first argument. */
   int32_t no_sync; /**< 1: do not wait until the files are on stable storage before they get their names. */
-  int32_t
-      empty_metadata; /**< 1: without metadata, the header of one file has an empty "__metadata__" all the same, as the
-                             `safetensors` package writes it of an empty dict. */
+  /** 1: the header of one file without metadata has an empty "__metadata__", as the `safetensors` package writes it of an empty
+   * dict. 0: it has none. */
+  int32_t empty_metadata;
 } lade_save_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */
