@@ -443,8 +443,9 @@ def test_arrays_of_jax(name):
     assert (info["dtype"], info["shape"], info["nbytes"], info["ptr"]) == (name, (2, 3), array.nbytes, array.unsafe_buffer_pointer())
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float32"])
+@pytest.mark.parametrize("name", ["bfloat16", "float32"])
 def test_arrays_of_tensorflow(name):
+    """Regression: of bfloat16 a ValueError of the buffer protocol. Of float8 TensorFlow shows no memory: its DLPack refuses that."""
     tensorflow = pytest.importorskip("tensorflow")
     info = lade.memory_info(tensorflow.cast(tensorflow.ones((2, 3)), name))
     assert (info["dtype"], info["shape"]) == (name, (2, 3))
