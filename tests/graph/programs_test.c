@@ -22,9 +22,9 @@
 enum { BODIES = 4, ARGUMENTS = 3, STEPS = 2, CHOICES = BODIES * ARGUMENTS * STEPS, FUNCTIONS_AT_MOST = 3, CALLS = 4 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LENGTH = CALLS - 1, PROGRAMS_AT_LEAST = 200 };
+enum { LENGTH = CALLS - 1, PROGRAMS_AT_LEAST = 400 };
 #else
-enum { LENGTH = CALLS, PROGRAMS_AT_LEAST = 4000 };
+enum { LENGTH = CALLS, PROGRAMS_AT_LEAST = 9000 };
 #endif
 
 static const char head[] = "lade-trees 1\ntree warmup:0\nmemory p 1000\n"
