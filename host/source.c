@@ -121,16 +121,31 @@ static lade_status memory_register(const ladei_pinned_source_settings *settings,
   return runtime->ops->host_register(runtime->self, settings->device, begin, bytes, flags);
 }
 
-/* One page, registered and given back; or else kept, as the device may write there. */
+static lade_status page_release(const ladei_pinned_source_settings *settings, void *page) {
+  lade_status status = settings->runtime->ops->host_unregister(settings->runtime->self, page);
+  if (status == LADE_OK) munmap(page, LADEI_PINNED_PAGE_BYTES);
+  return status;
+}
+
+/* One page. Of two requests that ask at once, one keeps its own. */
 static lade_status page_register(const ladei_pinned_source_settings *settings) {
-  const lade_runtime *runtime = settings->runtime;
+  void *none = NULL;
   void *page = mmap(NULL, LADEI_PINNED_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
     return ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, errno, "register: mmap of a page: %s", strerror(errno));
+  (void)madvise(page, LADEI_PINNED_PAGE_BYTES, MADV_DONTFORK); /* as area_map() */
   lade_status status = memory_register(settings, page, LADEI_PINNED_PAGE_BYTES);
-  bool registered = status == LADE_OK;
-  if (registered) status = runtime->ops->host_unregister(runtime->self, page);
-  if (!registered || status == LADE_OK) munmap(page, LADEI_PINNED_PAGE_BYTES);
+  if (status != LADE_OK) munmap(page, LADEI_PINNED_PAGE_BYTES);
+  if (status == LADE_OK && !atomic_compare_exchange_strong(&settings->registration->page, &none, page))
+    status = page_release(settings, page);
+  return status;
+}
+
+lade_status ladei_pinned_registration_close(const ladei_pinned_source_settings *settings) {
+  ladei_pinned_registration *registration = settings->registration;
+  void *page = atomic_load(&registration->page);
+  lade_status status = page == NULL ? LADE_OK : page_release(settings, page);
+  if (status == LADE_OK) atomic_store(&registration->page, NULL);
   return status;
 }
 

@@ -36,11 +36,13 @@
  *   Where memory is encrypted (confidential computing), and in some containers, the driver registers nothing, and says that it
  *   does not support it. Each segment would be mapped, touched, refused and unmapped again. So a pool on hardware first has one
  *   page registered, and keeps such a refusal: source register then answers at once, with the driver's first words. A refusal
- *   for want of memory is none of that kind.
+ *   for want of memory is none of that kind. The page stays registered as long as the pool lives: giving it back would wait
+ *   for all work of the device (docs/driver-behaviour.md, 20).
  */
 typedef struct ladei_pinned_registration {
-  _Atomic(int) state; /* of the pool's device; source.c */
-  lade_error refusal; /* constant once the state says so */
+  _Atomic(int) state;   /* of the pool's device; source.c */
+  lade_error refusal;   /* constant once the state says so */
+  _Atomic(void *) page; /* registered; NULL: none */
 } ladei_pinned_registration;
 
 /* Settings of a pool that concern its sources; constant. */
@@ -125,6 +127,9 @@ lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *sett
                                         size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
 /* Gives back what was not taken. */
 void ladei_pinned_region_close(ladei_pinned_region *region);
+
+/* Gives back what was registered to ask the driver; nobody else uses the settings. On failure it is still held. */
+lade_status ladei_pinned_registration_close(const ladei_pinned_source_settings *settings);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable
  * from then on. */

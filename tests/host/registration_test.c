@@ -46,3 +46,16 @@ LADE_TEST(Registration, WantOfMemoryIsAskedAgainByOnePage) {
   LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostRegister"), 3 + 1 + 3);
   pinned_fixture_close(&own);
 }
+
+/* The page was given back at once: the driver waits for all work of the device then, and so did the first request. */
+LADE_TEST(Registration, PageStaysAsLongAsThePool) {
+  pinned_fixture own;
+  if (!open_refusing(&own, CUDA_SUCCESS)) return;
+  LADE_EXPECT_EQ_INT(grow(&own), LADE_PINNED_SOURCE_REGISTER);
+  LADE_EXPECT_EQ_UINT(hooks->calls("cuMemHostUnregister"), 1); /* the segment's */
+  LADE_EXPECT_EQ_INT(support_live(own.runtime, SUPPORT_LIVE_HOST_REGISTRATIONS), 1);
+  hooks->fail("cuMemHostUnregister", 1, CUDA_ERROR_UNKNOWN);
+  LADE_EXPECT_STATUS(LADE_ERR_DRIVER, lade_pinned_pool_destroy(own.pool, true)); /* the pool is whole */
+  LADE_EXPECT_EQ_INT(grow(&own), LADE_PINNED_SOURCE_REGISTER);
+  pinned_fixture_close(&own);
+}
