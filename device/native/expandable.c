@@ -202,7 +202,8 @@ static lade_status block_unmap(lade_device_allocator *allocator, const ladei_dev
   ladei_device_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
-  lade_status status = ladei_device_segment_finish(allocator, segment); /* unmapping waits for nothing */
+  /* Unmapping waits for nothing. PyTorch's allocator waits for the stream here also when it is idle, and so does this. */
+  lade_status status = ladei_device_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
   size_t count = block->size / segment->granules->bytes;

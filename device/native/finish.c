@@ -131,27 +131,29 @@ static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *s
          now.context == stream->context && now.id == stream->id;
 }
 
-static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream) {
+static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
   ladei_device_last_event *last;
   if (!stream_lives(allocator, stream)) return ladei_device_finish(allocator);
-  lade_status status = ladei_device_last_event_make(allocator, stream, &last);
+  lade_status status = wait ? ladei_stream_wait(allocator->runtime, stream) : LADE_OK;
+  if (status == LADE_OK) status = ladei_device_last_event_make(allocator, stream, &last);
   if (status != LADE_OK) return status;
   status = event_finish(allocator, last->event);
   ladei_device_last_event_destroy(allocator, last);
   return status;
 }
 
-static lade_status work_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
+static lade_status work_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment, bool wait) {
   const ladei_device_last_event *last = segment->last;
   if (last != NULL) return event_finish(allocator, last->event);
-  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream);
+  if (segment->stream.kind != LADEI_STREAM_PER_THREAD) return stream_finish(allocator, &segment->stream, wait);
   if (segment->legacy.context != segment->stream.context) return ladei_device_finish(allocator);
-  return stream_finish(allocator, &segment->legacy);
+  return stream_finish(allocator, &segment->legacy, false);
 }
 
-lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
+lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                        bool wait) {
   ladei_lock_assert_none_held();
-  lade_status status = work_finish(allocator, segment);
+  lade_status status = work_finish(allocator, segment, wait);
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST)
     status = ladei_device_finish(allocator);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */

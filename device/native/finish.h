@@ -7,9 +7,11 @@
 
 /*
  * Returns when the work is over that may use free memory of the segment: LADE_OK, also where the device is lost.
- * LADE_ERR_CAPTURE: it stays, as a capture forbids asking. Else why it is not known. No lock held.
+ * LADE_ERR_CAPTURE: it stays, as a capture forbids asking. Else why it is not known. `wait`: waits for
+ * the stream itself also where it is idle. No lock held.
  */
-lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment);
+lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
+                                        bool wait);
 /* Returns when all work on the device is over: LADE_ERR_CAPTURE while the allocator knows of a capture. No lock held. */
 lade_status ladei_device_finish(lade_device_allocator *allocator);
 /* In the thread that the segment is got for: what finishing its own stream's work will need. No lock held. */

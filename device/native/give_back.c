@@ -17,7 +17,7 @@
 #include "device/observe/history.h"
 
 static lade_status segment_return(lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
-  lade_status status = ladei_device_segment_finish(allocator, segment);
+  lade_status status = ladei_device_segment_finish(allocator, segment, false);
   return status == LADE_OK ? ladei_device_driver_segment_free(allocator, segment, segment->address) : status;
 }
 

@@ -16,9 +16,9 @@ static bool open_refusing(pinned_fixture *own, CUresult code) {
   return pinned_fixture_open(own, support_interposer_open("cuda", NULL), &options);
 }
 
-static lade_pinned_source grow(const pinned_fixture *own) {
+static int grow(const pinned_fixture *own) {
   void *block = pinned_fixture_alloc(own, PINNED_FIXTURE_SEGMENT_BYTES);
-  lade_pinned_source source = pinned_fixture_info(own, block).source;
+  int source = pinned_fixture_info(own, block).source;
   pinned_fixture_free(own, block);
   LADE_EXPECT_OK(lade_pinned_empty_cache(own->pool));
   return source;

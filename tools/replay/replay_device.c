@@ -3,7 +3,7 @@
  * The device of a replay; model in replay_device.h.
  *
  * D1  stream->completed <= stream->recorded.
- * D2  An event is complete exactly if its position <= its stream's completed; position 0: never recorded.
+ * D2  An event is complete exactly if its position <= its stream's completed, or it was waited for; position 0: never recorded.
  * Locks: none; a replay has one thread.
  */
 #include "tools/replay/replay_device.h"
@@ -26,6 +26,7 @@ typedef struct replay_stream {
 typedef struct replay_event {
   replay_stream *stream;
   uint64_t position; /* its number among the events of the stream, from 1 */
+  bool waited;       /* for it alone: what else is complete, the trace says */
 } replay_event;
 
 struct replay_device {
@@ -101,21 +102,22 @@ static lade_status op_event_destroy(void *self, lade_event event) {
 static lade_status op_event_record(void *self, lade_event event, const ladei_stream *stream) {
   (void)self;
   replay_stream *own = stream_of(stream->handle);
-  *event_of(event) = (replay_event){own, ++own->recorded};
+  *event_of(event) = (replay_event){own, ++own->recorded, false};
   return LADE_OK;
 }
 
 static lade_status op_event_query(void *self, lade_event handle) {
   (void)self;
   const replay_event *event = event_of(handle);
-  return event->position == 0 || event->position <= event->stream->completed ? LADE_OK : LADE_NOT_READY;
+  bool complete = event->position == 0 || event->waited || event->position <= event->stream->completed;
+  return complete ? LADE_OK : LADE_NOT_READY;
 }
 
-/* A wait completes what was recorded on the stream up to the awaited point. */
+/* lade waits for each event of a use that it needs, and for one behind all uses where memory goes back to the driver: a recorded
+ * program did that at another place, or not at all. */
 static lade_status op_event_synchronize(void *self, lade_event handle) {
   (void)self;
-  replay_event *event = event_of(handle);
-  if (event->position > 0 && event->position > event->stream->completed) event->stream->completed = event->position;
+  event_of(handle)->waited = true;
   return LADE_OK;
 }
 

@@ -3,7 +3,7 @@
  * The device of a replay: a "sim" device of addresses only, on which work ends exactly when the trace says so.
  *
  * Device memory is addresses and a capacity (memory.h). Streams and events are counters: an event is the number of events recorded on its stream so
- * far, and is complete when the trace (replay_device_complete) or a wait has completed that many. Pinned memory is
+ * far, and is complete when the trace (replay_device_complete) has completed that many, or it was waited for. Pinned memory is
  * addresses only too, without limit.
  *
  * One replay device exists at a time in a process: the ops table has no place for a second owner beside "sim".
