@@ -7,13 +7,16 @@
 #   peer copy in the device: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, INVALIDATED
 #   peer copy:               CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, INVALIDATED
 #   peer copy, access:       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, INVALIDATED
-# Exit status: 0 as above; 1 otherwise; 77 where there are no two devices with a driver.
+# Exit status: 0 as above; 1 otherwise; 77 where there are no two devices with a driver, or no package.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" -q install cuda-bindings==13.0.3
-"$folder/venv/bin/python" - <<'END'
+python=python3
+if ! "$python" -c 'import cuda.bindings' 2>/dev/null; then
+  python3 -m venv "$folder/venv" && "$folder/venv/bin/pip" -q install cuda-bindings==13.0.3 || exit 77
+  python=$folder/venv/bin/python
+fi
+"$python" - <<'END'
 import sys
 
 from cuda.bindings import driver as cu

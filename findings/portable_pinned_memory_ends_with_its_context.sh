@@ -5,13 +5,16 @@
 # Seen: driver 580.159, CUDA 13.0, two H200:
 #   before: known, the system reads it; registered memory known
 #   after:  unknown, EFAULT; registered memory unknown
-# Exit status: 0 as above; 1 otherwise; 77 where there are no two devices with a driver.
+# Exit status: 0 as above; 1 otherwise; 77 where there are no two devices with a driver, or no package.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" -q install cuda-bindings==13.0.3
-"$folder/venv/bin/python" - <<'END'
+python=python3
+if ! "$python" -c 'import cuda.bindings' 2>/dev/null; then
+  python3 -m venv "$folder/venv" && "$folder/venv/bin/pip" -q install cuda-bindings==13.0.3 || exit 77
+  python=$folder/venv/bin/python
+fi
+"$python" - <<'END'
 import ctypes
 import mmap
 import os
