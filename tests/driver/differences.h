@@ -13,6 +13,9 @@ typedef struct difference {
 static const difference differences[] = {
     {"18 (d)", "yes", "memory of cuMemAlloc is given back at once; lade does not free it so"},
     {"34 (s)", "NOT_SUPPORTED", "software devices capture no allocation"},
+    {"X15 (a)", "PARAMETERS_CHANGED", "every copy has a direction here; lade's calls name it"},
+    {"X15 (b)", "PARAMETERS_CHANGED", "as X15 (a)"},
+    {"X15 (c)", "SUCCESS", "as X15 (a)"},
     {"31 (c)", "NOT_PERMITTED", "lade makes no call in host functions, and must not be helped where it does"},
     {"II 3 (d)", "SUCCESS", "lade queues work under its stream's context alone, and is told where it does not"},
     {"II 6 (d)", "SUCCESS", "what pool a program gives a device is looked up here, not checked"},

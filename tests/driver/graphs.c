@@ -41,6 +41,19 @@ static CUgraph graph_of_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return capture_end();
 }
 
+/* Of the calls that name the direction. */
+static CUgraph graph_to_device(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  capture_begin();
+  PROBE_MUST(D.cuMemcpyHtoDAsync(to, (void *)(uintptr_t)from, bytes, capturing));
+  return capture_end();
+}
+
+static CUgraph graph_to_host(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  capture_begin();
+  PROBE_MUST(D.cuMemcpyDtoHAsync((void *)(uintptr_t)to, from, bytes, capturing));
+  return capture_end();
+}
+
 /* ---- what waits ----------------------------------------------------------------------------------------------------- */
 
 static void graph_waits(void) {
@@ -101,14 +114,16 @@ static void updates_of_copies(void) {
   char *memory = probe_pageable(PROBE_MIB);
   PROBE_MUST(D.cuMemHostRegister(memory, PROBE_MIB, CU_MEMHOSTREGISTER_PORTABLE));
   CUdeviceptr registered = probe_address(memory);
-#define COPY(to, from) graph_of_copy(to, from, BYTES)
-  update_answer("35 (a)", COPY(plain, pinned), graph_of_copy(plain, pinned, 2 * (size_t)BYTES));
-  capture_begin(); /* pageable memory is not the driver's to find a direction by */
-  PROBE_MUST(D.cuMemcpyHtoDAsync(plain, (void *)(uintptr_t)pageable, BYTES, capturing));
-  update_answer("35 (b)", COPY(plain, pinned), capture_end());
-  update_answer("35 (c)", COPY(plain, pinned), COPY(pool, pinned));
-  update_answer("35 (d)", COPY(plain, pinned), COPY(pinned, plain));
-  update_answer("35 (e)", COPY(plain, pinned), COPY(plain, plain_too));
+#define COPY(to, from)      graph_of_copy(to, from, BYTES)
+#define TO_DEVICE(to, from) graph_to_device(to, from, BYTES)
+  update_answer("35 (a)", TO_DEVICE(plain, pinned), graph_to_device(plain, pinned, 2 * (size_t)BYTES));
+  update_answer("35 (b)", TO_DEVICE(plain, pinned), TO_DEVICE(plain, pageable));
+  update_answer("35 (c)", TO_DEVICE(plain, pinned), TO_DEVICE(pool, pinned));
+  update_answer("35 (d)", TO_DEVICE(plain, pinned), graph_to_host(pinned, plain, BYTES));
+  update_answer("35 (e)", TO_DEVICE(plain, pinned), COPY(plain, plain_too));
+  update_answer("X15 (a)", COPY(plain, pinned), COPY(pinned, plain));
+  update_answer("X15 (b)", COPY(plain, pinned), COPY(plain, plain_too));
+  update_answer("X15 (c)", COPY(plain, pinned), TO_DEVICE(plain, pageable));
   update_answer("X8 (a)", COPY(plain, pinned), COPY(mapped, pinned));
   update_answer("X8 (b)", COPY(mapped, pinned), COPY(plain, pinned));
   update_answer("X8 (c)", COPY(mapped, pinned), COPY(mapped_too, pinned));
@@ -116,6 +131,7 @@ static void updates_of_copies(void) {
   update_answer("X8 (e)", COPY(pool, pinned), COPY(mapped, pinned));
   update_answer("X8 (f)", COPY(plain, pinned), COPY(plain, registered));
   update_answer("X8 (g)", COPY(pinned, pinned_too), COPY(plain, plain_too));
+#undef TO_DEVICE
 #undef COPY
 }
 

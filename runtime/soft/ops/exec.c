@@ -250,12 +250,15 @@ static bool copies_alike(const soft_work *from, const soft_work *to) {
          devices_alike(a->src_device, b->src_device);
 }
 
+static bool fills_alike(const soft_work *from, const soft_work *to) {
+  return from->kind != SOFT_WORK_FILL || devices_alike(from->piece.dst_device, to->piece.dst_device);
+}
+
 static bool works_alike(const soft_work *from, const soft_work *to) {
   if (from->kind == SOFT_WORK_COPY) return copies_alike(from, to);
-  bool fills = from->kind == SOFT_WORK_FILL;
-  int32_t from_device = fills ? from->piece.dst_device : from->device;
-  int32_t to_device = fills ? to->piece.dst_device : to->device;
-  return (fills ? devices_alike(from_device, to_device) : from_device == to_device) && from->engine == to->engine;
+  /* A fill of the same memory may come from a stream of another device, one of other memory may not. */
+  bool same = from->kind == SOFT_WORK_FILL && from->piece.dst == to->piece.dst;
+  return (same || from->device == to->device) && from->engine == to->engine && fills_alike(from, to);
 }
 
 /* Whether one node can take the place of another: as on hardware, what it does is free, where it does it is not. */

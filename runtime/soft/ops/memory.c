@@ -167,8 +167,8 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   ladei_soft_lock(rt);
   device->active = true;
   if (pin_charge(rt, SOFT_OP_host_alloc, device, bytes, flags, &table_bytes, &status)) {
-    range = bytes < LADEI_HOST_OWN_BYTES - 1 ? ladei_soft_range_place(rt, device, bytes) /* to the byte as the driver */
-                                             : ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
+    range = bytes < LADEI_HOST_OWN_BYTES ? ladei_soft_range_place(rt, device, bytes) /* to the byte as the driver */
+                                         : ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
     if (range == NULL) {
       pin_uncharge(rt, device_ordinal, bytes, table_bytes);
       status = ladei_error(LADE_ERR_OUT_OF_PINNED_MEMORY, LADEI_SOFT_NATIVE_OUT_OF_MEMORY,
