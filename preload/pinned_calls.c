@@ -33,7 +33,7 @@
 
 #define SERVED_FLAGS  ((unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP))
 #define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_pinned_alloc */
-enum { PAGE_BYTES = 4096, TWIN_BYTES = 2 << 20, SEGMENT_BYTES = 64 << 20 /* the pool's own default */ };
+enum { TWIN_BYTES = 2 << 20, SEGMENT_BYTES = 64 << 20 /* the pool's own default */ };
 
 typedef struct pinned_request {
   void **out;
@@ -192,12 +192,10 @@ CUresult hook_mem_free_host(void *pointer) {
 
 /* ---- Registering ------------------------------------------------------------------------------------------------- */
 
-/* Whole pages are registered. */
-static bool pages_overlap_blocks(const void *pointer, size_t bytes) {
-  uintptr_t begin = (uintptr_t)pointer & ~(uintptr_t)(PAGE_BYTES - 1);
-  uintptr_t room = UINTPTR_MAX - (uintptr_t)pointer - PAGE_BYTES;
-  uintptr_t end =
-      bytes > room ? UINTPTR_MAX : ((uintptr_t)pointer + bytes + PAGE_BYTES - 1) & ~(uintptr_t)(PAGE_BYTES - 1);
+/* Exact bytes are registered. */
+static bool bytes_overlap_blocks(const void *pointer, size_t bytes) {
+  uintptr_t begin = (uintptr_t)pointer;
+  uintptr_t end = bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes;
   return ladei_preload_blocks_overlap(&ladei_preload_pinned_blocks, begin, end);
 }
 
@@ -205,7 +203,7 @@ static bool pages_overlap_blocks(const void *pointer, size_t bytes) {
  * does not hold its answer stays. */
 static CUresult register_answer(CUresult code, const void *pointer, size_t bytes) {
   bool mends = code == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && !ladei_preload_passes();
-  return mends && pages_overlap_blocks(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : code;
+  return mends && bytes_overlap_blocks(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : code;
 }
 
 CUresult hook_mem_host_register(void *pointer, size_t bytes, unsigned flags) {

@@ -358,15 +358,21 @@ static char *page_of(char *pointer) { return pointer - (uintptr_t)pointer % SMAL
 
 /* Of memory that lade serves (flags 0) as of memory that the driver does. */
 static void registering_check(unsigned flags) {
-  char *pointer = NULL, *small = NULL;
+  enum { REST = 5000 }; /* the driver keeps the rest of its second page */
+  char *pointer = NULL, *small = NULL, *rest = NULL;
   LADE_CU(cuda.host_alloc((void **)&pointer, MIB, flags));
   LADE_CU(cuda.host_alloc((void **)&small, 100, flags));
+  LADE_CU(cuda.host_alloc((void **)&rest, REST, flags));
   char *page = page_of(pointer);
   LADE_EXPECT_EQ_INT(registering(page + SMALL, SMALL), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(registering(page + SMALL, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(registering(page_of(pointer + MIB - 1), 2 * SMALL), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(registering(page - 4 * SMALL, 8 * SMALL), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(registering(page_of(small), SMALL), CUDA_ERROR_INVALID_VALUE);
+  /* Bytes of theirs were taken for what their whole pages are. */
+  LADE_EXPECT_EQ_INT(registering(rest + 1, SMALL - 1), CUDA_ERROR_INVALID_VALUE);
+  LADE_EXPECT_EQ_INT(registering(rest + REST, 2 * SMALL - REST), ALREADY_REGISTERED);
+  LADE_CU(cuda.free_host(rest));
   LADE_EXPECT_EQ_INT(unregistering(pointer), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(unregistering(pointer + SMALL), CUDA_ERROR_INVALID_VALUE);
   LADE_EXPECT_EQ_INT(unregistering(pointer + MIB - 1), CUDA_ERROR_INVALID_VALUE);
