@@ -54,8 +54,9 @@ static bool list_has(const char *list, const char *name) {
 /* ---- Mounts ------------------------------------------------------------------------------------------------------ */
 
 typedef struct cgroup_mount {
-  char root[PATH_BYTES], point[PATH_BYTES];
+  size_t root_length;
   const char *below; /* rest of the group's path behind the root; NULL: the mount does not show the group */
+  char point[PATH_BYTES];
 } cgroup_mount;
 
 /* A blank, a tab, a line's end and a backslash are written as a backslash and three octal digits. */
@@ -75,39 +76,50 @@ static const char *group_below(const char *group, const char *root) {
   return shown ? group + length : NULL;
 }
 
-/* One line, if it is a mount of version 2, or of version 1 with the controller. */
-static bool mount_read(const char *line, const char *controller, bool version_2, const char *group, cgroup_mount *out) {
-  char type[16], options[PATH_BYTES];
-  const char *behind = strstr(line, " - ");
-  if (behind == NULL || sscanf(line, "%*s %*s %*s %4095s %4095s", out->root, out->point) != 2 ||
-      sscanf(behind, " - %15s %*s %4095s", type, options) != 2)
+/* One line, if it is a mount of version 2, or of version 1 with the controller, and better than *out, if there is one. One mount
+ * shows the group, or both: the one that shows more groups above it. Of equals the later one may hide the other. */
+static bool mount_take(char *line, const char *controller, bool version_2, const char *group, bool there,
+                       cgroup_mount *out) {
+  char *behind = strstr(line, " - "), *fields = line, *root, *point;
+  if (behind == NULL) return false;
+  *behind = '\0';
+  behind += strlen(" - ");
+  for (int i = 0; i < 3; i++) (void)strsep(&fields, " ");
+  root = strsep(&fields, " ");
+  point = strsep(&fields, " ");
+  const char *type = strsep(&behind, " ");
+  (void)strsep(&behind, " "); /* behind it are the options */
+  if (point == NULL || behind == NULL || strlen(point) >= sizeof out->point) return false;
+  if (version_2 ? strcmp(type, "cgroup2") != 0 : strcmp(type, "cgroup") != 0 || !list_has(behind, controller))
     return false;
-  octal_decode(out->root);
-  octal_decode(out->point);
-  out->below = group_below(group, out->root);
-  return version_2 ? strcmp(type, "cgroup2") == 0 : strcmp(type, "cgroup") == 0 && list_has(options, controller);
+  octal_decode(root);
+  octal_decode(point);
+  const char *below = group_below(group, root);
+  size_t root_length = strlen(root);
+  bool shows_more = below != NULL && (out->below == NULL || root_length <= out->root_length);
+  if (there && !shows_more && (below != NULL || out->below != NULL)) return false;
+  out->root_length = root_length;
+  out->below = below;
+  memcpy(out->point, point, strlen(point) + 1);
+  return true;
 }
 
-/* One mount shows the group, or both: the one that shows more groups above it. Of equals the later one may hide the other. */
-static bool mount_is_better(const cgroup_mount *mount, const cgroup_mount *than) {
-  if (mount->below == NULL || than->below == NULL) return than->below == NULL;
-  return strlen(mount->root) <= strlen(than->root);
-}
-
+/* Lines that are too long are those of other file systems, with long options. */
 static void mount_find(const char *root, const char *controller, bool version_2, const char *group, cgroup_mount *out) {
-  char path[PATH_BYTES];
-  char *line = NULL;
-  size_t room = 0;
-  bool found = false;
-  cgroup_mount own;
-  snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
-  FILE *file = fopen(path, "re");
-  while (file != NULL && getline(&line, &room, file) >= 0) {
-    if (!mount_read(line, controller, version_2, group, &own) || (found && !mount_is_better(&own, out))) continue;
-    *out = own;
-    found = true;
+  char line[2 * PATH_BYTES];
+  bool found = false, begins = true;
+  out->root_length = 0;
+  out->below = NULL;
+  snprintf(line, sizeof line, "%s/proc/self/mountinfo", root);
+  FILE *file = fopen(line, "re");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    char *end = strchr(line, '\n');
+    if (begins && end != NULL) {
+      *end = '\0';
+      found = mount_take(line, controller, version_2, group, found, out) || found;
+    }
+    begins = end != NULL;
   }
-  free(line);
   if (file != NULL) fclose(file);
   if (found) return;
   snprintf(out->point, sizeof out->point, "/sys/fs/cgroup%s%s", version_2 ? "" : "/", version_2 ? "" : controller);

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,7 +46,6 @@ void *__real_realloc(void *memory, size_t bytes);
 void *__real_aligned_alloc(size_t alignment, size_t bytes);
 int __real_posix_memalign(void **out, size_t alignment, size_t bytes);
 void __real_free(void *memory);
-ssize_t __real_getline(char **line, size_t *room, FILE *file);
 void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
@@ -55,7 +53,6 @@ void *__wrap_realloc(void *memory, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes);
 void __wrap_free(void *memory);
-ssize_t __wrap_getline(char **line, size_t *room, FILE *file);
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 
 void *__wrap_malloc(size_t bytes) { return fails() ? NULL : counted(__real_malloc(bytes)); }
@@ -82,15 +79,6 @@ int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes) {
 void __wrap_free(void *memory) {
   atomic_fetch_sub(&live, memory != NULL ? 1 : 0);
   __real_free(memory);
-}
-
-/* Allocates in the C library what the caller frees. */
-ssize_t __wrap_getline(char **line, size_t *room, FILE *file) {
-  bool fresh = *line == NULL;
-  if (fresh && fails()) return -1;
-  ssize_t length = __real_getline(line, room, file);
-  atomic_fetch_add(&live, fresh && *line != NULL ? 1 : 0);
-  return length;
 }
 
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset) {
