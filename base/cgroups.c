@@ -46,9 +46,11 @@ static void groups_visit(const char *root, const char *point, const char *below,
 /* Whether a list with commas has the name. */
 static bool list_has(const char *list, const char *name) {
   size_t length = strlen(name);
-  for (const char *at = list; at != NULL; at = strchr(at, ','), at += at != NULL)
+  for (const char *at = list;; at++) {
     if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0')) return true;
-  return false;
+    at = strchr(at, ',');
+    if (at == NULL) return false;
+  }
 }
 
 /* ---- Mounts ------------------------------------------------------------------------------------------------------ */
