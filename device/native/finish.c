@@ -132,7 +132,7 @@ static bool stream_lives(lade_device_allocator *allocator, const ladei_stream *s
 }
 
 static lade_status stream_finish(lade_device_allocator *allocator, const ladei_stream *stream, bool wait) {
-  ladei_device_last_event *last;
+  ladei_device_last_event *last = NULL;
   if (!stream_lives(allocator, stream)) return ladei_device_finish(allocator);
   lade_status status = wait ? ladei_stream_wait(allocator->runtime, stream) : LADE_OK;
   if (status == LADE_OK) status = ladei_device_last_event_make(allocator, stream, &last);
