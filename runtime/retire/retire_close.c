@@ -13,7 +13,10 @@
  *                            not ready -------> recorded ------->  mark with the event
  *                                               captures now ---->  stays open: held
  *                            fails              fails ---------->  stays open: quarantine, every poll tries again
- *                            destroyed ------------------------->  stays open: lost, its device must be waited for
+ *                            destroyed          destroyed ------>  stays open: lost, its device must be waited for
+ *
+ * Another thread may destroy the stream between any two calls; one that fails is therefore followed by the question whether the
+ * stream is there still.
  */
 #include "runtime/retire/retire_close.h"
 
@@ -26,9 +29,7 @@
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* The handle still means the stream it meant at the note. LADE_ERR_STREAM_RETIRED: it was destroyed without
- * stream_retire, and means nothing now, or another stream, whose events say nothing about ours. */
-static lade_status stream_verify(ladei_retire *retire, const ladei_stream *stream) {
+lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream *stream) {
   if (stream->kind != LADEI_STREAM_ORDINARY) return LADE_OK;
   ladei_stream now;
   lade_status status = ladei_retire_driver(retire)->stream_resolve(retire->runtime->self, stream->handle, &now);
@@ -36,12 +37,23 @@ static lade_status stream_verify(ladei_retire *retire, const ladei_stream *strea
   return other || status == LADE_ERR_INVALID_ARGUMENT ? LADE_ERR_STREAM_RETIRED : status;
 }
 
+/* How an attempt ended in which a call failed. */
+static ladei_retire_closing closing_failed(ladei_retire *retire, const ladei_stream *stream,
+                                           ladei_retire_closing attempt, lade_status failure) {
+  lade_error error;
+  ladei_error_save(&error);
+  lade_status status = ladei_retire_stream_verify(retire, stream);
+  if (status == LADE_ERR_STREAM_RETIRED) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_LOST, status);
+  ladei_error_restore(&error);
+  return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, failure);
+}
+
 /* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
 static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(ladei_retire *retire,
                                                                              const ladei_stream *stream, bool query) {
   ladei_retire_closing attempt = {.asked = query ? 1 : 0};
   void *self = retire->runtime->self;
-  lade_status status = stream_verify(retire, stream);
+  lade_status status = ladei_retire_stream_verify(retire, stream);
   if (status == LADE_ERR_STREAM_RETIRED) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_LOST, status);
   if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
   if (query) {
@@ -49,12 +61,12 @@ static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(lad
     status = ladei_stream_ask(retire->runtime, stream);
     if (status == LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_DONE, status);
     if (status == LADE_ERR_CAPTURE) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_HELD, status);
-    return ladei_retire_closing_ended(
-        attempt, status == LADE_NOT_READY ? LADEI_RETIRE_CLOSE_EVENT : LADEI_RETIRE_CLOSE_FAILED, status);
+    if (status == LADE_NOT_READY) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_EVENT, status);
+    return closing_failed(retire, stream, attempt, status);
   }
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   status = ladei_retire_driver(retire)->stream_capture_info(self, stream, &info);
-  if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
+  if (status != LADE_OK) return closing_failed(retire, stream, attempt, status);
   bool free_of_capture = info.status == LADEI_CAPTURE_NONE;
   return ladei_retire_closing_ended(attempt, free_of_capture ? LADEI_RETIRE_CLOSE_EVENT : LADEI_RETIRE_CLOSE_HELD,
                                     LADE_ERR_CAPTURE);
@@ -81,8 +93,8 @@ ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei
   if (status == LADE_OK) return attempt;
   ladei_event_pool_discard(retire->events, attempt.event);
   attempt.event = NULL;
-  return ladei_retire_closing_ended(
-      attempt, status == LADE_ERR_CAPTURE ? LADEI_RETIRE_CLOSE_HELD : LADEI_RETIRE_CLOSE_FAILED, status);
+  if (status == LADE_ERR_CAPTURE) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_HELD, status);
+  return closing_failed(retire, stream, attempt, status);
 }
 
 /* `notes`: of the queue, before the attempt. */

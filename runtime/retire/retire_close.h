@@ -44,6 +44,10 @@ static inline bool ladei_retire_queue_queries(const ladei_retire *retire, const 
   return ladei_retire_queries(retire) && !event_pending;
 }
 
+/* Not under the lock. Whether the handle still means the stream that it meant at the note. LADE_ERR_STREAM_RETIRED: it was
+ * destroyed without stream_retire, and means nothing now, or another stream, whose events say nothing about ours. */
+lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream *stream);
+
 /* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left; by the
  * one in *spare, which is taken then, if there is one. */
 ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei_stream *stream, bool query,

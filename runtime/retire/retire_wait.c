@@ -91,21 +91,25 @@ static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream)
   ladei_capture_info info = {.status = LADEI_CAPTURE_NONE};
   void *self = retire->runtime->self;
   lade_status status = ladei_retire_driver(retire)->stream_capture_info(self, stream, &info);
-  if (status != LADE_OK) return status;
-  if (info.status != LADEI_CAPTURE_NONE) {
+  if (status == LADE_OK && info.status != LADEI_CAPTURE_NONE) {
     return ladei_error(LADE_ERR_CAPTURE, 0, "retire: stream id %llu captures and cannot be waited for",
                        (unsigned long long)stream->id);
   }
-  return ladei_retire_driver(retire)->stream_synchronize(self, stream);
+  return status == LADE_OK ? ladei_retire_driver(retire)->stream_synchronize(self, stream) : status;
 }
 
 /* Not under the lock. The stream itself is gone, so its device is waited for: what ran in a context of the program's own
- * is not part of that, and stays. All captures on the device are invalid then, in whatever mode, and nobody can be asked
+ * is not part of that, and stays. All captures on the device are invalid then, in whatever mode, and no call says
  * whether there are any; relaxed mode spares those on other devices. */
-static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone) {
+static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone, bool spared) {
   void *self = retire->runtime->self;
   ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
   uint64_t context = 0;
+  if (spared) {
+    return ladei_error(LADE_ERR_CAPTURE, 0,
+                       "retire: stream id %llu was destroyed, and waiting for its device would break captures",
+                       (unsigned long long)gone->id);
+  }
   lade_status status = ladei_retire_driver(retire)->device_context(self, gone->device, &context);
   if (status == LADE_OK && context != gone->context) {
     status =
@@ -149,7 +153,14 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
   bool lost = queue->lost;
   wait_begin(retire, queue, walk);
   ladei_lock_release(&retire->lock);
-  lade_status status = lost ? device_wait(retire, &stream) : stream_wait(retire, &stream);
+  lade_status status = lost ? LADE_OK : stream_wait(retire, &stream);
+  if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
+    lade_error error;
+    ladei_error_save(&error);
+    lost = ladei_retire_stream_verify(retire, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed since it was asked */
+    ladei_error_restore(&error);
+  }
+  if (lost) status = device_wait(retire, &stream, (walk->flags & SYNC_SPARES_DEVICES) != 0);
   ladei_lock_acquire(&retire->lock);
   wait_end(retire, queue, walk);
   queue->failing = status != LADE_OK;
@@ -192,11 +203,6 @@ static void sync_queue(ladei_retire *retire, ladei_retire_queue *queue, ladei_re
     ladei_retire_pass_failed(walk, ladei_error(LADE_ERR_CAPTURE, 0,
                                                "retire: stream id %llu captures and cannot be waited for",
                                                (unsigned long long)queue->stream.id));
-  } else if (queue->lost && (walk->flags & SYNC_SPARES_DEVICES) != 0) {
-    ladei_retire_pass_failed(
-        walk, ladei_error(LADE_ERR_CAPTURE, 0,
-                          "retire: stream id %llu was destroyed, and waiting for its device would break captures",
-                          (unsigned long long)queue->stream.id));
   } else if ((attempt.result == LADEI_RETIRE_CLOSE_FAILED || queue->lost) && queue->pending > 0) {
     sync_without_event(retire, queue, walk);
   }

@@ -339,6 +339,60 @@ LADE_TEST_P(RetireRuntimes, LostDeviceLetsDestroyFinish, SUPPORT_RUNTIMES, name)
 #endif
 
 #ifndef LADE_TEST_ON_CUDA
+/* ---- A stream that goes ------------------------------------------------------------------------------------------ */
+
+typedef struct going {
+  bench *own;
+  lade_stream stream;
+  int calls_left; /* before the stream is destroyed */
+} going;
+
+static void going_call(void *user, const char *op) {
+  going *g = user;
+  (void)op;
+  if (g->calls_left > 0 && --g->calls_left == 0) LADE_EXPECT_OK(lade_stream_destroy(g->own->runtime, g->stream));
+}
+
+/* One block; its stream is destroyed before the given call of a wait. Returns whether there was such a call. */
+static bool wait_beside_destroy(const char *name, int call, unsigned event_batch, bool record_fails) {
+  bench own;
+  memset(&own, 0, sizeof own);
+  own.runtime = support_interposer_open(name, NULL);
+  const lade_runtime_ops *ops = own.runtime->ops;
+  const ladei_retire_options options = {.owner = &own, .done = bench_done, .event_batch = event_batch};
+  LADE_EXPECT_OK(ops->device_alloc(own.runtime->self, 0, SCRATCH_STEP * SCRATCH_COUNT, &own.scratch));
+  LADE_EXPECT_OK(ladei_retire_create(own.runtime, &options, &own.retire));
+  going g = {.own = &own, .stream = stream_open(&own)};
+  stream_work(&own, g.stream);
+  if (event_batch == 1) support_fail(own.runtime, "event_record", 1, 1); /* the add's: the block stays open */
+  bench_use(&own, 0, g.stream);
+  support_fail(own.runtime, "event_record", 1, record_fails);
+  support_on_call(own.runtime, going_call, &g);
+  g.calls_left = call;
+  LADE_EXPECT_OK(ladei_retire_synchronize(own.retire));
+  bool reached = g.calls_left == 0;
+  g.calls_left = 0;
+  LADE_EXPECT_EQ_INT(atomic_load(&own.done), 1);
+  if (!reached) LADE_EXPECT_OK(lade_stream_destroy(own.runtime, g.stream));
+  LADE_EXPECT_OK(ladei_retire_destroy(own.retire, true));
+  LADE_EXPECT_OK(ops->device_free(own.runtime->self, 0, own.scratch));
+  support_runtime_close(own.runtime);
+  return reached;
+}
+
+/* Regression: a stream that another thread destroyed after the question whether it was there was taken for one that fails. */
+LADE_TEST_P(RetireRuntimes, StreamDestroyedBeforeAnyCallOfAWaitIsWaitedForByItsDevice, support_soft_runtimes, name) {
+  static const struct {
+    unsigned event_batch;
+    bool record_fails;
+  } ways[] = {{1, false}, {1, true}, {16, false}};
+  for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+    int call = 1;
+    while (wait_beside_destroy(name, call, ways[i].event_batch, ways[i].record_fails)) call++;
+    LADE_EXPECT(call > 2);
+  }
+}
+
 /* ---- Every call failing ------------------------------------------------------------------------------------------ */
 
 static void scenario_capture(bench *own, lade_stream stream) {
