@@ -2,20 +2,20 @@
 /*
  * Gates: the visitor's side.
  *
- * I1  Between ladei_asym_lock_wait that said true and ladei_asym_lock_open the owner is not inside and does not get in.
- * I2  The barrier of membarrier stands between the visitor's store to `wanted` and its loads of `active`: an owner that
- *     entered before has its store seen, one that enters after sees `wanted`. Nothing follows from a barrier that failed.
- * I3  `heavy` goes from false to true once, by the owner outside its lock. A visitor that sees true sees with it that all
- *     passes without a fence are over; for later ones `active` and `wanted` are in one order for all threads.
+ * I1  Between ladei_asym_lock_wait() that returns true and ladei_asym_lock_open() the owner is outside and cannot enter.
+ * I2  The membarrier barrier lies between the visitor's store to `wanted` and its loads of `active`: the visitor sees
+ *     an owner that entered before; one that enters after sees `wanted`. A barrier that failed proves nothing.
+ * I3  `heavy` goes from false to true once; the owner sets it outside its lock. A visitor that reads true also knows
+ *     that all passes without a fence are over; later, all threads see `active` and `wanted` in one order.
  *
- * The answer of the kernel is asked for each time, as it may change, and is asked for by thread. A refusal may mean that
- * the process did not register: a child of a fork, for one. So that is tried again, once for each refusal.
+ * The kernel is asked each time, by each thread, because its answer may change. A refusal may mean that the process is
+ * not registered (a child of a fork, for example). So each refusal leads to one new attempt to register.
  *
  * Note [Registering]
- *   To register a process of one thread costs a system call. With several the kernel waits until all processors have passed
- *   a quiet point: 20 ms on 16 processors, measured, which the first block of each such process waited for. So a process
- *   registers when this code is loaded, if it has one thread then; else with the first barrier, which a visitor waits for.
- *   Whether the kernel has the call is asked without registering.
+ *   To register a process of one thread costs a system call. With several threads the kernel waits until all processors
+ *   have passed a quiet point: 20 ms on 16 processors (measured), by which the first block of each such process was
+ *   late. So a process that has one thread when this code is loaded registers then; any other registers at its first
+ *   barrier, and the visitor waits for that. The query whether the kernel has the call needs no registration.
  * Locks: none; the visitors' own lock keeps them apart.
  */
 #include "base/asym_lock.h"
@@ -48,7 +48,7 @@ static void help_note(bool given) {
 
 static bool kernel_register(void) { return kernel_call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
 
-/* Note [Registering]. A refusal is found again, and told, by whoever needs the call. */
+/* Note [Registering]. A refusal is ignored: the thread that needs the call meets it again, and logs it. */
 __attribute__((constructor)) static void register_early(void) {
   if (__libc_single_threaded) (void)kernel_register();
 }
@@ -60,10 +60,10 @@ static bool kernel_has_call(void) {
   return given;
 }
 
-/* The child asks for itself. */
+/* The child asks the kernel again. */
 static void child_begins(void) { atomic_store_explicit(&help, HELP_UNKNOWN, memory_order_relaxed); }
 
-static void process_prepare(void) { (void)pthread_atfork(NULL, NULL, child_begins); /* else the barrier finds out */ }
+static void process_prepare(void) { (void)pthread_atfork(NULL, NULL, child_begins); /* a failure: the barrier asks */ }
 
 void ladei_asym_lock_init(ladei_asym_lock *lock) {
   pthread_once(&once, process_prepare);
@@ -77,7 +77,7 @@ void ladei_asym_lock_init(ladei_asym_lock *lock) {
 }
 
 void ladei_asym_lock_answer(ladei_asym_lock *lock) {
-  atomic_store_explicit(&lock->heavy, true, memory_order_release); /* I3: behind all passes so far */
+  atomic_store_explicit(&lock->heavy, true, memory_order_release); /* I3: after all passes so far */
   atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_OPEN, memory_order_release);
 }
 
@@ -100,7 +100,7 @@ bool ladei_asym_lock_wait(ladei_asym_lock *lock, bool fenced) {
     atomic_store_explicit(&lock->wanted, LADEI_ASYM_LOCK_CALLED, memory_order_release);
     return false;
   }
-  /* The owner is inside for some nanoseconds, unless it was taken off its processor there. */
+  /* The owner stays inside for nanoseconds, unless it is preempted there. */
   ladei_backoff wait = {0};
   while (atomic_load_explicit(&lock->active, memory_order_seq_cst) != 0) ladei_backoff_wait(&wait);
   return true;

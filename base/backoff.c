@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting without a signal. Locks: none. errno stays as it was: waits happen inside calls that promise nothing of it. */
+/* Waiting without a signal. Locks: none. errno is preserved: calls that wait do not promise to set it. */
 #include "base/backoff.h"
 
 #include <errno.h>

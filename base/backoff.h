@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for another thread that is in the midst of something short and gives no signal when it is done.
+ * Waiting for another thread that is inside a short operation and does not signal its end.
  *
  *   ladei_backoff wait = {0};
  *   while (atomic_load(&busy)) ladei_backoff_wait(&wait);
  *
- * The first rounds spin, as the other one is mostly at work on another processor. Then the waiter sleeps, a little longer
- * each time: the other one was taken off its processor, and a waiter of higher priority that only yields would keep it
- * off for as long as the scheduler lets it.
+ * The first rounds spin, since the other thread is mostly running on another processor. Then the waiter sleeps, a
+ * little longer each time: the other thread was preempted, and a waiter of higher priority that only yields would keep
+ * it off the processor for as long as the scheduler lets it.
  */
 #ifndef LADE_BASE_BACKOFF_H
 #define LADE_BASE_BACKOFF_H
@@ -19,7 +19,7 @@ typedef struct ladei_backoff {
 /* Lets some time pass: nanoseconds at first, at most a millisecond. */
 void ladei_backoff_wait(ladei_backoff *backoff);
 
-/* The processor's hint that this is a loop of waiting. */
+/* Tells the processor that this is a wait loop. */
 static inline void ladei_spin_pause(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

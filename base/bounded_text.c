@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text in a buffer of the caller's; model and invariants in bounded_text.h. */
+/* Text in a caller's buffer; model and invariants in bounded_text.h. */
 #include "base/bounded_text.h"
 
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that a thread's cancellation (pthread_cancel) waits for.
+ * Calls that delay a thread's cancellation (pthread_cancel).
  *
- * Drivers, files, sleeps and joins are cancellation points. A thread that ended at one inside a call of the library would
- * leave behind what the call has begun: a lock, a claim, memory that is counted and nobody's. So calls that get to such
- * points hold cancellation off, and it takes effect at the first cancellation point after the call. Asynchronous
- * cancellation is for code that calls nothing.
+ * Drivers, files, sleeps and joins are cancellation points. A thread that ended at one inside a library call would
+ * leave that call half done: a lock or a claim held, memory counted that has no owner. So calls that reach such points
+ * hold cancellation off; it takes effect at the first cancellation point after the call. Asynchronous cancellation is
+ * only for code that makes no calls.
  */
 #ifndef LADE_BASE_CANCELLATION_H
 #define LADE_BASE_CANCELLATION_H
@@ -18,7 +18,7 @@ static inline int ladei_cancellation_hold(void) {
   return before;
 }
 
-/* `before`: what hold returned. */
+/* `before`: result of hold. */
 static inline void ladei_cancellation_resume(int before) { (void)pthread_setcancelstate(before, NULL); }
 
 #endif /* LADE_BASE_CANCELLATION_H */

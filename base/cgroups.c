@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control groups of this process, and the processors that it may use.
+ * Control groups of this process, and the number of processors that it may use.
  *
- * A line of /proc/self/cgroup is "4:memory:/path" in version 1 and "0::/path" in version 2. Where the files of that group lie,
- * /proc/self/mountinfo says: a mount shows the groups from one of them on, its root, which in a container may be the
- * container's own.
+ * A line of /proc/self/cgroup is "4:memory:/path" in version 1 and "0::/path" in version 2. /proc/self/mountinfo says
+ * where the files of that group are: a mount shows the groups from one group (its root) downwards; in a container the
+ * root may be the container's own group.
  *
  *   0::/docker/abc/sub                                                       group         /docker/abc/sub
  *   30 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw            root, point   /docker/abc, /sys/fs/cgroup
  *                                                                            its files     /sys/fs/cgroup/sub
  *
- * I1  Every file may be missing, unreadable or malformed; it then limits nothing. Without a mount that is known, version 2 is
+ * I1  Every file may be missing, unreadable or malformed; it then limits nothing. Without a known mount, version 2 is
  *     taken to be at /sys/fs/cgroup, and a controller of version 1 in a folder of its name there.
- * I2  Where no mount shows the group, the groups that are shown are taken for those above it.
+ * I2  If no mount shows the group, the groups that are shown count as its ancestors.
  * Locks: none.
  */
 #include "base/cgroups.h"
@@ -43,7 +43,7 @@ static void groups_visit(const char *root, const char *point, const char *below,
   }
 }
 
-/* Whether a list with commas has the name. */
+/* Whether a comma-separated list has the name. */
 static bool list_has(const char *list, const char *name) {
   size_t length = strlen(name);
   for (const char *at = list;; at++) {
@@ -57,11 +57,11 @@ static bool list_has(const char *list, const char *name) {
 
 typedef struct cgroup_mount {
   size_t root_length;
-  const char *below; /* rest of the group's path behind the root; NULL: the mount does not show the group */
+  const char *below; /* rest of the group's path below the root; NULL: the mount does not show the group */
   char point[PATH_BYTES];
 } cgroup_mount;
 
-/* A blank, a tab, a line's end and a backslash are written as a backslash and three octal digits. */
+/* A blank, a tab, a newline and a backslash are written as a backslash and three octal digits. */
 static void octal_decode(char *text) {
   char *to = text;
   for (const char *from = text; *from != '\0'; to++) {
@@ -78,8 +78,8 @@ static const char *group_below(const char *group, const char *root) {
   return shown ? group + length : NULL;
 }
 
-/* One line, if it is a mount of version 2, or of version 1 with the controller, and better than *out, if there is one. One mount
- * shows the group, or both: the one that shows more groups above it. Of equals the later one may hide the other. */
+/* Takes one line if it is a mount of version 2, or of version 1 with the controller, and better than *out, if that is
+ * set. Better: it shows the group, and more groups above it. Of equals the later one wins, as it may hide the other. */
 static bool mount_take(char *line, const char *controller, bool version_2, const char *group, bool there,
                        cgroup_mount *out) {
   char *behind = strstr(line, " - "), *fields = line, *root, *point;
@@ -90,7 +90,7 @@ static bool mount_take(char *line, const char *controller, bool version_2, const
   root = strsep(&fields, " ");
   point = strsep(&fields, " ");
   const char *type = strsep(&behind, " ");
-  (void)strsep(&behind, " "); /* behind it are the options */
+  (void)strsep(&behind, " "); /* the options follow */
   if (point == NULL || behind == NULL || strlen(point) >= sizeof out->point) return false;
   if (version_2 ? strcmp(type, "cgroup2") != 0 : strcmp(type, "cgroup") != 0 || !list_has(behind, controller))
     return false;
@@ -106,7 +106,7 @@ static bool mount_take(char *line, const char *controller, bool version_2, const
   return true;
 }
 
-/* Lines that are too long are those of other file systems, with long options. */
+/* Lines that are too long are skipped: they belong to other file systems, with long options. */
 static void mount_find(const char *root, const char *controller, bool version_2, const char *group, cgroup_mount *out) {
   char line[2 * PATH_BYTES];
   bool found = false, begins = true;
@@ -163,7 +163,7 @@ static void line_read(const char *folder, const char *name, char *line, int byte
   fclose(file);
 }
 
-/* "max" and -1 are no quota; neither is what makes no sense. */
+/* "max", -1 and malformed values are no quota. */
 static void quota_visit(const char *folder, bool version_2, void *user) {
   unsigned *least = user;
   char quota_line[64], period_line[64], *quota_end, *period_end, *period_begin = period_line;
@@ -183,7 +183,7 @@ unsigned ladei_processor_quota(const char *root) {
   return least;
 }
 
-/* Of a list as "0-3,8"; 0 where it makes no sense, or is empty. */
+/* Number of processors in a list such as "0-3,8"; 0 if it is malformed or empty. */
 static unsigned list_count(const char *list) {
   unsigned long count = 0;
   for (const char *at = list;; at++) {
@@ -203,7 +203,7 @@ static unsigned list_count(const char *list) {
   }
 }
 
-/* A group without the file has the processors of the one above. */
+/* A group without the file has its parent's processors. */
 static void set_visit(const char *folder, bool version_2, void *user) {
   unsigned *least = user;
   char line[LIST_BYTES];
@@ -214,7 +214,7 @@ static void set_visit(const char *folder, bool version_2, void *user) {
 
 static unsigned unsigned_min(unsigned a, unsigned b) { return a < b ? a : b; }
 
-/* Of those that are online, the groups of the process. */
+/* The groups' processors that are online. */
 static unsigned group_processors(const char *root, unsigned online) {
   unsigned least = UINT_MAX;
   ladei_cgroups_each(root, "cpuset", set_visit, &least);
@@ -226,7 +226,7 @@ unsigned ladei_processors(const char *root, unsigned processes) {
   long known = sysconf(_SC_NPROCESSORS_ONLN);
   unsigned online = known < 1 ? 1 : (unsigned)known;
   unsigned share = group_processors(root, online) / (processes == 0 ? 1 : processes);
-  /* More processors than the set has bits: the call fails, and the mask is not known. */
+  /* With more processors than the set has bits the call fails, and the mask is unknown. */
   unsigned own = sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned_min(online, (unsigned)CPU_COUNT(&set)) : online;
   unsigned most = unsigned_min(own, share);
   return most == 0 ? 1 : most;

@@ -30,21 +30,21 @@ typedef struct parser {
   const char *text;
   bool pytorch_only;
   ladei_settings_skips
-      *skips; /* NULL: an unknown key is an error. Else the text is one that PyTorch reads: Note [Commas] */
+      *skips; /* NULL: an unknown key is an error. Otherwise the text is one that PyTorch reads: Note [Commas] */
   bool seen[LADEI_SETTINGS_TABLE_MAX][LADEI_SETTINGS_MAX];
   char *fields;
 } parser;
 
 /*
  * Note [Commas]
- * PyTorch's parser takes one comma behind the last setting, or behind the last pair of a list. Of a key that is given twice
- * it reads both, so the last one counts; a second list changes what it names, and leaves what the first one said of the rest. In lade's
- * own texts all of this is a mistake.
+ * PyTorch's parser allows one comma after the last setting, or after the last pair of a list. It reads a key that is
+ * given twice both times, so the last value counts; a second list changes only the entries that it names. In lade's own
+ * texts all of this is an error.
  */
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Line ends, too: a text that was a block of a file has one at its end. */
+/* Newlines too: a text that was a block of a file ends with one. */
 static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 static config_part piece_trim(config_part p) {
@@ -60,8 +60,8 @@ static bool piece_is(config_part p, const char *word) {
   return (size_t)(p.end - p.begin) == length && memcmp(p.begin, word, length) == 0;
 }
 
-/* Moves what comes before `separator` (outside brackets), trimmed, into *head. False where there is no separator: *head
- * has all the rest. */
+/* Moves the text before `separator` (outside brackets), trimmed, into *head. False if there is no separator: *head is
+ * all the rest. */
 static bool piece_cut(config_part *rest, char separator, config_part *head) {
   const char *at = rest->begin;
   for (int depth = 0; at < rest->end && (depth > 0 || *at != separator); at++) {
@@ -74,7 +74,7 @@ static bool piece_cut(config_part *rest, char separator, config_part *head) {
   return found;
 }
 
-/* ---- What is expected --------------------------------------------------------------------------------------------- */
+/* ---- Expected values -------------------------------------------------------------------------------------------- */
 
 static bool word_known(const ladei_setting_word *word, bool pytorch_only) { return !pytorch_only || !word->of_lade; }
 
@@ -143,7 +143,7 @@ static bool fraction_read(config_part value, double *out) {
     if (!inner_point && !isdigit((unsigned char)c)) return false;
     point = point || c == '.';
   }
-  /* Any number of digits counts; what follows the value (a comma, a blank, the end) is no part of a number. */
+  /* Any number of digits counts; the text after the value (a comma, a blank, the end) is not part of a number. */
   *out = ladei_decimal_read(value.begin);
   return true;
 }
@@ -177,7 +177,7 @@ static bool word_read(const parser *p, const ladei_setting *s, config_part value
   return false;
 }
 
-/* Words between bars: register|driver. */
+/* Words separated by bars: register|driver. */
 static bool word_set_read(const parser *p, const ladei_setting *s, config_part value, uint32_t *out) {
   uint32_t set = 0;
   config_part rest = value;
@@ -218,7 +218,7 @@ static bool division_read(config_part pair, uint64_t table[DIVISION_COUNT], int 
   return true;
 }
 
-/* What lies behind the last separator of a text that PyTorch reads: nothing. */
+/* PyTorch's texts may end with a separator: nothing follows it. */
 static bool is_end(const parser *p, config_part piece, bool more, size_t count) {
   return p->skips != NULL && !more && count > 0 && piece.begin == piece.end;
 }
@@ -260,7 +260,7 @@ static bool name_read(const ladei_setting *s, config_part value, char *field) {
   return true;
 }
 
-/* `again`: the text has given it before. False where the value is not one that the setting takes. */
+/* `again`: the text has already given this key. False if the setting does not take the value. */
 static bool value_read(const parser *p, const ladei_setting *s, config_part value, bool again) {
   void *field = p->fields + s->offset;
   switch (s->kind) {
@@ -276,7 +276,7 @@ static bool value_read(const parser *p, const ladei_setting *s, config_part valu
 
 /* ---- The text ---------------------------------------------------------------------------------------------------- */
 
-/* The setting of this key and the place where it is marked as seen; NULL where the key is unknown. */
+/* The setting of this key, and the mark that it was seen; NULL if the key is unknown. */
 static const ladei_setting *setting_find(parser *p, config_part key, bool **out_seen) {
   for (size_t t = 0; t < p->table_count; t++) {
     for (size_t i = 0; i < p->tables[t]->count; i++) {
@@ -289,7 +289,7 @@ static const ladei_setting *setting_find(parser *p, config_part key, bool **out_
   return NULL;
 }
 
-/* True: the setting is passed over. A key without a name, or a list without an end, is bad whatever the key. */
+/* True: the setting is skipped. A key without a name, or a list without an end, is an error for any key. */
 static bool setting_skip(parser *p, config_part whole, config_part key) {
   int depth = 0;
   for (const char *at = whole.begin; at < whole.end; at++) depth += *at == '[' ? 1 : *at == ']' && depth > 0 ? -1 : 0;

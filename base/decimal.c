@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* That of C is constant in the C library: nothing is allocated, and nothing to be freed. */
+/* The "C" locale is constant in the C library: nothing is allocated, and nothing needs to be freed. */
 static locale_t c_locale(void) { return newlocale(LC_ALL_MASK, "C", (locale_t)0); }
 
 int ladei_decimal_print(char *text, size_t bytes, const char *format, ...) {

@@ -2,19 +2,19 @@
 /*
  * Status names and the per-thread error record.
  *
- * A thread's record is a block of its own, made at its first failure and freed when it ends: in thread-local storage it would
- * take static TLS, of which a process has about two kilobytes for all libraries that are opened late. Out-of-memory is the
- * failure reported most, so a thread for which no block can be made takes one of a fixed set, and where those are taken too a
- * record that holds its status and the words for it.
+ * A thread's record is a block of its own, made at its first failure and freed when the thread ends. Thread-local
+ * storage would take static TLS, of which a process has about two kilobytes for all libraries that are opened late.
+ * Out-of-memory is the most frequent failure, so a thread that cannot get a block takes one of a fixed set. If those
+ * are taken too, it uses a constant record that has only its status and the words for it.
  *
  *   none --failure--> own block | emergency block --thread ends--> none
  *     '--------------> bare record (shared, constant) --next failure--> tried again
  *
- * I1  The record's text is always terminated, and there whatever fails.
+ * I1  The record's text is always terminated, and exists whatever fails.
  * I2  Library code writes the record and never reads it to decide anything.
- * I3  Who asks for the record gets a text that a terminal shows as it is. It is tamed then, as most errors are not looked at.
- * I4  A block belongs to one thread. An emergency block whose thread has no exit handler (pthread_setspecific failed) stays
- *     taken.
+ * I3  Readers of the record get a text that is safe on a terminal: it is tamed then, as most errors are not read.
+ * I4  A block belongs to one thread. An emergency block whose thread has no exit handler (pthread_setspecific failed)
+ *     stays taken.
  * Locks: none; the thread's pointer is thread-local, the emergency set is taken by exchange.
  */
 #include "base/error.h"
@@ -74,7 +74,7 @@ bool ladei_status_is_error(int32_t status) {
 
 /* --- texts for terminals ------------------------------------------------------------------------------------------ */
 
-/* Bytes that the first byte of a character asks for; 0: it is none. */
+/* Length of the character that begins with this byte; 0: it begins none. */
 static size_t character_length(unsigned char first) {
   return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
@@ -123,7 +123,7 @@ static const lade_error *bare_record(lade_status status) {
 /* NULL: the thread has none. */
 static lade_error *block_own(void) {
   bool bare = record == NULL || (record >= bare_records && record < bare_records + BARE_ROWS);
-  return bare ? NULL : (lade_error *)(uintptr_t)record; /* what is not in the table was made by block_make() */
+  return bare ? NULL : (lade_error *)(uintptr_t)record; /* a record outside the table was made by block_make() */
 }
 
 static const lade_error *record_read(void) {
@@ -137,7 +137,7 @@ static void block_free(void *block) {
     atomic_flag_clear(&emergency_taken[own - emergency]);
   else
     free(own);
-  record = NULL; /* a handler of another library that runs later may fail, too */
+  record = NULL; /* an exit handler of another library may run later and fail, too */
 }
 
 static void exit_key_make(void) { exit_key_made = ladei_thread_key_create(&exit_key, block_free) == 0; }
@@ -162,7 +162,7 @@ static lade_error *block_make(void) {
   return block;
 }
 
-/* The thread's block, to write a failure with `status` into; NULL: a bare record says it. */
+/* The thread's block, for a failure with `status`; NULL: a bare record serves. */
 static lade_error *record_open(lade_status status) {
   lade_error *block = block_own();
   if (block == NULL) block = block_make();
@@ -185,7 +185,7 @@ uint32_t lade_version(void) { return LADE_VERSION_MAJOR * 1000000u + LADE_VERSIO
 lade_status ladei_error(lade_status status, int64_t native_code, const char *format, ...) {
   char text[sizeof emergency[0].text];
   va_list args;
-  /* First: making the process's first record calls dlopen(), which frees what an argument from dlerror() points to. */
+  /* Comes first: making the process's first record calls dlopen(), which frees the text that dlerror() returned. */
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
@@ -235,12 +235,12 @@ lade_status ladei_error_out_of_memory(lade_status status) {
   return memory ? ladei_error_prefix(status, "%s", LADEI_OUT_OF_MEMORY) : status;
 }
 
-/* No more of the text than there is: records are saved around calls that take tens of nanoseconds. */
+/* Copies no more than the text's length: records are saved around calls that take tens of nanoseconds. */
 static void record_copy(lade_error *to, const lade_error *from) {
   to->status = from->status;
   to->native_code = from->native_code;
   if (from->text[0] == '\0')
-    to->text[0] = '\0'; /* as mostly: nothing has failed */
+    to->text[0] = '\0'; /* the usual case: nothing has failed */
   else
     memcpy(to->text, from->text, strlen(from->text) + 1);
 }

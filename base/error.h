@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How library code fills the record behind lade_last_error(). */
+/* How library code fills the record that lade_last_error() returns. */
 #ifndef LADE_BASE_ERROR_H
 #define LADE_BASE_ERROR_H
 
@@ -16,8 +16,8 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
     __attribute__((format(printf, 3, 4)));
 
 /*
- * The two below refuse an argument with LADE_ERR_INVALID_ARGUMENT. `call` names the public function, `field` the parameter or
- * "options.field". Every message about an argument goes through them, so that each says what was given and what may be:
+ * The two below refuse an argument with LADE_ERR_INVALID_ARGUMENT. `call` names the public function, `field` the
+ * parameter or "options.field". All messages about arguments use them, so that each says what was given and what may be:
  *   return ladei_error_argument("lade_pipeline_submit", "direction", "0 (to device) or 1 (to host)", "%d", direction);
  *   "lade_pipeline_submit: direction is 7; expected 0 (to device) or 1 (to host)"
  */
@@ -27,38 +27,38 @@ lade_status ladei_error_argument(const char *call, const char *field, const char
 lade_status ladei_error_null(const char *call, const char *field);
 
 /*
- * Puts words before the text of the record that a callee has just filled in: "pinned pool: growing by 64 MiB: ".
- * Returns `status` unchanged. Use where the callee knows what failed and the caller knows what for.
+ * Puts words before the text of the record that a callee has just written: "pinned pool: growing by 64 MiB: ". Returns
+ * `status` unchanged. For callers that know the purpose of a call of which the callee knows the failure.
  */
 lade_status ladei_error_prefix(lade_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * What the text begins with where memory for a program's data ran out. Programs that know PyTorch look for these words, and try again
- * with less: accelerate for " out of memory.", Lightning for "CUDA" and "out of memory". Pinned memory has them, too: to less data it
- * is as short.
+ * First words of the text when memory for a program's data runs out. Programs that know PyTorch look for these words
+ * and try again with less data: accelerate for " out of memory.", Lightning for "CUDA" and "out of memory". Pinned
+ * memory uses them too, since less data helps there as well.
  */
 #define LADEI_OUT_OF_MEMORY "CUDA out of memory. "
-/* Puts them before the text of the record of a request that fails with `status`, where that says so: the device, the system or a cap
- * has no memory. Returns `status` unchanged. For public calls, once. */
+/* Puts these words before the record's text of a request that failed with `status`, if the status means that the
+ * device, the system or a cap has no memory. Returns `status` unchanged. Public calls call it once. */
 lade_status ladei_error_out_of_memory(lade_status status);
 
 /*
- * Texts that quote what comes from files are shown on terminals, which obey control characters. Bytes of the first character
- * of a text that is not empty; 0: it is a control character (also of C1, or one that turns the direction of writing), or no
+ * Texts from files are shown on terminals, which obey control characters. Returns the bytes of the first character of a
+ * text that is not empty; 0: it is a control character (also of C1, or one that turns the direction of writing), or not
  * UTF-8.
  */
 size_t ladei_text_character(const char *text);
-/* Puts '?' in the place of each such byte. */
+/* Replaces each such byte by '?'. */
 void ladei_text_tame(char *text);
 
-/* Whether a number, as another program or process gives it, is the status of a failure. */
+/* Whether a number from another program or process is the status of a failure. */
 bool ladei_status_is_error(int32_t status);
 
-/* Copies the record out, or back in: for clean-up code whose own failures must not hide the first one. */
+/* Copies the record out, or back in: for clean-up whose own failures must not replace the first one. */
 void ladei_error_save(lade_error *out);
 void ladei_error_restore(const lade_error *saved);
 
-/* For a row of calls of which each may fail, with nothing to clean up in between. */
+/* For a sequence of calls each of which may fail, with nothing to clean up in between. */
 #define LADEI_TRY(call)                                                                                                \
   do {                                                                                                                 \
     lade_status ladei_try_status = (call);                                                                             \

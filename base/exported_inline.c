@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that headers define, as symbols of the library: for languages that call it without its headers. */
+/* The inline functions of the headers, as symbols of the library: for languages that call it without its headers. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 #define LADE_INLINE_AS_SYMBOLS

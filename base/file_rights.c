@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rights and attributes of a file that takes the place of another.
+ * Rights and attributes of a file that replaces another.
  *
  *   closed to all but its owner -> attributes -> owner, group -> access control lists -> mode
  *
- * I1  The new file allows nobody what the old one does not. So it is closed first; lists name others, and take effect at once,
- *     so they come when the group is right; what they allow ends at the mode's group bits, which come last.
- * I2  What cannot be kept takes rights away, it gives none. Without the old group its members are among all others, and those of
- *     the new group were: both get what both had. Without the old lists, which may forbid what the mode allows, the owner alone
- *     keeps rights.
- * I3  What a write into the old file would have taken away goes: the set-user-id, set-group-id and sticky bits, capabilities, and what
- *     signs its bytes.
+ * I1  At no time does the new file allow any access that the old one does not. So it is closed first. Access control
+ *     lists name other users and take effect at once, so they come after the group is right; the mode's group bits
+ *     limit them, and come last.
+ * I2  A right or attribute that cannot be kept only takes access away. Without the old group its members count as
+ *     others, and so did the members of the new group: both get only what both had. Without the old lists, which may
+ *     forbid what the mode allows, the owner alone keeps access.
+ * I3  Some things do not survive, as a write into the old file would have removed them: the set-user-id, set-group-id
+ *     and sticky bits, capabilities, and signatures of its bytes.
  * Locks: none; the file belongs to one thread.
  */
 #include "base/file_rights.h"
@@ -34,11 +35,11 @@ enum { ALL_RIGHTS = 0777, OTHERS_RIGHTS = 0077, OWNER_RIGHTS = 0700, CLOSED = 06
 static const char access_list[] = "system.posix_acl_access";
 
 typedef struct takeover {
-  int old; /* open for reading; -1: it cannot be read */
+  int old; /* open for reading; -1: it is not readable */
   int fd;
   struct stat of_old, of_new;
   bool group_kept, lists_kept;
-  int code;       /* why the first thing was lost: errno */
+  int code;       /* errno of the first loss */
   char lost[256]; /* what was lost, for the log */
   char names[XATTR_LIST_MAX];
   char value[XATTR_SIZE_MAX], other[XATTR_SIZE_MAX];
@@ -57,14 +58,14 @@ static void lose(takeover *t, const char *what, const char *name) {
 
 /* --- extended attributes ------------------------------------------------------------------------------------------ */
 
-/* A file system or a sandbox that has no such attribute. */
+/* The file system or a sandbox has no such attribute. */
 static bool is_absent(int code) { return code == ENODATA || code == ENOTSUP || code == ENOSYS; }
 
 static bool begins_with(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
 
 static bool is_list(const char *name) { return begins_with(name, "system."); }
 
-/* Other name spaces are the file system's own: where a file lies, how it is packed. So are the marks of overlays. */
+/* Other name spaces belong to the file system (where a file lies, how it is packed), as do the marks of overlays. */
 static bool is_attribute(const char *name) {
   bool common = begins_with(name, "user.") || begins_with(name, "security.") || begins_with(name, "trusted.");
   bool of_bytes = strcmp(name, "security.capability") == 0 || strcmp(name, "security.ima") == 0 ||
@@ -72,7 +73,7 @@ static bool is_attribute(const char *name) {
   return common && !of_bytes && !begins_with(name, "trusted.overlay.") && !begins_with(name, "user.overlay.");
 }
 
-/* False with errno: the new file has it not, or another value of it. */
+/* False with errno: the new file lacks the attribute, or has another value of it. */
 static bool attribute_keep(takeover *t, const char *name) {
   ssize_t bytes = fgetxattr(t->old, name, t->value, sizeof t->value);
   if (bytes < 0) return false;
@@ -81,22 +82,22 @@ static bool attribute_keep(takeover *t, const char *name) {
   return fsetxattr(t->fd, name, t->value, (size_t)bytes, 0) == 0;
 }
 
-/* A list that the folder gave the new file, and the old one has not. */
+/* Removes a list that the new file got from its folder, and the old one does not have. */
 static bool access_list_remove(const takeover *t) { return fremovexattr(t->fd, access_list) == 0 || is_absent(errno); }
 
 static void access_list_keep(takeover *t) {
   bool known = t->old >= 0 && fgetxattr(t->old, access_list, NULL, 0) >= 0;
   if (t->old < 0) errno = EACCES;
   bool absent = !known && is_absent(errno);
-  /* A list speaks of the file's own group, too: of another it would say something else. */
+  /* A list also refers to the file's own group: with another group it would mean something else. */
   t->lists_kept = absent ? access_list_remove(t) : known && t->group_kept && attribute_keep(t, access_list);
   if (!t->lists_kept) {
     lose(t, "access control list", "");
-    (void)access_list_remove(t); /* the mode closes what stays of it */
+    (void)access_list_remove(t); /* the mode closes the rest of it */
   }
 }
 
-/* All attributes, or all lists but the one that each file system with rights by name knows. */
+/* All attributes, or all lists except the one that every file system with named rights knows. */
 static void attributes_keep(takeover *t, ssize_t names_bytes, bool lists) {
   for (const char *name = t->names; name < t->names + names_bytes; name += strlen(name) + 1) {
     bool wanted = lists ? is_list(name) && strcmp(name, access_list) != 0 : is_attribute(name);
@@ -143,7 +144,7 @@ static lade_status mode_keep(takeover *t, const char *path) {
 static lade_status file_close_to_others(takeover *t, const char *path) {
   if (fstat(t->fd, &t->of_new) != 0) return rights_error("saving", path, errno);
   if ((t->of_new.st_mode & OTHERS_RIGHTS) != 0)
-    (void)fchmod(t->fd, CLOSED); /* where modes are fixed, mode_keep() compares */
+    (void)fchmod(t->fd, CLOSED); /* where modes are fixed, mode_keep() compares them */
   return LADE_OK;
 }
 
@@ -167,7 +168,7 @@ static lade_status takeover_run(takeover *t, const char *path) {
   return status;
 }
 
-/* False with errno, ENOENT: there is nothing. */
+/* False with errno; ENOENT: there is no such file. */
 static bool old_open(int folder, const char *name, int *out_old, struct stat *out) {
   *out_old = openat(folder, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (*out_old < 0 && errno == ENOENT) return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rights and attributes of a file that takes the place of another. */
+/* Rights and attributes of a file that replaces another. */
 #ifndef LADE_BASE_FILE_RIGHTS_H
 #define LADE_BASE_FILE_RIGHTS_H
 
@@ -8,9 +8,9 @@
 #include "lade/status.h"
 
 /*
- * Gives the open file `fd`, which belongs to this process, the mode, owner, group, access control lists and extended attributes of
- * the file that `name` leads to. The file allows nobody more than that one does, at no moment, also where some of these cannot be
- * kept: a line of the log names them. `path` is for messages. *out_there: there is such a file; false: nothing was done.
+ * Gives the open file `fd`, which belongs to this process, the mode, owner, group, access control lists and extended
+ * attributes of the file that `name` leads to. At no time does `fd` allow more access than that file, also if some
+ * of these cannot be kept (the log names them). `path` is for messages. *out_there: it exists; false: nothing is done.
  *
  * LADE_ERR_IO: the rights cannot be read, or the file cannot be closed to others; LADE_ERR_OUT_OF_HOST_MEMORY.
  */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Huge pages for large tables: a walk over records that lie anywhere in megabytes is a row of misses in the processor's
- * table of pages as well.
+ * Huge pages for large tables: a walk over records scattered across megabytes also misses in the processor's TLB.
  */
 #ifndef LADE_BASE_HUGE_PAGES_H
 #define LADE_BASE_HUGE_PAGES_H
@@ -12,8 +11,8 @@
 #include <sys/mman.h>
 
 /*
- * Asks the kernel for huge pages where memory that was not touched yet covers whole ones. What a program with few records
- * has is smaller than one, and costs no more than before. A kernel that refuses is as good: nothing depends on it.
+ * Asks the kernel for huge pages if memory that was not touched yet covers whole ones. The tables of a program with few
+ * records are smaller than one, and cost no more than before. Nothing depends on the kernel's consent.
  */
 static inline void ladei_huge_pages_advise(void *memory, size_t bytes) {
   const uintptr_t page = (uintptr_t)2 << 20;
@@ -23,8 +22,8 @@ static inline void ladei_huge_pages_advise(void *memory, size_t bytes) {
 }
 
 /*
- * Zeroed memory for a table, at the begin of a line of cache; of a huge page where it is as long as one, so that no half of
- * it is left in small ones. *out_memory is what free() takes. NULL: there is no memory, and *out_memory is NULL.
+ * Zeroed memory for a table, aligned to a cache line; to a huge page if it is at least that long, so that no part of it
+ * is left in small ones. *out_memory is the pointer for free(). NULL: there is no memory, and *out_memory is NULL.
  */
 static inline void *ladei_huge_pages_calloc(size_t bytes, void **out_memory) {
   const size_t page = (size_t)2 << 20, line = 64, align = bytes < page ? line : page;

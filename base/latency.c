@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting latencies, and their names: those of their kind, then a figure or a bucket, in code-point order. */
+/* Counts latencies, and names them: the name of the kind, then a figure or a bucket, in code-point order. */
 #include "base/latency.h"
 
 #include <string.h>

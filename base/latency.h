@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long calls take, counted in buckets that double; and the names of what was counted.
+ * Call times, counted in buckets that double, and the names of the counts.
  *
  * Locks: none; each counter is an atomic of its own.
  */
@@ -23,7 +23,7 @@ typedef struct ladei_latency {
   _Atomic(uint64_t) buckets[LADE_DEVICE_LATENCY_BUCKETS];
 } ladei_latency;
 
-/* Of one cache. */
+/* The latencies of one cache. */
 typedef struct ladei_latencies {
   ladei_latency kinds[LADEI_LATENCY_KINDS];
 } ladei_latencies;
@@ -32,8 +32,8 @@ void ladei_latencies_clear(ladei_latencies *latencies);
 void ladei_latency_add(ladei_latency *latency, uint64_t ns);
 void ladei_latency_read(const ladei_latency *latency, lade_device_latency *out);
 
-/* For the public calls, which `call` names: all figures by name, in code-point order; one of them. `kinds`: alloc, driver, free, the
- * order of their names. */
+/* For the public calls (`call` is their name): all figures by name in code-point order, or one of them. `kinds`: alloc,
+ * driver, free, in the order of their names. */
 lade_status ladei_latency_each(const lade_device_latency *const kinds[LADEI_LATENCY_KINDS], lade_stat_visit visit,
                                void *user);
 lade_status ladei_latency_find(const char *call, const lade_device_latency *const kinds[LADEI_LATENCY_KINDS],

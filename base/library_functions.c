@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of functions: copied, since C converts no pointer to an object into one to a function. Locks: none. */
+/* Addresses of functions are copied, since C converts no object pointer into a function pointer. Locks: none. */
 #include "base/library_functions.h"
 
 #include <dlfcn.h>

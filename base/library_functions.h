@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of a library that is opened at run time (dlopen), into pointers or a table of them. Opening it, and what is said where
- * that fails, is its user's: so are the name, whether it stays for good (RTLD_NODELETE) and who may see its symbols.
+ * Functions of a library that is opened at run time (dlopen), into pointers or a table of them. The caller opens the
+ * library and reports a failure; it decides on name, RTLD_NODELETE, and which code may see the symbols.
  *
  *   static const ladei_library_function functions[] = {LADEI_LIBRARY_FUNCTION(nvml_api, init, nvmlInit_v2), ...};
  *   const char *lacks = ladei_library_functions_find(library, functions, count, &table);
  *
- * Threads: any. No record of an error is made.
+ * Threads: any. No error record is written.
  */
 #ifndef LADE_BASE_LIBRARY_FUNCTIONS_H
 #define LADE_BASE_LIBRARY_FUNCTIONS_H
@@ -23,10 +23,10 @@ typedef struct ladei_library_function {
 #define LADEI_LIBRARY_FUNCTION(table, member, function)                                                                \
   { #function, offsetof(table, member) }
 
-/* Stores the address of a function in the pointer at `out_function`; NULL, and false, where the library has none of that name. */
+/* Stores a function's address in the pointer at `out_function`; NULL, and false, if the library does not have it. */
 bool ladei_library_function_find(void *library, const char *name, void *out_function);
 
-/* Into the members of `out_table`, in order, up to the first one that the library lacks, whose name is the answer. NULL: it has all. */
+/* Fills the members of `out_table` in order. Stops at the first one that the library lacks, and returns its name; or NULL. */
 const char *ladei_library_functions_find(void *library, const ladei_library_function *functions, size_t count,
                                          void *out_table);
 

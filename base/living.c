@@ -2,8 +2,8 @@
 /*
  * The list of living objects, newest first.
  *
- * V1  The entry that is read stays in the list, so its `next` holds.
- * V2  A child of fork() begins with an empty list: its parent's objects answer LADE_ERR_FORKED, and are never removed there.
+ * V1  The entry that is read stays in the list, so its `next` remains valid.
+ * V2  A child of fork() begins with an empty list: objects of its parent answer LADE_ERR_FORKED, and are not removed.
  * Locks: list_lock (LEAF), held for no call.
  */
 #include "base/living.h"
@@ -14,12 +14,12 @@
 #include "base/lock.h"
 
 static ladei_lock list_lock = {.rank = LADEI_RANK_LEAF};
-static ladei_condition list_read; /* some entry is read no more */
-static ladei_living *list_first;  /* under list_lock */
+static ladei_condition list_read; /* an entry is no longer read */
+static ladei_living *list_first;  /* guard: list_lock */
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* V2. Whoever held the lock is not here. */
+/* V2. The thread that held the lock does not exist in the child. */
 static void child_begins(void) {
   ladei_lock_init(&list_lock, LADEI_RANK_LEAF);
   ladei_condition_init(&list_read);

@@ -11,11 +11,11 @@
  *   Slurm      SLURM_LOCALID              SLURM_STEP_TASKS_PER_NODE, SLURM_NTASKS_PER_NODE  SLURM_PROCID  SLURM_NTASKS
  *   gforker    PMI_RANK                   PMI_SIZE                                          PMI_RANK      PMI_SIZE
  *
- * Slurm's first of the two lists all nodes of the step, "4(x2),3", and SLURM_NODEID is the place in that list. The second is
- * what the user asked for, and may be that of the allocation, of which the step is a part.
- * gforker, of MPICH, starts all processes on one host, and says no more than that.
+ * Slurm's first list covers all nodes of the step, "4(x2),3"; SLURM_NODEID is the position in it. Its second one is the
+ * user's request, and may be that of the allocation, of which the step is a part.
+ * gforker, of MPICH, starts all processes on one host, and sets no other variables.
  *
- * R1  Of what is returned, rank < count, and world_rank < world_count unless that is 0.
+ * R1  In every result rank < count, and world_rank < world_count unless that is 0.
  */
 #include "base/local_ranks.h"
 
@@ -28,7 +28,7 @@
 typedef struct launcher {
   const char *name;
   const char *rank, *count, *world_rank, *world_count;
-  const char *list, *node; /* in place of `count`, where both are set; NULL: has none */
+  const char *list, *node; /* replace `count` if both are set; NULL: the launcher has none */
 } launcher;
 
 /* Innermost first. */
@@ -48,7 +48,7 @@ enum { LAUNCHER_COUNT = sizeof launchers / sizeof launchers[0] };
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* Digits and nothing else before; false where there are none, or the number is too large. */
+/* Reads the digits at the begin of *text; false if there are none, or the number is too large. */
 static bool digits_read(const char **text, uint32_t *out) {
   const char *at = *text;
   uint32_t value = 0;
@@ -69,7 +69,7 @@ static lade_status number_read(const char *name, const char *text, uint32_t leas
   return LADE_OK;
 }
 
-/* A rank and the count that it is below. */
+/* A rank and the count that it must be below. */
 static lade_status pair_read(ladei_variable_get get, const char *rank_name, const char *count_name, uint32_t *rank,
                              uint32_t *count) {
   LADEI_TRY(number_read(count_name, get(count_name), 1, count));
@@ -81,7 +81,7 @@ static lade_status pair_read(ladei_variable_get get, const char *rank_name, cons
 
 /* --- Slurm's list of nodes ---------------------------------------------------------------------------------------- */
 
-/* One part of the list, N or N(xTIMES), with the comma behind it. */
+/* One part of the list, N or N(xTIMES), with the comma after it. */
 static bool part_read(const char **text, uint32_t *out_count, uint32_t *out_times) {
   *out_times = 1;
   if (!digits_read(text, out_count) || *out_count == 0) return false;
@@ -94,7 +94,7 @@ static bool part_read(const char **text, uint32_t *out_count, uint32_t *out_time
   return *(*text)++ == ',' && **text != '\0';
 }
 
-/* Processes on the step's node `node`. False: the list is malformed, or ends before. */
+/* Processes on the step's node `node`. False: the list is malformed or too short. */
 static bool list_find(const char *text, uint32_t node, uint32_t *out) {
   uint32_t count, times;
   for (; *text != '\0'; node -= times) {

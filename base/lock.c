@@ -3,48 +3,48 @@
  * Ranked mutexes on the kernel's futexes, and the check of their order.
  *
  *   state, the lower half:   HELD
- *                            LOOK      whoever releases the lock looks at the upper half
- *                            CLAIMED   by one who starves: only that thread may take the lock
- *   upper half of the word:  SLEEPERS  so many sleep for a permit
+ *                            LOOK      the thread that releases the lock looks at the upper half
+ *                            CLAIMED   by a starving thread: only it may take the lock
+ *   upper half of the word:  SLEEPERS  number of threads that sleep for a permit
  *                            PERMIT    one of them is to get up
- *                            TURN      ... although another one is awake
- *                            AWAKE     one of those who wait is awake for all of them
+ *                            TURN      ... although another waiter is awake
+ *                            AWAKE     one waiter is awake on behalf of all
  *                            PARKED    the thread with the claim sleeps
  *
- *   waiter --spins--> takes it                       those who need not wait change HELD alone; all else is
- *     |  ^                                           changed with the whole word
+ *   waiter --spins--> takes it                       threads that need not wait change HELD alone; every other change
+ *     |  ^                                           is one of the whole word
  *     |  `--permit, or its time is over--.
- *     `--gives up AWAKE, is counted--> sleeps        with a turn, woken too often, too late: it starves, and claims
+ *     `--gives up AWAKE, is counted--> sleeps        after a turn, useless wakes or its deadline it starves, and claims
  *
  *   held stack of a thread (builds without NDEBUG):   [ rank 40 | rank 70 | rank 100 ]   ascending, newest last
  *
  * I1  The held stack lists exactly the locks that this thread holds, in the order of taking them.
- * I2  Ranks on it ascend strictly; whoever would break that stops the program before it can deadlock.
+ * I2  Ranks on it ascend strictly; a violation stops the program before it can deadlock.
  * I3  While a thread waits on a condition, the lock of the wait is not on its stack.
- * I4  Threads that went to sleep for a permit and have not got up: as many as SLEEPERS counts, and one more where PERMIT
- *     is set. So whoever finds no PERMIT may get up by itself: it is counted.
- * I5  While AWAKE is set it belongs to one thread, which will look at the word again, or to whoever takes the PERMIT that
- *     has no TURN. It is given up with the change by which its thread takes the lock, or goes to sleep.
- * I6  CLAIMED belongs to one thread, which gives it up with the change by which it takes the lock. It is not counted in
- *     SLEEPERS: where it sleeps, PARKED says so.
- * I7  Where there are SLEEPERS, somebody is awake or made to wake (AWAKE, PERMIT, CLAIMED), or the lock is held by one who
- *     has to LOOK. A lock with PARKED is held. So a release that has not to look misses nobody; the others leave a PERMIT,
- *     or take PARKED away, and wake. A thread sleeps only while others hold or claim the lock.
- * I8  While others use the lock, one of the sleepers is woken each TURN_NS, the one that sleeps for longest (of those of
- *     highest priority), and takes the lock at the next release but for those that claimed it before. Nobody sleeps for
- *     longer than LATE_NS and LATE_EACH_NS for each sleeper before it claims. So newcomers keep nobody off the lock, nor
- *     does a thread that is awake for the others and gets no processor.
+ * I4  Threads that went to sleep for a permit and have not got up: as many as SLEEPERS counts, and one more if PERMIT
+ *     is set. So a sleeper that finds no PERMIT may get up by itself: it is one of those counted.
+ * I5  AWAKE, while set, belongs to one thread, which will look at the word again, or to the thread that takes the
+ *     PERMIT without TURN. The change by which its thread takes the lock or goes to sleep clears it.
+ * I6  CLAIMED belongs to one thread; the change by which that thread takes the lock clears it. The thread is not
+ *     counted in SLEEPERS: while it sleeps, PARKED is set.
+ * I7  If there are SLEEPERS, a waiter is awake or will be woken (AWAKE, PERMIT, CLAIMED), or the holder of the lock has
+ *     to LOOK. A lock with PARKED is held. So a release that need not look forgets no waiter; other releases
+ *     leave a PERMIT, or clear PARKED, and wake. A thread sleeps only while others hold or claim the lock.
+ * I8  While others use the lock, the longest sleeper (of those of highest priority) is woken each TURN_NS, and takes
+ *     the lock at the next release, after those that claimed it earlier. A thread claims after it has slept for
+ *     LATE_NS, plus LATE_EACH_NS for each sleeper. So newcomers cannot keep a thread off the lock, nor can a thread
+ *     that is awake for the others and gets no processor.
  * Locks: this file is them. The stack is thread-local, and there is none in builds with NDEBUG.
  *
- * Why barging: a lock that goes to the one who sleeps for longest lies idle for as long as a thread takes to wake, which
- * is a thousand times what a holder needs; 16 threads on one device allocator paid 15 us for a pair so. Why one awake: 16
- * that spin for a word have it in 16 caches, and each change of it goes to all of them. Why newcomers spin a little all the
- * same: an H200's 16 threads, with driver calls between, paid 6.9 to 10.6 us where they went to sleep at once, 5.2 where
- * they look for some 2 us first, 5.8 and 9.9 with four and fifteen times that (benchmarks/micro/device_threads). Why a permit and a count, not a
- * flag: who is woken has to know that it was, since AWAKE goes with it; the kernel's wakes may be spurious.
+ * Why barging: a lock that goes to the longest sleeper lies idle while that thread wakes, a thousand times as long as a
+ * holder needs; 16 threads on one device allocator paid 15 us for a pair. Why one awake: if 16 threads spin on a word,
+ * it is in 16 caches, and each change goes to all of them. Why newcomers spin a little nevertheless: on an H200 16
+ * threads with driver calls in between paid 6.9 to 10.6 us if they slept at once, 5.2 if they look for some 2 us first,
+ * 5.8 and 9.9 with four and fifteen times that (benchmarks/micro/device_threads). Why a permit and a count, not a flag:
+ * a woken thread must know that it was woken, since AWAKE goes with it; the kernel's wakes may be spurious.
  *
- * Why not pthread's: the device cache takes its lock twice for a pair of alloc and free, and an adaptive pthread mutex
- * was 28 of the 116 ns of such a pair, this one is 24 with several threads and 4 with one (benchmarks/micro/device_cache).
+ * Why not pthread's: the device cache takes its lock twice for a pair of alloc and free; an adaptive pthread mutex was
+ * 28 of the 116 ns of such a pair, this one is 24 with several threads and 4 with one (benchmarks/micro/device_cache).
  */
 #include "base/lock.h"
 
@@ -68,7 +68,7 @@
 enum { HELD_MAX = 0 LADEI_LOCK_RANKS(RANK_COUNT) };
 #undef RANK_COUNT
 
-/* Strictly ascending, or the stack might need more. */
+/* Strictly ascending; otherwise the stack might need more. */
 #define RANK_BELOW(name, rank) (rank) && (rank) <
 _Static_assert(0 < LADEI_LOCK_RANKS(RANK_BELOW) 1000, "ranks are listed outermost first, each once");
 #undef RANK_BELOW
@@ -121,11 +121,11 @@ void ladei_lock_assert_none_held(void) {
 
 typedef enum sleep_end {
   SLEEP_WOKEN, /* by a wake of the word */
-  SLEEP_NOT,   /* the word was another one, or a signal came */
-  SLEEP_LATE,  /* the deadline is over */
+  SLEEP_NOT,   /* the word had changed, or a signal came */
+  SLEEP_LATE,  /* the deadline has passed */
 } sleep_end;
 
-/* Who sleeps on a word: a wake is for some of them. */
+/* The kinds of sleepers on a word: a wake is for some of them. */
 enum { SLEEPS_FOR_PERMIT = 1, SLEEPS_WITH_CLAIM = 2, SLEEPS_ANYHOW = 3 };
 
 #ifdef LADEI_SCHEDULED
@@ -146,7 +146,7 @@ static sleep_end word_sleep(_Atomic(uint32_t) *word, uint32_t seen, const struct
   return result == 0 ? SLEEP_WOKEN : errno == ETIMEDOUT ? SLEEP_LATE : SLEEP_NOT;
 }
 
-/* Of equal priority, those first who have slept for longest. */
+/* Of sleepers of equal priority, the longest ones first. */
 static void word_wake(_Atomic(uint32_t) *word, int count, uint32_t who) {
   syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, count, NULL, NULL, who);
 }
@@ -165,21 +165,21 @@ static void word_wake(_Atomic(uint32_t) *word, int count, uint32_t who) {
 #define AWAKE    ((uint64_t)1 << 62)
 #define PARKED   ((uint64_t)1 << 63)
 
-/* Rounds of the processor's hint to wait: some ten microseconds in all. Who sleeps is woken tens of microseconds later, in a
- * virtual machine hundreds: that is a thousand times what the holder needs, unless the holder was taken off its processor.
- * Between two looks at the word they double: each look takes the word's line of cache from who works with it. Who comes while
- * another one is awake spins for a fourth of that: threads that make driver calls between two holds are back within it.
- * A NUMA node's lock is held for longer, one or two microseconds where its free memory is in other processors' caches, and
- * its holders are soon back: there all who wait spin for four times as long. 16 threads with random sizes paid 13 to 15 us for a
- * block replaced before, 7 to 8.5 so; on four processors 14, and 2.5 to 5.4 (H100 machine). */
+/* Spin counts, in pause hints: some ten microseconds in all. A sleeper is woken tens of microseconds later, in a
+ * virtual machine hundreds: a thousand times what the holder needs, unless the holder was preempted. The pause between
+ * two looks at the word doubles, as each look takes the word's cache line from the threads that use it. While another
+ * waiter is awake a newcomer spins for a fourth: threads that make driver calls between two holds are back within that.
+ * A NUMA node's lock is held for longer, one or two microseconds if its free memory is in other processors' caches, and
+ * its holders are soon back, so all waiters there spin four times as long. 16 threads with random sizes paid 13 to 15
+ * us for a replaced block before, and 7 to 8.5 now; on four processors 14, and 2.5 to 5.4 (H100 machine). */
 #ifdef LADEI_SCHEDULED
 enum { SPINS_MOST = 1, SPINS_BESIDE_MOST = 1, SPINS_NODE_MOST = 1, SPINS_BETWEEN_MOST = 1 };
 #else
 enum { SPINS_MOST = 400, SPINS_BESIDE_MOST = 100, SPINS_NODE_MOST = 1600, SPINS_BETWEEN_MOST = 16 };
 #endif
 
-/* A turn costs a thread's wake, some ten microseconds, every so often. The rest is for what goes wrong, and far enough from
- * the time that turns take: sleepers times TURN_NS. */
+/* A turn costs waking one thread, some ten microseconds, each TURN_NS. The other two are for what goes wrong, and well
+ * above the time that turns take: sleepers times TURN_NS. */
 enum { TURN_NS = 500 * 1000, LATE_NS = 10 * 1000 * 1000, LATE_EACH_NS = 1000 * 1000 };
 
 enum { NS_PER_S = 1000000000 };
@@ -204,13 +204,13 @@ static bool word_change(ladei_lock *lock, uint64_t word, uint64_t next) {
 
 static uint64_t word_now(ladei_lock *lock) { return atomic_load_explicit(&lock->word, memory_order_relaxed); }
 
-/* One who waits. */
+/* A thread that waits. */
 typedef struct waiter {
-  int spins;      /* since it came, or got up */
-  int between;    /* its last two looks */
-  unsigned woken; /* so often */
-  bool awake;     /* AWAKE is its own */
-  bool claims;    /* CLAIMED is its own */
+  int spins;      /* since it came, or last got up */
+  int between;    /* pause between its last two looks */
+  unsigned woken; /* number of wakes */
+  bool awake;     /* it owns AWAKE */
+  bool claims;    /* it owns CLAIMED */
   bool starves;   /* it is to claim the lock */
 } waiter;
 
@@ -226,17 +226,17 @@ static struct timespec waiter_deadline(uint64_t word) {
   return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
 }
 
-/* The permit taken. */
+/* Takes the permit. */
 static bool permit_take(waiter *self, ladei_lock *lock, uint64_t word) {
   bool turn = (word & TURN) != 0;
-  bool awake = !turn || (word & AWAKE) == 0; /* nobody else's */
+  bool awake = !turn || (word & AWAKE) == 0; /* no other thread owns AWAKE */
   if (!word_change(lock, word, (word & ~(PERMIT | TURN)) | AWAKE)) return false;
   self->awake = awake;
   self->starves = turn || self->woken++ >= LADEI_LOCK_VAIN_MOST;
   return true;
 }
 
-/* True: it is up, by a permit or by itself. */
+/* True: it is up, by a permit or by its deadline. */
 static bool waiter_gets_up(waiter *self, ladei_lock *lock, uint64_t word, bool late) {
   if ((word & PERMIT) != 0) return permit_take(self, lock, word);
   if (!late || !word_change(lock, word, word - SLEEPER)) return false; /* I4 */
@@ -244,14 +244,14 @@ static bool waiter_gets_up(waiter *self, ladei_lock *lock, uint64_t word, bool l
   return true;
 }
 
-/* Until a wake that comes behind the one seen. That count is read before the word: the wake for a change of the word that
- * is not seen here is none of those counted. */
+/* Sleeps until a wake after `seen`. The caller reads that count before the word, so the wake for a later change of the
+ * word is not yet counted in it. */
 static sleep_end lock_sleep(ladei_lock *lock, uint32_t seen, const struct timespec *deadline, uint32_t who) {
   ladei_switch_point("going to sleep", 0);
   return word_sleep(&lock->wakes, seen, deadline, who);
 }
 
-/* Counted as a sleeper, until it is up. */
+/* Counted as a sleeper until it is up. */
 static void waiter_sleep(waiter *self, ladei_lock *lock) {
   const struct timespec deadline = waiter_deadline(word_now(lock));
   for (bool late = false;;) {
@@ -262,7 +262,7 @@ static void waiter_sleep(waiter *self, ladei_lock *lock) {
   }
 }
 
-/* With the claim, and until a release takes PARKED away. */
+/* Sleeps with the claim, until a release clears PARKED. */
 static void claimant_sleep(ladei_lock *lock) {
   for (;;) {
     uint32_t seen = atomic_load_explicit(&lock->wakes, memory_order_acquire);
@@ -271,12 +271,12 @@ static void claimant_sleep(ladei_lock *lock) {
   }
 }
 
-/* The same, and LOOK where nobody but the holder can wake the sleepers (I7). */
+/* The word, with LOOK if only the holder can wake the sleepers (I7). */
 static uint64_t looked_after(uint64_t word) {
   return (word & SLEEPERS) != 0 && (word & (AWAKE | PERMIT)) == 0 ? word | LOOK : word;
 }
 
-/* Others hold or claim the lock (I7). Nothing, where the word has changed. */
+/* Sleeps: others hold or claim the lock (I7). Does nothing if the word has changed. */
 static void waiter_rest(waiter *self, ladei_lock *lock, uint64_t word) {
   uint64_t awake = self->awake ? AWAKE : 0;
   if (!word_change(lock, word, looked_after((word & ~awake) + (self->claims ? PARKED : SLEEPER)))) return;
@@ -295,7 +295,7 @@ static void waiter_spin(waiter *self) {
   self->spins += self->between;
 }
 
-/* May it spin on, once AWAKE is its own where others sleep? */
+/* Whether it may spin on; takes AWAKE first if others sleep. */
 static bool waiter_spins(waiter *self, ladei_lock *lock, uint64_t word) {
   bool node = lock->rank == LADEI_RANK_NODE;
   if (self->spins >= (node ? SPINS_NODE_MOST : SPINS_MOST)) return false;
@@ -328,8 +328,8 @@ void ladei_lock_wait(ladei_lock *lock) {
   errno = code;
 }
 
-/* Is one of the sleepers to be woken although somebody is awake? The clock is asked each eighth time; a test's threads know
- * no time. */
+/* Whether to wake a sleeper although a waiter is awake. Reads the clock every eighth time; a test's threads have no
+ * clock. */
 static bool turn_is_due(ladei_lock *lock) {
 #ifdef LADEI_SCHEDULED
   return ++lock->passed % 2 == 1;
@@ -341,7 +341,7 @@ static bool turn_is_due(ladei_lock *lock) {
   return true;
 }
 
-/* The word with a permit, or without PARKED, where the release is to wake somebody; `who` that is. */
+/* The word with a permit, or without PARKED, if the release must wake a thread, and that thread's kind. */
 static uint64_t word_with_wake(uint64_t word, bool turn, uint32_t *who) {
   bool awake = (word & AWAKE) != 0;
   *who = SLEEPS_WITH_CLAIM;
@@ -353,7 +353,7 @@ static uint64_t word_with_wake(uint64_t word, bool turn, uint32_t *who) {
   return word;
 }
 
-/* Nothing but the address is used behind the change that frees the lock: its next holder may be the last. */
+/* After the change that frees the lock only its address is used: its next holder may be the last. */
 void ladei_lock_give_awaited(ladei_lock *lock) {
   uint64_t word = word_now(lock);
   bool turn = (word & AWAKE) != 0 && (word & SLEEPERS) != 0 && turn_is_due(lock);
@@ -400,7 +400,7 @@ void ladei_condition_init(ladei_condition *condition) {
 
 void ladei_condition_destroy(ladei_condition *condition) { (void)condition; }
 
-/* Who changes what is waited for holds the lock: so that change comes before this look at the turns, or sees the waiter. */
+/* Conditions change with the lock held: so a change comes before this look at the signals, or sees the waiter. */
 static bool condition_sleep(ladei_condition *condition, ladei_lock *lock, const struct timespec *deadline) {
   int code = errno;
   atomic_fetch_add_explicit(&condition->waiters, 1, memory_order_relaxed);
@@ -417,7 +417,7 @@ void ladei_condition_wait(ladei_condition *condition, ladei_lock *lock) {
   (void)condition_sleep(condition, lock, NULL);
 }
 
-/* The moment `timeout_ns` from now, or the last one that time_t can say. */
+/* The moment `timeout_ns` from now. */
 static struct timespec deadline_after(uint64_t timeout_ns) {
   struct timespec deadline;
   clock_gettime(CLOCK_MONOTONIC, &deadline);

@@ -54,46 +54,46 @@ typedef enum ladei_lock_rank {
 } ladei_lock_rank;
 
 /*
- * Whoever comes may take a free lock before those who wait for it: that is what makes a busy lock quick. A release wakes
- * nobody while one of those who wait is awake, but for one each half of a millisecond: that thread, or one that was woken
- * in vain too often, claims the lock, and is the next to have it, whoever else is there.
+ * A newcomer may take a free lock before the threads that wait for it: that makes a busy lock quick. While a waiter is
+ * awake a release wakes no other, except one each half of a millisecond. That thread, or one that was woken in vain too
+ * often, claims the lock, and is the next to have it.
  */
 enum {
   LADEI_LOCK_FREE,
   LADEI_LOCK_HELD,
-  LADEI_LOCK_LOOK = 2,    /* a bit beside HELD: a release needs to know more */
-  LADEI_LOCK_CLAIMED = 4, /* a bit: only the thread with the claim takes the lock, and the claim is gone then */
+  LADEI_LOCK_LOOK = 2,    /* beside HELD: a release has more to do */
+  LADEI_LOCK_CLAIMED = 4, /* only the thread with the claim takes the lock, which clears the bit */
 };
-enum { LADEI_LOCK_VAIN_MOST = 2 }; /* a thread that was woken so often, and again, claims */
+enum { LADEI_LOCK_VAIN_MOST = 2 }; /* a thread that is woken once more in vain claims */
 
 typedef struct ladei_lock {
   union {
-    _Atomic(uint64_t) word;  /* all; lock.c draws it. 0: free, and nobody waits */
-    _Atomic(uint32_t) state; /* its lower half, by which those who need not wait take and give the lock */
+    _Atomic(uint64_t) word;  /* the whole state; lock.c draws it. 0: free, without waiters */
+    _Atomic(uint32_t) state; /* its lower half, with which threads that need not wait take and give the lock */
   };
-  _Atomic(uint32_t) wakes; /* so many: who sleeps, sleeps until it changes */
+  _Atomic(uint32_t) wakes; /* number of wakes: sleepers sleep until it changes */
   ladei_lock_rank rank;
   uint32_t passed;  /* releases that looked for sleepers. Guard: the lock */
-  uint64_t turn_ns; /* when one was last woken although another one was awake. Guard: the lock */
+  uint64_t turn_ns; /* when a sleeper was last woken although a waiter was awake. Guard: the lock */
 } ladei_lock;
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the state is the lower half of the word");
 
-/* Cannot fail, and owns nothing but its bytes. */
+/* Cannot fail, and owns no memory but the struct. */
 void ladei_lock_init(ladei_lock *lock, ladei_lock_rank rank);
-/* Held by nobody. */
+/* No thread holds it. */
 void ladei_lock_destroy(ladei_lock *lock);
-/* Whether somebody holds it at this moment: a hint. */
+/* Whether a thread holds it at this moment: a hint. */
 static inline bool ladei_lock_is_busy(const ladei_lock *lock) {
   return atomic_load_explicit(&lock->state, memory_order_relaxed) != LADEI_LOCK_FREE;
 }
 
-/* The words alone, without the check of ranks. For the functions below. */
+/* The word alone, without the check of ranks. For the functions below. */
 void ladei_lock_wait(ladei_lock *lock);         /* takes a lock that was not free a moment ago */
-void ladei_lock_give_awaited(ladei_lock *lock); /* gives one that others wait for */
+void ladei_lock_give_awaited(ladei_lock *lock); /* gives a lock that has waiters */
 
-/* A process with one thread has nobody to exclude: then plain words do what locked instructions do else. The word says
- * the truth either way, so a second thread may come at any moment, also while the lock is held. */
+/* A process with one thread excludes no other: plain words replace the locked instructions. The word is right either
+ * way, so a second thread may come at any moment, also while the lock is held. */
 static inline void ladei_lock_word_take(ladei_lock *lock) {
   uint32_t state = LADEI_LOCK_FREE;
   ladei_switch_point("lock", (int)lock->rank);
@@ -117,7 +117,7 @@ static inline void ladei_lock_word_give(ladei_lock *lock) {
   ladei_switch_point("unlock", (int)lock->rank);
 }
 
-/* For tests: some thread sleeps for the lock, or is on the way to. */
+/* For tests: a thread sleeps for the lock, or is about to. */
 bool ladei_lock_is_awaited(const ladei_lock *lock);
 
 /* Spins for a moment before it sleeps: the library's critical sections are tens of nanoseconds. */
@@ -129,7 +129,7 @@ void ladei_lock_acquire(ladei_lock *lock);
 void ladei_lock_release(ladei_lock *lock);
 #endif
 
-/* The calling thread holds the lock; no lade lock at all. Nothing in builds with NDEBUG. */
+/* Asserts that the calling thread holds the lock; that it holds no lade lock. Nothing in builds with NDEBUG. */
 #ifdef NDEBUG
 static inline void ladei_lock_assert_held(const ladei_lock *lock) { (void)lock; }
 static inline void ladei_lock_assert_none_held(void) {}
@@ -138,22 +138,22 @@ void ladei_lock_assert_held(const ladei_lock *lock);
 void ladei_lock_assert_none_held(void);
 #endif
 
-/* Waits by the machine's monotonic clock, never by the settable one. */
+/* Waits by the machine's monotonic clock, not by the settable one. */
 typedef struct ladei_condition {
-  _Atomic(uint32_t) signals; /* signals so far: who sleeps, sleeps until it changes */
-  _Atomic(uint32_t) waiters; /* a signal with nobody waiting costs no system call */
+  _Atomic(uint32_t) signals; /* number of signals: sleepers sleep until it changes */
+  _Atomic(uint32_t) waiters; /* a signal without waiters costs no system call */
 } ladei_condition;
 
 /* Cannot fail, as ladei_lock_init. */
 void ladei_condition_init(ladei_condition *condition);
-/* Nobody waits on it. */
+/* No thread waits on it. */
 void ladei_condition_destroy(ladei_condition *condition);
 
 /* Releases the lock while waiting. Returns also without a signal: wait in a loop around the condition itself. */
 void ladei_condition_wait(ladei_condition *condition, ladei_lock *lock);
 /* The same for at most `timeout_ns`; false when that time is over. */
 bool ladei_condition_wait_for(ladei_condition *condition, ladei_lock *lock, uint64_t timeout_ns);
-/* What is waited for was changed with the lock held; the signal may come after its release. */
+/* The condition itself was changed with the lock held; the signal may follow the release. */
 void ladei_condition_signal(ladei_condition *condition);
 void ladei_condition_broadcast(ladei_condition *condition);
 

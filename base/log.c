@@ -6,16 +6,16 @@
  *   ladei_log_later --> a waiting line --ladei_log_flush()------+--> sink: callback(user, level, text)
  *                                        or the next ladei_log -'
  *
- * A sink is set at any time. Who delivers copies it under sink_lock, counted as a delivery of its turn; who sets another begins
- * a new turn and waits for the deliveries of the old one. So a callback is not called after another was set, and the lock
- * is not held in it.
+ * A sink may be set at any time. A delivery copies the sink under sink_lock, and counts in the current turn; setting
+ * another sink begins a new turn and waits for the deliveries of the old one. So a callback is not called after another
+ * was set, and the lock is not held during it.
  *
- * I1  The callback runs under no lade lock. Waiting lines cost no lock: their writers hold some of any rank.
+ * I1  The callback runs under no lade lock. Waiting lines need no lock: their writers hold locks of any rank.
  * I2  A line that a callback causes is dropped, as it could cause the next one without end.
- * I3  Lines of one thread come in their order. One that finds no room to wait is counted, and the count is logged.
- * I4  deliveries[turn] counts the threads in a callback of that turn. Turns alternate between two counters: a setter may wait
- *     for a delivery of its successor's successor, too, never for fewer than its own.
- * I5  A child of fork() has the sink, and of the threads in a callback only the one that forked.
+ * I3  Lines of one thread keep their order. A line that finds no room to wait is counted, and the count is logged.
+ * I4  deliveries[turn] counts the threads in a callback of that turn. Turns alternate between two counters: a setter
+ *     may also wait for deliveries of the turn after next, but never for fewer than those of its own.
+ * I5  A child of fork() keeps the sink; of the threads in a callback it keeps only the one that forked.
  * Locks: sink_lock (LEAF), for copies of the sink and across fork().
  */
 #include "base/log.h"
@@ -48,7 +48,7 @@ static log_sink current; /* under sink_lock */
 static unsigned turn;    /* under sink_lock; 0 or 1 */
 static _Atomic(unsigned) deliveries[2];
 
-/* A line is FREE, then its writer's (TAKEN), then READY with its place in the order, then its deliverer's (TAKEN). */
+/* A line is FREE, TAKEN by its writer, READY with its place in the order, TAKEN by the thread that delivers it. */
 enum { LINE_FREE, LINE_TAKEN, LINE_READY };
 typedef struct waiting_line {
   _Atomic(uint64_t) state; /* LINE_READY + 4 * place in the order */
@@ -110,7 +110,7 @@ static waiting_line *line_claim(void) {
   return NULL;
 }
 
-/* The line that waits for longest, copied out; false: none. */
+/* Copies out the line that has waited longest; false: none waits. */
 static bool line_take(lade_log_level *out_level, char text[LINE_BYTES]) {
   for (;;) {
     waiting_line *oldest = NULL;
@@ -144,7 +144,7 @@ static void lost_deliver(void) {
 void ladei_log_deliver(void) {
   char text[LINE_BYTES];
   lade_log_level level;
-  if (ladei_thread.log_turn != 0) return; /* the callback's caller delivers them */
+  if (ladei_thread.log_turn != 0) return; /* the caller of the callback delivers them */
   while (line_take(&level, text)) line_deliver(level, text);
   lost_deliver();
 }
@@ -190,7 +190,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static void fork_begins(void) { ladei_lock_acquire(&sink_lock); }
 static void fork_ended(void) { ladei_lock_release(&sink_lock); }
 
-/* I5. Lines that other threads were writing or delivering have nobody any more. */
+/* I5. The threads that were writing or delivering other lines do not exist in the child. */
 static void child_begins(void) {
   ladei_lock_release(&sink_lock);
   ladei_lock_init(&sink_lock, LADEI_RANK_LEAF); /* no thread waits for it here */
@@ -205,7 +205,7 @@ lade_status lade_log_set(lade_log_callback callback, void *user, lade_log_level 
   if (level < LADE_LOG_OFF || level > LADE_LOG_DEBUG)
     return ladei_error_argument(__func__, "level", "LADE_LOG_OFF to LADE_LOG_DEBUG (0 to 4)", "%d", (int)level);
   (void)pthread_once(&fork_once, fork_prepare);
-  ladei_log_flush(); /* to whom they are meant for */
+  ladei_log_flush(); /* to the sink that they were written for */
   int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&sink_lock);
   unsigned old = turn;

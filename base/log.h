@@ -22,7 +22,7 @@ static inline bool ladei_log_wants(lade_log_level level) {
   return __builtin_expect(atomic_load_explicit(&ladei_log_level, memory_order_relaxed) >= (int)level, 0);
 }
 
-/* Behind the macros. */
+/* Used by the macros. */
 void ladei_log_write(lade_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 void ladei_log_wait(lade_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 void ladei_log_deliver(void) __attribute__((cold));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versioned structs: the first member is always `size_t struct_size`, set by the caller's inline initialiser, so that a
- * program compiled against an older or newer header can be told apart.
+ * Versioned structs: the first member is always `size_t struct_size`, set by the caller's inline initialiser. It tells
+ * which header version the program was compiled with.
  */
 #include "base/options.h"
 

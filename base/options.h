@@ -9,11 +9,11 @@
  * Copies the caller's options struct into the library's own, newest layout.
  *
  * NULL gives all zeros, that is all defaults. A smaller struct leaves the missing fields zero. A larger one is accepted
- * when its unknown tail is zero, else LADE_ERR_UNSUPPORTED. `what` names the struct in the message.
+ * if its unknown tail is zero; otherwise LADE_ERR_UNSUPPORTED. `what` names the struct in the message.
  */
 lade_status ladei_options_read(const char *what, const void *caller, void *own, size_t own_bytes);
 
-/* LADE_ERR_INVALID_ARGUMENT unless a field without a meaning is 0: a later version may give it one, which would be lost here. */
+/* LADE_ERR_INVALID_ARGUMENT unless a reserved field is 0: a later version may give it a meaning. */
 lade_status ladei_options_reserved(const char *call, const char *field, int64_t value);
 
 /*

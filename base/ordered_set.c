@@ -4,8 +4,8 @@
  *
  *   lean of a node   EVEN: both subtrees are equally high;  LEFT_DEEP, RIGHT_DEEP: that one is higher by 1
  *
- * A node stores its lean, not its height: restoring the balance looks at the nodes of the path that was walked, which
- * are in the cache, and not at their other children.
+ * A node stores its lean, not its height: rebalancing reads only the nodes of the path that was walked, which are in the
+ * cache, and not their other children.
  *
  * I3  Keys in the left subtree are smaller, in the right one larger.
  * I4  The heights of a node's subtrees differ by at most 1, and its lean says how.
@@ -43,7 +43,7 @@ static int side_of(const ladei_order_node *node, const ladei_order_node *parent)
   return parent->child[RIGHT] == node;
 }
 
-/* Puts `with` (may be NULL) where `node` hangs. */
+/* Puts `with` (may be NULL) in the place of `node`. */
 static void node_replace(ladei_ordered_set *set, const ladei_order_node *node, ladei_order_node *with) {
   ladei_order_node *parent = parent_of(node);
   if (parent == NULL)
@@ -53,7 +53,7 @@ static void node_replace(ladei_ordered_set *set, const ladei_order_node *node, l
   if (with != NULL) parent_set(with, parent);
 }
 
-/* Lifts the child on `side` above `node`; returns it. Leans are the caller's. */
+/* Lifts the child on `side` above `node`; returns it. The caller sets the leans. */
 static ladei_order_node *node_rotate(ladei_ordered_set *set, ladei_order_node *node, int side) {
   ladei_order_node *risen = node->child[side];
   ladei_order_node *inner = risen->child[!side];
@@ -65,7 +65,7 @@ static ladei_order_node *node_rotate(ladei_ordered_set *set, ladei_order_node *n
   return risen;
 }
 
-/* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that is there now; it is EVEN
+/* Restores I4 of a node whose subtree on `side` is higher by 2. Returns the node that takes its place; it is EVEN
  * exactly if the whole has become lower by 1. */
 static ladei_order_node *node_rebalance(ladei_ordered_set *set, ladei_order_node *node, int side) {
   ladei_order_node *child = node->child[side];
@@ -120,7 +120,7 @@ static void lower(ladei_ordered_set *set, ladei_order_node *node, int side) {
   }
 }
 
-/* On the way down: both children come while the key is compared, since which one is next is a toss. */
+/* On the way down both children are prefetched while the key is compared, since the branch is not predictable. */
 static inline __attribute__((always_inline)) void children_prefetch(const ladei_order_node *node) {
   __builtin_prefetch(node->child[LEFT]);
   __builtin_prefetch(node->child[RIGHT]);
@@ -147,7 +147,7 @@ static void order_unlink(ladei_ordered_set *set, ladei_order_node *node) {
 
 /* ---- Changing ---------------------------------------------------------------------------------------------------- */
 
-/* Where a new key goes: between two neighbours in order, of which exactly one has no child on the other's side. */
+/* The place of a new key: between two neighbours in order, of which exactly one has no child on the other's side. */
 static void gap_find(const ladei_ordered_set *set, const ladei_order_key *key, ladei_order_node **out_low,
                      ladei_order_node **out_high) {
   ladei_order_node *finger = set->finger;
@@ -186,7 +186,7 @@ void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *no
   higher(set, parent, side);
 }
 
-/* Puts the next larger node, which has no left child, where a node with two children hangs. Returns the lowest node
+/* Puts the next larger node, which has no left child, in the place of a node with two children. Returns the lowest node
  * with a subtree that became lower, and on which side. */
 static ladei_order_node *heir_take_over(ladei_ordered_set *set, ladei_order_node *node, int *out_side) {
   ladei_order_node *heir = node->next;
@@ -251,15 +251,15 @@ ladei_order_node *ladei_ordered_set_at_most(const ladei_ordered_set *set, ladei_
 
 /* ---- Check ------------------------------------------------------------------------------------------------------- */
 
-/* What the walk over a tree has seen. */
+/* State of the walk over a tree. */
 typedef struct tree_walk {
   const ladei_order_node *previous; /* in order */
   size_t count;
   bool finger_found;
-  bool right; /* so far */
+  bool right; /* no mistake so far */
 } tree_walk;
 
-/* Height of a subtree, whose nodes are checked in order: the links of the order against the tree. */
+/* Height of a subtree. Checks its nodes in order: the links of the order against the tree. */
 static unsigned subtree_check(const ladei_ordered_set *set, const ladei_order_node *node,
                               const ladei_order_node *parent, tree_walk *seen) {
   if (node == NULL) return 0;

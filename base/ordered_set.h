@@ -13,8 +13,8 @@
  *   order      a=b=c=d=e=f=g         next, previous, and whether a key belongs beside a node: O(1)
  *                  ^ finger: where the last change was
  *
- * Programs allocate and free the same sizes again and again, so most keys are looked for where the last change was. The
- * finger answers those without a walk, however large the set is. Allocates nothing, so nothing here can fail.
+ * Programs allocate and free the same sizes again and again, so most keys are looked up near the last change. The
+ * finger finds those without a walk, however large the set is. Allocates nothing, so nothing here can fail.
  *
  * I1  The key of a node does not change while it is in a set.
  * I2  Keys in one set differ.
@@ -31,7 +31,7 @@ typedef struct ladei_order_key {
   uint64_t word[3];
 } ladei_order_key;
 
-/* One line of cache, where the record is aligned so: a walk down a large tree is a row of cache misses. */
+/* One cache line, if the record is aligned to it: a walk down a large tree is a sequence of cache misses. */
 typedef struct ladei_order_node {
   ladei_order_key key;
   struct ladei_order_node *previous; /* in order; NULL at the ends */
@@ -59,11 +59,11 @@ static inline bool ladei_order_less(const ladei_order_key *a, const ladei_order_
   return a->word[2] < b->word[2];
 }
 
-/* The two below for sets that hold other nodes. */
+/* The two below handle sets that hold other nodes. */
 void ladei_ordered_set_insert_among(ladei_ordered_set *set, ladei_order_node *node);
 void ladei_ordered_set_remove_among(ladei_ordered_set *set, ladei_order_node *node);
 
-/* `node->key` is set by the caller. The node is in no set. */
+/* The caller has set `node->key`. The node is in no set. */
 static inline void ladei_ordered_set_insert(ladei_ordered_set *set, ladei_order_node *node) {
   if (set->root != NULL) {
     ladei_ordered_set_insert_among(set, node);
@@ -85,14 +85,14 @@ static inline void ladei_ordered_set_remove(ladei_ordered_set *set, ladei_order_
   set->count = 0;
 }
 
-/* Whether the key belongs between two neighbours; NULL is beyond the end. */
+/* Whether the key belongs between two neighbours; NULL stands for an end. */
 static inline bool ladei_order_fits(const ladei_order_node *low, const ladei_order_key *key,
                                     const ladei_order_node *high) {
   return (low == NULL || ladei_order_less(&low->key, key)) && (high == NULL || ladei_order_less(key, &high->key));
 }
 
-/* As ladei_ordered_set_at_least, by the tree alone. The key by address: a copy of 16 bytes made of
- * words that were just written would wait until they are in the cache. */
+/* ladei_ordered_set_at_least, by the tree alone. Takes the key by address: a 16-byte copy of words that were just
+ * written would wait until they are in the cache. */
 ladei_order_node *ladei_ordered_set_descend(const ladei_ordered_set *set, const ladei_order_key *key);
 
 /* Smallest node whose key is at least `key`; NULL if there is none. */

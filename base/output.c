@@ -71,7 +71,7 @@ size_t ladei_utf8_character(const char *text, size_t bytes) {
   return 0;
 }
 
-/* What an ASCII character needs in JSON; NULL: nothing. */
+/* Escape of an ASCII character in JSON; NULL: it needs none. */
 static const char *plain_json_escape(char c, char room[8]) {
   switch (c) {
   case '"': return "\\\"";
@@ -91,7 +91,7 @@ static const char *json_escape(char c, char room[8]) {
   return room;
 }
 
-/* What an ASCII character needs in XML; NULL: nothing. */
+/* Escape of an ASCII character in XML; NULL: it needs none. */
 static const char *xml_escape(char c, char room[8]) {
   (void)room;
   switch (c) {

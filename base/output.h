@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Output through a callback: bytes are collected and given away in pieces. The first failure stays, and nothing is given
- * away after it, so that code which writes a document asks once, at its end.
+ * Output through a callback: bytes are collected and passed on in pieces. The first failure stays, and nothing is
+ * passed on after it, so that code which writes a document checks once, at its end.
  *
  * O1  used <= LADEI_OUTPUT_BYTES.
- * O2  status is LADE_OK, or what the callback returned: then no bytes were given away since.
+ * O2  status is LADE_OK, or the callback's first failure; after a failure no bytes were passed on.
  * Threads: one.
  */
 #ifndef LADE_BASE_OUTPUT_H
@@ -22,7 +22,7 @@ typedef struct ladei_output {
   void *user;
   lade_status status;
   size_t used;
-  uint64_t given; /* bytes given away before `used` */
+  uint64_t given; /* bytes passed on before `used` */
   char buffer[LADEI_OUTPUT_BYTES];
 } ladei_output;
 
@@ -35,7 +35,7 @@ static inline void ladei_output_init(ladei_output *output, lade_status (*writer)
   output->given = 0;
 }
 
-/* Gives away what is collected, and tells the first failure. */
+/* Passes on the collected bytes, and returns the first failure. */
 lade_status ladei_output_flush(ladei_output *output);
 
 void ladei_output_bytes_slow(ladei_output *output, const void *data, size_t bytes);
@@ -48,7 +48,7 @@ static inline void ladei_output_bytes(ladei_output *output, const void *data, si
   }
 }
 
-/* Room for `bytes` (at most 4,096) more in the buffer: the caller fills them and adds to `used` what it filled. */
+/* Room for `bytes` (at most 4,096) more: the caller writes there and adds the number written to `used`. */
 static inline char *ladei_output_room(ladei_output *output, size_t bytes) {
   if (bytes > sizeof output->buffer - output->used) ladei_output_flush(output);
   return output->buffer + output->used;
@@ -65,16 +65,16 @@ static inline void ladei_output_text(ladei_output *output, const char *text) {
 void ladei_output_uint(ladei_output *output, uint64_t value);
 void ladei_output_int(ladei_output *output, int64_t value);
 void ladei_output_format(ladei_output *output, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A string of JSON, in its quotes. Bytes that are no UTF-8 become U+FFFD. `<`, `>`, `&` are escaped too, so that it may stand in
- * a script of a page. */
+/* A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. `<`, `>`, `&` are escaped too, so that it may
+ * stand in a script of an HTML page. */
 void ladei_output_json(ladei_output *output, const char *text);
-/* The same without that: for readers that do not undo such escapes. */
+/* The same without escaping these three: for readers that do not undo such escapes. */
 void ladei_output_plain_json(ladei_output *output, const char *text);
-/* Text of XML and HTML, also within quotes: `<`, `>`, `&`, `"` escaped; control characters and bytes that are no UTF-8 become
- * U+FFFD. */
+/* Text of XML and HTML, also within quotes: `<`, `>`, `&`, `"` are escaped; control characters and bytes that are not
+ * UTF-8 become U+FFFD. */
 void ladei_output_xml(ladei_output *output, const char *text);
 
-/* Bytes of the UTF-8 character that `text` begins with (at most `bytes`); 0: it is none. */
+/* Bytes of the UTF-8 character at the begin of `text` (at most `bytes`); 0: there is none. */
 size_t ladei_utf8_character(const char *text, size_t bytes);
 
 #endif /* LADE_BASE_OUTPUT_H */

@@ -7,14 +7,14 @@
  *
  *   root --> middle (64 GiB) --> NULL | value of the whole 2 MiB | leaf + 1 --> value of one page | NULL
  *
- * A middle node is 256 KiB of addresses, of which the system gives the pages that are written: 4 KiB per GiB of map. So
- * 64 MiB segments cost 8 bytes per 2 MiB, pages of their own 8 bytes per 4 KiB (0.2 %) plus the rest of their leaf.
+ * A middle node is 256 KiB of addresses; the system backs only the pages that are written: 4 KiB per GiB of map. So 64
+ * MiB segments cost 8 bytes per 2 MiB, single pages 8 bytes per 4 KiB (0.2 %) plus the rest of their leaf.
  *
  * I1  A node, once reachable, stays reachable at the same place until the map is destroyed. So readers need no lock,
- *     no reference and no generation: they read words that always exist.
+ *     reference or generation: they read words that always exist.
  * I2  A middle entry is even (NULL or value: the range of that value covers all of the 2 MiB) or odd (leaf). It goes
- *     from even to odd at most once, while it is NULL, and never back. So a range that is cleared as it was set never
- *     needs a new node, and clear cannot fail.
+ *     from even to odd at most once, while it is NULL, and never back. So clearing a range as it was set never needs a
+ *     new node, and cannot fail.
  * I3  Each page has at most one value.
  * I4  Values are published by store-release and found by load-acquire.
  * Locks: map->lock serialises writers. Readers take none.
@@ -32,7 +32,7 @@
 
 enum {
   PAGE_SHIFT = 12,
-  CHUNK_SHIFT = 21, /* what one middle entry covers */
+  CHUNK_SHIFT = 21, /* the range of one middle entry */
   MIDDLE_SHIFT = 36,
   ADDRESS_BITS = 48,
   LEAF_ENTRIES = 1 << (CHUNK_SHIFT - PAGE_SHIFT),
@@ -55,7 +55,7 @@ typedef struct middle_node {
 
 struct ladei_pagemap_root {
   _Atomic(middle_node *) middles[ROOT_ENTRIES];
-  uint64_t touched[ROOT_ENTRIES]; /* per middle node, one bit per page of it that was written; map->lock */
+  uint64_t touched[ROOT_ENTRIES]; /* per middle node, a bit for each page of it that was written; map->lock */
   size_t bytes;                   /* occupied; map->lock */
 };
 
@@ -98,7 +98,7 @@ static void *zero_pages(size_t bytes) {
   return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* The middle node of an address, made if need be; NULL when there is no memory. */
+/* The middle node of an address, made if needed; NULL when there is no memory. */
 static middle_node *middle_need(struct ladei_pagemap_root *root, uint64_t address) {
   middle_node *middle = root_middle(root, address);
   if (middle == NULL) {
@@ -108,7 +108,7 @@ static middle_node *middle_need(struct ladei_pagemap_root *root, uint64_t addres
   return middle;
 }
 
-/* Notes that the middle entry of an address is about to be written, and its page so occupied. */
+/* Notes that the middle entry of an address is about to be written, which makes its page occupied. */
 static void middle_touch(struct ladei_pagemap_root *root, uint64_t address) {
   uint64_t page = (address >> CHUNK_SHIFT) % MIDDLE_ENTRIES / ENTRIES_PER_PAGE;
   uint64_t bit = (uint64_t)1 << page;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling a forked child from its parent by a page that the kernel clears on fork.
+ * Tells a forked child from its parent by a page that the kernel clears on fork.
  *
  * I1  The mark is 1 in the process that took it, from take to release, and 0 in all its descendants.
  * Locks: none; the mark is written once, before others can see it.
@@ -14,8 +14,8 @@
 static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
 /*
- * Asks the kernel to clear the page in children. Emulators of user programs (qemu) say yes to every advice and heed few, so one
- * that takes advice that does not exist is not believed.
+ * Asks the kernel to clear the page in children. Emulators of user programs (qemu) accept every advice and follow few,
+ * so one that accepts an advice that does not exist is not believed.
  */
 static bool page_wipe_on_fork(void *page) {
   return madvise(page, page_bytes(), -1) != 0 && madvise(page, page_bytes(), MADV_WIPEONFORK) == 0;

@@ -2,22 +2,22 @@
 /*
  * Files that appear under their names all at once.
  *
- *   begin:    a file without a name (O_TMPFILE); where the file system has none of these, ".NAME.lade-N"
+ *   begin:    a file without a name (O_TMPFILE); if the file system has no such files, ".NAME.lade-N"
  *   prepare:  rights of the file that it replaces (file_rights.c) -> fsync, or a close of a second descriptor
  *             -> link as ".NAME.lade-N", if it has no name
  *   name:     rename
  *   end:      [fsync of the folder] -> close
  *
  * I1  `temporary` is not empty exactly while a temporary name may exist. Whatever fails, it is unlinked before the save
- *     ends, if it is this file's; what the rename has named is never unlinked.
- * I2  A process that is killed leaves nothing where files without names exist, but for the moment between link and
- *     rename: a link cannot replace a file. What it leaves has no lock any more (flock), and the next save of the same
- *     name takes it away. Where files cannot be locked it stays.
+ *     ends, if it is this file's; a name given by the rename is never unlinked.
+ * I2  A killed process leaves nothing where files without names exist, except in the moment between link and rename: a
+ *     link cannot replace a file. A leftover is no longer locked (flock), and the next save of the same name removes
+ *     it. Where files cannot be locked it stays.
  * I3  All names are looked up in `folder`, which stays open: the folder may be moved meanwhile.
- * I4  What a file system says only when a file is closed (that it has no room, over a network) is known before the rename:
- *     a second descriptor is closed first. The lock needs the first one.
- * I5  While a file is written that takes the place of another, its owner alone may open it.
- * I6  A file has no name at first only where it can be given one: the link goes through /proc, which may not be there.
+ * I4  Errors that a file system reports only when a file is closed (no room, over a network) are known before the
+ *     rename: a second descriptor is closed first. The lock needs the first one.
+ * I5  While a file is written that replaces another, only its owner may open it.
+ * I6  A file starts without a name only if it can be given one: the link goes through /proc, which may be missing.
  * Locks: none. A save belongs to one thread at a time.
  */
 #include "base/save.h"
@@ -50,7 +50,7 @@ struct ladei_save {
   char temporary[NAME_ROOM];
   const char *name; /* the last component of `path` */
   char *like;       /* another name in the folder; NULL: none */
-  mode_t mode;      /* while it is written: I5 */
+  mode_t mode;      /* while the file is written: I5 */
   char path[];
 };
 
@@ -80,7 +80,7 @@ int ladei_folder_open(const char *path) {
 
 bool ladei_folder_flush(int folder) { return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP; }
 
-/* Whether a name of the folder is that of the open file. */
+/* Whether a name in the folder is that of the open file. */
 static bool is_under_name(int folder, const char *name, int fd) {
   struct stat of_name, of_file;
   return fstat(fd, &of_file) == 0 && fstatat(folder, name, &of_name, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -90,13 +90,13 @@ static bool is_under_name(int folder, const char *name, int fd) {
 bool ladei_file_lock(int fd) {
   int result;
   do result = flock(fd, LOCK_EX | LOCK_NB);
-  while (result != 0 && errno == EINTR); /* over a network it may take a while */
+  while (result != 0 && errno == EINTR); /* over a network this may take a while */
   return result == 0;
 }
 
 /* --- temporary names ---------------------------------------------------------------------------------------------- */
 
-/* Of the file's own name, as much as fits. With the lowest number that is free. */
+/* From the file's own name, cut to fit, and the lowest free number. */
 static void temporary_choose(ladei_save *save, unsigned number) {
   snprintf(save->temporary, sizeof save->temporary, ".%.200s%s%u", save->name, temporary_mark, number);
 }
@@ -111,13 +111,13 @@ size_t ladei_save_temporary_name(const char *entry) {
   return is_number ? (size_t)(mark - entry) - 1 : 0;
 }
 
-/* As ladei_save_temporary_remove(). True: the name was in use, whoever's it is now. */
+/* As ladei_save_temporary_remove(). True: the name was in use, by any file. */
 static bool temporary_remove(int folder, const char *entry) {
   const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  int fd = openat(folder, entry, O_RDWR | flags); /* over a network the lock needs a descriptor for writing */
+  int fd = openat(folder, entry, O_RDWR | flags); /* over a network the lock needs a writable descriptor */
   if (fd < 0 && errno == EACCES) fd = openat(folder, entry, O_RDONLY | flags);
   if (fd < 0) return errno != ENOENT;
-  /* Its saver may have renamed it since, or not locked it yet: temporary_lock() there. */
+  /* Its writer may have renamed it since, or not locked it yet: see temporary_lock(). */
   if (ladei_file_lock(fd) && is_under_name(folder, entry, fd)) (void)unlinkat(folder, entry, 0);
   (void)close(fd);
   return true;
@@ -125,7 +125,7 @@ static bool temporary_remove(int folder, const char *entry) {
 
 void ladei_save_temporary_remove(int folder, const char *entry) { (void)temporary_remove(folder, entry); }
 
-/* What killed saves of this name have left. Numbers are given from the lowest on, so a few that are free end it. */
+/* Removes leftovers of killed saves of this name. Low numbers are given first, so a few free ones end the search. */
 static void temporaries_remove(ladei_save *save) {
   for (unsigned number = 1, free_count = 0; number <= NUMBERS && free_count < LOOK_AHEAD; number++) {
     temporary_choose(save, number);
@@ -134,7 +134,7 @@ static void temporaries_remove(ladei_save *save) {
   save->temporary[0] = '\0';
 }
 
-/* Locks the temporary, so that other processes see that its own lives. False: one removed it before. */
+/* Locks the temporary, so that other processes see that its writer lives. False: one removed it before. */
 static bool temporary_lock(const ladei_save *save, int fd) {
   if (!ladei_file_lock(fd) && errno == EWOULDBLOCK) return false;
   return is_under_name(save->folder, save->temporary, fd);
@@ -174,7 +174,7 @@ static bool can_be_named(int fd) {
 static int file_open(ladei_save *save) {
   int fd = openat(save->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, save->mode);
   if (fd >= 0 && can_be_named(fd)) {
-    (void)ladei_file_lock(fd); /* before it has a name; where there are no locks, there are none */
+    (void)ladei_file_lock(fd); /* before it has a name; file systems without locks have none */
     return fd;
   }
   if (fd >= 0) {
@@ -186,8 +186,8 @@ static int file_open(ladei_save *save) {
   return unknown ? file_open_named(save) : fd;
 }
 
-/* What replaces a link takes the rights of the file behind it, so there must be one, or nothing at all. A link of /proc to an
- * open file is none that a user means to replace. 0, or an errno; `out_there` as target_check(). */
+/* A save over a link keeps the rights of the link's target, which must be a regular file or not exist. A link of /proc
+ * to an open file is not replaced. Returns 0 or an errno; `out_there` as target_check(). */
 static int link_check(const ladei_save *save, bool *out_there) {
   struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
   struct stat facts;
@@ -200,7 +200,7 @@ static int link_check(const ladei_save *save, bool *out_there) {
   return code;
 }
 
-/* Whether a file under the name could be replaced at the end. 0, or an errno. *out_there: there is one to replace. */
+/* Whether the end can replace a file under the name. Returns 0 or an errno. *out_there: there is one to replace. */
 static int target_check(const ladei_save *save, bool *out_there) {
   struct statx facts;
   *out_there = false;
@@ -208,7 +208,7 @@ static int target_check(const ladei_save *save, bool *out_there) {
   if (save->name[0] == '\0' || strcmp(save->name, ".") == 0 || strcmp(save->name, "..") == 0) return EISDIR;
   if (strlen(save->name) >= NAME_ROOM) return ENAMETOOLONG;
   if (statx(save->folder, save->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &facts) != 0)
-    return 0; /* there is none, or what there is shows at the end */
+    return 0; /* none exists, or the end will tell */
   *out_there = true;
   return S_ISDIR(facts.stx_mode)                                       ? EISDIR
          : S_ISLNK(facts.stx_mode)                                     ? link_check(save, out_there)
@@ -280,7 +280,7 @@ const char *ladei_save_path(const ladei_save *save) { return save->path; }
 lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void *data, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     ssize_t put = pwrite(save->fd, (const char *)data + done, bytes - done, (off_t)(offset + done));
-    if (put == 0) errno = ENOSPC; /* as some file systems of user space have it */
+    if (put == 0) errno = ENOSPC; /* as some user-space file systems report it */
     if (put == 0 || (put < 0 && errno != EINTR)) return save_error("writing", save->path);
     done += put > 0 ? (size_t)put : 0;
   }
@@ -289,7 +289,7 @@ lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void
 
 /* --- the steps of the end ----------------------------------------------------------------------------------------- */
 
-/* Closes a second descriptor of the file, to learn what a close of it would return. */
+/* Closes a second descriptor of the file, for the error that closing the first would return. */
 static bool file_try_close(int fd) {
   int second = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   return second >= 0 && (close(second) == 0 || errno == EINTR);
@@ -308,7 +308,7 @@ static bool temporary_link(ladei_save *save) {
   return false;
 }
 
-/* Those of the file under the name now, else those of the other one. */
+/* The rights of the file under the name now, otherwise those of `like`. */
 static lade_status rights_keep(const ladei_save *save) {
   bool there = false;
   lade_status status = ladei_file_rights_keep(save->folder, save->name, save->fd, save->path, &there);
@@ -328,7 +328,7 @@ lade_status ladei_save_prepare(ladei_save *save, bool sync) {
 lade_status ladei_save_name(ladei_save *save) {
   if (renameat(save->folder, save->temporary, save->folder, save->name) != 0) {
     lade_status status = save_error("renaming the finished file to", save->path);
-    /* A server may have renamed it, and its answer may have been lost. */
+    /* A server may have renamed it although its answer was lost. */
     if (!is_under_name(save->folder, save->name, save->fd)) return status;
   }
   save->temporary[0] = '\0';

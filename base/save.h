@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file that appears under its name all at once: written under no name or a temporary one in the same folder, then
- * renamed. Given up, nothing of it is left, and what was under the name before is untouched. A file that takes the place of another,
- * or of a link to one, has its rights and attributes (file_rights.h); else it has those that umask and folder give a new file.
+ * renamed. A save that is given up changes nothing. A file that replaces another, or a link to one, has its rights and
+ * attributes (file_rights.h); any other has those of a new file (umask, folder).
  *
  *   ladei_save *save;
  *   status = ladei_save_begin(path, &save);
@@ -25,29 +25,28 @@
 typedef struct ladei_save ladei_save;
 
 /*
- * `path` is copied. What would only be found at the end is found now: a folder or no regular file under the name, a file
- * there that must not be replaced, a folder without right to write. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
+ * `path` is copied. Mistakes that would show at the end are found now: a folder or another non-regular file under the
+ * name, a file that must not be replaced, a folder without right to write. LADE_ERR_IO, LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_save_begin(const char *path, ladei_save **out);
-/* The same in a folder that is open already, borrowed until the end: the last component of `path` is looked up there. `like`
- * is another name there, copied: where there is no file under its own name, the new one has the rights of that file. NULL: none. */
+/* The same in an open folder, borrowed until the end: the last component of `path` is looked up there. `like` (or NULL)
+ * is another name in it, copied: a new file that replaces none gets the rights of that file. */
 lade_status ladei_save_begin_in(int folder, const char *path, const char *like, ladei_save **out);
 
-/* Open for reading and writing, and the save's. */
+/* Open for reading and writing; owned by the save. */
 int ladei_save_fd(const ladei_save *save);
-/* All of the bytes, from the offset on. LADE_ERR_IO. */
+/* Writes all bytes, from the offset on. LADE_ERR_IO. */
 lade_status ladei_save_write(const ladei_save *save, uint64_t offset, const void *data, size_t bytes);
-/* As given. */
+/* The path as it was given. */
 const char *ladei_save_path(const ladei_save *save);
 
-/* All but the name: with `sync` the bytes are on the disk, without it the file system has taken them. LADE_ERR_IO. */
+/* All steps but the name. With `sync` the bytes are on the disk, else the file system has them. LADE_ERR_IO. */
 lade_status ladei_save_prepare(ladei_save *save, bool sync);
-/* Of one that is prepared: the file is under its name, in place of any other. LADE_ERR_IO: it is not, as far as can be
- * known. */
+/* Gives a prepared file its name, in place of any other. LADE_ERR_IO: it has it not, as far as can be known. */
 lade_status ladei_save_name(ladei_save *save);
 /*
- * Takes the save; NULL does nothing. One without its name is given up. What has its name stays, whatever fails: with
- * `sync` the new entry of the folder is on the disk. LADE_ERR_IO.
+ * Takes the save; NULL does nothing. A save without its name is given up. A file that has its name keeps it, whatever
+ * fails: with `sync` the new entry of the folder is on the disk. LADE_ERR_IO.
  */
 lade_status ladei_save_end(ladei_save *save, bool sync);
 
@@ -55,19 +54,19 @@ lade_status ladei_save_end(ladei_save *save, bool sync);
 int ladei_folder_open(const char *path);
 /* The last component. */
 const char *ladei_file_name(const char *path);
-/* Writes a folder's new entries to stable storage. A file system that knows no such thing is no error: false otherwise,
- * with errno. */
+/* Writes a folder's new entries to stable storage. A file system without that is no error. False with errno
+ * otherwise. */
 bool ladei_folder_flush(int folder);
 
-/* Locks an open file, if nobody else has it locked (flock), also where signals interrupt the call. False with errno, EWOULDBLOCK then. */
+/* Locks an open file (flock), also if signals interrupt the call. False with errno; EWOULDBLOCK: it is locked. */
 bool ladei_file_lock(int fd);
 
 /*
- * Length of the name NAME in ".NAME.lade-N", which a save's temporary name is; 0: it is none. Names of more than 200 bytes
- * are shortened.
+ * Length of NAME in ".NAME.lade-N", the temporary name of a save; 0: it is not one. Names of more than 200 bytes are
+ * shortened.
  */
 size_t ladei_save_temporary_name(const char *entry);
-/* Takes away what a killed process left under a temporary name. What a living one writes stays. */
+/* Removes the file of a temporary name if a killed process left it. A living process's file stays. */
 void ladei_save_temporary_remove(int folder, const char *entry);
 
 #endif /* LADE_BASE_SAVE_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checked size arithmetic: every size that comes from a caller passes through here before it is used. */
+/* Checked size arithmetic: every size from a caller passes through here before use. */
 #ifndef LADE_BASE_SIZE_H
 #define LADE_BASE_SIZE_H
 
@@ -31,7 +31,7 @@ static inline bool ladei_size_mul(size_t a, size_t b, size_t *out) {
 
 static inline bool ladei_is_power_of_two(size_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
-/* Rounds up to a multiple of `step`, any step but 0. */
+/* Rounds up to a multiple of `step`, which is not 0. */
 static inline bool ladei_size_round_up(size_t value, size_t step, size_t *out) {
   size_t rest = value % step;
   return ladei_size_add(value, rest == 0 ? 0 : step - rest, out);

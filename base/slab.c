@@ -4,7 +4,7 @@
  *
  *   chunks   [0]: 64 records   [1]: 128   [2]: 256   ...        index i + 64 = 64 * 2^chunk + place
  *   records  handed out once: 0 .. fresh-1        never touched: fresh .. capacity-1
- *   free     stack of indices, beside the records: a free record keeps its bytes for readers who still hold it
+ *   free     stack of indices, apart from the records: a free record keeps its bytes for readers that still hold it
  *
  * I1  A chunk, once made, stays until destroy; chunks are made in order.
  * I2  live + free_count == fresh <= capacity; the free stack has room for capacity indices.
@@ -48,8 +48,8 @@ void ladei_slab_destroy(ladei_slab *slab) {
   memset(slab, 0, sizeof *slab);
 }
 
-/* One more chunk, at the begin of a line, and room on the free stack for its records. Untouched pages of a large chunk
- * cost nothing: calloc takes them from the system as they are. */
+/* Adds a chunk, at the begin of a cache line, and room on the free stack for its records. Untouched pages of a large
+ * chunk cost nothing: calloc gets them from the system unwritten. */
 static bool slab_grow(ladei_slab *slab) {
   unsigned chunk = chunk_count(slab);
   if (chunk >= LADEI_SLAB_CHUNKS) return false;
@@ -78,7 +78,7 @@ bool ladei_slab_reserve(ladei_slab *slab, size_t count) {
   return true;
 }
 
-/* Writers are serialised by the caller, so this needs no locked instruction. */
+/* The caller serialises writers, so this needs no locked instruction. */
 static void generation_advance(ladei_slab_head *head) {
   uint32_t generation = atomic_load_explicit(&head->generation, memory_order_relaxed);
   atomic_store_explicit(&head->generation, generation + 1, memory_order_release);
@@ -91,7 +91,7 @@ void *ladei_slab_alloc(ladei_slab *slab) {
     head = ladei_slab_at(slab, slab->free_stack[--slab->free_count]);
   } else {
     head = ladei_slab_at(slab, slab->fresh);
-    head->index = slab->fresh++; /* once: stale readers may look at it ever after */
+    head->index = slab->fresh++; /* set once: stale readers may look at it at any time */
   }
   generation_advance(head);
   slab->live++;

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/options.h"
 
-/* The struct as this library knows it: the caller's own, or a copy where that is smaller. */
+/* The struct as this library knows it: the caller's own, or a copy if that is smaller. */
 typedef struct whole_stats {
   const void *stats;
   _Alignas(8) unsigned char copy[LADEI_STAT_STRUCT_MAX];
@@ -28,7 +28,7 @@ static lade_status stats_complete(const ladei_stat_table *table, const char *cal
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Where a gauge of the public structs has its cells, in the order of their names; the same of three gauges. */
+/* Offsets of a public gauge's cells, in the order of their names; the same for three gauges. */
 static const size_t cell_offsets[LADEI_STAT_CELLS] = {16, 0, 24, 8};
 static const size_t pool_offsets[LADEI_STAT_POOLS] = {0, 64, 32};
 
@@ -107,7 +107,7 @@ static size_t figure_guess(const char *rest) {
   return *rest == 'a' ? LADEI_STAT_AVG : *rest == 'c' ? LADEI_STAT_COUNT : LADEI_STAT_TOTAL;
 }
 
-/* The key that begins as `rest`, which follows the metric and its dot, if any does. */
+/* The key that begins like `rest`, the text after the metric and its dot, if any does. */
 static size_t key_guess(ladei_stat_kind kind, const char *rest) {
   switch (kind) {
   case LADEI_STAT_GAUGES: return pool_cell_guess(rest);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Statistics by name: a room's table says which field of its public struct each key names. Base knows no table.
+ * Statistics by name: a room's table maps each key to a field of its public struct. Base knows no table.
  *
  *   METRIC               a field, or a figure computed from several
  *   METRIC.CELL          a gauge: allocated, current, freed, peak
  *   METRIC.POOL.CELL     three gauges side by side: all, large_pool, small_pool
  *   METRIC.FIGURE        times of calls: avg, count, max, min, total
  *
- * A key is found by its metric among few, then by the first letter of what follows; one comparison with the name in the
- * table says whether that was it.
+ * A key is found by its metric among few, then by the first letter of the rest; one comparison with the table's name
+ * decides.
  *
- * I1  The metrics of a part of a table are in code-point order, and so are the keys, as no name has a character below '.'.
- *     A table may have two parts: names that other projects use, then lade's own.
- * I2  A field that the caller's struct is too small for counts as 0.
+ * I1  The metrics of a part of a table are in code-point order, and so are the keys, as no name has a character below
+ *     '.'. A table may have two parts: names of other projects, then lade's own.
+ * I2  A field beyond the end of the caller's struct counts as 0.
  * Locks: none. Nothing is allocated.
  */
 #ifndef LADE_BASE_STAT_KEYS_H
@@ -22,7 +22,7 @@
 
 #include "lade/runtime.h"
 
-/* The type of what a metric names. */
+/* The type of a metric. */
 typedef enum ladei_stat_kind {
   LADEI_STAT_U64,
   LADEI_STAT_U32,
@@ -59,8 +59,8 @@ typedef struct ladei_stat_metric {
   size_t length; /* of the name */
   ladei_stat_kind kind;
   size_t offset;                                     /* of the field */
-  int64_t (*compute)(const void *stats, size_t key); /* the key's number below */
-  const char *keys[LADEI_STAT_KEYS_MAX];             /* in order: as many as the kind has */
+  int64_t (*compute)(const void *stats, size_t key); /* by the key's number below */
+  const char *keys[LADEI_STAT_KEYS_MAX];             /* in order; the kind gives their number */
 } ladei_stat_metric;
 
 typedef struct ladei_stat_part {
@@ -75,7 +75,7 @@ typedef struct ladei_stat_table {
   size_t struct_bytes; /* of the library's own struct, at most LADEI_STAT_STRUCT_MAX */
 } ladei_stat_table;
 
-/* Rows of a table: `field` of the struct `type` under a name; by a function. */
+/* Rows of a table: for `field` of the struct `type` under a name; for a function. */
 #define LADEI_STAT_KEYS_OF_GAUGE(name) name ".allocated", name ".current", name ".freed", name ".peak"
 #define LADEI_STAT_ROW_PLAIN(type, name, field, kind)                                                                  \
   {                                                                                                                    \
@@ -107,7 +107,7 @@ typedef struct ladei_stat_table {
     }                                                                                                                  \
   }
 
-/* The public calls of a room: `call` is their name, `stats` what the caller gave, with struct_size. */
+/* The public calls of a room: `call` is their name, `stats` the caller's struct, with struct_size. */
 lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call, const void *stats,
                                  lade_stat_visit visit, void *user);
 lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,

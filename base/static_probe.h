@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Static probes of the provider "lade", for tracers outside of the program (docs/inspect.md has the list): a no-op where none
- * looks, and a note in the file that says where it is and which registers and words of the stack have the arguments. Those
- * that the surrounding code has at hand anyway cost nothing.
+ * Static probes of the provider "lade", for tracers outside the program (docs/inspect.md lists them). A probe without a
+ * tracer is a no-op, with a note in the file that gives its place and the registers and stack words of its arguments.
+ * Arguments that the surrounding code has at hand cost nothing.
  *
  *   LADEI_PROBE2(pinned_alloc, block, bytes);
  *

@@ -35,7 +35,7 @@ void ladei_summary_begin(ladei_bounded_text *text, const ladei_summary_head *hea
 
 void ladei_summary_group(ladei_bounded_text *text) { rule_write(text, '-'); }
 
-/* From 768 x 1024 of a unit on, the next one is shown. */
+/* Values from 768 x 1024 of a unit on are shown in the next one. */
 static void bytes_write(ladei_bounded_text *text, uint64_t value, uint64_t scale) {
   static const char *const units[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB"};
   const double most = 768.0 * 1024.0;
@@ -48,7 +48,7 @@ static void bytes_write(ladei_bounded_text *text, uint64_t value, uint64_t scale
   ladei_bounded_text_add(text, " | %6llu %s", (unsigned long long)value, units[unit]);
 }
 
-/* From 750,000 on, thousands are shown, and so on. */
+/* Values from 750,000 on are shown in thousands, and so on. */
 static void count_write(ladei_bounded_text *text, uint64_t value, uint64_t scale) {
   static const char units[] = {' ', 'K', 'M'};
   const double most = 750.0 * 1000.0;

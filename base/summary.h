@@ -30,7 +30,7 @@ typedef struct ladei_summary_values {
   uint64_t column[LADEI_SUMMARY_COLUMNS];
 } ladei_summary_values;
 
-/* Title: at most 37 characters, and the number of the device; a count on the left and one on the right of the line below. */
+/* Title: at most 37 characters, and the device's number; below it a count on the left and one on the right. */
 typedef struct ladei_summary_head {
   const char *title;
   int device;
@@ -38,15 +38,15 @@ typedef struct ladei_summary_head {
   uint64_t left_count, right_count;
 } ladei_summary_head;
 
-/* What every call that writes a summary does first: looks at flags, reads the caller's stats into `own` as options are read, and begins
- * the text. `call` is the public function. LADE_ERR_INVALID_ARGUMENT; those of ladei_options_read(). */
+/* Begins every call that writes a summary: checks flags, reads the caller's stats into `own` as options are read,
+ * begins the text. `call` is the public function. LADE_ERR_INVALID_ARGUMENT; errors of ladei_options_read(). */
 lade_status ladei_summary_enter(const char *call, const void *stats, void *own, size_t own_bytes, uint32_t flags,
                                 char *buffer, size_t bytes, ladei_bounded_text *out);
 
 void ladei_summary_begin(ladei_bounded_text *text, const ladei_summary_head *head);
 /* A rule; the next rows are of one group. */
 void ladei_summary_group(ladei_bounded_text *text);
-/* `scale` says how large the group's values are: those of its first row. */
+/* `scale` is the value by which the group's unit is chosen: that of its first row. */
 void ladei_summary_row(ladei_bounded_text *text, const char *label, ladei_summary_unit unit,
                        const ladei_summary_values *values, const ladei_summary_values *scale);
 void ladei_summary_end(ladei_bounded_text *text);

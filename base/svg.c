@@ -61,7 +61,7 @@ static void number_put(ladei_svg *svg, double value) {
 
 /* ---- Characters -------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the first character of a text that is not empty; 0: XML has no place for it. */
+/* Bytes of the first character of a text that is not empty; 0: XML does not allow it. */
 static size_t character_bytes(const char *text) {
   if (*text == '\n' || *text == '\t') return 1;
   if (strncmp(text, "\xef\xbf\xbe", 3) == 0 || strncmp(text, "\xef\xbf\xbf", 3) == 0) return 0; /* U+FFFE, U+FFFF */
@@ -97,7 +97,7 @@ static void escaped_put(ladei_svg *svg, const char *text, size_t most) {
 
 /* ---- Elements ---------------------------------------------------------------------------------------------------- */
 
-/* `opening` is what stands before the number: ' x="'. */
+/* `opening` is the text before the number: ' x="'. */
 static void number_attribute(ladei_svg *svg, const char *opening, double value) {
   put(svg, opening);
   number_put(svg, value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads of the library. A new thread has the mask of the one that makes it, so that one's is changed for the moment.
+ * Threads of the library. A new thread inherits its creator's signal mask, so that mask is changed for the moment.
  * Locks: none.
  */
 #include "base/thread.h"

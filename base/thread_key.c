@@ -8,7 +8,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Asks for the file that holds the library once more, and never gives it back. The program itself has no name. */
+/* Opens the library's own file once more, and never closes it. The program itself has no name. */
 static void file_keep(void) {
   Dl_info info;
   struct link_map *file = NULL;
