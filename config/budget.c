@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LADE_BUDGET: off, on, or some of the keys pinned_budget_... without these words before them, which means on. */
+/* LADE_BUDGET: off, on, or some of the keys pinned_budget_... without that prefix, which turns the budget on. */
 #include "config/budget.h"
 
 #include <string.h>

@@ -5,8 +5,8 @@
 
 #include "lade/config.h"
 
-/* Reads the variable's text over the settings; NULL or empty changes nothing. LADE_ERR_CONFIG, naming the variable; then some fields may
- * be written. */
+/* Reads the variable's text into the settings; NULL or empty changes nothing. LADE_ERR_CONFIG, naming the variable;
+ * then some fields may have been written. */
 lade_status ladei_budget_from_env(const char *text, lade_config *config);
 
 #endif /* LADE_CONFIG_BUDGET_H */

@@ -3,7 +3,7 @@
  * The settings of all rooms together: the public calls that read them from text.
  *
  * C1  The caller's struct is written once, after the whole text was understood.
- * C2  A key that is unknown is an error everywhere but in PyTorch's own variables.
+ * C2  An unknown key is an error everywhere except in PyTorch's own variables.
  */
 #include "config/config.h"
 
@@ -24,7 +24,7 @@ const size_t ladei_config_table_count = sizeof ladei_config_tables / sizeof lade
 _Static_assert(sizeof ladei_config_tables / sizeof ladei_config_tables[0] <= LADEI_SETTINGS_TABLE_MAX,
                "raise LADEI_SETTINGS_TABLE_MAX");
 
-/* With skips: of PyTorch's variables, which may have keys that are no business of lade's. */
+/* With `skips` the text is from PyTorch's variables, which may have keys that do not concern lade. */
 static lade_status text_read(const char *text, bool pytorch_only, ladei_settings_skips *skips, lade_config *own) {
   return ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, pytorch_only, skips, own);
 }
@@ -50,7 +50,7 @@ typedef struct variable {
   bool of_pytorch;
 } variable;
 
-/* The first that is set counts. */
+/* The first one that is set counts. */
 static const variable variables[] = {
     {"LADE_ALLOC_CONF", false}, {"PYTORCH_ALLOC_CONF", true}, {"PYTORCH_CUDA_ALLOC_CONF", true}};
 
@@ -78,8 +78,8 @@ const char *ladei_config_variable(ladei_settings_skips *skips) {
   return settings_from_env(&own, &v, skips) == LADE_OK && v != NULL ? v->name : NULL;
 }
 
-/* What the settings say comes first. What a launcher says in a doubtful way is no error of the program, which may not even know
- * that it is there: the log names it. */
+/* Settings override the launcher. A doubtful variable of the launcher is no error of the program, which may not even
+ * know about it: the log names it. */
 static void ranks_from_env(lade_config *own) {
   ladei_local_ranks ranks;
   lade_error saved;
@@ -101,7 +101,7 @@ lade_status lade_config_from_env(lade_config *config) {
   ladei_settings_skips skips = {.count = 0};
   lade_status status = ladei_options_read("lade_config", config, &own, sizeof own);
   if (status == LADE_OK) status = settings_from_env(&own, &v, &skips);
-  /* PyTorch takes the presence of this variable, whatever its value, for the uncached mode. */
+  /* PyTorch turns caching off if this variable exists, whatever its value. */
   if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != NULL) own.device_uncached = 1;
   if (status == LADE_OK) status = ladei_budget_from_env(getenv("LADE_BUDGET"), &own);
   if (status == LADE_OK) status = ladei_environment_apply();

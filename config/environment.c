@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the environment says about the library's own output: LADE_LOG=LEVEL[:FILE] and LADE_STATS=exit[:FILE].
+ * Environment variables for the library's own output: LADE_LOG=LEVEL[:FILE] and LADE_STATS=exit[:FILE].
  *
- * E1  A variable is obeyed once per process, by the first call that finds it set and good; its file stays open.
+ * E1  The first call that finds a variable set and valid obeys it, once per process; its file stays open.
  * E2  A program that has set a log of its own keeps it.
- * E3  A line is one write() to a file that is open for appending: lines of several threads and processes do not mix.
+ * E3  A line is one write() to a file that is open for appending: lines of different threads and processes do not mix.
  * E4  A child of fork() writes no summary: its parent does.
  * Locks: none; `log_begun` and `stats_begun` are taken by exchange.
  */
@@ -27,7 +27,7 @@ enum { REPORTED_MOST = 256, LINE_BYTES = 600 };
 
 static _Atomic(bool) log_begun;
 
-/* Of keys that were reported, hashes that are not 0. */
+/* Hashes (not 0) of keys that were reported. */
 static _Atomic(uint64_t) reported[REPORTED_MOST];
 
 /* ---- A word and a file ------------------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static lade_status destination_open(const char *variable, const destination *d, 
 
 /* ---- LADE_LOG ---------------------------------------------------------------------------------------------------- */
 
-/* E3. A log that cannot be written has nobody to tell. */
+/* E3. A failure to write the log cannot be reported. */
 static void line_write(void *user, lade_log_level level, const char *text) {
   char line[LINE_BYTES];
   int length = snprintf(line, sizeof line, "lade[%d]: %s: %s\n", (int)getpid(), lade_log_level_name(level), text);
@@ -129,7 +129,7 @@ lade_status ladei_environment_apply(void) {
   return status == LADE_OK && is_set(stats) ? stats_begin(stats) : status;
 }
 
-/* ---- What was passed over ---------------------------------------------------------------------------------------- */
+/* ---- Skipped keys ------------------------------------------------------------------------------------------------ */
 
 /* FNV-1a. */
 #define HASH_EMPTY UINT64_C(0xcbf29ce484222325)
@@ -139,7 +139,7 @@ static uint64_t hash_add(uint64_t hash, const char *text, size_t bytes) {
   return hash;
 }
 
-/* True once per hash. When the table is full, every time. */
+/* True once per hash; each time when the table is full. */
 static bool report_first(uint64_t hash) {
   hash = hash == 0 ? 1 : hash;
   for (size_t i = 0; i < REPORTED_MOST; i++) {
@@ -152,7 +152,7 @@ static bool report_first(uint64_t hash) {
 
 void ladei_environment_skips_log(const char *variable, const ladei_settings_skips *skips) {
   size_t shown = skips->count < LADEI_SETTINGS_SKIPS_MAX ? skips->count : LADEI_SETTINGS_SKIPS_MAX;
-  if (!ladei_log_wants(LADE_LOG_WARN)) return; /* nobody was told: the next call may */
+  if (!ladei_log_wants(LADE_LOG_WARN)) return; /* not reported: a later call may report it */
   for (size_t i = 0; i < shown; i++) {
     const ladei_settings_skip *skip = &skips->first[i];
     uint64_t hash = hash_add(HASH_EMPTY, variable, strlen(variable));

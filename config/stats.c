@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The summary of all living objects that LADE_STATS=exit asks for, a line for each, with its own write().
+ * LADE_STATS=exit: a summary of all living objects, a line for each, with its own write().
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -65,7 +65,7 @@ static void line_write(const summary *s, const char *text) {
   char line[SUMMARY_BYTES + 40];
   int length = snprintf(line, sizeof line, "lade[%d]: %s\n", (int)getpid(), text);
   ssize_t written = write(s->fd, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
-  (void)written; /* nobody is left to tell */
+  (void)written; /* a failure cannot be reported */
 }
 
 static void object_summary(ladei_living_kind kind, void *object, void *user) {

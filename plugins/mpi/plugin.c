@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * liblade_mpi.so.0: what a group over MPI asks of MPI (group/mpi/plugin.h).
+ * liblade_mpi.so.0: the MPI calls of a group over MPI (group/mpi/plugin.h).
  *
- * M1  MPI is ended here only if it was started here, and no request was left behind.
- * M2  Errors of MPI come back as codes: the communicator has MPI_ERRORS_RETURN.
+ * M1  MPI is ended here only if it was started here and no request was abandoned.
+ * M2  Errors of MPI are returned as codes: the communicator has MPI_ERRORS_RETURN.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct ladei_mpi_communicator {
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(ladei_mpi_request), "a request fits");
 
-static void **left_behind; /* each link points to the one before */
+static void **left_behind; /* each link points to the previous one */
 
 static void text_write(int code, char *text, size_t text_bytes) {
   char words[MPI_MAX_ERROR_STRING];
@@ -147,7 +147,7 @@ static int request_test(ladei_mpi_request *kept, int *out_done) {
   return code == MPI_SUCCESS ? 0 : code;
 }
 
-/* The wait behind it is for this process alone: of a receive MPI promises that. */
+/* The wait that follows depends on this process alone: MPI promises that for a receive. */
 static int receive_cancel(ladei_mpi_request *kept) {
   MPI_Request request;
   memcpy(&request, kept, sizeof request);
