@@ -15,7 +15,7 @@
 #endif
 
 #if defined(__x86_64__)
-/* The kernel keeps time by the counter only after it found those of all processors in step. */
+/* The kernel uses the counter for time only after it found all processors' counters in step. */
 static bool kernel_keeps_time_by_tsc(void) {
   char name[8] = "";
   int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
@@ -42,7 +42,7 @@ ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual) {
 }
 
 ladei_history_mark ladei_history_mark_now(ladei_history_clock clock, uint64_t (*now_ns)(void *self), void *self) {
-  enum { LOOKS = 5 }; /* one in which the thread was not interrupted */
+  enum { LOOKS = 5 }; /* so that one is without an interruption */
   ladei_history_mark best = {0, now_ns(self), ladei_history_system_ns(CLOCK_REALTIME)};
   uint64_t shortest = UINT64_MAX;
   best.ticks = best.time_ns;

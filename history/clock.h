@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The clock of events: cheap to read, and converted to the runtime's and to the wall clock when events are read.
+ * The clock of events: cheap to read. Its ticks become runtime and wall-clock times only when events are read.
  *
- *   TSC       the processor's counter, 10 ns a look where CLOCK_MONOTONIC costs 24 ns (benchmarks/micro/inspect/history.c): on
- *             machines whose kernel found the counters of all processors in step, and keeps time by them itself
+ *   TSC       the processor's counter: 10 ns per read, CLOCK_MONOTONIC 24 ns (benchmarks/micro/inspect/history.c); used if
+ *             the kernel found the counters of all processors in step, and keeps time by them itself
  *   SYSTEM    CLOCK_MONOTONIC, elsewhere
- *   VIRTUAL   the runtime's clock, where that is virtual
+ *   VIRTUAL   the runtime's clock, if it is virtual
  *
- * A mark is one moment on all clocks. What lies between two marks is converted by the line through both.
+ * A mark is one moment on all clocks. A time between two marks is converted by the line through both.
  */
 #ifndef LADE_HISTORY_CLOCK_H
 #define LADE_HISTORY_CLOCK_H
@@ -25,7 +25,7 @@ typedef enum ladei_history_clock {
   LADEI_HISTORY_CLOCK_TSC,
 } ladei_history_clock;
 
-/* The best clock for a runtime; reads a file of the kernel's. */
+/* The best clock for a runtime; reads one of the kernel's files. */
 ladei_history_clock ladei_history_clock_choose(bool runtime_is_virtual);
 
 static inline uint64_t ladei_history_system_ns(clockid_t clock) {
@@ -34,7 +34,7 @@ static inline uint64_t ladei_history_system_ns(clockid_t clock) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Not of a virtual clock. */
+/* Not for a virtual clock. */
 static inline uint64_t ladei_history_ticks(ladei_history_clock clock) {
 #if defined(__x86_64__)
   if (clock == LADEI_HISTORY_CLOCK_TSC) return __rdtsc();
@@ -52,11 +52,11 @@ typedef struct ladei_history_mark {
 /* This moment. No lock held: it reads the runtime's clock. */
 ladei_history_mark ladei_history_mark_now(ladei_history_clock clock, uint64_t (*now_ns)(void *self), void *self);
 
-/* From ticks to the two clocks, by two marks. */
+/* Converts ticks to the two clocks, by two marks. */
 typedef struct ladei_history_scale {
   ladei_history_mark from;
   double ns_per_tick;
-  double wall_offset_ns; /* what the wall clock gained on the other one between the marks, by tick */
+  double wall_offset_ns; /* gain of the wall clock over the other between the marks, by tick */
 } ladei_history_scale;
 
 ladei_history_scale ladei_history_scale_of(const ladei_history_mark *first, const ladei_history_mark *last);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts: what the program captured for its calls, in counted records; Note [Contexts] in contexts.h.
+ * Contexts that the program captured for its calls, in counted records; Note [Contexts] in contexts.h.
  *
  * Locks: counts are atomic; a lock of the cache guards the list of unreferenced records. Callbacks run without it.
  */
@@ -44,7 +44,7 @@ void ladei_history_contexts_destroy(ladei_history_context *dead) {
 
 ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost) {
   ladei_lock_assert_none_held();
-  if (options->capture == lade_stacks_capture) /* its stacks have records of their own */
+  if (options->capture == lade_stacks_capture) /* these stacks have records already */
     return ladei_stacks_take(options->user, __builtin_return_address(0), lost);
   void *handle = options->capture(options->user);
   if (handle == NULL) return NULL;

@@ -2,10 +2,9 @@
 /*
  * Records of contexts, counted.
  *
- * Note [Contexts]. A context is captured by the program without any lock, and released by it without any. Between the
- * two it has a counted record. Under the lock of a cache a count only falls to 0: the record then enters the list of
- * unreferenced ones, and the call that ends next releases it. Copies of events and blocks count references of their own
- * and may outlive the cache.
+ * Note [Contexts]. The program captures and releases a context without any lock. In between it has a counted record.
+ * Under the lock of a cache a count only falls to 0: the record then enters the list of unreferenced ones, and the next
+ * call to end releases it. Copies of events and blocks hold references of their own and may outlive the cache.
  */
 #ifndef LADE_HISTORY_CONTEXTS_H
 #define LADE_HISTORY_CONTEXTS_H
@@ -16,7 +15,7 @@
 
 #include "lade/history.h"
 
-/* What was captured, or the text of a note. */
+/* A captured context, or the text of a note. */
 typedef struct ladei_history_context {
   atomic_uint references;
   void *handle;
@@ -25,25 +24,25 @@ typedef struct ladei_history_context {
   lade_status (*describe)(void *user, const void *handle, lade_stack_frame_visit visit, void *visitor); /* NULL: none */
   struct ladei_history_context *next_unreferenced;
   bool is_label;
-  char label[]; /* if is_label */
+  char label[]; /* set if is_label */
 } ladei_history_context;
 
-/* A record of the text of a note, with one reference; NULL when there is no memory. */
+/* A record for the text of a note, with one reference; NULL when there is no memory. */
 ladei_history_context *ladei_history_note_create(const char *text);
 
-/* One more reference; NULL is allowed. Atomic. */
+/* Adds a reference; NULL is allowed. Atomic. */
 static inline void ladei_history_context_retain(ladei_history_context *context) {
   if (context != NULL) atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
 }
-/* One less; releases the last. NULL is allowed. No lock held. */
+/* Drops a reference; the last one releases the context. NULL is allowed. No lock held. */
 void ladei_history_context_release(ladei_history_context *context);
 
-/* One less, under the lock that guards the list: the last reference puts the record into it. The other one destroys such
- * a list, without the lock. */
+/* Drops a reference under the lock that guards the list: the last one puts the record into it. The second function
+ * releases such a list, without the lock. */
 void ladei_history_context_drop(ladei_history_context **unreferenced, ladei_history_context *context);
 void ladei_history_contexts_destroy(ladei_history_context *dead);
 
-/* Asks the program for a context; NULL for none. Where there is no memory to keep it, *lost is counted up. No lock held. */
+/* Asks the program for a context; NULL for none. *lost counts those for which there was no memory. No lock held. */
 ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost);
 
 #endif /* LADE_HISTORY_CONTEXTS_H */

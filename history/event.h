@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One event of either cache, as it lies in a ring and in a copy of one.
+ * One event of either cache, in a ring and in a copy of one.
  *
- * Rings hold `ticks`, a record of a context and the tags of a thread, each counted; the device is that of the ring. What a
- * program gets of an event is converted from that when it is asked for. lade_device_event has the same size, so that a copy
- * becomes one in place.
+ * Rings hold `ticks`, a context record and a thread's tags, both counted; the device is the ring's. The public event is
+ * made from these when it is read. lade_device_event has the same size, so that a copy is converted in place.
  */
 #ifndef LADE_HISTORY_EVENT_H
 #define LADE_HISTORY_EVENT_H
@@ -15,7 +14,7 @@
 
 typedef union ladei_history_event {
   struct {
-    uint64_t order; /* device: number of the event. Pinned: what events are sorted by; then their number, too */
+    uint64_t order; /* device: number of the event. Pinned: sort key of events; later their number, too */
     uint64_t ticks; /* clock.h */
     uint64_t address;
     uint64_t bytes;
@@ -23,7 +22,7 @@ typedef union ladei_history_event {
     lade_device_pool_id pool;
     ladei_history_context *context; /* or the text of a note; counted. NULL: none */
     ladei_history_tags *tags;       /* counted; NULL: none */
-    uint64_t what;                  /* action, pool of its segment, size of its block: the functions below */
+    uint64_t what;                  /* action, pool of its segment, size of its block; read by the functions below */
   };
   lade_device_event shown;
 } ladei_history_event;
@@ -33,7 +32,7 @@ _Static_assert(sizeof(ladei_history_event) == sizeof(lade_device_event), "an eve
 /*
  *   what:  | block_bytes 63..8 | SMALL 7 | LARGE 6 | lade_device_action 5..0 |
  *
- * block_bytes: rounding included; 0: no block. SMALL, LARGE: pool of a segment.
+ * block_bytes: includes rounding; 0: no block. SMALL, LARGE: pool of a segment.
  */
 enum { LADEI_HISTORY_ACTION_MASK = 63, LADEI_HISTORY_LARGE = 64, LADEI_HISTORY_SMALL = 128 };
 
@@ -46,11 +45,11 @@ static inline uint64_t ladei_history_what_segment(lade_device_action action, boo
 static inline uint32_t ladei_history_what_action(uint64_t what) { return (uint32_t)what & LADEI_HISTORY_ACTION_MASK; }
 static inline uint64_t ladei_history_what_block_bytes(uint64_t what) { return what >> 8; }
 
-/* The text of a note; NULL: it is none. */
+/* The text of a note; NULL: the event is no note. */
 static inline const char *ladei_history_event_text(const ladei_history_event *event) {
   return event->context != NULL && event->context->is_label ? event->context->label : NULL;
 }
-/* What the program captured; NULL: nothing. */
+/* The context that the program captured; NULL: none. */
 static inline void *ladei_history_event_context(const ladei_history_event *event) {
   return event->context != NULL ? event->context->handle : NULL;
 }

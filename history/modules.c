@@ -12,7 +12,7 @@
 
 #include "history/symbols.h"
 
-/* What one look finds. */
+/* Result of one look. */
 typedef struct look {
   ladei_module *first;
   uint64_t generation;
@@ -53,7 +53,7 @@ static void build_id_write(const unsigned char *id, size_t bytes, ladei_module *
 
 static size_t note_align(size_t bytes) { return (bytes + 3) & ~(size_t)3; }
 
-/* Notes of a loaded segment. */
+/* Reads the build id from the notes of a loaded segment. */
 static void build_id_read(const char *notes, size_t bytes, ladei_module *out) {
   while (bytes >= sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) note;
@@ -78,7 +78,7 @@ static void segments_read(const struct dl_phdr_info *info, ladei_module *out) {
   }
 }
 
-/* The loader knows the program itself by no name, and what was opened by a relative path by that: which a chdir() makes untrue. */
+/* The loader has no name for the program, and relative names for some libraries, which a chdir() makes wrong. */
 static char *path_of(const struct dl_phdr_info *info, bool is_first) {
   bool is_relative = info->dlpi_name[0] != '/' && strchr(info->dlpi_name, '/') != NULL;
   char *absolute = is_relative ? realpath(info->dlpi_name, NULL) : NULL;
@@ -111,7 +111,7 @@ static bool modules_equal(const ladei_module *a, const ladei_module *b) {
          strcmp(a->build_id, b->build_id) == 0;
 }
 
-/* Takes what is new out of the look's list. Lock held. */
+/* Moves new modules out of the look's list. Lock held. */
 static void look_merge(ladei_modules *modules, look *l) {
   for (ladei_module *known = modules->first; known != NULL; known = known->next) known->seen = false;
   for (ladei_module **link = &l->first; *link != NULL;) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program and the libraries that were ever seen loaded, so that an address that was captured can be named later.
+ * The program and all libraries that were ever seen loaded, so that a captured address can be named later.
  *
- * X1  A module is known from before a stack with an address of it is kept, for as long as the set.
- * X2  `since` and `until` are counts of loads and unloads, the same from a module's first look to its last; so of two that were at
- *     one address the one is found that was there when the stack was captured.
- * Locks: `lock` (LADEI_RANK_LEAF) guards the list. The loader is asked without it: code that runs while a library is loaded
- * may capture stacks.
+ * X1  A module is in the set before a stack with one of its addresses is kept, and stays as long as the set.
+ * X2  `since` and `until` are counts of loads and unloads at the module's first look, and at the first look without it.
+ *     So of two modules that had one address, a search finds the one of the time of capture.
+ * Locks: `lock` (LADEI_RANK_LEAF) guards the list. The loader is asked without it: code that runs while a library is
+ * loaded may capture stacks.
  */
 #ifndef LADE_HISTORY_MODULES_H
 #define LADE_HISTORY_MODULES_H
@@ -19,8 +19,8 @@
 
 typedef struct ladei_module {
   struct ladei_module *next;
-  uint64_t base, low, high; /* addresses [low, high) are its */
-  uint64_t since;           /* constant, as the above */
+  uint64_t base, low, high; /* it has the addresses [low, high) */
+  uint64_t since;           /* constant, as those above */
   _Atomic(uint64_t) until;  /* UINT64_MAX: loaded at the last look */
   char *path;
   char build_id[2 * 64 + 1]; /* hexadecimal; "": none */
@@ -39,7 +39,7 @@ typedef struct ladei_modules {
 void ladei_modules_init(ladei_modules *modules);
 void ladei_modules_destroy(ladei_modules *modules);
 
-/* Looks again if something was loaded or unloaded since; the generation now. False: there is no memory for it. No lock held. */
+/* Looks again if there were loads or unloads since; gives the generation. False: there is no memory. No lock held. */
 bool ladei_modules_look(ladei_modules *modules, uint64_t *out_generation);
 /* Whether the module had the address at a generation. */
 static inline bool ladei_module_has(const ladei_module *module, uint64_t address, uint64_t generation) {

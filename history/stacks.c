@@ -17,12 +17,12 @@
 enum {
   FRAMES_MOST = 64,
   FRAMES_DEFAULT = 16,
-  FRAMES_OWN = 6, /* of this file at most, which are left out */
+  FRAMES_OWN = 6, /* most frames of this file; they are left out */
   SHARDS = 16,    /* a power of two */
-  BUCKETS = 512,  /* of a shard, a power of two */
+  BUCKETS = 512,  /* of each shard; a power of two */
 };
 
-/* Behind it: its record, its addresses. */
+/* Followed in memory by its record and its addresses. */
 typedef struct stack_entry {
   struct stack_entry *next; /* in its bucket */
   lade_stacks *set;
@@ -34,7 +34,7 @@ typedef struct stack_entry {
 typedef struct stack_shard {
   _Alignas(128) ladei_lock lock;
   stack_entry *buckets[BUCKETS];
-  size_t sweep; /* the bucket where the next look for room begins */
+  size_t sweep; /* the bucket where the next search for room begins */
 } stack_shard;
 
 struct lade_stacks {
@@ -86,12 +86,12 @@ lade_status lade_stacks_create(const lade_stacks_options *options, lade_stacks *
   stacks->max_bytes = own.max_bytes == 0 ? (uint64_t)16 << 20 : own.max_bytes;
   ladei_modules_init(&stacks->modules);
   for (int i = 0; i < SHARDS; i++) ladei_lock_init(&stacks->shards[i].lock, LADEI_RANK_LEAF);
-  (void)ladei_modules_look(&stacks->modules, &generation); /* else the first capture looks */
+  (void)ladei_modules_look(&stacks->modules, &generation); /* on failure the first capture looks */
   *out = stacks;
   return LADE_OK;
 }
 
-/* Stacks that are referred to from outside. */
+/* Number of stacks with references outside the table. */
 static uint64_t referred_count(const lade_stacks *stacks) {
   uint64_t count = 0;
   for (int i = 0; i < SHARDS; i++)
@@ -165,7 +165,7 @@ static stack_entry *stack_find(stack_shard *shard, uint64_t hash, void *const *a
   return own;
 }
 
-/* Takes stacks that nobody refers to (Z2) out of the shard until `bytes` fit, or none is left. Lock held. */
+/* Frees stacks without references outside (Z2) from the shard until `bytes` fit, or none is left. Lock held. */
 static bool room_make(lade_stacks *stacks, stack_shard *shard, uint64_t bytes) {
   for (size_t looked = 0; looked < BUCKETS; looked++) {
     if (atomic_load(&stacks->bytes) + bytes <= stacks->max_bytes) return true;
@@ -186,7 +186,7 @@ static bool room_make(lade_stacks *stacks, stack_shard *shard, uint64_t bytes) {
   return atomic_load(&stacks->bytes) + bytes <= stacks->max_bytes;
 }
 
-/* Counts the bytes of one more: Z3. Lock held. */
+/* Counts the bytes of one more stack: Z3. Lock held. */
 static bool room_take(lade_stacks *stacks, stack_shard *shard, uint64_t bytes) {
   uint64_t before = atomic_load(&stacks->bytes);
   do {
@@ -214,7 +214,7 @@ static stack_entry *stack_create(lade_stacks *stacks, uint64_t hash, void *const
   return own;
 }
 
-/* Puts a new stack into the table, unless an equal one has come meanwhile; that or the new one, or NULL: there is no room. */
+/* Puts a new stack into the table, unless an equal one is there by now. Returns that in the table; NULL: no room. */
 static stack_entry *stack_put(lade_stacks *stacks, stack_shard *shard, stack_entry *fresh) {
   ladei_lock_acquire(&shard->lock);
   stack_entry *own = stack_find(shard, fresh->hash, (void *const *)(void *)addresses_of(fresh), fresh->count);
@@ -238,7 +238,7 @@ static stack_entry *stack_find_shared(stack_shard *shard, uint64_t hash, void *c
   return own;
 }
 
-/* Frame pointers lead astray where code has none, mostly at the outer end: what lies in no module is no return address. */
+/* Frame pointers mislead where code has none, mostly at the outer end: an address in no module is no return address. */
 static size_t sound_count(lade_stacks *stacks, void *const *addresses, size_t count, uint64_t generation) {
   size_t sound = 0;
   if (stacks->method != LADE_STACKS_FRAME_POINTERS) return count;
@@ -247,7 +247,7 @@ static size_t sound_count(lade_stacks *stacks, void *const *addresses, size_t co
   return sound;
 }
 
-/* One reference for the caller; NULL: there is no room. */
+/* Takes a reference for the caller; NULL: there is no room. */
 static stack_entry *stack_intern(lade_stacks *stacks, void *const *addresses, size_t count) {
   uint64_t hash = hash_of(addresses, count), generation;
   stack_shard *shard = &stacks->shards[hash % SHARDS];
@@ -269,12 +269,12 @@ static stack_entry *stack_intern(lade_stacks *stacks, void *const *addresses, si
 
 /* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
-/* The stack of the calling thread from the frame on that the call returns to `from` in. */
+/* The calling thread's stack, from the frame that made the call with the return address `from`. */
 static __attribute__((noinline)) stack_entry *stack_capture(lade_stacks *stacks, const void *from) {
   void *addresses[FRAMES_MOST + FRAMES_OWN];
   int count = stacks->walk(addresses, (int)stacks->max_frames + FRAMES_OWN), first = 0;
   while (first < count && first < FRAMES_OWN && addresses[first] != from) first++;
-  if (first == count || first == FRAMES_OWN) first = 0; /* the walker leaves some out */
+  if (first == count || first == FRAMES_OWN) first = 0; /* the walker leaves some frames out */
   size_t frames = (size_t)(count - first) < stacks->max_frames ? (size_t)(count - first) : stacks->max_frames;
   return stack_intern(stacks, addresses + first, frames);
 }
@@ -332,6 +332,6 @@ lade_status lade_stacks_describe(void *stacks, const void *stack_pointer, lade_s
   uint64_t generation;
   describer d = {visit, visitor};
   (void)ladei_modules_look(&((lade_stacks *)stacks)->modules,
-                           &generation); /* what was unloaded is not asked of the loader */
+                           &generation); /* the loader is not asked about unloaded modules */
   return ladei_stacks_each(own, address_describe, &d);
 }

@@ -2,14 +2,14 @@
 /*
  * Names of addresses.
  *
- * libdw gets the file that was loaded, at the address where it was, and debug information that this machine has: the callbacks
- * below are those of elfutils that ask no server. A file whose build id is another one by now is not asked.
+ * libdw gets the file that was loaded, its address at that time, and the debug information on this machine: the
+ * callbacks below are those of elfutils that ask no server. A file whose build id has changed is not used.
  *
- * The types and prototypes are those of elfutils 0.158 and later (soname libdw.so.1), as far as they are needed: the library is
- * opened at run time and its headers are not.
+ * The types and prototypes are those of elfutils 0.158 and later (soname libdw.so.1), as far as they are needed: the
+ * library is opened at run time, its headers are not used.
  *
- * Locks: `symbols_lock`, a plain mutex and not one of base/lock.h: libdw is used by one thread at a time, and reads files
- * meanwhile. Frames are shown without it: what they name lives as long as the module.
+ * Locks: `symbols_lock`, a plain mutex and not one of base/lock.h: one thread at a time uses libdw, which reads files
+ * meanwhile. Frames are shown without it: the names in them live as long as the module.
  */
 #include "history/symbols.h"
 
@@ -76,7 +76,7 @@ typedef struct libdw {
 
 static pthread_mutex_t symbols_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* NULL: it is not there. Lock held. */
+/* NULL: libdw is not installed. Lock held. */
 static const libdw *libdw_get(void) {
   static const ladei_library_function names[] = {
 #define DW_NAME(result, name, arguments) LADEI_LIBRARY_FUNCTION(libdw, name, name),
@@ -94,7 +94,7 @@ static const libdw *libdw_get(void) {
   return found ? &functions : NULL;
 }
 
-/* What is kept of a module. */
+/* Data kept for a module. */
 typedef struct symbols {
   void *session, *module;
 } symbols;
@@ -116,7 +116,7 @@ static bool build_id_matches(const libdw *dw, void *module, const char *expected
 static symbols *symbols_open(const libdw *dw, const ladei_module *module) {
   uint64_t bias;
   struct stat file;
-  if (stat(module->path, &file) != 0 || !S_ISREG(file.st_mode)) return NULL; /* others may make the thread wait */
+  if (stat(module->path, &file) != 0 || !S_ISREG(file.st_mode)) return NULL; /* other kinds may block the thread */
   symbols *own = calloc(1, sizeof *own);
   if (own == NULL) return NULL;
   own->session = dw->dwfl_begin(&dw->callbacks);
@@ -130,7 +130,7 @@ static symbols *symbols_open(const libdw *dw, const ladei_module *module) {
   return NULL;
 }
 
-/* NULL: nothing can be said. Lock held. */
+/* NULL: there are no names. Lock held. */
 static symbols *symbols_of(const libdw *dw, ladei_module *module) {
   if (module->symbols_tried) return module->symbols;
   module->symbols_tried = true;
@@ -157,14 +157,14 @@ static const char *name_of(const libdw *dw, dw_die *die) {
   return name != NULL ? name : dw->dwarf_diename(die);
 }
 
-/* The number that an attribute of a call is; 0: none. */
+/* The number in an attribute of a call; 0: none. */
 static uint64_t number_of(const libdw *dw, dw_die *die, unsigned code) {
   dw_attribute attribute;
   uint64_t value = 0;
   return dw->dwarf_formudata(dw->dwarf_attr(die, code, &attribute), &value) == 0 ? value : 0;
 }
 
-/* The scopes around an address, innermost first, each with the one that it lies in behind it; the caller frees them. */
+/* The scopes around an address, innermost first, each followed by its enclosing one; the caller frees them. */
 static int scopes_find(const libdw *dw, const symbols *own, dw_die *unit, uint64_t address, dw_die **out) {
   dw_die *found = NULL, innermost;
   uint64_t bias;
@@ -187,7 +187,7 @@ static void frame_add(frame_list *list, const lade_stack_frame *frame) {
   if (list->count < FRAMES_MOST) list->frames[list->count++] = *frame;
 }
 
-/* Inlined frames; the last one, for the function that was not inlined, is left in `frame`. */
+/* Lists inlined frames. The last one, of the function that was not inlined, stays in `frame`. */
 static void inlined_list(const libdw *dw, dw_die *unit, dw_die *scopes, int count, lade_stack_frame *frame,
                          frame_list *out) {
   void *files = NULL;
@@ -225,7 +225,7 @@ static void libdw_list(const libdw *dw, const symbols *own, lade_stack_frame *fr
   frame_add(out, frame);
 }
 
-/* What the loader knows, of a library that is there. */
+/* Uses the loader's knowledge, for a library that is still loaded. */
 static void loader_list(const ladei_module *module, lade_stack_frame *frame, frame_list *out) {
   Dl_info info;
   bool loaded = atomic_load(&module->until) == UINT64_MAX;

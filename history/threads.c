@@ -2,7 +2,8 @@
 /*
  * Labels, scopes and calls of threads; model in threads.h.
  *
- * The state of a thread hangs from a key and not from a thread-local: of static thread-locals a process has few.
+ * The state of a thread hangs from a key, not a thread-local variable: a process has little static thread-local
+ * storage.
  */
 #include "history/threads.h"
 

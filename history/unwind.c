@@ -2,8 +2,8 @@
 /*
  * Walking stacks.
  *
- * libunwind is opened apart from the program's names (RTLD_LOCAL): it defines a backtrace() of its own, which must not take the
- * place of the program's. It is never closed, since threads keep caches of it.
+ * libunwind is opened apart from the program's symbols (RTLD_LOCAL): it defines a backtrace() of its own, which must
+ * not replace the program's. It is never closed, since threads keep caches of it.
  */
 #include "history/unwind.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- Frame pointers ---------------------------------------------------------------------------------------------- */
 
-/* The calling thread's stack; empty where it is not known. */
+/* The calling thread's stack; empty if unknown. */
 static void stack_find(uintptr_t *low, uintptr_t *high) {
   pthread_attr_t attributes;
   void *begin = NULL;
@@ -31,7 +31,7 @@ static void stack_find(uintptr_t *low, uintptr_t *high) {
   (void)pthread_attr_destroy(&attributes);
 }
 
-/* A frame is two words: the frame that called, and the address behind the call. */
+/* A frame is two words: the calling frame, and the return address. */
 static int frames_walk(void **addresses, int most) {
   ladei_history_thread *thread = ladei_history_thread_get();
   uintptr_t frame = (uintptr_t)__builtin_frame_address(0);

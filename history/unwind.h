@@ -5,8 +5,8 @@
 
 #include "lade/stacks.h"
 
-/* A walker for the method; LADE_ERR_UNSUPPORTED where there is none. It writes return addresses, innermost first, its caller's
- * first or second, and returns their number. */
+/* A walker for the method; LADE_ERR_UNSUPPORTED if there is none. It writes return addresses, innermost first (its
+ * caller's is the first or second), and returns their number. */
 typedef int (*ladei_unwind)(void **addresses, int most);
 lade_status ladei_unwind_choose(uint32_t method, uint32_t *out_method, ladei_unwind *out);
 
