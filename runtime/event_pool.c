@@ -117,7 +117,7 @@ void ladei_event_pool_discard(ladei_event_pool *pool, ladei_event *event) {
   pool->counters.on_loan--;
   ladei_lock_release(&pool->lock);
   lade_error first;
-  ladei_error_save(&first); /* what went wrong with the event matters more than what its end brings */
+  ladei_error_save(&first); /* the event's first error matters more than one of its destruction */
   (void)event_destroy(pool, event);
   ladei_error_restore(&first);
 }

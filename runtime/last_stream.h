@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stream that a thread resolved last, for programs that promise to retire streams before their handles may be
- * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). Who a stream is costs two driver calls on "cuda"; a thread that names the
- * same one again is answered from here.
+ * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). On "cuda" the identity of a stream costs two driver calls; a thread that
+ * names the same stream again gets it from here.
  *
- *   thread's entry   [ runtime | handle | generation | who it is ]        believed while the generation is the current one;
- *                    made when the thread asks first, freed when it ends; without memory for it the driver is asked each time
- *   generation       one more behind each retirement of a stream, and before the handle of a stream that is destroyed, or
- *                    the address of a runtime that is closed, can be another one's
+ *   thread's entry   [ runtime | handle | generation | identity ]         valid while the generation is the current one;
+ *                    made at the thread's first question, freed when it ends; without memory the driver is asked each time
+ *   generation       incremented after each retirement of a stream, and before the handle of a destroyed stream or the
+ *                    address of a closed runtime can be reused
  *
- * S1  An entry was told by the driver after its generation was read. So it is older than any retirement whose end its
- *     thread does not know of, and a thread that does know reads a later generation.
- * S2  Only ordinary streams have entries: what the special handles mean depends on the thread's current context.
- * S3  A forked child believes none: its calls are refused before (ladei_runtime_check_process).
- * S4  The generation is one for the process, as handles are. So an entry of a runtime that was closed is not believed for
- *     one that lies at the same address.
+ * S1  An entry's answer comes from the driver after its generation was read. So it is older than any retirement whose end
+ *     its thread does not know of, and a thread that does know reads a later generation.
+ * S2  Only ordinary streams have entries: the meaning of special handles depends on the thread's current context.
+ * S3  A forked child uses no entry: its calls are refused earlier (ladei_runtime_check_process).
+ * S4  The process has one generation, as it has one set of handles. So the entry of a closed runtime is not valid for a
+ *     new one at the same address.
  * Locks: none.
  */
 #ifndef LADE_RUNTIME_LAST_STREAM_H
@@ -30,11 +30,11 @@ typedef struct ladei_last_stream {
   ladei_stream stream;
 } ladei_last_stream;
 
-/* NULL: the thread has none. */
+/* NULL: the thread has no entry. */
 extern _Thread_local ladei_last_stream *ladei_last_stream_tls __attribute__((tls_model("initial-exec")));
 extern _Atomic(uint64_t) ladei_last_stream_generation;
 
-/* Handles may be recycled from here on. */
+/* From here on handles may be recycled. */
 static inline void ladei_last_stream_forget(void) {
   atomic_fetch_add_explicit(&ladei_last_stream_generation, 1, memory_order_release);
 }

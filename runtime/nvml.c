@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few calls of NVML that a list of processes takes, with prototypes of our own: the library's header belongs to the
- * toolkit, and its types differ between releases. Those used here are of version 3 of the call (driver 510 and newer).
+ * The few NVML calls that list processes, with prototypes of our own: the library's header belongs to the toolkit, and
+ * its types differ between releases. These are version 3 of the call (driver 510 and newer).
  *
  *   dlopen -> nvmlInit -> device by PCI address -> its index -> processes, in a larger array until they fit -> nvmlShutdown
  *
- * The device is found by its PCI address: the numbers of the library and of the runtime differ where devices are masked.
+ * The device is found by its PCI address: the library and the runtime number devices differently where some are masked.
  *
- * I1  Each start is matched by a shutdown; the library counts them, so other users of it in the process are untouched.
+ * I1  Each start is matched by a shutdown; the library counts them, so its other users in the process are unaffected.
  * I2  The library is never unloaded: its threads and its clean-up at exit must find their code.
  * Locks: none.
  */
@@ -40,10 +40,10 @@ typedef struct nvml_api {
   int (*device_by_pci)(const char *pci_bus_id, nvml_device *out);
   nvml_processes compute;
   nvml_processes graphics;                               /* NULL: the library has no such call */
-  int (*index)(nvml_device device, unsigned int *index); /* the same */
+  int (*index)(nvml_device device, unsigned int *index); /* NULL: as above */
 } nvml_api;
 
-/* Room for the first question; the library says how much it would have taken. */
+/* Room for the first question; the library answers with the room that it needs. */
 enum { PROCESSES_FIRST = 8, PROCESSES_MAX = 65536 };
 
 static const ladei_library_function functions[] = {
@@ -68,13 +68,13 @@ static lade_status refusal(const char *what, int code) {
   return ladei_error(absent ? LADE_ERR_NO_DEVICE : LADE_ERR_DRIVER, code, "NVML: %s: code %d", what, code);
 }
 
-/* What one list has room for; `count` is what there is. */
+/* Room for one list; `count` is its length. */
 typedef struct info_list {
   nvml_process_info *infos;
   unsigned int count;
 } info_list;
 
-/* Processes may come between two questions: asked again as long as they do not fit. */
+/* Processes may start between two questions: asks again until they fit. */
 static lade_status infos_read(nvml_processes processes, nvml_device device, info_list *out) {
   for (unsigned int room = PROCESSES_FIRST; room <= PROCESSES_MAX;) {
     nvml_process_info *infos = calloc(room, sizeof *infos);
@@ -92,7 +92,7 @@ static lade_status infos_read(nvml_processes processes, nvml_device device, info
   return ladei_error(LADE_ERR_DRIVER, 0, "NVML: more than %d processes", PROCESSES_MAX);
 }
 
-/* A process that both computes and draws is one, with the larger of its figures. */
+/* A process that both computes and draws counts once, with the larger figure. */
 static void use_add(ladei_nvml_answer *answer, const nvml_process_info *info, bool draws) {
   size_t at = 0;
   while (at < answer->count && answer->list[at].pid != info->pid) at++;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which processes use a device's memory, and how much, as NVIDIA's management library knows it. The library is opened
- * when asked, as the driver is, and its session is closed before the answer is given.
+ * The processes that use a device's memory, and how much, from NVIDIA's management library. A question opens the
+ * library, as the driver is opened, and closes its session before the answer is returned.
  *
- * Threads: any. Waits: for the library's own start, tens of milliseconds at times: for reports and people only.
+ * Threads: any. Waits: for the library's start, sometimes tens of milliseconds: for reports and people only.
  */
 #ifndef LADE_RUNTIME_NVML_H
 #define LADE_RUNTIME_NVML_H
@@ -16,7 +16,7 @@
 
 typedef struct ladei_process_use {
   uint32_t pid;
-  bool bytes_known; /* false: the library cannot tell them, as in some virtual machines */
+  bool bytes_known; /* false: the library does not know, as in some virtual machines */
   bool computes, draws;
   uint64_t bytes;
 } ladei_process_use;
@@ -24,18 +24,18 @@ typedef struct ladei_process_use {
 typedef struct ladei_nvml_answer {
   ladei_process_use *list; /* to be freed by the caller */
   size_t count;
-  int32_t index; /* of the device, in the library's order; -1: not told */
+  int32_t index; /* of the device, in the library's order; -1: unknown */
 } ladei_nvml_answer;
 
 /*
- * Lists the processes on the device at a PCI address ("0000:41:00.0"): those that compute in the library's order, then those that
- * draw and do not compute.
+ * Lists the processes on the device at a PCI address ("0000:41:00.0"): those that compute in the library's order, then
+ * those that only draw.
  *
- * @param library  Name of the library; LADEI_NVML_LIBRARY but for tests.
+ * @param library  Name of the library; LADEI_NVML_LIBRARY except in tests.
  * @param out      [out] Untouched on error.
  *
- * Errors: LADE_ERR_UNSUPPORTED where the library is missing or too old; LADE_ERR_NO_DEVICE where its driver is not loaded, or
- * it does not know the device; LADE_ERR_DRIVER, with the library's code, for other refusals; LADE_ERR_OUT_OF_HOST_MEMORY.
+ * Errors: LADE_ERR_UNSUPPORTED if the library is missing or too old; LADE_ERR_NO_DEVICE if its driver is not loaded, or
+ * it does not know the device; LADE_ERR_DRIVER, with the library's code, for others; LADE_ERR_OUT_OF_HOST_MEMORY.
  */
 lade_status ladei_nvml_processes(const char *library, const char *pci_bus_id, ladei_nvml_answer *out);
 

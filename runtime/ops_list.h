@@ -2,8 +2,8 @@
 /*
  * Every op of the table in ops.h with its group: X(op, GROUP), in the table's order.
  *
- * The checker, the software device's fault plan and the tests' wrappers go through this list; an op that is missing
- * here fails a static assertion in runtime.c.
+ * The checker, the software device's fault plan and the tests' wrappers use this list; an op that is missing here fails
+ * a static assertion in runtime.c.
  */
 #ifndef LADE_RUNTIME_OPS_LIST_H
 #define LADE_RUNTIME_OPS_LIST_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses a device: the public calls over runtime/nvml.
+ * Processes that use a device: the public calls over runtime/nvml.
  *
  * Locks: none.
  */

@@ -7,9 +7,9 @@
  *
  * I1  A table that ladei_ops_check() refuses is never called.
  * I2  users counts the objects that hold the runtime; close succeeds only at 0.
- * I3  In a forked child every call that could reach the driver answers LADE_ERR_FORKED: the driver's threads and
- *     contexts do not live there.
- * Locks: none; users is atomic, all else is constant after adoption.
+ * I3  In a forked child every call that could reach the driver returns LADE_ERR_FORKED: the child has none of the
+ *     driver's threads and contexts.
+ * Locks: none; users is atomic, the rest is constant after adoption.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -123,7 +123,7 @@ lade_status lade_runtime_close(lade_runtime *runtime) {
   status = runtime->ops->close(runtime->self);
   if (status == LADE_OK) {
     ladei_process_release(&runtime->owner);
-    ladei_last_stream_forget(); /* another thread may open one at this address as soon as it is free */
+    ladei_last_stream_forget(); /* another thread may open one at this address once it is free */
     free(runtime);
   }
   return status;
@@ -143,7 +143,7 @@ lade_status ladei_runtime_acquire(lade_runtime *runtime) {
 
 void ladei_runtime_release(lade_runtime *runtime) { atomic_fetch_sub(&runtime->users, 1); }
 
-/* ---- Arguments that all runtimes check alike --------------------------------------------------------------------- */
+/* ---- Arguments that all runtimes check in the same way ----------------------------------------------------------- */
 
 static lade_status extent_check(const char *field, size_t value, size_t least) {
   char expected[64];
@@ -183,7 +183,7 @@ lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *s
 
 /* ---- Copies between devices: Note [Copies between devices] --------------------------------------------------------- */
 
-/* What the plain copy did not reach: the capture, if there is one, is not risked for it. */
+/* For copies that the plain copy refuses: they must not endanger a capture. */
 static lade_status between_uncaptured(const lade_runtime *runtime, int dst_device, int src_device,
                                       const ladei_stream *stream) {
   char call[160];
@@ -233,7 +233,7 @@ static lade_status helper_enter(const lade_runtime *runtime, const char *field, 
   return ladei_runtime_check_process(runtime);
 }
 
-/* The same for calls on a stream, which comes out resolved. */
+/* The same for calls on a stream; resolves it. */
 static lade_status helper_enter_stream(const lade_runtime *runtime, lade_stream stream, const char *field,
                                        const void *argument, const char *function, ladei_stream *out) {
   lade_status status = helper_enter(runtime, field, argument, function);
@@ -279,7 +279,7 @@ lade_status lade_stream_destroy(lade_runtime *runtime, lade_stream stream) {
   lade_status status = helper_enter(runtime, "runtime", runtime, __func__);
   if (status == LADE_OK && special)
     return ladei_error_argument(__func__, "stream", "a stream from lade_stream_create", "%p", (void *)stream);
-  ladei_last_stream_forget(); /* another thread may be given the handle as soon as the stream is gone */
+  ladei_last_stream_forget(); /* another thread may get the handle once the stream is gone */
   return status == LADE_OK ? runtime->ops->stream_destroy(runtime->self, stream) : status;
 }
 
@@ -336,7 +336,7 @@ static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device)
   return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;
 }
 
-/* How much of `bytes` from there on one copy may name: to the end of the pinned range, if the address lies in one. */
+/* The part of `bytes` that one copy may name: to the end of the pinned range, if the address lies in one. */
 static size_t copy_reach(const ladei_pointer_attributes *attributes, const void *address, size_t bytes) {
   uint64_t offset = (uint64_t)(uintptr_t)address - attributes->base;
   bool ends = attributes->kind == LADEI_MEMORY_PINNED && offset < attributes->bytes;
@@ -347,7 +347,7 @@ static bool is_host(const ladei_pointer_attributes *attributes) {
   return attributes->kind == LADEI_MEMORY_PINNED || attributes->kind == LADEI_MEMORY_UNKNOWN;
 }
 
-/* A copy and what is known of its two addresses. */
+/* A copy, and the attributes of its two addresses. */
 typedef struct stretch {
   char *dst;
   const char *src;
@@ -360,12 +360,12 @@ static lade_status stretch_ask(const lade_runtime *runtime, stretch *rest) {
   return status != LADE_OK ? status : runtime->ops->pointer_attributes(runtime->self, rest->src, &rest->from);
 }
 
-/* What one copy may take of the rest. */
+/* Length of the next single copy. */
 static size_t stretch_length(const stretch *rest) {
   return ladei_size_min(copy_reach(&rest->to, rest->dst, rest->bytes), copy_reach(&rest->from, rest->src, rest->bytes));
 }
 
-/* Goes on behind the first `length` bytes. A side that was host memory must go on as such: no copy serves both. */
+/* Goes on after the first `length` bytes. A side in host memory must stay in host memory: no copy serves both. */
 static lade_status stretch_next(const lade_runtime *runtime, size_t length, stretch *rest) {
   bool to_host = is_host(&rest->to), from_host = is_host(&rest->from);
   rest->dst += length;
@@ -381,7 +381,7 @@ static lade_status stretch_next(const lade_runtime *runtime, size_t length, stre
   return status;
 }
 
-/* Before anything is queued. */
+/* Called before anything is queued. */
 static lade_status stretches_check(const lade_runtime *runtime, stretch rest) {
   lade_status status = LADE_OK;
   for (size_t length; status == LADE_OK && (length = stretch_length(&rest)) < rest.bytes;)
@@ -389,7 +389,7 @@ static lade_status stretches_check(const lade_runtime *runtime, stretch rest) {
   return status;
 }
 
-/* Between pinned memory a batch of one, since a single copy waits there; where no batch is to be had, that one. */
+/* Between pinned memory a batch of one, as a single copy waits there; without batches a single copy. */
 static lade_status stretch_copy(const lade_runtime *runtime, ladei_copy_direction direction, const stretch *rest,
                                 size_t length, const ladei_stream *stream) {
   bool pinned = rest->to.kind == LADEI_MEMORY_PINNED && rest->from.kind == LADEI_MEMORY_PINNED;
@@ -436,7 +436,7 @@ lade_status lade_copy_async(lade_runtime *runtime, void *dst, const void *src, s
   return stretches_copy(runtime, all, &resolved);
 }
 
-/* Fills registration by registration, as stretches_copy() copies; stream NULL: only finds out whether that would do. */
+/* Fills registration by registration, as stretches_copy() copies; stream NULL: only checks the arguments. */
 static lade_status parts_fill(const lade_runtime *runtime, char *dst, unsigned char value, size_t bytes,
                               const ladei_stream *stream) {
   lade_status status = LADE_OK;

@@ -3,12 +3,12 @@
  * The call frame of an op: contexts in and out, thread capture mode, loss of the device, error records.
  *
  *   caller's context stack   [.. | user]  --enter-->  [.. | user | wanted]  --op, leave-->  [.. | user]
- *                            nothing is pushed where `wanted` is current already
+ *                            nothing is pushed if `wanted` is already current
  *
  * I1, I2, I3 of driver.h. In addition:
  * I4  A device's primary context is retained at most once per runtime: a thread that loses the race to publish it gives its
  *     reference back.
- * I5  A releasing call never reports a final code: what it gives back went with the device.
+ * I5  A releasing call never reports a final code: its object went with the device.
  * Locks: none.
  */
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 /* ---- Loss -------------------------------------------------------------------------------------------------------- */
 
-/* True: the call may go on. A releasing one goes on after a loss too, but never into a driver that is going. */
+/* True: the call may go on. A releasing one goes on after a loss too, but never into a driver that is shutting down. */
 static bool call_allowed(cuda_call *call) {
   int lost = atomic_load_explicit(&call->runtime->lost_code, memory_order_relaxed);
   call->status = LADE_OK;
@@ -32,7 +32,7 @@ static bool call_allowed(cuda_call *call) {
   return false;
 }
 
-/* A context that is retained here lives unless somebody resets its device. */
+/* A context that is retained here lives unless its device is reset. */
 static bool device_was_reset(const cuda_runtime *runtime) {
   for (int i = 0; i < runtime->device_count; i++) {
     unsigned flags = 0;
@@ -44,11 +44,11 @@ static bool device_was_reset(const cuda_runtime *runtime) {
   return false;
 }
 
-/* Translates; notes a loss. */
+/* Translates; records a loss. */
 static lade_status call_status(const cuda_call *call, CUresult code) {
   int none = 0;
   if (code == CUDA_ERROR_CONTEXT_IS_DESTROYED && !device_was_reset(call->runtime))
-    return LADE_ERR_INVALID_ARGUMENT; /* of the program's own, left current: that ends no runtime */
+    return LADE_ERR_INVALID_ARGUMENT; /* the program's own one, left current: the runtime goes on */
   if (ladei_cuda_is_final(code) && atomic_compare_exchange_strong(&call->runtime->lost_code, &none, (int)code))
     ladei_log_later(LADE_LOG_ERROR, "runtime cuda: the device is lost: %s: %s (%d)", call->op,
                     ladei_cuda_error_text(call->runtime, code), (int)code);
@@ -144,8 +144,8 @@ bool ladei_cuda_context(cuda_call *call, int device, CUcontext *out) {
 }
 
 /*
- * A context to call under when the op names none and the current one is not retained here: one that is; else the
- * current one; else one that is active through somebody else. NULL: none. What the program has current may be dead.
+ * A context for an op that names none while the current one is not retained here: one that is; otherwise the current
+ * one; otherwise one that other code keeps active. NULL: none. The program's current context may be dead.
  */
 static CUcontext context_any(cuda_runtime *runtime, CUcontext current) {
   for (int i = 0; i < runtime->device_count; i++) {
@@ -182,7 +182,7 @@ static bool enter_failed(cuda_call *call, CUresult code, const char *details) {
   return false;
 }
 
-/* Makes `wanted` current, unless it is or is NULL, and the capture mode relaxed where asked for. */
+/* Makes `wanted` current, unless it is or is NULL; relaxes the capture mode if the call asks for it. */
 static bool call_enter(cuda_call *call, CUcontext current, CUcontext wanted) {
   const cuda_api *api = &call->runtime->api;
   if (wanted != NULL && wanted != current) {
@@ -251,7 +251,7 @@ void ladei_cuda_release_contexts(cuda_runtime *runtime) {
     unsigned flags = 0;
     int active = 1;
     if (context == NULL || runtime->api.primary_ctx_release(device->native) != CUDA_SUCCESS) continue;
-    /* The driver leaves a destroyed primary context current; later calls of this thread would stumble over it. */
+    /* The driver leaves a destroyed primary context current; later calls of this thread would fail because of it. */
     if (runtime->api.primary_ctx_get_state(device->native, &flags, &active) == CUDA_SUCCESS && active == 0 &&
         runtime->api.ctx_get_current(&current) == CUDA_SUCCESS && current == context)
       (void)runtime->api.ctx_set_current(NULL);

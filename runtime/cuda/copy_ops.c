@@ -17,7 +17,7 @@ static CUresult copy_queue(const cuda_api *api, ladei_copy_direction direction, 
   case LADEI_COPY_H2D: return api->memcpy_h2d_async(cuda_address(dst), src, bytes, stream);
   case LADEI_COPY_D2H: return api->memcpy_d2h_async(dst, cuda_address(src), bytes, stream);
   case LADEI_COPY_D2D:
-  case LADEI_COPY_H2H: /* unified addresses tell the driver on which side each end lies */
+  case LADEI_COPY_H2H: /* unified addresses tell the driver where each end is */
     return api->memcpy_any_async(cuda_address(dst), cuda_address(src), bytes, stream);
   }
   return CUDA_ERROR_INVALID_VALUE;
@@ -35,8 +35,8 @@ static lade_status copy(void *self, ladei_copy_direction direction, void *dst, c
 }
 
 /*
- * From pageable memory the driver's synchronous copy returns when the source has been read; the last of it may still be
- * on its way to the device, where streams that are not ordered with the legacy one would not wait for it.
+ * The driver's synchronous copy from pageable memory returns when the source has been read; the last part may still be
+ * on its way to the device, and streams that are not ordered with the legacy one would not wait for it.
  */
 static CUresult copy_h2d_sync(const cuda_api *api, void *dst, const void *src, size_t bytes) {
   CUresult code = api->memcpy_h2d(cuda_address(dst), src, bytes);
@@ -71,13 +71,13 @@ static lade_status copy_sync(void *self, int device, ladei_copy_direction direct
 
 static CUresult batch_queue(const cuda_api *api, size_t count, void *const *dsts, const void *const *srcs,
                             const size_t *sizes, CUstream stream) {
-  /* The driver reads its arrays as addresses and does not write to them, whatever its prototype says. */
+  /* The driver reads its arrays as addresses and does not write to them, although its prototype allows that. */
   _Static_assert(sizeof(CUdeviceptr) == sizeof(void *), "arrays of pointers pass as arrays of device addresses");
   CUdeviceptr *native_dsts = (CUdeviceptr *)(uintptr_t)dsts;
   CUdeviceptr *native_srcs = (CUdeviceptr *)(uintptr_t)srcs;
   size_t *native_sizes = (size_t *)(uintptr_t)sizes;
   CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-  size_t first = 0; /* the one set of attributes holds from the first copy on */
+  size_t first = 0; /* the single set of attributes applies from the first copy on */
   if (api->memcpy_batch_13 != NULL)
     return api->memcpy_batch_13(native_dsts, native_srcs, native_sizes, count, &attributes, &first, 1, stream);
   size_t failed = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ops on devices: what they are, which is current, their primary contexts.
+ * Ops on devices: their attributes, the current one, their primary contexts.
  *
  * I1  Only current_device_set, device_context, memory_info, device_synchronize and the two priority attributes create a
- *     context, and only on the device they name; everything else here asks the driver about the device alone.
+ *     context, and only on the device they name; the others ask the driver about the device alone.
  * Locks: none.
  */
 #include <string.h>
@@ -18,9 +18,9 @@ static lade_status device_count(void *self, int *out_count) {
   return LADE_OK;
 }
 
-/* ---- What a device is -------------------------------------------------------------------------------------------- */
+/* ---- Attributes of a device -------------------------------------------------------------------------------------- */
 
-/* An attribute that the driver does not know, being older than it, counts as `unknown`. */
+/* An attribute that an older driver does not know counts as `unknown`. */
 static CUresult attribute_get(const cuda_call *call, int device, int attribute, int unknown, int *out) {
   CUdevice native = call->runtime->devices[device].native;
   CUresult code = call->runtime->api.device_get_attribute(out, (CUdevice_attribute)attribute, native);
@@ -55,7 +55,7 @@ static int attribute_native(ladei_device_attribute attribute) {
   return 0;
 }
 
-/* The driver gives priorities of the current context only. */
+/* The driver gives priorities only of the current context. */
 static lade_status attribute_priority(cuda_call *call, int device, bool lowest, int64_t *out_value) {
   int least = 0;
   int greatest = 0;

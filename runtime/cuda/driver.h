@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of runtime/cuda share: the runtime object, and the call frame that every op runs in.
+ * Shared by the files of runtime/cuda: the runtime object, and the call frame of every op.
  *
  *   static lade_status op(void *self, int device, size_t bytes, void **out) {
  *     cuda_call call = {.runtime = self, .op = "op"};
@@ -10,12 +10,12 @@
  *     return call.status;
  *   }
  *
- * I1  Between enter and leave the wanted context is current, and the thread's capture mode is relaxed where the call
- *     asks for it; after leave both are as the caller had them, whatever the op's outcome.
+ * I1  Between enter and leave the wanted context is current, and the thread's capture mode is relaxed if the call asks
+ *     for it; after leave both are as the caller had them, whatever the op's outcome.
  * I2  A context is created only by ladei_cuda_enter_device() and ladei_cuda_context(), for the device named.
- * I3  Once a code that is final for the process has been seen (lost_code), every call but a releasing one fails with
+ * I3  Once a code that is final for the process has been seen (lost_code), every call except a releasing one fails with
  *     LADE_ERR_DEVICE_LOST without reaching the driver.
- * Locks: the one of `streams`. The other fields are constant after opening but for the atomic ones.
+ * Locks: that of `streams`. The other fields are constant after opening, except the atomic ones.
  */
 #ifndef LADE_RUNTIME_CUDA_DRIVER_H
 #define LADE_RUNTIME_CUDA_DRIVER_H
@@ -37,7 +37,7 @@ enum { CUDA_STREAM_BUCKETS = 256 };
 typedef struct cuda_stream_entry cuda_stream_entry;
 typedef struct cuda_streams {
   ladei_lock lock;
-  uint64_t stand_ins; /* given so far; under the lock */
+  uint64_t stand_ins; /* given so far; guard: the lock */
   _Atomic(cuda_stream_entry *) buckets[CUDA_STREAM_BUCKETS];
 } cuda_streams;
 
@@ -58,8 +58,8 @@ typedef struct cuda_call {
   cuda_runtime *runtime;
   const char *op;            /* name of the op, for messages */
   bool relaxed;              /* wants the relaxed thread capture mode (R9) */
-  bool releases;             /* gives something back: succeeds also after the device is lost (R7) */
-  lade_status out_of_memory; /* what CUDA_ERROR_OUT_OF_MEMORY means here; 0: LADE_ERR_OUT_OF_DEVICE_MEMORY */
+  bool releases;             /* releases an object: succeeds also after the device is lost (R7) */
+  lade_status out_of_memory; /* meaning of CUDA_ERROR_OUT_OF_MEMORY here; 0: LADE_ERR_OUT_OF_DEVICE_MEMORY */
 
   /* Set by enter and leave. */
   lade_status status;
@@ -74,7 +74,7 @@ typedef struct cuda_call {
  */
 bool ladei_cuda_enter_device(cuda_call *call, int device);
 bool ladei_cuda_enter_context(cuda_call *call, uint64_t context);
-/* For ops that name no device, such as those on events: any context of this runtime, else of the program, else none. */
+/* For ops that name no device, such as those on events: any context of this runtime, or the program's, or none. */
 bool ladei_cuda_enter_any(cuda_call *call);
 /* For ops that need no context. */
 bool ladei_cuda_enter(cuda_call *call);
@@ -90,37 +90,37 @@ bool ladei_cuda_device_check(cuda_call *call, int device);
 /* LADE_ERR_INVALID_ARGUMENT into call->status and false, for an address of NULL or a size of 0 (R8). */
 bool ladei_cuda_range_check(cuda_call *call, const void *address, size_t bytes);
 bool ladei_cuda_bytes_check(cuda_call *call, size_t bytes);
-/* Ordinal of the driver's device; -1 if it is none of the runtime's. */
+/* Ordinal of the driver's device; -1 if the runtime does not have it. */
 int ladei_cuda_device_ordinal(const cuda_runtime *runtime, CUdevice native);
-/* Ordinal of the device whose primary context this is, if this runtime retains it; else -1. */
+/* Ordinal of the device whose primary context this is, if this runtime retains it; otherwise -1. */
 int ladei_cuda_context_device(cuda_runtime *runtime, CUcontext context);
-/* Gives every retained context back. */
+/* Releases every retained context. */
 void ladei_cuda_release_contexts(cuda_runtime *runtime);
 
 void ladei_cuda_streams_init(cuda_streams *streams);
 void ladei_cuda_streams_destroy(cuda_streams *streams);
-/* Context and id of a stream, special handles included. Fails where the driver does, or without memory. */
+/* Context and id of a stream, special handles included. Fails if the driver does, or without memory. */
 CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, ladei_stream_kind kind,
                                     CUcontext *out_context, uint64_t *out_id);
-/* The stream is destroyed: the next one with this handle is another. */
+/* The stream is destroyed: the next stream with this handle is another one. */
 void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle);
 
 /* errors.c: the one switch. */
 lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory);
-/* The process can do nothing more on the device, or on any, after this code. */
+/* After this code the process can do nothing more on the device, or on any. */
 bool ladei_cuda_is_final(CUresult code);
 const char *ladei_cuda_error_text(cuda_runtime *runtime, int64_t code);
 void ladei_cuda_free_texts(cuda_runtime *runtime);
 
 static inline CUdeviceptr cuda_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
-/* What the driver says of an event of a capture that is over: I2 of event_ops.c. */
+/* The driver's answer about an event of a capture that is over: I2 of event_ops.c. */
 static inline CUresult cuda_event_answer(CUresult code) {
   return code == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_CAPTURED_EVENT : code;
 }
 
 static inline uint64_t cuda_context_identity(CUcontext context) { return (uint64_t)(uintptr_t)context; }
 
-/* Each file of ops puts its own into the table. */
+/* Each file of ops puts its ops into the table. */
 void ladei_cuda_fill_device_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_memory_ops(lade_runtime_ops *ops);
 void ladei_cuda_fill_virtual_memory_ops(lade_runtime_ops *ops);

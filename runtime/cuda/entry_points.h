@@ -3,15 +3,15 @@
  * Every entry point of the driver that lade calls, in one table.
  *
  *   X(need, field, symbol, version)
- *     need     REQUIRED: opening the runtime fails without it. OPTIONAL: the pointer is NULL then.
+ *     need     REQUIRED: opening the runtime fails without it. OPTIONAL: its pointer may be NULL.
  *     field    name in struct cuda_api
  *     symbol   name for cuGetProcAddress, without a suffix such as _v2
  *     version  CUDA version, as 1000 * major + 10 * minor, whose prototype lade was written for
  *
- * The version names a prototype: the function type is PFN_<symbol>_v<version> of cudaTypedefs.h, and the same number is
- * asked of the driver, so the two cannot part. It is never CUDA_VERSION of the header in use: a newer header asks for
- * newer prototypes (cuCtxGetDevice, cuCtxSynchronize and cuEventElapsedTime all changed after 12.0), and a call through
- * the old type would then pass wrong arguments. All required ones are in the driver of CUDA 12.0, the oldest supported.
+ * The version names a prototype: the function type is PFN_<symbol>_v<version> of cudaTypedefs.h, and the driver
+ * is asked for the same number. It is never CUDA_VERSION of the header in use: a newer header
+ * asks for newer prototypes (cuCtxGetDevice, cuCtxSynchronize and cuEventElapsedTime all changed after 12.0), which a call through the old type would give wrong arguments. All required ones are in the driver of CUDA 12.0, the
+ * oldest supported.
  */
 #ifndef LADE_RUNTIME_CUDA_ENTRY_POINTS_H
 #define LADE_RUNTIME_CUDA_ENTRY_POINTS_H
@@ -137,7 +137,7 @@ typedef struct cuda_api {
 #undef CUDA_API_FIELD
 } cuda_api;
 
-/* A row as data: what the loader and the tests go through. */
+/* A row as data, for the loader and the tests. */
 typedef struct cuda_entry_point {
   const char *symbol;
   int version;

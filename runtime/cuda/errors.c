@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the driver's codes to lade_status: the one switch, the codes that are final, the texts.
+ * Translates the driver's codes to lade_status: the one switch, the final codes, the texts.
  *
- * I1  Every CUresult has a lade_status; one that is not named here is LADE_ERR_DRIVER.
+ * I1  Every CUresult has a lade_status; one without a case here is LADE_ERR_DRIVER.
  * I2  A code that ladei_cuda_is_final() names is LADE_ERR_DEVICE_LOST.
  * Locks: none; a text is published by one compare-and-swap, and the loser's copy freed.
  */
@@ -13,7 +13,7 @@
 
 /*
  * Codes after which, in the words of cuda.h, the process is in an inconsistent state and must be restarted, the context
- * is gone (reset by somebody), or the driver itself is going at the end of the process.
+ * is gone (its device was reset), or the driver itself is shutting down at the end of the process.
  */
 bool ladei_cuda_is_final(CUresult code) {
   switch ((int)code) {
@@ -44,7 +44,7 @@ lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory) {
   case CUDA_SUCCESS: return LADE_OK;
   case CUDA_ERROR_NOT_READY: return LADE_NOT_READY;
   case CUDA_ERROR_OUT_OF_MEMORY: return out_of_memory;
-  case CUDA_ERROR_OPERATING_SYSTEM: /* where pages are pinned: the system would not */
+  case CUDA_ERROR_OPERATING_SYSTEM: /* from pinning: the system refused */
     return out_of_memory == LADE_ERR_OUT_OF_PINNED_MEMORY ? out_of_memory : LADE_ERR_DRIVER;
   case CUDA_ERROR_INVALID_VALUE:
   case CUDA_ERROR_INVALID_CONTEXT:
@@ -82,8 +82,7 @@ lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory) {
   case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
   case CUDA_ERROR_CAPTURED_EVENT:
   case CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
-  case CUDA_ERROR_ILLEGAL_STATE: /* of the calls made here, those that begin or end a capture */
-    return LADE_ERR_CAPTURE;
+  case CUDA_ERROR_ILLEGAL_STATE: /* from the calls that begin or end a capture */ return LADE_ERR_CAPTURE;
   case CUDA_ERROR_TIMEOUT: return LADE_ERR_TIMEOUT;
   default: return LADE_ERR_DRIVER;
   }

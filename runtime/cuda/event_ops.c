@@ -4,10 +4,11 @@
  *
  * I1  An event belongs to the context that was current at its creation and is recorded only under that one; asking,
  *     waiting and destroying work under any context of the process.
- * I2  Creating, recording, asking and waiting run in the relaxed capture mode (R9). An event that was captured answers
- *     CUDA_ERROR_CAPTURED_EVENT in every mode, and its capture is invalid from then on; only the driver knows which
- *     events were captured. Once that capture is over it answers CUDA_ERROR_INVALID_VALUE to all who ask, wait, let a
- *     stream wait or compare times, which nothing else makes an event answer that lade made: one without a record has finished, and a handle that is none is an invalid handle.
+ * I2  Creating, recording, asking and waiting run in the relaxed capture mode (R9). A captured event answers
+ *     CUDA_ERROR_CAPTURED_EVENT in every mode, and that invalidates its capture; only the driver knows which events
+ *     were captured. Once that capture is over the event answers CUDA_ERROR_INVALID_VALUE to queries, waits of threads
+ *     and streams, and comparisons of times. No other event of lade's answers that: without a record it has finished; a
+ *     handle of no event is an invalid handle.
  * Locks: none.
  */
 #include "base/error.h"

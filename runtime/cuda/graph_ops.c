@@ -6,8 +6,8 @@
  *                                            |
  *                                            user objects: destroyed when the graph and all its execs are gone
  *
- * An update gives an exec the user objects of the new graph and lets its own go, after the launches that were queued before;
- * a failed one gives and takes nothing. So the driver of CUDA 13.0 does it on an H200, and software devices the same.
+ * An update gives an exec the user objects of the new graph, and drops its own after the launches queued earlier; a
+ * failed one changes nothing. The driver of CUDA 13.0 does so on an H200; software devices do the same.
  *
  * Locks: none.
  */
@@ -21,8 +21,8 @@ static CUgraphExec native_exec(ladei_graph_exec exec) { return (CUgraphExec)(voi
 static CUuserObject native_object(ladei_user_object object) { return (CUuserObject)(void *)object; }
 
 /*
- * CUDA_ERROR_ILLEGAL_STATE unless the stream captures, or does not, as wanted. The driver refuses a capture begun twice
- * or on the legacy stream, and the end of none, with codes that its documentation does not name.
+ * CUDA_ERROR_ILLEGAL_STATE unless the stream captures, or does not, as wanted. If a capture is begun twice or on the
+ * legacy stream, or ended without a begin, the driver refuses with codes that its documentation does not name.
  */
 static CUresult capture_check(const cuda_api *api, const ladei_stream *stream, bool wanted) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -92,7 +92,7 @@ static ladei_graph_update update_result(CUgraphExecUpdateResult native) {
   case CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED:
   case CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE:
   case CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED: return LADEI_GRAPH_PARAMETERS_CHANGED;
-  default: return LADEI_GRAPH_NOT_UPDATABLE; /* such as graphs that allocate */
+  default: return LADEI_GRAPH_NOT_UPDATABLE; /* for example graphs that allocate */
   }
 }
 
@@ -122,7 +122,7 @@ static lade_status graph_launch(void *self, ladei_graph_exec exec, const ladei_s
   return ladei_cuda_leave(&call, code, "exec %p on stream %p", (void *)exec, (void *)stream->handle);
 }
 
-/* ---- What a graph consists of ------------------------------------------------------------------------------------ */
+/* ---- Contents of a graph ----------------------------------------------------------------------------------------- */
 
 static ladei_node_kind node_kind(CUgraphNodeType type) {
   switch ((int)type) {

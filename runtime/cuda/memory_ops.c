@@ -2,10 +2,10 @@
 /*
  * Ops on device memory, pinned host memory and pointers.
  *
- * I1  Pinned memory is always portable, and given a device address only where asked for: that charges page tables. (The
- *     driver maps memory of its own making all the same on devices with unified addressing, as all current ones are.)
+ * I1  Pinned memory is always portable, and gets a device address only on request: that charges page tables. (With
+ *     unified addressing, which all current devices have, the driver maps its own memory nevertheless.)
  * I2  Pinning, unpinning and asking about pointers run in the relaxed capture mode (R9).
- * I3  Memory that the system will not pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever of its codes the driver chose.
+ * I3  Memory that the system refuses to pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever code the driver chooses.
  * Locks: none.
  */
 #include <string.h>
@@ -74,12 +74,12 @@ static lade_status host_register(void *self, int device, void *pointer, size_t b
   if ((flags & ~(unsigned)(LADEI_HOST_DEVICE_MAPPED | LADEI_HOST_READ_ONLY)) != 0)
     return ladei_error_argument("host_register", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_READ_ONLY", "%#x",
                                 flags);
-  /* The driver would take the exact bytes, and two ranges in one page; the table's ranges are pages. */
+  /* The driver would take the exact bytes, and two ranges in one page; the table's ranges are whole pages. */
   if (((uintptr_t)pointer | bytes) % (size_t)sysconf(_SC_PAGESIZE) != 0)
     return ladei_error_argument("host_register", "memory", "whole pages", "%zu bytes at %p", bytes, pointer);
   if (!ladei_cuda_range_check(&call, pointer, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
   CUresult code = call.runtime->api.mem_host_register(pointer, bytes, host_register_flags(flags));
-  if (code == CUDA_ERROR_INVALID_VALUE) /* of valid arguments: what the driver does not say */
+  if (code == CUDA_ERROR_INVALID_VALUE) /* the arguments are valid: the driver does not give the reason */
     return ladei_cuda_leave(&call, code,
                             "memory is %zu bytes at %p; expected pages without a hole that may be read and, without "
                             "LADEI_HOST_READ_ONLY, written, of no shared mapping of a file on a disk",
@@ -104,7 +104,7 @@ typedef struct pointer_answers {
   CUdeviceptr device_pointer;
 } pointer_answers;
 
-/* Never fails for an unknown pointer: the answers stay 0. Without any context that could know it, neither. */
+/* Never fails for an unknown pointer: the answers stay 0, also without any context that could know it. */
 static CUresult pointer_ask(const cuda_api *api, const void *pointer, pointer_answers *out) {
   CUpointer_attribute attributes[] = {
       CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -136,9 +136,9 @@ static bool range_holds(CUdeviceptr base, size_t bytes, const void *pointer) {
 }
 
 /*
- * The attributes name the reservation of mapped virtual memory, and of a pool in host memory the place in the pool, which is
- * no address (the driver of CUDA 13.0 on an H200). The older call names the mapping, and the block of such a pool once a
- * device may access it; other pinned memory it does not know. False: the driver tells no range that the pointer lies in.
+ * The attributes name the reservation of mapped virtual memory; for a host-memory pool they name the place in the pool,
+ * which is no address (driver of CUDA 13.0 on an H200). The older call names the mapping, and the block of such a pool
+ * once a device may access it; it does not know other pinned memory. False: no range contains the pointer.
  */
 static bool pointer_range(const cuda_api *api, const void *pointer, ladei_memory_kind kind,
                           const pointer_answers *answers, ladei_pointer_attributes *out) {
@@ -158,7 +158,7 @@ static bool pointer_range(const cuda_api *api, const void *pointer, ladei_memory
   return told;
 }
 
-/* Pinned memory without a range is that of a pool that no device may access: to copies it is as any memory of the host. */
+/* Pinned memory without a range is a pool's that no device may access: for copies it is ordinary host memory. */
 static void pointer_found(const cuda_api *api, const void *pointer, const pointer_answers *answers,
                           ladei_pointer_attributes *out) {
   ladei_pointer_attributes found = {.kind = pointer_kind(answers), .device = answers->ordinal};

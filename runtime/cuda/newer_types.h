@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What newer CUDA headers declare and older ones, down to 12.0, do not: numbers, structs and function types of the
- * driver's binary interface. They are fixed for ever there, so a build against any header can use them on any driver.
+ * Declarations of newer CUDA headers that older ones, down to 12.0, lack: numbers, structs and function types of the
+ * driver's binary interface. They never change there, so a build against any header can use them on any driver.
  */
 #ifndef LADE_RUNTIME_CUDA_NEWER_TYPES_H
 #define LADE_RUNTIME_CUDA_NEWER_TYPES_H

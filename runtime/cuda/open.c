@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing the runtime: load the library, look the entry points up, initialise, list the devices.
+ * Opens and closes the runtime: load the library, look up the entry points, initialise, list the devices.
  *
  *   dlopen -> cuGetProcAddress_v2 -> every row of entry_points.h at its version -> cuInit -> devices
  *
  * I1  Opening creates no context.
- * I2  A required entry point that is missing fails the opening and is named; an optional one becomes NULL.
+ * I2  A missing required entry point fails the opening and is named; an optional one becomes NULL.
  * I3  The library is never unloaded: its threads and its clean-up at exit must find their code.
  * Locks: none.
  */
@@ -36,7 +36,7 @@ const cuda_entry_point *ladei_cuda_entry_points(size_t *out_count) {
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-/* CU_GET_PROC_ADDRESS_LEGACY_STREAM: a NULL stream must mean the legacy stream, whatever the program was built for. */
+/* CU_GET_PROC_ADDRESS_LEGACY_STREAM: a NULL stream must mean the legacy stream, however the program was built. */
 static lade_status entry_point_load(PFN_cuGetProcAddress_v12000 get_proc_address, const cuda_entry_point *entry,
                                     cuda_api *api) {
   void *function = NULL;
@@ -72,7 +72,7 @@ static lade_status open_failed(const cuda_api *api, const char *symbol, CUresult
   (void)api->get_error_name(code, &name);
   lade_status status = ladei_cuda_status(code, LADE_ERR_OUT_OF_HOST_MEMORY);
   if (status == LADE_ERR_DRIVER || status == LADE_ERR_INVALID_ARGUMENT || status == LADE_ERR_DEVICE_LOST)
-    status = LADE_ERR_NO_DEVICE; /* whatever is wrong with it, this driver serves no device */
+    status = LADE_ERR_NO_DEVICE; /* for any reason, this driver serves no device */
   return ladei_error(status, code, "runtime \"cuda\": %s: %s (%d)", symbol, name != NULL ? name : "unknown error",
                      (int)code);
 }

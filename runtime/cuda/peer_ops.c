@@ -2,7 +2,7 @@
 /*
  * Ops on peers: other devices of this process, and other processes on the same devices.
  *
- * I1  Memory named by a pointer alone (ipc_export, ipc_close) is handled under its own device's context.
+ * I1  Memory named only by a pointer (ipc_export, ipc_close) is handled under its own device's context.
  * Locks: none.
  */
 #include <string.h>
@@ -21,13 +21,13 @@ static lade_status peer_can_access(void *self, int device, int peer, bool *out_c
   return call.status;
 }
 
-/* The driver calls it unsupported; here no device is its own peer, whatever it can (R8). */
+/* The driver says unsupported; here a device is never its own peer, whatever it can do (R8). */
 static bool distinct(cuda_call *call, int device, int peer) {
   if (device == peer) call->status = ladei_error_argument(call->op, "peer", "another device than `device`", "%d", peer);
   return device != peer;
 }
 
-/* Enters the context of one device, relaxed (R9), with that of the other at hand. */
+/* Enters the context of one device, relaxed (R9), and gets that of the other. */
 static bool enter_peers(cuda_call *call, int device, int peer, CUcontext *out_peer) {
   if (!ladei_cuda_device_check(call, peer) || !ladei_cuda_enter(call) || !ladei_cuda_context(call, peer, out_peer))
     return false;
@@ -56,7 +56,7 @@ static lade_status peer_disable(void *self, int device, int peer) {
 
 /* ---- Other processes --------------------------------------------------------------------------------------------- */
 
-/* Enters the context of the device that the memory lies on; false with call->status set where it lies on none. */
+/* Enters the context of the device that has the memory; false with call->status set if none has. */
 static bool enter_pointer_device(cuda_call *call, const void *pointer) {
   const cuda_runtime *runtime = call->runtime;
   ladei_pointer_attributes attributes;

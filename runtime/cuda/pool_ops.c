@@ -2,9 +2,9 @@
 /*
  * Ops on driver pools: memory that the driver allocates and frees in stream order, on a device or on the host.
  *
- * I1  A pool that the driver is too old for (host memory, a limit) is LADE_ERR_UNSUPPORTED before the driver is asked:
+ * I1  A pool for which the driver is too old (host memory, a limit) is LADE_ERR_UNSUPPORTED before the driver is asked:
  *     it would take the newer request for a bad argument.
- * I2  All run in the relaxed capture mode (R9): the driver counts also questions about a pool among the unsafe calls.
+ * I2  All run in the relaxed capture mode (R9): for the driver even questions about a pool are unsafe calls.
  * Locks: none.
  */
 #include "base/error.h"
@@ -12,7 +12,7 @@
 
 static CUmemoryPool native_pool(ladei_driver_pool pool) { return (CUmemoryPool)(void *)pool; }
 
-/* Whether any device knows driver pools in host memory of this kind. */
+/* Whether any device supports driver pools in host memory of this kind. */
 static bool host_pools_known(const cuda_runtime *runtime, CUdevice_attribute attribute) {
   for (int i = 0; i < runtime->device_count; i++) {
     int supported = 0;
@@ -42,7 +42,7 @@ static bool location_supported(cuda_call *call, const ladei_pool_properties *wan
   return known;
 }
 
-/* False with call->status set for a location that is none, or a device that is none. */
+/* False with call->status set for an invalid location or device. */
 static bool location_translate(cuda_call *call, const ladei_pool_properties *wanted, CUmemLocation *out) {
   switch (wanted->location) {
   case LADEI_POOL_DEVICE:
@@ -146,7 +146,7 @@ static lade_status pool_trim(void *self, ladei_driver_pool pool, size_t keep_byt
   return ladei_cuda_leave(&call, code, "pool %p to %zu bytes", (void *)pool, keep_bytes);
 }
 
-/* Whose memory ran out? Pools of host memory are those that the host may access. */
+/* Which memory ran out? Pools of host memory are those that the host may access. */
 static bool pool_is_host(const cuda_api *api, CUmemoryPool pool) {
   CUmemLocation host = {.type = (CUmemLocationType)CUDA_LOCATION_HOST};
   CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;

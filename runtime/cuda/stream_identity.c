@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who a stream is, also while it captures.
+ * Identity of a stream, also while it captures.
  *
- * The driver gives the id of a stream, but not of a capturing one: the question alone invalidates the capture,
- * in whatever capture mode. Of one whose capture is invalid it does not even give the context. Nor may anything be asked
- * of the legacy stream while a blocking stream captures. So lade remembers the answers, and counts for itself where
- * it need not ask:
+ * The driver gives the id of a stream, but not while it captures: the question alone invalidates the capture, in any
+ * capture mode. For a stream whose capture is invalid it does not even give the context. Nor may the legacy stream be
+ * asked anything while a blocking stream captures. So lade remembers the answers, and uses its own numbers where they
+ * will do:
  *
  *   stream                           id                                              asked of the driver
  *   ordinary, not capturing          the driver's, or the stand-in it got before     does it capture, id; context: once
@@ -14,16 +14,16 @@
  *   legacy                           one for all; the context tells them apart       the thread's context
  *   per-thread                       the number of the calling thread                the thread's context
  *
- * I1  Ids of the four kinds are never equal: the top two bits say the kind.
- * I2  An entry of the table, one per handle ever resolved, is never freed before the runtime; its handle never changes.
- * I3  A reader without the lock believes an entry only if `id` is the same before and after it read the rest, and not 0: writers
- *     store 0 first, and the new id last.
- * I4  A stream that is resolved while it does not capture gets its own id for certain. A capturing one gets the id of an
+ * I1  Ids of the four kinds are never equal: the top two bits give the kind.
+ * I2  An entry of the table, one per handle ever resolved, lives as long as the runtime; its handle never changes.
+ * I3  A reader without the lock trusts an entry only if `id` is not 0 and the same before and after it read the rest:
+ *     writers store 0 first, and the new id last.
+ * I4  A stream that is resolved while it does not capture certainly gets its own id. A capturing one gets the id of an
  *     earlier stream if that had the same handle, was destroyed by the program itself, and no call of lade named the
- *     new stream between its creation and its capture: nothing that the driver says about a capturing stream could show
- *     the difference.
- * I5  The driver gives no id to a second stream of the process. So the context of a stream whose id is the entry's is the
- *     entry's.
+ *     new stream between its creation and its capture: no answer of the driver about a capturing stream could show the
+ *     difference.
+ * I5  The driver gives no id to a second stream of the process. So if a stream's id is the entry's, its context is the
+ *     entry's, too.
  * Locks: the table's, taken by writers.
  */
 #include <stdlib.h>
@@ -42,7 +42,7 @@ struct cuda_stream_entry {
   cuda_stream_entry *next;
   CUstream handle;
   _Atomic(uint64_t) id;        /* 0: forgotten, or being written */
-  _Atomic(uint64_t) driver_id; /* 0: not known yet */
+  _Atomic(uint64_t) driver_id; /* 0: unknown */
   _Atomic(CUcontext) context;
 };
 
@@ -99,7 +99,7 @@ typedef struct known_stream {
   CUcontext context;
 } known_stream;
 
-/* False: nothing is known of a stream with this handle, or it changes just now (I3). */
+/* False: the handle's stream is unknown, or is being written (I3). */
 static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
   if (entry == NULL) return false;
   ladei_switch_point("read a stream", 0);
@@ -111,7 +111,7 @@ static bool entry_read(cuda_stream_entry *entry, known_stream *out) {
   return out->id != 0 && out->id == atomic_load_explicit(&entry->id, memory_order_acquire);
 }
 
-/* The stream does not capture, and the driver gave its id, which the entry does not have. */
+/* The stream does not capture; the driver gave its id, which the entry lacks. */
 static CUresult identity_learn(cuda_streams *streams, CUstream handle, uint64_t driver_id, CUcontext context,
                                uint64_t *out_id) {
   known_stream known;
@@ -126,13 +126,13 @@ static CUresult identity_learn(cuda_streams *streams, CUstream handle, uint64_t 
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The stream captures, and nothing is known of it. */
+/* The stream captures, and is unknown. */
 static CUresult identity_stand_in(cuda_streams *streams, CUstream handle, CUcontext context, uint64_t *out_id) {
   known_stream known;
   ladei_lock_acquire(&streams->lock);
   cuda_stream_entry *entry = entry_make(streams, handle);
   if (entry != NULL) {
-    bool given = entry_read(entry, &known); /* by another thread, just now */
+    bool given = entry_read(entry, &known); /* by another thread, just before */
     *out_id = given ? known.id : stand_in_kind | ++streams->stand_ins;
     if (!given) entry_set(entry, *out_id, 0, context);
   }

@@ -2,13 +2,13 @@
 /*
  * Ops on streams and on the thread's capture mode.
  *
- *   handle              context                          what the other ops get
+ *   handle              context                          resolved for the other ops
  *   NULL, legacy (1)    the calling thread's current     handle 1, kind LEGACY
  *   per-thread (2)      the calling thread's current     handle 2, kind PER_THREAD
  *   a stream            the one it was created in        the same handle, kind ORDINARY
  *
- * I1  A context's identity is its CUcontext. The driver may use the address of a destroyed context again, but stream
- *     ids are unique for the life of the process (stream_identity.c), so (context, id) never names two streams.
+ * I1  A context's identity is its CUcontext. The driver may reuse the address of a destroyed context, but stream ids
+ *     are unique for the life of the process (stream_identity.c), so (context, id) never names two streams.
  * Locks: none.
  */
 #include "base/error.h"
@@ -43,7 +43,7 @@ static lade_status stream_destroy(void *self, lade_stream stream) {
 
 /* ---- Resolving --------------------------------------------------------------------------------------------------- */
 
-/* Ordinal of the device of the current context, which may be one that the program made. */
+/* Ordinal of the device of the current context, which the program may have made. */
 static CUresult context_device(cuda_runtime *runtime, CUcontext current, int *out_device) {
   CUdevice native = 0;
   *out_device = ladei_cuda_context_device(runtime, current);
@@ -106,8 +106,8 @@ static ladei_capture_status capture_status(CUstreamCaptureStatus native) {
   }
 }
 
-/* The driver gives id and graph only of an active capture; of an invalidated one the id stays 0. */
-/* `nodes` and `count`: NULL, or both not. The nodes are the driver's until the next call on the stream. */
+/* The driver gives id and graph only for an active capture; for an invalidated one the id stays 0. */
+/* `nodes` and `count`: both NULL, or neither. The driver owns the nodes, until the next call on the stream. */
 static CUresult capture_ask(const cuda_api *api, const ladei_stream *stream, ladei_capture_info *out,
                             const CUgraphNode **nodes, size_t *count) {
   CUstreamCaptureStatus native = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -158,7 +158,7 @@ static lade_status capture_mode_exchange(void *self, ladei_capture_mode *mode) {
                      (int)LADEI_CAPTURE_RELAXED == (int)CU_STREAM_CAPTURE_MODE_RELAXED,
                  "capture modes pass through unchanged");
   CUstreamCaptureMode native = (CUstreamCaptureMode)*mode;
-  if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) /* the driver takes any number */
+  if (*mode < LADEI_CAPTURE_GLOBAL || *mode > LADEI_CAPTURE_RELAXED) /* the driver accepts any number */
     return ladei_error_argument("capture_mode_exchange", "mode", "a ladei_capture_mode", "%d", (int)*mode);
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.thread_exchange_capture_mode(&native);

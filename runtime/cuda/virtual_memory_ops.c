@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ops on virtual memory: addresses and physical memory apart.
+ * Ops on virtual memory: addresses and physical memory are separate.
  *
  *   vm_reserve  [ ........................... ]      addresses, no memory
  *   vm_create       (handle)                         memory, no address
- *   vm_map      [ ... |  handle  | .......... ]      vm_set_access then lets a device at it
+ *   vm_map      [ ... |  handle  | .......... ]      vm_set_access then gives a device access
  *
- * None of these calls of the driver needs a context, so none is made.
+ * None of these driver calls needs a context, so none is made.
  * Locks: none.
  */
 #include "base/error.h"
@@ -53,7 +53,7 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
   return ladei_cuda_leave(&call, code, "%p, %zu bytes", address, bytes);
 }
 
-/* Memory of device_alloc can always be reached by network cards where the device allows it; here one has to ask. */
+/* Network cards can always reach device_alloc memory if the device allows it; mapped memory must be asked for it. */
 static CUresult rdma_wish(const cuda_call *call, int device, CUmemAllocationProp *properties) {
   int supported = 0;
   CUresult code = call->runtime->api.device_get_attribute(
@@ -86,7 +86,7 @@ static lade_status vm_map(void *self, void *address, size_t bytes, ladei_vm_hand
   if (!ladei_cuda_enter(&call)) return call.status;
   CUresult code = call.runtime->api.mem_map(cuda_address(address), bytes, 0, handle, 0);
   if (code == CUDA_ERROR_NOT_SUPPORTED)
-    code = CUDA_ERROR_INVALID_VALUE; /* what the driver says to a part of a handle */
+    code = CUDA_ERROR_INVALID_VALUE; /* the driver's answer for a part of a handle */
   return ladei_cuda_leave(&call, code, "%p, %zu bytes", address, bytes);
 }
 

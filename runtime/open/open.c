@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a runtime by name. The one place that knows the implementations of the table; a new one is a line in
+ * Opens a runtime by name. Only this file knows the implementations of the table; a new one is a line in
  * `implementations`.
  *
  * Locks: none.
@@ -50,7 +50,7 @@ static lade_status open_sim(const lade_runtime_options *options, lade_runtime **
   return open_soft(true, options, out);
 }
 
-/* In the order in which they are tried where the program names none. */
+/* In the order in which they are tried if the program names none. */
 static const struct implementation {
   const char *name;
   lade_status (*open)(const lade_runtime_options *options, lade_runtime **out);
@@ -62,7 +62,7 @@ static const struct implementation {
 
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
-/* The first that has a device. One that is there and fails is an error: nobody wants a slow device instead of a broken fast one. */
+/* The first one that has a device. If that one fails, so does this: a slow device must not replace it. */
 static lade_status open_best(const lade_runtime_options *options, lade_runtime **out) {
   lade_status status = LADE_ERR_NO_DEVICE;
   for (size_t i = 0; i < IMPLEMENTATIONS && status == LADE_ERR_NO_DEVICE; i++)
