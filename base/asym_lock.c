@@ -2,7 +2,7 @@
 /*
  * Gates: the visitor's side.
  *
- * I1  Between ladei_asym_lock_wait() that returns true and ladei_asym_lock_open() the owner is outside and cannot enter.
+ * I1  From ladei_asym_lock_wait() that returns true to ladei_asym_lock_open() the owner is outside and cannot enter.
  * I2  The membarrier barrier lies between the visitor's store to `wanted` and its loads of `active`: the visitor sees
  *     an owner that entered before; one that enters after sees `wanted`. A barrier that failed proves nothing.
  * I3  `heavy` goes from false to true once; the owner sets it outside its lock. A visitor that reads true also knows

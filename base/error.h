@@ -17,7 +17,7 @@ lade_status ladei_error(lade_status status, int64_t native_code, const char *for
 
 /*
  * The two below refuse an argument with LADE_ERR_INVALID_ARGUMENT. `call` names the public function, `field` the
- * parameter or "options.field". All messages about arguments use them, so that each says what was given and what may be:
+ * parameter or "options.field". All messages about arguments use them, so that each names the value and what may be:
  *   return ladei_error_argument("lade_pipeline_submit", "direction", "0 (to device) or 1 (to host)", "%d", direction);
  *   "lade_pipeline_submit: direction is 7; expected 0 (to device) or 1 (to host)"
  */

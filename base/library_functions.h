@@ -26,7 +26,7 @@ typedef struct ladei_library_function {
 /* Stores a function's address in the pointer at `out_function`; NULL, and false, if the library does not have it. */
 bool ladei_library_function_find(void *library, const char *name, void *out_function);
 
-/* Fills the members of `out_table` in order. Stops at the first one that the library lacks, and returns its name; or NULL. */
+/* Fills the members of `out_table` in order, up to the first that the library lacks: returns its name; or NULL. */
 const char *ladei_library_functions_find(void *library, const ladei_library_function *functions, size_t count,
                                          void *out_table);
 

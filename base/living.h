@@ -2,7 +2,7 @@
 /*
  * Living pools, allocators and pipelines of the process, for reports on all (LADE_STATS, config/environment.c).
  *
- * An object is listed from the end of its creation to the begin of its destruction. A destruction that fails lists it again.
+ * An object is listed from the end of its creation to the begin of its destruction; if that fails, again.
  */
 #ifndef LADE_BASE_LIVING_H
 #define LADE_BASE_LIVING_H

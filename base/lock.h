@@ -26,7 +26,7 @@
 
 /*
  * All ranks of the library, outermost first. Two locks of one rank are never held together by a thread. The locks of
- * runtime/soft and runtime/cuda are the runtime's own: they lie below runtime/ops.h, where no lock of this list is held.
+ * runtime/soft and runtime/cuda are the runtime's own: below runtime/ops.h no lock of this list is held.
  */
 #define LADEI_LOCK_RANKS(RANK)                                                                                         \
   RANK(LADEI_RANK_LOADER, 5)    /* loaders: slots of one loader */                                                     \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lines for the program's log (lade/log.h). A level that is off costs a load and a branch, and its arguments are not made.
+ * Lines for the program's log (lade/log.h). A level that is off costs a load and a branch; its arguments are not made.
  *
  *   ladei_log(LADE_LOG_WARN, "pinned pool %llu: ...", ...)       where no lade lock is held
  *   ladei_log_later(LADE_LOG_ERROR, "stream %llu: ...", ...)     under a lock: the line waits

@@ -4,8 +4,8 @@
  *
  *   lean of a node   EVEN: both subtrees are equally high;  LEFT_DEEP, RIGHT_DEEP: that one is higher by 1
  *
- * A node stores its lean, not its height: rebalancing reads only the nodes of the path that was walked, which are in the
- * cache, and not their other children.
+ * A node stores its lean, not its height: rebalancing reads only the nodes of the path that was walked, which are in
+ * the cache, and not their other children.
  *
  * I3  Keys in the left subtree are smaller, in the right one larger.
  * I4  The heights of a node's subtrees differ by at most 1, and its lean says how.

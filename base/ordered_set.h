@@ -3,8 +3,8 @@
  * Ordered set: records by a key of three words, links inside the record.
  *
  * The three words compare one after another, so that one structure serves free blocks (stream, size, address), holes
- * (stream, address, 0), segments (address, 0, 0) and streams with pending uses. A height-balanced (AVL) tree whose nodes are
- * also linked in order:
+ * (stream, address, 0), segments (address, 0, 0) and streams with pending uses. A height-balanced (AVL) tree whose
+ * nodes are also linked in order:
  *
  *   tree            d                find, insert, remove: O(log n)
  *                 /   \

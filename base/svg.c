@@ -2,7 +2,7 @@
 /*
  * The writer of SVG pictures (base/svg.h).
  *
- *   shape -> '<rect' + numbers + look + '>' + title + '</rect>' -> buffer -> sink, when the buffer is full and at the end
+ *   shape -> '<rect' + numbers + look + '>' + title + '</rect>' -> buffer -> sink, if full and at the end
  */
 #include "base/svg.h"
 

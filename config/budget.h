@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LADE_BUDGET: the budget of pinned memory in one variable. For lade_config_from_env(), the tools and the preload library. */
+/* LADE_BUDGET: the budget of pinned memory in one variable. For lade_config_from_env(), tools, preload. */
 #ifndef LADE_CONFIG_BUDGET_H
 #define LADE_CONFIG_BUDGET_H
 

@@ -2,7 +2,7 @@
 /*
  * Copies of rings, for programs and inspect/.
  *
- *   ring --(under a lock, some thousand events at a time)--> ladei_history_copy --> lade_history, or a reader's own form
+ *   ring --(under a lock, some thousand events at a time)--> ladei_history_copy --> lade_history, or a reader's form
  *
  * A copy has references of its own to contexts and tags, so it may outlive the cache. It converts and names nothing.
  */

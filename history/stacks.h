@@ -2,7 +2,7 @@
 /*
  * Stacks of raw return addresses; equal ones are kept once.
  *
- *   addresses --hash--> shard (lock) --buckets--> stack: record of a context (counted), addresses, generation of the modules
+ *   addresses --hash--> shard (lock) --buckets--> stack: context record (counted), addresses, modules' generation
  *
  * The table holds a reference to each stack, so a count falls to 0 only in the table: a history drops its references
  * under its own lock and need not report them. A stack that only the table references stays until room is needed: a

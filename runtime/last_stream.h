@@ -4,13 +4,13 @@
  * recycled (LADE_DEVICE_STREAMS_ARE_RETIRED). On "cuda" the identity of a stream costs two driver calls; a thread that
  * names the same stream again gets it from here.
  *
- *   thread's entry   [ runtime | handle | generation | identity ]         valid while the generation is the current one;
- *                    made at the thread's first question, freed when it ends; without memory the driver is asked each time
+ *   thread's entry   [ runtime | handle | generation | identity ]         valid while the generation is current;
+ *                    made at the thread's first question, freed when it ends; without memory it asks each time
  *   generation       incremented after each retirement of a stream, and before the handle of a destroyed stream or the
  *                    address of a closed runtime can be reused
  *
- * S1  An entry's answer comes from the driver after its generation was read. So it is older than any retirement whose end
- *     its thread does not know of, and a thread that does know reads a later generation.
+ * S1  An entry's answer comes from the driver after its generation was read. So it is older than any retirement whose
+ *     end its thread does not know of, and a thread that does know reads a later generation.
  * S2  Only ordinary streams have entries: the meaning of special handles depends on the thread's current context.
  * S3  A forked child uses no entry: its calls are refused earlier (ladei_runtime_check_process).
  * S4  The process has one generation, as it has one set of handles. So the entry of a closed runtime is not valid for a

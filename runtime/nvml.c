@@ -3,7 +3,7 @@
  * The few NVML calls that list processes, with prototypes of our own: the library's header belongs to the toolkit, and
  * its types differ between releases. These are version 3 of the call (driver 510 and newer).
  *
- *   dlopen -> nvmlInit -> device by PCI address -> its index -> processes, in a larger array until they fit -> nvmlShutdown
+ *   dlopen -> nvmlInit -> device by PCI address -> its index -> processes, until they fit -> nvmlShutdown
  *
  * The device is found by its PCI address: the library and the runtime number devices differently where some are masked.
  *

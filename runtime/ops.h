@@ -11,8 +11,8 @@
  *       with the op's name, the sizes and the driver's own code and words. A failed op changes nothing and leaves *out
  *       alone.
  *   R2  Ops may be called from any thread, except on `sim`, which belongs to one thread at a time.
- *   R3  The caller holds no lade lock: an op may wait, call back into the program (host functions run on the runtime's own
- *       threads, destructors of user objects there or in the op itself) or take the driver's locks.
+ *   R3  The caller holds no lade lock: an op may wait, call back into the program (host functions run on the runtime's
+ *       own threads, destructors of user objects there or in the op itself) or take the driver's locks.
  *   R4  Device ordinals are 0..device_count-1. Any other gives LADE_ERR_NO_DEVICE.
  *   R5  An op leaves the calling thread's current device (context) and capture mode as it found them; only
  *       `current_device_set` and `capture_mode_exchange` change them.
@@ -32,16 +32,16 @@
  *       an event_record on a capturing stream, and the query of an event recorded on its stream before the capture.
  *   R10 A capture forbids work that it could not replay. The following give LADE_ERR_CAPTURE and invalidate the
  *       capture, whose streams then give LADE_ERR_CAPTURE until capture_end, which gives it once more:
- *         - in any mode: stream_query and stream_synchronize of a capturing stream; event_query and event_synchronize of an
- *           event recorded in the capture, while that is under way; work, copy_sync, records, queries and waits in a
- *           legacy stream in status IMPLICIT, which invalidates all captures of blocking streams of its context;
+ *         - in any mode: stream_query and stream_synchronize of a capturing stream; event_query and event_synchronize
+ *           of an event recorded in the capture, while that is under way; work, copy_sync, records, queries and waits
+ *           in a legacy stream in status IMPLICIT, which invalidates all captures of blocking streams of its context;
  *           device_synchronize, which invalidates all captures on the device; waiting in the capture for an event
  *           recorded outside it;
  *         - depending on the thread's and the capture's mode: device_alloc, device_free, graph_instantiate,
  *           graph_exec_destroy, device_synchronize for captures elsewhere.
- *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries, waits of threads and streams, and
- *       comparisons of times until it is recorded anew, and harms nothing. (The driver does all of this; seen with CUDA
- *       13.0 on an H100 and an H200.) So lade asks a stream, or waits for it, only through ladei_stream_ask and
+ *       An event recorded in a capture that is over gives LADE_ERR_CAPTURE to queries, waits of threads and streams,
+ *       and comparisons of times until it is recorded anew, and harms nothing. (The driver does all of this; seen with
+ *       CUDA 13.0 on an H100 and an H200.) So lade asks a stream, or waits for it, only through ladei_stream_ask and
  *       ladei_stream_wait: Note [Asking and capturing].
  *
  * Note [Copies end with registrations]

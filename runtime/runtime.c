@@ -159,7 +159,7 @@ lade_status ladei_copy_2d_check(size_t dst_pitch, size_t src_pitch, size_t width
   return extent_check("src_pitch", src_pitch, width);
 }
 
-/* ---- Streams that capture: Note [Asking and capturing] ------------------------------------------------------------ */
+/* ---- Streams that capture: Note [Asking and capturing] ----------------------------------------------------------- */
 
 lade_status ladei_stream_uncaptured(const lade_runtime *runtime, const ladei_stream *stream, const char *call) {
   static const char *const states[] = {"", "captures", "is in a capture that became invalid",
@@ -181,7 +181,7 @@ lade_status ladei_stream_wait(const lade_runtime *runtime, const ladei_stream *s
   return status != LADE_OK ? status : runtime->ops->stream_synchronize(runtime->self, stream);
 }
 
-/* ---- Copies between devices: Note [Copies between devices] --------------------------------------------------------- */
+/* ---- Copies between devices: Note [Copies between devices] ------------------------------------------------------- */
 
 /* For copies that the plain copy refuses: they must not endanger a capture. */
 static lade_status between_uncaptured(const lade_runtime *runtime, int dst_device, int src_device,

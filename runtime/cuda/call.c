@@ -6,8 +6,8 @@
  *                            nothing is pushed if `wanted` is already current
  *
  * I1, I2, I3 of driver.h. In addition:
- * I4  A device's primary context is retained at most once per runtime: a thread that loses the race to publish it gives its
- *     reference back.
+ * I4  A device's primary context is retained at most once per runtime: a thread that loses the race to publish it gives
+ *     its reference back.
  * I5  A releasing call never reports a final code: its object went with the device.
  * Locks: none.
  */

@@ -10,8 +10,8 @@
  *
  * The version names a prototype: the function type is PFN_<symbol>_v<version> of cudaTypedefs.h, and the driver
  * is asked for the same number. It is never CUDA_VERSION of the header in use: a newer header
- * asks for newer prototypes (cuCtxGetDevice, cuCtxSynchronize and cuEventElapsedTime all changed after 12.0), which a call through the old type would give wrong arguments. All required ones are in the driver of CUDA 12.0, the
- * oldest supported.
+ * asks for newer prototypes (cuCtxGetDevice, cuCtxSynchronize and cuEventElapsedTime all changed after 12.0), which a
+ * call through the old type would give wrong arguments. CUDA 12.0, the oldest supported driver, has all required ones.
  */
 #ifndef LADE_RUNTIME_CUDA_ENTRY_POINTS_H
 #define LADE_RUNTIME_CUDA_ENTRY_POINTS_H
