@@ -588,8 +588,8 @@ void ladei_runtime_release(lade_runtime *runtime);
  * that another thread begins between the two calls is still broken; no driver call asks both at once. Therefore:
  *   - lade asks a stream only about work that it was told of, and only when it looks for memory;
  *   - if an event will do, it is recorded and queried instead. A record on a stream that has begun to capture harms
- *   nothing; a query of that event would. So code that recorded an event on the program's stream asks once more whether
- *   the stream captures, and if so goes on without the event.
+ *     nothing; a query of that event would. So code that recorded an event on the program's stream asks once more
+ *     whether the stream captures, and if so goes on without the event.
  * The driver's answer to the identity of a stream (cuStreamGetId) is such a question, too: on "cuda" stream_resolve
  * first asks whether the stream captures. A wait that is queued on a caller's stream (stream_wait_event) is another. A
  * program avoids this race if it begins captures on streams on which lade has nothing pending, or in the thread that

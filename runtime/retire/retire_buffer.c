@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers: the owner's calls. The model is in retire_buffer.h; L1 to L3 and L5 are in retire_slots.c, queues, uses and Q1 to Q11 in
- * retire_queue.h.
+ * Buffers: the owner's calls. The model is in retire_buffer.h, L1 to L3 and L5 in retire_slots.c, queues, uses and Q1
+ * to Q11 in retire_queue.h.
  *
- *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL          the ticket lies in the buffer's open batch, waits = 1
+ *   ticket->uses:   NULL --note--> queue | 1 --add--> NULL        the ticket is in the buffer's open batch, waits = 1
  *                                     | under retire->lock
- *                                     `--unfold--> a use            when something else comes to the ticket
+ *                                     `--unfold--> a use            when another use comes to the ticket
  *
- * L4  A ticket changes from NULL to an inline note and back by compare-and-swap only. Whoever holds retire->lock and
- *     changes a ticket has sealed it before: no inline note gets in.
- * Locks: retire->lock, and the buffers' asymmetric locks. An owner takes no lock inside its lock; others close these under the lock.
+ * L4  A ticket changes from NULL to an inline note and back only by compare-and-swap. A thread that changes a ticket
+ *     under retire->lock has sealed it first: no inline note gets in.
+ * Locks: retire->lock, and the buffers' asymmetric locks. An owner takes no lock inside its own; others close these
+ * under retire->lock.
  */
 #include "runtime/retire/retire_buffer.h"
 
@@ -22,14 +23,14 @@
 #include "runtime/retire/retire_note.h"
 #include "runtime/retire/retire_poll.h"
 
-/* ---- The owner, inside the asymmetric lock ---------------------------------------------------------------------------------- */
+/* ---- The owner, inside the asymmetric lock ----------------------------------------------------------------------- */
 
 typedef enum quick_result {
   QUICK_DONE,
-  QUICK_FULL,    /* done, and the open batch is to be published */
+  QUICK_FULL,    /* done, and the open batch must be published */
   QUICK_NO_SLOT, /* the buffer does not know the stream, or has no credit */
   QUICK_NOT,     /* not a case for buffers */
-  QUICK_SHUT,    /* a visitor is there, or has called */
+  QUICK_SHUT,    /* a visitor is inside, or has called */
 } quick_result;
 
 static inline ladei_retire_buffer_slot *slot_at(ladei_retire_buffer *buffer, unsigned after_recent) {
@@ -74,7 +75,7 @@ note_inside(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const lade
   return QUICK_DONE;
 }
 
-/* In the calls that users make most, which save no registers for more than this: here and below. */
+/* Inlined into the calls that users make most, which then save registers for nothing else: here and below. */
 static inline __attribute__((always_inline)) quick_result
 note_quick(ladei_retire_buffer *buffer, ladei_retire_ticket *ticket, const ladei_stream *stream) {
   if (!ladei_asym_lock_enter(&buffer->lock)) return QUICK_SHUT;
@@ -91,13 +92,13 @@ static inline __attribute__((always_inline)) quick_result add_inside(ladei_retir
   if (slot == NULL) return QUICK_NO_SLOT;
   ladei_switch_point("add", 0);
   if (!atomic_compare_exchange_strong_explicit(&ticket->uses, &note, NULL, memory_order_acq_rel, memory_order_relaxed))
-    return QUICK_NOT; /* a note that comes too late, by another thread, is unfolding it */
+    return QUICK_NOT; /* another thread's note, which comes too late, is unfolding it */
   uint32_t count = ladei_retire_slot_count(slot);
   assert(ticket->waits == 0); /* added once */
   ticket->waits = 1;
   ticket->next = NULL;
   if (count == 0) {
-    slot->first = ticket; /* the note's promise is the batch's now (L3) */
+    slot->first = ticket; /* the promise passes from note to batch (L3) */
   } else {
     slot->last->next = ticket;
     slot->credit++;
@@ -119,7 +120,7 @@ static inline __attribute__((always_inline)) quick_result add_quick(ladei_retire
 
 /* ---- The owner's slow steps -------------------------------------------------------------------------------------- */
 
-/* The slot that has the queue; else an empty one; else the one after the slot used last. */
+/* The slot that has the queue; otherwise an empty one; otherwise the one after the slot used last. */
 static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *buffer, const ladei_retire_queue *queue) {
   ladei_retire_buffer_slot *empty = slot_at(buffer, 1);
   for (ladei_retire_buffer_slot *slot = buffer->slots; slot < buffer->slots + LADEI_RETIRE_BUFFER_SLOTS; slot++) {
@@ -132,15 +133,14 @@ static ladei_retire_buffer_slot *slot_for(ladei_retire_buffer *buffer, const lad
 /*
  * Note [Many streams]
  *
- * Where hundreds of streams alternate, a batch has one use when its slot goes to another stream, and nothing comes to it
- * for long. Left open, it would wait until memory runs out, with as many others as there are streams, and then be asked
- * for anyway. So a stream is asked when it leaves, and if it is done, its blocks are used again while they are in the
- * caches of the processor. All streams of the buffer that are so rare leave together, for one dropping of the lock. With
- * fewer streams uses still come to share an event, and nobody asks. Streams that were not done make the next question
- * rarer, down to one in 64.
+ * If hundreds of streams alternate, a batch has one use when its slot goes to another stream, and stays that small for
+ * long. Left open, it would wait, with one batch for each stream, until memory runs out, and then be asked for anyway.
+ * So a stream is asked when it leaves; if it is done, its blocks are reused while they are in the processor's caches.
+ * All such rare streams of the buffer leave together, so the lock is dropped once. With fewer streams uses still share
+ * an event, and no stream is asked. Streams that were not done make the next question rarer, down to one in 64.
  *
- * The batch lies in its slot while its stream is asked, so whoever needs to know of all tickets finds it there, publishes it
- * to the queue, and waits for the claim.
+ * The batch stays in its slot while its stream is asked. So a thread that must know all tickets finds it there,
+ * publishes it to the queue, and waits for the claim.
  */
 enum { RARE_MIN = 256, FRUITLESS_MAX = 6 };
 
@@ -158,12 +158,12 @@ static void buffer_asked(ladei_retire_buffer *buffer, bool any_done) {
   buffer->ask_skip = (1u << buffer->ask_fruitless) - 1;
 }
 
-/* The stream is done with the batch, which need not be published any more. Its tickets are pending before they leave the slot: who
- * looks without the lock finds one or the other. */
+/* The stream is done with the batch, which need not be published any more. Its tickets become pending before they leave
+ * the slot: a reader without the lock finds them in one place or the other. */
 static void slot_finish(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
   uint32_t count = ladei_retire_slot_count(slot);
-  if (count == 0) return; /* published before the question */
+  if (count == 0) return; /* published before the stream was asked */
   ladei_retire_pending_add(retire, count);
   retire->promised--;
   ladei_retire_done_append(done, slot->first, slot->last, count);
@@ -176,7 +176,7 @@ static void slot_leave(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   ladei_retire_slot_empty(retire, slot);
 }
 
-/* What else is pending on the stream is asked for too: then the batch takes its place behind it. */
+/* If more is pending on the stream, that is asked for too: the batch takes its place after it. */
 static bool slot_ask_begin(ladei_retire *retire, ladei_retire_buffer_slot *slot, ladei_retire_question *question) {
   ladei_retire_queue *queue = slot->queue;
   if (queue == NULL || !slot->rare || ladei_retire_slot_count(slot) == 0 || !ladei_retire_queue_claim(retire, queue))
@@ -186,7 +186,7 @@ static bool slot_ask_begin(ladei_retire *retire, ladei_retire_buffer_slot *slot,
   return true;
 }
 
-/* Empties the slots of streams that come so rarely. Drops the lock. */
+/* Empties the slots of rare streams. Drops the lock. */
 static void buffer_ask(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_done_list *done) {
   ladei_retire_question questions[LADEI_RETIRE_BUFFER_SLOTS];
   ladei_retire_buffer_slot *asked[LADEI_RETIRE_BUFFER_SLOTS];
@@ -208,8 +208,8 @@ static void buffer_ask(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_
   buffer_asked(buffer, any_done);
 }
 
-/* The slot that is to have the pinned queue, empty unless it has it. May drop the lock before; what is found done goes to
- * *done. */
+/* The slot for the pinned queue: the one that has it, or an empty one. May first drop the lock; adds finished tickets
+ * to *done. */
 static ladei_retire_buffer_slot *buffer_vacate(ladei_retire *retire, ladei_retire_buffer *buffer,
                                                const ladei_retire_queue *queue, ladei_retire_done_list *done) {
   ladei_lock_assert_held(&retire->lock);
@@ -223,7 +223,7 @@ static ladei_retire_buffer_slot *buffer_vacate(ladei_retire *retire, ladei_retir
   return slot;
 }
 
-/* Under the lock, which is dropped meanwhile. Tickets off their slots are lost with a thread that is cancelled. */
+/* Under the lock, which is dropped meanwhile. If the thread were cancelled, tickets off their slots would be lost. */
 static void buffer_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
   if (done->count == 0) return;
   int cancellation = ladei_cancellation_hold();
@@ -231,8 +231,8 @@ static void buffer_deliver(ladei_retire *retire, ladei_retire_done_list *done) {
   ladei_cancellation_resume(cancellation);
 }
 
-/* Gives a slot, from buffer_vacate, to a pinned queue, whose pin goes to the slot or back. False: no buffer for it. Not where
- * the stream is lost: its next note is to be seen (Q8). */
+/* Gives a slot from buffer_vacate to a pinned queue, whose pin goes to the slot or back. False: no buffer for the
+ * queue. A lost stream gets none, so that its next note reaches the queue (Q8). */
 static bool buffer_adopt(ladei_retire *retire, ladei_retire_buffer *buffer, ladei_retire_buffer_slot *slot,
                          ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
@@ -254,7 +254,7 @@ static bool buffer_adopt(ladei_retire *retire, ladei_retire_buffer *buffer, lade
   return good;
 }
 
-/* Q9: the lock is not dropped between what says that the stream is used and its slot. */
+/* Q9: the lock is held from the note of the stream's use until it has its slot. */
 static __attribute__((noinline)) bool buffer_adopt_stream(ladei_retire *retire, ladei_retire_buffer *buffer,
                                                           const ladei_stream *stream) {
   ladei_retire_done_list done;
@@ -284,7 +284,7 @@ static __attribute__((noinline)) bool buffer_adopt_ticket(ladei_retire *retire, 
   ladei_retire_use *note = atomic_load_explicit(&ticket->uses, memory_order_acquire);
   bool good = ladei_retire_note_is_inline(note) && ladei_retire_inline_shard(note) == retire->options.shard;
   if (good) {
-    ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives while the note is there (L2) */
+    ladei_retire_queue *queue = ladei_retire_inline_queue(note); /* lives as long as the note (L2) */
     ladei_retire_queue_pin(retire, queue);
     ladei_retire_buffer_slot *slot = buffer_vacate(retire, buffer, queue, &done);
     queue->appends++;
@@ -296,7 +296,7 @@ static __attribute__((noinline)) bool buffer_adopt_ticket(ladei_retire *retire, 
   return good;
 }
 
-/* A batch is full, unless it was published meanwhile: publishes it, and closes it. */
+/* A batch is full, unless it was published meanwhile: publishes and closes it. */
 static void buffer_publish(ladei_retire *retire, ladei_retire_buffer *buffer, unsigned place) {
   ladei_retire_buffer_slot *slot = &buffer->slots[place];
   ladei_lock_acquire(&retire->lock);
@@ -305,7 +305,7 @@ static void buffer_publish(ladei_retire *retire, ladei_retire_buffer *buffer, un
     ladei_retire_slot_publish(retire, slot);
     bool fills = ladei_retire_queue_fills(retire, queue);
     ladei_retire_slot_room_set(retire, slot);
-    if (fills) slot->room = retire->options.event_batch; /* what is open is being closed */
+    if (fills) slot->room = retire->options.event_batch; /* the open uses are being closed */
     if (!ladei_retire_slot_credit_set(retire, slot)) ladei_retire_slot_empty(retire, slot);
     if (fills) ladei_retire_queue_close_claimed(retire, queue);
   }
@@ -337,7 +337,7 @@ void ladei_retire_buffer_answer(ladei_retire *retire, ladei_retire_buffer *buffe
   ladei_lock_release(&retire->lock);
 }
 
-/* Batches of one have no use for buffers. */
+/* Batches of one do not need buffers. */
 static bool buffers_off(const ladei_retire *retire) { return retire->options.event_batch == 1; }
 
 /* After `result`, which is not QUICK_DONE. */
@@ -384,7 +384,7 @@ ladei_retire_added ladei_retire_buffer_add(ladei_retire *retire, ladei_retire_bu
   return result == QUICK_DONE ? LADEI_RETIRE_ADDED_PENDING : add_slowly(retire, buffer, ticket, result);
 }
 
-/* The streams of the caller's buffer; all where it has none. */
+/* The streams of the caller's buffer; all streams if it has none. */
 static void walk_buffer(ladei_retire *retire, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   bool any = false;

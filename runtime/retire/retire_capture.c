@@ -6,16 +6,16 @@
  *                                                                                              |
  *   retire object: poll drains the box: record->queue is finished, its tickets are done  <-----'
  *
- * A graph may outlive the retire object, and its user object then speaks to nobody. So records and box are apart from
- * the retire object and go with the last that needs them.
+ * A graph may outlive the retire object, which its user object then no longer reaches. So records and box are separate
+ * from the retire object and live as long as anything needs them.
  *
  * C1  box->references = records not yet gone + 1 while the retire object lives.
- * C2  A record belongs to its user object until capture_gone, then to the box, then to whoever drains it.
+ * C2  A record belongs to its user object until capture_gone, then to the box, then to the thread that drains it.
  * C3  queue->record_live exactly while the record exists and the retire object lives: the record points to the queue,
- *     which is kept. Two threads that meet a new capture at once may make two records; the second one's queue
- *     is never found by anybody, and is freed with its record.
+ *     which is kept. Two threads that meet a new capture at once may make two records; no search finds the second one's
+ *     queue, which is freed with its record.
  * C4  A fence has two owners, its user object and its maker; the last one frees it.
- * Locks: box->gone is a stack that is pushed to and taken whole, without a lock: capture_gone runs at any time, in the call that
+ * Locks: box->gone is a stack, pushed to and taken whole without a lock: capture_gone runs at any time, in the call that
  * drops the last reference or on a thread of the driver. The rest is under retire->lock.
  */
 #include "runtime/retire/retire_capture.h"
@@ -59,7 +59,7 @@ void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box) {
   if (box != NULL) box_release(box);
 }
 
-/* Destructor of the user object: in whatever thread, no driver call, no lock. */
+/* Destructor of the user object: in any thread, no driver call, no lock. */
 static void capture_gone(void *user) {
   capture_record *record = user;
   struct ladei_retire_capture_box *box = record->box;
@@ -72,7 +72,7 @@ static void capture_gone(void *user) {
   box_release(box);
 }
 
-/* The stack has the last one gone on top: turned round, so that captures finish in the order of their end. */
+/* The stack has the newest on top: reversed, so that captures finish in the order of their end. */
 static capture_record *gone_take(struct ladei_retire_capture_box *box) {
   if (atomic_load_explicit(&box->gone, memory_order_relaxed) == NULL) return NULL;
   ladei_switch_point("take gone", 0);
@@ -88,7 +88,7 @@ static capture_record *gone_take(struct ladei_retire_capture_box *box) {
 
 /* ---- The queue of a capture -------------------------------------------------------------------------------------- */
 
-/* Frees a record that no user object knows. */
+/* Frees a record that no user object has. */
 static void record_drop(capture_record *record) {
   box_release(record->box);
   free(record);
@@ -112,8 +112,8 @@ static capture_record *record_make(ladei_retire *retire, uint64_t capture_id) {
   return record;
 }
 
-/* Ties `user` to the graph: `destroy` runs once the graph and all that was made of it are gone. On failure nobody but the caller
- * knows it, or it has run. */
+/* Ties `user` to the graph: `destroy` runs once the graph and all that was made from it are gone. After a failure only
+ * the caller has `user`, or `destroy` has run. */
 static lade_status object_tie(ladei_retire *retire, ladei_host_function destroy, void *user, ladei_graph graph,
                               bool *out_known) {
   ladei_user_object object;
@@ -131,7 +131,7 @@ static lade_status object_tie(ladei_retire *retire, ladei_host_function destroy,
   return status;
 }
 
-/* Under the lock. Puts the queue among all: as that of its capture, or under a name that nobody looks for. */
+/* Under the lock. Adds the queue to all: as that of its capture, or under a name that no search uses. */
 static void queue_publish(ladei_retire *retire, ladei_retire_queue *queue, bool findable) {
   ladei_lock_assert_held(&retire->lock);
   if (!findable || ladei_retire_queue_find(retire, LADEI_RETIRE_QUEUE_CAPTURE, 0, queue->stream.id) != NULL)
@@ -146,7 +146,7 @@ static lade_status queue_make(ladei_retire *retire, int device, const ladei_capt
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "retire: no memory for a capture's queue of %zu bytes",
                        sizeof(ladei_retire_queue));
   }
-  ladei_retire_queue *queue = record->queue; /* the record may be drained at any time once it is known */
+  ladei_retire_queue *queue = record->queue; /* once known, the record may be drained at any time */
   bool known = false;
   lade_status status = object_tie(retire, capture_gone, record, info->graph, &known);
   ladei_lock_acquire(&retire->lock);
@@ -192,7 +192,7 @@ static void fence_release(ladei_retire_fence *fence) {
   if (atomic_fetch_sub_explicit(&fence->owners, 1, memory_order_acq_rel) == 1) free(fence);
 }
 
-/* Destructor of the user object. Without a point to switch at: on "sim" it runs in a step, in which no other thread can step. */
+/* Destructor of the user object. Has no switch point: on "sim" it runs in a step, in which no other thread can step. */
 static void fence_pass(void *user) {
   ladei_retire_fence *fence = user;
   atomic_store_explicit(&fence->passed, true, memory_order_release);
@@ -201,7 +201,7 @@ static void fence_pass(void *user) {
 
 static void nothing(void *user) { (void)user; }
 
-/* A graph of one node, whose launch is one to any driver. */
+/* A graph of one node, so that every driver really launches it. */
 static lade_status graph_capture(ladei_retire *retire, const ladei_stream *stream, ladei_graph *out) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   void *self = retire->runtime->self;
@@ -213,7 +213,7 @@ static lade_status graph_capture(ladei_retire *retire, const ladei_stream *strea
   return noted != LADE_OK ? noted : status;
 }
 
-/* Launches an executable graph that holds the fence alone, and destroys it. */
+/* Launches an executable graph that holds only the fence, and destroys it. */
 static lade_status fence_send(ladei_retire *retire, const ladei_stream *stream, ladei_retire_fence *fence,
                               bool *out_known) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
@@ -259,7 +259,7 @@ ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire) {
   bool sent = fence_make(retire, device, fence, &known) == LADE_OK;
   ladei_capture_mode_restore(retire->runtime, mode);
   ladei_error_restore(&callers);
-  if (!known) fence_release(fence); /* of an object made, the driver keeps this one */
+  if (!known) fence_release(fence); /* a user object that was made releases its own */
   if (!sent) fence_release(fence);
   return sent ? fence : NULL;
 }

@@ -7,32 +7,31 @@
 
 #include "runtime/retire/retire_queue.h"
 
-/* What user objects talk to; lives until the retire object and the last graph are gone. */
+/* Meeting place of user objects and retire object; lives until that and the last graph are gone. */
 lade_status ladei_retire_capture_box_create(struct ladei_retire_capture_box **out);
 
-/* The retire object is gone, or never came to be. */
+/* The retire object is gone, or was never made. */
 void ladei_retire_capture_box_abandon(struct ladei_retire_capture_box *box);
 
-/* Not under the lock: the queue of a capture under way on the device, pinned, made and tied to the graph if need be. */
+/* Not under the lock: the queue of a capture under way on the device, pinned; made and tied to the graph if needed. */
 lade_status ladei_retire_capture_queue_need(ladei_retire *retire, int device, const ladei_capture_info *info,
                                             ladei_retire_queue **out);
 
-/* Whether drain has something to do. Needs no lock. */
+/* Whether drain has work. Needs no lock. */
 bool ladei_retire_capture_any_gone(ladei_retire *retire);
 
 /* Under the lock: finishes the uses of captures whose graphs have gone. */
 void ladei_retire_capture_drain(ladei_retire *retire, ladei_retire_done_list *done);
 
 /*
- * A user object that goes the way that takes longest. The end of a graph that was never launched runs in the call that destroys it.
- * That of an executable graph that was launched comes later, on a thread of the driver, and that thread may be held up by a host
- * function of the program. So the fence is the end of such an executable graph, made for it: once it has passed, so have those
- * that were on their way before, where that thread keeps their order. CUDA promises no order, and launches that still run
- * report theirs later.
+ * A user object that takes the longest way to its end. A graph that was never launched ends in the call that destroys
+ * it. An executable graph that was launched ends later, on a driver thread, which a host function of the program may
+ * block. So the fence is the end of such an executable graph, made for it: once it has passed, earlier ones have too,
+ * if that thread keeps their order. CUDA promises no order, and launches that still run end later.
  */
 typedef struct ladei_retire_fence ladei_retire_fence;
 
-/* Not under the lock. NULL where there is no memory, or the driver makes none; leaves the error record alone. */
+/* Not under the lock. NULL without memory, or if the driver makes none; leaves the error record alone. */
 ladei_retire_fence *ladei_retire_fence_make(ladei_retire *retire);
 bool ladei_retire_fence_passed(const ladei_retire_fence *fence);
 /* At any time. NULL does nothing. */

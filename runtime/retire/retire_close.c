@@ -3,20 +3,20 @@
  * Closing batches: asking a stream, recording an event.
  *
  * Model, invariants Q1 to Q11 and locks: retire_queue.h. A queue that is closed or asked about is claimed; the lock is
- * held before and after, and dropped around each driver call. While it is dropped, others may append uses to the queue,
- * nothing else: so what was the newest use before a driver call is still there after it, and is covered by what the call
- * did; uses behind it are not.
+ * held before and after, and dropped around each driver call. While it is dropped, others may only append uses to the
+ * queue. So the newest use before a driver call is still there after it, and the call covers it; it does not cover
+ * later uses.
  *
  *   closing one batch        ask the stream      record an event
- *     newest open use  --->  done ------------------------------>  mark "done"       (asked only where it does not capture)
+ *     newest open use  --->  done ------------------------------>  mark "done"     (asked only if it does not capture)
  *                            capturing --------------------------> stays open: held
  *                            not ready -------> recorded ------->  mark with the event
  *                                               captures now ---->  stays open: held
  *                            fails              fails ---------->  stays open: quarantine, every poll tries again
  *                            destroyed          destroyed ------>  stays open: lost, its device must be waited for
  *
- * Another thread may destroy the stream between any two calls; one that fails is therefore followed by the question whether the
- * stream is there still.
+ * Another thread may destroy the stream between any two calls; so after a failed call the code checks whether the
+ * stream still exists.
  */
 #include "runtime/retire/retire_close.h"
 
@@ -37,7 +37,7 @@ lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream 
   return other || status == LADE_ERR_INVALID_ARGUMENT ? LADE_ERR_STREAM_RETIRED : status;
 }
 
-/* How an attempt ended in which a call failed. */
+/* Result of an attempt in which a call failed. */
 static ladei_retire_closing closing_failed(ladei_retire *retire, const ladei_stream *stream,
                                            ladei_retire_closing attempt, lade_status failure) {
   lade_error error;
@@ -48,7 +48,7 @@ static ladei_retire_closing closing_failed(ladei_retire *retire, const ladei_str
   return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, failure);
 }
 
-/* Not under the lock. Whether the stream is done, could be recorded on, or neither. */
+/* Not under the lock. Whether the stream is done, can be recorded on, or neither. */
 static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(ladei_retire *retire,
                                                                              const ladei_stream *stream, bool query) {
   ladei_retire_closing attempt = {.asked = query ? 1 : 0};
@@ -72,8 +72,8 @@ static inline __attribute__((always_inline)) ladei_retire_closing stream_ask(lad
                                     LADE_ERR_CAPTURE);
 }
 
-/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left; by the
- * one in *spare, which is taken then, if there is one. */
+/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds it finished. Uses
+ * up *spare, if there is one. */
 ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei_stream *stream, bool query,
                                                ladei_event **spare) {
   ladei_retire_closing attempt = stream_ask(retire, stream, query);
@@ -88,7 +88,7 @@ ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei
   if (status != LADE_OK) return ladei_retire_closing_ended(attempt, LADEI_RETIRE_CLOSE_FAILED, status);
   attempt.recorded = 1;
   status = ladei_retire_driver(retire)->event_record(retire->runtime->self, attempt.event->handle, stream);
-  /* Another thread may have begun a capture since the question. If the event is in it, nobody may ask about it. */
+  /* Another thread may have begun a capture since the question. An event in it must not be queried. */
   if (status == LADE_OK) status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
   if (status == LADE_OK) return attempt;
   ladei_event_pool_discard(retire->events, attempt.event);
@@ -97,7 +97,7 @@ ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei
   return closing_failed(retire, stream, attempt, status);
 }
 
-/* `notes`: of the queue, before the attempt. */
+/* `notes`: the queue's, before the attempt. */
 void ladei_retire_closing_count(ladei_retire *retire, ladei_retire_queue *queue, const ladei_retire_closing *attempt,
                                 uint64_t notes) {
   ladei_lock_assert_held(&retire->lock);
@@ -113,10 +113,10 @@ void ladei_retire_closing_count(ladei_retire *retire, ladei_retire_queue *queue,
   queue->failing = attempt->result == LADEI_RETIRE_CLOSE_FAILED;
   queue->lost = attempt->result == LADEI_RETIRE_CLOSE_LOST && queue->notes == notes; /* Q9 */
   retire->counters.quarantines += queue->failing || attempt->result == LADEI_RETIRE_CLOSE_LOST;
-  if (queue->lost) ladei_retire_buffers_forget_queue(retire, queue); /* its next note is to be seen */
+  if (queue->lost) ladei_retire_buffers_forget_queue(retire, queue); /* so that its next note reaches the queue */
 }
 
-/* Closes the open batch of a claimed queue. Returns how that went. */
+/* Closes the open batch of a claimed queue. Returns the result. */
 ladei_retire_closing ladei_retire_queue_close(ladei_retire *retire, ladei_retire_queue *queue, bool query) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
@@ -131,7 +131,7 @@ ladei_retire_closing ladei_retire_queue_close(ladei_retire *retire, ladei_retire
   ladei_retire_closing_count(retire, queue, &attempt, notes);
   bool marked = attempt.result == LADEI_RETIRE_CLOSE_EVENT || attempt.result == LADEI_RETIRE_CLOSE_DONE;
   if (marked) ladei_retire_queue_mark(queue, newest, attempt.event, covered);
-  /* An attempt in vain is repeated after as many adds again, not in each. */
+  /* A failed attempt is repeated after another batch of adds, not in each. */
   queue->close_at = marked ? ladei_retire_queue_batch(retire, queue) : queue->open + retire->options.event_batch;
   return attempt;
 }
@@ -146,7 +146,7 @@ void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *
   ladei_lock_assert_held(&retire->lock);
   lade_error callers;
   int cancellation = ladei_cancellation_hold();
-  ladei_error_save(&callers); /* an add succeeds whatever happens here */
+  ladei_error_save(&callers); /* an add succeeds in any case */
   while (ladei_retire_queue_closable(queue) && queue->open >= queue->close_at) {
     ladei_retire_closing attempt = ladei_retire_queue_close(retire, queue, ladei_retire_queue_queries(retire, queue));
     if (attempt.result != LADEI_RETIRE_CLOSE_EVENT && attempt.result != LADEI_RETIRE_CLOSE_DONE) break;
@@ -190,7 +190,7 @@ void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questi
   for (unsigned i = 0; i < count; i++) asked[i] = question_begin(retire, &questions[i]);
   ladei_lock_release(&retire->lock);
   int cancellation = ladei_cancellation_hold();
-  ladei_error_save(&callers); /* the note or add succeeds whatever happens here */
+  ladei_error_save(&callers); /* the note or add succeeds in any case */
   for (unsigned i = 0; i < count; i++)
     if (asked[i]) attempts[i] = stream_ask(retire, &questions[i].queue->stream, true);
   ladei_error_restore(&callers);

@@ -15,7 +15,7 @@ typedef enum ladei_retire_close_result {
   LADEI_RETIRE_CLOSE_LOST
 } ladei_retire_close_result;
 
-/* What one attempt made of it. */
+/* Result of one attempt. */
 typedef struct ladei_retire_closing {
   ladei_retire_close_result result;
   lade_status status; /* FAILED: why; HELD: LADE_ERR_CAPTURE; LOST: LADE_ERR_STREAM_RETIRED */
@@ -38,44 +38,44 @@ static inline bool ladei_retire_queries(const ladei_retire *retire) {
   return !retire->options.events_only && retire->options.event_batch > 1;
 }
 
-/* Whether to ask the stream before recording. Not where an older event is pending: the stream is hardly done then. */
+/* Whether to ask the stream before recording; not if an older event is pending, as the stream is hardly done then. */
 static inline bool ladei_retire_queue_queries(const ladei_retire *retire, const ladei_retire_queue *queue) {
   bool event_pending = queue->last_mark != NULL && queue->last_mark->mark == LADEI_RETIRE_MARK_EVENT;
   return ladei_retire_queries(retire) && !event_pending;
 }
 
-/* Not under the lock. Whether the handle still means the stream that it meant at the note. LADE_ERR_STREAM_RETIRED: it was
- * destroyed without stream_retire, and means nothing now, or another stream, whose events say nothing about ours. */
+/* Not under the lock. Whether the handle still names the stream of the note. LADE_ERR_STREAM_RETIRED: the stream was
+ * destroyed without stream_retire; the handle names no stream now, or another one, whose events do not cover ours. */
 lade_status ladei_retire_stream_verify(ladei_retire *retire, const ladei_stream *stream);
 
-/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds none left; by the
- * one in *spare, which is taken then, if there is one. */
+/* Not under the lock. Covers the work queued on the stream so far by an event, unless `query` finds it finished. Uses
+ * up *spare, if there is one. */
 ladei_retire_closing ladei_retire_stream_close(ladei_retire *retire, const ladei_stream *stream, bool query,
                                                ladei_event **spare);
 
-/* Counts an attempt, and says of the queue what came of it. `notes`: of the queue, before the attempt. */
+/* Counts an attempt, and sets the queue's state to its result. `notes`: the queue's, before the attempt. */
 void ladei_retire_closing_count(ladei_retire *retire, ladei_retire_queue *queue, const ladei_retire_closing *attempt,
                                 uint64_t notes);
 
-/* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue. Returns how that went. */
+/* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue. Returns the result. */
 ladei_retire_closing ladei_retire_queue_close(ladei_retire *retire, ladei_retire_queue *queue, bool query);
 
-/* Under the lock. Whether the adding thread should close the queue's batch now; claims it then. */
+/* Under the lock. Whether the adding thread should close the queue's batch now; if so, claims it. */
 bool ladei_retire_queue_fills(ladei_retire *retire, ladei_retire_queue *queue);
 
 /* Under the lock, which is dropped meanwhile: closes the open batch of a claimed queue, and yields it. For add. */
 void ladei_retire_queue_close_claimed(ladei_retire *retire, ladei_retire_queue *queue);
 
-/* Whether the stream of a claimed queue is done. */
+/* A question whether the stream of a claimed queue is done. */
 typedef struct ladei_retire_question {
   ladei_retire_queue *queue;
-  ladei_retire_use *newest; /* in the queue when it was asked; NULL: none */
-  uint64_t open, notes;     /* of the queue then */
+  ladei_retire_use *newest; /* in the queue at the time of the question; NULL: none */
+  uint64_t open, notes;     /* of the queue at that time */
   bool done;
 } ladei_retire_question;
 
-/* Under the lock, which is dropped meanwhile: asks, records nothing, and finishes what was in the queues of streams that are
- * done. Not asked, and `done` left false, where an event is pending or the stream must be left alone. */
+/* Under the lock, which is dropped meanwhile: asks, records nothing, and finishes earlier uses of streams that are
+ * done. If an event is pending or the stream must be left alone, it is not asked, and `done` stays false. */
 void ladei_retire_queues_ask(ladei_retire *retire, ladei_retire_question *questions, unsigned count,
                              ladei_retire_done_list *done);
 

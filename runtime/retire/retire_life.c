@@ -34,7 +34,7 @@ lade_status ladei_retire_check(ladei_retire *retire) {
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-/* Uses noted and never added. */
+/* Drops uses that were noted and never added. */
 static void notes_drop(ladei_retire *retire) {
   ladei_lock_assert_held(&retire->lock);
   for (uint32_t i = 0; i < retire->uses.fresh; i++) {
@@ -53,7 +53,7 @@ static void retire_free(ladei_retire *retire) {
     notes_drop(retire);
     ladei_retire_queues_destroy(retire);
     ladei_lock_release(&retire->lock);
-    (void)ladei_event_pool_destroy(retire->events); /* the events of a driver that fails here are its own loss */
+    (void)ladei_event_pool_destroy(retire->events); /* a driver that fails here loses its own events */
   }
   ladei_retire_capture_box_abandon(retire->captures);
   ladei_slab_destroy(&retire->uses);

@@ -5,16 +5,16 @@
  *   ticket --uses--> use (queue s1) --> use (queue s2) --> NULL       noted: ascending by queue, each queue once
  *   ticket --waits: 2                                                 pending: the uses lie in their queues
  *
- * N1  A ticket's noted uses belong to different queues, but for N4, and a stream is not in it both until the free
- *     (STREAM) and until some note (NOW): the former swallows the latter.
+ * N1  A ticket's noted uses belong to different queues, except by N4. A stream is not in it both until the free
+ *     (STREAM) and until some note (NOW): the former replaces the latter.
  * N2  A note makes its driver calls first and links the use last, so a note that fails has changed nothing.
- * N3  An add allocates nothing: what it needs was made by the notes.
- * N4  NOW uses of one stream: an event covers no more than what was queued when it was recorded, and that is done
- *     without the lock. So an event replaces another one only if the other's record ended (it was linked, and got its
- *     sequence) before its own began (the sequence was read). Of two records that overlapped nobody knows which one
- *     covers more: the ticket keeps both uses.
- * N5  Where several objects share tickets (retire_shards.h), a ticket is the one's whose note or seal it has, from the first note
- *     on to the add. Whoever meets one of another object changes nothing, and says so.
+ * N3  An add allocates nothing: the notes have made all that it needs.
+ * N4  NOW uses of one stream: an event covers only work that was queued when it was recorded, without the lock. So an
+ *     event replaces another one only if the other's record ended (it was linked, and got its sequence) before its own
+ *     began (the sequence was read). Of two records that overlapped it is unknown which one covers more: the ticket
+ *     keeps both uses.
+ * N5  If several objects share tickets (retire_shards.h), a ticket belongs to the object whose note or seal it has,
+ *     from the first note to the add. A call that finds another object's note changes nothing, and reports that.
  */
 #include "runtime/retire/retire_note.h"
 
@@ -28,7 +28,7 @@
 
 /* ---- A ticket's noted uses: under retire->lock ------------------------------------------------------------------- */
 
-/* A buffer's note becomes a use like any other. False: its buffer has added it meanwhile. */
+/* Turns a buffer's note into an ordinary use. False: its buffer has added it meanwhile. */
 static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *note) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = ladei_retire_inline_queue(note);
@@ -46,8 +46,8 @@ static bool note_unfold(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
   return true;
 }
 
-/* From here to ticket_unseal no buffer changes the ticket (L4). Not over anything that drops the lock. False: the ticket is
- * another shard's, or is being sealed there; nothing is to be undone (N5). */
+/* No buffer changes the ticket from here to ticket_unseal (L4). The lock must not be dropped in between. False: another
+ * shard has the ticket, or is sealing it; nothing needs to be undone (N5). */
 static bool ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
   ladei_lock_assert_held(&retire->lock);
   for (bool sealed = false; !sealed;) {
@@ -64,7 +64,7 @@ static bool ticket_seal(ladei_retire *retire, ladei_retire_ticket *ticket) {
   return true;
 }
 
-/* Where one shard has all tickets. */
+/* If one shard has all tickets. */
 static void ticket_seal_own(ladei_retire *retire, ladei_retire_ticket *ticket) {
   bool sealed = ticket_seal(retire, ticket);
   assert(sealed);
@@ -76,13 +76,13 @@ static void ticket_unseal(ladei_retire_ticket *ticket) {
     atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
 }
 
-/* Of a sealed ticket. */
+/* The uses of a sealed ticket. */
 static ladei_retire_use *ticket_uses(const ladei_retire_ticket *ticket) {
   ladei_retire_use *uses = atomic_load_explicit(&ticket->uses, memory_order_relaxed);
   return uses == LADEI_NOTE_SEALED ? NULL : uses;
 }
 
-/* The first use of the stream from `use` on. */
+/* The stream's first use, starting at `use`. */
 static ladei_retire_use *use_find(ladei_retire_use *use, ladei_retire_queue_kind kind, const ladei_stream *stream) {
   while (use != NULL && !(use->queue->kind == kind && use->queue->stream.context == stream->context &&
                           use->queue->stream.id == stream->id))
@@ -95,7 +95,7 @@ static ladei_retire_use *ticket_find(const ladei_retire_ticket *ticket, ladei_re
   return use_find(ticket_uses(ticket), kind, stream);
 }
 
-/* Puts a use before the first of a later queue. */
+/* Inserts a use before the first one of a later queue. */
 static void ticket_link(ladei_retire_ticket *ticket, ladei_retire_use *use) {
   ladei_retire_use *before = NULL, *after = ticket_uses(ticket);
   while (after != NULL && !ladei_retire_queue_is_before(use->queue, after->queue)) {
@@ -119,7 +119,7 @@ static void ticket_unlink(ladei_retire_ticket *ticket, const ladei_retire_use *u
   before->next = use->next;
 }
 
-/* Takes a noted use off its ticket, for good. */
+/* Removes a noted use from its ticket, for good. */
 static void note_remove(ladei_retire *retire, ladei_retire_ticket *ticket, ladei_retire_use *use) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_queue *queue = use->queue;
@@ -129,7 +129,7 @@ static void note_remove(ladei_retire *retire, ladei_retire_ticket *ticket, ladei
   ladei_retire_queue_unpin(retire, queue);
 }
 
-/* Takes the NOW uses of a stream off that ended before `began` (N4). Whether all of them were forgettable. */
+/* Removes a stream's NOW uses that ended before `began` (N4). Returns whether all of them were forgettable. */
 static bool notes_remove_ended(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                uint64_t began) {
   ladei_lock_assert_held(&retire->lock);
@@ -165,7 +165,7 @@ static lade_status stream_retired(const ladei_stream *stream) {
 
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
-/* Until the free: no driver call. */
+/* A note until the free: no driver call. */
 lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                                      unsigned flags) {
   lade_status status = LADE_OK;
@@ -196,7 +196,7 @@ lade_status ladei_retire_note_stream(ladei_retire *retire, ladei_retire_ticket *
   return status;
 }
 
-/* Not under the lock. An event that covers the work queued on the stream until now; NULL if that is done already. */
+/* Not under the lock. An event that covers the work queued on the stream until now. */
 static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, ladei_event **out) {
   void *self = retire->runtime->self;
   ladei_event *event;
@@ -204,8 +204,8 @@ static lade_status now_event(ladei_retire *retire, const ladei_stream *stream, l
   if (status != LADE_OK) return status;
   status = ladei_retire_driver(retire)->event_record(self, event->handle, stream);
   if (status == LADE_OK && stream->kind != LADEI_STREAM_PER_THREAD) {
-    /* Another thread may have begun a capture of the stream just now: then the event is in it, and must not be asked
-     * while that lasts; if it is over, the query says so. */
+    /* Another thread may just have begun a capture of the stream: the event is in it then, and must not be queried
+     * while it lasts; if it is over, the query says so. */
     status = ladei_stream_uncaptured(retire->runtime, stream, "event_record");
     if (status == LADE_OK) status = ladei_retire_driver(retire)->event_query(self, event->handle);
   }
@@ -222,7 +222,7 @@ static bool queue_refuses(const ladei_retire_queue *queue) {
   return queue != NULL && (queue->retired || queue->retiring);
 }
 
-/* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket, and takes *event then. */
+/* Under the lock. Puts an event, recorded after the sequence was `began`, into the ticket; then takes *event. */
 static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                             unsigned flags, uint64_t began, ladei_event **event) {
   ladei_lock_assert_held(&retire->lock);
@@ -241,7 +241,7 @@ static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, c
     return LADEI_RETIRE_ELSEWHERE;
   }
   bool lasts = ticket_find(ticket, LADEI_RETIRE_QUEUE_STREAM, stream) != NULL; /* N1: until the free anyway */
-  if (lasts) ladei_retire_queue_named(whole);                                  /* Q9: its work is that use's now */
+  if (lasts) ladei_retire_queue_named(whole);                                  /* Q9: that use now covers its work */
   ladei_retire_use *use = lasts ? NULL : note_insert(retire, ticket, queue, flags);
   if (use == NULL) {
     ticket_unseal(ticket);
@@ -257,7 +257,7 @@ static lade_status now_link(ladei_retire *retire, ladei_retire_ticket *ticket, c
   return LADE_OK;
 }
 
-/* Until now: an event recorded here. */
+/* A note until now: records an event. */
 static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                             unsigned flags) {
   ladei_event *event;
@@ -272,7 +272,7 @@ static lade_status note_now(ladei_retire *retire, ladei_retire_ticket *ticket, c
   return status;
 }
 
-/* Until the captured graph has gone. */
+/* A note until the captured graph has gone. */
 static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticket, int device,
                                 const ladei_capture_info *info, unsigned flags) {
   ladei_retire_queue *queue;
@@ -295,7 +295,7 @@ static lade_status note_capture(ladei_retire *retire, ladei_retire_ticket *ticke
   return status;
 }
 
-/* What the driver gives for these notes is lost with a thread that is cancelled before it is linked. */
+/* Held: objects from the driver would be lost if the thread were cancelled before they are linked. */
 static lade_status note_held(ladei_retire *retire, ladei_retire_ticket *ticket, const ladei_stream *stream,
                              const ladei_capture_info *capture, unsigned flags) {
   int cancellation = ladei_cancellation_hold();
@@ -412,7 +412,7 @@ bool ladei_retire_marked_streams(ladei_retire *retire, ladei_retire_ticket *tick
 
 /* ---- Add --------------------------------------------------------------------------------------------------------- */
 
-/* Under the lock. Makes a noted use pending, or drops it where nothing is to be waited for. Returns its queue if the
+/* Under the lock. Makes a noted use pending, or drops it if there is nothing to wait for. Returns its queue if the
  * caller should close it. */
 static ladei_retire_queue *use_add(ladei_retire *retire, ladei_retire_use *use, bool quiet) {
   ladei_lock_assert_held(&retire->lock);
@@ -428,7 +428,7 @@ static ladei_retire_queue *use_add(ladei_retire *retire, ladei_retire_use *use, 
   return !quiet && ladei_retire_queue_fills(retire, queue) ? queue : NULL;
 }
 
-/* Under the lock. The add itself no longer keeps the ticket from being done. */
+/* Under the lock. Ends the add's own hold on the ticket. */
 static bool ticket_wait_begin(ladei_retire *retire, ladei_retire_ticket *ticket) {
   ladei_lock_assert_held(&retire->lock);
   if (--ticket->waits > 0) return true;
@@ -447,7 +447,7 @@ ladei_retire_added ladei_retire_add_here(ladei_retire *retire, ladei_retire_tick
   }
   ladei_retire_use *use = ticket_uses(ticket);
   atomic_store_explicit(&ticket->uses, NULL, memory_order_release);
-  if (use == NULL) { /* what was seen is a note that failed, or was taken back */
+  if (use == NULL) { /* the note that was seen has failed, or was taken back */
     ladei_lock_release(&retire->lock);
     return LADEI_RETIRE_ADDED_IDLE;
   }

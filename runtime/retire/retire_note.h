@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes of streams already resolved and known not to capture; what several shards do with one ticket.
+ * Notes of streams already resolved and known not to capture; calls for a ticket that several shards share.
  */
 #ifndef LADE_RUNTIME_RETIRE_NOTE_H
 #define LADE_RUNTIME_RETIRE_NOTE_H

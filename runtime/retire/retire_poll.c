@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Polling: finding out which uses have finished.
+ * Polling: finds uses that have finished.
  *
  * Model, invariants Q1 to Q11 and locks: retire_queue.h. Every function that visits a queue has claimed it, enters and
  * leaves with retire->lock held, and drops it around each driver call.
@@ -14,15 +14,15 @@
 
 /* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
-/* The record of the failure is the thread's latest. */
+/* The failure's error record is the thread's current one. */
 void ladei_retire_pass_failed(ladei_retire_pass *walk, lade_status status) {
   if (walk->first_error != LADE_OK) return;
   walk->first_error = status;
   ladei_error_save(&walk->error);
 }
 
-/* Whether the queue is in quarantine, by what its event last answered; of a FOREIGN queue, whose events know nothing of
- * each other, the use. */
+/* Sets whether the queue is in quarantine, by its event's last answer; in a FOREIGN queue, whose events are independent
+ * of each other, whether the use is. */
 static void event_answered(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, lade_status status) {
   ladei_lock_assert_held(&retire->lock);
   bool failing = status != LADE_OK && status != LADE_NOT_READY && status != LADE_ERR_CAPTURE;
@@ -40,7 +40,7 @@ static lade_event use_event(const ladei_retire_use *use) {
   return use->event != NULL ? use->event->handle : use->foreign;
 }
 
-/* Asks or waits for the event of a use, NULL: for the last one of a retired stream, with the lock dropped. */
+/* Queries or waits for the event of a use (NULL: the last event of a retired stream), with the lock dropped. */
 lade_status ladei_retire_event_ask(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use, bool wait) {
   ladei_lock_assert_held(&retire->lock);
   lade_event event = use == NULL ? queue->last_event->handle : use_event(use);
@@ -54,8 +54,8 @@ lade_status ladei_retire_event_ask(ladei_retire *retire, ladei_retire_queue *que
   return status;
 }
 
-/* The event of a mark got into a capture that began just before its record and ended just after: it will never be done. The
- * uses are open again, and the event is as good as new once it is recorded again. */
+/* A mark's event got into a capture that began just before its record and ended just after: it will never be done. The
+ * uses are open again; once recorded again, the event is good. */
 void ladei_retire_queue_reopen(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *mark) {
   ladei_lock_assert_held(&retire->lock);
   ladei_event_pool_release(retire->events, ladei_retire_queue_unmark(queue, mark));
@@ -68,13 +68,13 @@ static void finish_all(ladei_retire *retire, ladei_retire_queue *queue, ladei_re
   ladei_retire_queue_finish(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), &walk->done);
 }
 
-/* Some marks of a claimed queue, from the first one on: asked in one go, while the lock is dropped once. */
+/* Some marks of a claimed queue, from the first one on: queried together, so that the lock is dropped once. */
 typedef struct marks {
   ladei_retire_use *uses[4];
-  lade_event events[4]; /* NULL: found done when it was made */
+  lade_event events[4]; /* NULL: the stream was done when the mark was made */
   unsigned count;
-  unsigned done;      /* so many of them */
-  lade_status status; /* of the one behind those; LADE_OK: all are done */
+  unsigned done;      /* number of those found done */
+  lade_status status; /* of the next one; LADE_OK: all are done */
 } marks;
 
 static void marks_gather(const ladei_retire_queue *queue, marks *out) {
@@ -107,7 +107,7 @@ static void marks_ask(ladei_retire *retire, ladei_retire_queue *queue, marks *as
   if (queries > 0) event_answered(retire, queue, NULL, asked->status);
 }
 
-/* Finishes batches from the head on while they are done. False: the rest is not done. */
+/* Finishes batches that are done, from the head on. False: the rest is not done. */
 static bool visit_marks(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   while (queue->first_mark != NULL) {
@@ -125,7 +125,7 @@ static bool visit_marks(ladei_retire *retire, ladei_retire_queue *queue, ladei_r
   return true;
 }
 
-/* A retired stream: its last event covers all. */
+/* A retired stream: its last event covers all uses. */
 static void visit_retired(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   if (!queue->finished) {
@@ -139,8 +139,8 @@ static void visit_retired(ladei_retire *retire, ladei_retire_queue *queue, ladei
   finish_all(retire, queue, walk);
 }
 
-/* Uses with an event each. NOW: all of one stream, oldest first, so the first that is not done ends it. FOREIGN: of
- * streams unknown, so each is asked. */
+/* Uses with an event each. NOW: all of one stream, oldest first, so the first one that is not done ends the visit.
+ * FOREIGN: of unknown streams, so each is queried. */
 static void visit_each(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_use *use = TAILQ_FIRST(&queue->uses), *after; use != NULL; use = after) {
@@ -180,7 +180,7 @@ void ladei_retire_queue_visit(ladei_retire *retire, ladei_retire_queue *queue, l
 
 /* ---- walks over all queues --------------------------------------------------------------------------------------- */
 
-/* Visits every active queue that no other thread is at. */
+/* Visits every active queue that no other thread has claimed. */
 void ladei_retire_walk_poll(ladei_retire *retire, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
@@ -191,7 +191,7 @@ void ladei_retire_walk_poll(ladei_retire *retire, ladei_retire_pass *walk) {
   }
 }
 
-/* Visits every active queue, after other threads' visits that wait for no stream. */
+/* Visits every active queue; waits for other threads' visits unless they wait for a stream. */
 static void walk_poll_all(ladei_retire *retire, ladei_retire_pass *walk) {
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
     ladei_retire_queue_pin(retire, queue);
@@ -231,7 +231,7 @@ bool ladei_retire_pending(const ladei_retire *retire) {
   return atomic_load_explicit(&retire->pending_tickets, memory_order_relaxed) > 0;
 }
 
-/* But for what buffers have. */
+/* Buffers left out. */
 bool ladei_retire_nothing_to_do(ladei_retire *retire) {
   return atomic_load_explicit(&retire->pending_tickets, memory_order_acquire) == 0 &&
          !ladei_retire_capture_any_gone(retire);

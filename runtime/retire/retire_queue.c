@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of uses: finding, keeping, marking, finishing. The model, invariants Q1 to Q8 and locks stand in
+ * Queues of uses: finding, keeping, marking, finishing. The model, invariants Q1 to Q11 and locks are in
  * retire_queue.h. Nothing here calls the driver.
  */
 #include "runtime/retire/retire_queue.h"
@@ -12,8 +12,8 @@
 
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
-/* By `order`, and then by identity: context, id and kind, never the handle, which is recycled. The latter three are one
- * number of 128 bits: a context is an address or counts up, so it leaves two bits for a kind; an id uses all of its bits. */
+/* By `order`, then by identity: context, id and kind, never the handle, which is recycled. These three are one number
+ * of 128 bits: a context is an address or counts up, so it leaves two bits for the kind; an id uses all of its bits. */
 static ladei_order_key place_key(ladei_retire_queue_kind kind, const ladei_stream *stream, uint64_t order) {
   enum { KIND_BITS = 2 };
   _Static_assert(LADEI_RETIRE_QUEUE_FOREIGN < 1 << KIND_BITS, "a kind has two bits");
@@ -27,9 +27,9 @@ static ladei_retire_queue *queue_of(ladei_order_node *place) {
 
 /* ---- Finding and keeping ----------------------------------------------------------------------------------------- */
 
-/* Idle queues kept for the next use of their stream; beyond it the longest idle goes. Bounds what streams leave behind
- * that are destroyed without stream_retire, as they may be when every add records its event, and the memory of retired
- * ones: some megabytes. With fewer, a program that uses thousands of streams in turn makes a queue for each use. */
+/* Idle queues kept for the next use of their stream; above this number the longest idle one goes. Limits the memory for
+ * retired streams, and for streams destroyed without stream_retire (allowed if every add records its event), to some
+ * megabytes. With a lower limit, a program that uses thousands of streams in turn makes a queue for each use. */
 enum { IDLE_MAX = 16384 };
 
 ladei_retire_queue *ladei_retire_queue_alloc(void) {
@@ -66,7 +66,7 @@ static void all_remove(ladei_retire_queues_all *all, const ladei_retire_queue *q
   *place = queue->all_next;
 }
 
-/* The first queue in or behind a bucket, and the one behind a queue. NULL: none. */
+/* The first queue in or after a bucket; the next one after a queue. NULL: none. */
 static ladei_retire_queue *all_from(const ladei_retire_queues_all *all, const ladei_retire_queue *const *bucket) {
   const ladei_retire_queue *const *end = (const ladei_retire_queue *const *)all->buckets + all->bucket_count;
   while (bucket < end && *bucket == NULL) bucket++;
@@ -153,7 +153,7 @@ static void idle_remove(ladei_retire *retire, ladei_retire_queue *queue) {
   retire->idle_count--;
 }
 
-/* Batches that finish between two closings, as a rule. */
+/* The usual number of batches that finish between two closings. */
 enum { SPARES_MAX = 4 };
 
 ladei_event *ladei_retire_queue_spare_take(ladei_retire_queue *queue) {
@@ -177,7 +177,7 @@ void ladei_retire_queue_spare_put(ladei_retire *retire, ladei_retire_queue *queu
   queue->spare_count++;
 }
 
-/* Other streams may have the events. */
+/* Makes the events available to other streams. */
 static void spares_release(ladei_retire *retire, ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
   for (ladei_event *event; (event = ladei_retire_queue_spare_take(queue)) != NULL;)
@@ -213,7 +213,7 @@ void ladei_retire_queue_unpin(ladei_retire *retire, ladei_retire_queue *queue) {
   }
   spares_release(retire, queue);
   if (queue->last_event != NULL) ladei_event_pool_release(retire->events, queue->last_event);
-  queue->last_event = NULL; /* nothing waits for it, and nothing will: Q10 */
+  queue->last_event = NULL; /* nothing waits for it, now or later: Q10 */
   TAILQ_INSERT_TAIL(&retire->idle, queue, idle_entry);
   queue->in_idle = true;
   retire->idle_count++;
@@ -253,12 +253,12 @@ ladei_retire_queue *ladei_retire_queue_after(ladei_retire *retire, ladei_retire_
   ladei_lock_assert_held(&retire->lock);
   if (queue == NULL) return queue_of(ladei_ordered_set_first(&retire->active));
   if (queue->in_active) return queue_of(ladei_order_next(&queue->place));
-  return queue_of(ladei_ordered_set_at_least(&retire->active, queue->place.key)); /* where it would be */
+  return queue_of(ladei_ordered_set_at_least(&retire->active, queue->place.key)); /* the first one after its place */
 }
 
 /* ---- States of a use --------------------------------------------------------------------------------------------- */
 
-/* The only way from one state to the next. */
+/* All changes of a use's state go through this function. */
 static inline void use_state_set(ladei_retire_use *use, ladei_retire_use_state state) {
 #ifndef NDEBUG
   assert(state == LADEI_RETIRE_USE_GONE    ? use->state != LADEI_RETIRE_USE_GONE
@@ -271,7 +271,7 @@ static inline void use_state_set(ladei_retire_use *use, ladei_retire_use_state s
 #endif
 }
 
-/* Of a pending use: it gets a mark, or loses it. */
+/* A pending use gets a mark, or loses it. */
 static inline void use_mark_set(ladei_retire_use *use, ladei_retire_mark mark) {
 #ifndef NDEBUG
   assert(use->state == LADEI_RETIRE_USE_PENDING);
@@ -291,7 +291,7 @@ void ladei_retire_queue_mark(ladei_retire_queue *queue, ladei_retire_use *use, l
   if (queue->first_mark == NULL) queue->first_mark = use;
 }
 
-/* The first mark from `use` on. */
+/* The first mark, starting at `use`. */
 static ladei_retire_use *mark_from(ladei_retire_use *use) {
   while (use != NULL && use->mark == LADEI_RETIRE_MARK_NONE) use = TAILQ_NEXT(use, link);
   return use;
@@ -315,7 +315,7 @@ ladei_event *ladei_retire_queue_unmark(ladei_retire_queue *queue, ladei_retire_u
 
 /* ---- Appending and finishing ------------------------------------------------------------------------------------- */
 
-/* Behind those noted before. From the end: blocks noted later are mostly freed later. */
+/* After those noted earlier. Searches from the end: later notes mostly belong to later frees. */
 static void now_insert(ladei_retire_queue *queue, ladei_retire_use *use) {
   ladei_retire_use *before = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
   while (before != NULL && before->sequence > use->sequence) before = TAILQ_PREV(before, ladei_retire_use_list, link);
@@ -378,7 +378,7 @@ void ladei_retire_queue_finish_one(ladei_retire *retire, ladei_retire_queue *que
   uint32_t count = use->count;
   if (queue->open == queue->pending) queue->open -= count; /* no mark, so it was open */
   if (use == queue->last_mark)
-    queue->first_mark = queue->last_mark = NULL; /* no mark behind the last one: do not walk the open uses */
+    queue->first_mark = queue->last_mark = NULL; /* no mark after the last one: skip the open uses */
   else if (use == queue->first_mark)
     queue->first_mark = mark_from(TAILQ_NEXT(use, link));
   TAILQ_REMOVE(&queue->uses, use, link);
@@ -459,7 +459,7 @@ void ladei_retire_queues_destroy(ladei_retire *retire) {
 
 void ladei_retire_queues_count(ladei_retire *retire, ladei_retire_counters *counters) {
   ladei_lock_assert_held(&retire->lock);
-  /* Others have nothing pending but uses of captures. */
+  /* Other queues have no pending uses but those of captures. */
   for (ladei_order_node *place = ladei_ordered_set_first(&retire->active); place != NULL;
        place = ladei_order_next(place)) {
     const ladei_retire_queue *queue = queue_of(place);
@@ -488,7 +488,7 @@ static bool tickets_wait(const ladei_retire_use *use) {
   return left == 0;
 }
 
-/* Q1, Q2 of one queue. Adds its uses to *records. */
+/* Checks Q1, Q2 of one queue. Adds its uses to *records. */
 static lade_status uses_check(const ladei_retire_queue *queue, uint64_t *records) {
   uint64_t pending = 0, behind_mark = 0, sequence = 0;
   const ladei_retire_use *first_mark = NULL, *last_mark = NULL, *use;

@@ -2,10 +2,11 @@
 /*
  * Shards; model in retire_shards.h.
  *
- * G1  What a thread does to a ticket it does in the shard that the ticket names at that moment; a shard that meets a ticket of
- *     another one under its lock refuses it, and the thread looks again (N5 in retire_note.c). So two threads that note an idle
- *     ticket at the same time, from two shards, end in one of them.
- * G2  A ticket that names no shard is idle, or sealed by a shard that is about to note it: that is over soon, without a driver call.
+ * G1  A thread handles a ticket in the shard that the ticket names at that moment. A shard that finds another one's
+ *     ticket under its lock refuses it, and the thread looks again (N5 in retire_note.c). So two notes at once, from
+ *     two shards, end in one.
+ * G2  A ticket that names no shard is idle, or sealed by a shard that is about to note it: that is short, and without a
+ *     driver call.
  * Locks: none here.
  */
 #include "runtime/retire/retire_shards.h"
@@ -20,8 +21,8 @@
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-/* More threads than these share shards: each shard is an object of its own, which polls of all visit. A test that goes through
- * all schedules has as much to go through as there are. */
+/* More threads than these share shards: each shard is an object of its own, and a poll of all visits each. A test that
+ * runs all schedules has more to run with each shard. */
 #ifdef LADEI_SCHEDULED
 enum { SHARDS_USEFUL_MOST = 2 };
 #else
@@ -52,7 +53,7 @@ lade_status ladei_retire_shards_create(lade_runtime *runtime, const ladei_retire
   if (status != LADE_OK) {
     lade_error saved;
     ladei_error_save(&saved);
-    (void)ladei_retire_shards_destroy(shards, false); /* they hold nothing yet */
+    (void)ladei_retire_shards_destroy(shards, false); /* they are still empty */
     ladei_error_restore(&saved);
     return status;
   }
@@ -138,7 +139,7 @@ lade_status ladei_retire_shards_buffer_poll(ladei_retire_shards *shards, ladei_r
   lade_status status = LADE_OK;
   uint64_t found = 0;
   if (ladei_retire_pending(own)) status = ladei_retire_buffer_poll(own, buffer, &found);
-  /* The streams of other threads only for one that uses none. */
+  /* Other threads' streams only for a thread that uses none. */
   if (found == 0 && !buffer->used && shards->count > 1) {
     lade_error saved;
     ladei_error_save(&saved);
@@ -159,7 +160,7 @@ static lade_status shards_call(ladei_retire_shards *shards, shard_call call, voi
   lade_error saved;
   for (uint32_t i = 0; i < shards->count; i++) {
     lade_status status = call(shards->shard[i], user);
-    /* What waits for graphs alone is no failure beside others. */
+    /* A wait for graphs alone is not reported if another shard failed. */
     if (status != LADE_OK && (first == LADE_OK || (first == LADE_NOT_READY && status != LADE_NOT_READY))) {
       first = status;
       ladei_error_save(&saved);

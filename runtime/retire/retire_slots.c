@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The open batches of threads, as others reach them. The model is in retire_buffer.h; queues, uses and Q1 to Q11 are in
- * retire_queue.h.
+ * The open batches of threads, as other threads reach them. The model is in retire_buffer.h; queues, uses and Q1 to Q11
+ * are in retire_queue.h.
  *
- * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the buffers before. But
- *     where the owner could not be fenced: then its next call empties the buffer before it notes or adds, and what is
- *     published to a retired queue waits for that one's last event, as all that was noted before the stream was retired.
+ * L1  A slot in use pins its queue, which is neither retired nor finished: stream_retire empties the buffers first.
+ *     Exception: the owner could not be fenced. Its next call then empties the buffer before it notes or adds, and uses
+ *     published to a retired queue wait for its last event, like all that were noted before the stream was retired.
  * L2  Inline notes of a queue that are not added = queue->inline_notes + the sum of `noted` over its slots. While that
- *     may be other than 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
- * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty.
- *     The slab has room for so many uses. So an inline note can be unfolded, and an open batch published, without fail.
- * L5  Emptying a buffer takes its lock, or the owner itself, or that the owner makes no call. A buffer whose owner was called
- *     (base/asym_lock.h) is emptied by the owner.
+ *     may differ from 0 the queue is not freed: slots pin it, and without slots inline_notes is the whole sum.
+ * L3  retire->promised = credits of all slots + inline notes not added + one for each open batch that is not empty. The
+ *     slab has room for this many uses. So unfolding an inline note and publishing an open batch cannot fail.
+ * L5  A buffer is emptied under its lock, or by its owner, or while its owner makes no call. If the owner was called
+ *     (base/asym_lock.h), the owner empties it.
  * Locks: retire->lock, and the buffers' asymmetric locks, which are closed under it.
  */
 #include "runtime/retire/retire_slots.h"
@@ -20,7 +20,7 @@
 
 #include "runtime/retire/retire_queue.h"
 
-/* Uses promised to a slot at once. As many notes can be made before the lock is taken for more. */
+/* Uses promised to a slot at a time: the number of notes until the lock is taken for more. */
 enum { CREDIT = 64 };
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -31,13 +31,13 @@ void ladei_retire_slots_used_change(ladei_retire *retire, int change) {
   atomic_store_explicit(&retire->slots_used, used + (uint32_t)change, memory_order_release);
 }
 
-/* A free fills what is open in the queue up to a batch. */
+/* A free fills the queue's open uses up to a batch. */
 void ladei_retire_slot_room_set(const ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   uint64_t batch = retire->options.event_batch, open = slot->queue->open;
   slot->room = (uint32_t)(open < batch ? batch - open : batch);
 }
 
-/* The open batch becomes one use of the queue. */
+/* Turns the open batch into one use of the queue. */
 void ladei_retire_slot_publish(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   ladei_lock_assert_held(&retire->lock);
   uint32_t count = ladei_retire_slot_count(slot);
@@ -54,7 +54,7 @@ void ladei_retire_slot_publish(ladei_retire *retire, ladei_retire_buffer_slot *s
   ladei_retire_slot_count_set(slot, 0);
 }
 
-/* False: no memory for it. */
+/* False: no memory. */
 bool ladei_retire_slot_credit_set(ladei_retire *retire, ladei_retire_buffer_slot *slot) {
   ladei_lock_assert_held(&retire->lock);
   uint64_t promised = retire->promised - slot->credit + CREDIT;
@@ -77,7 +77,7 @@ void ladei_retire_slot_empty(ladei_retire *retire, ladei_retire_buffer_slot *slo
   ladei_retire_queue_unpin(retire, queue);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 void ladei_retire_buffer_link(ladei_retire *retire, ladei_retire_buffer *buffer) {
   ladei_lock_assert_held(&retire->lock);
@@ -98,7 +98,7 @@ void ladei_retire_buffer_unlink(ladei_retire *retire, ladei_retire_buffer *buffe
   buffer->retire = NULL;
 }
 
-/* Whether a buffer is to be emptied: it knows of the queue; NULL: of any ticket, or with `notes` of anything. */
+/* Whether to empty a buffer: it has the queue; `queue` NULL: it has any ticket, or with `notes` anything at all. */
 static bool buffer_matters(const ladei_retire_buffer *buffer, const ladei_retire_queue *queue, bool notes) {
   for (unsigned i = 0; i < LADEI_RETIRE_BUFFER_SLOTS; i++) {
     const ladei_retire_buffer_slot *slot = &buffer->slots[i];
@@ -116,9 +116,8 @@ void ladei_retire_buffer_empty(ladei_retire *retire, ladei_retire_buffer *buffer
 static bool buffer_is_own(const ladei_retire_buffer *buffer) { return pthread_equal(buffer->thread, pthread_self()); }
 
 /*
- * Two rounds, so that one barrier serves all buffers. What an owner added before something that the caller knows of shows
- * in its count, so it is right to pass by a buffer whose count says that it is empty. Owners that cannot be fenced are
- * called (L5).
+ * Two rounds, so that one barrier serves all buffers. An owner's count shows all adds before any event that the caller
+ * knows of, so a buffer whose count is 0 may be skipped. Owners that cannot be fenced are called (L5).
  */
 static void buffers_collect(ladei_retire *retire, const ladei_retire_queue *queue, bool notes) {
   ladei_lock_assert_held(&retire->lock);

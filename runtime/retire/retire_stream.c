@@ -10,8 +10,8 @@
 #include "runtime/retire/retire_close.h"
 #include "runtime/retire/retire_slots.h"
 
-/* Not under the lock. As ladei_retire_stream_close, and sure that the event did not get into a capture that began and ended meanwhile:
- * after this there is no second attempt. (Asking about the event harms none, as that capture is over.) */
+/* Not under the lock. As ladei_retire_stream_close, but also makes sure that the event did not get into a capture that
+ * began and ended meanwhile, since there is no second attempt. (The query harms no capture, as that one is over.) */
 static ladei_retire_closing stream_close_finally(ladei_retire *retire, const ladei_stream *stream) {
   ladei_event *none = NULL;
   ladei_retire_closing attempt = ladei_retire_stream_close(retire, stream, ladei_retire_queries(retire), &none);
@@ -25,12 +25,12 @@ static ladei_retire_closing stream_close_finally(ladei_retire *retire, const lad
       attempt, status == LADE_ERR_CAPTURE ? LADEI_RETIRE_CLOSE_HELD : LADEI_RETIRE_CLOSE_FAILED, status);
 }
 
-/* The queue is claimed. One try to retire it: whether it is settled, and how in *out. */
+/* The queue is claimed. Tries once to retire it: returns whether that is settled, with the result in *out. */
 static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, lade_status *out) {
   ladei_lock_assert_held(&retire->lock);
   const ladei_stream stream = queue->stream;
   ladei_retire_buffers_forget_queue(retire, queue);
-  /* Beside the claim: uses noted or pending. */
+  /* Besides the claim: uses noted or pending. */
   bool needed = !queue->retired && (queue->refs > 1 || queue->inline_notes != 0);
   *out = LADE_OK;
   if (!needed) {
@@ -48,12 +48,12 @@ static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, l
   } else if (attempt.result == LADEI_RETIRE_CLOSE_FAILED) {
     *out = attempt.status;
   }
-  /* LOST: by another thread, just now; and no call is made on it any more. */
+  /* LOST: another thread has just destroyed the stream; no further call is made on it. */
   if (attempt.result != LADEI_RETIRE_CLOSE_EVENT && attempt.result != LADEI_RETIRE_CLOSE_DONE) return true;
   ladei_retire_buffers_forget_queue(retire, queue); /* L1: notes may have come meanwhile */
   if (queue->notes + queue->appends != known) {
     if (attempt.event != NULL) ladei_event_pool_release(retire->events, attempt.event);
-    return false; /* Q9: of uses that the event may not cover */
+    return false; /* Q9: the event may not cover new uses */
   }
   queue->last_event = attempt.event;
   queue->finished = attempt.result == LADEI_RETIRE_CLOSE_DONE;
@@ -61,7 +61,7 @@ static bool queue_retire_once(ladei_retire *retire, ladei_retire_queue *queue, l
   return true;
 }
 
-/* Threads that note the stream meanwhile have each note covered, for some tries; then they are refused. */
+/* Notes by other threads meanwhile are covered, for some tries; then they are refused. */
 static lade_status queue_retire(ladei_retire *retire, ladei_retire_queue *queue) {
   ladei_lock_assert_held(&retire->lock);
   enum { OPEN_TRIES = 4 };

@@ -14,7 +14,7 @@
 
 enum {                                   /* beside the LADEI_POLL_ flags */
        SYNC_SPARES_DEVICES = 1u << 16,   /* waits for no device */
-       SYNC_QUARANTINE_ALONE = 1u << 17, /* and for no event of a caller's that is well */
+       SYNC_QUARANTINE_ALONE = 1u << 17, /* and for no caller's event that works */
 };
 
 /* ---- until something is done ------------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ enum { SLEEP_MIN_NS = 10 * 1000, SLEEP_MAX_NS = 1000 * 1000 };
 
 static void nothing(void *user) { (void)user; }
 
-/* Lets time pass: on a virtual clock to the next thing that happens, else a little longer each time. */
+/* Lets time pass: on a virtual clock until the next occurrence, otherwise a little longer each time. */
 static lade_status time_pass(ladei_retire *retire, uint64_t left_ns, uint64_t *sleep_ns) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   if (driver->step != NULL) return driver->step(retire->runtime->self);
@@ -39,7 +39,7 @@ static lade_status wait_over(uint64_t pending) {
                      (unsigned long long)pending);
 }
 
-/* Pending tickets, those in buffers included. */
+/* Number of pending tickets, those in buffers included. */
 static uint64_t pending_told(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
   ladei_retire_buffers_publish(retire);
@@ -57,7 +57,7 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
     lade_status status = ladei_retire_poll(retire, LADEI_POLL_CLOSE, &found);
     if (found > 0) return LADE_OK;
     if (status == LADE_ERR_FORKED || status == LADE_ERR_DEVICE_LOST) return status;
-    uint64_t now = driver->now_ns(self); /* a stream in quarantine is no reason not to wait for the others */
+    uint64_t now = driver->now_ns(self); /* a quarantined stream does not stop the wait for others */
     if (now >= deadline_ns || pending == 0) return wait_over(pending);
     if (timer_due) { /* a virtual clock must not jump over the deadline */
       status = driver->timer_add(self, deadline_ns, nothing, NULL);
@@ -65,14 +65,14 @@ lade_status ladei_retire_wait(ladei_retire *retire, uint64_t deadline_ns) {
       timer_due = false;
     }
     status = time_pass(retire, deadline_ns - now, &sleep_ns);
-    if (status == LADE_NOT_READY) return wait_over(pending); /* nothing will ever happen */
+    if (status == LADE_NOT_READY) return wait_over(pending); /* nothing more can happen */
     if (status != LADE_OK) return status;
   }
 }
 
 /* ---- until all is done ------------------------------------------------------------------------------------------- */
 
-/* Around what may last as long as a stream does: whoever must not wait that long passes the queue and this pass by (Q11). */
+/* Around a wait that may last as long as a stream's work: other calls may skip the queue and this pass (Q11). */
 static void wait_begin(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_retire_done_deliver(retire, &walk->done);
   ladei_retire_done_init(&walk->done);
@@ -98,9 +98,9 @@ static lade_status stream_wait(ladei_retire *retire, const ladei_stream *stream)
   return status == LADE_OK ? ladei_retire_driver(retire)->stream_synchronize(self, stream) : status;
 }
 
-/* Not under the lock. The stream itself is gone, so its device is waited for: what ran in a context of the program's own
- * is not part of that, and stays. All captures on the device are invalid then, in whatever mode, and no call says
- * whether there are any; relaxed mode spares those on other devices. */
+/* Not under the lock. The stream itself is gone, so waits for its device: this does not cover work in a context of the
+ * program's own, whose uses stay. It invalidates all captures on the device, in any mode, and no call tells whether
+ * there are any; relaxed mode spares those on other devices. */
 static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone, bool spared) {
   void *self = retire->runtime->self;
   ladei_capture_mode mode = LADEI_CAPTURE_RELAXED;
@@ -125,7 +125,7 @@ static lade_status device_wait(ladei_retire *retire, const ladei_stream *gone, b
   return status != LADE_OK ? status : restored;
 }
 
-/* Asks first, which finds an event that got into a capture that is over. */
+/* Queries first, which finds an event that got into a capture that is over. */
 static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *use,
                               ladei_retire_pass *walk) {
   lade_status status = ladei_retire_event_ask(retire, queue, use, false);
@@ -136,7 +136,7 @@ static lade_status event_wait(ladei_retire *retire, ladei_retire_queue *queue, l
   return status;
 }
 
-/* A wait for the uses up to `newest` ended so. A lost device runs nothing any more, so they are finished then too. */
+/* Applies the result of a wait for the uses up to `newest`. A lost device runs nothing: they are finished then too. */
 static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_use *newest, lade_status status,
                        ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
@@ -145,7 +145,7 @@ static void sync_apply(ladei_retire *retire, ladei_retire_queue *queue, ladei_re
     ladei_retire_queue_finish(retire, queue, newest, &walk->done);
 }
 
-/* Open uses that no event covers: waits for the stream, or for its device where the stream is gone. */
+/* Open uses without an event: waits for the stream, or for its device if the stream is gone. */
 static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_use *newest = TAILQ_LAST(&queue->uses, ladei_retire_use_list);
@@ -157,7 +157,7 @@ static void sync_without_event(ladei_retire *retire, ladei_retire_queue *queue, 
   if (status != LADE_OK && status != LADE_ERR_CAPTURE && status != LADE_ERR_DEVICE_LOST) {
     lade_error error;
     ladei_error_save(&error);
-    lost = ladei_retire_stream_verify(retire, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed since it was asked */
+    lost = ladei_retire_stream_verify(retire, &stream) == LADE_ERR_STREAM_RETIRED; /* destroyed meanwhile */
     ladei_error_restore(&error);
   }
   if (lost) status = device_wait(retire, &stream, (walk->flags & SYNC_SPARES_DEVICES) != 0);
@@ -174,8 +174,8 @@ static void sync_retired(ladei_retire *retire, ladei_retire_queue *queue, ladei_
   sync_apply(retire, queue, TAILQ_LAST(&queue->uses, ladei_retire_use_list), status, walk);
 }
 
-/* Closes what is open and waits for the newest mark, which covers all before it. Returns how the closing went, or
- * LADEI_RETIRE_CLOSE_FAILED or LADEI_RETIRE_CLOSE_HELD where the wait went so. */
+/* Closes the open batch and waits for the newest mark, which covers all before it. Returns the closing's result, or
+ * LADEI_RETIRE_CLOSE_FAILED or LADEI_RETIRE_CLOSE_HELD as the wait's. */
 static ladei_retire_closing sync_marks(ladei_retire *retire, ladei_retire_queue *queue, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   ladei_retire_closing attempt = {.result = LADEI_RETIRE_CLOSE_DONE, .status = LADE_OK};
@@ -244,7 +244,7 @@ static void walk_synchronize(ladei_retire *retire, ladei_retire_pass *walk) {
   }
 }
 
-/* Passes by queues that another thread is at: that thread finds out what is the matter with them. */
+/* Skips queues that another thread has claimed: that thread finds their state. */
 static void walk_quarantine(ladei_retire *retire, ladei_retire_pass *walk) {
   ladei_lock_assert_held(&retire->lock);
   for (ladei_retire_queue *queue = ladei_retire_queue_after(retire, NULL), *next; queue != NULL; queue = next) {
@@ -262,7 +262,7 @@ lade_status ladei_retire_end_quarantine(ladei_retire *retire) {
              : ladei_retire_pass_run(retire, LADEI_POLL_CLOSE | SYNC_QUARANTINE_ALONE, walk_quarantine, NULL, NULL);
 }
 
-/* Whether uses wait for graphs; once what other threads found done has been given to done(), too. */
+/* Whether uses wait for graphs, after all that other threads found done has been given to done(). */
 static bool captures_left(ladei_retire *retire) {
   ladei_lock_acquire(&retire->lock);
   ladei_retire_passes_wait(retire);
@@ -272,14 +272,15 @@ static bool captures_left(ladei_retire *retire) {
 }
 
 /*
- * The end of an executable graph that was launched is reported on a thread of the driver, a moment later; on a busy machine the
- * moment is long. So a fence is sent after it, and all that is reported before it is waited for: what is held after that, a
- * living graph or a launch holds, for which nobody can wait. A few rounds more are for drivers that let the fence overtake. A
- * fence that is late by FENCE_LIMIT_NS is behind a host function of the program, which may wait for the caller.
+ * The end of a launched executable graph is reported on a driver thread, a moment later, which is long on a busy
+ * machine. So a fence is sent after it, and all that is reported before the fence is waited for. After that only a
+ * living graph or a launch can hold blocks, which cannot be waited for. More rounds are for
+ * drivers that let the fence overtake. A fence that takes FENCE_LIMIT_NS is held up by a host function of the program,
+ * which may wait for the caller.
  */
 enum { ROUNDS_MORE = 10, FENCE_LIMIT_NS = 1000000000 };
 
-/* A virtual clock keeps the order exactly; without a fence there it is not to move. */
+/* A virtual clock keeps the order exactly; without a fence it must not move. */
 static bool settled(ladei_retire *retire, const ladei_retire_fence *fence, uint64_t start_ns) {
   const lade_runtime_ops *driver = ladei_retire_driver(retire);
   uint64_t now_ns = driver->now_ns(retire->runtime->self);
