@@ -15,8 +15,8 @@
  *     which is kept. Two threads that meet a new capture at once may make two records; no search finds the second one's
  *     queue, which is freed with its record.
  * C4  A fence has two owners, its user object and its maker; the last one frees it.
- * Locks: box->gone is a stack, pushed to and taken whole without a lock: capture_gone runs at any time, in the call that
- * drops the last reference or on a thread of the driver. The rest is under retire->lock.
+ * Locks: box->gone is a stack, pushed to and taken whole without a lock: capture_gone runs at any time, in the call
+ * that drops the last reference or on a thread of the driver. The rest is under retire->lock.
  */
 #include "runtime/retire/retire_capture.h"
 

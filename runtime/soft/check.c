@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The invariants of model.h, recounted from what is there. Tests call it after each step.
+ * Recounts the invariants of model.h. Tests call it after each step.
  *
  * Locks: rt->lock.
  */
@@ -11,7 +11,7 @@
 #include "runtime/soft/state/streams.h"
 #include "runtime/soft/submit/capture.h"
 
-/* First thing found wrong, or NULL. */
+/* The first mistake found, or NULL. */
 typedef const char *verdict;
 
 /* ---- streams and engines ----------------------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ static verdict streams_check(const soft_runtime *rt) {
 
 /* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
-/* References of bound work to ranges that are still live. */
+/* References of bound work to live ranges. */
 static uint64_t work_references(const soft_work *work) {
   uint64_t count = 0;
   const soft_piece *pieces = work->pieces != NULL ? work->pieces : &work->piece;
@@ -79,10 +79,10 @@ static uint64_t all_references(const soft_runtime *rt) {
   return count;
 }
 
-/* What the ranges say of themselves, by walking them. */
+/* Sums over the ranges, from a walk. */
 typedef struct range_sums {
   uint64_t references, pinned_bytes, pinned_ranges, charged[SOFT_MAX_DEVICES];
-  uint64_t end; /* of the range before */
+  uint64_t end; /* of the previous range */
   verdict wrong;
 } range_sums;
 
@@ -105,7 +105,7 @@ static void pools_sum(const soft_runtime *rt, range_sums *sums) {
     const soft_pool *pool = ladei_soft_table_at(&rt->pool_table, i);
     if (!atomic_load(&pool->slot.live) && !pool->destroyed) continue;
     for (const soft_range *block = pool->free_list; block != NULL; block = block->next)
-      sums->references += block->inflight; /* not in rt->ranges, yet live for the work queued before its free */
+      sums->references += block->inflight; /* not in rt->ranges, but live for work queued before its free */
     if (pool->used > pool->held || pool->held > pool->reserved)
       sums->wrong = "pool I1: used > held, or held > reserved";
     if (pool->properties.location == LADEI_POOL_DEVICE)

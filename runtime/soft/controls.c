@@ -20,7 +20,7 @@
 #include "runtime/soft/state/lock.h"
 #include "runtime/soft/submit/capture.h"
 
-/* ---- on the object of a table ------------------------------------------------------------------------------------ */
+/* ---- For the object of a table ----------------------------------------------------------------------------------- */
 
 static lade_status bad_op(const char *call, const char *op) {
   if (op == NULL) return ladei_error_null(call, "op");
@@ -77,7 +77,7 @@ lade_status ladei_soft_device_lose(void *self, int device, uint64_t at_ns) {
     enough_memory = ladei_soft_sim_add(rt, &moment);
   } else {
     lost->lose_at_ns = at_ns;
-    rt->clock->engine_kick(rt, &lost->engines[0]); /* sleeps until then from now on */
+    rt->clock->engine_kick(rt, &lost->engines[0]); /* from now on it sleeps until then */
     atomic_fetch_or(&rt->attention, SOFT_ATTENTION_LOSE);
   }
   ladei_soft_unlock(rt);
@@ -131,7 +131,7 @@ lade_status ladei_soft_unsafe_call(void *self, const char *what) {
   return status;
 }
 
-/* ---- on a runtime ------------------------------------------------------------------------------------------------ */
+/* ---- For a runtime ----------------------------------------------------------------------------------------------- */
 
 static lade_status soft_of(const lade_runtime *runtime, const char *what, void **out_self) {
   if (runtime == NULL) return ladei_error_null(what, "runtime");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of lade/soft.h, and what keeps a runtime from being closed.
+ * The report of lade/soft.h, and the check for a close.
  *
  * Locks: rt->lock.
  */
@@ -26,7 +26,7 @@ static uint64_t driver_pools(const soft_runtime *rt) {
   return count;
 }
 
-/* Those that only wait for the host engine are no longer the program's. */
+/* Objects that only wait for the host engine are no longer the program's. */
 static uint64_t user_objects(const soft_runtime *rt) {
   uint64_t count = 0;
   for (uint32_t i = 0; i < atomic_load(&rt->object_table.count); i++) {

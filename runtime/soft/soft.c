@@ -2,9 +2,9 @@
 /*
  * Opening and closing software devices, reports, the public controls of lade/soft.h.
  *
- * I1  A runtime that close refused is as it was.
+ * I1  After a refused close the runtime is unchanged.
  * I2  Closing frees everything that the runtime itself holds: default pools, special streams, records.
- * Locks: none at open and close, which nothing may run beside; rt->lock for the report.
+ * Locks: none at open and close, which must not run concurrently with anything; rt->lock for the report.
  */
 #include "runtime/soft/soft.h"
 
@@ -253,7 +253,7 @@ lade_status ladei_soft_open(bool virtual_time, const struct lade_soft_options *o
 
 /* ---- report, close ----------------------------------------------------------------------------------------------- */
 
-/* Lets all queued work run out; that of streams which were held when they were destroyed has no effect. */
+/* Lets all queued work end; work of streams that were held when they were destroyed has no effect. */
 static void work_drain(soft_runtime *rt) {
   ladei_soft_lock(rt);
   rt->stopping = rt->virtual_time;
@@ -285,7 +285,7 @@ static lade_status soft_close(void *self) {
   ladei_soft_lock(rt);
   ladei_soft_pools_close(rt);
   ladei_soft_chunk_close(rt);
-  ladei_soft_unlock(rt); /* unmaps what was left */
+  ladei_soft_unlock(rt); /* unmaps the rest */
   runtime_free(rt);
   return LADE_OK;
 }

@@ -4,11 +4,11 @@
  *
  *   op -> work -> check memory (direction, bounds, life) -> submit
  *
- * I1  Every piece's device side lies in one live range, or in mapped and accessible virtual memory, when it is queued.
- *     A host side that begins in a pinned range ends in it; one that begins elsewhere is pageable, whatever it reaches
- *     into, as the driver has it.
+ * I1  When a piece is queued, its device side is in one live range, or in mapped and accessible virtual memory. A host
+ *     side that begins in a pinned range ends in it; one that begins elsewhere is pageable, whatever it reaches into,
+ *     as in CUDA's driver.
  * I2  Pageable sources are copied at the call, so that they may be reused when it returns. A pageable destination is
- *     written when the copy runs, as hardware may.
+ *     written when the copy runs, as hardware may do.
  * Locks: rt->lock, except in copy_sync while the calling thread moves the bytes.
  */
 #include <stdlib.h>
@@ -35,8 +35,8 @@
 /* ---- memory of a piece ------------------------------------------------------------------------------------------- */
 
 /*
- * The range of device memory that holds these bytes and that a copy of `device` reaches; NULL if there is none. Memory of
- * device_alloc is reached from every device, over the host where need be; mapped memory and that of pools is not.
+ * The range of device memory that holds these bytes and that a copy of `device` reaches; NULL if there is none. Memory
+ * of device_alloc is reached from every device, over the host if needed; mapped memory and pool memory are not.
  */
 static soft_range *device_side(soft_runtime *rt, const void *address, size_t bytes, int device) {
   soft_range *range = ladei_soft_range_at(rt, address);
@@ -144,7 +144,7 @@ static lade_status copy_prepare(soft_runtime *rt, soft_op op, const soft_stream 
   if (!pageable || direction == LADEI_COPY_H2H) return LADE_OK;
   ladei_soft_finding(rt, &rt->findings.unpinned_copies, "%s: %zu bytes from %p to %p: the host side is pageable",
                      ladei_soft_op_name(op), pieces[0].bytes, pieces[0].src, pieces[0].dst);
-  /* A graph reads its pageable sources when it runs, each time. */
+  /* A graph reads its pageable sources each time it runs. */
   return stream->capture != NULL || stage_sources(work, direction) ? LADE_OK : ladei_soft_no_memory_to_queue(op);
 }
 
@@ -222,7 +222,7 @@ static lade_status copy_batch(void *self, ladei_copy_direction direction, size_t
   return copy_submit(rt, SOFT_OP_copy_batch, direction, &work, resolved);
 }
 
-/* A piece for each row. */
+/* One piece for each row. */
 static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                            size_t rows, const ladei_stream *resolved) {
   soft_runtime *rt = soft_self(self);
@@ -242,7 +242,7 @@ static lade_status copy_2d(void *self, void *dst, size_t dst_pitch, const void *
   return copy_submit(rt, SOFT_OP_copy_2d, LADEI_COPY_D2D, &work, resolved);
 }
 
-/* Each end is reached from the device that is named for it. As CUDA's driver, not in a capture. */
+/* Each end is reached from the device that is named for it. Not in a capture, as in CUDA's driver. */
 static lade_status copy_peer_locked(soft_runtime *rt, soft_work *work, int dst_device, int src_device,
                                     const ladei_stream *resolved) {
   lade_status status = LADE_OK;
@@ -279,8 +279,8 @@ static lade_status copy_peer(void *self, void *dst, int dst_device, const void *
 /* ---- synchronous copies ------------------------------------------------------------------------------------------ */
 
 /*
- * Queues the copy on the legacy stream. On "sim" an engine does it in its virtual time; on "cpu" the calling thread, as
- * soon as the copy is at the head of the stream: no engine is woken for it.
+ * Queues the copy on the legacy stream. On "sim" an engine does it in its virtual time; on "cpu" the calling thread
+ * does it, once the copy is at the head of the stream: no engine is woken.
  */
 static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_work *work, soft_caller *caller,
                               uint64_t *out_number) {
@@ -301,7 +301,7 @@ static lade_status sync_queue(soft_runtime *rt, soft_stream *legacy, const soft_
   return LADE_OK;
 }
 
-/* Under the lock, which it lets go while the bytes move. */
+/* Under the lock, which it drops while the bytes move. */
 static void sync_perform(soft_runtime *rt, soft_stream *legacy, soft_caller *caller) {
   while (!caller->ready) pthread_cond_wait(&caller->cond, &rt->lock);
   soft_work *work = &legacy->head->work;
@@ -316,7 +316,7 @@ static void sync_perform(soft_runtime *rt, soft_stream *legacy, soft_caller *cal
   ladei_soft_run_ready(rt);
 }
 
-/* A copy that cannot end must not happen after its failure was reported. */
+/* A copy that cannot end must not run after its failure was reported. */
 static void sync_cancel(soft_runtime *rt, soft_stream *legacy, uint64_t number) {
   for (soft_node *node = legacy->head; node != NULL; node = node->next) {
     if (node->number != number) continue;
@@ -367,7 +367,7 @@ static lade_status copy_sync(void *self, int ordinal, ladei_copy_direction direc
 
 /* ---- fills, host functions, written values ----------------------------------------------------------------------- */
 
-/* What a fill or a written value sets. A capture takes fills of memory of device_alloc without access, as CUDA's driver. */
+/* Memory that a fill or a written value sets. As CUDA's driver, a capture fills device_alloc memory without access. */
 static soft_range *destination_find(soft_runtime *rt, const soft_stream *stream, const soft_work *work) {
   const soft_piece *piece = &work->piece;
   soft_range *range = ladei_soft_reach(rt, stream, piece->dst, piece->bytes);
@@ -376,7 +376,7 @@ static soft_range *destination_find(soft_runtime *rt, const soft_stream *stream,
   return range != NULL && range->kind == SOFT_RANGE_DEVICE ? range : NULL;
 }
 
-/* Work that needs no more checks than that its destination, if any, can be written. */
+/* Work whose only check is that its destination, if any, can be written. */
 static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, const ladei_stream *resolved) {
   lade_status status = LADE_OK;
   ladei_soft_lock(rt);
@@ -389,7 +389,7 @@ static lade_status simple_submit(soft_runtime *rt, soft_op op, soft_work *work, 
       status = ladei_soft_bad_memory(rt, op, work->piece.dst, work->piece.bytes);
     else if (work->kind == SOFT_WORK_WRITE && piece->dst_range->kind == SOFT_RANGE_POOL && stream->capture == NULL)
       status = ladei_soft_refuse(op, LADEI_SOFT_NATIVE_INVALID_VALUE, "address", "in no memory of a driver pool", "%p",
-                                 piece->dst); /* as CUDA's driver, but for captures */
+                                 piece->dst); /* as CUDA's driver, except in captures */
     else
       status = ladei_soft_submit(rt, op, stream, work);
   }

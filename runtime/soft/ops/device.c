@@ -21,7 +21,7 @@ static lade_status no_device(soft_op op, const soft_runtime *rt, int device) {
                      rt->device_count);
 }
 
-/* A device for questions that also a lost one answers. */
+/* A device for questions that a lost one answers too. */
 static soft_device *device_get(soft_runtime *rt, soft_op op, int device, lade_status *out_status) {
   *out_status = ladei_soft_enter(rt, op);
   if (*out_status != LADE_OK) return NULL;
@@ -44,7 +44,7 @@ static lade_status device_properties(void *self, int ordinal, ladei_device_prope
   if (device == NULL) return status;
   memset(out, 0, sizeof *out);
   snprintf(out->name, sizeof out->name, "lade software device (%s)", rt->name);
-  /* A domain that no machine has, so that nobody finds a real device there. */
+  /* A domain that no machine has, so that no real device is found there. */
   snprintf(out->pci_bus_id, sizeof out->pci_bus_id, "ffff:%02x:00.0", (unsigned)ordinal & 0xffu);
   snprintf((char *)out->uuid, sizeof out->uuid, "lade-soft-%02x", (unsigned)ordinal & 0xffu);
   out->total_bytes = device->description.memory_bytes;
@@ -68,7 +68,7 @@ static int64_t attribute_value(const soft_device *device, ladei_device_attribute
   case LADEI_ATTR_DRIVER_POOLS_SUPPORTED:
   case LADEI_ATTR_HOST_POOLS_SUPPORTED:
   case LADEI_ATTR_HOST_NUMA_POOLS_SUPPORTED: return !description->no_driver_pools;
-  case LADEI_ATTR_STREAM_PRIORITY_HIGHEST: return -5; /* as recent GPUs have; it changes nothing here */
+  case LADEI_ATTR_STREAM_PRIORITY_HIGHEST: return -5; /* as on recent GPUs; has no effect here */
   case LADEI_ATTR_INTEGRATED:
   case LADEI_ATTR_PAGEABLE_MEMORY_ACCESS:
   case LADEI_ATTR_GPU_DIRECT_RDMA:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way into every op: what each passes before it does anything.
+ * The way into every op: the steps that each goes through before it does anything.
  *
  *   count the call -> forked child? -> called from a host function? -> fault plan -> cost in virtual time -> the op
  *
  * I1  Without faults, costs, host functions under way and forks, this is one increment and two loads.
- * I2  Of several pending faults of an op each call counts down all; the one added first decides.
+ * I2  If an op has several pending faults, each call counts down all; the one added first decides.
  * I3  A call that is refused here has changed nothing but its count.
  * Locks: rt->lock for the fault plan and the threads.
  */
@@ -126,7 +126,7 @@ lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op) {
 void ladei_soft_charge(soft_runtime *rt, uint64_t ns) {
   if (!rt->virtual_time || ns == 0) return;
   if (rt->dispatching != 0)
-    rt->now_ns += ns; /* what falls due happens when the timer that calls us has returned */
+    rt->now_ns += ns; /* due moments happen when the timer that calls us has returned */
   else
     ladei_soft_sim_run_until(rt, rt->now_ns + ns);
 }

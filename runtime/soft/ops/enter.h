@@ -12,7 +12,7 @@ extern _Atomic(uint32_t) ladei_soft_fork_generation; /* forks of this process so
 
 lade_status ladei_soft_enter_slowly(soft_runtime *rt, soft_op op);
 
-/* LADE_ERR_FORKED in a child of fork(), where the lock may be held by a thread that is not there. */
+/* LADE_ERR_FORKED in a child of fork(), where the lock may be held by a thread that does not exist. */
 lade_status ladei_soft_enter_process(const soft_runtime *rt, const char *call);
 
 /* Counts the call, applies the fault plan, charges its cost. First statement of every op; not under the lock. */
@@ -24,13 +24,13 @@ static inline lade_status ladei_soft_enter(soft_runtime *rt, soft_op op) {
   return (attention | (generation ^ rt->fork_generation)) == 0 ? LADE_OK : ladei_soft_enter_slowly(rt, op);
 }
 
-/* Lets `ns` of virtual time pass for the caller of an op. Nothing on "cpu". */
+/* Advances the virtual time by `ns` for the caller of an op. No effect on "cpu". */
 void ladei_soft_charge(soft_runtime *rt, uint64_t ns);
 
-/* At the opening of a runtime: its costs, and the fork that it belongs to. */
+/* At the opening of a runtime: sets its costs, and its fork generation. */
 void ladei_soft_enter_open(soft_runtime *rt);
 
-/* Finds an op by its name; not those that return no status, which are neither counted nor made to fail. */
+/* Finds an op by its name; not those without a status, which are neither counted nor made to fail. */
 bool ladei_soft_op_by_name(const char *name, soft_op *out_op);
 
 #endif /* LADE_RUNTIME_SOFT_OPS_ENTER_H */

@@ -4,13 +4,13 @@
  *
  *   record:  word = (stream, stream->submitted)      query: stream->completed >= number
  *
- * I1  Recording queues nothing, except where the end must be noted (timing events) or must not have come yet (held
- *     streams): then a number of its own. A record on a blocking stream whose legacy stream has had work since lies on the
- *     legacy stream, behind that work, and the blocking stream stays as done as it was: CUDA's driver does the same.
- * I2  `word` is written under the lock and read without it; a query needs nothing else, but for the first "done" of an
- *     event whose stream waited for others (has_order).
- * I3  Event records stay where they are until close, so work may name an event that was destroyed: it compares words.
- * Locks: rt->lock, but for the query.
+ * I1  Recording queues nothing, except if the time of the end is needed (timing events) or the end must wait (held
+ *     streams): then it takes a number of its own. If the legacy stream has got work since, a record on a blocking
+ *     stream goes to the legacy one, after that work, and does not delay the blocking one, as in CUDA's driver.
+ * I2  `word` is written under the lock and read without it; a query needs nothing else, except for the first "done" of
+ *     an event whose stream waited for others (has_order).
+ * I3  Event records stay at their place until close, so work may name an event that was destroyed: it compares words.
+ * Locks: rt->lock, except for the query.
  */
 #include "runtime/soft/ops/enter.h"
 #include "runtime/soft/ops/ops.h"
@@ -80,7 +80,7 @@ static lade_status event_destroy(void *self, lade_event handle) {
 
 /* ---- record ------------------------------------------------------------------------------------------------------ */
 
-/* Queues the node that a plain number does not do for; NULL and no error where it does. */
+/* Queues a node if a plain number is not enough. LADE_OK without a node if it is. */
 static lade_status record_node(soft_runtime *rt, soft_event *event, soft_stream *stream) {
   bool timing = (event->flags & LADEI_EVENT_TIMING) != 0;
   if (!timing && !stream->held) return LADE_OK;
@@ -96,7 +96,7 @@ static lade_status record_node(soft_runtime *rt, soft_event *event, soft_stream 
   return LADE_OK;
 }
 
-/* The stream whose number the record takes: I1. What the legacy stream has queued since came after all work of the stream. */
+/* The stream whose number the record takes: I1. The legacy stream's later work comes after all work of the stream. */
 static soft_stream *record_place(soft_runtime *rt, soft_stream *stream) {
   soft_stream *legacy = rt->devices[stream->device].legacy;
   uint64_t submitted = atomic_load(&legacy->submitted);
@@ -104,7 +104,7 @@ static soft_stream *record_place(soft_runtime *rt, soft_stream *stream) {
   return behind && atomic_load(&legacy->completed) < submitted ? legacy : stream;
 }
 
-/* What lies before the record, besides its own place. */
+/* The order before the record, apart from its own place. */
 static bool record_order(soft_event *event, soft_stream *stream, soft_stream *place) {
   if (!ladei_soft_order_copy(&event->order, &stream->order)) return false;
   return place == stream || (ladei_soft_order_merge(&event->order, &place->order) &&
@@ -152,13 +152,13 @@ static lade_status event_record(void *self, lade_event handle, const ladei_strea
 
 /* ---- query, wait, elapsed time ----------------------------------------------------------------------------------- */
 
-/* The driver's code for an event of a capture that is over differs from that for one under way. */
+/* For an event of a capture that is over the driver has another code than for one under way. */
 static lade_status captured_error(soft_op op) {
   return ladei_error(LADE_ERR_CAPTURE, LADEI_SOFT_NATIVE_INVALID_VALUE,
                      "%s: the event was last recorded in a capture that is over", ladei_soft_op_name(op));
 }
 
-/* The caller learns that the record that gave `word` is done. */
+/* The caller learns that the record with `word` is done. */
 static void event_observe(soft_runtime *rt, soft_event *event, uint64_t word) {
   soft_stream *stream = ladei_soft_stream_by_index(rt, word >> SOFT_EVENT_NUMBER_BITS);
   ladei_soft_observe_number(stream, word & SOFT_EVENT_NUMBER_MASK);
@@ -171,7 +171,7 @@ static void event_observe(soft_runtime *rt, soft_event *event, uint64_t word) {
   ladei_soft_unlock(rt);
 }
 
-/* Asking, and waiting, invalidates the capture that the event belongs to, if that is under way. Under the lock. */
+/* A query of an event, or a wait for it, invalidates its capture, if that is under way. Under the lock. */
 static lade_status captured_asked(soft_runtime *rt, soft_op op, const soft_event *event) {
   soft_capture *capture = ladei_soft_capture_by_id(rt, event->capture_id);
   if (capture == NULL) return captured_error(op);

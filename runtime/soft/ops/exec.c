@@ -5,10 +5,10 @@
  *   graph --instantiate--> exec -> body -> [node] [node] ..     another graph --update--> the exec has another body
  *                                   ^ launches that are queued or run keep the body they were queued with
  *
- * I1  One launch of an exec runs at a time: each waits for the one submitted before it (last), on whatever stream, also
- *     over an update.
+ * I1  One launch of an exec runs at a time: each waits for the one submitted before it (last), on any stream, also
+ *     across an update.
  * I2  An update replaces the body as a whole or leaves it: the new one is complete before the old one retires.
- * I3  Device memory of a body is charged before the exec can be found, and given back with the body.
+ * I3  Device memory of a body is charged before the exec can be found, and returned with the body.
  * Locks: rt->lock.
  */
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static uint64_t handle_number(const void *handle) { return (uint64_t)(uintptr_t)
 
 /* ---- bodies ------------------------------------------------------------------------------------------------------ */
 
-/* Turns the nodes' dependencies round. False: no memory. */
+/* Reverses the nodes' dependencies. False: no memory. */
 static bool dependents_fill(soft_body *body, const soft_graph *graph) {
   size_t total = 0;
   for (uint32_t i = 0; i < graph->count; i++) total += graph->nodes[i].dependency_count;
@@ -103,7 +103,7 @@ static soft_body *body_new(soft_runtime *rt, soft_op op, const soft_graph *graph
 
 /* ---- instantiation ----------------------------------------------------------------------------------------------- */
 
-/* The graph of a handle, which the program may make an exec of, or update one from; NULL with the status. */
+/* The graph of a handle, for an instantiation or an update; NULL with the status. */
 static soft_graph *graph_find(soft_runtime *rt, soft_op op, ladei_graph handle, lade_status *out_status) {
   soft_graph *graph = ladei_soft_table_find(&rt->graph_table, handle_number(handle));
   if (graph == NULL) {
@@ -137,7 +137,7 @@ static lade_status instantiate_flags(soft_op op, unsigned flags, const ladei_str
   return LADE_OK;
 }
 
-/* What a device cannot launch: see LADEI_GRAPH_DEVICE_LAUNCH. */
+/* Refuses what a device cannot launch: see LADEI_GRAPH_DEVICE_LAUNCH. */
 static lade_status device_launch_check(soft_op op, const soft_graph *graph) {
   const char *why = graph->count == 0 ? "the graph is empty" : NULL;
   for (uint32_t i = 0; i < graph->count && why == NULL; i++) {
@@ -233,15 +233,15 @@ static lade_status graph_exec_destroy(void *self, ladei_graph_exec handle) {
 
 /* ---- update ------------------------------------------------------------------------------------------------------ */
 
-/* CUDA's driver takes a copy within the host for one within a device. */
+/* CUDA's driver treats a copy within the host and one within a device as alike. */
 static soft_engine_kind copy_place(soft_engine_kind engine) {
   return engine == SOFT_ENGINE_HOST ? SOFT_ENGINE_COMPUTE : engine;
 }
 
 static bool devices_alike(int32_t from, int32_t to) { return from < 0 || to < 0 || from == to; }
 
-/* And memory from device_alloc for no mapped or pool memory, nor those for it, but one of these for the other. Where device
- * memory lies stays, whichever stream captured the copy. */
+/* It also treats mapped and pool memory as alike, but not memory from device_alloc and these. Device memory must stay
+ * on its device, whichever stream captured the copy. */
 static bool copies_alike(const soft_work *from, const soft_work *to) {
   const soft_piece *a = from->pieces != NULL ? from->pieces : &from->piece;
   const soft_piece *b = to->pieces != NULL ? to->pieces : &to->piece;
@@ -256,12 +256,12 @@ static bool fills_alike(const soft_work *from, const soft_work *to) {
 
 static bool works_alike(const soft_work *from, const soft_work *to) {
   if (from->kind == SOFT_WORK_COPY) return copies_alike(from, to);
-  /* A fill of the same memory may come from a stream of another device, one of other memory may not. */
+  /* A fill of the same memory may come from a stream of another device; a fill of other memory may not. */
   bool same = from->kind == SOFT_WORK_FILL && from->piece.dst == to->piece.dst;
   return (same || from->device == to->device) && from->engine == to->engine && fills_alike(from, to);
 }
 
-/* Whether one node can take the place of another: as on hardware, what it does is free, where it does it is not. */
+/* Whether one node can replace another: as on hardware, its parameters may change, its place may not. */
 static ladei_graph_update work_compare(const soft_work *from, const soft_work *to) {
   if (from->kind != to->kind) return LADEI_GRAPH_KIND_CHANGED;
   bool same = works_alike(from, to) && (from->kind != SOFT_WORK_WRITE || from->piece.bytes == to->piece.bytes);
@@ -316,14 +316,14 @@ static lade_status graph_exec_update(void *self, ladei_graph_exec exec, ladei_gr
 
 /* ---- upload ------------------------------------------------------------------------------------------------------ */
 
-/* After the launches so far, wherever they are. */
+/* Waits for all launches so far, on any stream. */
 static lade_status wait_for_last(soft_runtime *rt, soft_op op, const soft_exec *exec, soft_stream *stream) {
   const soft_point *last = &exec->last;
   if (last->stream == NULL || last->stream == stream) return LADE_OK;
   return ladei_soft_stream_wait_point(rt, op, stream, last->stream, last->number);
 }
 
-/* There is nothing to bring to a software device: a place in the stream is all that is left of it. */
+/* A software device needs no upload: only the order in the stream remains. */
 static lade_status upload_locked(soft_runtime *rt, soft_op op, const soft_exec *exec, soft_stream *stream) {
   if (stream->capture != NULL)
     return ladei_soft_capture_break(rt, op, stream->capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);

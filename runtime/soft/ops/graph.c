@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures, graphs, user objects: the ops. What they do is in runtime/soft/submit/capture.c.
+ * Captures, graphs, user objects: the ops. Their work is done in runtime/soft/submit/capture.c.
  *
  * Locks: rt->lock.
  */
@@ -99,7 +99,7 @@ static lade_status graph_destroy(void *self, ladei_graph handle) {
   return status;
 }
 
-/* Nodes whose kind is no work of a software device are none of its graphs'. */
+/* Software devices have no graph nodes of the other kinds. */
 static ladei_node_kind node_kind(soft_work_kind kind) {
   switch (kind) {
   case SOFT_WORK_COPY: return LADEI_NODE_COPY;
@@ -249,7 +249,7 @@ static lade_status capture_frontier(void *self, const ladei_stream *resolved, la
   return status;
 }
 
-/* ---- what capturing streams do ----------------------------------------------------------------------------------- */
+/* ---- ops of capturing streams ------------------------------------------------------------------------------------ */
 
 void ladei_soft_graph_ops(lade_runtime_ops *ops) {
   ops->capture_begin = capture_begin;

@@ -5,10 +5,10 @@
  *   kernel(function, arguments, ranges) -> a piece per range (src: read, dst: written) and a copy of the arguments
  *                                       -> submit, as a fill: queued, or captured into a graph
  *
- * I1  The function runs only when each of its ranges lies in live memory that has bytes, at the end of its virtual time on
- *     "sim", on the thread of the compute engine on "cpu".
- * I2  The work owns its pieces and arguments: a graph has its own, and each exec made of it.
- * I3  A kernel that was refused has copied, queued and captured nothing.
+ * I1  The function runs only if each of its ranges is live memory with bytes: at the end of its virtual time on "sim",
+ *     on the thread of the compute engine on "cpu".
+ * I2  The work owns its pieces and arguments: a graph has its own, and so has each exec made from it.
+ * I3  A refused kernel has copied, queued and captured nothing.
  * Locks: rt->lock; the function runs without it.
  */
 #include <stdio.h>
@@ -87,7 +87,7 @@ static lade_status kernel_find_memory(soft_runtime *rt, const soft_stream *strea
   return LADE_OK;
 }
 
-/* Takes what the work owns. */
+/* Takes all that the work owns. */
 static lade_status kernel_submit(soft_runtime *rt, soft_work *work, const ladei_stream *resolved) {
   lade_status status = LADE_OK;
   ladei_soft_lock(rt);

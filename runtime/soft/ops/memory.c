@@ -6,8 +6,9 @@
  * I2  A device-mapped pinned range charges its device eight bytes per page: its page table.
  * I3  Memory is charged before it is mapped, and uncharged when the program frees it, even while queued work still
  *     keeps its mapping.
- * I4  host_alloc memory is shared with children of fork(), as that of CUDA's driver; "cpu" registers only what the system pins.
- * Locks: rt->lock. Pages of pinned memory are looked at and brought in without it.
+ * I4  host_alloc memory is shared with children of fork(), as with CUDA's driver; "cpu" registers only what the system
+ *     pins.
+ * Locks: rt->lock. Pages of pinned memory are checked and faulted in without it.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -37,7 +38,7 @@ static lade_status not_a_start(soft_op op, const void *pointer) {
                            "%p", pointer);
 }
 
-/* As CUDA's driver: an address that lies in no memory of its is not registered; any other is a wrong value. */
+/* As CUDA's driver: an address outside its memory is not registered; any other is an invalid value. */
 static lade_status not_registered(const soft_runtime *rt, const void *pointer) {
   if (ladei_soft_range_at(rt, pointer) != NULL) return not_a_start(SOFT_OP_host_unregister, pointer);
   return ladei_soft_refuse(SOFT_OP_host_unregister, LADEI_SOFT_NATIVE_NOT_REGISTERED, "pointer",
@@ -89,7 +90,7 @@ static lade_status device_free(void *self, int device_ordinal, void *pointer) {
     status = not_a_start(SOFT_OP_device_free, pointer);
   if (status == LADE_OK) {
     ladei_soft_memory_uncharge(&rt->devices[range->device], range->charged);
-    rt->ipc_opens -= range->ipc_opens; /* what other users opened goes with it */
+    rt->ipc_opens -= range->ipc_opens; /* opens by other users end with it */
     ladei_soft_range_end(rt, range);
   }
   ladei_soft_unlock(rt);
@@ -103,7 +104,7 @@ static uint64_t pin_cost_ns(const soft_runtime *rt, size_t bytes) {
   return rate == 0 ? 0 : (uint64_t)((unsigned __int128)bytes * 1000000000u / rate);
 }
 
-/* Charges a pinned range; false and the status of the refusal otherwise. */
+/* Charges a pinned range; false with the status if refused. */
 static bool pin_charge(soft_runtime *rt, soft_op op, soft_device *device, size_t bytes, unsigned flags,
                        size_t *out_table_bytes, lade_status *out_status) {
   size_t table_bytes = flags & LADEI_HOST_DEVICE_MAPPED ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * 8 : 0;
@@ -127,7 +128,7 @@ static void pin_uncharge(soft_runtime *rt, int device, size_t bytes, size_t tabl
   ladei_soft_memory_uncharge(&rt->devices[device], table_bytes);
 }
 
-/* Common end of host_alloc and host_register: a charged range that is now known. */
+/* The common end of host_alloc and host_register: finishes a charged range that is in rt->ranges. */
 static void pin_finish(soft_runtime *rt, soft_range *range, unsigned flags, size_t table_bytes) {
   range->flags = flags;
   range->charged = table_bytes;
@@ -135,14 +136,14 @@ static void pin_finish(soft_runtime *rt, soft_range *range, unsigned flags, size
 }
 
 /*
- * Pinned memory is resident memory: on "cpu" the pages come in now, as pinning brings them in. On "sim" nothing is
- * measured, and untouched memory stays free. Failure is no matter: the pages then come when they are touched.
+ * Pinned memory is resident: on "cpu" the pages are faulted in now, as by pinning. On "sim" nothing is measured, and
+ * untouched memory costs nothing. A failure does no harm: the pages are then faulted in at the first access.
  */
 static void pages_bring_in(const soft_runtime *rt, void *address, size_t bytes, bool read_only) {
   if (!rt->virtual_time) madvise(address, bytes, read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
 }
 
-/* The runtime's own pages are also locked, as far as the system's limit on locked memory lets an ordinary process. */
+/* Also locks the runtime's own pages, as far as the limit on locked memory allows an ordinary process. */
 static void pages_lock(const soft_runtime *rt, void *address, size_t bytes) {
   bool locked = !rt->virtual_time && mlock(address, bytes) == 0;
   if (!locked) pages_bring_in(rt, address, bytes, false);
@@ -167,7 +168,7 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
   ladei_soft_lock(rt);
   device->active = true;
   if (pin_charge(rt, SOFT_OP_host_alloc, device, bytes, flags, &table_bytes, &status)) {
-    range = bytes < LADEI_HOST_OWN_BYTES ? ladei_soft_range_place(rt, device, bytes) /* to the byte as the driver */
+    range = bytes < LADEI_HOST_OWN_BYTES ? ladei_soft_range_place(rt, device, bytes) /* exact, as the driver */
                                          : ladei_soft_range_new(rt, SOFT_RANGE_HOST, device, true, bytes, 0, -1);
     if (range == NULL) {
       pin_uncharge(rt, device_ordinal, bytes, table_bytes);
@@ -189,7 +190,7 @@ static lade_status host_alloc(void *self, int device_ordinal, size_t bytes, unsi
 }
 
 /*
- * Work that runs at this moment still touches registered memory, which its owner may unmap once we return. (Memory from
+ * Running work still accesses registered memory, which its owner may unmap once we return, so this waits. (Memory from
  * host_alloc stays mapped until that work has ended.)
  */
 static void registered_end(soft_runtime *rt, soft_range *range) {
@@ -227,8 +228,8 @@ static lade_status host_unregister(void *self, void *pointer) {
   return host_end(self, SOFT_OP_host_unregister, pointer, SOFT_RANGE_REGISTERED);
 }
 
-/* CUDA's driver says "registered already" of registered memory, and of its own pages where nothing lies; its own memory is a wrong
- * value. */
+/* CUDA's driver answers "already registered" for registered memory and for unused parts of its own pages, and "invalid
+ * value" for its own memory. */
 static int overlap_native(const soft_range *range) {
   return range->kind == SOFT_RANGE_REGISTERED ? LADEI_SOFT_NATIVE_ALREADY_REGISTERED : LADEI_SOFT_NATIVE_INVALID_VALUE;
 }
@@ -344,7 +345,7 @@ static lade_status ipc_export(void *self, void *pointer, ladei_ipc_handle *out_h
                                "an address in memory from device_alloc", "%p", pointer);
   } else {
     ipc_content content;
-    memset(&content, 0, sizeof content); /* equal memory, equal handle: also in the padding */
+    memset(&content, 0, sizeof content); /* equal memory must give equal handles, padding included */
     memcpy(content.magic, ipc_magic, sizeof content.magic);
     content.base = range->node.key;
     content.bytes = range->bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ops, by file: each fills its part of a table.
+ * The ops: each file fills its part of a table.
  */
 #ifndef LADE_RUNTIME_SOFT_OPS_OPS_H
 #define LADE_RUNTIME_SOFT_OPS_OPS_H
@@ -16,11 +16,11 @@ SOFT_OP_TABLES(SOFT_TABLE_DECLARATION)
 /* "sim" only. */
 void ladei_soft_time_ops(lade_runtime_ops *ops);
 
-/* Holds a stream, or lets it go on. Not under the lock. */
+/* Holds a stream, or releases it. Not under the lock. */
 lade_status ladei_soft_stream_set_held(soft_runtime *rt, lade_stream handle, bool hold);
 
-/* What a driver built on the ops needs and no op does: whether an address lies in memory of a driver pool, host_register of any bytes,
- * fill with words of 32 bits. */
+/* For a driver built on the ops, beyond the ops: whether an address is in memory of a driver pool, host_register of any
+ * bytes, fill with words of 32 bits. */
 bool ladei_soft_is_pool_memory(void *self, const void *pointer);
 lade_status ladei_soft_register_bytes(void *self, int device, void *pointer, size_t bytes, unsigned flags);
 lade_status ladei_soft_fill_words(void *self, void *dst, uint32_t value, size_t count, const ladei_stream *stream);

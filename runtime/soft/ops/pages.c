@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which pages the system does not pin, as /proc/self/maps tells it.
+ * Finds pages that the system does not pin, in /proc/self/maps.
  *
- *   pinned for writing: readable and writable pages; shared ones of no file that is written back
+ *   pinned for writing: readable and writable pages; no shared ones of a file that is written back
  *   pinned for reading: readable pages
  *
  * Locks: none; the mappings may change meanwhile, as they may under a driver.
@@ -16,7 +16,7 @@
 
 #include "runtime/soft/ops/ops.h"
 
-enum { MAP_LINE = 4352 }; /* a path and what stands before it */
+enum { MAP_LINE = 4352 }; /* a path and the text before it */
 
 /* A line of the table of mappings. */
 typedef struct map_line {
@@ -36,8 +36,8 @@ static bool line_read(const char *text, map_line *out) {
   return read >= 3;
 }
 
-/* Whether what is written to the mapping goes to a file that the system keeps: no memory of its own under a name. A file that was
- * deleted has lost its path, not its folder. */
+/* Whether writes to the mapping go to a file that the system keeps, and not to memory under a name. A deleted file has
+ * lost its path, but not its folder. */
 static bool is_written_back(const char *path) {
   enum { TMPFS = 0x01021994, RAMFS = 0x858458f6 - 0x100000000, HUGETLBFS = 0x958458f6 - 0x100000000 };
   static const char *const own[] = {"/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"};

@@ -95,7 +95,7 @@ static lade_status out_of_memory(const soft_pool *pool, size_t bytes) {
                      bytes, (size_t)pool->reserved, pool->properties.max_bytes);
 }
 
-/* A number on the stream that stands for the allocation or free; for hazards a write of the whole block. */
+/* A number on the stream for the allocation or free; for hazards a write of the whole block. */
 static lade_status stream_mark(soft_runtime *rt, soft_op op, soft_stream *stream, uint64_t *out_number) {
   if (stream->capture != NULL) {
     return ladei_error(LADE_ERR_UNSUPPORTED, LADEI_SOFT_NATIVE_NOT_SUPPORTED,
@@ -139,7 +139,7 @@ static lade_status alloc_locked(soft_runtime *rt, soft_pool *pool, size_t bytes,
   }
   block->bytes = bytes;
   soft_tree_insert(&rt->ranges, &block->node, block->node.key);
-  /* The pool itself sees to it that former uses lie before this one. */
+  /* The pool itself orders former uses before this one. */
   ladei_soft_hazard_forget(rt, block->node.key, block->bytes);
   ladei_soft_hazard_access(rt, stream, number, (void *)(uintptr_t)block->node.key, block->bytes, true);
   pool->used_count++;
@@ -178,7 +178,7 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
   if (stream != NULL)
     ladei_soft_hazard_access(rt, stream, number, pointer, block->bytes, true);
-  else /* the device is lost: nothing runs any more, any stream will do */
+  else /* the device is lost: nothing runs, so any stream is right */
     stream = rt->devices[block->device].legacy;
   soft_pool *pool = block->pool;
   soft_tree_remove(&rt->ranges, &block->node);
@@ -187,7 +187,7 @@ static lade_status free_locked(soft_runtime *rt, void *pointer, const ladei_stre
   block->next = pool->free_list;
   pool->free_list = block;
   pool->used_count--;
-  pool->used -= block->bytes; /* of this use */
+  pool->used -= block->bytes; /* bytes of this use */
   if (pool->destroyed) ladei_soft_pool_release(rt, pool, 0);
   return LADE_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that an op names, and whether the device of a stream may touch it.
+ * Memory that an op names, and whether a stream's device may access it.
  *
  * Locks: rt->lock.
  */

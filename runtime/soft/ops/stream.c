@@ -78,7 +78,7 @@ static lade_status stream_resolve(void *self, lade_stream handle, ladei_stream *
 
 static lade_status stream_create(void *self, int ordinal, int priority, unsigned flags, lade_stream *out) {
   soft_runtime *rt = soft_self(self);
-  (void)priority; /* clamped to the device's range; engines serve in order of readiness whatever it is */
+  (void)priority; /* clamped to the device's range; engines ignore it and serve in order of readiness */
   lade_status status = ladei_soft_enter(rt, SOFT_OP_stream_create);
   if (status == LADE_OK) status = ladei_soft_flags(SOFT_OP_stream_create, flags, LADEI_STREAM_NON_BLOCKING);
   if (status != LADE_OK) return status;
@@ -124,7 +124,7 @@ static lade_status stream_destroy(void *self, lade_stream handle) {
     ladei_soft_table_hide(&rt->stream_table, slot);
     ladei_soft_table_put(&rt->stream_table, slot);
     ladei_soft_stream_discard(rt, stream);
-    hold_end(rt, stream); /* nobody could release it any more */
+    hold_end(rt, stream); /* no later call could release it */
   }
   ladei_soft_objects_unlock(rt);
   return slot != NULL ? LADE_OK : bad_handle(rt, SOFT_OP_stream_destroy, handle);
@@ -168,7 +168,7 @@ static bool stream_is_done(const soft_stream *stream) {
   return atomic_load_explicit(&stream->completed, memory_order_acquire) >= submitted;
 }
 
-/* Asked or waited for, a capturing stream's capture becomes invalid, and the captures that forbid use of the legacy one
+/* A query of a stream, or a wait for it, invalidates its capture, and the captures that forbid use of the legacy stream
  * (R10). */
 static lade_status stream_check_capture(soft_runtime *rt, soft_op op, const soft_stream *stream) {
   if (stream->capture == NULL) return ladei_soft_capture_check_legacy(rt, op, stream);
@@ -201,7 +201,7 @@ static lade_status stream_query(void *self, const ladei_stream *resolved) {
   return status;
 }
 
-/* Under the lock. Waits for the stream's work as of now. */
+/* Under the lock. Waits for the work that the stream has now. */
 static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *stream) {
   uint64_t number = atomic_load(&stream->submitted);
   lade_status status = rt->clock->wait(rt, stream, number, ladei_soft_op_name(op));
@@ -213,7 +213,7 @@ static lade_status stream_wait_idle(soft_runtime *rt, soft_op op, soft_stream *s
 static lade_status synchronize_locked(soft_runtime *rt, soft_stream *stream) {
   const soft_op op = SOFT_OP_stream_synchronize;
   lade_status status = stream_check_capture(rt, op, stream);
-  /* A blocking stream does not wait for work of the legacy one that it has none behind: CUDA's driver neither. */
+  /* A blocking stream does not wait for legacy work that it has no work after, as in CUDA's driver. */
   if (status == LADE_OK && stream->kind == LADEI_STREAM_LEGACY) status = ladei_soft_stream_join_legacy(rt, op, stream);
   ladei_soft_run_ready(rt);
   if (status == LADE_OK) status = stream_wait_idle(rt, op, stream);
@@ -234,7 +234,7 @@ static lade_status stream_synchronize(void *self, const ladei_stream *resolved) 
 
 static lade_status device_synchronize_locked(soft_runtime *rt, int32_t device) {
   lade_status status = ladei_soft_unsafe(rt, "device_synchronize");
-  /* Whatever the modes of captures and thread are. */
+  /* In any mode of captures and thread. */
   for (soft_capture *capture = rt->captures; capture != NULL; capture = capture->next)
     if (capture->origin->device == device)
       status = ladei_soft_capture_break(rt, SOFT_OP_device_synchronize, capture, LADEI_SOFT_NATIVE_CAPTURE_UNSUPPORTED);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual memory: addresses and physical memory apart.
+ * Virtual memory: addresses and physical memory are separate.
  *
  *   reservation   |--------- range, kind RESERVED ---------|
  *   mappings          |-- h1 --|-- h2 --|    |-- h1 --|         a handle may be mapped in several places
- *   physical      device's memory file: [h1][h2] ...            bytes of a handle stay while it lives
- *                 exportable handles: a file each               ... or a descriptor of its file, in whatever process
+ *   physical      device's memory file: [h1][h2] ...            a handle's bytes stay while it lives
+ *                 exportable handles: a file each               ... or a descriptor of its file, in any process
  *
  * I1  Mappings lie whole inside one reservation and do not overlap.
  * I2  A handle lives while references + mapped_count > 0; it charges its device as long, and its extent of the file is
- *     never used for another handle.
- * I3  Addresses of a reservation are always mapped to something once work has named it: where a handle was unmapped
- *     under running work, spare pages take its place, so that a copy that races with the unmapping harms nobody.
+ *     never reused for another handle.
+ * I3  Once work has named a reservation's addresses, they are always mapped to something: if a handle was unmapped
+ *     under running work, spare pages take its place, so a copy that races with the unmapping does no harm.
  * Locks: rt->lock.
  */
 #include <fcntl.h>
@@ -67,7 +67,7 @@ static lade_status vm_reserve(void *self, int ordinal, size_t bytes, size_t alig
   soft_device *device = vm_device(rt, SOFT_OP_vm_reserve, ordinal, &status);
   if (device == NULL) return status;
   size_t granularity = device->description.vm_granularity_bytes;
-  /* A reservation may exceed the device, and so the limit of a device's size: one for 9/8 of it is what callers make. */
+  /* A reservation may exceed the device, and so the limit of a device's size: callers reserve 9/8 of it. */
   bool whole = bytes != 0 && bytes < 2 * LADEI_SIZE_LIMIT && bytes % granularity == 0;
   if (!whole || (align != 0 && !ladei_is_power_of_two(align)))
     return bad_range(SOFT_OP_vm_reserve, NULL, bytes, "a multiple of the granularity, aligned to a power of two");
@@ -101,10 +101,10 @@ static lade_status vm_address_free(void *self, void *address, size_t bytes) {
 
 /* ---- physical memory --------------------------------------------------------------------------------------------- */
 
-/* What marks a file as memory of a software device: sealed to its size, and for good. */
+/* Marks a file as memory of a software device: sealed to its size, for good. */
 enum { FILE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* Its name says on which device the memory lies, as a process that imports it finds out too. */
+/* Its name gives the device of the memory, also to a process that imports it. */
 #define FILE_NAME "lade-soft-memory-"
 
 static bool file_new(soft_vm *vm) {
@@ -160,7 +160,7 @@ static bool file_adopt(soft_vm *vm, const foreign_file *foreign) {
   return vm->file >= 0;
 }
 
-/* In a foreign file, or with NULL in new memory. */
+/* In a foreign file, or if that is NULL in new memory. */
 static lade_status create_locked(soft_runtime *rt, soft_device *device, size_t bytes, bool exportable,
                                  const foreign_file *foreign, ladei_vm_handle *out_handle) {
   if (!ladei_soft_memory_charge(device, bytes))
@@ -360,7 +360,7 @@ static lade_status vm_export(void *self, ladei_vm_handle handle, int *out_fd) {
   return status;
 }
 
-/* The live handle that has this file; NULL where it is of another process, or its last handle has gone. */
+/* The live handle of this file; NULL if it is another process's, or its last handle is gone. */
 static soft_vm *handle_of_file(soft_runtime *rt, uint64_t inode) {
   for (uint32_t i = 0; i < atomic_load(&rt->vm_table.count); i++) {
     soft_vm *vm = ladei_soft_table_at(&rt->vm_table, i);
@@ -369,7 +369,7 @@ static soft_vm *handle_of_file(soft_runtime *rt, uint64_t inode) {
   return NULL;
 }
 
-/* The device that a file's memory lies on: as its name says, `named` where there is no /proc or no such device here. */
+/* The device of a file's memory: by its name, or `named` without /proc or without such a device here. */
 static soft_device *device_of_file(soft_runtime *rt, int descriptor, soft_device *named) {
   static const char prefix[] = "/memfd:" FILE_NAME;
   char path[64], name[sizeof prefix + 64];
@@ -382,8 +382,8 @@ static soft_device *device_of_file(soft_runtime *rt, int descriptor, soft_device
   return known ? &rt->devices[ordinal] : named;
 }
 
-/* A handle of this process gets another reference; memory of another one becomes a handle here, and counts against its
- * device, as it would if both used the same one. */
+/* Adds a reference to a handle of this process. Another process's memory becomes a handle here, charged to its device,
+ * as if both used the same one. */
 static lade_status import_locked(soft_runtime *rt, soft_device *device, const foreign_file *file,
                                  ladei_vm_handle *out_handle) {
   soft_vm *vm = handle_of_file(rt, file->inode);

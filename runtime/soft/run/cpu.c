@@ -5,9 +5,10 @@
  *   engine thread:  take -> (unlock) move the bytes (lock) -> finish, run ready streams -> take ...
  *                   nothing to take: spin for SPIN_NS, then sleep until its condition is signalled
  *
- * I1  Bytes are moved without the lock; a stream's `completed` is stored (release) after they were. No engine of a lost
+ * I1  Bytes are moved without the lock; a stream's `completed` is stored (release) afterwards. No engine of a lost
  *     device moves any.
- * I2  An engine is signalled only while it sleeps, and only after the lock was let go: it would otherwise wake to wait.
+ * I2  An engine is signalled only while it sleeps, and only after the lock was dropped: otherwise it would wake to
+ *     wait.
  * I3  A waiting thread spins as long as an engine does, then sleeps on its own condition, which the engine that reaches
  *     its number signals.
  * Locks: rt->lock.
@@ -25,9 +26,9 @@
 
 /*
  * On a virtual machine of two cores a sleeping thread wakes 27 us after it was signalled (median; one in ten after 54),
- * and signalling it costs 12 us: more than a copy of 64 KiB. Spinning bridges the gaps of a pipeline that keeps its
- * engine busy. Of 5, 20, 60 and 200 us, 20 gave staging_throughput the most at 64 KiB (5 us: less than the plain loop);
- * more takes the core from readers where threads outnumber cores.
+ * and the signal costs 12 us: more than a copy of 64 KiB. Spinning bridges the gaps of a pipeline that keeps its engine
+ * busy. Of 5, 20, 60 and 200 us, 20 gave the most in staging_throughput at 64 KiB (5 us: less than the plain loop);
+ * more takes the core from readers if threads outnumber cores.
  */
 enum { SPIN_NS = 20000, SPINS_PER_LOOK = 32 };
 
@@ -46,7 +47,7 @@ static void spin_pause(void) {
 
 /* ---- engine threads ---------------------------------------------------------------------------------------------- */
 
-/* Not under the lock. Returns when the queue has something, or the time is over. */
+/* Not under the lock. Returns when the queue has work, or the time is over. */
 static void engine_spin(soft_runtime *rt, const soft_engine *engine) {
   uint64_t end = now_ns(rt) + SPIN_NS;
   while (now_ns(rt) < end) {
@@ -54,7 +55,7 @@ static void engine_spin(soft_runtime *rt, const soft_engine *engine) {
       if (atomic_load_explicit(&engine->queued, memory_order_relaxed) != 0) return;
       spin_pause();
     }
-    sched_yield(); /* whoever is to submit may want this core */
+    sched_yield(); /* a submitting thread may need this core */
   }
 }
 
@@ -62,7 +63,7 @@ static bool lose_is_due(soft_runtime *rt, const soft_device *device) {
   return device->lose_at_ns != UINT64_MAX && now_ns(rt) >= device->lose_at_ns;
 }
 
-/* Until signalled, or until the device is to be lost. */
+/* Sleeps until signalled, or until the device is to be lost. */
 static void engine_sleep(soft_runtime *rt, soft_engine *engine) {
   uint64_t until_ns = rt->devices[engine->device].lose_at_ns;
   if (until_ns == UINT64_MAX) {
@@ -73,7 +74,7 @@ static void engine_sleep(soft_runtime *rt, soft_engine *engine) {
   }
 }
 
-/* Under the lock, let go meanwhile. */
+/* Under the lock, which is dropped meanwhile. */
 static void engine_idle(soft_runtime *rt, soft_engine *engine) {
   ladei_soft_unlock(rt);
   engine_spin(rt, engine);
@@ -95,7 +96,7 @@ static void engine_work(soft_runtime *rt, soft_engine *engine) {
   soft_work *work = &engine->current->work;
   ladei_soft_work_start(rt, work);
   if (work->moves) {
-    engine->moving = work->kind != SOFT_WORK_HOST; /* which may take as long as it likes */
+    engine->moving = work->kind != SOFT_WORK_HOST; /* a host function may take any time */
     ladei_soft_unlock(rt);
     ladei_soft_work_perform(rt, work);
     ladei_soft_lock(rt);

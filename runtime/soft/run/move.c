@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving bytes to device memory past the processor's caches, as a copy engine does.
+ * Moves bytes to device memory past the processor's caches, as a copy engine does.
  *
- * An ordinary copy first reads every line that it is about to overwrite, and drives what the program works on out of
- * the caches for data that only the device will read. Streaming stores do neither: a large copy that runs alone is 1.6
- * to 1.9 times as fast (benchmark: "to device" of staging_throughput, column (a)).
+ * An ordinary copy first reads every line that it overwrites, and evicts the program's data from the caches for data
+ * that only the device will read. Streaming stores do neither: a large copy that runs alone is 1.6 to 1.9 times as fast
+ * (benchmark: "to device" of staging_throughput, column (a)).
  *
- * Chunks of a staged transfer are another matter: they come out of a block that a reader has just written, on another
- * core. There the ordinary copy lets a transfer go as fast or faster (one reader, chunks of 256 KiB and 1 MiB, input in
- * the page cache: 5.5 and 5.5 against 5.2 and 5.1 GB/s). So only copies longer than any sensible chunk are streamed.
+ * Chunks of a staged transfer differ: a reader on another core has just written them. There the ordinary copy makes a
+ * transfer as fast or faster (one reader, chunks of 256 KiB and 1 MiB, input in the page cache: 5.5 and 5.5 against 5.2
+ * and 5.1 GB/s). So only copies longer than any sensible chunk are streamed.
  *
  * Locks: none.
  */
@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Sanitisers check memmove as a whole, and streaming stores not at all, or one by one. */
+/* Sanitisers check memmove as a whole, but streaming stores not at all, or one by one. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define PLAIN 1
 #elif defined(__has_feature)
@@ -43,7 +43,7 @@ static void lines_move(char *dst, const char *src, size_t bytes) {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
-  _mm_sfence(); /* streaming stores are in no order with the store that tells of their end */
+  _mm_sfence(); /* streaming stores are not ordered with the store that reports their end */
 }
 
 void ladei_soft_stream_bytes(void *dst, const void *src, size_t bytes) {

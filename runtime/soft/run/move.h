@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving bytes to device memory.
+ * Moves bytes to device memory.
  */
 #ifndef LADE_RUNTIME_SOFT_RUN_MOVE_H
 #define LADE_RUNTIME_SOFT_RUN_MOVE_H

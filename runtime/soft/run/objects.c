@@ -2,11 +2,11 @@
 /*
  * References to user objects.
  *
- * I4  A user object's references = those of the program + its places in graphs' and execs' lists. The call that drops the last
+ * I4  A user object's references = the program's + its places in graphs' and execs' lists. The call that drops the last
  *     one runs the destructor, in its thread, before it returns.
- * I5  An exec that was launched drops its references later, on the host engine of device 0, also where its launches ended long
- *     ago: as CUDA's driver does. From its destruction until then each counts in its object's `late`.
- * I6  Both take a node that is kept for it, so that neither can fail.
+ * I5  A launched exec drops its references later, on the host engine of device 0, even if its launches ended long ago:
+ *     as CUDA's driver does. From its destruction until then each counts in its object's `late`.
+ * I6  Both use a node that is reserved for it, so neither can fail.
  * Locks: rt->lock; destructors run without it.
  */
 #include "runtime/soft/run/objects.h"
@@ -18,7 +18,7 @@
 #include "runtime/soft/run/work.h"
 #include "runtime/soft/state/lock.h"
 
-/* The calling op runs the destructor once it has let the lock go. */
+/* The calling op runs the destructor after it dropped the lock. */
 static void destructor_note(soft_runtime *rt, soft_node *node, ladei_host_function destroy, void *user) {
   node->work.function = destroy;
   node->work.user = user;

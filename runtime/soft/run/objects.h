@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * User objects, as graphs retain them. All under the lock (model in objects.c).
+ * User objects that graphs retain. All under the lock (model in objects.c).
  */
 #ifndef LADE_RUNTIME_SOFT_RUN_OBJECTS_H
 #define LADE_RUNTIME_SOFT_RUN_OBJECTS_H
 
 #include "runtime/soft/state/model.h"
 
-/* With the last reference the destructor is due: ladei_soft_objects_unlock runs it. */
+/* The last one makes the destructor due: ladei_soft_objects_unlock runs it. */
 void ladei_soft_object_unreference(soft_runtime *rt, soft_user_object *object);
 void ladei_soft_objects_release(soft_runtime *rt, soft_object_list *list);
 
-/* The end of an op that may drop references: lets the lock go, then runs the destructors that are due. */
+/* The end of an op that may drop references: drops the lock, then runs the due destructors. */
 void ladei_soft_objects_unlock(soft_runtime *rt);
 
-/* What the objects of an exec need for being released once it was launched. False: no memory. */
+/* Reserves the means to release an exec's objects after its launch. False: no memory. */
 bool ladei_soft_late_objects_make(soft_runtime *rt, soft_late_objects **out);
-/* The exec was destroyed: the program has nothing of these objects any more. */
+/* The exec was destroyed: the program no longer owns these objects. */
 void ladei_soft_late_objects_count(const soft_object_list *list);
 /* The exec goes: releases the objects in its list, at once or, if it was launched and they are counted late, later. */
 void ladei_soft_late_objects_end(soft_runtime *rt, soft_late_objects *late, soft_object_list *list, bool launched);

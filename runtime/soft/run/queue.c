@@ -4,10 +4,10 @@
  *
  *   push -> [stream queue] -> head and not held: ready -> run.c starts it -> [engine queue] -> taken -> finish_head
  *
- * I1  Of a stream that may go on, rt->ready_streams knows: what finishes a head starts nothing, so chains of waits need
- *     no recursion.
- * I2  A started node is out of its stream's hands until it is finished; a held stream starts none, and an engine that
- *     finds a node of a held stream in its queue gives it back.
+ * I1  Streams that may go on are in rt->ready_streams: finishing a head starts nothing, so chains of waits need no
+ *     recursion.
+ * I2  A started node is out of its stream's control until it is finished; a held stream starts none, and an engine that
+ *     finds a held stream's node in its queue gives it back.
  * Locks: rt->lock.
  */
 #include "runtime/soft/run/queue.h"
@@ -81,7 +81,7 @@ void ladei_soft_stream_push(soft_runtime *rt, soft_stream *stream, soft_node *no
   atomic_store_explicit(&stream->submitted, number, memory_order_release);
 }
 
-/* Streams whose awaited number has come go on. */
+/* Streams that waited for this number go on. */
 static void waiters_wake(soft_runtime *rt, soft_stream *stream, uint64_t completed) {
   soft_stream **place = &stream->waiters;
   while (*place != NULL) {
@@ -118,8 +118,8 @@ void ladei_soft_stream_finish_head(soft_runtime *rt, soft_stream *stream) {
 
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
 
-/* CUDA's driver on an H200: of 4 and 16 KiB to the device behind 1 GiB of another stream's nothing waits; of 32 KiB, and of 4 KiB to the
- * host, all does. Batches were not looked at. */
+/* CUDA's driver on an H200: copies of 4 and 16 KiB to the device do not wait for 1 GiB of another stream; of 32 KiB,
+ * and of 4 KiB to the host, they do. Batches were not tested. */
 static bool goes_by(const soft_work *work) {
   enum { GOES_BY_BYTES = 16 << 10 };
   return work->kind == SOFT_WORK_COPY && work->engine == SOFT_ENGINE_H2D && work->pieces == NULL &&
@@ -132,7 +132,7 @@ void ladei_soft_engine_push(soft_runtime *rt, soft_node *node) {
       !device->description.half_duplex && goes_by(&node->work) ? SOFT_ENGINE_SMALL : node->work.engine;
   if (kind == SOFT_ENGINE_D2H && device->description.half_duplex) kind = SOFT_ENGINE_H2D;
   soft_engine *engine = &device->engines[kind];
-  assert(node->started || node->stream == NULL); /* I3 of model.h: off its stream's hands */
+  assert(node->started || node->stream == NULL); /* I3 of model.h: out of its stream's control */
   bool first = device->description.engine_stays && node->stream != NULL && node->stream == engine->last_stream;
   node->engine_next = first ? engine->head : NULL;
   if (first || engine->head == NULL)
@@ -159,7 +159,7 @@ soft_node *ladei_soft_engine_take(soft_runtime *rt, soft_engine *engine) {
   soft_node *node;
   while ((node = engine_pop(engine)) != NULL) {
     if (node->stream == NULL || !node->stream->held) break;
-    ladei_soft_node_started_set(node, false); /* the stream starts it again when it is released */
+    ladei_soft_node_started_set(node, false); /* the stream, once released, starts it again */
   }
   engine->current = node;
   engine->last_stream = node != NULL ? node->stream : engine->last_stream;

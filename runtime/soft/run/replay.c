@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replay of a graph: the nodes of one launch go to their engines as what they depend on ends.
+ * Replay of a graph: the nodes of one launch go to their engines when their dependencies have ended.
  *
  *   launch at the head of its stream -> body_begin: nodes without dependencies go to their engines
  *                                    -> each end releases its dependents -> last end finishes the launch
  *
  * I2  While a launch runs, remaining = its nodes that have not ended; a node is at an engine once its pending is 0.
- * I3  Addresses are those of the capture; which memory they lie in is found when a node starts, so that memory freed
- *     since is found out and not touched.
- * I4  A body that its exec no longer names, since that was destroyed or updated, is freed, and lets its user objects go,
- *     after its last launch.
+ * I3  Addresses are those of the capture; their memory is looked up when a node starts, so that memory freed since is
+ *     detected and not touched.
+ * I4  A body that its exec no longer names (destroyed or updated) is freed, and drops its user objects, after its last
+ *     launch.
  * Locks: rt->lock.
  */
 #include "runtime/soft/run/replay.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both clocks do alike: starting the heads of streams, ending the work of engines, losing a device.
+ * Common to both clocks: starting the heads of streams, ending the work of engines, losing a device.
  *
  *   head of a ready stream -> wait, stamp, empty       done on the spot
  *                             copy, fill, write, host, kernel  engine queue -> taken -> engine_finish
@@ -35,7 +35,7 @@ static bool wait_start(soft_stream *stream, soft_node *node) {
 }
 
 static void stamp(soft_runtime *rt, const soft_work *work) {
-  if (atomic_load(&work->event->word) != work->event_word) return; /* recorded anew, or another event by now */
+  if (atomic_load(&work->event->word) != work->event_word) return; /* recorded anew, or another event in the record */
   work->event->time_ns = rt->clock->now_ns(rt);
   work->event->time_word = work->event_word;
 }
@@ -86,8 +86,8 @@ void ladei_soft_run_ready(soft_runtime *rt) {
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 /*
- * A host function or a written value may show the program that everything before it has finished. (In a graph also
- * what lies before it there, which has the number of the launch.)
+ * A host function or a written value may show the program that all work before it has finished. (In a graph also the
+ * nodes before it there, which have the launch's number.)
  */
 static void host_learns(soft_stream *stream, uint64_t number, bool tells) {
   if (tells) ladei_soft_observe(stream, number);
@@ -115,13 +115,13 @@ void ladei_soft_engine_finish(soft_runtime *rt, soft_engine *engine) {
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
 
-/* Under the lock, let go meanwhile: until what the engines have in hand is over. */
+/* Under the lock, which is dropped meanwhile: waits until the engines' current work is over. */
 static void engines_settle(soft_runtime *rt, const soft_device *device) {
   for (int i = 0; i < SOFT_ENGINE_COUNT; i++)
     while (device->engines[i].moving) pthread_cond_wait(&rt->idle_cond, &rt->lock);
 }
 
-/* From the first LADE_ERR_DEVICE_LOST on, memory that was in use by the device belongs to the host alone. */
+/* From the first LADE_ERR_DEVICE_LOST on, memory that the device was using belongs to the host alone. */
 void ladei_soft_device_drop(soft_runtime *rt, soft_device *device) {
   device->losing = true;
   engines_settle(rt, device);

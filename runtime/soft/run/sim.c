@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The virtual clock ("sim"): a heap of moments to come.
+ * The virtual clock ("sim"): a heap of future moments.
  *
  *   moment = (time, order): the end of an engine's current work | a timer | the loss of a device
  *
- * I1  Time moves only in step and run_until, never back. Moments of one time happen in the order they were added.
- * I2  Work takes effect as a whole at its end: it reads its source and writes its destination at that moment, not when
- *     it starts. So whatever disturbs the source before the copy has ended shows in the bytes.
- * I3  An engine starts work the moment it has some and is free: its k-th piece of work ends at
- *     max(end of the one before, ready) + its duration, exactly.
+ * I1  Time moves only in step and run_until, never back. Moments of one time happen in the order of adding.
+ * I2  Work takes effect as a whole at its end: it reads its source and writes its destination then, not when it starts.
+ *     So a change of the source before the copy has ended shows in the bytes.
+ * I3  An engine starts work the moment it has some and is free: its k-th piece of work ends at max(end of the previous
+ *     one, ready) + its duration, exactly.
  * I4  Nothing happens inside an op that does not wait, except that its cost moves the clock.
  * Locks: none; one thread at a time owns the runtime.
  */
@@ -53,7 +53,7 @@ static soft_moment heap_pop(soft_runtime *rt) {
   return first;
 }
 
-/* Keeps room for one moment per engine beyond those asked for, so that starting work needs no memory. */
+/* Keeps room for one moment per engine beyond the requested ones, so that starting work needs no memory. */
 static bool heap_reserve(soft_runtime *rt) {
   size_t engines = (size_t)rt->device_count * SOFT_ENGINE_COUNT;
   if (rt->moment_count + engines + 1 <= rt->moment_capacity) return true;
@@ -114,7 +114,7 @@ bool ladei_soft_sim_step(soft_runtime *rt) {
     moment.function(moment.user);
     rt->dispatching--;
   }
-  ladei_soft_unlock(rt); /* unmaps what the work was the last to name */
+  ladei_soft_unlock(rt); /* unmaps ranges that only this work still named */
   return true;
 }
 

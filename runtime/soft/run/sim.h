@@ -11,10 +11,10 @@ extern const soft_clock ladei_soft_sim_clock;
 bool ladei_soft_sim_open(soft_runtime *rt);
 bool ladei_soft_sim_add(soft_runtime *rt, const soft_moment *moment);
 
-/* Lets everything happen that is due by `until_ns`, then sets the clock to it. */
+/* Runs all moments due by `until_ns`, then sets the clock to it. */
 void ladei_soft_sim_run_until(soft_runtime *rt, uint64_t until_ns);
 
-/* The next thing; false when nothing will ever happen. */
+/* Runs the next moment; false if there is none. */
 bool ladei_soft_sim_step(soft_runtime *rt);
 
 #endif /* LADE_RUNTIME_SOFT_RUN_SIM_H */

@@ -3,7 +3,7 @@
  * A piece of work: bound to its memory, started, performed, disposed of.
  *
  * I3  Work is bound while it may still touch its ranges: each range counts it in `inflight`.
- * Locks: rt->lock, but for perform, call_out and in_callback.
+ * Locks: rt->lock, except for perform, call_out and in_callback.
  */
 #include "runtime/soft/run/work.h"
 
@@ -47,7 +47,7 @@ void ladei_soft_work_unbind(soft_runtime *rt, soft_work *work) {
   work->bound = work->runs = false;
 }
 
-/* Whether one side of a piece is still there; counts a finding where it is not. */
+/* Whether one side of a piece is still live; counts a finding if not. */
 static bool side_is_live(soft_runtime *rt, const soft_range *range, bool tracked, const void *address, size_t bytes) {
   if (range == NULL && !tracked) return true;
   bool live = range != NULL && range->live;
@@ -197,7 +197,7 @@ static uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_s) {
   return (uint64_t)((scaled + bytes_per_s - 1) / bytes_per_s);
 }
 
-/* Each range at the rate of where it lies; one that is read and written, twice. */
+/* Each range at the rate of its memory; twice if it is read and written. */
 static uint64_t kernel_ns(const soft_work *work, const lade_soft_device *device) {
   const soft_piece *pieces = work->pieces;
   uint64_t ns = 0;

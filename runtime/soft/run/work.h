@@ -23,10 +23,10 @@ bool ladei_soft_work_clone(const soft_work *work, soft_work *out);
 void ladei_soft_work_dispose(soft_work *work);
 uint64_t ladei_soft_work_duration_ns(const soft_runtime *rt, const soft_work *work);
 
-/* Whether its effect may show the program that it, and so all before it, has ended: a host function, a written value. */
+/* Whether its effect may show the program that it, and all before it, has ended: a host function, a written value. */
 bool ladei_soft_work_tells(const soft_work *work);
 
-/* Finds the memory of a piece of a graph anew: NULL where what was captured has gone. */
+/* Looks up the memory of a graph's piece again: NULL if the captured memory is gone. */
 void ladei_soft_piece_find_ranges(const soft_runtime *rt, soft_piece *piece);
 
 /* Runs a function of the program in which runtime calls are refused. Not under the lock. */

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses and ranges: where memory of software devices lies, and which range an address belongs to.
+ * Addresses and ranges: the places of software devices' memory, and the range that an address belongs to.
  *
- *   arena       0x200000000000 ...   memory with bytes: anonymous mappings without reserve, so that capacity costs
- *                                    nothing until it is touched; that of host_alloc shared, all else private
+ *   arena       0x200000000000 ...   memory with bytes: anonymous mappings without reserve, so capacity costs nothing
+ *                                    until it is touched; that of host_alloc shared, the rest private
  *   counted     0x700000000000 ...   memory of addresses-only devices: numbers, mapped nowhere
  *
- * I1  Both counters only rise: an address handed out once is never handed out again in the same runtime, so a use of
- *     freed memory is told from a use of foreign memory, and equal runs have equal addresses. What was jumped over, since it was
- *     not free, was not handed out: it may be the program's.
+ * I1  Both counters only rise: a runtime never hands out an address twice, so a use of freed memory can be told from a
+ *     use of foreign memory, and equal runs have equal addresses. Addresses that were skipped, as they were not free,
+ *     were not handed out: they may be the program's.
  * I2  Live ranges do not overlap. A range is in rt->ranges exactly while it is live.
- * I3  A range that ended is unmapped (rt->garbage, when the lock is let go) once its inflight is 0; a chunk with its last place.
- *     Places are not used again, as no address is.
+ * I3  A range that ended is unmapped (rt->garbage, when the lock is dropped) once its inflight is 0; a chunk with its
+ *     last place. Places are not reused, as addresses are not.
  * Locks: rt->lock. Mapping under it is the exception that costs one system call per device allocation.
  */
 #include "runtime/soft/state/address.h"
@@ -35,18 +35,18 @@
 #endif
 #endif
 
-/* Far from where the system puts programs, libraries and heaps. Thread sanitiser allows mappings near the top only. */
+/* Far from the system's places for programs, libraries, heaps. Thread sanitiser allows mappings near the top only. */
 #ifdef THREAD_SANITIZER
 #define ARENA_BEGIN 0x7e9000000000u
 #else
 #define ARENA_BEGIN 0x200000000000u
 #endif
-#define ARENA_STRIDE       ((uint64_t)64 << 30) /* skipped when somebody else sits in the way */
-#define COUNTED_BEGIN      0x700000000000u      /* as the replay device of the trace format has it */
+#define ARENA_STRIDE       ((uint64_t)64 << 30) /* skipped if other memory is in the way */
+#define COUNTED_BEGIN      0x700000000000u      /* as on the replay device of the trace format */
 #define ADDRESS_ALIGN      ((uint64_t)2 << 20)
 #define ADDRESS_PAGE_BYTES ((size_t)4096)
 
-#define MPOL_BIND_POLICY   2 /* MPOL_BIND of the kernel: the header that has it is in a package of its own */
+#define MPOL_BIND_POLICY   2 /* the kernel's MPOL_BIND: its header is in a package of its own */
 
 static bool bind_to_node(void *address, size_t bytes, int32_t node) {
   enum { BITS_PER_WORD = 64, WORDS = 16 };
@@ -56,7 +56,7 @@ static bool bind_to_node(void *address, size_t bytes, int32_t node) {
   return syscall(SYS_mbind, address, bytes, MPOL_BIND_POLICY, mask, (unsigned long)BITS_PER_WORD * WORDS + 1, 0) == 0;
 }
 
-/* The addresses were handed out, or lie between two that were. Where there are too many pieces, the last one has all in between. */
+/* The addresses were handed out, or lie between two that were. With too many pieces the last one includes the gaps. */
 static void arena_note(soft_runtime *rt, uint64_t address, size_t bytes, bool jumped) {
   if (rt->arena_pieces == 0 || (jumped && rt->arena_pieces < SOFT_ARENA_PIECES))
     rt->arena[rt->arena_pieces++].begin = address;
@@ -92,7 +92,7 @@ void ladei_soft_addresses_open(soft_runtime *rt) {
 static void *range_map(soft_runtime *rt, const soft_range *range, size_t align, int32_t node) {
   int protection = range->kind == SOFT_RANGE_RESERVED ? PROT_NONE : PROT_READ | PROT_WRITE;
   int sharing =
-      range->kind == SOFT_RANGE_HOST ? MAP_SHARED : MAP_PRIVATE; /* with children of fork(): as CUDA's driver */
+      range->kind == SOFT_RANGE_HOST ? MAP_SHARED : MAP_PRIVATE; /* shared with fork()'s children, as CUDA's driver */
   void *address = arena_map(rt, range->mapped_bytes, align, protection, sharing);
   if (address == NULL) return NULL;
   if (node >= 0 && !bind_to_node(address, range->mapped_bytes, node)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses, ranges and what they are charged (model in address.c). All under the lock.
+ * Addresses, ranges and their charges (model in address.c). All under the lock.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_ADDRESS_H
 #define LADE_RUNTIME_SOFT_STATE_ADDRESS_H
@@ -10,9 +10,8 @@
 void ladei_soft_addresses_open(soft_runtime *rt);
 
 /*
- * Maps new memory (device memory of `device`, or host memory) at an address of its own, never used before in this
- * runtime, and makes a live range of it. node: NUMA node to bind host memory to, -1: any. Under the lock. NULL: the
- * system refuses.
+ * Maps new memory (device memory of `device`, or host memory) at an address never used before in this runtime, and
+ * makes a live range of it. node: NUMA node to bind host memory to, -1: any. Under the lock. NULL: the system refuses.
  */
 soft_range *ladei_soft_range_new(soft_runtime *rt, soft_range_kind kind, soft_device *device, bool host, size_t bytes,
                                  size_t align, int32_t node);
@@ -26,15 +25,15 @@ void ladei_soft_range_end(soft_runtime *rt, soft_range *range);
 /* The same for a range that is not in rt->ranges. */
 void ladei_soft_range_discard(soft_runtime *rt, soft_range *range);
 
-/* One piece of work less names the range. */
+/* A piece of work no longer names the range. */
 void ladei_soft_range_unpin(soft_runtime *rt, soft_range *range);
 void ladei_soft_range_unmap(soft_range *range);
 
 /* A small piece of host memory, which begins at a multiple of 512 bytes and shares its pages. NULL: no memory. */
 soft_range *ladei_soft_range_place(soft_runtime *rt, soft_device *device, size_t bytes);
-/* Whether the address lies in pages of such pieces that are to come. */
+/* Whether the address is in the pages for the next such pieces. */
 bool ladei_soft_in_chunk(const soft_runtime *rt, const void *address);
-/* At the close, when nothing is alive. */
+/* At close, when nothing is alive. */
 void ladei_soft_chunk_close(soft_runtime *rt);
 
 /* The live range that holds `address`, or NULL. */

@@ -7,10 +7,10 @@
 
 #include "runtime/soft/state/model.h"
 
-/* The device exists and is not lost; NULL and the error recorded otherwise. */
+/* The device, which exists and is not lost; NULL and the error recorded otherwise. */
 soft_device *ladei_soft_device_use(soft_runtime *rt, soft_op op, int device, lade_status *out_status);
 
-/* Brings the device's context, and engines for its streams, into being. Under the lock. */
+/* Creates the device's context, and engines for its streams. Under the lock. */
 lade_status ladei_soft_device_start(soft_runtime *rt, soft_op op, soft_device *device);
 
 #endif /* LADE_RUNTIME_SOFT_STATE_DEVICES_H */

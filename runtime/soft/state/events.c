@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Event records: found by handle. What they mean is in runtime/soft/ops/event.c.
+ * Event records: found by handle. Their meaning is in runtime/soft/ops/event.c.
  *
  * Locks: rt->lock.
  */

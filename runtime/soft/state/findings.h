@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program did wrong: findings, which the report of lade/soft.h counts, and refusals with the name of the op.
+ * Reports of a program's mistakes: findings, counted by the report of lade/soft.h, and refusals with the op's name.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_FINDINGS_H
 #define LADE_RUNTIME_SOFT_STATE_FINDINGS_H
@@ -11,7 +11,7 @@ const char *ladei_soft_op_name(soft_op op);
 void ladei_soft_finding(soft_runtime *rt, uint64_t *counter, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A finding and a refusal: the handle is of nothing that is alive. */
+/* A finding and a refusal: no living object has the handle. */
 lade_status ladei_soft_stale(soft_runtime *rt, soft_op op, lade_status status, const char *what, uint64_t handle);
 lade_status ladei_soft_lost(soft_op op, int device);
 

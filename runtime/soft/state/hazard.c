@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hazard reports: what hardware hides.
+ * Hazard reports: races that hardware hides.
  *
  *   bytes    |--- segment: write by A 3 ---|-- segment: read by B 7, read by C 2 --|      (only tracked memory)
  *
- * Each access of queued work is checked against the ones before it on the same bytes: two of them, one a write, on
- * different streams, must be ordered by an event, by the legacy stream, or by the program having learned of the first
- * one's end before it submitted the second. This is decided when the second is submitted and so does not depend on
- * timing: a race that happens to go well is found all the same.
+ * Each access of queued work is checked against earlier ones to the same bytes: two of them, one a write, on different
+ * streams, must be ordered by an event, by the legacy stream, or because the program learned of the first one's end
+ * before it submitted the second. This is decided when the second is submitted and so does not depend on timing: a race
+ * that happens to go well is found too.
  *
  * I1  Segments do not overlap. A segment's accesses are at most one write and the reads since, one per stream.
  * I2  An access that the program knows to have ended (observed) can be in no race and is dropped when met; each access
- *     also sweeps two segments, so that what stays is about what is in flight.
- * I3  Without memory for a record an access is not tracked: reports may be missed, none is made up.
- * I4  A launch of a graph has one number on its stream, so accesses within one graph are not held against each other here:
- *     submit/races.c does, when its capture ends.
+ *     also sweeps two segments, so that roughly only accesses in flight remain.
+ * I3  Without memory for a record an access is not tracked: reports may be missed, but never invented.
+ * I4  A launch of a graph has one number on its stream, so accesses within one graph are not compared here:
+ *     submit/races.c does that, when its capture ends.
  * An access costs the logarithm of the number of segments, plus the segments that it covers.
  * Locks: rt->lock.
  */
@@ -188,7 +188,7 @@ static void report(soft_runtime *rt, const hazard_segment *segment, const hazard
                      (unsigned long long)earlier->point.stream->id);
 }
 
-/* A read joins the reads of the segment; the last of each stream stands for all of that stream. */
+/* Adds a read to the reads of the segment; each stream's last one stands for all of the stream. */
 static void segment_read(soft_hazards *hazards, hazard_segment *segment, soft_point point) {
   segment_prune(hazards, segment);
   for (hazard_access *access = segment->accesses; access != NULL; access = access->next) {
@@ -200,7 +200,7 @@ static void segment_read(soft_hazards *hazards, hazard_segment *segment, soft_po
   access_add(hazards, segment, point, false);
 }
 
-/* Checks all segments in [begin, end) and, for a read, notes it there and in the gaps. */
+/* Checks all segments in [begin, end) and, for a read, records it there and in the gaps. */
 static void range_visit(soft_runtime *rt, uint64_t begin, uint64_t end, soft_point point, bool write) {
   soft_hazards *hazards = rt->hazards;
   bool reported = false;
@@ -236,7 +236,7 @@ void ladei_soft_hazard_access(soft_runtime *rt, soft_stream *stream, uint64_t nu
   segment_split(hazards, end);
   range_visit(rt, begin, end, point, write);
   if (!write) return;
-  /* Whatever comes must be ordered after this write, and so after all that this write was ordered after. */
+  /* Later accesses must be ordered after this write, and so after all that this write was ordered after. */
   range_remove(hazards, begin, end);
   hazard_segment *segment = segment_new(hazards, begin, end);
   if (segment != NULL) access_add(hazards, segment, point, true);

@@ -2,7 +2,7 @@
 /*
  * The lock, and the records of threads.
  *
- * What was noted under the lock is done when it is let go: engines are woken, ranges unmapped.
+ * Dropping the lock does what was noted under it: wakes engines, unmaps ranges.
  *
  * Locks: rt->lock; on "sim" there is none.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lock of a runtime, and what is known of its threads.
+ * The lock of a runtime, and its records of threads.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_LOCK_H
 #define LADE_RUNTIME_SOFT_STATE_LOCK_H
@@ -12,7 +12,7 @@ void ladei_soft_lock(soft_runtime *rt);
 /* Also wakes engines and unmaps garbage that were noted under the lock. */
 void ladei_soft_unlock(soft_runtime *rt);
 
-/* State of the calling thread; NULL when it has none and `create` is false, or without memory. Under the lock. */
+/* State of the calling thread; NULL if it has none and `create` is false, or without memory. Under the lock. */
 soft_thread *ladei_soft_thread(soft_runtime *rt, bool create);
 
 #endif /* LADE_RUNTIME_SOFT_STATE_LOCK_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which physical memory is mapped where. All under the lock.
+ * Places where physical memory is mapped. All under the lock.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_MAPPINGS_H
 #define LADE_RUNTIME_SOFT_STATE_MAPPINGS_H
@@ -19,10 +19,10 @@ soft_mapping *ladei_soft_mapping_at(const soft_runtime *rt, const void *address)
 
 /* All of [address, address + bytes) is mapped, and accessible to `device` (-1: to any). */
 bool ladei_soft_mapping_accessible(const soft_runtime *rt, const void *address, size_t bytes, int device);
-/* The device that memory of a live range lies on; -1 for host memory and NULL. */
+/* The device that has the memory of a live range; -1 for host memory and NULL. */
 int32_t ladei_soft_memory_device(const soft_runtime *rt, const soft_range *range, const void *address);
 
-/* At the end of a runtime: what is left of handles that were not released. */
+/* At the end of a runtime: frees handles that were not released. */
 void ladei_soft_vm_close(soft_runtime *rt);
 
 #endif /* LADE_RUNTIME_SOFT_STATE_MAPPINGS_H */

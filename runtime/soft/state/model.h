@@ -12,18 +12,18 @@
  *
  * An event is a (stream, number) pair: recording one queues nothing, asking one compares two numbers.
  *
- * I1  Of a stream, only the head is ready or runs. completed <= submitted, both never fall, also when the stream object
+ * I1  In a stream only the head is ready or runs. completed <= submitted; both never fall, even if the stream object
  *     serves a later stream.
  * I2  A stream is in the waiters list of the one stream that its head waits for, and nowhere else.
  * I3  A piece of work is in at most one of: its stream's queue, unready; an engine's queue; an engine's hands.
  * I4  The program may know that the work up to `observed` has finished: by a query, a wait or a host function.
- * I5  The bytes of a range stay mapped while work that names the range is queued or runs (inflight > 0), also after the
- *     program freed it; such work then has no effect and is counted as a use of freed memory.
- * I6  charged device memory = sum over live ranges, handles and pools of what each was charged.
+ * I5  The bytes of a range stay mapped while work that names the range is queued or runs (inflight > 0), even if the
+ *     program has freed it; such work then has no effect and is counted as a use of freed memory.
+ * I6  charged device memory = sum over live ranges, handles and pools of their charges.
  *
- * Locks: rt->lock guards everything but the atomics named so. It is the innermost lock: under it nothing is called that
- * waits or runs the program's code. Host functions, destructors of user objects, timers and the copies themselves run
- * without it. On "sim" there is no lock, as one thread at a time owns the runtime.
+ * Locks: rt->lock guards everything except the fields that are atomic. It is the innermost lock: no call under it waits
+ * or runs the program's code. Host functions, destructors of user objects, timers and the copies themselves run without
+ * it. On "sim" there is no lock, as one thread at a time owns the runtime.
  */
 #ifndef LADE_RUNTIME_SOFT_MODEL_H
 #define LADE_RUNTIME_SOFT_MODEL_H
@@ -74,28 +74,28 @@ typedef enum soft_range_kind {
 
 /* Pages that small requests of host_alloc share. */
 typedef struct soft_chunk {
-  uint64_t base, next;       /* where the next place begins */
-  _Atomic(uint32_t) holders; /* places that are not unmapped yet, + 1 while it is the runtime's */
+  uint64_t base, next;       /* begin of the next place */
+  _Atomic(uint32_t) holders; /* places not yet unmapped, + 1 while it is the runtime's */
 } soft_chunk;
 
 /* Memory or addresses that an op handed out or pinned. */
 typedef struct soft_range {
   soft_tree_node node; /* in rt->ranges, by first address, while live */
-  size_t bytes;        /* as asked for */
+  size_t bytes;        /* requested */
   size_t mapped_bytes; /* to unmap when the range goes; 0: no mapping of its own */
-  soft_chunk *chunk;   /* that it is a place of, or NULL */
-  size_t charged;      /* device memory that it counts for */
+  soft_chunk *chunk;   /* that contains it, or NULL */
+  size_t charged;      /* charged device memory */
   soft_range_kind kind;
   int32_t device;
-  bool host;      /* pinned host memory, else device memory */
+  bool host;      /* pinned host memory, otherwise device memory */
   bool has_bytes; /* false on an addresses-only device */
   bool live;
   unsigned flags;          /* of host_alloc, host_register */
   uint32_t inflight;       /* queued or running work that names it */
   uint32_t running;        /* running work that names it, "cpu" only */
   uint32_t ipc_opens;      /* ipc_open calls not closed */
-  soft_pool *pool;         /* of a POOL range */
-  size_t held_bytes;       /* what that takes of its pool, of which `bytes` were asked for */
+  soft_pool *pool;         /* for a POOL range */
+  size_t held_bytes;       /* its bytes in the pool, of which `bytes` were requested */
   soft_stream *free_owner; /* POOL, freed: usable again when free_owner->completed reaches free_number */
   uint64_t free_number;
   struct soft_range *next; /* pool's free list, or rt->garbage */
@@ -106,11 +106,11 @@ struct soft_vm {
   soft_slot slot;
   int32_t device;
   size_t bytes;
-  int file;              /* of its own, which other processes may map; -1: a part of the device's memory file */
-  uint64_t inode;        /* of the own file: tells which handle a descriptor is of */
+  int file;              /* its own file, which other processes may map; -1: a part of the device's memory file */
+  uint64_t inode;        /* of its own file: identifies the handle of a descriptor */
   uint64_t offset;       /* in the file */
-  uint32_t references;   /* vm_create and vm_import, less vm_release */
-  uint32_t mapped_count; /* places where it is mapped */
+  uint32_t references;   /* vm_create and vm_import, minus vm_release */
+  uint32_t mapped_count; /* number of its mappings */
 };
 
 /* One vm_map: part of a RESERVED range. */
@@ -128,7 +128,7 @@ struct soft_pool {
   bool destroyed; /* blocks are still allocated from it */
   uint64_t access;
   uint64_t release_threshold;
-  uint64_t held; /* what its blocks take */
+  uint64_t held; /* bytes of its blocks */
   uint64_t reserved, reserved_high, used, used_high;
   uint32_t used_count;
   soft_range *free_list;
@@ -142,7 +142,7 @@ typedef struct soft_point {
   uint64_t number;
 } soft_point;
 
-/* What lies before something, besides its own stream: at most one point per stream. */
+/* The work before a point, apart from its own stream: at most one point per stream. */
 typedef struct soft_order {
   soft_point *points;
   uint32_t count, capacity;
@@ -151,7 +151,7 @@ typedef struct soft_order {
 /* ---- work -------------------------------------------------------------------------------------------------------- */
 
 typedef enum soft_work_kind {
-  SOFT_WORK_EMPTY,  /* nothing; on a stream a number of its own, in a graph a joint */
+  SOFT_WORK_EMPTY,  /* nothing; on a stream it has a number of its own, in a graph it joins */
   SOFT_WORK_COPY,   /* pieces */
   SOFT_WORK_FILL,   /* piece.dst, value, width_bytes */
   SOFT_WORK_WRITE,  /* piece.dst, value */
@@ -178,9 +178,9 @@ typedef struct soft_piece {
   const void *src;
   size_t bytes;
   soft_range *dst_range, *src_range; /* NULL: pageable memory */
-  bool dst_tracked, src_tracked;     /* in a graph: lay in a range at the capture, so must lie in one at the launch */
-  bool dst_mapped, src_mapped;       /* in a graph: in device memory of a pool, or mapped */
-  int32_t dst_device, src_device;    /* in a graph: what it lies on; -1: the host */
+  bool dst_tracked, src_tracked;     /* in a graph: was in a range at the capture, so must be in one at the launch */
+  bool dst_mapped, src_mapped;       /* in a graph: in pool memory of a device, or mapped */
+  int32_t dst_device, src_device;    /* in a graph: the memory's device; -1: the host */
 } soft_piece;
 
 typedef struct soft_caller {
@@ -191,14 +191,14 @@ typedef struct soft_caller {
 typedef struct soft_work {
   soft_work_kind kind;
   soft_engine_kind engine;
-  int32_t device; /* whose engine */
-  bool detached;  /* belongs to no stream: runs also on a lost device */
-  bool moves;     /* set when it starts: has bytes to touch and all its memory is live */
+  int32_t device; /* device of the engine */
+  bool detached;  /* belongs to no stream: runs on a lost device too */
+  bool moves;     /* set at its start: it has bytes to touch and all its memory is live */
   bool bound;     /* counted in its ranges' inflight */
   bool runs;      /* counted in its ranges' running */
   uint32_t piece_count;
   soft_piece piece;   /* the only one, or unused */
-  soft_piece *pieces; /* owned; NULL where there is only one */
+  soft_piece *pieces; /* owned; NULL if there is only one */
   void *staged;       /* owned: copy of pageable memory, or of a kernel's arguments, taken at the call */
   union {
     struct {
@@ -227,17 +227,17 @@ typedef struct soft_work {
 struct soft_node {
   soft_work work;
   soft_stream *stream;    /* NULL: in a graph, or detached */
-  soft_body *body;        /* of the executable graph that it is a part of */
+  soft_body *body;        /* of the executable graph that contains it */
   uint64_t number;        /* in its stream */
-  bool started;           /* ready or running: off its stream's hands */
-  soft_node *next;        /* behind it in the stream; in the free list */
-  soft_node *engine_next; /* behind it at the engine */
+  bool started;           /* ready or running: out of its stream's control */
+  soft_node *next;        /* after it in the stream; in the free list */
+  soft_node *engine_next; /* after it at the engine */
 };
 
 typedef struct soft_engine {
   soft_node *head, *tail;
   soft_node *current;
-  const soft_stream *last_stream; /* whose work it had in hand last; never followed */
+  const soft_stream *last_stream; /* stream of its last work; never followed */
   int32_t device;
   soft_engine_kind kind;
   /* "cpu" only */
@@ -271,10 +271,10 @@ struct soft_stream {
   ladei_stream_kind kind;
   uint32_t index; /* in rt->streams */
   uint64_t id;
-  uint64_t legacy_seen; /* blocking: is ordered after the legacy stream up to here */
+  uint64_t legacy_seen; /* blocking: is ordered after the legacy stream up to this number */
   lade_stream handle;
   soft_node *head, *tail;
-  soft_order order;         /* what lies before its next work */
+  soft_order order;         /* the work before its next work */
   soft_stream *waiters;     /* streams whose head waits for this one */
   soft_stream *waiter_next; /* in the list of the stream that its own head waits for */
   soft_stream *ready_next;
@@ -294,7 +294,7 @@ typedef struct soft_stream_slot {
 /* Event word: stream index in the upper 20 bits, number in the lower 44; 0: never recorded. */
 enum { SOFT_EVENT_NUMBER_BITS = 44 };
 #define SOFT_EVENT_NUMBER_MASK (((uint64_t)1 << SOFT_EVENT_NUMBER_BITS) - 1)
-/* Stream index 0 is of no stream; its words, all but 0, say "captured". */
+/* Stream index 0 belongs to no stream; its words other than 0 mean "captured". */
 #define SOFT_EVENT_CAPTURED ((uint64_t)1)
 
 struct soft_event {
@@ -303,10 +303,10 @@ struct soft_event {
   _Atomic(bool) has_order;
   int32_t device;
   unsigned flags;
-  soft_order order; /* what lay before its record, besides the stream itself */
+  soft_order order; /* the work before its record, apart from the stream itself */
   uint64_t time_ns; /* of word time_word, LADEI_EVENT_TIMING */
   uint64_t time_word;
-  uint64_t capture_id; /* captured: where */
+  uint64_t capture_id; /* captured: the capture */
   uint32_t *frontier;
   uint32_t frontier_count, frontier_capacity;
 };
@@ -316,10 +316,10 @@ struct soft_event {
 typedef struct soft_user_object {
   soft_slot slot;
   uint32_t references;
-  uint32_t late; /* of these: of execs that have gone and drop them on the host engine */
+  uint32_t late; /* those of execs that are gone and drop them on the host engine */
   ladei_host_function destroy;
   void *user;
-  soft_node *node; /* kept for the destructor */
+  soft_node *node; /* reserved for the destructor */
 } soft_user_object;
 
 typedef struct soft_object_list {
@@ -327,10 +327,10 @@ typedef struct soft_object_list {
   uint32_t count, capacity;
 } soft_object_list;
 
-/* How an exec that was launched drops its references. */
+/* Reserved for a launched exec, to drop its references. */
 typedef struct soft_late_objects {
   soft_runtime *runtime;
-  soft_node *node; /* kept for the host engine */
+  soft_node *node; /* reserved for the host engine */
   soft_object_list list;
 } soft_late_objects;
 
@@ -346,13 +346,13 @@ typedef struct soft_graph {
   soft_graph_node *nodes; /* a node depends on earlier ones only */
   uint32_t count, capacity;
   soft_object_list objects;
-  soft_capture *capture; /* under construction; not owned by the program then */
+  soft_capture *capture; /* under construction; then the program does not own it */
 } soft_graph;
 
 struct soft_capture {
   uint64_t id;
   ladei_capture_mode mode;
-  uint64_t thread; /* that began it */
+  uint64_t thread; /* the one that began it */
   bool valid;
   soft_stream *origin;
   soft_graph *graph;
@@ -365,21 +365,21 @@ typedef struct soft_exec_node {
   uint32_t first_dependent, dependent_count; /* in the exec's dependents */
 } soft_exec_node;
 
-/* What an executable graph runs. An update gives it another one; launches keep the one they were queued with. */
+/* Content of an executable graph. An update gives it another one; launches keep the one they were queued with. */
 struct soft_body {
   soft_exec_node *nodes;
   uint32_t *dependents;
   uint32_t count;
   uint32_t remaining; /* of the running launch */
   uint32_t launches;  /* queued or running */
-  bool launched;      /* ever */
+  bool launched;      /* at any time */
   bool retired;       /* its exec was destroyed or updated: freed after its last launch */
   soft_node *running; /* the launch under way, a node of a stream */
   soft_object_list objects;
   soft_late_objects *late; /* NULL: no objects */
   int32_t device;          /* that it is charged to */
   uint64_t charged;        /* device memory */
-  soft_body **place;       /* what points to it in the list rt->bodies */
+  soft_body **place;       /* the pointer to it in the list rt->bodies */
   soft_body *next;
 };
 
@@ -398,7 +398,7 @@ struct soft_device {
   uint64_t context;
   bool active;  /* its context exists */
   bool started; /* its engines are ready */
-  bool losing;  /* about to be lost: no work begins to move bytes */
+  bool losing;  /* about to be lost: no further work moves bytes */
   _Atomic(bool) lost;
   uint64_t lose_at_ns; /* UINT64_MAX: never */
   uint64_t charged;
@@ -406,12 +406,12 @@ struct soft_device {
   int memory_file;
   uint64_t memory_file_end;
   soft_stream *legacy;
-  soft_stream *blocking_streams; /* list, the legacy one not in it */
+  soft_stream *blocking_streams; /* list, without the legacy one */
   soft_pool *default_pool;
   soft_engine engines[SOFT_ENGINE_COUNT];
 };
 
-/* What the runtime knows of a thread that used thread state. Kept until close. */
+/* The runtime's record of a thread that used thread state. Kept until close. */
 typedef struct soft_thread {
   soft_tree_node node; /* by identity */
   int32_t current_device;
@@ -431,7 +431,7 @@ typedef struct soft_call_count {
 
 typedef struct soft_moment {
   uint64_t at_ns, order;        /* unique, ascending by addition */
-  soft_engine *engine;          /* whose current work ends, or NULL */
+  soft_engine *engine;          /* its current work ends, or NULL */
   soft_device *lost;            /* device that is lost now, or NULL */
   ladei_host_function function; /* timer, or NULL */
   void *user;
@@ -442,18 +442,18 @@ typedef struct soft_findings {
   char text[256];
 } soft_findings;
 
-/* What differs between the clocks. */
+/* Differences between the clocks. */
 typedef struct soft_clock {
   uint64_t (*now_ns)(soft_runtime *rt);
-  /* Under the lock: gets the device's engines ready to take work. False: the system refuses threads. */
+  /* Under the lock: makes the device's engines ready to take work. False: the system refuses threads. */
   bool (*device_start)(soft_runtime *rt, soft_device *device);
   /* Under the lock: the engine was given work. */
   void (*engine_kick)(soft_runtime *rt, soft_engine *engine);
-  /* Under the lock, which it may let go meanwhile: until stream->completed reaches `number`. */
+  /* Under the lock, which it may drop meanwhile: waits until stream->completed reaches `number`. */
   lade_status (*wait)(soft_runtime *rt, soft_stream *stream, uint64_t number, const char *op);
 } soft_clock;
 
-/* Addresses without a jump over what others had. */
+/* A run of addresses without a gap over other memory. */
 typedef struct soft_arena_piece {
   uint64_t begin, end;
 } soft_arena_piece;
@@ -464,7 +464,7 @@ struct soft_runtime {
   const char *name;
   bool virtual_time;
   pthread_mutex_t lock;
-  /* Not 0: some op may have to do more than count. Bits below. */
+  /* Not 0: an op may have to do more than count. Bits below. */
   _Atomic(uint32_t) attention;
   uint32_t fork_generation;
   soft_call_count calls[SOFT_OP_COUNT];
@@ -479,14 +479,14 @@ struct soft_runtime {
 
   /* Memory */
   soft_tree ranges, mappings;
-  soft_arena_piece arena[SOFT_ARENA_PIECES]; /* addresses of memory with bytes, in the order in which they were used */
+  soft_arena_piece arena[SOFT_ARENA_PIECES]; /* addresses of memory with bytes, in order of use */
   size_t arena_pieces;
-  uint64_t count_next; /* addresses without */
+  uint64_t count_next; /* addresses of memory without bytes */
   uint64_t pinned_bytes, pinned_limit_bytes, pinned_ranges;
-  soft_chunk *chunk; /* of the next small request of host_alloc; NULL: none yet */
+  soft_chunk *chunk; /* for the next small request of host_alloc; NULL: none yet */
   uint64_t graph_node_bytes;
   uint64_t ipc_opens;  /* of all ranges */
-  soft_range *garbage; /* to unmap when the lock is let go */
+  soft_range *garbage; /* to unmap when the lock is dropped */
 
   /* Handles */
   soft_table stream_table, event_table, graph_table, exec_table, object_table, pool_table, vm_table;
@@ -505,13 +505,13 @@ struct soft_runtime {
   soft_stream *ready_streams, *ready_streams_tail;
   bool running_ready;
   soft_engine *wake_list;
-  pthread_cond_t idle_cond;  /* "cpu": running work of some range ended, or of a device that is being lost */
+  pthread_cond_t idle_cond;  /* "cpu": a range's running work ended, or that of a device being lost */
   _Atomic(uint32_t) waiting; /* threads that wait for a stream */
   bool stopping;             /* close is under way: threads end, timers are dropped */
 
   /* Captures */
-  soft_body *bodies;        /* of executable graphs, those that only launches hold too */
-  soft_node *ended_objects; /* destructors that the op under way runs when it lets the lock go */
+  soft_body *bodies;        /* of executable graphs, also those that only launches hold */
+  soft_node *ended_objects; /* destructors that the current op runs after it dropped the lock */
   soft_capture *captures;
   uint64_t next_capture_id;
 
@@ -530,8 +530,8 @@ struct soft_runtime {
 enum {
   SOFT_ATTENTION_FAULTS = 1u << 0,
   SOFT_ATTENTION_COSTS = 1u << 1,
-  SOFT_ATTENTION_LOSE = 1u << 2,     /* "cpu": a device is to be lost at a time to come */
-  SOFT_ATTENTION_CALLBACK = 1u << 8, /* counted in this and the higher bits: host functions that run now */
+  SOFT_ATTENTION_LOSE = 1u << 2,     /* "cpu": a device will be lost at a set time */
+  SOFT_ATTENTION_CALLBACK = 1u << 8, /* count of running host functions, in this and the higher bits */
 };
 
 static inline soft_piece *ladei_soft_work_pieces(soft_work *work) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Native codes in error records: the numbers that CUDA's driver gives in the same case, so that one reader of logs
- * serves both.
+ * Native codes in error records: the numbers of CUDA's driver for the same case, so that one reader of logs serves
+ * both.
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_NATIVE_H
 #define LADE_RUNTIME_SOFT_STATE_NATIVE_H

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies before what: the part of the happens-before order that hazard reports are decided by.
+ * The happens-before order of work, as far as hazard reports need it.
  *
  *   stream A   1 2 3 [record E]          E.order = A.order, E = (A, 3)
- *   stream B   7 [wait for E] 8          B.order = { (A, 3) } and E.order: all of it lies before 8
+ *   stream B   7 [wait for E] 8          B.order = { (A, 3) } and E.order: all of it comes before 8
  *
  * I1  An order has at most one point per stream, the latest, and is sorted by the streams' indices.
- * I2  A point is dropped only once it is observed: the program knows, so everything that it submits lies after it.
- * I3  `observed` is one number for all threads. A thread may learn of an end from another thread by means that no
- *     runtime sees; counting every thread's knowledge for all never reports an order that is there as missing.
- * Locks: rt->lock, but for `observed`, which event_query raises without it.
+ * I2  A point is dropped only once it is observed: the program knows, so all that it submits comes after it.
+ * I3  `observed` is one number for all threads. A thread may learn of an end from another thread in ways that no
+ *     runtime sees; counting every thread's knowledge for all never reports an existing order as missing.
+ * Locks: rt->lock, except for `observed`, which event_query raises without it.
  */
 #include "runtime/soft/state/order.h"
 
@@ -83,7 +83,7 @@ bool ladei_soft_order_add(soft_order *order, soft_stream *stream, uint64_t numbe
   return true;
 }
 
-/* Merges from the back, so that each point moves once, then closes the gap that streams in both have left in front. */
+/* Merges from the back, so that each point moves once, then closes the gap that streams in both left in front. */
 bool ladei_soft_order_merge(soft_order *into, const soft_order *from) {
   if (from->count == 0) return true;
   if (!order_reserve(into, into->count + from->count)) return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies before what (model in order.c).
+ * The happens-before order of work (model in order.c).
  */
 #ifndef LADE_RUNTIME_SOFT_STATE_ORDER_H
 #define LADE_RUNTIME_SOFT_STATE_ORDER_H
@@ -10,7 +10,7 @@
 /* A caller learned that `stream` has finished up to `number`. Needs no lock. */
 void ladei_soft_observe_number(soft_stream *stream, uint64_t number);
 
-/* ... and, under the lock, with it what lay before. */
+/* ... and, under the lock, that the work before it has, too. */
 void ladei_soft_observe(soft_stream *stream, uint64_t number);
 void ladei_soft_observe_order(const soft_order *order);
 

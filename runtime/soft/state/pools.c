@@ -5,11 +5,11 @@
  *   block: in use (in rt->ranges) --pool_free on stream A, number n--> free (pool's list) --reuse--> in use
  *                                                                          `--release--> gone
  *
- * A free block is reused at once on stream A and on streams that wait for n, and on others once A has reached n. What is over the release
- * threshold goes back to the device when the program synchronises.
+ * A free block is reused at once on stream A and on streams that wait for n, and on others once A has reached n. Memory
+ * over the release threshold goes back to the device when the program synchronises.
  *
- * I1  held = what all blocks of the pool take, in granules; used = what was asked for by those in use. reserved is held in whole
- *     pieces of 32 MiB, as CUDA's driver counts, or less where the device has no more.
+ * I1  held = bytes of all blocks of the pool, in granules; used = requested bytes of those in use. reserved is in whole
+ *     pieces of 32 MiB, as CUDA's driver counts, or less if the device has no more.
  * I2  A free block is released only when its stream has reached its number.
  * I3  A destroyed pool lives, without a handle, until its last block is gone.
  * Locks: rt->lock.
@@ -57,7 +57,7 @@ static bool pool_charge(soft_runtime *rt, soft_pool *pool, uint64_t bytes) {
   return charged;
 }
 
-/* A block went, or a part of one: pieces that hold nothing any more go. */
+/* A block, or a part of one, is gone: returns pieces that hold nothing any more. */
 static void pool_uncharge(soft_runtime *rt, soft_pool *pool, uint64_t bytes) {
   assert(pool->held >= bytes); /* I1 */
   pool->held -= bytes;
@@ -70,7 +70,7 @@ static void pool_uncharge(soft_runtime *rt, soft_pool *pool, uint64_t bytes) {
   assert(pool->held <= pool->reserved && pool->used <= pool->reserved); /* I1 */
 }
 
-/* The end of a block of which no work knows, as far as the pool has more than it is to keep. */
+/* Cuts the end of a block that no work names, if the pool holds more than it should keep. */
 static void block_cut(soft_runtime *rt, soft_pool *pool, soft_range *block, uint64_t keep_bytes) {
   uint64_t cut = (pool->held - keep_bytes) / BLOCK_PAGE_BYTES * BLOCK_PAGE_BYTES;
   if (block->inflight != 0 || cut == 0 || cut >= block->held_bytes) return;
@@ -82,7 +82,7 @@ static void block_cut(soft_runtime *rt, soft_pool *pool, soft_range *block, uint
   pool_uncharge(rt, pool, cut);
 }
 
-/* Releases settled free blocks until at most `keep_bytes`, in whole pieces, are reserved; of the last one what is over. */
+/* Releases settled free blocks until at most `keep_bytes`, in whole pieces, are reserved; cuts the last one. */
 void ladei_soft_pool_release(soft_runtime *rt, soft_pool *pool, uint64_t keep_bytes) {
   uint64_t keep = keep_bytes > UINT64_MAX - PIECE_BYTES ? UINT64_MAX : whole_pieces(keep_bytes);
   soft_range **place = &pool->free_list;
@@ -124,7 +124,7 @@ void ladei_soft_pools_close(soft_runtime *rt) {
   }
 }
 
-/* Smallest free block that the stream may have now and that wastes at most a quarter of itself; taken out. */
+/* Takes out the smallest free block that the stream may have now and that wastes at most a quarter of itself. */
 soft_range *ladei_soft_pool_reuse(soft_pool *pool, const soft_stream *stream, size_t bytes) {
   soft_range **best = NULL;
   for (soft_range **place = &pool->free_list; *place != NULL; place = &(*place)->next) {
@@ -140,7 +140,7 @@ soft_range *ladei_soft_pool_reuse(soft_pool *pool, const soft_stream *stream, si
   return block;
 }
 
-/* In whole pieces where the device has them. */
+/* In whole pieces if the device has them. */
 static bool block_charge(soft_runtime *rt, soft_pool *pool, size_t bytes) {
   uint64_t limit = pool->properties.max_bytes, held = pool->held + bytes;
   if (limit != 0 && held > limit) return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream objects: made, found by handle, recycled.
+ * Stream objects: creation, lookup by handle, recycling.
  *
  *   handle -> slot (recycled at once by the next create) -> stream object (recycled when idle and observed)
  *

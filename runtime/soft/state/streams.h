@@ -9,7 +9,7 @@
 
 soft_stream *ladei_soft_stream_new(soft_runtime *rt, soft_device *device, ladei_stream_kind kind, bool blocking);
 
-/* The program destroyed the stream: it leaves the blocking ones, and is recycled when idle and observed. */
+/* The program destroyed the stream: removes it from the blocking ones; it is recycled when idle and observed. */
 void ladei_soft_stream_discard(soft_runtime *rt, soft_stream *stream);
 
 /* The live stream of an ordinary handle, or NULL. Needs no lock. */
@@ -18,7 +18,7 @@ static inline soft_stream *ladei_soft_stream_of_handle(const soft_runtime *rt, l
   return slot == NULL ? NULL : slot->stream;
 }
 
-/* The stream of a resolved handle, or NULL with an error recorded . Under the lock. */
+/* The stream of a resolved handle, or NULL with an error recorded. Under the lock. */
 soft_stream *ladei_soft_stream_find(soft_runtime *rt, soft_op op, const ladei_stream *stream, lade_status *out_status);
 
 static inline soft_stream *ladei_soft_stream_by_index(const soft_runtime *rt, uint64_t index) {

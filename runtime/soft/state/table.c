@@ -5,7 +5,7 @@
  * I1  Records 0 .. count - 1 have a chunk.
  * I2  A record is free (in the list of free_head) or taken, never both.
  * I3  Only taken records are live.
- * Locks: the runtime's lock guards all but find, knows, handle and at, which read `chunks`, `count` and `live` only.
+ * Locks: the runtime's lock guards all except find, knows, handle and at, which only read `chunks`, `count` and `live`.
  */
 #include "runtime/soft/state/table.h"
 
@@ -72,7 +72,7 @@ void ladei_soft_table_put(soft_table *table, void *record) {
   table->free_head = slot->index + 1;
 }
 
-/* Index + 1 in a well-formed handle of a record that exists; else 0. */
+/* Index + 1 in a well-formed handle of an existing record; otherwise 0. */
 static uint32_t handle_number(const soft_table *table, uint64_t handle) {
   uint64_t number = (handle & 0xffffffffu) >> 4;
   bool formed = handle >> 32 == (uint64_t)(0x50u | (unsigned)table->kind) << 24 && (handle & 15) == 0;

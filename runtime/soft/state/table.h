@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handle table: turns the opaque handles of one kind of object into records, so that any number that a program passes
- * gets an answer and never a crash.
+ * Handle table: turns the opaque handles of one kind of object into records, so that any number from a program gets an
+ * answer and never a crash.
  *
  *   handle:  | 0x5 and kind: 8 bits | 0: 24 bits | index + 1: 28 bits | 0: 4 bits |    never a valid address
  *
- * Records lie in chunks that stay where they are until the table goes; a handle is recycled by the next creation,
- * newest first, as drivers do.
+ * Records are in chunks that stay at their place until the table goes; the next creation recycles a handle, newest
+ * first, as drivers do.
  */
 #ifndef LADE_RUNTIME_SOFT_TABLE_H
 #define LADE_RUNTIME_SOFT_TABLE_H
@@ -45,19 +45,19 @@ typedef struct soft_table {
 } soft_table;
 
 void ladei_soft_table_init(soft_table *table, soft_handle_kind kind, size_t record_bytes);
-/* Frees the chunks; the records' own belongings are the caller's. */
+/* Frees the chunks; the caller frees what the records own. */
 void ladei_soft_table_destroy(soft_table *table);
 
 /* A record that no handle finds before publish. A used record keeps its former content. NULL: no memory. */
 void *ladei_soft_table_take(soft_table *table);
 void ladei_soft_table_publish(soft_table *table, void *record);
-/* From now on its handle finds nothing. The record is recycled only after put. */
+/* From now on no search finds its handle. The record is recycled only after put. */
 void ladei_soft_table_hide(soft_table *table, void *record);
 void ladei_soft_table_put(soft_table *table, void *record);
 
-/* The live record behind a handle, or NULL. Needs no lock. */
+/* The live record of a handle, or NULL. Needs no lock. */
 void *ladei_soft_table_find(const soft_table *table, uint64_t handle);
-/* Whether the handle once was, or is, one of this table. */
+/* Whether the handle is, or was, one of this table. */
 bool ladei_soft_table_knows(const soft_table *table, uint64_t handle);
 uint64_t ladei_soft_table_handle(const soft_table *table, const void *record);
 /* Record by index, 0 to count - 1, live or not. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ordered map from a 64-bit key to records that embed a soft_tree_node: a treap whose priorities are a hash of the key,
- * so that its shape, and with it the run, depends on nothing but its content.
+ * so that its shape, and with it the run, depends only on its content.
  *
  * I1  In-order, keys ascend strictly.
  * I2  A node's priority is at least those of its children.
- * All operations take logarithmic time in the mean.
+ * All operations take logarithmic time on average.
  * Locks: the owner's.
  */
 #ifndef LADE_RUNTIME_SOFT_TREE_H

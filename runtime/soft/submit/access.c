@@ -14,7 +14,7 @@ static void piece_accesses(soft_runtime *rt, soft_stream *stream, uint64_t numbe
   if (piece->dst_range != NULL) ladei_soft_hazard_access(rt, stream, number, piece->dst, piece->bytes, true);
 }
 
-/* The accesses of all nodes, as work `number` of `stream`. The nodes may run: what they are bound to stays. */
+/* The accesses of all nodes, as work `number` of `stream`. The nodes may run, so this leaves their bindings alone. */
 static void body_accesses(soft_runtime *rt, soft_stream *stream, uint64_t number, const soft_body *body) {
   for (uint32_t i = 0; i < body->count; i++) {
     soft_work *work = &body->nodes[i].node.work;

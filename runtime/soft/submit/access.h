@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What work reads and writes. Under the lock.
+ * Memory accesses of work. Under the lock.
  */
 #ifndef LADE_RUNTIME_SOFT_SUBMIT_ACCESS_H
 #define LADE_RUNTIME_SOFT_SUBMIT_ACCESS_H

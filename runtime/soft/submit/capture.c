@@ -2,15 +2,15 @@
 /*
  * Captures: streams that queue nothing and build a graph instead.
  *
- *   stream (origin)  [copy a] [record E]  [wait F] [copy c]        graph:  a --> b --> c      frontier of the origin: {c}
+ *   stream (origin)  [copy a] [record E]  [wait F] [copy c]        graph:  a --> b --> c    origin's frontier: {c}
  *   stream (joined)        [wait E] [fill b] [record F]
  *
- * Each op of a capturing stream adds a node that depends on the stream's frontier and becomes it. An event recorded there
- * carries the frontier; a wait for it brings the waiting stream into the capture.
+ * Each op of a capturing stream adds a node that depends on the stream's frontier and becomes the new one. An event
+ * recorded there carries the frontier; a wait for it brings the waiting stream into the capture.
  *
- * I1  A graph node depends on nodes before it in the array only.
+ * I1  A graph node depends only on earlier nodes in the array.
  * I2  A capture is in rt->captures, and its streams name it, until its origin ends it, valid or not.
- * I3  A graph under construction has a capture; it is the program's only after capture_end.
+ * I3  A graph under construction has a capture; the program owns it only after capture_end.
  * Locks: rt->lock.
  */
 #include "runtime/soft/submit/capture.h"
@@ -92,7 +92,7 @@ void ladei_soft_graph_free(soft_runtime *rt, soft_graph *graph) {
   ladei_soft_table_put(&rt->graph_table, graph);
 }
 
-/* ---- what a capture forbids -------------------------------------------------------------------------------------- */
+/* ---- operations that a capture forbids --------------------------------------------------------------------------- */
 
 lade_status ladei_soft_capture_break(soft_runtime *rt, soft_op op, soft_capture *capture, int native) {
   (void)rt;
@@ -148,7 +148,7 @@ static void stream_enter(soft_stream *stream, soft_capture *capture) {
   stream->frontier_count = 0;
 }
 
-/* Takes the capture away from its streams and from the runtime. Its graph is the caller's then. */
+/* Detaches the capture from its streams and the runtime. The caller then owns its graph. */
 static soft_graph *capture_close(soft_runtime *rt, soft_capture *capture) {
   for (uint32_t i = 1; i < rt->stream_count; i++) {
     soft_stream *stream = ladei_soft_stream_by_index(rt, i);
@@ -203,7 +203,7 @@ lade_status ladei_soft_capture_start(soft_runtime *rt, soft_stream *stream, lade
   return LADE_OK;
 }
 
-/* Every node without dependents must be in the origin's frontier: else some stream's work was not joined back. */
+/* Every node without dependents must be in the origin's frontier: otherwise a stream's work was not joined back. */
 static bool capture_is_joined(const soft_capture *capture) {
   const soft_graph *graph = capture->graph;
   uint32_t leaves = graph->count;
@@ -245,7 +245,7 @@ lade_status ladei_soft_capture_finish(soft_runtime *rt, soft_stream *stream, lad
                : end_error(LADEI_SOFT_NATIVE_CAPTURE_INVALIDATED, "the capture had become invalid");
 }
 
-/* ---- what capturing streams do ----------------------------------------------------------------------------------- */
+/* ---- operations of capturing streams ----------------------------------------------------------------------------- */
 
 static lade_status no_memory(soft_op op) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the capture", ladei_soft_op_name(op));
@@ -292,7 +292,7 @@ lade_status ladei_soft_capture_append(soft_runtime *rt, soft_op op, soft_stream 
     pieces[i].src_mapped = range_is_mapped(pieces[i].src_range);
     pieces[i].dst_device = ladei_soft_memory_device(rt, pieces[i].dst_range, pieces[i].dst);
     pieces[i].src_device = ladei_soft_memory_device(rt, pieces[i].src_range, pieces[i].src);
-    pieces[i].dst_range = pieces[i].src_range = NULL; /* found anew at each launch */
+    pieces[i].dst_range = pieces[i].src_range = NULL; /* looked up again at each launch */
   }
   stream->frontier[0] = graph->count++;
   stream->frontier_count = 1;
@@ -345,7 +345,7 @@ lade_status ladei_soft_capture_wait(soft_runtime *rt, soft_op op, soft_stream *s
   if (stream->capture == NULL) stream_enter(stream, capture);
   for (uint32_t i = 0; i < event->frontier_count; i++) {
     if (!frontier_add(stream, event->frontier[i])) {
-      capture->valid = false; /* an order is missing from the graph */
+      capture->valid = false; /* an order is missing in the graph */
       return no_memory(op);
     }
   }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Races inside a graph, looked for once, at the end of its capture. (hazard.c judges launches, each as one.)
+ * Races inside a graph, searched once, at the end of its capture. (hazard.c checks launches, each as one.)
  *
- *   lane 0 (stream a)   [0 write x] ------------ [2 read y] -- [4 read x]      clocks:  4 = {3, 2}: after 2 of lane 0 and
- *   lane 1 (stream b)            `-- [1 write y] -- [3 write x] -^                       3 of lane 1
+ *   lane 0 (stream a)   [0 write x] ------------ [2 read y] -- [4 read x]   clocks:  4 = {3, 2}: after 2 of lane 0 and
+ *   lane 1 (stream b)            `-- [1 write y] -- [3 write x] -^                    3 of lane 1
  *
- * W1  Nodes that one stream captured are a lane, in order. A node's clock says, by lane, the last node before it, plus one;
- *     so one node comes before another exactly if the other's clock says so.
- * W2  All pairs of accesses that overlap are compared, as long as they are not more than PAIRS_MAX; without memory, or with more
- *     lanes than LANES_MAX, none. Reports may be missed, none is made up.
- * A graph of one lane, as most are, costs a look at each node.
+ * W1  Nodes that one stream captured are a lane, in order. A node's clock gives, by lane, the last node before it, plus
+ *     one; so one node comes before another exactly if the other's clock says so.
+ * W2  All pairs of accesses that overlap are compared, up to PAIRS_MAX pairs; without memory, or with more lanes than
+ *     LANES_MAX, none. Reports may be missed, but never invented.
+ * A graph of one lane, the usual case, costs a look at each node.
  * Locks: rt->lock.
  */
 #include "runtime/soft/submit/races.h"
@@ -85,7 +85,7 @@ static int access_compare(const void *a, const void *b) {
   return (x->node > y->node) - (x->node < y->node);
 }
 
-/* Whether a race between the two is possible, and no order covers it. */
+/* Whether the two can race (one writes), and no order covers them. */
 static bool access_races(const soft_graph *graph, const lanes *l, const uint32_t *clocks, const graph_access *a,
                          const graph_access *b) {
   if (a->node == b->node || (!a->write && !b->write)) return false;

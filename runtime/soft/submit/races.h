@@ -7,7 +7,7 @@
 
 #include "runtime/soft/state/model.h"
 
-/* Counts a finding where two nodes of a captured graph touch the same bytes, one of them writes, and neither comes before
+/* Counts a finding if two nodes of a captured graph access the same bytes, one of them writes, and neither comes before
  * the other; one per graph. */
 void ladei_soft_graph_races(soft_runtime *rt, const soft_graph *graph);
 

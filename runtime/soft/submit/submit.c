@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Submission: work of an op -> legacy order -> hazards -> stream queue; or, where the stream captures, its graph.
+ * Submission: work of an op -> legacy order -> hazards -> stream queue; or, if the stream captures, its graph.
  *
- * I3  Work that was refused has queued nothing and is disposed of.
+ * I3  Refused work has queued nothing and is disposed of.
  * Locks: rt->lock.
  */
 #include "runtime/soft/submit/submit.h"
