@@ -64,12 +64,12 @@ static lade_status described_stack(const lade_snapshot_options *options, lade_sn
 }
 
 /* Frames as they are visited. */
-typedef struct frame_list {
+typedef struct snapshot_frames {
   ladei_inspect_contexts *contexts;
   lade_snapshot *snapshot;
   lade_snapshot_frame frames[MOST_FRAMES];
   size_t count;
-} frame_list;
+} snapshot_frames;
 
 /* Modules are few: the last ones found come first. */
 static lade_status module_find(lade_snapshot *snapshot, const char *module_path, uint64_t base, const char *id,
@@ -92,7 +92,7 @@ static lade_status module_find(lade_snapshot *snapshot, const char *module_path,
 }
 
 /* The next frame of the list, without names. NULL: it is full. */
-static lade_snapshot_frame *frame_next(frame_list *list, uint64_t address, uint32_t module) {
+static lade_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, uint32_t module) {
   if (list->count == MOST_FRAMES) return NULL;
   lade_snapshot_frame *frame = &list->frames[list->count++];
   memset(frame, 0, sizeof *frame); /* stacks are compared by bytes */
@@ -103,7 +103,7 @@ static lade_snapshot_frame *frame_next(frame_list *list, uint64_t address, uint3
 
 /* What the program's own function shows. */
 static lade_status frame_visit(void *user, const lade_stack_frame *from) {
-  frame_list *list = user;
+  snapshot_frames *list = user;
   uint32_t module = LADE_SNAPSHOT_NONE;
   if (from->module != NULL)
     LADEI_TRY(module_find(list->snapshot, from->module, from->base, from->build_id, 0, &module));
@@ -115,7 +115,7 @@ static lade_status frame_visit(void *user, const lade_stack_frame *from) {
 }
 
 /* C3 */
-static lade_status known_module_find(frame_list *list, const ladei_module *module, uint32_t *out) {
+static lade_status known_module_find(snapshot_frames *list, const ladei_module *module, uint32_t *out) {
   ladei_inspect_contexts *contexts = list->contexts;
   *out = LADE_SNAPSHOT_NONE;
   if (module == NULL) return LADE_OK;
@@ -133,7 +133,7 @@ static lade_status known_module_find(frame_list *list, const ladei_module *modul
 }
 
 static lade_status address_visit(void *user, uint64_t address, ladei_module *module) {
-  frame_list *list = user;
+  snapshot_frames *list = user;
   uint32_t index;
   LADEI_TRY(known_module_find(list, module, &index));
   (void)frame_next(list, address, index);
@@ -146,7 +146,7 @@ static lade_status context_describe(ladei_inspect_contexts *contexts, lade_snaps
   *out = LADE_SNAPSHOT_NONE;
   if (options->describe != NULL) return described_stack(options, snapshot, context->handle, out);
   if (context->describe == NULL) return LADE_OK;
-  frame_list list = {.contexts = contexts, .snapshot = snapshot};
+  snapshot_frames list = {.contexts = contexts, .snapshot = snapshot};
   LADEI_TRY(context->describe == lade_stacks_describe
                 ? ladei_stacks_each(context->handle, address_visit, &list)
                 : context->describe(context->user, context->handle, frame_visit, &list));

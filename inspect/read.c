@@ -13,10 +13,10 @@
 #include "inspect/formats/pickle_read.h"
 #include "inspect/formats/rmm_csv.h"
 
-typedef lade_status (*reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
+typedef lade_status (*snapshot_reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
 
 /* NULL: of no known format. */
-static reader reader_of(const char *data, size_t bytes) {
+static snapshot_reader reader_of(const char *data, size_t bytes) {
   size_t header = strlen(ladei_rmm_csv_header), at = 0;
   if ((unsigned char)data[0] == 0x80) return ladei_inspect_read_pickle;
   if (bytes >= header && memcmp(data, ladei_rmm_csv_header, header) == 0) return ladei_inspect_read_rmm_csv;
@@ -34,7 +34,7 @@ static const char *name_end(const char *name) {
 static lade_status snapshot_read(const char *data, size_t bytes, const char *name, lade_snapshot **out) {
   const char *shown = name_end(name);
   if (bytes == 0) return ladei_error(LADE_ERR_TRUNCATED, 0, "%s: byte 0: the file is empty", shown);
-  reader read_format = reader_of(data, bytes);
+  snapshot_reader read_format = reader_of(data, bytes);
   if (read_format != NULL) return read_format(data, bytes, shown, out);
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
                      "%s: byte 0: no snapshot; expected a pickle, lade's JSON or a log of RMM's", shown);

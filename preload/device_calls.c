@@ -40,7 +40,7 @@
 #include "preload/pools.h"
 #include "preload/settings.h"
 
-#define REQUEST_LIMIT ((size_t)1 << 60) /* of lade_device_alloc */
+#define DEVICE_REQUEST_LIMIT ((size_t)1 << 60) /* of lade_device_alloc */
 enum {
   HEAP_SEGMENT_BYTES = 20 << 20
 }; /* lade_device_options.large_segment_bytes; larger blocks have segments of their own */
@@ -117,7 +117,7 @@ static int ordered_device(const device_request *request, preload_counter *out_wh
 static int request_device(const device_request *request) {
   preload_counter why = PRELOAD_DEVICE_ALLOCS_BY_CONTEXT;
   int ordinal = -1;
-  if (request->out == NULL || request->bytes == 0 || request->bytes >= REQUEST_LIMIT)
+  if (request->out == NULL || request->bytes == 0 || request->bytes >= DEVICE_REQUEST_LIMIT)
     why = PRELOAD_DEVICE_ALLOCS_BY_SIZE;
   else
     ordinal = request->is_ordered ? ordered_device(request, &why) : ladei_preload_current_device();

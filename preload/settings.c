@@ -23,12 +23,12 @@
 #define MIB    ((uint64_t)1 << 20)
 
 typedef bool variable_read(const char *value, void *field);
-typedef struct variable {
+typedef struct setting_row {
   const char *name; /* behind the prefix */
   const char *expected;
   variable_read *read;
   size_t offset;
-} variable;
+} setting_row;
 
 enum { WORDS = 3 };
 
@@ -96,7 +96,7 @@ static bool cap_read(const char *value, void *field) {
   return true;
 }
 
-static const variable variables[] = {
+static const setting_row variables[] = {
     {"MODE", "safe, fast or off", mode_read, offsetof(preload_settings, mode)},
     {"DEVICE", "off, malloc or all", device_read, offsetof(preload_settings, device)},
     {"REPORT", "the name of a file", path_read, offsetof(preload_settings, report)},
@@ -111,7 +111,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void variable_take(const char *name, size_t name_bytes, const char *value) {
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const variable *row = &variables[i];
+    const setting_row *row = &variables[i];
     if (strlen(row->name) != name_bytes || memcmp(row->name, name, name_bytes) != 0) continue;
     if (!row->read(value, (char *)&settings + row->offset) && settings.wrong[0] == '\0')
       snprintf(settings.wrong, sizeof settings.wrong, PREFIX "%s is \"%.100s\"; expected %s", row->name, value,

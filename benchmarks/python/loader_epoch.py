@@ -146,7 +146,7 @@ class Bench:
         options = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
         loader = TORCH.utils.data.DataLoader(Records(self.path, self.offsets, self.shape), self.batch, num_workers=workers,
                                              pin_memory=self.gpu, **options)
-        result = timed(name, lambda: epoch_dataloader(loader, self.consumer), self.epochs, self.emit, workers=workers)
+        result = timed(name, lambda: epoch_dataloader(loader, self.consumer), self.epochs, self.emit, workers=workers)  # noqa: F821
         del loader
         gc.collect()
         return result

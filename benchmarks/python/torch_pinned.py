@@ -105,7 +105,7 @@ class Bench:
             self.empty_caches()
 
     def reserved(self, batches=40, batch_images=64, ahead=8):
-        torch, lade = self.torch, self.lade
+        torch = self.torch
 
         class Images(torch.utils.data.Dataset):
             def __len__(self):

@@ -98,11 +98,11 @@ static lade_status meet(mpi_group *g, ladei_mpi_call call, const void *record, s
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
 /* One piece: whose part it is of, and where it lies. */
-typedef struct piece {
+typedef struct mpi_piece {
   uint32_t rank; /* the other side: who gets it, at the root; else the root */
   char *memory;
   size_t bytes;
-} piece;
+} mpi_piece;
 
 /* A call under way. Pieces are made from it in order, each time from the place of the last one. */
 typedef struct lane {
@@ -115,7 +115,7 @@ typedef struct lane {
   uint64_t at;           /* next byte of the part ... */
   uint32_t part;         /* ... of this rank */
   uint64_t begun, between, ended;
-  piece pieces[MOST_SLOTS];
+  mpi_piece pieces[MOST_SLOTS];
 } lane;
 
 static uint32_t slot_of(const lane *l, uint64_t number) { return (uint32_t)(number % l->g->slot_count); }
@@ -133,7 +133,7 @@ static bool part_skip(lane *l) {
   return l->part < end;
 }
 
-static bool piece_next(lane *l, piece *out) {
+static bool piece_next(lane *l, mpi_piece *out) {
   if (!part_skip(l)) return false;
   uint64_t left = l->bytes[l->part] - l->at;
   out->bytes = (size_t)(left < l->g->slot_bytes ? left : l->g->slot_bytes);
@@ -146,7 +146,7 @@ static bool piece_next(lane *l, piece *out) {
 
 static lade_status copy_begin(lane *l, uint64_t number) {
   const mpi_group *g = l->g;
-  const piece *p = &l->pieces[slot_of(l, number)];
+  const mpi_piece *p = &l->pieces[slot_of(l, number)];
   char *slot = slot_memory(l, number);
   ladei_copy_direction direction = g->by_device ? LADEI_COPY_D2D : l->sends ? LADEI_COPY_D2H : LADEI_COPY_H2D;
   LADEI_TRY(ops_of(g)->copy(g->runtime->self, direction, l->sends ? slot : p->memory, l->sends ? p->memory : slot,
@@ -163,7 +163,7 @@ static lade_status copy_test(lane *l, uint64_t number) {
 
 static lade_status transfer_begin(lane *l, uint64_t number) {
   ladei_mpi_messages *m = &l->g->messages;
-  const piece *p = &l->pieces[slot_of(l, number)];
+  const mpi_piece *p = &l->pieces[slot_of(l, number)];
   char *slot = slot_memory(l, number);
   ladei_mpi_request *request = &l->g->requests[slot_of(l, number)];
   int code = l->is_broadcast ? m->plugin->broadcast(m->communicator, slot, p->bytes, l->root, request)
@@ -176,11 +176,11 @@ static lade_status transfer_test(lane *l, uint64_t number) {
   return ladei_mpi_test(&l->g->messages, &l->g->requests[slot_of(l, number)]);
 }
 
-typedef lade_status (*stage)(lane *l, uint64_t number);
+typedef lade_status (*mpi_stage)(lane *l, uint64_t number);
 
 /* Q1. Whether a piece has gone on. */
 static lade_status lane_step(lane *l, bool *out_moved) {
-  stage first_test = l->sends ? copy_test : transfer_test, second_test = l->sends ? transfer_test : copy_test;
+  mpi_stage first_test = l->sends ? copy_test : transfer_test, second_test = l->sends ? transfer_test : copy_test;
   uint64_t before = l->begun + l->between + l->ended;
   lade_status status = l->ended < l->between ? second_test(l, l->ended) : LADE_NOT_READY;
   if (status == LADE_OK) l->ended++;

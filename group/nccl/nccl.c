@@ -299,11 +299,11 @@ static const lade_group_ops nccl_ops = {
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
 /* What a rank brings to the meeting before NCCL begins, which waits for all of them. */
-typedef struct introduction {
+typedef struct nccl_introduction {
   ladei_nccl_id id; /* of rank 0 */
   uint64_t piece_bytes;
   ladei_group_needs needs;
-} introduction;
+} nccl_introduction;
 
 static lade_status event_make(nccl_group *g) {
   uint64_t context;
@@ -322,7 +322,7 @@ static lade_status own_needs(nccl_group *g, const char *library, ladei_nccl_id *
 }
 
 /* All ranks find the same: no other one needs to be told. */
-static lade_status introductions_compare(const nccl_group *g, const introduction *all) {
+static lade_status introductions_compare(const nccl_group *g, const nccl_introduction *all) {
   for (uint32_t i = 0; i < g->size; i++) {
     LADEI_TRY(ladei_group_needs_check(&all[i].needs, i));
     if (all[i].piece_bytes != all[0].piece_bytes)
@@ -333,8 +333,8 @@ static lade_status introductions_compare(const nccl_group *g, const introduction
 }
 
 static lade_status introduce(nccl_group *g, const char *library, ladei_nccl_id *out_id) {
-  introduction own = {.piece_bytes = g->piece_bytes};
-  introduction *all = calloc(g->size, sizeof *all);
+  nccl_introduction own = {.piece_bytes = g->piece_bytes};
+  nccl_introduction *all = calloc(g->size, sizeof *all);
   if (all == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "no memory for %u ranks", g->size);
   _Static_assert(sizeof own <= LADE_GROUP_RECORD_BYTES, "gathered at once");
   ladei_group_needs_note(&own.needs, own_needs(g, library, &own.id));

@@ -11,12 +11,17 @@
 #include "runtime/soft/state/streams.h"
 #include "runtime/soft/submit/capture.h"
 
+<<<<<<< HEAD
 /* The first mistake found, or NULL. */
 typedef const char *verdict;
+=======
+/* First thing found wrong, or NULL. */
+typedef const char *soft_verdict;
+>>>>>>> 6efb3f57 (wip)
 
 /* ---- streams and engines ----------------------------------------------------------------------------------------- */
 
-static verdict stream_check(const soft_stream *stream) {
+static soft_verdict stream_check(const soft_stream *stream) {
   uint64_t number = atomic_load(&stream->completed), submitted = atomic_load(&stream->submitted);
   if (number > submitted) return "I1: completed > submitted";
   for (const soft_node *node = stream->head; node != NULL; node = node->next) {
@@ -36,7 +41,7 @@ static verdict stream_check(const soft_stream *stream) {
   return NULL;
 }
 
-static verdict engine_check(const soft_engine *engine) {
+static soft_verdict engine_check(const soft_engine *engine) {
   uint32_t length = 0;
   for (const soft_node *node = engine->head; node != NULL; node = node->engine_next) {
     length++;
@@ -46,8 +51,8 @@ static verdict engine_check(const soft_engine *engine) {
   return length == atomic_load(&engine->queued) ? NULL : "I3: an engine's queue has another length";
 }
 
-static verdict streams_check(const soft_runtime *rt) {
-  verdict wrong = NULL;
+static soft_verdict streams_check(const soft_runtime *rt) {
+  soft_verdict wrong = NULL;
   for (uint32_t i = 1; i < rt->stream_count && wrong == NULL; i++)
     wrong = stream_check(ladei_soft_stream_by_index(rt, i));
   for (int32_t i = 0; i < rt->device_count * SOFT_ENGINE_COUNT && wrong == NULL; i++)
@@ -82,8 +87,13 @@ static uint64_t all_references(const soft_runtime *rt) {
 /* Sums over the ranges, from a walk. */
 typedef struct range_sums {
   uint64_t references, pinned_bytes, pinned_ranges, charged[SOFT_MAX_DEVICES];
+<<<<<<< HEAD
   uint64_t end; /* of the previous range */
   verdict wrong;
+=======
+  uint64_t end; /* of the range before */
+  soft_verdict wrong;
+>>>>>>> 6efb3f57 (wip)
 } range_sums;
 
 static void range_sum(const soft_tree_node *node, range_sums *sums) {
@@ -130,7 +140,7 @@ static void bodies_sum(const soft_runtime *rt, range_sums *sums) {
   }
 }
 
-static verdict mapping_check(const soft_runtime *rt, const soft_tree_node *node) {
+static soft_verdict mapping_check(const soft_runtime *rt, const soft_tree_node *node) {
   if (node == NULL) return NULL;
   const soft_mapping *mapping = (const soft_mapping *)node;
   const void *address = (const void *)(uintptr_t)node->key;
@@ -138,11 +148,11 @@ static verdict mapping_check(const soft_runtime *rt, const soft_tree_node *node)
   bool inside =
       range != NULL && range->kind == SOFT_RANGE_RESERVED && ladei_soft_range_covers(range, address, mapping->bytes);
   if (!inside || mapping->vm->mapped_count == 0) return "vm I1: a mapping outside a reservation, or uncounted";
-  verdict wrong = mapping_check(rt, node->left);
+  soft_verdict wrong = mapping_check(rt, node->left);
   return wrong != NULL ? wrong : mapping_check(rt, node->right);
 }
 
-static verdict memory_check(const soft_runtime *rt) {
+static soft_verdict memory_check(const soft_runtime *rt) {
   range_sums sums = {0};
   range_sum(rt->ranges.root, &sums);
   pools_sum(rt, &sums);
@@ -161,7 +171,7 @@ static verdict memory_check(const soft_runtime *rt) {
 
 /* ---- captures ---------------------------------------------------------------------------------------------------- */
 
-static verdict captures_check(const soft_runtime *rt) {
+static soft_verdict captures_check(const soft_runtime *rt) {
   for (const soft_capture *capture = rt->captures; capture != NULL; capture = capture->next)
     if (capture->origin->capture != capture || capture->graph->capture != capture) return "graph I2: a stray capture";
   for (uint32_t i = 1; i < rt->stream_count; i++) {
@@ -174,7 +184,7 @@ static verdict captures_check(const soft_runtime *rt) {
 lade_status ladei_soft_check(void *self) {
   soft_runtime *rt = soft_self(self);
   ladei_soft_lock(rt);
-  verdict wrong = streams_check(rt);
+  soft_verdict wrong = streams_check(rt);
   if (wrong == NULL) wrong = memory_check(rt);
   if (wrong == NULL) wrong = captures_check(rt);
   if (wrong == NULL) wrong = ladei_soft_hazards_check(rt);

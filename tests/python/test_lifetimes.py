@@ -64,7 +64,7 @@ def test_a_capsule_is_taken_once(pool):
 
     class Holder:
         def __dlpack__(self, **_):
-            return capsule
+            return capsule  # noqa: F821
 
         def __dlpack_device__(self):
             return (1, 0)

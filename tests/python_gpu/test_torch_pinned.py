@@ -248,7 +248,7 @@ def test_a_copy_is_the_first_that_a_thread_asks_of_cuda(pool):
 
     def work():
         try:
-            target.copy_(host, non_blocking=True)  # on the default stream, which the sleep holds up
+            target.copy_(host, non_blocking=True)  # noqa: F821 on the default stream, which the sleep holds up
         except RuntimeError as error:
             torn.append(error)
 
@@ -532,7 +532,7 @@ def test_a_dropped_tensor_of_a_graph_is_not_reused(pool):
     host = torch.full((MIB,), 5, dtype=torch.int32, pin_memory=True)
     pointer = host.data_ptr()
     device = torch.empty(MIB, dtype=torch.int32, device="cuda")
-    graph = captured(lambda: device.copy_(host, non_blocking=True))
+    graph = captured(lambda: device.copy_(host, non_blocking=True))  # noqa: F821
     del host
     gc.collect()
     others = [torch.zeros(MIB, dtype=torch.int32, pin_memory=True) for _ in range(8)]

@@ -42,7 +42,7 @@ PYTHON
 events_are() {
   run 0 snapshot "$pid" --trace
   found=$(grep -c ' us  ' "$dir/out")
-  [ "$found" "$1" "$2" ] || fail "$found events, not $1 $2"
+  test "$found" "$1" "$2" || fail "$found events, not $1 $2"
 }
 events_are -eq 0
 run 0 snapshot "$pid" --history=on --stacks=8 --entries=500

@@ -163,6 +163,6 @@ run 2 save one
 run 2 save one two three
 run 2 save --max-shard-size 5XB one two
 says "--max-shard-size: '5XB' is no size; expected a number of bytes" err
-ls -A "$dir" | grep -q '^\.' && fail "parts are left: $(ls -A "$dir")"
+find "$dir" -mindepth 1 -name '.*' | grep -q . && fail "parts are left: $(ls -A "$dir")"
 
 finish

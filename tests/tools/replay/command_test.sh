@@ -70,6 +70,7 @@ run 2 replay "$dir/no_such_file" --compare expandable_segments:True nonsense:1
 grep -q 'unknown key "nonsense"' "$dir/err" || fail "settings to compare were not looked at first: $(cat "$dir/err")"
 run 1 replay "$dir"
 (
+  # shellcheck disable=SC3045 # dash and bash have it
   ulimit -v 60000
   "$lade" --help >/dev/null 2>&1 || exit 0 # a sanitiser does not even start in so little
   awk 'BEGIN { print "lade-trace 1"; for (i = 1; i <= 600000; i++) print "alloc", i, 1, 0 }' >"$dir/large"
