@@ -30,7 +30,7 @@
  */
 #define LADEI_LOCK_RANKS(RANK)                                                                                         \
   RANK(LADEI_RANK_LOADER, 5)    /* loaders: slots of one loader */                                                     \
-  RANK(LADEI_RANK_MEMBERS, 15)  /* host/ring_share: pipelines of one pinned pool, while they are woken */              \
+  RANK(LADEI_RANK_MEMBERS, 15)  /* host/parts: pipelines of one pinned pool, while they are woken */                   \
   RANK(LADEI_RANK_PIPELINE, 20) /* pipeline/: state machine of one pipeline */                                         \
   RANK(LADEI_RANK_TREE, 22)     /* graph/: one tree */                                                                 \
   RANK(LADEI_RANK_THREADS, 25)  /* host/: list of the threads of one pinned pool, while it is read or changed */       \
@@ -42,9 +42,9 @@
   RANK(LADEI_RANK_EVENTS, 80)   /* runtime/event_pool */                                                               \
   RANK(LADEI_RANK_TOPOLOGY, 85) /* host/: the topology, loaded once */                                                 \
   RANK(LADEI_RANK_PAGEMAP, 100) /* base/pagemap: writers */                                                            \
-  RANK(LADEI_RANK_HISTORY, 102) /* host/history: events of one shard */                                                \
-  RANK(LADEI_RANK_HISTORY_CHUNKS, 104) /* host/history: full chunks of all shards */                                   \
-  RANK(LADEI_RANK_LEDGER, 106)         /* host/ledger: one pool's part in it, also while its file is asked */          \
+  RANK(LADEI_RANK_HISTORY, 102) /* host/parts: events of one shard of a history */                                     \
+  RANK(LADEI_RANK_HISTORY_CHUNKS, 104) /* host/parts: full chunks of all shards */                                     \
+  RANK(LADEI_RANK_LEDGER, 106)         /* host/budget: one pool's part in the ledger, also while its file is asked */  \
   RANK(LADEI_RANK_LEAF, 110)           /* locks under which nothing else is ever taken */
 
 typedef enum ladei_lock_rank {

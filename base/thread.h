@@ -22,7 +22,7 @@ uint64_t ladei_thread_number(void);
 /* The rooms' notes on the calling thread, in one place: static TLS is scarce (docs/design.md, "Build"). */
 typedef struct ladei_thread_notes {
   uint64_t number;    /* ladei_thread_number(); 0: not given yet */
-  bool is_background; /* host/background: a pool's own thread */
+  bool is_background; /* host/parts: a pool's own thread */
   bool in_callback;   /* runtime/soft: inside a host function */
   bool in_run;        /* graph/tree: inside a body or a callback of a run */
   uint8_t log_turn;   /* base/log: inside the callback of that turn, plus 1; 0: outside */

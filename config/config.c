@@ -15,7 +15,7 @@
 #include "config/budget.h"
 #include "config/environment.h"
 #include "device/api/config_keys.h"
-#include "host/config_keys.h"
+#include "host/api/config_keys.h"
 #include "pipeline/api/config_keys.h"
 
 const ladei_settings_table *const ladei_config_tables[] = {&ladei_device_settings, &ladei_pinned_settings,

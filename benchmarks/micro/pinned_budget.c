@@ -25,8 +25,8 @@
 #include <unistd.h>
 
 #include "benchmarks/frame.h"
-#include "host/ledger.h"
-#include "host/pressure.h"
+#include "host/budget/ledger.h"
+#include "host/budget/pressure.h"
 
 enum { MOST_POOLS = 4096, FILE_MOST = LADEI_LEDGER_HEADER_BYTES + (MOST_POOLS + 64) * LADEI_LEDGER_SLOT_BYTES };
 

@@ -18,7 +18,7 @@
 #include "benchmarks/micro/sizes.h"
 #include "benchmarks/micro/subjects.h"
 #include "benchmarks/reference/buddy.h"
-#include "host/prefault.h"
+#include "host/source/prefault.h"
 
 #define MIB ((size_t)1 << 20)
 

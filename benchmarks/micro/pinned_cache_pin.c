@@ -24,8 +24,8 @@
 #include "benchmarks/messages.h"
 #include "benchmarks/micro/model_driver.h"
 #include "benchmarks/micro/pinned_cache_memory.h"
-#include "host/limits.h"
-#include "host/nodes.h"
+#include "host/budget/limits.h"
+#include "host/state/nodes.h"
 #include "lade/runtime.h"
 
 enum { TOUCH_REPEATS = 3, PIN_REPEATS = 9, DRIVER_REPEATS = 2, THREAD_COUNTS = 5 };

@@ -54,7 +54,7 @@ static void name_clean(char *name) {
 /* Single words that only grow; the others are gauges. */
 static bool word_is_counter(const char *key) {
   static const char *const growing[] = {
-      /* pinned pools: those that host/stats.c resets */
+      /* pinned pools: those that host/state/stats.c resets */
       "hits", "misses", "driver_allocs", "driver_frees", "driver_alloc_ns", "driver_free_ns", "events_recorded",
       "events_queried", "limit_waits", "streams_queried", "other_node_takes", "debug_findings", "unreached_caches",
       "budget_refusals", "budget_faults", "budget_returns", "pressure_returns",

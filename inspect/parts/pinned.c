@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "host/history_read.h"
-#include "host/pool_state.h"
-#include "host/snapshot.h"
+#include "host/api/history_read.h"
+#include "host/api/snapshot.h"
+#include "host/state/pool_state.h"
 #include "inspect/contexts.h"
 #include "inspect/events.h"
 #include "inspect/part.h"

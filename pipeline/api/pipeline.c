@@ -13,7 +13,7 @@
  * made under it. What is constant after creation is read without it.
  */
 #include "lade/pipeline.h"
-#include "host/ring_alloc.h"
+#include "host/api/ring_alloc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

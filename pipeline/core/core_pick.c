@@ -386,7 +386,7 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * A ring learns how long its link wants copies by copying, and begins with short blocks, which it would give back a moment later.
  * Where it has work for half of its blocks as long as they are likely to become, they are so long at once, and each ACQUIRE says
  * how much more will be asked for: then the pool pins the next ones while the first are read into (Note [Growing ahead] in
- * host/memory.c).
+ * host/grow/grow.c).
  */
 static size_t block_bytes_next(const ladei_pipe_ring *ring, unsigned blocks) {
   size_t bulk = ring->bulk_bytes < ring->block_most ? ring->bulk_bytes : ring->block_most;

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/size.h"
-#include "host/ring_alloc.h"
+#include "host/api/ring_alloc.h"
 #include "pipeline/endpoints/checksum.h"
 #include "pipeline/endpoints/chunk.h"
 #include "pipeline/endpoints/copy.h"

@@ -16,8 +16,8 @@
 #include "base/lock.h"
 
 #include "base/living.h"
-#include "host/ring_share.h"
-#include "host/topology.h"
+#include "host/parts/ring_share.h"
+#include "host/source/topology.h"
 #include "lade/pipeline.h"
 #include "pipeline/core/adapt.h"
 #include "pipeline/core/core.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host/ledger.h"
+#include "host/budget/ledger.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { SLOTS = 5, FILE_MOST = LADEI_LEDGER_HEADER_BYTES + 16 * LADEI_LEDGER_SLOT_BYTES, FD = 900 };

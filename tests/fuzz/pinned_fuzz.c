@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "lade/soft.h"
 #include "tests/fuzz/fuzz.h"
 

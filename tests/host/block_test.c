@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Block records: which words may follow which. */
-#include "host/block.h"
+#include "host/blocks/block.h"
 
 #include "tests/shim/lade_test.h"
 

@@ -14,7 +14,7 @@
 #define LADE_TESTS_HOST_BUDGET_MACHINE_H
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "lade/pinned.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The depot of a node: what it holds at most, and that what comes out is what went in. */
-#include "host/depot.h"
+#include "host/caches/depot.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 #ifndef LADE_TESTS_HOST_FIXTURE_H
 #define LADE_TESTS_HOST_FIXTURE_H
 
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "lade/pinned.h"
 
 enum {

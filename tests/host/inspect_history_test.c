@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/history.h"
-#include "host/history_read.h"
+#include "host/api/history_read.h"
+#include "host/parts/history.h"
 #include "lade/soft.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"

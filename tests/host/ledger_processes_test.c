@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "host/ledger.h"
+#include "host/budget/ledger.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
 

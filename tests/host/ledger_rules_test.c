@@ -2,7 +2,7 @@
 /* Who may charge how much, decided from slots alone. */
 #include <string.h>
 
-#include "host/ledger_rules.h"
+#include "host/budget/ledger_rules.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 

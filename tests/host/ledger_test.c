@@ -3,7 +3,7 @@
  * Pools in one ledger. A lock belongs to an open file, so each ladei_ledger of this process is to the others as that of
  * another process. What ends without its last words is a child that is killed: ledger_processes_test.c.
  */
-#include "host/ledger.h"
+#include "host/budget/ledger.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The default cap, read from files as a kernel writes them. */
-#include "host/limits.h"
+#include "host/budget/limits.h"
 
 #include <string.h>
 #include <sys/resource.h>

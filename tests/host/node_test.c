@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache of one NUMA node: its recounts in builds that check. What pools do with nodes is tested with pools. */
-#include "host/node.h"
+#include "host/caches/node.h"
 
 #include "base/size.h"
 #include "tests/host/fixture.h"

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/ledger.h"
-#include "host/pool.h"
-#include "host/pressure.h"
+#include "host/api/pool.h"
+#include "host/budget/ledger.h"
+#include "host/budget/pressure.h"
 #include "tests/host/budget_machine.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/heard.h"
@@ -230,7 +230,7 @@ LADE_TEST_P(PinnedBudget, LocalRanksDivideTheCapWhereThereIsNoLedger, both, runt
   machine_close(&own);
 }
 
-/* I5 of memory.c: what the driver refuses is not charged, and what it does not take back is. */
+/* I5 of grow.c: what the driver refuses is not charged, and what it does not take back is. */
 LADE_TEST_P(PinnedBudget, ChargesAreWhatIsHeldAfterAnyFailureOfTheDriver, both, runtime) {
   machine own;
   void *block = NULL;

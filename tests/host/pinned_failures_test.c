@@ -2,7 +2,7 @@
 /* Across sources: Every call of the runtime fails, one after the other: the pool loses nothing and leaks nothing. */
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/failures.h"
 #include "tests/support/interposer.h"

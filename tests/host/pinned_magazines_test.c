@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/memory.h"
-#include "host/pool.h"
-#include "host/thread_caches.h"
+#include "host/api/pool.h"
+#include "host/grow/grow.h"
+#include "host/state/thread_caches.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"

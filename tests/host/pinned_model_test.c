@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 #include "tests/support/pattern.h"

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/nodes.h"
-#include "host/pool.h"
-#include "host/ring_alloc.h"
-#include "host/topology.h"
+#include "host/api/pool.h"
+#include "host/api/ring_alloc.h"
+#include "host/source/topology.h"
+#include "host/state/nodes.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

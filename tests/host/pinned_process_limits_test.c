@@ -17,8 +17,8 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "host/limits.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/budget/limits.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/ledger.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/budget/ledger.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

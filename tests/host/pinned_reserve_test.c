@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
@@ -24,7 +24,7 @@ static _Atomic(char *) advised_base; /* the last area that was mapped by lade */
 static _Atomic(size_t) advised_bytes;
 
 enum { PAGE_BYTES = 4096, AREA_MOST = 32 << 20 };
-enum { STEP_BYTES = 2 << 20 }; /* of host/prefault.c; a registration of the software device populates a whole segment */
+enum { STEP_BYTES = 2 << 20 }; /* of prefault.c; a registration of the software device populates a whole segment */
 
 /* The pages of the last area that lade has unmapped. What it unmapped may be another thread's stack a moment later, so the
  * kernel is no judge of it. */

@@ -13,9 +13,9 @@
 
 #include "base/size.h"
 #include "base/thread.h"
-#include "host/memory.h"
-#include "host/policy_default.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/grow/grow.h"
+#include "host/policies/policy_default.h"
 #include "tests/host/fixture.h"
 #include "tests/loopback/hooks.h"
 #include "tests/shim/lade_test.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
@@ -119,7 +119,7 @@ static void expect_not_ready(const pinned_fixture *own, size_t bytes) {
   LADE_EXPECT_EQ_INT(memcmp(&before, &after, sizeof before), 0);
 }
 
-/* Of Note [Fast path] in host/pinned.c the alloc alone. */
+/* Of Note [Fast path] in host/api/pinned.c the alloc alone. */
 LADE_TEST_P(Pinned, AllocReadyTakesWhatTheThreadHasAtHandAndNothingElse, support_soft_runtimes, runtime) {
   static const size_t sizes[] = {1, 4096, 100000, LADEI_MIB, 3 * LADEI_MIB};
   pinned_fixture own;
@@ -158,7 +158,7 @@ LADE_TEST_P(Pinned, AllocReadyHasNothingWhereThreadsKeepNothing, support_soft_ru
   }
 }
 
-/* Note [The first segments] in host/memory.c. The cap is all that is asked for. */
+/* Note [The first segments] in host/grow/grow.c. The cap is all that is asked for. */
 LADE_TEST_P(Pinned, FirstSegmentsOfNoNamedSizeAreSmall, support_soft_runtimes, runtime) {
   enum { COUNT = 192 };
   static const size_t expected_mib[] = {2, 4, 8, 16, 80, 144, 192};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a reader of a stale pointer may meet on the way to a block. */
-#include "host/pointer_lookup.h"
+#include "host/caches/pointer_lookup.h"
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Across sources: Threads that touch pages: how many, which pages, and what becomes of it where there are no threads. */
-#include "host/prefault.h"
+#include "host/source/prefault.h"
 
 #include <errno.h>
 #include <sched.h>

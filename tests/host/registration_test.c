@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drivers that register no memory, as in confidential computing: Note [Registration refused for good] in host/source.h. */
+/* Drivers that register no memory, as in confidential computing: Note [Registration refused for good] in host/source/source.h. */
 #include "tests/host/fixture.h"
 #include "tests/loopback/hooks.h"
 #include "tests/shim/lade_test.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments: cutting and joining keep the blocks a partition, and any address leads to its block. */
-#include "host/segment.h"
+#include "host/blocks/segment.h"
 
-#include "host/run.h"
+#include "host/blocks/run.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Size classes: every request gets the smallest class that holds it, and no class is more than promised too large. */
-#include "host/size_class.h"
+#include "host/blocks/size_class.h"
 
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The index of free blocks, against a naive one that looks at every block. */
-#include "host/tlsf.h"
+#include "host/blocks/tlsf.h"
 
 #include <stdlib.h>
 

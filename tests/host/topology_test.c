@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NUMA decisions on machines that hwloc makes up, and on this one. */
-#include "host/topology.h"
+#include "host/source/topology.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "host/topology.h"
+#include "host/source/topology.h"
 #include "lade/pinned.h"
 #include "lade/pipeline.h"
 #include "lade/soft.h"

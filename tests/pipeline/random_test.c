@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "lade/pipeline.h"
 #include "runtime/ops.h"
 #include "tests/shim/lade_test.h"

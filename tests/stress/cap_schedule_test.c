@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
 #include "tests/support/runtimes.h"

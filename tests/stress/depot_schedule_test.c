@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "host/depot.h"
+#include "host/caches/depot.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/history_read.h"
-#include "host/pool.h"
+#include "host/api/history_read.h"
+#include "host/api/pool.h"
 #include "lade/pinned.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"

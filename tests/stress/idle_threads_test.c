@@ -6,10 +6,10 @@
 #include <time.h>
 
 #include "base/size.h"
-#include "host/pool.h"
-#include "host/stats.h"
-#include "host/thread_caches.h"
-#include "host/usage.h"
+#include "host/api/pool.h"
+#include "host/state/stats.h"
+#include "host/state/thread_caches.h"
+#include "host/state/usage.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 

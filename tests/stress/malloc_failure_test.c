@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"
 #include "tests/support/runtimes.h"

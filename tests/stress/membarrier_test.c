@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/pool.h"
-#include "host/thread_caches.h"
+#include "host/api/pool.h"
+#include "host/state/thread_caches.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/deny.h"
 #include "tests/support/heard.h"

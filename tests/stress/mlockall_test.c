@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "base/size.h"
-#include "host/pointer_lookup.h"
-#include "host/pool.h"
-#include "host/topology.h"
+#include "host/api/pool.h"
+#include "host/caches/pointer_lookup.h"
+#include "host/source/topology.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"

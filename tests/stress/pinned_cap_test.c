@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/memory.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/grow/grow.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"

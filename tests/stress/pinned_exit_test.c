@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "base/size.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
 #include "tests/stress/scheduler.h"

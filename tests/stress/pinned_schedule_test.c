@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/memory.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/grow/grow.h"
 #include "lade/pinned.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"

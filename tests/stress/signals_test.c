@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "host/pool.h"
+#include "host/api/pool.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/runtimes.h"
 

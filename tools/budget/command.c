@@ -17,8 +17,8 @@
 
 #include "base/error.h"
 #include "config/budget.h"
-#include "host/ledger.h"
-#include "host/ledger_process.h"
+#include "host/budget/ledger.h"
+#include "host/budget/ledger_process.h"
 #include "tools/common/options.h"
 #include "tools/common/subcommand.h"
 

@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/library_functions.h"
 #include "config/config.h"
-#include "host/limits.h"
+#include "host/budget/limits.h"
 #include "lade/pinned.h"
 #include "lade/runtime.h"
 #include "loaders/libarchive.h"

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/limits.h"
+#include "host/budget/limits.h"
 
 static bool pool_read(const char *folder, const char *name, pages_pool *out) {
   char path[PATH_MAX];

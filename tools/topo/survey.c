@@ -6,7 +6,7 @@
  * Locks: none.
  */
 #include "tools/topo/survey.h"
-#include "host/nodes.h"
+#include "host/state/nodes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "host/limits.h"
-#include "host/pool.h"
+#include "host/api/pool.h"
+#include "host/budget/limits.h"
 #include "lade/pinned.h"
 #include "tools/topo/pages.h"
 

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool's part in the ledger, and the look at a ledger from outside.
+ *
+ *   DETACHED --(file opened, locked, read; a free slot locked and written)--> ATTACHED
+ *   ATTACHED --(file gone, damaged, not to be written; own slot not as written)--> DETACHED
+ *
+ *   charge:  enter (file lock; read; attach, or look whether all is there) -> look for the owner of one slot, decide ->
+ *            refused: look for more slots without owner, decide again -> write the own slot -> leave
+ *
+ * Thousands of processes that start at once wait for each other at the file lock. So who joins asks for few locks of slots, and
+ * reads what its process says of itself before it has the file lock. Where something is short, all slots of processes that
+ * have ended are found in one go: a process id is no proof, so the lock of each is asked for, which is cheap then.
+ *
+ * W1  held_bytes is what the pool holds, whether the ledger knows it or not.
+ * W2  While attached, the own slot's lock is held, and the slot says held_bytes unless `told` is false.
+ * W3  Between enter and leave the file lock is held, and `file.data` has the file's bytes with every slot sound; slots that
+ *     were found without owner are free in it.
+ * W4  A failure at any step leaves the slot free, or without owner, or as it was; what it should say is written later.
+ * Locks: ledger->lock, between the threads of the process: locks of open files do not keep these apart. Held for the calls
+ * of ledger_file.c, whose lock is taken under it.
+ */
+#include "host/budget/ledger.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "host/budget/ledger_file.h"
+#include "host/budget/ledger_process.h"
+
+enum {
+  PROBES_PER_CHARGE = 1, /* slots whose owner is looked for though nothing is short */
+  PROBES_PER_ATTACH = 2, /* more than one: slots of the dead become fewer also where pools only come and go */
+  PROBES_PER_REFUSAL =
+      512, /* of processes that seem to live; each asks the kernel, which walks all locks of the file */
+};
+/* Once it was waited for in vain. */
+#define IMPATIENT_NS UINT64_C(1000000)
+
+struct ladei_ledger {
+  ladei_lock lock; /* guards all below */
+  ladei_ledger_terms terms;
+  ladei_ledger_file file;
+  bool attached;
+  bool told;              /* W2 */
+  bool impatient;         /* the last wait for the file lock was in vain */
+  bool fault_was_told;    /* to ladei_ledger_fault_is_new */
+  size_t index;           /* of the own slot, while attached */
+  size_t probe;           /* slot whose owner is looked for next */
+  ladei_ledger_slot slot; /* as written last; before, while the file is open: what it will be but for others' terms */
+  uint64_t held_bytes;
+  uint64_t requests; /* as read last */
+  uint64_t faults;
+  unsigned skips, skips_left; /* looks that bring nothing, after one that could not */
+  ladei_ledger_answer answer;
+  ladei_ledger_fault fault; /* text "": none */
+  char path[LADEI_LEDGER_PATH_BYTES];
+};
+
+/* ---- Paths and names --------------------------------------------------------------------------------------------- */
+
+bool ladei_ledger_name_is_good(const char *name) {
+  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+  size_t length = strlen(name);
+  return length > 0 && length < LADEI_LEDGER_NAME_BYTES && strspn(name, allowed) == length;
+}
+
+bool ladei_ledger_path(const char *root, uint32_t user, const char *name, char out[LADEI_LEDGER_PATH_BYTES]) {
+  bool named = name != NULL && name[0] != '\0';
+  int length = snprintf(out, LADEI_LEDGER_PATH_BYTES, "%s/dev/shm/lade-budget-%u%s%s", root, (unsigned)user,
+                        named ? "-" : "", named ? name : "");
+  return length > 0 && length < LADEI_LEDGER_PATH_BYTES;
+}
+
+/* ---- Create, destroy --------------------------------------------------------------------------------------------- */
+
+static ladei_ledger_slot slot_of_terms(const ladei_ledger_terms *terms) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  ladei_ledger_slot slot = {.mark = LADEI_LEDGER_TAKEN,
+                            .share = terms->share,
+                            .since_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+                            .total_bytes = terms->total_bytes,
+                            .default_bytes = terms->default_bytes,
+                            .cap_bytes = terms->cap_bytes,
+                            .part_bytes = terms->part_bytes,
+                            .group_id = terms->group_id,
+                            .group_bytes = terms->group_bytes,
+                            .process_start = ladei_ledger_process_start((uint32_t)getpid()),
+                            .process_id = (uint32_t)getpid(),
+                            .namespace_id = ladei_ledger_namespace(),
+                            .pool_id = terms->pool_id,
+                            .local_ranks = terms->local_ranks};
+  ladei_ledger_command(slot.command);
+  return slot;
+}
+
+ladei_ledger *ladei_ledger_create(const char *path, const ladei_ledger_terms *terms, const ladei_ledger_calls *calls) {
+  ladei_ledger *ledger = calloc(1, sizeof *ledger);
+  if (ledger == NULL) return NULL;
+  ladei_lock_init(&ledger->lock, LADEI_RANK_LEDGER);
+  ladei_ledger_file_init(&ledger->file, calls);
+  ledger->terms = *terms;
+  if (ledger->terms.most_slots == 0) ledger->terms.most_slots = LADEI_LEDGER_MOST_SLOTS;
+  ledger->told = true;
+  snprintf(ledger->path, sizeof ledger->path, "%s", path);
+  return ledger;
+}
+
+/* W4: whoever reads it next finds the slot without owner. */
+static void detach(ladei_ledger *ledger) {
+  ledger->attached = false;
+  ledger->told = ledger->held_bytes == 0;
+  ladei_ledger_file_close(&ledger->file);
+}
+
+/* ---- Slots without owner ----------------------------------------------------------------------------------------- */
+
+/* W3. Written as free where that is possible: who reads it next would find the same. */
+static void slot_free(ladei_ledger *ledger, size_t index) {
+  static const ladei_ledger_slot unused;
+  ladei_ledger_fault ignored;
+  ladei_ledger_file_slots(&ledger->file)[index] = unused;
+  (void)ladei_ledger_slot_write(&ledger->file, ledger->path, index, &unused, &ignored);
+}
+
+static bool is_own(const ladei_ledger *ledger, size_t index) { return ledger->attached && index == ledger->index; }
+
+/* Looks for the owners of up to `most` slots, from the one after the last that was looked for. */
+static void owners_look(ladei_ledger *ledger, size_t most) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  for (size_t i = 0; i < count && most > 0; i++) {
+    size_t index = ledger->probe++ % count;
+    if (!ladei_ledger_slot_is_taken(&slots[index]) || is_own(ledger, index)) continue;
+    if (!ladei_ledger_slot_has_owner(&ledger->file, index)) slot_free(ledger, index);
+    most--;
+  }
+}
+
+/* Where something is short: the slots of processes that have ended, then others. */
+static void owners_look_hard(ladei_ledger *ledger) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  uint32_t namespace_id = ledger->slot.namespace_id;
+  for (size_t i = 0; i < count && namespace_id != 0; i++) {
+    bool gone = ladei_ledger_slot_is_taken(&slots[i]) && slots[i].namespace_id == namespace_id &&
+                ladei_ledger_process_is_gone(slots[i].process_id);
+    if (gone && !is_own(ledger, i) && !ladei_ledger_slot_has_owner(&ledger->file, i)) slot_free(ledger, i);
+  }
+  owners_look(ledger, PROBES_PER_REFUSAL);
+}
+
+/* W3. A slot that is torn or damaged is nobody's, or the file cannot be trusted. */
+static bool slots_check(ladei_ledger *ledger) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  for (size_t i = 0; i < count; i++) {
+    if (ladei_ledger_slot_is_sound(&slots[i])) continue;
+    if (is_own(ledger, i) || ladei_ledger_slot_has_owner(&ledger->file, i)) {
+      ladei_ledger_fault_set(&ledger->fault, ledger->path, "has a damaged slot, %zu", i);
+      return false;
+    }
+    slot_free(ledger, i);
+  }
+  return true;
+}
+
+/* ---- Attaching --------------------------------------------------------------------------------------------------- */
+
+/* A budget by default is that of the first pool that came, for all; so is the limit of a control group. */
+static void defaults_adopt(ladei_ledger *ledger, ladei_ledger_slot *slot) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  bool has_default = false, has_group = false;
+  for (size_t i = 0; i < count && !(has_default && has_group); i++) {
+    bool is_new = !has_default || (slots[i].group_id != 0 && slots[i].group_id == slot->group_id && !has_group);
+    if (!ladei_ledger_slot_is_taken(&slots[i]) || !is_new) continue;
+    if (!ladei_ledger_slot_has_owner(&ledger->file, i)) {
+      slot_free(ledger, i);
+      continue;
+    }
+    if (!has_default) slot->default_bytes = slots[i].default_bytes;
+    has_default = true;
+    if (slots[i].group_id != 0 && slots[i].group_id == slot->group_id) {
+      slot->group_bytes = slots[i].group_bytes;
+      has_group = true;
+    }
+  }
+}
+
+/* The first free slot whose lock can be had; a new one behind the end, where the file may have been longer: whoever has its slot
+ * there has the lock, too, and does not know yet that the file was cut. */
+static bool slot_find(ladei_ledger *ledger, size_t *out) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  size_t most = ladei_ledger_file_header(&ledger->file)->most_slots;
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  for (size_t i = 0; i < most; i++) {
+    if (i < count && ladei_ledger_slot_is_taken(&slots[i])) continue;
+    *out = i;
+    if (ladei_ledger_slot_lock(&ledger->file, i)) return true;
+  }
+  ladei_ledger_fault_set(&ledger->fault, ledger->path, "is full: %zu of %zu slots are taken", most, most);
+  return false;
+}
+
+/* The file as it will be with the slot in it. */
+static bool slot_place(ladei_ledger *ledger, const ladei_ledger_slot *slot, size_t index) {
+  ladei_ledger_file *file = &ledger->file;
+  size_t end = LADEI_LEDGER_HEADER_BYTES + (index + 1) * LADEI_LEDGER_SLOT_BYTES;
+  if (end > file->room) {
+    char *data = realloc(file->data, end);
+    if (data == NULL) {
+      ladei_ledger_fault_set(&ledger->fault, ledger->path, "cannot be read: no memory for %zu bytes", end);
+      return false;
+    }
+    file->data = data;
+    file->room = end;
+  }
+  if (end > file->bytes) { /* with free slots between, as the file has them now */
+    memset(file->data + file->bytes, 0, end - file->bytes);
+    file->bytes = end;
+  }
+  ladei_ledger_file_slots(file)[index] = *slot;
+  return true;
+}
+
+/* The file is locked and read. What the pool holds goes into the slot, however much that is. */
+static bool attach(ladei_ledger *ledger) {
+  size_t index;
+  ladei_ledger_slot slot = ledger->slot;
+  defaults_adopt(ledger, &slot);
+  ledger->probe = slot.process_id; /* not all at the same slots */
+  owners_look(ledger, PROBES_PER_ATTACH);
+  if (!slot_find(ledger, &index)) {
+    owners_look_hard(ledger);
+    if (!slot_find(ledger, &index)) return false;
+  }
+  slot.bytes = ledger->held_bytes;
+  ladei_ledger_slot_seal(&slot);
+  if (!ladei_ledger_slot_write(&ledger->file, ledger->path, index, &slot, &ledger->fault) ||
+      !slot_place(ledger, &slot, index))
+    return false;
+  ledger->slot = slot;
+  ledger->index = index;
+  ledger->attached = ledger->told = true;
+  ledger->requests = ladei_ledger_file_header(&ledger->file)->requests;
+  return true;
+}
+
+/* ---- Entering, leaving ------------------------------------------------------------------------------------------- */
+
+/* The own slot is as it was written: otherwise the file was cut, or changed by who has no right to. */
+static bool own_slot_check(ladei_ledger *ledger) {
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  if (ledger->index < ladei_ledger_file_count(&ledger->file) &&
+      memcmp(&slots[ledger->index], &ledger->slot, sizeof ledger->slot) == 0)
+    return true;
+  ladei_ledger_fault_set(&ledger->fault, ledger->path, "was cut or changed: slot %zu is not as it was written",
+                         ledger->index);
+  return false;
+}
+
+/* The file is open, locked and still the one under its name; `*out_bytes` long. */
+static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_bytes) {
+  enum { TRIES = 3 }; /* of a file that is removed again and again */
+  for (int i = 0; i < TRIES; i++) {
+    if (ledger->file.fd < 0) {
+      ledger->attached = false;
+      if (!ladei_ledger_file_open(&ledger->file, ledger->path, true, &ledger->fault)) return false;
+      ledger->slot = slot_of_terms(&ledger->terms);
+      ladei_ledger_file_read_ahead(&ledger->file);
+    }
+    if (!ladei_ledger_file_lock(&ledger->file, ledger->path, patience_ns, &ledger->fault)) return false;
+    if (ledger->file.fd >= 0 && !ladei_ledger_file_is_there(&ledger->file, ledger->path, out_bytes, &ledger->fault))
+      return false;
+    if (ledger->file.fd >= 0) return true;
+  }
+  ladei_ledger_fault_set(&ledger->fault, ledger->path, "was removed as often as it was made");
+  return false;
+}
+
+/* Slots at the end that nobody has, of a time with more pools: each charge would read them, until the machine starts anew. Some
+ * stay, so that pools that come and go change no length. */
+static void end_cut(ladei_ledger *ledger) {
+  enum { MOST_SPARE = 64 };
+  size_t count = ladei_ledger_file_count(&ledger->file), taken = count;
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  while (taken > 0 && !ladei_ledger_slot_is_taken(&slots[taken - 1])) taken--;
+  if (count - taken > MOST_SPARE) ladei_ledger_file_cut(&ledger->file, taken);
+}
+
+/* W3. False: `fault` says why; the file lock is not held, and unless it was waited for in vain the pool is detached. */
+static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
+  size_t bytes = 0;
+  ledger->fault.timed_out = ledger->fault.is_absent = false;
+  bool full = patience_ns == LADEI_LEDGER_PATIENCE_NS;
+  if (full && !ledger->attached) patience_ns = LADEI_LEDGER_JOIN_PATIENCE_NS;
+  bool locked = file_lock(ledger, ledger->impatient ? IMPATIENT_NS : patience_ns, &bytes);
+  if (!locked && ledger->fault.timed_out) {
+    /* Who has waited for little has learnt little. */
+    ledger->impatient = ledger->impatient || full;
+    return false;
+  }
+  ledger->impatient = false;
+  bool good =
+      locked && ladei_ledger_file_read(&ledger->file, ledger->path, bytes, ledger->terms.most_slots, &ledger->fault) &&
+      (!ledger->attached || own_slot_check(ledger)) && slots_check(ledger) && (ledger->attached || attach(ledger));
+  if (good)
+    end_cut(ledger);
+  else
+    detach(ledger); /* which unlocks */
+  return good;
+}
+
+static void leave(ladei_ledger *ledger) {
+  ladei_ledger_file_unlock(&ledger->file);
+  ledger->fault.text[0] = '\0';
+  ledger->fault_was_told = false;
+}
+
+/* Between enter and leave. False: detached, and the file lock is not held. */
+static bool own_slot_write(ladei_ledger *ledger, uint64_t bytes, uint64_t wanted_bytes) {
+  ladei_ledger_slot slot = ledger->slot;
+  slot.bytes = bytes;
+  slot.wanted_bytes = wanted_bytes;
+  ladei_ledger_slot_seal(&slot);
+  if (!ladei_ledger_slot_write(&ledger->file, ledger->path, ledger->index, &slot, &ledger->fault)) {
+    detach(ledger);
+    return false;
+  }
+  ledger->slot = slot;
+  ladei_ledger_file_slots(&ledger->file)[ledger->index] = slot;
+  return true;
+}
+
+static void decide(ladei_ledger *ledger) {
+  ledger->answer = ladei_ledger_decide(ladei_ledger_file_slots(&ledger->file), ladei_ledger_file_count(&ledger->file),
+                                       ledger->index);
+}
+
+static void fault_count(ladei_ledger *ledger) {
+  ledger->faults++;
+  ledger->told = ledger->attached ? false : ledger->held_bytes == 0;
+}
+
+/* ---- Charges and credits ----------------------------------------------------------------------------------------- */
+
+/* Entered. What the ledger was not told yet is told here: the pool holds it whatever the ledger says. */
+static bool charge_decide(ladei_ledger *ledger, uint64_t bytes, bool *out_granted) {
+  ladei_ledger_slot *own = &ladei_ledger_file_slots(&ledger->file)[ledger->index];
+  uint64_t most = UINT64_MAX - ledger->held_bytes < bytes ? UINT64_MAX : ledger->held_bytes + bytes;
+  own->bytes = ledger->held_bytes;
+  own->wanted_bytes = bytes; /* counts among the fair shares */
+  owners_look(ledger, PROBES_PER_CHARGE);
+  decide(ledger);
+  if (most > ledger->answer.most_bytes) {
+    owners_look_hard(ledger);
+    decide(ledger);
+  }
+  *out_granted = most <= ledger->answer.most_bytes;
+  if (!own_slot_write(ledger, *out_granted ? most : ledger->held_bytes, *out_granted ? 0 : bytes)) return false;
+  if (!*out_granted) ladei_ledger_requests_add(&ledger->file);
+  return true;
+}
+
+ladei_ledger_result ladei_ledger_charge(ladei_ledger *ledger, uint64_t bytes, ladei_ledger_answer *out) {
+  bool granted = false;
+  ladei_lock_acquire(&ledger->lock);
+  bool asked = enter(ledger, LADEI_LEDGER_PATIENCE_NS) && charge_decide(ledger, bytes, &granted);
+  if (asked) {
+    ledger->told = true;
+    leave(ledger);
+  }
+  if (!asked || granted) ledger->held_bytes += bytes; /* W1 */
+  if (!asked) fault_count(ledger);
+  *out = ledger->answer;
+  ladei_lock_release(&ledger->lock);
+  return !asked ? LADEI_LEDGER_FAULT : granted ? LADEI_LEDGER_GRANTED : LADEI_LEDGER_REFUSED;
+}
+
+/* Locked. Brings what the pool holds into the ledger. */
+static bool tell(ladei_ledger *ledger, uint64_t patience_ns) {
+  if (!enter(ledger, patience_ns) || !own_slot_write(ledger, ledger->held_bytes, 0)) return false;
+  decide(ledger);
+  ledger->told = true;
+  leave(ledger);
+  return true;
+}
+
+void ladei_ledger_credit(ladei_ledger *ledger, uint64_t bytes) {
+  ladei_lock_acquire(&ledger->lock);
+  assert(bytes <= ledger->held_bytes); /* W1 */
+  ledger->held_bytes -= bytes;
+  if (!ledger->attached)
+    ledger->told = ledger->held_bytes == 0;
+  else if (!tell(ledger, LADEI_LEDGER_PATIENCE_NS))
+    fault_count(ledger);
+  ladei_lock_release(&ledger->lock);
+}
+
+bool ladei_ledger_leaves(ladei_ledger *ledger, uint64_t bytes) {
+  bool leaves = false;
+  ladei_lock_acquire(&ledger->lock);
+  if (ledger->attached && enter(ledger, IMPATIENT_NS)) {
+    owners_look(ledger, PROBES_PER_CHARGE);
+    decide(ledger);
+    leaves = ledger->held_bytes <= ledger->answer.most_bytes && bytes <= ledger->answer.most_bytes - ledger->held_bytes;
+    leave(ledger);
+  }
+  ladei_lock_release(&ledger->lock);
+  return leaves;
+}
+
+/* Entered. */
+static uint64_t others_want(ladei_ledger *ledger) {
+  size_t count = ladei_ledger_file_count(&ledger->file);
+  const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (is_own(ledger, i) || !ladei_ledger_slot_is_taken(&slots[i]) || slots[i].wanted_bytes == 0) continue;
+    if (!ladei_ledger_slot_has_owner(&ledger->file, i)) continue;
+    sum = sum > UINT64_MAX - slots[i].wanted_bytes ? UINT64_MAX : sum + slots[i].wanted_bytes;
+  }
+  return sum;
+}
+
+/* What the ledger was not told, each time after twice as many looks: a folder that is full stays so for long. */
+static void tell_late(ladei_ledger *ledger) {
+  enum { MOST_SKIPPED = 1024 };
+  if (ledger->told || ledger->skips_left > 0) {
+    ledger->skips_left -= ledger->told ? ledger->skips_left : 1;
+    return;
+  }
+  bool told = tell(ledger, IMPATIENT_NS);
+  ledger->skips = told ? 0 : ledger->skips < MOST_SKIPPED ? 2 * ledger->skips + 1 : MOST_SKIPPED;
+  ledger->skips_left = ledger->skips;
+}
+
+uint64_t ladei_ledger_asked(ladei_ledger *ledger) {
+  uint64_t asked = 0;
+  ladei_lock_acquire(&ledger->lock);
+  /* Where the file was removed, as systemd-logind does with a user's files in /dev/shm when he logs out (RemoveIPC), others make a
+   * new one, in which this pool lacks until it says again what it holds. */
+  if (ledger->attached && ladei_ledger_file_is_gone(&ledger->file)) ledger->told = false;
+  tell_late(ledger);
+  if (ledger->attached && ladei_ledger_requests_read(&ledger->file) != ledger->requests &&
+      enter(ledger, IMPATIENT_NS)) {
+    ledger->requests = ladei_ledger_file_header(&ledger->file)->requests;
+    asked = others_want(ledger);
+    leave(ledger);
+  }
+  ladei_lock_release(&ledger->lock);
+  return asked;
+}
+
+void ladei_ledger_destroy(ladei_ledger *ledger) {
+  if (ledger == NULL) return;
+  ladei_lock_acquire(&ledger->lock);
+  if (ledger->attached && enter(ledger, IMPATIENT_NS)) slot_free(ledger, ledger->index);
+  ladei_ledger_file_close(&ledger->file); /* the locks end, that of the file too */
+  ladei_lock_release(&ledger->lock);
+  ladei_lock_destroy(&ledger->lock);
+  free(ledger);
+}
+
+/* ---- What is known ----------------------------------------------------------------------------------------------- */
+
+void ladei_ledger_state_get(ladei_ledger *ledger, ladei_ledger_state *out) {
+  ladei_lock_acquire(&ledger->lock);
+  *out = (ladei_ledger_state){.attached = ledger->attached,
+                              .held_bytes = ledger->held_bytes,
+                              .answer = ledger->answer,
+                              .faults = ledger->faults};
+  memcpy(out->fault, ledger->fault.text, sizeof out->fault);
+  ladei_lock_release(&ledger->lock);
+}
+
+bool ladei_ledger_fault_is_new(ladei_ledger *ledger, char out[LADEI_LEDGER_FAULT_BYTES]) {
+  ladei_lock_acquire(&ledger->lock);
+  bool is_new = ledger->fault.text[0] != '\0' && !ledger->fault_was_told;
+  if (is_new) memcpy(out, ledger->fault.text, LADEI_LEDGER_FAULT_BYTES);
+  if (is_new) ledger->fault_was_told = true;
+  ladei_lock_release(&ledger->lock);
+  return is_new;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Latencies of pinned pools: turning them on and off, reading, by name; model and invariants in latency.h. */
+#include "host/state/latency.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+static void attended_set(lade_pinned_pool *pool, unsigned reason, bool on) {
+  ladei_lock_assert_held(&pool->fast_lock);
+  pool->attended = on ? pool->attended | reason : pool->attended & ~reason;
+  atomic_store_explicit(&pool->fast_id, pool->attended != 0 ? UINT64_MAX : pool->cache_id, memory_order_relaxed);
+}
+
+void ladei_pinned_pool_attend(lade_pinned_pool *pool, unsigned reason, bool on) {
+  ladei_lock_acquire(&pool->fast_lock);
+  attended_set(pool, reason, on);
+  ladei_lock_release(&pool->fast_lock);
+}
+
+static lade_status enter(const lade_pinned_pool *pool, const char *call) {
+  return pool == NULL ? ladei_error_null(call, "pool") : ladei_runtime_check_process(pool->runtime);
+}
+
+/* PL1. Returns what is not needed. */
+static ladei_latencies *latencies_begin(lade_pinned_pool *pool, ladei_latencies *fresh) {
+  ladei_lock_assert_held(&pool->fast_lock);
+  if (atomic_load_explicit(&pool->timed, memory_order_relaxed)) return fresh;
+  if (pool->latencies == NULL) {
+    pool->latencies = fresh;
+    fresh = NULL;
+  }
+  ladei_latencies_clear(pool->latencies);
+  return fresh;
+}
+
+lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled) {
+  LADEI_TRY(enter(pool, __func__));
+  ladei_latencies *fresh = enabled ? calloc(1, sizeof *fresh) : NULL;
+  if (enabled && fresh == NULL)
+    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *fresh);
+  ladei_lock_acquire(&pool->fast_lock);
+  if (enabled) fresh = latencies_begin(pool, fresh);
+  atomic_store_explicit(&pool->timed, enabled, memory_order_release);
+  attended_set(pool, LADEI_PINNED_ATTENDED_LATENCY, enabled);
+  ladei_lock_release(&pool->fast_lock);
+  free(fresh);
+  return LADE_OK;
+}
+
+lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned_latencies *latencies) {
+  LADEI_TRY(enter(pool, __func__));
+  lade_pinned_latencies own;
+  lade_pinned_latencies_init(&own);
+  ladei_lock_acquire(&pool->fast_lock);
+  const ladei_latencies *kept = pool->latencies;
+  ladei_lock_release(&pool->fast_lock);
+  if (kept != NULL) {
+    ladei_latency_read(&kept->kinds[LADEI_LATENCY_ALLOC], &own.alloc);
+    ladei_latency_read(&kept->kinds[LADEI_LATENCY_FREE], &own.free);
+    ladei_latency_read(&kept->kinds[LADEI_LATENCY_DRIVER], &own.driver);
+  }
+  return ladei_stats_write("lade_pinned_latencies", &own, sizeof own, latencies);
+}
+
+lade_status lade_pinned_latency_each(const lade_pinned_latencies *latencies, lade_stat_visit visit, void *user) {
+  lade_pinned_latencies own;
+  if (latencies == NULL || visit == NULL) return ladei_error_null(__func__, latencies == NULL ? "latencies" : "visit");
+  LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
+  return ladei_latency_each((const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, visit, user);
+}
+
+lade_status lade_pinned_latency_find(const lade_pinned_latencies *latencies, const char *key, int64_t *out) {
+  lade_pinned_latencies own;
+  if (latencies == NULL) return ladei_error_null(__func__, "latencies");
+  if (key == NULL || out == NULL) return ladei_error_null(__func__, key == NULL ? "key" : "out");
+  LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
+  return ladei_latency_find(__func__, (const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, key,
+                            out);
+}
