@@ -26,6 +26,7 @@
 
 #include "benchmarks/frame.h"
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_file.h"
 #include "host/budget/pressure.h"
 
 enum { MOST_POOLS = 4096, FILE_MOST = LADEI_LEDGER_HEADER_BYTES + (MOST_POOLS + 64) * LADEI_LEDGER_SLOT_BYTES };

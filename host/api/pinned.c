@@ -22,14 +22,13 @@
  *     under a claim it protects itself.
  * Locks: none here; those of the parts that are called.
  */
-#include <stdlib.h>
+#include "host/api/pinned.h"
 
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/static_probe.h"
-#include "host/api/ring_alloc.h"
 #include "host/caches/pointer_lookup.h"
 #include "host/caches/ready.h"
 #include "host/grow/grow.h"

@@ -12,6 +12,7 @@
 #include "host/api/ring_alloc.h"
 
 #include "base/error.h"
+#include "host/api/pinned.h"
 #include "host/state/nodes.h"
 #include "host/state/pool_state.h"
 #include "host/state/usage.h"

@@ -35,7 +35,4 @@ lade_status ladei_pinned_ring_alloc(lade_pinned_pool *pool, ladei_pinned_ring_sh
 /* Gives such a block back. No lock held. */
 lade_status ladei_pinned_ring_free(lade_pinned_pool *pool, ladei_pinned_ring_share *share, void *block);
 
-/* In pinned.c: as lade_pinned_alloc_near(), of which so many bytes will be asked for soon, these included. */
-lade_status ladei_pinned_alloc_ahead(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, void **out);
-
 #endif /* LADE_HOST_API_RING_ALLOC_H */

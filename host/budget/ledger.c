@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool's part in the ledger, and the look at a ledger from outside.
+ * A pool's part in the ledger.
  *
  *   DETACHED --(file opened, locked, read; a free slot locked and written)--> ATTACHED
  *   ATTACHED --(file gone, damaged, not to be written; own slot not as written)--> DETACHED

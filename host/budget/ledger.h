@@ -23,48 +23,14 @@
 #ifndef LADE_HOST_BUDGET_LEDGER_H
 #define LADE_HOST_BUDGET_LEDGER_H
 
-#include <sys/stat.h>
-#include <sys/types.h>
-
+#include "host/budget/ledger_calls.h"
 #include "host/budget/ledger_rules.h"
 #include "lade/status.h"
-
-#define LADEI_LEDGER_SLOT_LOCK (INT64_C(1) << 40)
 
 enum {
   LADEI_LEDGER_PATH_BYTES = 256,
   LADEI_LEDGER_NAME_BYTES = 64, /* of a name, with its 0 */
-  LADEI_LEDGER_FAULT_BYTES = 400,
 };
-
-/*
- * How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. Who joins waits
- * longer: where thousands of processes start at once, the one that has the lock gets a processor only after all of them have
- * had one. Where the file changes meanwhile nobody is stopped: others were first, and are waited for up to LADEI_LEDGER_QUEUE
- * times as long.
- */
-#define LADEI_LEDGER_PATIENCE_NS      UINT64_C(500000000)
-#define LADEI_LEDGER_JOIN_PATIENCE_NS UINT64_C(2000000000)
-#define LADEI_LEDGER_QUEUE            8
-
-/* What a ledger asks the system. Tests put faults and other clocks in place of it. Each as the call of its name; failures in
- * errno. */
-typedef struct ladei_ledger_calls {
-  int (*open)(void *user, const char *path, int flags, mode_t mode);
-  int (*close)(void *user, int fd);
-  int (*fstat)(void *user, int fd, struct stat *out);
-  int (*fchmod)(void *user, int fd, mode_t mode);
-  int (*ftruncate)(void *user, int fd, off_t bytes);
-  int (*flock)(void *user, int fd, int operation);
-  int (*lock)(void *user, int fd, int command, short type, int64_t byte, short *out_type); /* one byte; fcntl */
-  ssize_t (*pread)(void *user, int fd, void *data, size_t bytes, off_t offset);
-  ssize_t (*pwrite)(void *user, int fd, const void *data, size_t bytes, off_t offset);
-  uint64_t (*monotonic_ns)(void *user);
-  void (*sleep)(void *user, uint64_t ns);
-  void *user;
-} ladei_ledger_calls;
-
-extern const ladei_ledger_calls ladei_ledger_system_calls;
 
 /* What a pool says about itself: the fields of a slot that stay. */
 typedef struct ladei_ledger_terms {
@@ -114,37 +80,5 @@ typedef struct ladei_ledger_state {
 void ladei_ledger_state_get(ladei_ledger *ledger, ladei_ledger_state *out);
 /* The fault, if it is another one than at the last call: for a log. False: none, or the same. */
 bool ladei_ledger_fault_is_new(ladei_ledger *ledger, char out[LADEI_LEDGER_FAULT_BYTES]);
-
-/* ---- From outside ------------------------------------------------------------------------------------------------ */
-
-typedef struct ladei_ledger_row {
-  ladei_ledger_slot slot; /* taken */
-  uint32_t index;
-  bool sound;
-  bool has_owner; /* its lock is held */
-  bool is_orphan; /* its lock is held, by a child of its process, which has ended itself; where that can be told */
-} ladei_ledger_row;
-
-typedef struct ladei_ledger_survey {
-  ladei_ledger_header header;
-  ladei_ledger_row *rows; /* released by ladei_ledger_survey_release */
-  size_t count;
-  ladei_ledger_answer answer; /* of what has an owner; all 0: none has */
-  bool busy;                  /* a process holds the file lock for longer than others wait: read without it */
-  size_t released;            /* slots that were released */
-  uint64_t released_bytes;
-} ladei_ledger_survey;
-
-/*
- * Reads a ledger, and with `release_dead` frees slots that have no owner. LADE_NOT_READY: there is no such file. LADE_ERR_IO: it cannot be
- * opened or read; LADE_ERR_INVALID_ARGUMENT: it is no ledger that pools would take. LADE_ERR_BUSY: nothing can be released now.
- */
-lade_status ladei_ledger_survey_take(const char *path, bool release_dead, const ladei_ledger_calls *calls,
-                                     ladei_ledger_survey *out);
-void ladei_ledger_survey_release(ladei_ledger_survey *survey);
-
-/* A file's bytes as they were read: what is wrong with them, static; NULL: a ledger of `*out_count` slots, each of which may be
- * unsound. For whoever parses one. */
-const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count);
 
 #endif /* LADE_HOST_BUDGET_LEDGER_H */

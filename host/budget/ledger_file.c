@@ -23,8 +23,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/file_limit.h"
-
 void ladei_ledger_fault_set(ladei_ledger_fault *fault, const char *path, const char *format, ...) {
   va_list arguments;
   int length = snprintf(fault->text, sizeof fault->text, "%.200s ", path);
@@ -40,64 +38,6 @@ static bool fault_of_call(ladei_ledger_fault *fault, const char *path, const cha
   ladei_ledger_fault_set(fault, path, "cannot be %s: %s", doing, strerror_r(code, reason, sizeof reason));
   return false;
 }
-
-/* ---- The system -------------------------------------------------------------------------------------------------- */
-
-static int system_open(void *user, const char *path, int flags, mode_t mode) {
-  (void)user;
-  return open(path, flags, mode);
-}
-static int system_close(void *user, int fd) {
-  (void)user;
-  return close(fd);
-}
-static int system_fstat(void *user, int fd, struct stat *out) {
-  (void)user;
-  return fstat(fd, out);
-}
-static int system_fchmod(void *user, int fd, mode_t mode) {
-  (void)user;
-  return fchmod(fd, mode);
-}
-static int system_flock(void *user, int fd, int operation) {
-  (void)user;
-  return flock(fd, operation);
-}
-static int system_lock(void *user, int fd, int command, short type, int64_t byte, short *out_type) {
-  struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
-  (void)user;
-  int result = fcntl(fd, command, &lock);
-  *out_type = lock.l_type;
-  return result;
-}
-static int system_ftruncate(void *user, int fd, off_t bytes) {
-  (void)user;
-  return ftruncate(fd, bytes);
-}
-static ssize_t system_pread(void *user, int fd, void *data, size_t bytes, off_t offset) {
-  (void)user;
-  return pread(fd, data, bytes, offset);
-}
-static ssize_t system_pwrite(void *user, int fd, const void *data, size_t bytes, off_t offset) {
-  (void)user;
-  return ladei_file_may_have((uint64_t)offset + bytes) ? pwrite(fd, data, bytes, offset) : -1;
-}
-/* The settable clock does not matter: steps of it change no wait. */
-static uint64_t system_monotonic_ns(void *user) {
-  struct timespec now;
-  (void)user;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-static void system_sleep(void *user, uint64_t ns) {
-  struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-  (void)user;
-  (void)nanosleep(&pause, NULL);
-}
-
-const ladei_ledger_calls ladei_ledger_system_calls = {
-    system_open, system_close, system_fstat,  system_fchmod,       system_ftruncate, system_flock,
-    system_lock, system_pread, system_pwrite, system_monotonic_ns, system_sleep,     NULL};
 
 /* ---- Open files of the process ----------------------------------------------------------------------------------- */
 
@@ -422,19 +362,6 @@ static bool bytes_read(ladei_ledger_file *file, const char *path, size_t bytes, 
   if (got < 0) return fault_of_call(fault, path, "read");
   file->bytes = (size_t)got;
   return true;
-}
-
-const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count) {
-  ladei_ledger_header header;
-  if (bytes < sizeof header) return "is cut: it has no whole header";
-  memcpy(&header, data, sizeof header);
-  const char *wrong = ladei_ledger_header_check(&header);
-  if (wrong != NULL) return wrong;
-  size_t slots =
-      (bytes - sizeof header) / LADEI_LEDGER_SLOT_BYTES; /* behind them: of a slot that was not written whole */
-  if (slots > header.most_slots) return "is longer than its header says";
-  *out_count = slots;
-  return NULL;
 }
 
 void ladei_ledger_file_read_ahead(ladei_ledger_file *file) {

@@ -13,7 +13,20 @@
 
 #include <stdatomic.h>
 
-#include "host/budget/ledger.h"
+#include "host/budget/ledger_calls.h"
+#include "host/budget/ledger_rules.h"
+
+#define LADEI_LEDGER_SLOT_LOCK (INT64_C(1) << 40)
+
+/*
+ * How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. Who joins waits
+ * longer: where thousands of processes start at once, the one that has the lock gets a processor only after all of them have
+ * had one. Where the file changes meanwhile nobody is stopped: others were first, and are waited for up to LADEI_LEDGER_QUEUE
+ * times as long.
+ */
+#define LADEI_LEDGER_PATIENCE_NS      UINT64_C(500000000)
+#define LADEI_LEDGER_JOIN_PATIENCE_NS UINT64_C(2000000000)
+#define LADEI_LEDGER_QUEUE            8
 
 /* The open file; part of its user. Its user keeps threads apart. */
 typedef struct ladei_ledger_file {

@@ -64,6 +64,19 @@ bool ladei_ledger_slot_is_sound(const ladei_ledger_slot *slot) {
   return slot->mark == LADEI_LEDGER_TAKEN && slot->share < LADEI_LEDGER_SHARES && slot->checksum == slot_sum(slot);
 }
 
+const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count) {
+  ladei_ledger_header header;
+  if (bytes < sizeof header) return "is cut: it has no whole header";
+  memcpy(&header, data, sizeof header);
+  const char *wrong = ladei_ledger_header_check(&header);
+  if (wrong != NULL) return wrong;
+  size_t slots =
+      (bytes - sizeof header) / LADEI_LEDGER_SLOT_BYTES; /* behind them: of a slot that was not written whole */
+  if (slots > header.most_slots) return "is longer than its header says";
+  *out_count = slots;
+  return NULL;
+}
+
 /* ---- The decision ------------------------------------------------------------------------------------------------ */
 
 /* All slots together, as far as a decision needs them. */

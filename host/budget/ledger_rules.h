@@ -81,6 +81,10 @@ void ladei_ledger_slot_seal(ladei_ledger_slot *slot);
 bool ladei_ledger_slot_is_sound(const ladei_ledger_slot *slot);
 static inline bool ladei_ledger_slot_is_taken(const ladei_ledger_slot *slot) { return slot->mark != 0; }
 
+/* A file's bytes as they were read: what is wrong with them, static; NULL: a ledger of `*out_count` slots, each of which may be
+ * unsound. */
+const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count);
+
 /* Who limits a charge. */
 typedef enum ladei_ledger_limit {
   LADEI_LEDGER_BY_BUDGET,

@@ -5,6 +5,8 @@
  * S1  Nothing of the file changes unless slots are released, and then with the file lock held.
  * Locks: none of the process's.
  */
+#include "host/budget/ledger_survey.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_file.h"
+#include "host/budget/ledger_survey.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { SLOTS = 5, FILE_MOST = LADEI_LEDGER_HEADER_BYTES + 16 * LADEI_LEDGER_SLOT_BYTES, FD = 900 };

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_survey.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/temp_dir.h"
 

@@ -4,6 +4,8 @@
  * another process. What ends without its last words is a child that is killed: ledger_processes_test.c.
  */
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_file.h"
+#include "host/budget/ledger_survey.h"
 
 #include <fcntl.h>
 #include <stdio.h>

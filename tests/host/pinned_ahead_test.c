@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 
 #include "base/size.h"
+#include "host/api/pinned.h"
 #include "host/api/pool.h"
-#include "host/api/ring_alloc.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/interposer.h"

@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "host/api/pool.h"
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_survey.h"
 #include "host/budget/pressure.h"
 #include "tests/host/budget_machine.h"
 #include "tests/shim/lade_test.h"

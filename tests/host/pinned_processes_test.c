@@ -18,6 +18,7 @@
 #include "base/size.h"
 #include "host/api/pool.h"
 #include "host/budget/ledger.h"
+#include "host/budget/ledger_survey.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"

@@ -19,6 +19,7 @@
 #include "config/budget.h"
 #include "host/budget/ledger.h"
 #include "host/budget/ledger_process.h"
+#include "host/budget/ledger_survey.h"
 #include "tools/common/options.h"
 #include "tools/common/subcommand.h"
 
