@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/lock.h"
-#include "history/stacks.h"
 
 static bool context_drop(ladei_history_context *context) {
   return atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1;
@@ -40,26 +39,6 @@ void ladei_history_contexts_destroy(ladei_history_context *dead) {
     context_destroy(dead);
     dead = next;
   }
-}
-
-ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost) {
-  ladei_lock_assert_none_held();
-  if (options->capture == lade_stacks_capture) /* these stacks have records already */
-    return ladei_stacks_take(options->user, __builtin_return_address(0), lost);
-  void *handle = options->capture(options->user);
-  if (handle == NULL) return NULL;
-  ladei_history_context *context = calloc(1, sizeof *context);
-  if (context == NULL) {
-    atomic_fetch_add_explicit(lost, 1, memory_order_relaxed);
-    if (options->release != NULL) options->release(options->user, handle);
-    return NULL;
-  }
-  atomic_init(&context->references, 1);
-  context->handle = handle;
-  context->release = options->release;
-  context->user = options->user;
-  context->describe = options->describe;
-  return context;
 }
 
 ladei_history_context *ladei_history_note_create(const char *text) {

@@ -42,7 +42,4 @@ void ladei_history_context_release(ladei_history_context *context);
 void ladei_history_context_drop(ladei_history_context **unreferenced, ladei_history_context *context);
 void ladei_history_contexts_destroy(ladei_history_context *dead);
 
-/* Asks the program for a context; NULL for none. *lost counts those for which there was no memory. No lock held. */
-ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost);
-
 #endif /* LADE_HISTORY_CONTEXTS_H */

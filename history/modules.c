@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "history/symbols.h"
-
 /* Result of one look. */
 typedef struct look {
   ladei_module *first;
@@ -20,7 +18,6 @@ typedef struct look {
 } look;
 
 static void module_destroy(ladei_module *module) {
-  ladei_symbols_close(module);
   free(module->path);
   free(module);
 }

@@ -118,6 +118,7 @@ lade_status lade_stacks_destroy(lade_stacks *stacks) {
     }
     ladei_lock_destroy(&stacks->shards[i].lock);
   }
+  for (ladei_module *module = stacks->modules.first; module != NULL; module = module->next) ladei_symbols_close(module);
   ladei_modules_destroy(&stacks->modules);
   free(stacks);
   return LADE_OK;

@@ -10,6 +10,7 @@
 
 #include "device/observe/trackers.h"
 #include "device/state/thread_caches.h"
+#include "history/capture.h"
 #include "history/contexts.h"
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "base/sort_keys.h"
+#include "history/capture.h"
 
 enum { CHUNK = LADEI_PINNED_HISTORY_CHUNK_EVENTS, SHARDS = LADEI_PINNED_HISTORY_SHARDS };
 
