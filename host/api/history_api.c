@@ -7,10 +7,10 @@
  *
  * Locks: none here; those of history.h.
  */
+#include "host/api/history_api.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "host/api/history_read.h"
 #include "host/caches/pointer_lookup.h"
 #include "host/state/pool_state.h"
 

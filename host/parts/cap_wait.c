@@ -15,7 +15,7 @@
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
  *     a depot           the transit of the list, which W3 stops, too.
  *     a bin             as a thread's own: its owner looks for waiters inside the asymmetric lock, and fills none if there are any.
- *     a thread's own    not filled while somebody waits. W3 begins with a drain (grow.c), which waits for frees that are
+ *     a thread's own    not filled while somebody waits. W3 begins with a drain (seek.c), which waits for frees that are
  *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
  *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
  *                       (their owner looks for waiters inside that lock). Blocks that were in slots are not any more: their
@@ -24,7 +24,7 @@
  *   back in its next call; nothing is added to it meanwhile.
  *
  * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with transits
- * stopped (grow.c). Two threads can keep a block free between them, and hide it: one frees into a place that was looked at,
+ * stopped (seek.c). Two threads can keep a block free between them, and hide it: one frees into a place that was looked at,
  * then the other one takes from a place that will be. So while transits are stopped there is one place, the free memory of nodes:
  * after the drain nothing comes to what threads keep and to bins, since the look is a waiter (as above), nor to depots, as that is
  * a transit. Whatever moves between nodes, or between the pieces and the whole segments of one, changes `returns` (R2), and then

@@ -149,17 +149,4 @@ void ladei_pinned_history_event(ladei_pinned_history *history, lade_device_actio
 bool ladei_pinned_history_note(ladei_pinned_history_call *call, uintptr_t address, uint64_t bytes, uint64_t block_bytes,
                                ladei_history_context *note, bool (*still_live)(const void *state), const void *state);
 
-/* ---- Reading ----------------------------------------------------------------------------------------------------- */
-
-/* Copies the events so far, merged. No lock held. LADE_ERR_OUT_OF_HOST_MEMORY. Empty where history is NULL or off. */
-lade_status ladei_pinned_history_copy(ladei_pinned_history *history, ladei_history_copy *out);
-
-/* Copies the contexts and notes of live blocks, by address, each counted for the caller. No lock held. */
-typedef struct ladei_pinned_history_lives {
-  ladei_pinned_history_live *list;
-  size_t count;
-} ladei_pinned_history_lives;
-lade_status ladei_pinned_history_lives_copy(ladei_pinned_history *history, ladei_pinned_history_lives *out);
-void ladei_pinned_history_lives_destroy(ladei_pinned_history_lives *lives);
-
 #endif /* LADE_HOST_PARTS_HISTORY_H */

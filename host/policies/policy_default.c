@@ -12,7 +12,7 @@
 #include "host/policies/policy_default.h"
 
 #include "host/caches/ready.h"
-#include "host/grow/grow.h"
+#include "host/grow/seek.h"
 #include "host/state/nodes.h"
 #include "host/state/thread_caches.h"
 #include "host/state/usage.h"

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "host/grow/grow.h"
+#include "host/grow/seek.h"
 #include "host/state/nodes.h"
 #include "host/state/usage.h"
 

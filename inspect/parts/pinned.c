@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "host/api/history_read.h"
+#include "host/api/history_api.h"
 #include "host/api/snapshot.h"
 #include "host/state/pool_state.h"
 #include "inspect/contexts.h"

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/api/history_read.h"
+#include "host/api/history_api.h"
 #include "host/parts/history.h"
 #include "lade/soft.h"
 #include "tests/host/fixture.h"

@@ -231,7 +231,7 @@ LADE_TEST_P(PinnedBudget, LocalRanksDivideTheCapWhereThereIsNoLedger, both, runt
   machine_close(&own);
 }
 
-/* I5 of grow.c: what the driver refuses is not charged, and what it does not take back is. */
+/* I3 of segments.c: what the driver refuses is not charged, and what it does not take back is. */
 LADE_TEST_P(PinnedBudget, ChargesAreWhatIsHeldAfterAnyFailureOfTheDriver, both, runtime) {
   machine own;
   void *block = NULL;

@@ -9,7 +9,7 @@
 
 #include "base/size.h"
 #include "host/api/pool.h"
-#include "host/grow/grow.h"
+#include "host/grow/give_back.h"
 #include "host/state/thread_caches.h"
 #include "tests/host/fixture.h"
 #include "tests/shim/lade_test.h"

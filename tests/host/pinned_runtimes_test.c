@@ -14,7 +14,7 @@
 #include "base/size.h"
 #include "base/thread.h"
 #include "host/api/pool.h"
-#include "host/grow/grow.h"
+#include "host/grow/seek.h"
 #include "host/policies/policy_default.h"
 #include "tests/host/fixture.h"
 #include "tests/loopback/hooks.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "host/api/history_read.h"
+#include "host/api/history_api.h"
 #include "host/api/pool.h"
 #include "lade/pinned.h"
 #include "tests/shim/lade_test.h"

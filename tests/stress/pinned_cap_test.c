@@ -11,7 +11,7 @@
 
 #include "base/size.h"
 #include "host/api/pool.h"
-#include "host/grow/grow.h"
+#include "host/grow/give_back.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/random.h"
 #include "tests/support/runtimes.h"

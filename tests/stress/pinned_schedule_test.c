@@ -13,7 +13,7 @@
 
 #include "base/size.h"
 #include "host/api/pool.h"
-#include "host/grow/grow.h"
+#include "host/grow/give_back.h"
 #include "lade/pinned.h"
 #include "lade/soft.h"
 #include "tests/shim/lade_test.h"
