@@ -11,13 +11,8 @@
 #include "runtime/soft/state/streams.h"
 #include "runtime/soft/submit/capture.h"
 
-<<<<<<< HEAD
 /* The first mistake found, or NULL. */
-typedef const char *verdict;
-=======
-/* First thing found wrong, or NULL. */
 typedef const char *soft_verdict;
->>>>>>> 6efb3f57 (wip)
 
 /* ---- streams and engines ----------------------------------------------------------------------------------------- */
 
@@ -87,13 +82,8 @@ static uint64_t all_references(const soft_runtime *rt) {
 /* Sums over the ranges, from a walk. */
 typedef struct range_sums {
   uint64_t references, pinned_bytes, pinned_ranges, charged[SOFT_MAX_DEVICES];
-<<<<<<< HEAD
   uint64_t end; /* of the previous range */
-  verdict wrong;
-=======
-  uint64_t end; /* of the range before */
   soft_verdict wrong;
->>>>>>> 6efb3f57 (wip)
 } range_sums;
 
 static void range_sum(const soft_tree_node *node, range_sums *sums) {
