@@ -60,6 +60,9 @@ NO_THREADS = {
         "tree_many_test",
         "tree_misuse_test",
     ],
+    "tests/graph/trees": [
+        "body_test",
+    ],
     "tests/group": [
         "table_test",
     ],
@@ -144,8 +147,5 @@ NO_THREADS = {
     "tests/tools/topo": [
         "survey_test",
         "topo_cuda_test",
-    ],
-    "tests/tools/trees": [
-        "body_test",
     ],
 }

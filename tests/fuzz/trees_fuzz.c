@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tools/trees/trace.h"
+#include "tests/graph/trees/trace.h"
 
 enum { TEXT_MAX = 4096 };
 

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "lade/graph.h"
+#include "tests/graph/trees/session.h"
 #include "tests/support/random.h"
-#include "tools/trees/session.h"
 
 enum { FUNCTIONS = 6, INPUTS = 4, STEPS = 8, LOCALS = 8, OUTPUTS = 4, PLACES = 6, CHOICES = 3, MEMORIES = 4, BACK = 8 };
 
@@ -339,7 +339,7 @@ typedef struct checker_rooms {
 static bool rooms_open(checker_rooms *rooms, FILE *source) {
   rooms->nothing = fopen("/dev/null", "w");
   rooms->reader = trees_reader_create(source, "program");
-  if (rooms->nothing != NULL) trees_report_begin(&rooms->report, rooms->nothing, true);
+  if (rooms->nothing != NULL) trees_report_begin(&rooms->report, rooms->nothing);
   return rooms->nothing != NULL && rooms->reader != NULL;
 }
 
@@ -359,7 +359,7 @@ static void counts_add(session_counts *sum, const session_counts *more) {
 bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char **out_text) {
   checker *c = calloc(1, sizeof *c);
   size_t length = 0;
-  checker_rooms rooms = {NULL, NULL, {NULL, false, false}};
+  checker_rooms rooms = {NULL, NULL, {NULL, false}};
   bool right = false;
   *out_text = NULL;
   if (c != NULL && rooms_open(&rooms, stdin) && (c->text = open_memstream(out_text, &length)) != NULL &&
@@ -379,7 +379,7 @@ bool checker_program(uint64_t seed, size_t calls, checker_counts *counts, char *
 }
 
 bool checker_text_right(const char *text, uint64_t seed, bool *out_whole) {
-  checker_rooms rooms = {NULL, NULL, {NULL, false, false}};
+  checker_rooms rooms = {NULL, NULL, {NULL, false}};
   FILE *source = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
   if (source == NULL) return true;
   bool right = true;

@@ -2,7 +2,7 @@
 /*
  * Model checker of graph trees: random programs of functions, called through a tree on `sim`, against the same calls made eagerly on
  * numbers alone. All bytes that are alive are compared after every call, the tree verifies itself and the device reports what it
- * finds (tools/trees/session.h).
+ * finds (tests/graph/trees/session.h).
  *
  * A program is a graph-tree trace. One that fails is run again with fewer and fewer lines, and printed.
  */
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tools/trees/session.h"
+#include "tests/graph/trees/session.h"
 
 typedef struct checker_counts {
   uint64_t programs, calls;

@@ -42,8 +42,8 @@ has() {
 completes "replay" re
 completes "save settings snapshot stats" s
 completes "--version" --v
-completes "top topo trees" help t
-for command in budget diff load replay save settings snapshot stats top topo trees; do
+completes "top topo" help t
+for command in budget diff load replay save settings snapshot stats top topo; do
   has "$command" ''
   has --json "$command" --
 done
@@ -63,7 +63,7 @@ completes "$folder/one.safetensors" load "$folder/o"
 completes "$folder/one.safetensors $folder/two" load --verify "$folder/"
 
 # Every option that the tools have is offered.
-for command in diff load replay save settings snapshot stats top topo trees; do
+for command in diff load replay save settings snapshot stats top topo; do
   for option in $("$lade" "$command" --help | grep -oE '^ +(-., )?--[a-z-]+' | grep -oE -- '--[a-z-]+'); do
     has "$option" "$command" "${option:0:4}"
   done

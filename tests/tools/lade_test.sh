@@ -10,7 +10,7 @@ run 0 --version
 grep -Eq '^lade [0-9]+\.[0-9]+\.[0-9]+$' "$dir/out" || fail "no version: $(cat "$dir/out")"
 run 0 --help
 cp "$dir/out" "$dir/help"
-for command in budget doctor load replay save settings topo trees; do says "  $command " out; done
+for command in budget doctor load replay save settings topo; do says "  $command " out; done
 run 0 help
 cmp -s "$dir/out" "$dir/help" || fail "help and --help differ"
 run 0 help settings

@@ -102,4 +102,9 @@ printf 'lade-trace 1\nmove\033[31m 1\n' >"$dir/move.trace"
 run 2 replay "$dir/move.trace"
 LC_ALL=C grep -qF "$escape" "$dir/out" "$dir/err" && fail "a trace's words reach the terminal"
 
+# A file of zeros was read to its end for its first line, which took as much memory.
+{ head -c 300000000 /dev/zero && : >"$dir/all_read"; } 2>"$dir/head" | "$lade" replay - >"$dir/out" 2>"$dir/err"
+says "standard input:1: malformed line: it holds a zero byte" err
+[ ! -e "$dir/all_read" ] || fail "all of a file of zeros is read"
+
 finish

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `lade trees` reports of a trace, and how it is written: JSON by docs/formats.md, or a line for each entry. */
-#ifndef LADE_TOOLS_TREES_REPORT_H
-#define LADE_TOOLS_TREES_REPORT_H
+/* The report of a graph-tree trace, as JSON (README.md). */
+#ifndef LADE_TESTS_GRAPH_TREES_REPORT_H
+#define LADE_TESTS_GRAPH_TREES_REPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,11 +70,10 @@ typedef struct trees_report_snapshot {
 /* Where entries go. */
 typedef struct trees_report {
   FILE *out;
-  bool json;
   bool first; /* no entry so far */
 } trees_report;
 
-void trees_report_begin(trees_report *report, FILE *out, bool json);
+void trees_report_begin(trees_report *report, FILE *out);
 void trees_report_end(trees_report *report);
 
 void trees_report_run_write(trees_report *report, const trees_report_run *run);
@@ -82,4 +81,4 @@ void trees_report_read_write(trees_report *report, const trees_report_read *read
 /* What reading the tree fails with. */
 lade_status trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot);
 
-#endif /* LADE_TOOLS_TREES_REPORT_H */
+#endif /* LADE_TESTS_GRAPH_TREES_REPORT_H */

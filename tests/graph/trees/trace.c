@@ -7,7 +7,7 @@
  * G3  A name is in its table from the line that declares it on, a run's also if the run fails.
  * Locks: none; one thread reads.
  */
-#include "tools/trees/trace.h"
+#include "tests/graph/trees/trace.h"
 
 #include <stdlib.h>
 #include <string.h>

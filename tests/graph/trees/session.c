@@ -18,7 +18,7 @@
  * Memory outside of the pool comes from an allocator that asks the device each time, whose addresses are never used again.
  * Locks: none; a session has one thread.
  */
-#include "tools/trees/session.h"
+#include "tests/graph/trees/session.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -27,8 +27,8 @@
 
 #include "base/size.h"
 #include "lade/soft.h"
+#include "tests/graph/trees/body.h"
 #include "tools/common/options.h"
-#include "tools/trees/body.h"
 
 /* More than any trace names; it costs nothing until it is touched. */
 #define TREES_DEVICE_BYTES (UINT64_C(1) << 46)
@@ -859,18 +859,6 @@ read_result session_item(session *s, const trees_item *item) {
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
-
-static lade_status file_write(void *user, const void *data, size_t bytes) {
-  return fwrite(data, 1, bytes, user) == bytes ? LADE_OK : LADE_ERR_IO;
-}
-
-lade_status session_dump(session *s, FILE *out) {
-  if (s->tree == NULL) {
-    lade_status status = tree_open(s, &defaults);
-    if (status != LADE_OK) return status;
-  }
-  return lade_graph_tree_dump(s->tree, file_write, out);
-}
 
 static void end_check(session *s, const char *what, lade_status status) {
   if (status != LADE_OK) wrong_print(s, "at the end: %s: %s", what, lade_last_error()->text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entries of a report; names in them are those of a trace, which need no quoting. */
-#include "tools/trees/report.h"
+#include "tests/graph/trees/report.h"
 
 #include <inttypes.h>
 
@@ -12,26 +12,17 @@ static const char *const kinds[] = {"new", "same", "prior", "input", "integer", 
 static const char *const states[] = {"NONE", "WARMUP", "RECORDING", "EXECUTION"};
 static const char *const ends[] = {"null", "\"boundary\"", "\"dead\""};
 
-void trees_report_begin(trees_report *report, FILE *out, bool json) {
-  *report = (trees_report){.out = out, .json = json, .first = true};
-  if (json) fputs("{\"version\":1,\"entries\":[", out);
+void trees_report_begin(trees_report *report, FILE *out) {
+  *report = (trees_report){.out = out, .first = true};
+  fputs("{\"version\":1,\"entries\":[", out);
 }
 
-void trees_report_end(trees_report *report) {
-  if (!report->json && !report->first) putc('\n', report->out);
-  if (report->json) fputs("]}\n", report->out);
-}
+void trees_report_end(trees_report *report) { fputs("]}\n", report->out); }
 
 static void entry_begin(trees_report *report, uint64_t line) {
-  if (!report->first) fputs(report->json ? "," : "\n", report->out);
+  fprintf(report->out, "%s\n{\"line\":%" PRIu64, report->first ? "" : ",", line);
   report->first = false;
-  if (report->json)
-    fprintf(report->out, "\n{\"line\":%" PRIu64, line);
-  else
-    fprintf(report->out, "%" PRIu64 ": ", line);
 }
-
-/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void place_write(FILE *out, const trees_place *at) {
   if (at->inside)
@@ -53,7 +44,7 @@ static void node_write(FILE *out, int64_t node) {
     fprintf(out, "%" PRId64, node);
 }
 
-static void run_json(FILE *out, const trees_report_run *run) {
+static void run_write(FILE *out, const trees_report_run *run) {
   fprintf(out, ",\"run\":\"%s\",\"did\":\"%s\",\"status\":\"%s\"", run->name, dids[run->did],
           lade_status_name(run->status));
   names_write(out, "why", run->why, run->why_count, reasons);
@@ -90,7 +81,7 @@ typedef struct node_writer {
   bool first;
 } node_writer;
 
-static lade_status node_json(void *user, const lade_graph_node_info *info) {
+static lade_status node_each(void *user, const lade_graph_node_info *info) {
   node_writer *w = user;
   fprintf(w->out, "%s{\"id\":%" PRId64 ",\"function\":\"%s\",\"key\":%" PRIu64 ",\"parent\":", w->first ? "" : ",",
           info->id, info->name, info->key_count > 0 ? info->key[0] : 0);
@@ -103,10 +94,10 @@ static lade_status node_json(void *user, const lade_graph_node_info *info) {
   return LADE_OK;
 }
 
-static lade_status snapshot_json(FILE *out, const trees_report_snapshot *snapshot) {
+static lade_status snapshot_write(FILE *out, const trees_report_snapshot *snapshot) {
   fprintf(out, ",\"label\":\"%s\",\"nodes\":[", snapshot->label);
   node_writer writer = {out, true};
-  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_json, &writer);
+  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_each, &writer);
   fputs("],\"segments\":[", out);
   for (size_t i = 0; i < snapshot->segment_count; i++)
     fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", snapshot->segments[i]);
@@ -114,68 +105,22 @@ static lade_status snapshot_json(FILE *out, const trees_report_snapshot *snapsho
   return status;
 }
 
-/* ---- Summary ----------------------------------------------------------------------------------------------------- */
-
-static void reasons_summary(FILE *out, const trees_report_run *run) {
-  for (size_t i = 0; i < run->why_count; i++) fprintf(out, "%s%s", i > 0 ? " " : " (", reasons[run->why[i]]);
-  if (run->why_count > 0) putc(')', out);
-}
-
-static void run_summary(FILE *out, const trees_report_run *run) {
-  static const char *const words[] = {"", ", a step ended the path", ", the dead path ended"};
-  fprintf(out, "%s: %s(%" PRIu64 ") ", run->name, run->function, run->key);
-  if (run->did == LADE_GRAPH_DID_ERROR)
-    fputs(lade_status_name(run->status), out);
-  else
-    fputs(dids[run->did], out);
-  if (run->did > LADE_GRAPH_DID_EAGER && run->node != LADE_GRAPH_NO_NODE) fprintf(out, " %" PRId64, run->node);
-  reasons_summary(out, run);
-  fputs(words[run->ended], out);
-  if (run->restored) fputs(", restored", out);
-  if (run->carried_count > 0) fprintf(out, ", %zu carried", run->carried_count);
-  if (run->lost_count > 0) fprintf(out, ", %zu lost", run->lost_count);
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < run->live_count; i++) bytes += run->live[i].bytes;
-  fprintf(out, "; %s", states[run->state]);
-  if (bytes > 0) fprintf(out, ", %" PRIu64 " bytes handed out", bytes);
-}
-
-static lade_status node_count(void *user, const lade_graph_node_info *info) {
-  (void)info;
-  ++*(size_t *)user;
-  return LADE_OK;
-}
-
-static lade_status snapshot_summary(FILE *out, const trees_report_snapshot *snapshot) {
-  size_t nodes = 0;
-  lade_status status = lade_graph_tree_nodes_each(snapshot->tree, node_count, &nodes);
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < snapshot->segment_count; i++) bytes += snapshot->segments[i];
-  fprintf(out, "%s: %zu recordings; %zu segments, %" PRIu64 " bytes", snapshot->label, nodes, snapshot->segment_count,
-          bytes);
-  return status;
-}
-
 /* ---- Entries ----------------------------------------------------------------------------------------------------- */
 
 void trees_report_run_write(trees_report *report, const trees_report_run *run) {
   entry_begin(report, run->line);
-  (report->json ? run_json : run_summary)(report->out, run);
+  run_write(report->out, run);
 }
 
 void trees_report_read_write(trees_report *report, const trees_report_read *read) {
   entry_begin(report, read->line);
-  if (report->json && read->lost)
+  if (read->lost)
     fprintf(report->out, ",\"read\":\"%s\",\"state\":\"lost\",\"value\":null}", read->name);
-  else if (report->json)
-    fprintf(report->out, ",\"read\":\"%s\",\"state\":\"alive\",\"value\":\"%016" PRIx64 "\"}", read->name, read->value);
-  else if (read->lost)
-    fprintf(report->out, "%s: lost", read->name);
   else
-    fprintf(report->out, "%s: %016" PRIx64, read->name, read->value);
+    fprintf(report->out, ",\"read\":\"%s\",\"state\":\"alive\",\"value\":\"%016" PRIx64 "\"}", read->name, read->value);
 }
 
 lade_status trees_report_snapshot_write(trees_report *report, const trees_report_snapshot *snapshot) {
   entry_begin(report, snapshot->line);
-  return (report->json ? snapshot_json : snapshot_summary)(report->out, snapshot);
+  return snapshot_write(report->out, snapshot);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of graph-tree traces, one item at a time (docs/formats.md). A function is one item, its body included.
+ * Reader of graph-tree traces, one item at a time (README.md). A function is one item, its body included.
  *
  *   trees_reader *reader = trees_reader_create(file, "decode.trees");
  *   trees_item item;
@@ -10,8 +10,8 @@
  * The reader checks what lines say by themselves, names, and bodies. What depends on runs (counts, integers, memories that outputs
  * mean, outputs of a run that failed) is checked by who runs the trace.
  */
-#ifndef LADE_TOOLS_TREES_TRACE_H
-#define LADE_TOOLS_TREES_TRACE_H
+#ifndef LADE_TESTS_GRAPH_TREES_TRACE_H
+#define LADE_TESTS_GRAPH_TREES_TRACE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -129,4 +129,4 @@ const char *trees_error(const trees_reader *reader);
 /* Where errors that only a run can see are noted. */
 reader_frame *trees_frame(trees_reader *reader);
 
-#endif /* LADE_TOOLS_TREES_TRACE_H */
+#endif /* LADE_TESTS_GRAPH_TREES_TRACE_H */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent model of `lade trees`: a graph-tree trace in, its report out.
+"""An independent model of graph trees: a trace in, its report out.
 
 Written from the rules of the format alone, without a look at the library. The comments name the rule, by section and number.
 usage: model.py TRACE

@@ -2,8 +2,8 @@
 /* Values of graph-tree traces: what fills memory, what is found to differ, what bodies mean. */
 #include <string.h>
 
+#include "tests/graph/trees/body.h"
 #include "tests/shim/lade_test.h"
-#include "tools/trees/body.h"
 
 LADE_TEST(TreesBody, HashIsThatOfTheEightBytesOfEachWord) {
   /* FNV-1a of "a" is 0xaf63dc4c8601ec8c; a word has seven zeros behind it, each of which multiplies once more. */

@@ -10,15 +10,14 @@
  * compares all bytes that are alive, asks the tree to verify itself, and the device for findings. What is not as it must be is a
  * message on standard error with file and line.
  */
-#ifndef LADE_TOOLS_TREES_SESSION_H
-#define LADE_TOOLS_TREES_SESSION_H
+#ifndef LADE_TESTS_GRAPH_TREES_SESSION_H
+#define LADE_TESTS_GRAPH_TREES_SESSION_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "tools/trees/report.h"
-#include "tools/trees/trace.h"
+#include "tests/graph/trees/report.h"
+#include "tests/graph/trees/trace.h"
 
 typedef struct session session;
 
@@ -49,13 +48,10 @@ typedef struct session_seen {
 } session_seen;
 session_seen session_look(const session *s, size_t run, size_t output);
 
-/* Writes the tree as it is as JSON; of a trace without lines too. */
-lade_status session_dump(session *s, FILE *out);
-
 /* Something was not as it must be, and a message was printed. */
 bool session_wrong(const session *s);
 
 /* Gives back what the trace left, and the tree. What cannot go is a message, too. True: nothing was ever wrong. */
 bool session_end(session *s);
 
-#endif /* LADE_TOOLS_TREES_SESSION_H */
+#endif /* LADE_TESTS_GRAPH_TREES_SESSION_H */

@@ -3,7 +3,7 @@
  * Bodies. A statement that makes a value becomes a software kernel, which reads its inputs when it runs: in a recording at each
  * replay, from where the recording found them.
  */
-#include "tools/trees/body.h"
+#include "tests/graph/trees/body.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,15 +5,15 @@
  * A memory holds one 64-bit value, repeated, little-endian; the last repetition may be cut. trees_hash() says which value follows
  * from which words. trees_body_run() queues the work of a body; trees_truth_run() does the same to numbers alone.
  */
-#ifndef LADE_TOOLS_TREES_BODY_H
-#define LADE_TOOLS_TREES_BODY_H
+#ifndef LADE_TESTS_GRAPH_TREES_BODY_H
+#define LADE_TESTS_GRAPH_TREES_BODY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "lade/graph.h"
-#include "tools/trees/trace.h"
+#include "tests/graph/trees/trace.h"
 
 /* FNV-1a with 64 bits: of no words, and of words behind others. */
 #define TREES_HASH_BEGIN UINT64_C(14695981039346656037)
@@ -59,4 +59,4 @@ uint64_t trees_local_bytes(const trees_step *step, uint64_t key);
 void trees_truth_run(const trees_function *function, uint64_t key, size_t steps, uint64_t *const *inputs, bool *dropped,
                      uint64_t *locals);
 
-#endif /* LADE_TOOLS_TREES_BODY_H */
+#endif /* LADE_TESTS_GRAPH_TREES_BODY_H */

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`lade trees` against the model: stored traces, then random ones.
+"""The program `trees` against the model: stored traces, then random ones.
 
-usage: compare.py LADE FOLDER [--seconds S | --seeds FIRST LAST] [--keep FOLDER]
+usage: compare.py TREES FOLDER [--seconds S | --seeds FIRST LAST] [--keep FOLDER]
 
-FOLDER has traces NAME.trees, and beside each what the model reports of it, NAME.json: reports of both the command and the model must
+FOLDER has traces NAME.trees, and beside each what the model reports of it, NAME.json: reports of both the program and the model must
 equal it (compare.py --write FOLDER writes them). A random trace with a difference is shrunk and printed.
 """
 
@@ -28,11 +28,11 @@ def expected(text):
         return 2, error.line
 
 
-def shown(lade, text, path):
-    """(exit status, report or line of the error, standard error) by the command."""
+def shown(trees, text, path):
+    """(exit status, report or line of the error, standard error) by the program."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
-    done = subprocess.run([lade, "trees", "--json", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([trees, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     message = done.stderr.decode(errors="replace")
     if done.returncode == 0:
         return 0, json.loads(done.stdout), message
@@ -45,20 +45,20 @@ def shown(lade, text, path):
 def first_difference(wanted, got):
     """The first entry that differs, as text."""
     if wanted[0] != 0 or got[0] != 0:
-        return f"model: {wanted[0]} {wanted[1] if wanted[0] else ''}\ncommand: {got[0]} {got[2]}"
+        return f"model: {wanted[0]} {wanted[1] if wanted[0] else ''}\nprogram: {got[0]} {got[2]}"
     for one, other in zip(wanted[1]["entries"], got[1]["entries"]):
         if one != other:
             keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
             return "\n".join(
                 [f"line {one['line']}"]
-                + [f"  {key}: model {json.dumps(one.get(key))}, command {json.dumps(other.get(key))}" for key in keys]
+                + [f"  {key}: model {json.dumps(one.get(key))}, program {json.dumps(other.get(key))}" for key in keys]
             )
-    return f"{len(wanted[1]['entries'])} entries by the model, {len(got[1]['entries'])} by the command"
+    return f"{len(wanted[1]['entries'])} entries by the model, {len(got[1]['entries'])} by the program"
 
 
 class Comparison:
-    def __init__(self, lade, keep):
-        self.lade = lade
+    def __init__(self, trees, keep):
+        self.trees = trees
         self.keep = keep
         self.path = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"compare.{os.getpid()}.trees")
         self.count = self.runs = 0
@@ -66,7 +66,7 @@ class Comparison:
     def differs(self, text, wanted=None):
         """None, or what differs."""
         wanted = wanted or expected(text)
-        got = shown(self.lade, text, self.path)
+        got = shown(self.trees, text, self.path)
         if (wanted[0], wanted[1]) == (got[0], got[1]):
             return None
         return first_difference(wanted, got)
@@ -122,7 +122,7 @@ def main(arguments):
     if arguments[0] == "--write":
         write(arguments[1])
         return 0
-    lade, folder, *rest = arguments
+    trees, folder, *rest = arguments
     options = {"--seconds": 0.0}
     seeds = None
     keep = None
@@ -136,7 +136,7 @@ def main(arguments):
             keep = rest.pop(0)
         else:
             sys.exit(f"compare.py: what is {word}?")
-    comparison = Comparison(lade, keep)
+    comparison = Comparison(trees, keep)
     failed = comparison.stored(folder)
     if seeds is None and options["--seconds"] > 0:
         first = int(os.environ.get("LADE_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
