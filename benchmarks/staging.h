@@ -4,7 +4,6 @@
  *
  *   staging_throughput.c  command line, order of events
  *   staging_report.c      table, JSON
- *   staging_plot.c        picture of a run or of a report
  *   staging_timeline.c    what each thread and the link do in a pass: picture, Chrome trace
  *   staging_verify.c      checksums of what lies on the device
  *   staging_passes.c      what is timed: lade and its baselines
@@ -72,8 +71,6 @@ typedef struct staging_settings {
   uint32_t storage; /* lade_storage */
   uint64_t window_bytes;
   const char *json_path;
-  const char *plot_path;
-  const char *report_path; /* to draw, in place of a run */
   const char *timeline_path;
   bool timeline_first; /* of the first pass, not of one more */
   bool ranked;         /* --ranks */

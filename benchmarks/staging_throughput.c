@@ -24,7 +24,6 @@
 #include "benchmarks/staging_inputs.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
-#include "benchmarks/staging_plot.h"
 #include "benchmarks/staging_ranks.h"
 #include "benchmarks/staging_ranks_report.h"
 #include "benchmarks/staging_report.h"
@@ -43,8 +42,6 @@ enum {
   KEY_NO_VERIFY,
   KEY_SLOW_PASSES,
   KEY_JSON,
-  KEY_PLOT,
-  KEY_DRAW,
   KEY_WINDOW,
   KEY_DIRECT,
   KEY_STORAGE,
@@ -79,10 +76,8 @@ static const struct argp_option option_table[] = {
     {"window", KEY_WINDOW, "BYTES", 0, "Device memory that the inputs pass through (default 256M)", 0},
     {"no-verify", KEY_NO_VERIFY, NULL, 0, "Do not compare checksums", 0},
     {"json", KEY_JSON, "FILE", 0, "Also write the results as JSON", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw them", 0},
-    {"draw", KEY_DRAW, "FILE.json", 0, "Measure nothing: have --plot draw what --json wrote before", 0},
-    {"timeline", KEY_TIMELINE, "FILE.svg|FILE.json", 0,
-     "Also show one more pass as a picture, or as a Chrome trace: what each thread and the link do when", 0},
+    {"timeline", KEY_TIMELINE, "FILE.json", 0,
+     "Also write one more pass as a Chrome trace, for ui.perfetto.dev: what each thread and the link do when", 0},
     {"timeline-first", KEY_TIMELINE_FIRST, NULL, 0, "... of the first pass, while blocks are pinned", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -135,14 +130,12 @@ static bool is_rank_count(const staging_settings *settings, const char *text, co
 }
 
 static void settings_check(const staging_settings *settings, struct argp_state *state) {
-  if (settings->report_path != NULL && settings->plot_path == NULL) argp_error(state, "--draw needs --plot");
   if (settings->timeline_first && settings->timeline_path == NULL)
     argp_error(state, "--timeline-first needs --timeline");
   if (!settings->ranked) return;
   if (settings->device != DEVICE_NOT_GIVEN)
     argp_error(state, "--ranks: each rank takes its device, --device is no use");
-  if (settings->plot_path != NULL || settings->timeline_path != NULL)
-    argp_error(state, "--ranks: --plot and --timeline show one process");
+  if (settings->timeline_path != NULL) argp_error(state, "--ranks: --timeline shows one process");
 }
 
 static uint32_t storage_parse(const char *text, struct argp_state *state) {
@@ -191,14 +184,8 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   case KEY_STORAGE: settings->storage = storage_parse(argument, state); return 0;
   case KEY_NO_VERIFY: settings->verify = false; return 0;
   case KEY_JSON: settings->json_path = argument; return 0;
-  case KEY_PLOT: settings->plot_path = argument; return 0;
-  case KEY_DRAW: settings->report_path = argument; return 0;
   case KEY_TIMELINE_FIRST: settings->timeline_first = true; return 0;
-  case KEY_TIMELINE:
-    if (!staging_timeline_name_is_good(argument))
-      argp_error(state, "--timeline: '%s' ends neither in .svg nor in .json", argument);
-    settings->timeline_path = argument;
-    return 0;
+  case KEY_TIMELINE: settings->timeline_path = argument; return 0;
   case KEY_RANKS: ranks_parse(settings, argument, state); return 0;
   case KEY_RANK_TIMEOUT:
     settings->rank_timeout_s = (uint32_t)number_parse("rank-timeout", argument, 1, 3600, false, state);
@@ -307,15 +294,6 @@ static bool measure_all(staging *s) {
   return good;
 }
 
-static bool plot_all(const staging *s) {
-  staging_plot plot;
-  if (s->settings.report_path == NULL)
-    staging_plot_of_run(s, &plot);
-  else if (!staging_plot_of_report(s->settings.report_path, &plot))
-    return false;
-  return staging_plot_write(&plot, s->settings.plot_path);
-}
-
 static bool ranks_report(staging *s) {
   if (!staging_ranks_gather(s)) return false;
   if (!staging_ranks_speaks(s)) return true;
@@ -331,8 +309,7 @@ static bool report_all(staging *s) {
   bool good = fflush(stdout) == 0;
   if (!good) staging_error("standard output: %s", strerror(errno));
   good = (s->settings.json_path == NULL || staging_report_json(s)) && good;
-  good = (s->settings.timeline_path == NULL || staging_timeline_write(s)) && good;
-  return (s->settings.plot_path == NULL || plot_all(s)) && good;
+  return (s->settings.timeline_path == NULL || staging_timeline_write(s)) && good;
 }
 
 /* In reverse; each of them may be missing. */
@@ -381,7 +358,6 @@ int main(int argc, char **argv) {
   argv[0] = name;
   argp_err_exit_status = EXIT_USAGE;
   argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &s.settings); /* in order: the N of "--ranks N" */
-  if (s.settings.report_path != NULL) return plot_all(&s) ? 0 : EXIT_FAILED;
   if (!staging_ranks_begin(&s)) return EXIT_FAILED;
   staging_interrupts_catch();
   if (s.ranks.count == 0) ratios_explain();

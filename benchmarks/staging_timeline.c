@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every thread of the pipeline and the link do in one pass: one more, or the process's first (--timeline-first).
- *
- *   h2d link     ====== ======= ===       chunks whose copies are queued and not yet found finished, overlapping
- *   thread 1     rrrrrrrcrrrrrrrrrc..     one row each, a colour for each kind of work
- *
- * SVG shows the first direction's pass; a Chrome trace (chrome://tracing, Perfetto) has both.
+ * What every thread of the pipeline and the link do in one pass: one more, or the process's first (--timeline-first). As a Chrome
+ * trace (chrome://tracing, Perfetto).
  */
 #include "benchmarks/staging_timeline.h"
 
@@ -14,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/svg.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
 
@@ -36,22 +31,6 @@ static const char *const kind_names[KINDS] = {
     [LADE_TIMELINE_FLIGHT] = "copies",
 };
 
-static const char *const kind_colours[KINDS] = {
-    [0] = "#000000",
-    [LADE_TIMELINE_ACQUIRE] = "#8c564b",
-    [LADE_TIMELINE_READ] = "#1f77b4",
-    [LADE_TIMELINE_DEPENDENCY] = "#7f7f7f",
-    [LADE_TIMELINE_COPY] = "#ff7f0e",
-    [LADE_TIMELINE_RECORD] = "#e377c2",
-    [LADE_TIMELINE_POLL] = "#bcbd22",
-    [LADE_TIMELINE_WRITE] = "#17becf",
-    [LADE_TIMELINE_RELEASE] = "#9467bd",
-    [LADE_TIMELINE_FINISH] = "#2f2f2f",
-    [LADE_TIMELINE_LOCK] = "#d62728",
-    [LADE_TIMELINE_IDLE] = "#eeeeee",
-    [LADE_TIMELINE_FLIGHT] = "#2ca02c",
-};
-
 /* A pass and its events, which lie in the order of their ends. */
 typedef struct staging_recorded {
   int direction;
@@ -64,11 +43,6 @@ typedef struct staging_recorded {
 typedef staging_recorded recorded;
 
 static const char *direction_name(int direction) { return direction == STAGING_H2D ? "h2d" : "d2h"; }
-
-bool staging_timeline_name_is_good(const char *path) {
-  const char *ending = strrchr(path, '.');
-  return ending != NULL && (strcmp(ending, ".svg") == 0 || strcmp(ending, ".json") == 0);
-}
 
 uint64_t staging_timeline_events(const staging_settings *settings) {
   return settings->timeline_path != NULL ? EVENTS : 0;
@@ -200,85 +174,13 @@ static void trace_write(FILE *out, const recorded *passes, size_t count) {
   fprintf(out, "\n]}\n");
 }
 
-/* --- SVG ---------------------------------------------------------------------------------------------------------- */
-
-enum { WIDTH = 1600, LEFT = 90, TOP = 60, ROW = 18, LINK_ROWS = 8 };
-
-static double x_at(const recorded *pass, uint64_t ns) {
-  double left = LEFT, length = WIDTH - LEFT - 10;
-  return left + (double)(ns - pass->begin_ns) * length / (double)(pass->end_ns - pass->begin_ns);
-}
-
-static void bar_draw(ladei_svg *out, const recorded *pass, const lade_timeline_event *event, double y) {
-  char title[160];
-  double x = x_at(pass, event->begin_ns), width = x_at(pass, event->end_ns) - x;
-  unsigned kind = event->kind < KINDS ? event->kind : 0;
-  if (event->kind == LADE_TIMELINE_IDLE || width < 0.02) return;
-  int length =
-      snprintf(title, sizeof title, "%s %.1f us", kind_names[kind], (double)(event->end_ns - event->begin_ns) * 1e-3);
-  if (event->bytes > 0) {
-    snprintf(title + length, sizeof title - (size_t)length, ", transfer %llu, offset %llu, %llu bytes",
-             (unsigned long long)event->transfer, (unsigned long long)event->offset, (unsigned long long)event->bytes);
-  }
-  ladei_svg_rect(out, x, y, width < 0.1 ? 0.1 : width, ROW - 4, &(ladei_svg_look){.fill = kind_colours[kind]}, title);
-}
-
-static void legend_draw(ladei_svg *out) {
-  double x = LEFT;
-  for (int kind = 1; kind < KINDS; kind++) {
-    if (kind == LADE_TIMELINE_IDLE) continue;
-    ladei_svg_rect(out, x, 34, 12, 12, &(ladei_svg_look){.fill = kind_colours[kind]}, NULL);
-    ladei_svg_text(out, x + 16, 44, NULL, 0, kind_names[kind]);
-    x += 40 + 7 * (double)strlen(kind_names[kind]);
-  }
-}
-
-/* Chunks on the link are laid into the first of its rows that is free, or the last. */
-static double link_row_y(const lade_timeline_event *event, uint64_t *free_ns) {
-  int row = 0;
-  while (row < LINK_ROWS - 1 && free_ns[row] > event->begin_ns) row++;
-  free_ns[row] = event->end_ns;
-  return TOP + row * ROW;
-}
-
-static void labels_draw(ladei_svg *out, const recorded *pass) {
-  char text[96];
-  snprintf(text, sizeof text, "one pass %s: %.2f ms, copies under way %.1f %% of it", direction_name(pass->direction),
-           (double)(pass->end_ns - pass->begin_ns) * 1e-6,
-           100 * (double)link_busy_ns(pass) / (double)(pass->end_ns - pass->begin_ns));
-  ladei_svg_text(out, LEFT, 20, NULL, 0, text);
-  legend_draw(out);
-  ladei_svg_text(out, 8, TOP + ROW - 6, NULL, 0, "link");
-  for (uint32_t thread = 1; thread <= pass->threads; thread++) {
-    snprintf(text, sizeof text, "thread %u", thread);
-    ladei_svg_text(out, 8, TOP + (LINK_ROWS + (int)thread) * ROW - 6, NULL, 0, text);
-  }
-}
-
-static void svg_write(FILE *file, const recorded *pass) {
-  ladei_svg out;
-  uint64_t free_ns[LINK_ROWS] = {0};
-  int height = TOP + (LINK_ROWS + (int)pass->threads) * ROW + 20;
-  ladei_svg_begin(&out, ladei_svg_to_file, file, WIDTH, height, "text{font:12px sans-serif}");
-  labels_draw(&out, pass);
-  for (size_t i = 0; i < pass->count; i++) {
-    const lade_timeline_event *event = &pass->events[i];
-    bool link = event->kind == LADE_TIMELINE_FLIGHT;
-    bar_draw(&out, pass, event, link ? link_row_y(event, free_ns) : TOP + (LINK_ROWS + (int)event->thread - 1) * ROW);
-  }
-  (void)ladei_svg_end(&out); /* the file keeps the error */
-}
-
 /* --- all of it ---------------------------------------------------------------------------------------------------- */
 
 static bool file_write(const char *path, const recorded *passes, size_t count) {
   FILE *out = fopen(path, "w");
   bool good = out != NULL;
   if (good) {
-    if (strcmp(strrchr(path, '.'), ".svg") == 0)
-      svg_write(out, &passes[0]);
-    else
-      trace_write(out, passes, count);
+    trace_write(out, passes, count);
     good = !ferror(out);
     good = fclose(out) == 0 && good;
   }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each thread and the link do in a pass: picture, Chrome trace. */
+/* What each thread and the link do in a pass, as a Chrome trace. */
 #ifndef LADE_BENCHMARKS_STAGING_TIMELINE_H
 #define LADE_BENCHMARKS_STAGING_TIMELINE_H
 
 #include "benchmarks/staging.h"
 
-/* Whether a name for --timeline ends in .svg or .json. */
-bool staging_timeline_name_is_good(const char *path);
 /* How many events the pipeline keeps for it. */
 uint64_t staging_timeline_events(const staging_settings *settings);
 /* Keeps the events of the pass that ended just now, for --timeline-first. False: said why. */

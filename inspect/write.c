@@ -10,12 +10,10 @@
 #include "base/options.h"
 #include "base/save.h"
 #include "inspect/formats/chrome_trace.h"
-#include "inspect/formats/flame.h"
 #include "inspect/formats/folded.h"
 #include "inspect/formats/format.h"
 #include "inspect/formats/html.h"
 #include "inspect/formats/json.h"
-#include "inspect/formats/map.h"
 #include "inspect/formats/metrics.h"
 #include "inspect/formats/pickle.h"
 #include "inspect/formats/pprof.h"
@@ -26,14 +24,11 @@ static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_JSON, "json", ".json", ladei_inspect_write_json},
     {LADE_SNAPSHOT_FOLDED, "folded", ".folded", ladei_inspect_write_folded},
     {LADE_SNAPSHOT_FOLDED_SEGMENTS, "folded-segments", ".segments.folded", ladei_inspect_write_folded_segments},
-    {LADE_SNAPSHOT_SVG, "svg", ".svg", ladei_inspect_write_flame},
-    {LADE_SNAPSHOT_SVG_SEGMENTS, "svg-segments", ".segments.svg", ladei_inspect_write_flame_segments},
     {LADE_SNAPSHOT_HTML, "html", ".html", ladei_inspect_write_html},
     {LADE_SNAPSHOT_PPROF, "pprof", ".pb.gz", ladei_inspect_write_pprof},
     {LADE_SNAPSHOT_CHROME_TRACE, "chrome-trace", ".trace.json", ladei_inspect_write_chrome_trace},
     {LADE_SNAPSHOT_PROMETHEUS, "prometheus", ".prom", ladei_inspect_write_prometheus},
     {LADE_SNAPSHOT_OPENMETRICS, "openmetrics", ".openmetrics", ladei_inspect_write_openmetrics},
-    {LADE_SNAPSHOT_MAP, "map", ".txt", ladei_inspect_write_map},
     {LADE_SNAPSHOT_RMM_CSV, "rmm-csv", ".csv", NULL},
 };
 

@@ -314,20 +314,17 @@ LADE_API void lade_snapshot_destroy(lade_snapshot *snapshot);
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-/** Formats of files; docs/formats.md has their schemas. Numbers are fixed. */
+/** Formats of files; docs/formats.md has their schemas. Numbers are fixed; 5, 6 and 12 are not used. */
 typedef enum lade_snapshot_format {
   LADE_SNAPSHOT_PICKLE = 1,          /**< PyTorch's: its viewers open it. Written, and read (protocols 2 to 5). */
   LADE_SNAPSHOT_JSON = 2,            /**< lade's own, everything. Written and read. */
   LADE_SNAPSHOT_FOLDED = 3,          /**< Live memory by stack, a line for each: what flame graph tools read. */
   LADE_SNAPSHOT_FOLDED_SEGMENTS = 4, /**< The same by segment. */
-  LADE_SNAPSHOT_SVG = 5,             /**< The folded text as a picture. */
-  LADE_SNAPSHOT_SVG_SEGMENTS = 6,    /**< The same by segment. */
   LADE_SNAPSHOT_HTML = 7,            /**< One page that needs no network. */
   LADE_SNAPSHOT_PPROF = 8,           /**< pprof's, compressed: in use and allocated, counts and bytes. */
   LADE_SNAPSHOT_CHROME_TRACE = 9,    /**< Chrome's trace events: counters, lives of blocks by stream, notes. */
   LADE_SNAPSHOT_PROMETHEUS = 10,     /**< Counters as Prometheus' text. */
   LADE_SNAPSHOT_OPENMETRICS = 11,    /**< Counters as OpenMetrics' text. */
-  LADE_SNAPSHOT_MAP = 12,            /**< Segments as text, a character for each 20 MiB. */
   LADE_SNAPSHOT_RMM_CSV = 13,        /**< RMM's allocation log. Read only. */
 } lade_snapshot_format;
 
@@ -337,9 +334,8 @@ typedef lade_status (*lade_writer)(void *user, const void *data, size_t bytes);
 /** Options of lade_snapshot_write; all zero means all defaults. */
 typedef struct lade_snapshot_write_options {
   size_t struct_size;
-  const lade_snapshot
-      *before;       /**< HTML, folded text and SVG: show what changed since. Borrowed for the call. NULL: none. */
-  const char *title; /**< HTML and SVG. Borrowed for the call. NULL: a title that says what it is. */
+  const lade_snapshot *before; /**< HTML and folded text: show what changed since. Borrowed for the call. NULL: none. */
+  const char *title;           /**< HTML. Borrowed for the call. NULL: a title that says what it is. */
 } lade_snapshot_write_options;
 
 /** Sets struct_size and the defaults, which are zero, of all other fields. Threads: any. */

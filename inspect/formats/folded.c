@@ -5,7 +5,8 @@
 
 #include "inspect/frames.h"
 
-const char *ladei_inspect_state_name(uint32_t state) {
+/* Names of states in files: "active_allocated", "active_pending_free", "inactive". */
+static const char *state_name(uint32_t state) {
   switch ((lade_device_block_state)state) {
   case LADE_DEVICE_BLOCK_ALLOCATED: return "active_allocated";
   case LADE_DEVICE_BLOCK_PENDING_FREE: return "active_pending_free";
@@ -19,7 +20,8 @@ static bool contains_any(const char *text, const char *const *parts, size_t coun
   return false;
 }
 
-bool ladei_inspect_frame_is_shown(const char *function, const char *file) {
+/* Frames that belong to interpreters, unwinders and dispatchers are left out. */
+static bool frame_is_shown(const char *function, const char *file) {
   static const char *const functions[] = {"unwind::unwind",    "CapturedTraceback::gather",
                                           "gather_with_cpp",   "_start",
                                           "__libc_start_main", "PyEval_",
@@ -62,7 +64,7 @@ static void prefix_write(const line_prefix *prefix, uint32_t state, ladei_output
     ladei_output_uint(output, prefix->segment->address);
   }
   ladei_output_byte(output, ';');
-  ladei_output_text(output, ladei_inspect_state_name(state));
+  ladei_output_text(output, state_name(state));
   ladei_output_byte(output, ';');
 }
 
@@ -101,7 +103,7 @@ static void stack_write(const lade_snapshot *snapshot, uint32_t number, ladei_ou
     char room[LADEI_INSPECT_FRAME_ROOM];
     const char *file = ladei_inspect_frame_file(snapshot, frame);
     const char *function = ladei_inspect_frame_function(snapshot, frame, room);
-    if (!ladei_inspect_frame_is_shown(function, file)) continue;
+    if (!frame_is_shown(function, file)) continue;
     ladei_output_text(output, between);
     word_write(base_name(file), output);
     ladei_output_byte(output, ':');

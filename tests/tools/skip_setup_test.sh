@@ -39,7 +39,7 @@ play() {
 play ' --config=opt //x:y' "$run" --config=opt --skip-setup //x:y
 play ' //\.\.\.' "$run" --skip-setup
 play '^program --chunk 1 a b' "$staging" --chunk 1 --skip-setup 'a b'
-play '^program --plot=x' "$staging" --skip-setup --plot=x
+play '^program --json=x' "$staging" --skip-setup --json=x
 
 # Without it the packages are looked for first.
 : >"$folder/calls"

@@ -15,7 +15,7 @@
 #include "tools/common/subcommand.h"
 #include "tools/replay/from_snapshot.h"
 #include "tools/replay/replay.h"
-#include "tools/replay/timeline.h"
+#include "tools/replay/totals.h"
 
 static const char documentation[] =
     "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device "
@@ -29,20 +29,18 @@ static char command_name[] = "lade replay";
 typedef struct replay_arguments {
   const char *trace;
   const char *conf;
-  const char *plot;
   bool json;
   bool compare;
   char **confs; /* of --compare; they point into argv */
   int conf_count;
 } replay_arguments;
 
-enum { KEY_JSON = 256, KEY_CONF, KEY_PLOT, KEY_COMPARE };
+enum { KEY_JSON = 256, KEY_CONF, KEY_COMPARE };
 
 static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Print the report as JSON; else a summary of each snapshot", 0},
     {"conf", KEY_CONF, "SETTINGS", 0,
      "Settings over those of the trace, such as expandable_segments:True; lade's own keys too", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw reserved, active and requested bytes over the operations", 0},
     {"compare", KEY_COMPARE, NULL, 0,
      "Replay once with the trace's settings and once with each SETTINGS over them, one row each: peak reserved and "
      "active bytes, fragmentation (1 - active/reserved at the peak), driver allocations, retries, allocations out of "
@@ -65,8 +63,7 @@ static void arguments_check(replay_arguments *a, const struct argp_state *state)
   /* With --compare first, the trace comes last. */
   if (a->compare && a->trace == NULL && a->conf_count > 0) a->trace = a->confs[--a->conf_count];
   if (a->trace == NULL) argp_error(state, "which trace?");
-  if (a->compare && (a->json || a->conf != NULL || a->plot != NULL))
-    argp_error(state, "--compare is not combined with --json, --conf, --plot");
+  if (a->compare && (a->json || a->conf != NULL)) argp_error(state, "--compare is not combined with --json, --conf");
   if (a->compare && strcmp(a->trace, "-") == 0) argp_error(state, "--compare reads the trace more than once: no -");
 }
 
@@ -75,10 +72,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
   case KEY_CONF: a->conf = argument; return 0;
-  case KEY_PLOT:
-    if (*argument == '\0') argp_error(state, "--plot needs a file");
-    a->plot = argument;
-    return 0;
   case KEY_COMPARE: a->compare = true; return 0;
   case ARGP_KEY_ARG: positional_add(a, argument, state); return 0;
   case ARGP_KEY_END: arguments_check(a, state); return 0;
@@ -93,7 +86,7 @@ typedef struct sink {
   FILE *out; /* NULL: snapshots are not wanted */
   bool json;
   bool first;
-  timeline *line; /* NULL: samples are not wanted */
+  replay_totals *sums; /* NULL: samples are not wanted */
 } sink;
 
 static void snapshot_take(void *user, const report_entry *entry) {
@@ -103,7 +96,7 @@ static void snapshot_take(void *user, const report_entry *entry) {
   (s->json ? report_write_json : report_write_summary)(s->out, entry);
 }
 
-static void sample_take(void *user, const lade_device_stats *stats) { timeline_add(((sink *)user)->line, stats); }
+static void sample_take(void *user, const lade_device_stats *stats) { replay_totals_add(((sink *)user)->sums, stats); }
 
 static int failed(const char *what, const char *name) {
   message_print(command_name, name, "%s: %s", what, strerror(errno));
@@ -167,7 +160,7 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
   replay_settings settings = {.conf = conf,
                               .snapshot = s->out != NULL ? snapshot_take : NULL,
                               .totals_only = !s->json,
-                              .sample = s->line != NULL ? sample_take : NULL,
+                              .sample = s->sums != NULL ? sample_take : NULL,
                               .user = s};
   int status = EXIT_FAILED;
   trace_reader *reader = trace_reader_create(file, standard_input ? "standard input" : a->trace);
@@ -191,22 +184,11 @@ static int trace_replay(const replay_arguments *a, const char *conf, sink *s, bo
   return status;
 }
 
-static int plot_write(const replay_arguments *a, const timeline *line) {
-  FILE *file = fopen(a->plot, "w");
-  if (file == NULL) return failed("cannot be written", a->plot);
-  timeline_write_svg(file, line, a->trace);
-  bool written = ferror(file) == 0;
-  return fclose(file) == 0 && written ? EXIT_FINE : failed("cannot be written", a->plot);
-}
-
 static int report_run(const replay_arguments *a) {
   char *text = NULL;
   size_t length = 0;
-  static timeline line;
-  timeline_init(&line);
   sink s = {.out = open_memstream(&text, &length), .json = a->json, .first = true};
   if (s.out == NULL) return failed("no memory", "the report");
-  if (a->plot != NULL) s.line = &line;
   if (a->json) fputs("{\"version\":1,\"snapshots\":[", s.out);
   int status = trace_replay(a, a->conf, &s, true);
   if (a->json) fputs("]}\n", s.out);
@@ -214,7 +196,6 @@ static int report_run(const replay_arguments *a) {
   if ((fclose(s.out) != 0 || !complete) && status == EXIT_FINE) status = failed("no memory", "the report");
   if (status == EXIT_FINE && (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0))
     status = failed("cannot be written", "standard output");
-  if (status == EXIT_FINE && a->plot != NULL) status = plot_write(a, &line);
   free(text);
   return status;
 }
@@ -223,13 +204,13 @@ static int report_run(const replay_arguments *a) {
 
 typedef struct row {
   const char *conf;
-  timeline line;
+  replay_totals sums;
 } row;
 
 static void row_print(const row *r) {
-  const timeline *t = &r->line;
+  const replay_totals *t = &r->sums;
   printf("%-44s %14.2f %14.2f %12.4f %10llu %8llu %8llu\n", r->conf, (double)t->peak_reserved / (1024.0 * 1024.0),
-         (double)t->peak_active / (1024.0 * 1024.0), timeline_fragmentation(t),
+         (double)t->peak_active / (1024.0 * 1024.0), replay_totals_fragmentation(t),
          (unsigned long long)t->device_allocs.total, (unsigned long long)t->alloc_retries.total,
          (unsigned long long)t->ooms.total);
 }
@@ -241,8 +222,7 @@ static int compare_run(const replay_arguments *a) {
   int status = EXIT_FINE;
   for (int i = 0; i < count && status == EXIT_FINE; i++) {
     rows[i].conf = i == 0 ? "(as in the trace)" : a->confs[i - 1];
-    timeline_init(&rows[i].line);
-    sink s = {.line = &rows[i].line};
+    sink s = {.sums = &rows[i].sums};
     status = trace_replay(a, i == 0 ? NULL : a->confs[i - 1], &s, i == count - 1);
     if (status != EXIT_FINE && i > 0) message_print(command_name, NULL, "that was with %s", a->confs[i - 1]);
   }

@@ -15,8 +15,7 @@
 #include "tools/common/subcommand.h"
 
 enum {
-  KEY_MAP = 256,
-  KEY_TRACE,
+  KEY_TRACE = 256,
   KEY_TOP,
   KEY_FORMAT,
   KEY_BEFORE,
@@ -33,9 +32,10 @@ enum {
 static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's), "
                                     "or has the process PID take one, and "
                                     "writes it in another format, or shows it."
-                                    "\vFormats, by the ending of OUT or by --format: pickle, json, html, svg, folded, "
+                                    "\vFormats, by the ending of OUT or by --format: pickle, json, html, folded, "
                                     "pb.gz (pprof), trace.json (Chrome), "
-                                    "prom, openmetrics, txt (map), segments.svg, segments.folded.\n\n"
+                                    "prom, openmetrics, segments.folded. flamegraph.pl and speedscope draw folded "
+                                    "text.\n\n"
                                     "A process takes snapshots for its own user and for root if it publishes with "
                                     "LADE_PUBLISH_CONTROL. --history is set "
                                     "before the snapshot is taken, and may stand alone.\n\n"
@@ -46,12 +46,11 @@ static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or 
 static const struct argp_option option_table[] = {
     {"output", 'o', "OUT", 0, "Write to this file; - is standard output", 0},
     {"format", KEY_FORMAT, "NAME", 0, "Format of OUT, whatever its ending", 0},
-    {"map", KEY_MAP, NULL, 0, "Show segments, a character for each 20 MiB", 0},
     {"trace", KEY_TRACE, NULL, 0, "Show the events", 0},
     {"top", KEY_TOP, "N", OPTION_ARG_OPTIONAL, "Show the N (10) stacks that have most memory in use", 0},
     {"json", KEY_JSON, NULL, 0, "Write lade's JSON to standard output: --output=- --format=json", 0},
-    {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html, svg and folded text", 0},
-    {"title", KEY_TITLE, "TEXT", 0, "Title of html and svg", 0},
+    {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html and folded text", 0},
+    {"title", KEY_TITLE, "TEXT", 0, "Title of html", 0},
     {"symbols", KEY_SYMBOLS, NULL, 0, "Name frames that are addresses alone, from the programs and libraries of FILE",
      0},
     {"history", KEY_HISTORY, "on|off", 0, "Turn the histories of the process on or off", 0},
@@ -63,7 +62,7 @@ static const struct argp_option option_table[] = {
 
 typedef struct snapshot_options {
   const char *source, *output, *format, *before, *title;
-  bool map, trace, symbols;
+  bool trace, symbols;
   size_t top; /* 0: not asked for */
   bool sets_history, of_process;
   uint64_t process_id;
@@ -107,13 +106,13 @@ static void process_option_read(int key, const char *argument, snapshot_options 
 }
 
 static bool makes_output(const snapshot_options *options) {
-  return options->output != NULL || options->map || options->trace || options->top > 0;
+  return options->output != NULL || options->trace || options->top > 0;
 }
 
 static void options_check(snapshot_options *options, const struct argp_state *state) {
   if (options->source == NULL) argp_error(state, "FILE or PID is missing");
   if (!makes_output(options) && !options->sets_history)
-    argp_error(state, "nothing to do: one of --output, --map, --trace, --top, --json, --history");
+    argp_error(state, "nothing to do: one of --output, --trace, --top, --json, --history");
   bool is_process = snapshot_source_is_process(options->source, &options->process_id);
   if (options->of_process && !is_process)
     argp_error(state, "--history, --stacks, --entries, --publisher and --wait are for a PID, not for '%s'",
@@ -137,7 +136,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
   case 'o': options->output = argument; return 0;
   case KEY_FORMAT: options->format = argument; return 0;
-  case KEY_MAP: options->map = true; return 0;
   case KEY_TRACE: options->trace = true; return 0;
   case KEY_TOP: options->top = count_read(argument, state); return 0;
   case KEY_JSON:
@@ -252,7 +250,6 @@ static int command_snapshot(int argc, char **argv) {
     message_print(name, options.source, "%s", lade_last_error()->text);
     status = EXIT_FAILED;
   }
-  if (status == EXIT_FINE && options.map) status = snapshot_source_write(name, snapshot, LADE_SNAPSHOT_MAP, NULL, NULL);
   if (status == EXIT_FINE && options.trace) trace_print(snapshot);
   if (status == EXIT_FINE && options.top > 0) status = top_print(name, snapshot, options.top);
   if (status == EXIT_FINE) status = output_write(name, snapshot, &options);

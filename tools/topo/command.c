@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `lade topo`: command line, output, exit status.
- *
- * The drawing is written first: a file that cannot be written leaves no report that looks like success.
- */
+/* `lade topo`: command line, output, exit status. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +8,10 @@
 #include "tools/common/subcommand.h"
 #include "tools/topo/survey.h"
 
-enum { KEY_JSON = 256, KEY_PLOT, KEY_RUNTIME, KEY_TRY };
+enum { KEY_JSON = 256, KEY_RUNTIME, KEY_TRY };
 
 typedef struct topo_arguments {
   const char *runtime; /* NULL: the best found */
-  const char *plot;
   bool json;
   bool try_pinning;
 } topo_arguments;
@@ -28,7 +23,6 @@ static const char documentation[] =
 
 static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Print JSON (docs/formats.md) instead of a table", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Also draw nodes, devices and distances", 0},
     OPTION_RUNTIME(KEY_RUNTIME),
     {"try", KEY_TRY, NULL, 0,
      "Pin a block near each device, and show from which source it came; on cuda this makes a context on each", 0},
@@ -38,7 +32,6 @@ static error_t option_parse(int key, char *argument, struct argp_state *state) {
   topo_arguments *a = state->input;
   switch (key) {
   case KEY_JSON: a->json = true; return 0;
-  case KEY_PLOT: a->plot = argument; return 0;
   case KEY_RUNTIME: a->runtime = option_runtime(argument, state); return 0;
   case KEY_TRY: a->try_pinning = true; return 0;
   case ARGP_KEY_ARG: argp_error(state, "'%s' is no option", argument); return EINVAL;
@@ -53,34 +46,22 @@ static int lade_failed(const char *what) {
   return EXIT_FAILED;
 }
 
-static int file_failed(const char *name) {
-  message_print(command_name, name, "cannot be written: %s", strerror(errno));
-  return EXIT_FAILED;
-}
-
-static int plot_write(const survey *s, const char *name) {
-  FILE *file = fopen(name, "w");
-  if (file == NULL) return file_failed(name);
-  survey_write_svg(file, s);
-  bool written = ferror(file) == 0;
-  return fclose(file) == 0 && written ? EXIT_FINE : file_failed(name);
-}
-
 static int report_write(const survey *s, bool json) {
   if (json && !survey_write_json(stdout, s) && ferror(stdout) == 0) {
     message_print(command_name, NULL, "no memory for the report");
     return EXIT_FAILED;
   }
   if (!json) survey_write_text(stdout, s);
-  return fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_FINE : file_failed("standard output");
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return EXIT_FINE;
+  message_print(command_name, "standard output", "cannot be written: %s", strerror(errno));
+  return EXIT_FAILED;
 }
 
 static int survey_show(const topo_arguments *a, lade_runtime *runtime) {
   static const ladei_pinned_hooks this_machine = {LADEI_TOPOLOGY_SYSTEM, NULL, NULL, 0};
   survey s;
   if (survey_make(runtime, &this_machine, a->try_pinning, &s) != LADE_OK) return lade_failed("looking");
-  int status = a->plot == NULL ? EXIT_FINE : plot_write(&s, a->plot);
-  if (status == EXIT_FINE) status = report_write(&s, a->json);
+  int status = report_write(&s, a->json);
   survey_dispose(&s);
   return status;
 }

@@ -113,12 +113,6 @@ static lade_status nodes_look(survey *s, lade_pinned_pool *pool, const char *roo
   return status;
 }
 
-int survey_node_position(const survey *s, int os_node) {
-  for (size_t i = 0; i < s->node_count; i++)
-    if (s->nodes[i].node.os_index == os_node) return (int)i;
-  return -1;
-}
-
 /* ---- All together ------------------------------------------------------------------------------------------------ */
 
 static lade_status pool_look(survey *s, lade_runtime *runtime, const ladei_pinned_hooks *hooks) {

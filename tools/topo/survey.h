@@ -59,25 +59,12 @@ typedef struct survey {
 lade_status survey_make(lade_runtime *runtime, const ladei_pinned_hooks *hooks, bool try_pinning, survey *out);
 void survey_dispose(survey *s);
 
-/* Position of a node in nodes, or -1. */
-int survey_node_position(const survey *s, int os_node);
-
 /* "register", "driver", "pool", "pageable". */
 const char *survey_source_name(int source);
 
-/* What holds for the whole machine, and for a pool with default settings, in words. */
-enum { SURVEY_FACTS = 5, SURVEY_FACT_BYTES = 56 };
-typedef struct survey_fact {
-  const char *label; /* static */
-  char value[SURVEY_FACT_BYTES];
-} survey_fact;
-void survey_machine_facts(const survey *s, survey_fact out[SURVEY_FACTS]);
-void survey_pool_facts(const survey *s, survey_fact out[SURVEY_FACTS]);
-
-/* Three ways to show it. Write errors stay in the file's error flag; the JSON's status is false without memory. */
+/* Two ways to show it. Write errors stay in the file's error flag; the JSON's status is false without memory. */
 void survey_write_text(FILE *out, const survey *s);
 bool survey_write_json(FILE *out, const survey *s);
-void survey_write_svg(FILE *out, const survey *s);
 
 /* A size for people, at most nine characters: "512 B", "64.0 MiB"; "no limit" for LADEI_PINNED_NO_LIMIT. Returns `out`. */
 enum { SURVEY_SIZE_BYTES = 16 };

@@ -9,7 +9,7 @@ files=$2
 for shape in small long; do "$files" $shape pickle "$dir/$shape.pickle" 2>/dev/null || fail "no $shape.pickle"; done
 
 # Every ending gives a file, and what can be read back says the same.
-for ending in pickle json html svg folded pb.gz trace.json prom openmetrics txt segments.svg segments.folded; do
+for ending in pickle json html folded pb.gz trace.json prom openmetrics segments.folded; do
   run 0 snapshot "$dir/small.pickle" -o "$dir/out.$ending"
   [ -s "$dir/out.$ending" ] || fail "out.$ending is empty"
 done
@@ -22,9 +22,8 @@ cmp -s "$dir/out.json" "$dir/out" || fail "--json is not the JSON of --output"
 run 0 snapshot "$dir/long.pickle" --before "$dir/small.pickle" --title 'two <snapshots>' -o "$dir/two.html"
 grep -qF 'two &lt;snapshots&gt;' "$dir/two.html" || fail "the title is not there, or not escaped"
 
-# Views. The sum of the map is that of the folded text.
-run 0 snapshot "$dir/small.pickle" --map --trace --top=3
-says "A character is 20 MiB" out
+# Views. The sum of the stacks is that of the folded text.
+run 0 snapshot "$dir/small.pickle" --trace --top=3
 says "segment_alloc" out
 says " blocks" out
 folded_sum=$(awk '/;active_allocated;/ && !/<gaps>/ { sum += $NF } END { printf "%d", sum }' "$dir/out.folded")
@@ -135,9 +134,9 @@ says "nothing to do" err
 run 2 snapshot "$dir/small.pickle" -o "$dir/out.unknown"
 says "no format has this ending" err
 run 2 snapshot "$dir/small.pickle" --top=0
-run 1 snapshot "$dir/nothing" --map
+run 1 snapshot "$dir/nothing" --top
 printf 'no snapshot' >"$dir/wrong"
-run 2 snapshot "$dir/wrong" --map
+run 2 snapshot "$dir/wrong" --top
 says "byte 0" err
 head -c 1000 "$dir/small.pickle" >"$dir/short"
 run 2 stats "$dir/short"

@@ -13,7 +13,9 @@ for runtime in cpu sim; do
   says "the options' max_bytes are used up" out
   [ -s "$dir/oom.html" ] || fail "$runtime: there is no page"
 
-  run 0 snapshot "$dir/oom.pickle" -o "$dir/flame.svg"
+  run 0 snapshot "$dir/oom.pickle" --top
+  says "loss_keep" out
+  run 0 snapshot "$dir/oom.pickle" -o "$dir/oom.folded"
   run 0 snapshot "$dir/oom.pickle" --before="$dir/early.pickle" -o "$dir/compare.html"
   run 0 diff "$dir/early.pickle" "$dir/oom.pickle"
   says "loss_keep" out

@@ -51,21 +51,21 @@ sleep 0.3 # it allocates ten times a second
 events_are -gt 10
 run 0 snapshot "$pid" --history on -o "$dir/live.json"
 run 0 snapshot "$dir/live.json" --top=3
-run 0 snapshot "$pid" --map --top=3 -o "$dir/live.html" --before "$dir/live.json"
+run 0 snapshot "$pid" --top=3 -o "$dir/live.html" --before "$dir/live.json"
 grep -q '<html' "$dir/live.html" || fail "no page of a process"
 run 0 diff "$dir/live.json" "$pid"
 says "memory in use:" out
 run 0 snapshot "$pid" --history=off --trace
 grep -q ' us  ' "$dir/out" && fail "events after the history was turned off"
 
-run 1 snapshot "$pid" --publisher=1 --map
+run 1 snapshot "$pid" --publisher=1 --top
 says "publishes nothing there" err
 run 2 snapshot "$pid" --history=maybe
 says "is not on or off" err
-run 2 snapshot "$pid" --stacks=8 --map
+run 2 snapshot "$pid" --stacks=8 --top
 says "need --history=on" err
 run 2 snapshot "$pid" --history=on --stacks=65
-run 2 snapshot "$pid" --wait=0 --map
+run 2 snapshot "$pid" --wait=0 --top
 run 2 snapshot "$dir/live.json" --history=on
 says "are for a PID" err
 
@@ -77,7 +77,7 @@ while cat "/proc/$pid/task"/*/stat | grep -qv ') T ' && [ $tries -lt 1000 ]; do
   sleep 0.01
   tries=$((tries + 1))
 done
-run 1 snapshot "$pid" --map --wait=1
+run 1 snapshot "$pid" --top --wait=1
 says "no answer in time" err
 tries=0
 until run 0 top "$pid" --once --json && grep -q '"stale":true' "$dir/out"; do
@@ -89,7 +89,7 @@ done
 run 0 top "$pid" --once
 grep -q "$pid\*" "$dir/out" || fail "no * in: $(cat "$dir/out")"
 kill -CONT "$pid"
-run 0 snapshot "$pid" --map
+run 0 snapshot "$pid" --top
 
 # One that refreshes by hand is never stale; it takes a snapshot when it gets to it.
 mkfifo "$dir/pipe2" || exit 1
@@ -97,7 +97,7 @@ mkfifo "$dir/pipe2" || exit 1
 by_hand=$!
 trap 'kill -9 "$pid" "$by_hand" 2>/dev/null; rm -rf "$dir"' EXIT
 read -r line <"$dir/pipe2"
-run 0 snapshot "$by_hand" --map
+run 0 snapshot "$by_hand" --top
 kill -STOP "$by_hand"
 run 0 top "$by_hand" --once --json
 python3 - "$dir/out" <<'PYTHON' || fail "what is refreshed by hand: $(cat "$dir/out")"
@@ -198,7 +198,7 @@ kill -9 "$pid"
 wait "$pid" 2>/dev/null
 run 1 top "$pid" --once
 run 1 stats "$pid"
-run 1 snapshot "$pid" --map
+run 1 snapshot "$pid" --top
 run 0 top --once # with no row, mostly
 run 2 top nobody
 # No process has such a number: another one was named, the largest of 64 bits.
@@ -206,7 +206,7 @@ run 2 top 99999999999999999999999 --once
 says "'99999999999999999999999' is no process" err
 run 1 stats 99999999999999999999999
 says "99999999999999999999999: cannot open" err
-run 1 snapshot 4294967297 --map
+run 1 snapshot 4294967297 --top
 says "4294967297: cannot open" err
 run 2 top --interval=0
 finish
