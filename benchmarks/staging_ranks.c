@@ -11,7 +11,7 @@
  * each host has its own such time, and the longest counts; the barrier keeps their starts together.
  *
  * K1  All ranks run the same variants in the same order: what decides that is compared before the first pass.
- * K2  Who cannot go on tells the group; so the others end at their next barrier, with its words.
+ * K2  A rank that cannot go on tells the group; so the others end at their next barrier, with its words.
  * K3  No wait for another rank is longer than --rank-timeout.
  */
 #include "benchmarks/staging_ranks.h"

@@ -92,7 +92,7 @@ static int command_run(int argc, char **argv) {
   return found != NULL ? subcommand_run(found, argc - 1, argv + 1) : unknown(argv[1]);
 }
 
-/* Whoever fails has said so. */
+/* A failed command has printed its message. */
 static int output_end(int status) {
   errno = 0;
   if (status != 0 || (fflush(stdout) == 0 && ferror(stdout) == 0)) return status;

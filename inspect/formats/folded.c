@@ -73,8 +73,7 @@ static const char *base_name(const char *path) {
   return slash == NULL ? path : slash + 1;
 }
 
-/* What a reader would take for the end of the word becomes ':', as the collapse scripts of flame graphs have it; what some would take
- * for that of the line becomes '?'. */
+/* A character that ends the word becomes ':', as the collapse scripts of flame graphs have it; one that ends the line becomes '?'. */
 static char word_character(char c) {
   switch (c) {
   case ';': return ':';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a format of files is to lade_snapshot_write(): a row of a table. */
+/* A format of files, for lade_snapshot_write(): a row of a table. */
 #ifndef LADE_INSPECT_FORMATS_FORMAT_H
 #define LADE_INSPECT_FORMATS_FORMAT_H
 
@@ -23,7 +23,7 @@ typedef struct ladei_inspect_format {
 /* By its number, or by the ending of a file's name; NULL: none. */
 const ladei_inspect_format *ladei_inspect_format_of(uint32_t format);
 const ladei_inspect_format *ladei_inspect_format_of_path(const char *path);
-/* In their order; NULL behind the last. */
+/* In their order; NULL after the last. */
 const ladei_inspect_format *ladei_inspect_format_at(size_t index);
 
 #endif /* LADE_INSPECT_FORMATS_FORMAT_H */

@@ -4,7 +4,7 @@
  * there are few, are numbered in tables of their own.
  *
  * J1  Strings are escaped so that the text may stand in a script of a page (base/output.h).
- * J2  What can be 2^53 or more, and is no count or size, is a text: addresses, streams, pools, times.
+ * J2  Values that may be 2^53 or more, and are no counts or sizes, are texts: addresses, streams, pools, times.
  */
 #include "inspect/formats/json.h"
 
@@ -96,8 +96,8 @@ static void quoted(json *to, uint64_t value) {
   ladei_output_byte(to->output, '"');
 }
 
-/* With a point or an exponent, by which a reader tells it from an integer. What JSON has no number for: one that is too
- * great for a double, and null. */
+/* With a point or an exponent, by which a reader tells it from an integer. Where JSON has no number: one that is too great for a double,
+ * or null. */
 static void real(json *to, double value) {
   char number[40];
   if (!isfinite(value)) {

@@ -10,9 +10,9 @@
 
 enum {
   WANTS_VALUE,
-  WANTS_VALUE_OR_END, /* behind '[' */
+  WANTS_VALUE_OR_END, /* after '[' */
   WANTS_KEY,
-  WANTS_KEY_OR_END, /* behind '{' */
+  WANTS_KEY_OR_END, /* after '{' */
   WANTS_COMMA_OR_END,
   WANTS_NOTHING
 };
@@ -182,7 +182,7 @@ static lade_status number_next(ladei_json_parser *parser, ladei_json_token *out)
   out->kind = LADEI_JSON_INTEGER;
   if (parser->data[at] == '-') at++;
   if (at < parser->bytes && parser->data[at] == '0')
-    at++; /* no digit behind it: the number ends, and what follows is refused */
+    at++; /* no digit after it: the number ends, and the rest is refused */
   else
     LADEI_TRY(digits_check(parser, &at));
   if (at < parser->bytes && parser->data[at] == '.') {
@@ -304,7 +304,7 @@ static lade_status key_next(ladei_json_parser *parser, char c, ladei_json_token 
   return LADE_OK;
 }
 
-/* Passes by a comma, behind which a value or a key is wanted. */
+/* Passes by a comma, after which a value or a key is wanted. */
 static lade_status comma_pass(ladei_json_parser *parser) {
   if (parser->data[parser->at] != ',')
     return ladei_json_refuse(parser,

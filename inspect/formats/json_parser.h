@@ -3,8 +3,8 @@
  * A strict parser of JSON (RFC 8259) that gives tokens one after the other and keeps nothing: no tree, no memory. The whole text
  * is at hand.
  *
- * K1  What it accepts is JSON in UTF-8 and nothing else: no comments, no trailing commas, no NaN, no byte order mark.
- * K2  Nests deeper than LADEI_JSON_DEPTH are refused, so that nobody who follows them recurses without end.
+ * K1  It accepts JSON in UTF-8 and nothing else: no comments, no trailing commas, no NaN, no byte order mark.
+ * K2  Nests deeper than LADEI_JSON_DEPTH are refused, so that no reader recurses without end.
  * K3  An error names the byte.
  */
 #ifndef LADE_INSPECT_FORMATS_JSON_PARSER_H

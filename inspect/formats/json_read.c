@@ -4,7 +4,7 @@
  * pools stay as they are in the file until its end, and become those of the snapshot then.
  *
  * R1  Rows take less than 8 x the file and 64 MiB: columns that are left out make rows of few bytes.
- * R2  What the file has beyond the schema is passed by.
+ * R2  Members beyond the schema are passed by.
  */
 #include "inspect/formats/json_read.h"
 

@@ -19,7 +19,7 @@ typedef struct metric_sample {
   double per_second; /* what is counted in a second, of a time; 0: it is none */
 } metric_sample;
 
-/* What the last word of a key means. */
+/* Meaning of a key's last word. */
 typedef struct metric_cell {
   const char *word;
   const char *suffix;

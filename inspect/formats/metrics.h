@@ -9,7 +9,7 @@
  *   num_ooms                              device_ooms_total
  *   driver_alloc_max_ns                   pinned_driver_alloc_max_seconds
  *
- * Each name begins with "lade_". What a terminal could obey in a name of a part is "?".
+ * Each name begins with "lade_". Control characters in the name of a part become "?".
  * All samples of a metric stand together, whichever parts they are of.
  */
 #ifndef LADE_INSPECT_FORMATS_METRICS_H

@@ -186,7 +186,7 @@ static batches map_begin(pickle *to) { return batches_begin(to, OP_EMPTY_DICT, O
 
 /* --- stacks --------------------------------------------------------------------------------------------------------- */
 
-/* What is not known of a frame: bits of the key "unnamed". The texts beside it name module and place instead. */
+/* The unknown of a frame: bits of the key "unnamed". The texts beside it name module and place instead. */
 enum { NO_FILE = 1, NO_FUNCTION = 2 };
 
 static void characters_value(pickle *to, const char *characters) { string(to, characters, strlen(characters)); }

@@ -294,7 +294,7 @@ static lade_status frame_set(const fold *at, uint32_t row) {
   }
 }
 
-/* What a program adds to a note may be of any type. */
+/* A program may add values of any type to a note. */
 static lade_status note_text_of(const fold *at, uint32_t *out) {
   return at->value->tag == LADEI_PICKLE_TEXT ? text_of(at, out) : LADE_OK;
 }

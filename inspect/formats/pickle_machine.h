@@ -10,7 +10,7 @@
  * M3  A list that was used as a stack does not grow any more.
  * M4  Memory of the machine itself stays below 2 x the file and 64 MiB, that of rows below 8 x the file and 64 MiB: references
  *     of 2 bytes to a row of 72, or a file of marks, end there.
- * Nothing recurses: neither the machine nor those who read its records.
+ * Nothing recurses: neither the machine nor the readers of its records.
  */
 #ifndef LADE_INSPECT_FORMATS_PICKLE_MACHINE_H
 #define LADE_INSPECT_FORMATS_PICKLE_MACHINE_H
@@ -39,7 +39,7 @@ typedef struct ladei_pickle_value {
   };
 } ladei_pickle_value;
 
-/* What a map is. */
+/* Kinds of maps. */
 typedef enum ladei_pickle_kind {
   LADEI_PICKLE_KIND_NEW, /* no items yet */
   LADEI_PICKLE_KIND_MAP,
@@ -84,7 +84,7 @@ typedef struct ladei_pickle_map {
   uint32_t first_item, last_item; /* index + 1; 0: none */
 } ladei_pickle_map;
 
-/* What of a row was in the file. */
+/* Which keys of a row the file has. */
 enum { LADEI_PICKLE_HAS_ADDRESS = 1, LADEI_PICKLE_HAS_REQUESTED = 2 };
 
 typedef struct ladei_pickle_segment {

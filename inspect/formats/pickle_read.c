@@ -391,7 +391,7 @@ static lade_status maps_each(assembly *all, const ladei_pickle_value *list, cons
     if (run.kind != LADEI_PICKLE_KIND_MAP)
       return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: lade: %s has an element that is no map", all->reader->name,
                          name);
-    /* What ladei_pickle_find() takes is a number of a map's record in `dicts`; the run has that in `maps`. */
+    /* ladei_pickle_find() takes the number of a map's record in `dicts`; the run has that in `maps`. */
     const ladei_pickle_dict dict = {.kind = run.kind, .row = run.first};
     ladei_pickle_dict *record = LADEI_INSPECT_ADD(&all->reader->dicts);
     if (record == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;

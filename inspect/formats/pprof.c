@@ -18,7 +18,7 @@
 
 enum { VARINT = 0, BYTES = 2 };
 
-/* The writer's own texts, behind those of the snapshot. */
+/* The writer's own texts, after those of the snapshot. */
 typedef enum own_text {
   TEXT_ALLOC_OBJECTS,
   TEXT_ALLOC_SPACE,

@@ -50,7 +50,7 @@ static lade_status refuse(const csv *from, const char *format, ...) {
   return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: line %zu: %s", from->name, from->line, text);
 }
 
-/* What stands before the next `end`, or all; `rest` is what stands behind it. False: there is no `end`. */
+/* The text before the next `end`, or all of it; `rest` is the text after it. False: there is no `end`. */
 static bool slice_split(slice from, char end, slice *out, slice *rest) {
   const char *at = from.bytes == 0 ? NULL : memchr(from.text, end, from.bytes);
   out->text = from.text;
@@ -177,7 +177,7 @@ static lade_status row_read(csv *from, slice line) {
   return action_add(from, fields[2], &event);
 }
 
-/* The next line without its end, which a cut one has not; false behind the last. */
+/* The next line without its end, which a cut one has not; false after the last. */
 static bool line_next(csv *from, slice *out, bool *ended) {
   if (from->left.bytes == 0) return false;
   *ended = slice_split(from->left, '\n', out, &from->left);

@@ -10,7 +10,7 @@
 
 #include "lade/inspect.h"
 
-/* What every log begins with. */
+/* Every log begins with it. */
 extern const char ladei_rmm_csv_header[];
 
 /* `name` is for messages. Errors: as lade_snapshot_read(), with the line. */

@@ -114,7 +114,7 @@ static uint64_t wall_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* ---- Who keeps the file locked ----------------------------------------------------------------------------------- */
+/* ---- The process that locks the file ----------------------------------------------------------------------------------- */
 
 /* A line of /proc/PID/fdinfo/FD: "lock: 1: FLOCK ADVISORY WRITE 1234 00:19:12 0 EOF". */
 static bool line_is_file_lock(const char *line) {

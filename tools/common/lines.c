@@ -25,7 +25,7 @@ static bool room_make(line_source *source) {
   return true;
 }
 
-/* Reads behind what is left, moving that to the front. False: errno says why. */
+/* Moves the rest of the buffer to the front, and reads on after it. False: errno says why. */
 static bool source_fill(line_source *source) {
   size_t kept = (size_t)(source->end - source->begin);
   if (source->buffer == NULL || kept == source->room) {

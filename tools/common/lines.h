@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the text formats of `lade` share: lines, their fields, numbers.
+ * Shared by the text formats of `lade`: lines, their fields, numbers.
  *
  * Lines of a file of any length, read in blocks and given out where they lie.
  *
  *   buffer   | given out ...  | begin: "alloc 7 512 0\nfree 3\nal" end |   free   | PADDING |
  *
  * A line ends with a zero in the place of its newline. What is left at the end of a block moves to the
- * front and the next block is read behind it; a line longer than the buffer makes it grow.
+ * front and the next block is read after it; a line longer than the buffer makes it grow.
  *
  * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
- * L2  A zero lies at `end`, so who looks for something else than a zero stops there. What lies behind it is old.
+ * L2  A zero lies at `end`, so a search for something else than a zero stops there. Bytes after it are old.
  * L3  A line with a zero byte may be given out before its end was read. Every reader refuses it, and a binary file, a sparse one or
  *     /dev/zero, may have no newline for as long as there is memory.
  */
@@ -41,7 +41,7 @@ line_result line_source_next(line_source *source, char **out_line, size_t *out_l
 
 /*
  * What is read and not given out yet, for a caller that knows its lines when it sees them: it looks at them where they lie
- * (L1, L2), and skips to behind the newline of a line that it has read; any other it leaves to line_source_next. Empty
+ * (L1, L2), and skips past the newline of a line that it has read; any other it leaves to line_source_next. Empty
  * until that one was called.
  */
 static inline const char *line_source_peek(const line_source *source) {

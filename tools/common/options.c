@@ -25,7 +25,7 @@ void program_name_set(const char *typed) {
 
 const char *program_name(void) { return program; }
 
-/* What stands behind "lade" in the name of a command: "" or " load". */
+/* The name of a command after "lade": "" or " load". */
 static const char *command_rest(const char *command) {
   static const char own[] = "lade";
   return strncmp(command, own, sizeof own - 1) == 0 ? command + sizeof own - 1 : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the command lines of the `lade` subcommands share. */
+/* Shared by the command lines of the `lade` subcommands. */
 #ifndef LADE_TOOLS_COMMON_OPTIONS_H
 #define LADE_TOOLS_COMMON_OPTIONS_H
 

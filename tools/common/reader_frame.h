@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What readers of text formats have in common: where they are in a file, the fields of the line, and the error that ends them.
+ * Shared by the readers of text formats: where they are in a file, the fields of the line, and the error that ends them.
  *
  *   reader_frame frame;
  *   if (!reader_frame_open(&frame, file, "run.trace")) ...

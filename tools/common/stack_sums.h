@@ -24,10 +24,10 @@ typedef struct stack_sums {
 lade_status stack_sums_create(const lade_snapshot *before, const lade_snapshot *after, stack_sums *out);
 void stack_sums_destroy(stack_sums *sums);
 
-/* What it grew by, in bytes. */
+/* Its growth in bytes. */
 int64_t stack_sum_change(const stack_sum *sum);
 
-/* Its lines, each behind `indent`. */
+/* Its lines, each after `indent`. */
 void stack_sum_print(FILE *out, const stack_sum *sum, const char *indent);
 
 #endif /* LADE_TOOLS_COMMON_STACK_SUMS_H */

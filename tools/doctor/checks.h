@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `lade doctor` looks at: each check says what it found and, if that holds lade up, what to do. */
+/* The checks of `lade doctor`: each says what it found and, if that holds lade up, what to do. */
 #ifndef LADE_TOOLS_DOCTOR_CHECKS_H
 #define LADE_TOOLS_DOCTOR_CHECKS_H
 

@@ -33,7 +33,7 @@ typedef struct load_arguments {
   int file_count;
 } load_arguments;
 
-/* What moved the bytes of files: lade_pipeline_info, all devices together. */
+/* How the bytes of files were moved: lade_pipeline_info, all devices together. */
 typedef struct moved_bytes {
   uint64_t pread, uring, cufile, direct; /* the last: of pread and uring */
 } moved_bytes;

@@ -27,7 +27,7 @@ bool stage_is_virtual(const stage *s) { return strcmp(lade_runtime_name(s->runti
 
 /* --- devices ------------------------------------------------------------------------------------------------------ */
 
-/* The list behind "NAME:", and that name; the whole text and NULL without one. False for an unknown name. */
+/* The list after "NAME:", and that name; the whole text and NULL without one. False for an unknown name. */
 static bool runtime_split(const char *text, const char **out_name, const char **out_list) {
   const char *colon = strchr(text, ':');
   *out_name = colon == NULL ? NULL : option_runtime_find(text, (size_t)(colon - text));

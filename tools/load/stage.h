@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `lade load` and `lade save` share: a runtime, the devices named on the command line, a progress bar. */
+/* Shared by `lade load` and `lade save`: a runtime, the devices named on the command line, a progress bar. */
 #ifndef LADE_TOOLS_LOAD_STAGE_H
 #define LADE_TOOLS_LOAD_STAGE_H
 
@@ -25,7 +25,7 @@ bool stage_devices_are_good(const char *text);
 
 /*
  * Opens the runtime (NULL: the best found, unless `devices` names one) and a pair on each device, with the settings of the
- * environment (lade_config_from_env), and behind them those of `settings` ("" for none). False with a message on standard error, and nothing open.
+ * environment (lade_config_from_env), and after them those of `settings` ("" for none). False with a message on standard error, and nothing open.
  */
 bool stage_open(stage *s, const char *command, const char *runtime, const char *devices, const char *settings);
 /* False with a message if anything is left. */

@@ -6,7 +6,7 @@
  *   alloc   free 7   alloc   free 9   free 4   alloc ...     not read yet ...
  *           taken             +1       +2                    ahead_free(queue, 1)->id is 9
  *
- * Texts and lists of streams are valid until the next read only, so nothing is read behind an operation that has one
+ * Texts and lists of streams are valid until the next read only, so nothing is read after an operation that has one
  * before it was taken. An error of the trace is returned in its place.
  */
 #ifndef LADE_TOOLS_REPLAY_AHEAD_H
@@ -18,7 +18,7 @@
 
 enum { AHEAD_ROOM = 16 };
 
-/* A free to come, and what was found out about it; the caller's but for the ID. */
+/* A free to come, and what was found out about it; the caller's except for the ID. */
 typedef struct ahead_target {
   uint64_t id;
   uint64_t address;  /* of its block; 0: not known */

@@ -2,7 +2,7 @@
 /*
  * `lade replay`: command line, output, exit status.
  *
- * What is printed is collected first: a trace with an error prints no report.
+ * The output is collected first: a trace with an error prints no report.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -147,7 +147,7 @@ static FILE *trace_open(const char *path, int *out_exit) {
 /*
  * The process ends soon after its last replay, and takes back what that holds at once: freeing 100,000 blocks one by one, each
  * with its neighbours, would be an eighth of a replay's time. It is kept here, so that it counts as reachable; volatile, since
- * nobody reads it.
+ * nothing reads it.
  */
 static replay *volatile last_replay;
 

@@ -23,7 +23,7 @@ struct giant_event {
   uint64_t position;
 };
 
-/* A pool takes requests below 1 TiB; with guards behind its blocks, some bytes less. */
+/* A pool takes requests below 1 TiB; with guards after its blocks, some bytes less. */
 #define POOL_MAX_BYTES (((uint64_t)1 << 40) - 4096)
 
 bool giants_take(uint64_t bytes) { return bytes > POOL_MAX_BYTES; }

@@ -34,7 +34,7 @@ typedef struct replay_memory {
 void replay_memory_init(replay_memory *memory, uint64_t capacity);
 void replay_memory_destroy(replay_memory *memory);
 
-/* A range of addresses, with memory behind it (`charged`) or without. LADE_ERR_OUT_OF_DEVICE_MEMORY,
+/* A range of addresses, backed by memory (`charged`) or not. LADE_ERR_OUT_OF_DEVICE_MEMORY,
  * LADE_ERR_OUT_OF_HOST_MEMORY: nothing changed, and `at` is unchanged. */
 lade_status replay_memory_take(replay_memory *memory, uint64_t bytes, bool charged, uint64_t *out_address);
 /* Gives a range back; LADE_ERR_INVALID_ARGUMENT where none begins at the address. */

@@ -70,7 +70,7 @@ static read_result no_memory(trace_reader *reader, const trace_op *op) {
   return READER_FAIL_AT(trace_frame(reader), op->line, "%s: no memory", trace_kind_name(op->kind));
 }
 
-/* What the allocator refuses for another reason than memory; or its own records found none. */
+/* A refusal for another reason than memory, by the allocator or by the replay's own records. */
 static read_result refused(trace_reader *reader, const trace_op *op) {
   bool host_memory = lade_last_error()->status == LADE_ERR_OUT_OF_HOST_MEMORY;
   return reader_frame_end(trace_frame(reader), host_memory ? READ_FAILED : READ_BAD, op->line, "%s: %s",
@@ -530,7 +530,7 @@ static void entry_give(replay *r, const trace_op *op, const ladei_device_snapsho
   r->settings.snapshot(r->settings.user, &entry);
 }
 
-/* What a snapshot calls segments: contiguous runs of memory. The allocator's lock is held. */
+/* The segments of a snapshot: contiguous runs of memory. The allocator's lock is held. */
 static size_t runs_count(const ladei_device_heap *heap, const ladei_device_heap_segment *segment) {
   if (!ladei_device_heap_segment_expandable(segment)) return 1;
   size_t runs = 0;

@@ -21,7 +21,7 @@ typedef struct replay replay;
 typedef struct replay_settings {
   const char *conf; /* merged over the trace's conf, lade's own keys allowed; NULL: none */
   void (*snapshot)(void *user, const report_entry *entry); /* NULL: none */
-  bool totals_only; /* a snapshot has no segments and blocks but their number: nobody looks at them */
+  bool totals_only; /* a snapshot has no segments and blocks except for their number */
   /* After each operation: values at that moment. NULL: none. */
   void (*sample)(void *user, const lade_device_stats *stats);
   void *user;

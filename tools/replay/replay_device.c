@@ -113,7 +113,7 @@ static lade_status op_event_query(void *self, lade_event handle) {
   return complete ? LADE_OK : LADE_NOT_READY;
 }
 
-/* lade waits for each event of a use that it needs, and for one behind all uses where memory goes back to the driver: a recorded
+/* lade waits for each event of a use that it needs, and for one after all uses where memory goes back to the driver: a recorded
  * program did that at another place, or not at all. */
 static lade_status op_event_synchronize(void *self, lade_event handle) {
   (void)self;
@@ -177,7 +177,7 @@ static lade_status op_vm_release(void *self, ladei_vm_handle handle) {
   return replay_memory_release(&current->memory, handle);
 }
 
-/* Mappings are the allocator's: there is nothing behind the addresses. */
+/* Mappings are the allocator's: the addresses have no memory. */
 static lade_status op_vm_map(void *self, void *address, size_t bytes, ladei_vm_handle handle) {
   (void)self;
   (void)address;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a replay reports at a snapshot, as plain numbers, and how it is written. The replay fills it from lade's
+ * The report of a replay at a snapshot, as plain numbers, and how it is written. The replay fills it from lade's
  * allocators; tests fill it from a model of their own and compare.
  */
 #ifndef LADE_TOOLS_REPLAY_REPORT_H

@@ -17,7 +17,7 @@
 #include "base/size.h"
 #include "tools/replay/number_map.h"
 
-/* What a field of an operation is. */
+/* Kinds of fields of an operation. */
 typedef enum field_kind {
   FIELD_NONE,
   FIELD_NUMBER,     /* 64 bits */
@@ -317,7 +317,7 @@ static inline const char *plain_number(const char *at, uint64_t *out) {
   uint64_t text;
   memcpy(&text, at, sizeof text);
   uint64_t digits = text ^ bytes_of('0'); /* a digit is now 0 to 9 */
-  /* The highest bit of each byte beyond 9; what a carry does to the bytes behind the first one matters to nobody. */
+  /* The highest bit of each byte beyond 9; a carry changes only bytes after the first one, which are not looked at. */
   uint64_t others = (digits | (digits + bytes_of(0x80 - 10))) & bytes_of(0x80);
   if (others == 0) return long_number(at, out);
   unsigned bits = (unsigned)__builtin_ctzll(others) & ~7u; /* of the digits in front */
@@ -374,7 +374,7 @@ static read_result line_interpret(trace_reader *reader, trace_op *out) {
   }
 }
 
-/* What follows an `at`: the alloc takes its address, anything else is an error. */
+/* After an `at`: the alloc takes its address, anything else is an error. */
 static read_result at_take(trace_reader *reader, read_result result, trace_op *out) {
   uint64_t at = reader->at;
   reader->at = 0;

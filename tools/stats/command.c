@@ -55,7 +55,7 @@ static size_t counters_choose(lade_snapshot *snapshot, const char *pattern) {
   for (size_t i = 0; i < snapshot->parts.count; i++) {
     lade_snapshot_part *part = &snapshot->parts.rows[i];
     uint64_t first = part->first_counter, end = first + part->counter_count;
-    part->first_counter = count; /* never behind `first`: parts are in the order of their counters */
+    part->first_counter = count; /* never after `first`: parts are in the order of their counters */
     for (uint64_t k = first; k < end; k++) {
       const lade_snapshot_counter counter = snapshot->counters.rows[k];
       if (pattern == NULL || fnmatch(pattern, ladei_inspect_string(snapshot, counter.key), 0) == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The survey as JSON; docs/formats.md describes it. What is unknown, without limit or none is null.
+ * The survey as JSON; docs/formats.md describes it. Null means unknown, without limit, or none.
  *
  * A value that could not be made, for want of memory, marks the builder as failed; nothing is written then.
  */

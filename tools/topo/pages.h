@@ -2,7 +2,7 @@
 /*
  * Huge pages and free memory, as the kernel shows them below /proc and /sys.
  *
- * `root` comes before these: "" for this machine, a folder for tests. What cannot be read is unknown or none.
+ * `root` comes before these: "" for this machine, a folder for tests. A file that cannot be read counts as unknown or none.
  */
 #ifndef LADE_TOOLS_TOPO_PAGES_H
 #define LADE_TOOLS_TOPO_PAGES_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `lade topo` shows: the machine as a pinned pool with default settings sees it.
+ * The content of `lade topo`: the machine as a pinned pool with default settings sees it.
  *
  * Nothing is computed twice: nodes, limits and settings come from the pool and from the files of host/ that it
  * decides by.
@@ -16,7 +16,7 @@
 #include "lade/pinned.h"
 #include "tools/topo/pages.h"
 
-/* What came of pinning a block near a device. */
+/* The result of pinning a block near a device. */
 typedef struct survey_trial {
   bool done;
   lade_status status;
@@ -39,7 +39,7 @@ typedef struct survey_node {
 
 typedef struct survey {
   const char *runtime; /* static name */
-  bool software;       /* no GPU behind it */
+  bool software;       /* no GPU */
   size_t device_count;
   survey_device *devices;
   size_t node_count;

@@ -105,7 +105,7 @@ static void nodes_write(FILE *out, const survey *s) {
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------- */
 
-/* What holds for the whole machine, and for a pool with default settings, in words. */
+/* Facts of the whole machine, and of a pool with default settings, in words. */
 enum { FACTS = 5, FACT_BYTES = 56 };
 typedef struct fact {
   const char *label; /* static */

@@ -46,7 +46,7 @@ uint64_t trees_memory_compare(const void *at, uint64_t bytes, uint64_t value) {
 
 /* ---- Kernels ----------------------------------------------------------------------------------------------------- */
 
-/* What a kernel does: a value from words, then from the first words of memories, to a whole memory. */
+/* A kernel's work: a value from words, then from the first words of memories, to a whole memory. */
 typedef struct trees_kernel {
   void *to;
   uint64_t bytes;

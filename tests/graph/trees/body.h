@@ -15,7 +15,7 @@
 #include "lade/graph.h"
 #include "tests/graph/trees/trace.h"
 
-/* FNV-1a with 64 bits: of no words, and of words behind others. */
+/* FNV-1a with 64 bits: of no words, and of words after others. */
 #define TREES_HASH_BEGIN UINT64_C(14695981039346656037)
 static inline uint64_t trees_hash(uint64_t hash, uint64_t word) {
   for (int i = 0; i < 8; i++) {

@@ -6,7 +6,7 @@
 #include "tests/shim/lade_test.h"
 
 LADE_TEST(TreesBody, HashIsThatOfTheEightBytesOfEachWord) {
-  /* FNV-1a of "a" is 0xaf63dc4c8601ec8c; a word has seven zeros behind it, each of which multiplies once more. */
+  /* FNV-1a of "a" is 0xaf63dc4c8601ec8c; a word has seven zeros after it, each of which multiplies once more. */
   uint64_t expected = UINT64_C(0xaf63dc4c8601ec8c);
   for (int i = 0; i < 7; i++) expected *= UINT64_C(1099511628211);
   LADE_EXPECT_EQ_UINT(trees_hash(TREES_HASH_BEGIN, 'a'), expected);
@@ -53,6 +53,6 @@ LADE_TEST(TreesBody, TruthFollowsTheStatements) {
   LADE_EXPECT_EQ_UINT(inputs[0], 100);
   LADE_EXPECT_EQ_UINT(inputs[1], mutated);
   inputs[1] = 200;
-  trees_truth_run(&f, 7, 1, values, dropped, locals); /* of a body that failed behind its first statement */
+  trees_truth_run(&f, 7, 1, values, dropped, locals); /* of a body that failed after its first statement */
   LADE_EXPECT_EQ_UINT(inputs[1], 200);
 }

@@ -72,7 +72,7 @@ typedef struct session_function {
   lade_graph_function *handle;
 } session_function;
 
-/* What the tree said of the last run. */
+/* The tree's record of the last run. */
 typedef struct session_told {
   bool given;
   uint32_t did, ended, restored;
@@ -134,7 +134,7 @@ static void wrong_print(session *s, const char *format, ...) {
 #define RUN_NO_MEMORY(s)    READER_FAIL_AT(trees_frame((s)->reader), (s)->line, "no memory")
 #define RUN_FAILED(s, what) READER_FAIL_AT(trees_frame((s)->reader), (s)->line, "%s: %s", what, lade_last_error()->text)
 
-/* Room for `more` elements behind `count`; the room is the next power of two. */
+/* Room for `more` elements after `count`; the room is the next power of two. */
 static bool array_reserve(void *array, size_t count, size_t more, size_t size) {
   void **place = array;
   size_t room = 1, wanted = 1, bytes;
@@ -299,7 +299,7 @@ static read_result item_function(session *s, const trees_item *item) {
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* What R.O is. */
+/* The kind of R.O. */
 static read_result result_find(session *s, const trees_reference *reference, session_output **out) {
   const session_run *r = &s->runs[reference->run];
   if (reference->output >= r->count) return RUN_REFUSE(s, "run \"%s\" failed: it has no outputs", r->name);
@@ -423,7 +423,7 @@ static read_result item_snapshot(session *s, const trees_item *item) {
 
 /* ---- Runs: the line ---------------------------------------------------------------------------------------------- */
 
-/* What inputs of a run are: results of handles, NULL for memories, whose numbers are in `memories`. */
+/* Inputs of a run: results of handles, NULL for memories, whose numbers are in `memories`. */
 typedef struct session_inputs {
   session_output **handles;
   size_t *memories;
@@ -560,7 +560,7 @@ static void result_add(session *s, const trees_item *item, const session_inputs 
   s->results[s->result_count++] = r;
 }
 
-/* What the tree gave out must be of the kind that the body named. */
+/* An output must be of the kind that the body named. */
 static bool outputs_plausible(const session *s, const trees_item *item, const session_inputs *in,
                               const lade_graph_value *values) {
   if (s->told.kind_count != item->function->output_count) return false;
@@ -657,7 +657,7 @@ static void memories_compare(session *s) {
   }
 }
 
-/* What the device and the tree say of themselves. */
+/* The device's findings, and the tree's. */
 static void selves_check(session *s) {
   lade_soft_report report;
   lade_soft_report_init(&report);

@@ -15,7 +15,7 @@
 
 #include "lade/graph.h"
 
-/* What is known by a name. */
+/* A thing with a name. */
 typedef struct trees_name {
   char name[TREES_NAME_MAX + 1];
   size_t index;             /* of a memory, of a run */

@@ -7,8 +7,8 @@
  *   while ((result = trees_read(reader, &item)) == READ_ITEM) { ... }
  *   if (result == READ_BAD) fprintf(stderr, "%s\n", trees_error(reader));     // "decode.trees:7: unknown operation ..."
  *
- * The reader checks what lines say by themselves, names, and bodies. What depends on runs (counts, integers, memories that outputs
- * mean, outputs of a run that failed) is checked by who runs the trace.
+ * The reader checks what lines say by themselves, names, and bodies. The session checks what depends on runs: counts, integers,
+ * memories that outputs mean, outputs of a run that failed.
  */
 #ifndef LADE_TESTS_GRAPH_TREES_TRACE_H
 #define LADE_TESTS_GRAPH_TREES_TRACE_H
