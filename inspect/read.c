@@ -11,15 +11,13 @@
 #include "base/error.h"
 #include "inspect/formats/json_read.h"
 #include "inspect/formats/pickle_read.h"
-#include "inspect/formats/rmm_csv.h"
 
 typedef lade_status (*snapshot_reader)(const void *data, size_t bytes, const char *name, lade_snapshot **out);
 
 /* NULL: of no known format. */
 static snapshot_reader reader_of(const char *data, size_t bytes) {
-  size_t header = strlen(ladei_rmm_csv_header), at = 0;
+  size_t at = 0;
   if ((unsigned char)data[0] == 0x80) return ladei_inspect_read_pickle;
-  if (bytes >= header && memcmp(data, ladei_rmm_csv_header, header) == 0) return ladei_inspect_read_rmm_csv;
   while (at < bytes && strchr(" \t\r\n", data[at]) != NULL && data[at] != '\0') at++;
   return at < bytes && data[at] == '{' ? ladei_inspect_read_json : NULL;
 }
@@ -36,8 +34,7 @@ static lade_status snapshot_read(const char *data, size_t bytes, const char *nam
   if (bytes == 0) return ladei_error(LADE_ERR_TRUNCATED, 0, "%s: byte 0: the file is empty", shown);
   snapshot_reader read_format = reader_of(data, bytes);
   if (read_format != NULL) return read_format(data, bytes, shown, out);
-  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,
-                     "%s: byte 0: no snapshot; expected a pickle, lade's JSON or a log of RMM's", shown);
+  return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: byte 0: no snapshot; expected a pickle or lade's JSON", shown);
 }
 
 lade_status lade_snapshot_read(const void *data, size_t bytes, const char *name, lade_snapshot **out) {

@@ -29,7 +29,6 @@ static const ladei_inspect_format formats[] = {
     {LADE_SNAPSHOT_CHROME_TRACE, "chrome-trace", ".trace.json", ladei_inspect_write_chrome_trace},
     {LADE_SNAPSHOT_PROMETHEUS, "prometheus", ".prom", ladei_inspect_write_prometheus},
     {LADE_SNAPSHOT_OPENMETRICS, "openmetrics", ".openmetrics", ladei_inspect_write_openmetrics},
-    {LADE_SNAPSHOT_RMM_CSV, "rmm-csv", ".csv", NULL},
 };
 
 const ladei_inspect_format *ladei_inspect_format_at(size_t index) {
@@ -60,9 +59,7 @@ const ladei_inspect_format *ladei_inspect_format_of_path(const char *path) {
 
 static lade_status format_find(const char *call, uint32_t format, const ladei_inspect_format **out) {
   *out = ladei_inspect_format_of(format);
-  if (*out == NULL) return ladei_error_argument(call, "format", "a lade_snapshot_format", "%u", format);
-  if ((*out)->write != NULL) return LADE_OK;
-  return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: format %s is read, and not written", call, (*out)->name);
+  return *out != NULL ? LADE_OK : ladei_error_argument(call, "format", "a lade_snapshot_format", "%u", format);
 }
 
 static lade_status format_write(const lade_snapshot *snapshot, const ladei_inspect_format *format,

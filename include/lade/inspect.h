@@ -314,7 +314,7 @@ LADE_API void lade_snapshot_destroy(lade_snapshot *snapshot);
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
-/** Formats of files; docs/formats.md has their schemas. Numbers are fixed; 5, 6 and 12 are not used. */
+/** Formats of files; docs/formats.md has their schemas. Numbers are fixed; 5, 6, 12 and 13 are not used. */
 typedef enum lade_snapshot_format {
   LADE_SNAPSHOT_PICKLE = 1,          /**< PyTorch's: its viewers open it. Written, and read (protocols 2 to 5). */
   LADE_SNAPSHOT_JSON = 2,            /**< lade's own, everything. Written and read. */
@@ -325,7 +325,6 @@ typedef enum lade_snapshot_format {
   LADE_SNAPSHOT_CHROME_TRACE = 9,    /**< Chrome's trace events: counters, lives of blocks by stream, notes. */
   LADE_SNAPSHOT_PROMETHEUS = 10,     /**< Counters as Prometheus' text. */
   LADE_SNAPSHOT_OPENMETRICS = 11,    /**< Counters as OpenMetrics' text. */
-  LADE_SNAPSHOT_RMM_CSV = 13,        /**< RMM's allocation log. Read only. */
 } lade_snapshot_format;
 
 /** Takes `bytes` bytes of output. Another status than LADE_OK ends the writing and is returned by the call that writes. */
@@ -353,7 +352,7 @@ LADE_INLINE void lade_snapshot_write_options_init(lade_snapshot_write_options *o
  * @param writer   Called with pieces of some 64 KiB, in the calling thread.
  *
  * Threads: any. Waits: as `writer` does. Errors: LADE_ERR_INVALID_ARGUMENT for an unknown format; LADE_ERR_UNSUPPORTED for
- * one that is only read, or needs a library (zlib) that is not there; LADE_ERR_OUT_OF_HOST_MEMORY; what `writer` returns.
+ * one that needs a library (zlib) that is not there; LADE_ERR_OUT_OF_HOST_MEMORY; what `writer` returns.
  */
 LADE_API lade_status lade_snapshot_write(const lade_snapshot *snapshot, uint32_t format,
                                          const lade_snapshot_write_options *options, lade_writer writer, void *user);
@@ -371,7 +370,7 @@ LADE_API lade_status lade_snapshot_save(const lade_snapshot *snapshot, uint32_t 
                                         const lade_snapshot_write_options *options, const char *path);
 
 /**
- * Read a snapshot: a pickle of PyTorch's or lade's, lade's JSON, or a log of RMM's; which it is shows in its first bytes.
+ * Read a snapshot: a pickle of PyTorch's or lade's, or lade's JSON; which it is shows in its first bytes.
  *
  * A pickle is read as plain data: one that names a class or calls anything is refused. Sizes that a file claims take no
  * memory before its bytes are there.

@@ -16,8 +16,8 @@ typedef lade_status (*ladei_inspect_writer)(const lade_snapshot *snapshot, const
 typedef struct ladei_inspect_format {
   uint32_t format; /* lade_snapshot_format */
   const char *name;
-  const char *ending;         /* of file names, with its point; the first format with an ending has it */
-  ladei_inspect_writer write; /* NULL: read only */
+  const char *ending; /* of file names, with its point; the first format with an ending has it */
+  ladei_inspect_writer write;
 } ladei_inspect_format;
 
 /* By its number, or by the ending of a file's name; NULL: none. */

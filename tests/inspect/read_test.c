@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of snapshots: which reader one is for, pipes, RMM's log; and no memory at every allocation. */
+/* Files of snapshots: which reader one is for, pipes; and no memory at every allocation. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,6 @@
 #include "inspect/formats/pickle.h"
 #include "tests/inspect/sample.h"
 #include "tests/shim/lade_test.h"
-#include "tests/support/heard.h"
 #include "tests/support/temp_dir.h"
 
 /* --- no memory ---------------------------------------------------------------------------------------------------------- */
@@ -127,8 +126,8 @@ LADE_TEST(SnapshotFiles, AreKnownByTheirFirstBytes) {
   expect_read("", LADE_ERR_TRUNCATED, "FILE: byte 0: the file is empty");
   expect_read("\x80", LADE_ERR_TRUNCATED, "FILE: byte 1: the pickle ends here");
   expect_read(" \n{", LADE_ERR_TRUNCATED, "FILE: byte 3: the text ends too early");
-  expect_read("Thread,Time,Action,Pointer,Size,Stream", LADE_OK, "");
-  expect_read("Thread,Time,Action,Pointer,Size", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
+  expect_read("Thread,Time,Action,Pointer,Size,Stream", LADE_ERR_INVALID_ARGUMENT,
+              "FILE: byte 0: no snapshot; expected");
   expect_read("\x89PNG", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
   expect_read("  ", LADE_ERR_INVALID_ARGUMENT, "FILE: byte 0: no snapshot; expected");
 }
@@ -202,91 +201,6 @@ LADE_TEST(SnapshotFiles, ComeThroughPipes) {
   free(path);
   free(data);
   support_temp_dir_remove(&dir);
-}
-
-/* --- RMM's log -------------------------------------------------------------------------------------------------------------- */
-
-#define HEAD "Thread,Time,Action,Pointer,Size,Stream\n"
-
-LADE_TEST(RmmLog, IsReadAsEvents) {
-  static const char text[] = HEAD "4711,23:59:59.000001,allocate,0x7f00,1024,0x0\r\n"
-                                  "12,00:00:00.5,allocate failure,0x0,4096,7f1\n"
-                                  "\n"
-                                  "4711,00:00:01.000002,free,7f00,1024,0\n";
-  static const struct {
-    uint32_t action;
-    uint64_t time_ns, address, bytes, stream;
-    const char *label;
-  } expected[] = {
-      {LADE_DEVICE_ALLOC, 86399000001000, 0x7f00, 1024, 0, "4711"},
-      {LADE_DEVICE_OOM, 86400500000000, 0, 4096, 0x7f1, "12"},
-      {LADE_DEVICE_FREE_REQUESTED, 86401000002000, 0x7f00, 1024, 0, "4711"},
-      {LADE_DEVICE_FREE_COMPLETED, 86401000002000, 0x7f00, 1024, 0, "4711"},
-  };
-  lade_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_snapshot_read(text, sizeof text - 1, "FILE", &snapshot));
-  LADE_EXPECT_EQ_SIZE(snapshot->parts.count, 1);
-  LADE_ASSERT_EQ_SIZE(snapshot->events.count, 4);
-  LADE_EXPECT_EQ_UINT(snapshot->time_ns, 86401000002000);
-  for (size_t i = 0; i < 4; i++) {
-    const lade_snapshot_event *event = &snapshot->events.rows[i];
-    LADE_EXPECT_EQ_UINT(event->action, expected[i].action);
-    LADE_EXPECT_EQ_UINT(event->time_ns, expected[i].time_ns);
-    LADE_EXPECT_EQ_UINT(event->address, expected[i].address);
-    LADE_EXPECT_EQ_UINT(event->bytes, expected[i].bytes);
-    LADE_EXPECT_EQ_UINT(event->stream, expected[i].stream);
-    LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, event->label), expected[i].label);
-  }
-  lade_snapshot_destroy(snapshot);
-}
-
-LADE_TEST(RmmLog, HasTimesInThreeForms) {
-  static const char *const times[] = {"00:00:01.000002", "00:00:01:000002", "1.000002"};
-  for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
-    char text[128];
-    lade_snapshot *snapshot = NULL;
-    int bytes = snprintf(text, sizeof text, HEAD "1,%s,free,(nil),0,0\n", times[i]);
-    LADE_ASSERT_OK(lade_snapshot_read(text, (size_t)bytes, "FILE", &snapshot));
-    LADE_EXPECT_EQ_UINT(snapshot->events.rows[0].time_ns, 1000002000);
-    lade_snapshot_destroy(snapshot);
-  }
-}
-
-/* Bug: a log that was cut within its last row was refused, or read with what was left of the row's last number. */
-LADE_TEST(RmmLog, MayBeCutInItsLastLine) {
-  static const char text[] = HEAD "1,00:00:01.0,allocate,0x1,1,0\n1,00:00:02.0,allocate,0x2,1024,0x7f0011";
-  const size_t first = sizeof HEAD - 1, second = first + strlen("1,00:00:01.0,allocate,0x1,1,0\n");
-  for (size_t bytes = first; bytes < sizeof text; bytes++) {
-    lade_snapshot *snapshot = NULL;
-    support_heard heard;
-    support_heard_begin(&heard, LADE_LOG_WARN);
-    lade_test_context("%zu bytes", bytes);
-    LADE_ASSERT_OK(lade_snapshot_read(text, bytes, "FILE", &snapshot));
-    support_heard_end();
-    LADE_EXPECT_EQ_SIZE(snapshot->events.count, bytes < second ? 0 : 1);
-    LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "has no end and is passed over"),
-                       bytes == first || bytes == second ? 0 : 1);
-    lade_snapshot_destroy(snapshot);
-  }
-}
-
-LADE_TEST(RmmLog, IsRefusedWithItsLine) {
-  expect_read(HEAD "1,00:00:00.0,allocate,0x1,1\n", LADE_ERR_INVALID_ARGUMENT, "FILE: line 2: expected 6 fields");
-  expect_read(HEAD "1,00:00:00.0,allocate,0x1,1,0,0\n", LADE_ERR_INVALID_ARGUMENT, "FILE: line 2: expected 6 fields");
-  expect_read(HEAD "\n1,00:00:00.0,resize,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT,
-              "FILE: line 3: action 'resize'; expected");
-  expect_read(HEAD "x,00:00:00.0,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the thread is no number");
-  expect_read(HEAD "1,24:00:00.0,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
-  expect_read(HEAD "1,00:00,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
-  expect_read(HEAD "1,00:00:00.,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
-  expect_read(HEAD "1,99999999999999999999,free,0x1,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the time is not");
-  expect_read(HEAD "1,00:00:00.0,free,0xg,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the pointer is");
-  expect_read(HEAD "1,00:00:00.0,free,,1,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the pointer is");
-  expect_read(HEAD "1,00:00:00.0,free,0x1,1.5,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the size is");
-  expect_read(HEAD "1,00:00:00.0,free,0x1,18446744073709551616,0\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the size is");
-  expect_read(HEAD "1,00:00:00.0,free,0x1,1,x\n", LADE_ERR_INVALID_ARGUMENT, "line 2: the stream is");
-  expect_read("Thread,Time,Action,Pointer,Size,Stream,More\n", LADE_ERR_INVALID_ARGUMENT,
-              "line 1: expected Thread,Time");
 }
 
 /* --- files that change ------------------------------------------------------------------------------------------------ */

@@ -21,7 +21,7 @@ static const char documentation[] =
     "Replays an allocation trace (docs/formats.md) on a software device of addresses only and reports what the device "
     "cache and the pinned pool hold at each of its snapshots. TRACE may be - for standard input; or a snapshot with a "
     "history "
-    "(a pickle, JSON) or a log of RMM's: what would other settings have done to that program?"
+    "(a pickle, JSON): what would other settings have done to that program?"
     "\vExit status: 0; 1 if reading, writing or memory failed; 2 for an error in the trace or the command line.";
 
 static char command_name[] = "lade replay";

@@ -11,10 +11,7 @@
 #include "inspect/snapshot.h"
 
 bool from_snapshot_is_one(const char *bytes, size_t count) {
-  static const char rmm[] = "Thread,Time,Action";
-  if (count == 0) return false;
-  if ((unsigned char)bytes[0] == 0x80 || bytes[0] == '{') return true;
-  return count >= sizeof rmm - 1 && memcmp(bytes, rmm, sizeof rmm - 1) == 0;
+  return count > 0 && ((unsigned char)bytes[0] == 0x80 || bytes[0] == '{');
 }
 
 /* One conversion. */

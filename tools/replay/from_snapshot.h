@@ -22,10 +22,10 @@
 
 #include "lade/inspect.h"
 
-/* Whether a file that begins with these bytes is a snapshot, or a log of RMM's. */
+/* Whether a file that begins with these bytes is a snapshot. */
 bool from_snapshot_is_one(const char *bytes, size_t count);
 
-/* Writes the trace of the first device allocator (or RMM resource) that has events. LADE_ERR_INVALID_ARGUMENT where none has;
+/* Writes the trace of the first device allocator that has events. LADE_ERR_INVALID_ARGUMENT where none has;
  * LADE_ERR_OUT_OF_HOST_MEMORY. Errors of `out` stay in it. */
 lade_status from_snapshot_write(const lade_snapshot *snapshot, FILE *out);
 

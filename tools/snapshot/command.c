@@ -29,7 +29,7 @@ enum {
   KEY_SYMBOLS
 };
 
-static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON, a log of RMM's), "
+static const char documentation[] = "Reads a snapshot (a pickle of PyTorch's or lade's, lade's JSON), "
                                     "or has the process PID take one, and "
                                     "writes it in another format, or shows it."
                                     "\vFormats, by the ending of OUT or by --format: pickle, json, html, folded, "
@@ -212,7 +212,7 @@ static const ladei_inspect_format *format_find(const char *command, const snapsh
     for (size_t i = 0; (found = ladei_inspect_format_at(i)) != NULL; i++)
       if (strcmp(found->name, options->format) == 0) break;
   }
-  if (found != NULL && found->write != NULL) return found;
+  if (found != NULL) return found;
   message_print(command, options->format == NULL ? options->output : options->format,
                 "no format has this %s; see --help", options->format == NULL ? "ending" : "name");
   return NULL;

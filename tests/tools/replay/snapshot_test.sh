@@ -29,10 +29,16 @@ for threshold in 0.9999999 0.0000001; do
   run 0 replay "$dir/threshold.json"
 done
 
-# RMM's log, and snapshots that have no history.
-printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00:000001,allocate,0x7f0000000000,1000,0\n1,00:00:00:000002,free,0x7f0000000000,1000,0\n' >"$dir/log.csv"
-run 0 replay "$dir/log.csv" --json
-says '"allocation.all.allocated":1' out
+# RMM's log, by the lines of docs/inspect.md.
+printf 'Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00:000001,allocate,0x7f0000000000,1000,0\n' >"$dir/rmm_log.csv"
+printf '1,00:00:00:000002,allocate failure,0x0,9,0\n1,00:00:00:000003,free,0x7f0000000000,1000,0x5\n' >>"$dir/rmm_log.csv"
+printf '1,00:00:00:000004,allocate,0x7f0000000000,1000,0x5\n' >>"$dir/rmm_log.csv"
+sed -n '/^    awk -F,/,/rmm.trace$/s/^    //p' docs/inspect.md >"$dir/convert"
+(cd "$dir" && sh ./convert) || fail "the lines of docs/inspect.md: $(cat "$dir/convert")"
+run 0 replay "$dir/rmm.trace" --json
+says '"allocation.all.allocated":2' out
+
+# Snapshots that have no history.
 printf '{"lade_snapshot": 1}' >"$dir/empty.json"
 run 2 replay "$dir/empty.json"
 finish
