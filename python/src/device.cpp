@@ -498,7 +498,8 @@ void bind_device(nb::module_ &module) {
           nb::sig("def snapshot(self, path: str | os.PathLike[str], format: str | None = None) -> None"),
           "Write a picture of the memory to a file.\n\n"
           "Parameters\n----------\npath : str or os.PathLike\nformat : str\n"
-          "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``folded``, ``folded-segments``, ``pprof``,\n"
+          "    ``pickle`` (PyTorch's viewers open it), ``json``, ``html``, ``folded``, ``folded-segments``, "
+          "``pprof``,\n"
           "    ``trace``, ``prometheus`` or ``openmetrics``; None: what the path's suffix means, as to\n"
           "    ``lade snapshot``: ``.pickle``, ``.json``, ``.html``, ``.folded``, ``.segments.folded``, ``.pb.gz``,\n"
           "    ``.trace.json``, ``.prom`` or ``.openmetrics``.")
