@@ -111,7 +111,6 @@ public:
   void drop() noexcept {
     if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-  bool is_shared() const noexcept { return owners_.load(std::memory_order_acquire) > 1; }
   Arena *arena() const noexcept { return arena_; }
   void *pointer() const noexcept { return pointer_; }
 

@@ -84,7 +84,6 @@ public:
   // Calls function(done, bytes), once for each new number.
   void report_progress(uint64_t done);
   void deliver();
-  bool has_progress() const noexcept { return progress_ != nullptr; }
 
   // Set before the submit, which they stay valid for.
   std::vector<TensorView> views; // P1: the memory

@@ -96,12 +96,6 @@ LADE_TORCH_EXPORT void lade_torch_pinned_serve(int index) {
   if (Router *router = Router::installed()) router->serve(index);
 }
 
-// Index of the source that serves; -1: PyTorch's own allocator.
-LADE_TORCH_EXPORT int lade_torch_pinned_serving() {
-  const Router *router = Router::installed();
-  return router == nullptr ? -1 : router->serving();
-}
-
 LADE_TORCH_EXPORT uint64_t lade_torch_pinned_refused_frees() {
   const Router *router = Router::installed();
   return router == nullptr ? 0 : router->refused_frees();

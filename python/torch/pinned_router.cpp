@@ -96,13 +96,6 @@ void Router::serve(int index) noexcept {
   serving_.store(index < 0 ? nullptr : sources_[static_cast<size_t>(index)], std::memory_order_release);
 }
 
-int Router::serving() const noexcept {
-  const Source *source = serving_.load(std::memory_order_acquire);
-  for (size_t i = 0; source != nullptr && i < max_sources; i++)
-    if (sources_[i] == source) return static_cast<int>(i);
-  return -1;
-}
-
 uint64_t Router::refused_frees() const noexcept { return refused_free_count.load(std::memory_order_relaxed); }
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------

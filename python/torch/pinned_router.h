@@ -44,7 +44,6 @@ public:
   size_t source_for(lade_pinned_pool *pool, lade_runtime *runtime, Streams streams);
   // Lets a source serve new requests; -1: the previous allocator does.
   void serve(int index) noexcept;
-  int serving() const noexcept;
   // Frees that lade has refused: 0 unless a program breaks rules.
   uint64_t refused_frees() const noexcept;
   at::HostAllocator &previous() noexcept { return *previous_; }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's C++ interface of host allocators for tests and benchmarks: what python/torch/calls.cpp exports.
+"""PyTorch's C++ interface of host allocators for tests and benchmarks: what torch_calls.cpp exports.
 
 The module for the PyTorch that runs is looked for in the folder that LADE_TORCH_CALLS names, and beside this file.
 """
