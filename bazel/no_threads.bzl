@@ -18,7 +18,6 @@ NO_THREADS = {
         "size_test",
         "sort_keys_test",
         "static_probe_test",
-        "svg_test",
     ],
     "tests/benchmarks": [
         "frame_test",

@@ -242,7 +242,7 @@ static const trees_options defaults = {1, 1, 0, 128};
 session *session_create(trees_reader *reader, const char *name, trees_report *report) {
   session *s = calloc(1, sizeof *s);
   if (s == NULL) {
-    message_print("lade trees", name, "no memory");
+    message_print("trees", name, "no memory");
     return NULL;
   }
   s->reader = reader;
