@@ -3,7 +3,7 @@
  * The history of a pinned pool as the program sees it: on and off, notes, copies. Model in history.h.
  *
  * A pool gets its history when it is turned on for the first time, and keeps it: a call may look at it for as long as it
- * takes. While it is on, no call is on the fast path (pool->fast_id), and all of that costs nothing while it is off.
+ * takes. While it is on, no call is on the fast path (pool->fast.id), and all of that costs nothing while it is off.
  *
  * Locks: none here; those of history.h.
  */
@@ -22,12 +22,12 @@ static lade_status enter(const lade_pinned_pool *pool, const char *call) {
 
 /* The pool's history, made if need be; NULL when there is no memory. */
 static ladei_pinned_history *history_get(lade_pinned_pool *pool) {
-  ladei_pinned_history *history = atomic_load_explicit(&pool->history, memory_order_acquire);
+  ladei_pinned_history *history = atomic_load_explicit(&pool->history.made, memory_order_acquire);
   if (history != NULL) return history;
   const lade_runtime *runtime = pool->runtime;
   ladei_history_clock clock = ladei_history_clock_choose(runtime->ops->timer_add != NULL);
   ladei_pinned_history *made = ladei_pinned_history_create(clock, runtime->ops->now_ns, runtime->self);
-  if (made == NULL || atomic_compare_exchange_strong(&pool->history, &history, made)) return made;
+  if (made == NULL || atomic_compare_exchange_strong(&pool->history.made, &history, made)) return made;
   ladei_pinned_history_destroy(made);
   return history;
 }
@@ -36,13 +36,13 @@ static lade_status history_change(lade_pinned_pool *pool, ladei_pinned_history *
                                   const lade_history_options *options) {
   ladei_pinned_history_change_begin(history);
   if (!options->enabled) {
-    ladei_pinned_pool_attend(pool, LADEI_PINNED_ATTENDED_HISTORY, false);
-    atomic_store_explicit(&pool->recording, NULL, memory_order_release);
+    ladei_pinned_fast_path_attend(&pool->fast, LADEI_PINNED_ATTENDED_HISTORY, false);
+    atomic_store_explicit(&pool->history.recording, NULL, memory_order_release);
   }
   lade_status status = ladei_pinned_history_set(history, options);
   if (status == LADE_OK && options->enabled) {
-    atomic_store_explicit(&pool->recording, history, memory_order_release);
-    ladei_pinned_pool_attend(pool, LADEI_PINNED_ATTENDED_HISTORY, true);
+    atomic_store_explicit(&pool->history.recording, history, memory_order_release);
+    ladei_pinned_fast_path_attend(&pool->fast, LADEI_PINNED_ATTENDED_HISTORY, true);
   }
   ladei_pinned_history_change_end(history);
   return status;
@@ -54,7 +54,7 @@ static lade_status history_set(lade_pinned_pool *pool, const lade_history_option
   lade_status status = enter(pool, call);
   if (status == LADE_OK) status = ladei_options_read("lade_history_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_history_options_check(&own, call);
-  if (status != LADE_OK || (!own.enabled && atomic_load(&pool->history) == NULL)) return status;
+  if (status != LADE_OK || (!own.enabled && atomic_load(&pool->history.made) == NULL)) return status;
   ladei_pinned_history *history = history_get(pool);
   if (history == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for the history", call);
   return history_change(pool, history, &own);
@@ -147,11 +147,11 @@ lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *point
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 lade_status ladei_pinned_history_read(lade_pinned_pool *pool, ladei_history_copy *out) {
-  return ladei_pinned_history_copy(atomic_load_explicit(&pool->history, memory_order_acquire), out);
+  return ladei_pinned_history_copy(atomic_load_explicit(&pool->history.made, memory_order_acquire), out);
 }
 
 lade_status ladei_pinned_lives_read(lade_pinned_pool *pool, ladei_pinned_history_lives *out) {
-  return ladei_pinned_history_lives_copy(atomic_load_explicit(&pool->history, memory_order_acquire), out);
+  return ladei_pinned_history_lives_copy(atomic_load_explicit(&pool->history.made, memory_order_acquire), out);
 }
 
 void ladei_pinned_snapshot_record(lade_pinned_pool *pool, uint64_t active_bytes) {

@@ -43,7 +43,8 @@
 /* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
 static lade_status enter(const lade_pinned_pool *pool, const char *call) {
   if (pool == NULL) return ladei_error_null(call, "pool");
-  return ladei_pinned_thread_cache_fast(pool->cache_id) != NULL ? LADE_OK : ladei_runtime_check_process(pool->runtime);
+  return ladei_pinned_thread_cache_fast(pool->fast.cache_id) != NULL ? LADE_OK
+                                                                     : ladei_runtime_check_process(pool->runtime);
 }
 
 static lade_status bytes_check(const char *call, uint64_t bytes) {
@@ -96,7 +97,7 @@ static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
 
 /* Pages that a block for a request has at least; more than a segment: exactly as many as asked. */
 static inline size_t request_pages(const lade_pinned_pool *pool, size_t bytes) {
-  return bytes > pool->segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
+  return bytes > pool->settings.segment_bytes ? ladei_pinned_pages(bytes) : ladei_pinned_pages_per_block(bytes);
 }
 
 static __attribute__((noinline)) ladei_pinned_block *alloc_fast_large(lade_pinned_pool *pool,
@@ -115,7 +116,7 @@ static __attribute__((noinline)) ladei_pinned_block *alloc_fast_large(lade_pinne
 static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade_pinned_pool *pool, uint64_t id,
                                                                             size_t bytes) {
   const ladei_pinned_thread_cache *found = ladei_pinned_thread_cache_fast(id);
-  int32_t home = atomic_load_explicit(&pool->home_node, memory_order_acquire);
+  int32_t home = atomic_load_explicit(&pool->nodes.home, memory_order_acquire);
   if (found == NULL || home < 0 || bytes - 1 >= LADEI_PINNED_MAX_BYTES) return NULL;
   ladei_pinned_thread_cache *cache = ladei_tls.cache;
   ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, (unsigned)home);
@@ -132,7 +133,7 @@ static inline __attribute__((always_inline)) ladei_pinned_block *alloc_fast(lade
 static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, ladei_pinned_node *node) {
   ladei_pinned_request request = {.bytes = bytes, .node = node};
   request.class_index = ladei_pinned_class_of(bytes);
-  request.exact = bytes > pool->segment_bytes;
+  request.exact = bytes > pool->settings.segment_bytes;
   request.pages = request.class_index < LADEI_PINNED_SMALL_CLASSES ? 0 : request_pages(pool, bytes);
   request.cache = ladei_pinned_call_cache(pool);
   ladei_pinned_call_answer(pool, request.cache);
@@ -169,7 +170,7 @@ static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cach
 /* A driver that refuses to take memory back is no reason not to hand out other memory. */
 static void idle_look(lade_pinned_pool *pool) {
   lade_error saved;
-  if (pool->max_idle_ns == 0) return;
+  if (pool->settings.max_idle_ns == 0) return;
   ladei_error_save(&saved);
   int cancellation = ladei_cancellation_hold();
   if (ladei_pinned_pool_age(pool) != LADE_OK) ladei_error_restore(&saved);
@@ -236,7 +237,7 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ah
 /* What the cap leaves, and what a block for the request has. */
 static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *history, size_t bytes) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  uint64_t left = reserved < pool->settings.max_bytes ? pool->settings.max_bytes - reserved : 0;
   unsigned class_index = ladei_pinned_class_of(bytes);
   size_t rounded = class_index < LADEI_PINNED_SMALL_CLASSES ? ladei_pinned_class_bytes(class_index)
                                                             : request_pages(pool, bytes) << LADEI_PINNED_PAGE_SHIFT;
@@ -288,7 +289,7 @@ static __attribute__((noinline)) void *alloc_fast_attended(ladei_pinned_history 
                                                            size_t bytes) {
   ladei_pinned_history_call own;
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
-  ladei_pinned_block *block = alloc_fast(pool, pool->cache_id, bytes);
+  ladei_pinned_block *block = alloc_fast(pool, pool->fast.cache_id, bytes);
   if (block == NULL) return NULL;
   uintptr_t address = ladei_pinned_block_address(block);
   LADEI_PROBE2(pinned_alloc, address, bytes);
@@ -319,14 +320,14 @@ static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, s
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   bool attended = history != NULL || ladei_pinned_timed(pool);
   void *block = attended ? alloc_fast_attended(history, pool, bytes) : NULL;
-  if (block == NULL) return alloc_near(pool, bytes, 0, pool->device, "lade_pinned_alloc", out);
+  if (block == NULL) return alloc_near(pool, bytes, 0, pool->settings.device, "lade_pinned_alloc", out);
   *out = block;
   return LADE_OK;
 }
 
 /* Note [Fast path], and nothing else. False: another way is to be tried. */
 static inline __attribute__((always_inline)) bool alloc_ready(lade_pinned_pool *pool, size_t bytes, void **out) {
-  const ladei_pinned_block *block = alloc_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), bytes);
+  const ladei_pinned_block *block = alloc_fast(pool, atomic_load_explicit(&pool->fast.id, memory_order_relaxed), bytes);
   if (block == NULL) return false;
   uintptr_t address = ladei_pinned_block_address(block);
   LADEI_PROBE2(pinned_alloc, address, bytes);
@@ -345,7 +346,7 @@ lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t bytes, void *
 }
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
-  if (pool != NULL && device == pool->device) return lade_pinned_alloc(pool, bytes, out);
+  if (pool != NULL && device == pool->settings.device) return lade_pinned_alloc(pool, bytes, out);
   lade_status status = enter_alloc(pool, bytes, out, __func__);
   return status != LADE_OK ? status : alloc_near(pool, bytes, 0, device, __func__, out);
 }
@@ -511,7 +512,7 @@ static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet,
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
   bool attended = history != NULL || mark.counted;
   if (history != NULL) ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
-  if (quiet || !attended || !free_fast(pool, pool->cache_id, pointer, history == NULL ? NULL : &own))
+  if (quiet || !attended || !free_fast(pool, pool->fast.cache_id, pointer, history == NULL ? NULL : &own))
     status = block_take_back(pool, pointer, quiet, call, &own);
   if (history != NULL) ladei_pinned_history_end(&own);
   ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_FREE);
@@ -524,7 +525,7 @@ static __attribute__((noinline)) lade_status free_any(lade_pinned_pool *pool, vo
 }
 
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
-  if (pool != NULL && free_fast(pool, atomic_load_explicit(&pool->fast_id, memory_order_relaxed), pointer, NULL))
+  if (pool != NULL && free_fast(pool, atomic_load_explicit(&pool->fast.id, memory_order_relaxed), pointer, NULL))
     return LADE_OK;
   return free_any(pool, pointer);
 }
@@ -547,7 +548,7 @@ static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream
   ladei_pinned_lookup found = {NULL, NULL, 0, 0};
   lade_status status = enter(pool, call);
   if (status != LADE_OK) return status;
-  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->cache_id);
+  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast.cache_id);
   found.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &found.word);
   if (found.block == NULL) status = in_use_find(pool, pointer, call, &found);
   if (status == LADE_OK) {
@@ -568,7 +569,7 @@ static __attribute__((noinline)) lade_status record_any(lade_pinned_pool *pool, 
  * was noted changes nothing, so the other way begins anew. */
 lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
   uint64_t word;
-  ladei_pinned_thread_cache *cache = pool == NULL ? NULL : ladei_pinned_thread_cache_fast(pool->cache_id);
+  ladei_pinned_thread_cache *cache = pool == NULL ? NULL : ladei_pinned_thread_cache_fast(pool->fast.cache_id);
   ladei_pinned_block *block =
       cache == NULL ? NULL : ladei_pinned_lookup_find_start(cache->recent, (uintptr_t)pointer, &word);
   lade_status status = block == NULL
@@ -595,7 +596,7 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
   status = in_use_find(pool, pointer, __func__, &found);
   if (status == LADE_OK && (uintptr_t)pointer != found.address) status = inside(pointer, &found, __func__);
   if (status == LADE_OK) {
-    ladei_retire *shard = ladei_pinned_retire_shard(pool, ladei_pinned_thread_cache_fast(pool->cache_id));
+    ladei_retire *shard = ladei_pinned_retire_shard(pool, ladei_pinned_thread_cache_fast(pool->fast.cache_id));
     status = ladei_retire_shards_note_event(pool->retire, shard, &found.block->ticket, event);
   }
   return status != LADE_OK ? status : block_free(pool, pointer, false, __func__);
@@ -673,7 +674,7 @@ static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *f
   info->state = LADE_PINNED_CACHED;
   info->numa_node = ladei_pinned_pool_node(pool, ladei_pinned_segment_node(found->segment))->os_index;
   info->source = atomic_load_explicit(&found->segment->source, memory_order_relaxed);
-  info->chunk_bytes = ladei_pinned_segment_in_chunks(found->segment) ? pool->source.register_chunk_bytes : 0;
+  info->chunk_bytes = ladei_pinned_segment_in_chunks(found->segment) ? pool->sources.register_chunk_bytes : 0;
   if (found->block == NULL) { /* in the midst of being split or coalesced: its page is all that can be said */
     info->base = (void *)((uintptr_t)pointer & ~(uintptr_t)(LADEI_PINNED_PAGE_BYTES - 1));
     info->bytes = LADEI_PINNED_PAGE_BYTES;

@@ -8,7 +8,7 @@
  *     |-- map                       address -> segment
  *     |-- retire                    pending blocks
  *     |-- threads                   magazines and counters of each thread
- *     `-- spare_segments            metadata without memory
+ *     `-- growth.spare              metadata without memory
  *
  * I1  reserved_bytes is the sum of the nodes' segments (while no thread is growing or giving back).
  * I2  in_use_bytes + pending_bytes + free bytes + CACHED bytes = reserved_bytes.
@@ -77,7 +77,15 @@ static lade_status options_check(const lade_pinned_options *options, int device_
   return status != LADE_OK ? status : length_check("options.register_chunk_bytes", options->register_chunk_bytes);
 }
 
-static const char *root_of(const ladei_pinned_hooks *hooks) { return hooks->root == NULL ? "" : hooks->root; }
+/* What is known while a pool is created. */
+typedef struct creation {
+  const lade_pinned_options *options;
+  const ladei_pinned_hooks *hooks;
+  const char *root; /* of the hooks */
+  int device_count;
+  unsigned processors; /* that the process may use; 0: not read */
+  bool looks_often;    /* for pending blocks of all threads: Note [Shards] */
+} creation;
 
 /* On "sim" nothing depends on other processes, unless it is asked for. */
 static bool has_budget(const lade_runtime *runtime, const lade_pinned_options *options) {
@@ -86,34 +94,35 @@ static bool has_budget(const lade_runtime *runtime, const lade_pinned_options *o
 }
 
 /* The pool's own cap, and the budget that it shares. In no budget, the ranks of a job divide the default cap. */
-static lade_status cap_set(lade_pinned_pool *pool, const lade_pinned_options *options) {
+static lade_status cap_set(lade_pinned_pool *pool, creation *with) {
+  const lade_pinned_options *options = with->options;
   ladei_pinned_limits limits;
-  ladei_pinned_limits_read(root_of(&pool->hooks), &limits);
+  ladei_pinned_limits_read(with->root, &limits);
   uint64_t cap = ladei_pinned_limits_default_cap(&limits);
   bool in_budget = has_budget(pool->runtime, options);
   if (!in_budget && options->local_ranks > 1 && cap != LADEI_PINNED_NO_LIMIT) cap /= options->local_ranks;
-  pool->max_bytes = options->max_bytes == 0 ? cap : options->max_bytes;
-  pool->looks_often = pool->max_bytes < cap || (options->flags & LADE_PINNED_BACKGROUND) != 0;
+  pool->settings.max_bytes = options->max_bytes == 0 ? cap : options->max_bytes;
+  with->looks_often = pool->settings.max_bytes < cap || (options->flags & LADE_PINNED_BACKGROUND) != 0;
   ladei_pinned_budget_none(&pool->budget, options);
   if (!in_budget) return LADE_OK;
   const ladei_pinned_budget_origin origin = {
-      .root = root_of(&pool->hooks), .pool_id = pool->id, .limits = &limits, .max_bytes = pool->max_bytes};
+      .root = with->root, .pool_id = pool->id, .limits = &limits, .max_bytes = pool->settings.max_bytes};
   return ladei_pinned_budget_open(&pool->budget, options, &origin);
 }
 
 /* Read from the control groups' files, once, where something follows from it. */
-static unsigned processors_of(lade_pinned_pool *pool) {
-  if (pool->processors == 0) pool->processors = ladei_processors(root_of(&pool->hooks), 1);
-  return pool->processors;
+static unsigned processors_of(creation *with) {
+  if (with->processors == 0) with->processors = ladei_processors(with->root, 1);
+  return with->processors;
 }
 
 /* As many as the process may run at once: Note [Threads that touch] in prefault.c. */
-static void prefault_choose(lade_pinned_pool *pool, const lade_pinned_options *options) {
-  ladei_pinned_source_settings *source = &pool->source;
-  source->prefault_threads = options->prefault_threads;
-  source->prefault_chosen = options->prefault_threads == 0 && !source->runtime->software_device;
-  if (source->prefault_chosen)
-    source->prefault_threads = (uint32_t)ladei_size_min(processors_of(pool), MOST_PREFAULT_THREADS);
+static void prefault_choose(ladei_pinned_sources *sources, creation *with) {
+  uint32_t threads = with->options->prefault_threads;
+  sources->prefault_threads = threads;
+  sources->prefault_chosen = threads == 0 && !sources->runtime->software_device;
+  if (sources->prefault_chosen)
+    sources->prefault_threads = (uint32_t)ladei_size_min(processors_of(with), MOST_PREFAULT_THREADS);
 }
 
 static size_t magazine_bytes(uint64_t wanted, uint64_t max_bytes) {
@@ -129,46 +138,44 @@ static size_t segment_bytes(const lade_pinned_options *options) {
 }
 
 /* A size that the program names is that of all segments. */
-static void segments_choose(lade_pinned_pool *pool, const lade_pinned_options *options) {
-  pool->segments_chosen = options->segment_bytes == 0;
-  pool->segment_bytes = segment_bytes(options);
-  pool->first_segment_bytes =
-      pool->segments_chosen ? ladei_size_min(pool->segment_bytes, FIRST_SEGMENT_BYTES) : pool->segment_bytes;
+static void segments_choose(ladei_pinned_settings *own, const lade_pinned_options *options) {
+  own->segments_chosen = options->segment_bytes == 0;
+  own->segment_bytes = segment_bytes(options);
+  own->first_segment_bytes =
+      own->segments_chosen ? ladei_size_min(own->segment_bytes, FIRST_SEGMENT_BYTES) : own->segment_bytes;
 }
 
-static void settings_take(lade_pinned_pool *pool, lade_runtime *runtime, const lade_pinned_options *options,
-                          const ladei_pinned_hooks *hooks) {
-  pool->runtime = runtime;
-  pool->hooks = *hooks;
-  pool->device = options->device;
-  pool->source.runtime = runtime;
-  pool->source.device = options->device;
-  pool->source.sources = options->sources == 0 ? pool->policy->sources : options->sources;
-  pool->source.root = root_of(hooks);
-  pool->source.strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
-  pool->source.device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
-  prefault_choose(pool, options);
-  pool->source.register_chunk_bytes = (size_t)options->register_chunk_bytes;
-  pool->source.driver_pools = &pool->driver_pools;
-  pool->source.registration = &pool->registration;
-  ladei_pinned_driver_pools_init(&pool->driver_pools, runtime, options->device);
-  pool->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
-  pool->event_batch = pool->policy->event_batch != 0 ? pool->policy->event_batch : pool->event_batch;
-  pool->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
-  pool->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
-  segments_choose(pool, options);
-  atomic_init(&pool->home_node, LADEI_PINNED_NODE_UNRESOLVED);
-  ladei_pinned_timer_init(&pool->counters.driver_allocs);
-  ladei_pinned_timer_init(&pool->counters.driver_frees);
-  ladei_pressure_init(&pool->pressure, root_of(hooks));
+static void sources_take(lade_pinned_pool *pool, creation *with) {
+  const lade_pinned_options *options = with->options;
+  ladei_pinned_sources *sources = &pool->sources;
+  sources->runtime = pool->runtime;
+  sources->device = options->device;
+  sources->sources = options->sources == 0 ? pool->policy->sources : options->sources;
+  sources->root = with->root;
+  sources->strict = (options->flags & LADE_PINNED_NUMA_STRICT) != 0;
+  sources->device_mapped = (options->flags & LADE_PINNED_DEVICE_MAPPED) != 0;
+  prefault_choose(sources, with);
+  sources->register_chunk_bytes = (size_t)options->register_chunk_bytes;
+  ladei_pinned_driver_pools_init(&sources->driver_pools, pool->runtime, options->device);
+  ladei_topologies_init(&sources->topologies, with->hooks->topology_kind, with->hooks->topology);
+}
+
+static void settings_take(ladei_pinned_settings *own, const lade_pinned_options *options,
+                          const ladei_pinned_policy *policy) {
+  own->device = options->device;
+  own->event_batch = options->event_batch == 0 ? LADEI_EVENT_BATCH_DEFAULT : options->event_batch;
+  own->event_batch = policy->event_batch != 0 ? policy->event_batch : own->event_batch;
+  own->wait_ns = (uint64_t)options->wait_ms * NS_PER_MS;
+  own->max_idle_ns = (uint64_t)options->max_idle_ms * NS_PER_MS;
+  segments_choose(own, options);
 }
 
 static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
-  pool->device_nodes = malloc((size_t)device_count * sizeof *pool->device_nodes);
-  if (pool->device_nodes == NULL)
+  pool->nodes.of_devices = malloc((size_t)device_count * sizeof *pool->nodes.of_devices);
+  if (pool->nodes.of_devices == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %d devices", device_count);
-  for (int i = 0; i < device_count; i++) atomic_init(&pool->device_nodes[i], LADEI_PINNED_NODE_UNRESOLVED);
-  pool->device_count = device_count;
+  for (int i = 0; i < device_count; i++) atomic_init(&pool->nodes.of_devices[i], LADEI_PINNED_NODE_UNRESOLVED);
+  pool->nodes.device_count = device_count;
   return LADE_OK;
 }
 
@@ -178,27 +185,25 @@ static void pool_dispose(lade_pinned_pool *pool) {
     ladei_pinned_node_destroy(ladei_pinned_pool_node(pool, i));
     free(ladei_pinned_pool_exited(pool, i));
   }
-  while (pool->spare_segments != NULL) {
-    ladei_pinned_segment *segment = pool->spare_segments;
-    pool->spare_segments = segment->next;
+  while (pool->growth.spare != NULL) {
+    ladei_pinned_segment *segment = pool->growth.spare;
+    pool->growth.spare = segment->next;
     ladei_pinned_segment_destroy(segment);
   }
   ladei_pagemap_destroy(&pool->map);
-  for (int i = 0; i < 2; i++) ladei_topology_destroy(pool->topologies[i].loaded);
+  ladei_topologies_destroy(&pool->sources.topologies);
   ladei_pinned_background_destroy(&pool->background);
   ladei_pinned_debug_destroy(pool->debug);
-  ladei_pinned_history_destroy(atomic_load(&pool->history));
+  ladei_pinned_history_destroy(atomic_load(&pool->history.made));
   pool->policy->close(pool);
-  ladei_pinned_driver_pools_dispose(&pool->driver_pools);
+  ladei_pinned_driver_pools_dispose(&pool->sources.driver_pools);
   ladei_pinned_budget_close(&pool->budget);
   ladei_pinned_cap_wait_destroy(&pool->cap_wait);
-  ladei_condition_destroy(&pool->grown);
-  free(pool->latencies);
-  ladei_lock_destroy(&pool->fast_lock);
-  ladei_lock_destroy(&pool->topology_lock);
+  ladei_condition_destroy(&pool->growth.grown);
+  ladei_pinned_fast_path_destroy(&pool->fast);
   ladei_lock_destroy(&pool->lock);
-  ladei_lock_destroy(&pool->threads_lock);
-  free(pool->device_nodes);
+  ladei_lock_destroy(&pool->threads.lock);
+  free(pool->nodes.of_devices);
   free(pool);
 }
 
@@ -210,20 +215,22 @@ static void pool_dispose(lade_pinned_pool *pool) {
  *   of all threads pays a barrier of all processors in each shard with open batches. That is often where the program has set a
  *   cap below the one that lade takes, for misses at the cap, and where a background thread looks. There is one shard then.
  */
-static uint32_t shards_choose(lade_pinned_pool *pool, const ladei_retire_options *retire) {
-  if (pool->hooks.shards != 0) return pool->hooks.shards;
-  bool several = !pool->looks_often && ladei_retire_shards_allowed(pool->runtime, retire);
-  return several ? ladei_retire_shards_useful(processors_of(pool)) : 1;
+static uint32_t shards_choose(const lade_pinned_pool *pool, creation *with, const ladei_retire_options *retire) {
+  if (with->hooks->shards != 0) return with->hooks->shards;
+  bool several = !with->looks_often && ladei_retire_shards_allowed(pool->runtime, retire);
+  return several ? ladei_retire_shards_useful(processors_of(with)) : 1;
 }
 
-static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool debug) {
-  lade_status status = devices_create(pool, device_count);
+static lade_status parts_create(lade_pinned_pool *pool, creation *with) {
+  bool debug = (with->options->flags & LADE_PINNED_DEBUG) != 0;
+  lade_status status = devices_create(pool, with->device_count);
   if (status == LADE_OK) status = ladei_pagemap_init(&pool->map);
   if (status == LADE_OK) status = pool->policy->open(pool);
   if (status == LADE_OK) {
-    ladei_retire_options retire = {.owner = pool, .done = pool->policy->retired, .event_batch = pool->event_batch};
+    ladei_retire_options retire = {
+        .owner = pool, .done = pool->policy->retired, .event_batch = pool->settings.event_batch};
     retire.events_only = pool->policy->events_only;
-    status = ladei_retire_shards_create(pool->runtime, &retire, shards_choose(pool, &retire), &pool->retire);
+    status = ladei_retire_shards_create(pool->runtime, &retire, shards_choose(pool, with, &retire), &pool->retire);
   }
   if (status == LADE_OK && debug && (pool->debug = ladei_pinned_debug_create()) == NULL) {
     (void)ladei_retire_shards_destroy(pool->retire, false); /* holds nothing yet */
@@ -236,10 +243,10 @@ static lade_status parts_create(lade_pinned_pool *pool, int device_count, bool d
 static void background_log(lade_pinned_pool *pool, lade_status status) {
   bool failed = status != LADE_OK && status != LADE_NOT_READY;
   ladei_log_flush();
-  if (failed && status != pool->background_status)
+  if (failed && status != pool->background.failure)
     ladei_log(LADE_LOG_ERROR, "pinned pool %llu: background thread: %s", (unsigned long long)pool->id,
               lade_last_error()->text);
-  pool->background_status = failed ? status : LADE_OK;
+  pool->background.failure = failed ? status : LADE_OK;
 }
 
 /* Segments that nobody uses go back while the system is short of memory, at most once a second: a pool that needs them again
@@ -247,8 +254,8 @@ static void background_log(lade_pinned_pool *pool, lade_status status) {
 static lade_status pool_relieve(lade_pinned_pool *pool) {
   const uint64_t least_ns = UINT64_C(1000000000);
   uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
-  if (!ladei_pressure_look(&pool->pressure, now_ns) || now_ns - pool->relieved_ns < least_ns) return LADE_OK;
-  pool->relieved_ns = now_ns;
+  if (!ladei_pressure_look(&pool->pressure, now_ns) || now_ns - pool->pressure.relieved_ns < least_ns) return LADE_OK;
+  pool->pressure.relieved_ns = now_ns;
   return ladei_pinned_pool_return(pool, UINT64_MAX, &pool->counters.pressure_returns);
 }
 
@@ -282,46 +289,56 @@ static void created_log(const lade_pinned_pool *pool) {
       LADE_LOG_INFO,
       "pinned pool %llu: created on runtime %s, device %d: sources 0x%x, at most %llu bytes, segments of %zu bytes, "
       "magazines of %zu bytes, %u frees per event, wait %llu ms, policy %s",
-      (unsigned long long)pool->id, pool->runtime->ops->name, pool->device, pool->source.sources,
-      (unsigned long long)pool->max_bytes, pool->segment_bytes, pool->magazine_bytes, (unsigned)pool->event_batch,
-      (unsigned long long)(pool->wait_ns / NS_PER_MS),
+      (unsigned long long)pool->id, pool->runtime->ops->name, pool->settings.device, pool->sources.sources,
+      (unsigned long long)pool->settings.max_bytes, pool->settings.segment_bytes, pool->settings.magazine_bytes,
+      (unsigned)pool->settings.event_batch, (unsigned long long)(pool->settings.wait_ns / NS_PER_MS),
       pool->policy == &ladei_pinned_policy_pytorch ? "reference" : "default");
+}
+
+/* A pool with all that cannot fail; NULL when there is no memory. */
+static lade_pinned_pool *pool_make(lade_runtime *runtime, creation *with) {
+  lade_pinned_pool *pool = aligned_alloc(_Alignof(lade_pinned_pool), sizeof *pool);
+  if (pool == NULL) return NULL;
+  memset(pool, 0, sizeof *pool);
+  pool->id = ladei_pinned_thread_pool_id();
+  pool->runtime = runtime;
+  pool->policy = policy_of(with->options->flags);
+  settings_take(&pool->settings, with->options, pool->policy);
+  sources_take(pool, with);
+  atomic_init(&pool->nodes.home, LADEI_PINNED_NODE_UNRESOLVED);
+  ladei_lock_init(&pool->threads.lock, LADEI_RANK_THREADS);
+  ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
+  ladei_condition_init(&pool->growth.grown);
+  ladei_pinned_cap_wait_init(&pool->cap_wait);
+  bool thread_caches = pool->policy->uses_thread_caches && (with->options->flags & LADE_PINNED_DEBUG) == 0;
+  ladei_pinned_fast_path_init(&pool->fast, thread_caches ? pool->id : UINT64_MAX);
+  ladei_pinned_background_init(&pool->background);
+  ladei_pressure_init(&pool->pressure, with->root);
+  ladei_pinned_timer_init(&pool->counters.driver_allocs);
+  ladei_pinned_timer_init(&pool->counters.driver_frees);
+  ladei_pinned_ring_shares_init(&pool->ring_shares, runtime->ops->step != NULL);
+  return pool;
 }
 
 lade_status ladei_pinned_pool_create(lade_runtime *runtime, const lade_pinned_options *options,
                                      const ladei_pinned_hooks *hooks, lade_pinned_pool **out) {
   lade_pinned_options own;
-  int device_count = 0;
+  creation with = {.options = &own, .hooks = hooks, .root = hooks->root == NULL ? "" : hooks->root};
   lade_status status = ladei_options_read("lade_pinned_options", options, &own, sizeof own);
   if (status != LADE_OK) return status;
   status = ladei_runtime_acquire(runtime);
   if (status != LADE_OK) return status;
-  status = runtime->ops->device_count(runtime->self, &device_count);
-  if (status == LADE_OK) status = options_check(&own, device_count);
+  status = runtime->ops->device_count(runtime->self, &with.device_count);
+  if (status == LADE_OK) status = options_check(&own, with.device_count);
   if (status != LADE_OK) goto fail_runtime;
-  lade_pinned_pool *pool = aligned_alloc(_Alignof(lade_pinned_pool), sizeof *pool);
+  lade_pinned_pool *pool = pool_make(runtime, &with);
   if (pool == NULL) {
     status = ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pinned pool: no memory for %zu bytes", sizeof *pool);
     goto fail_runtime;
   }
-  memset(pool, 0, sizeof *pool);
-  ladei_lock_init(&pool->threads_lock, LADEI_RANK_THREADS);
-  ladei_lock_init(&pool->lock, LADEI_RANK_POOL);
-  ladei_lock_init(&pool->topology_lock, LADEI_RANK_TOPOLOGY);
-  ladei_lock_init(&pool->fast_lock, LADEI_RANK_LEAF);
-  ladei_condition_init(&pool->grown);
-  ladei_pinned_cap_wait_init(&pool->cap_wait);
-  ladei_pinned_background_init(&pool->background);
-  ladei_pinned_ring_shares_init(&pool->ring_shares, runtime->ops->step != NULL);
-  pool->id = ladei_pinned_thread_pool_id();
-  pool->policy = policy_of(own.flags);
-  bool thread_caches = pool->policy->uses_thread_caches && (own.flags & LADE_PINNED_DEBUG) == 0;
-  pool->cache_id = thread_caches ? pool->id : UINT64_MAX;
-  atomic_init(&pool->fast_id, pool->cache_id);
-  settings_take(pool, runtime, &own, hooks);
-  status = cap_set(pool, &own);
-  pool->magazine_bytes = magazine_bytes(own.magazine_bytes, pool->max_bytes);
-  if (status == LADE_OK) status = parts_create(pool, device_count, (own.flags & LADE_PINNED_DEBUG) != 0);
+  status = cap_set(pool, &with);
+  pool->settings.magazine_bytes = magazine_bytes(own.magazine_bytes, pool->settings.max_bytes);
+  if (status == LADE_OK) status = parts_create(pool, &with);
   if (status != LADE_OK) goto fail_pool;
   if ((own.flags & LADE_PINNED_BACKGROUND) != 0) status = background_start(pool);
   if (status != LADE_OK) goto fail_retire;
@@ -358,21 +375,21 @@ lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status != LADE_OK) return status;
   lade_pinned_options_init(&own);
-  own.device = pool->device;
-  own.sources = pool->source.sources;
-  own.max_bytes = pool->max_bytes;
-  own.event_batch = pool->event_batch;
-  own.wait_ms = (uint32_t)(pool->wait_ns / NS_PER_MS);
-  own.segment_bytes = pool->segments_chosen ? 0 : pool->segment_bytes;
-  own.prefault_threads = pool->source.prefault_chosen ? 0 : pool->source.prefault_threads;
-  own.flags = pool->source.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
+  own.device = pool->settings.device;
+  own.sources = pool->sources.sources;
+  own.max_bytes = pool->settings.max_bytes;
+  own.event_batch = pool->settings.event_batch;
+  own.wait_ms = (uint32_t)(pool->settings.wait_ns / NS_PER_MS);
+  own.segment_bytes = pool->settings.segments_chosen ? 0 : pool->settings.segment_bytes;
+  own.prefault_threads = pool->sources.prefault_chosen ? 0 : pool->sources.prefault_threads;
+  own.flags = pool->sources.strict ? (uint32_t)LADE_PINNED_NUMA_STRICT : 0;
   own.flags |= pool->policy == &ladei_pinned_policy_pytorch ? (uint32_t)LADE_PINNED_REFERENCE : 0;
   own.flags |= pool->debug != NULL ? (uint32_t)LADE_PINNED_DEBUG : 0;
-  own.flags |= pool->source.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
+  own.flags |= pool->sources.device_mapped ? (uint32_t)LADE_PINNED_DEVICE_MAPPED : 0;
   own.flags |= pool->background.running ? (uint32_t)LADE_PINNED_BACKGROUND : 0;
-  own.magazine_bytes = pool->magazine_bytes;
-  own.max_idle_ms = (uint32_t)(pool->max_idle_ns / NS_PER_MS);
-  own.register_chunk_bytes = pool->source.register_chunk_bytes;
+  own.magazine_bytes = pool->settings.magazine_bytes;
+  own.max_idle_ms = (uint32_t)(pool->settings.max_idle_ns / NS_PER_MS);
+  own.register_chunk_bytes = pool->sources.register_chunk_bytes;
   ladei_pinned_budget_settings(&pool->budget, &own);
   return ladei_stats_write("lade_pinned_options", &own, sizeof own, settings);
 }
@@ -410,8 +427,8 @@ static lade_status pool_wind_up(lade_pinned_pool *pool, bool wait) {
   ladei_pinned_pool_drain(pool);                   /* after that: what they brought may be kept as idle runs */
   status = ladei_pinned_pool_release(pool, UINT64_MAX, UINT64_MAX, &released);
   assert(status != LADE_OK || ladei_pinned_gauge_current(&pool->counters.reserved_bytes) == 0);
-  if (status == LADE_OK) status = ladei_pinned_registration_close(&pool->source);
-  if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->driver_pools);
+  if (status == LADE_OK) status = ladei_pinned_registration_close(&pool->sources);
+  if (status == LADE_OK) status = ladei_pinned_driver_pools_close(&pool->sources.driver_pools);
   if (status != LADE_OK) return status;
   ladei_pinned_thread_caches_close_retire_buffers(pool, true); /* threads may exit meanwhile */
   status = ladei_retire_shards_destroy(pool->retire, wait);

@@ -5,7 +5,7 @@
  * I1  What is shown is first written down, under the lock that keeps it still, and then given to the caller's callback
  *     with no lock held.
  * I2  A thread that is cancelled in the callback ends after the call: what was written down is freed first.
- * Locks: node->lock for blocks (in node.c), pool->threads_lock for the list of threads.
+ * Locks: node->lock for blocks (in node.c), pool->threads.lock for the list of threads.
  */
 #include <stdlib.h>
 
@@ -56,7 +56,7 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_n
     info.numa_node = node->os_index;
     info.state = (int32_t)ladei_pinned_public_state(views[i].state);
     info.source = views[i].source;
-    info.chunk_bytes = views[i].in_chunks ? pool->source.register_chunk_bytes : 0;
+    info.chunk_bytes = views[i].in_chunks ? pool->sources.register_chunk_bytes : 0;
     info.contiguous_bytes = ladei_pinned_source_contiguous(&info, 0);
     status = visit(&info, user);
   }

@@ -23,6 +23,7 @@ typedef struct ladei_pressure {
   uint64_t looked_ns;
   uint64_t stalled_us, group_stalled_us, group_events; /* as read last */
   bool has_looked;
+  uint64_t relieved_ns; /* when memory was last given back for it; the caller's */
 } ladei_pressure;
 
 void ladei_pressure_init(ladei_pressure *pressure, const char *root);

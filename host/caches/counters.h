@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "host/blocks/size_class.h"
+#include "lade/pinned.h"
 
 /* A quantity that goes up and down. */
 typedef struct ladei_pinned_gauge {
@@ -70,7 +71,7 @@ typedef struct ladei_pinned_pending {
 typedef struct ladei_pinned_level_counters {
   ladei_pinned_published_use in_use;
   ladei_pinned_pending pending;
-  ladei_pinned_amount cached_peak; /* guard: pool->threads_lock */
+  ladei_pinned_amount cached_peak; /* guard: pool->threads.lock */
 } ladei_pinned_level_counters;
 
 typedef struct ladei_pinned_class_counters {
@@ -105,11 +106,12 @@ typedef struct ladei_pinned_pool_counters {
   ladei_pinned_gauge segments;       /* pinned, on their way between a node and the driver included */
   ladei_pinned_published_use in_use; /* its peaks; current is the sum of the nodes' */
   ladei_pinned_pending pending;
-  ladei_pinned_amount cached_peak; /* guard: pool->threads_lock */
+  ladei_pinned_amount cached_peak; /* guard: pool->threads.lock */
   _Atomic(uint64_t) hits;          /* as read last */
   _Atomic(uint64_t) misses;
   LADEI_PINNED_SUMS(LADEI_PINNED_SUM_FIELD)
   ladei_pinned_timer driver_allocs, driver_frees;
+  lade_pinned_stats base; /* the sums at their last reset; guard: pool->threads.lock */
 } ladei_pinned_pool_counters;
 
 static inline void ladei_pinned_count(_Atomic(uint64_t) *counter, uint64_t amount) {

@@ -105,6 +105,22 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
 void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 
+/* ---- All nodes of a pool ------------------------------------------------------------------------------------------- */
+
+/* Node index of a device before it was looked up. */
+enum { LADEI_PINNED_NODE_UNRESOLVED = -1 };
+
+/* Nodes are added, never removed; the first `count` are there. */
+typedef struct ladei_pinned_nodes {
+  _Atomic(ladei_pinned_node *) list[LADEI_PINNED_MAX_NODES];
+  _Atomic(uint32_t) count;
+  _Atomic(int32_t) *of_devices; /* [device_count] index of the node's cache, or LADEI_PINNED_NODE_UNRESOLVED */
+  _Atomic(int32_t) home;        /* the same for the pool's own device */
+  int device_count;             /* constant */
+} ladei_pinned_nodes;
+
+/* ---- Looking ----------------------------------------------------------------------------------------------------- */
+
 /* What a snapshot says of a block, or of a piece of free memory. */
 typedef struct ladei_pinned_block_view {
   uintptr_t address;

@@ -111,6 +111,22 @@ typedef struct ladei_pinned_thread_cache {
   struct ladei_pinned_thread_cache *next, *prev;    /* the pool's list; guard: the pool's lock */
 } ladei_pinned_thread_cache;
 
+/* The threads of a pool. */
+typedef struct ladei_pinned_threads {
+  _Atomic(ladei_pinned_thread_counters *)
+      exited[LADEI_PINNED_MAX_NODES]; /* by node: what threads without cache counted */
+  ladei_lock lock;                  /* keeps the list still for readers: it is changed under this and the pool's lock */
+  ladei_pinned_thread_cache *first; /* guard: both locks; of the next three the pool's */
+  ladei_pinned_thread_cache *steal_next;  /* where the next look for idle threads begins; NULL: at the first */
+  bool retire_buffers_closed;             /* runtime/retire is going, or gone */
+  _Atomic(size_t) quota_bytes;            /* sum of the threads' quotas */
+  _Atomic(uint32_t) last_id;              /* ids given to thread caches */
+  uint32_t stripes[LADEI_PINNED_STRIPES]; /* so many threads are in each; guard: the pool's lock */
+  _Atomic(bool) large_kept;               /* some thread may keep a block above the magazines' sizes */
+  _Atomic(bool) unreached;                /* the last drain had to leave some thread's cache alone */
+  _Atomic(uint32_t) leaving;              /* exiting threads that still hand over their blocks */
+} ladei_pinned_threads;
+
 /* ---- The calling thread ------------------------------------------------------------------------------------------ */
 
 /* The last pool that the thread used, and its cache there. */

@@ -126,18 +126,18 @@ lade_status ladei_pinned_pool_answer(lade_pinned_pool *pool) {
 
 lade_status ladei_pinned_pool_age(lade_pinned_pool *pool) {
   uint64_t released;
-  if (pool->max_idle_ns == 0) return LADE_OK;
+  if (pool->settings.max_idle_ns == 0) return LADE_OK;
   uint64_t now_ns = ladei_pinned_pool_now_ns(pool);
-  uint64_t last_ns = atomic_load_explicit(&pool->aged_ns, memory_order_relaxed);
+  uint64_t last_ns = atomic_load_explicit(&pool->growth.aged_ns, memory_order_relaxed);
   /* Often enough that nothing stays a quarter longer than asked, and by one thread only. */
-  if (now_ns - last_ns < pool->max_idle_ns / 4 ||
-      !atomic_compare_exchange_strong_explicit(&pool->aged_ns, &last_ns, now_ns, memory_order_relaxed,
+  if (now_ns - last_ns < pool->settings.max_idle_ns / 4 ||
+      !atomic_compare_exchange_strong_explicit(&pool->growth.aged_ns, &last_ns, now_ns, memory_order_relaxed,
                                                memory_order_relaxed))
     return LADE_OK;
   ladei_pinned_pool_drain(pool);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++)
     ladei_pinned_node_stamp_free_segments(ladei_pinned_pool_node(pool, i), now_ns);
-  return now_ns < pool->max_idle_ns
+  return now_ns < pool->settings.max_idle_ns
              ? LADE_OK
-             : ladei_pinned_pool_release(pool, UINT64_MAX, now_ns - pool->max_idle_ns, &released);
+             : ladei_pinned_pool_release(pool, UINT64_MAX, now_ns - pool->settings.max_idle_ns, &released);
 }

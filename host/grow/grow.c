@@ -16,7 +16,7 @@
 
 static uint64_t cap_left(const lade_pinned_pool *pool) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  uint64_t own = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  uint64_t own = reserved < pool->settings.max_bytes ? pool->settings.max_bytes - reserved : 0;
   return ladei_size_min(own, ladei_pinned_budget_left(&pool->budget));
 }
 
@@ -31,9 +31,9 @@ enum { FIRST_ONES_BYTES = 16 << 20 };
 
 static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  if (reserved >= FIRST_ONES_BYTES) return ladei_size_max(pool->segment_bytes, least);
+  if (reserved >= FIRST_ONES_BYTES) return ladei_size_max(pool->settings.segment_bytes, least);
   size_t grown = ladei_size_round_down((size_t)reserved, LADEI_PINNED_HUGE_PAGE_BYTES);
-  grown = ladei_size_max(ladei_size_min(grown, pool->segment_bytes), pool->first_segment_bytes);
+  grown = ladei_size_max(ladei_size_min(grown, pool->settings.segment_bytes), pool->settings.first_segment_bytes);
   return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
 }
 
@@ -58,7 +58,7 @@ static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_re
 static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32_t seen) {
   ladei_lock_acquire(&pool->lock);
   bool late = node->growing || ladei_pinned_growths(node) != seen;
-  while (node->growing && ladei_pinned_growths(node) == seen) ladei_condition_wait(&pool->grown, &pool->lock);
+  while (node->growing && ladei_pinned_growths(node) == seen) ladei_condition_wait(&pool->growth.grown, &pool->lock);
   if (!late) node->growing = true;
   ladei_lock_release(&pool->lock);
   return !late;
@@ -68,14 +68,14 @@ static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32
 static void growth_tell(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   atomic_fetch_add_explicit(&node->growths, 1, memory_order_release);
-  ladei_condition_broadcast(&pool->grown);
+  ladei_condition_broadcast(&pool->growth.grown);
   ladei_lock_release(&pool->lock);
 }
 
 static void growth_end(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   node->growing = false;
-  ladei_condition_broadcast(&pool->grown);
+  ladei_condition_broadcast(&pool->growth.grown);
   ladei_lock_release(&pool->lock);
 }
 
@@ -110,7 +110,7 @@ static uint64_t ahead_bytes(lade_pinned_pool *pool, const ladei_pinned_request *
   uint64_t missing = request->ahead > free_bytes ? request->ahead - free_bytes : 0;
   missing += LADEI_PINNED_HUGE_PAGE_BYTES - 1;
   uint64_t bytes = ladei_size_round_down(ladei_size_min(missing, cap_left(pool)), LADEI_PINNED_HUGE_PAGE_BYTES);
-  bool useful = bytes >= least && least <= pool->segment_bytes &&
+  bool useful = bytes >= least && least <= pool->settings.segment_bytes &&
                 bytes > ladei_size_min(usual_bytes(pool, least), FIRST_ONES_BYTES);
   return useful ? bytes : 0;
 }
@@ -123,7 +123,7 @@ static lade_status grow_ahead(lade_pinned_pool *pool, const ladei_pinned_request
   lade_error saved;
   lade_status status = LADE_OK;
   ladei_error_save(&saved);
-  size_t first = ladei_size_min(pool->segment_bytes, AHEAD_FIRST_BYTES);
+  size_t first = ladei_size_min(pool->settings.segment_bytes, AHEAD_FIRST_BYTES);
   ladei_pinned_series_open(&own, pool, request->node, bytes,
                            ladei_size_max(first, ladei_pinned_request_least_bytes(request)));
   while (own.pinned < bytes && status == LADE_OK) {
@@ -179,7 +179,7 @@ static lade_status segments_pin(lade_pinned_pool *pool, ladei_pinned_node *node,
   ladei_pinned_series own;
   ladei_pinned_segment *segment;
   lade_status status = LADE_OK;
-  ladei_pinned_series_open(&own, pool, node, bytes, pool->segment_bytes);
+  ladei_pinned_series_open(&own, pool, node, bytes, pool->settings.segment_bytes);
   while (own.pinned < bytes && status == LADE_OK) {
     status = ladei_pinned_series_next(&own, &segment);
     if (status != LADE_OK) break;
@@ -205,15 +205,15 @@ static lade_status reserve_plan(lade_pinned_pool *pool, ladei_pinned_node *node,
   uint64_t missing = missing_bytes(node, bytes);
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   ladei_pinned_transits_resume(&pool->cap_wait);
-  uint64_t left = reserved < pool->max_bytes ? pool->max_bytes - reserved : 0;
+  uint64_t left = reserved < pool->settings.max_bytes ? pool->settings.max_bytes - reserved : 0;
   *out_missing = missing;
   return missing <= left
              ? LADE_OK
              : ladei_error(LADE_ERR_LIMIT, 0,
                            "pinned pool: reserve of %llu bytes near one node: %llu of them are not free there, "
                            "and the cap of %llu leaves %llu",
-                           (unsigned long long)bytes, (unsigned long long)missing, (unsigned long long)pool->max_bytes,
-                           (unsigned long long)left);
+                           (unsigned long long)bytes, (unsigned long long)missing,
+                           (unsigned long long)pool->settings.max_bytes, (unsigned long long)left);
 }
 
 lade_status ladei_pinned_pool_reserve(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes) {

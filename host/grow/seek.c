@@ -110,7 +110,7 @@ static ladei_pinned_block *odd_take(ladei_pinned_node *node, const ladei_pinned_
 static ladei_pinned_block *other_node_take(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                            node_taker *take) {
   ladei_switch_point("other nodes", 0);
-  for (uint32_t i = 0; !pool->source.strict && i < ladei_pinned_pool_node_count(pool); i++) {
+  for (uint32_t i = 0; !pool->sources.strict && i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node *node = ladei_pinned_pool_node(pool, i);
     ladei_pinned_block *block = node == request->node ? NULL : take(node, request);
     if (block != NULL) {
@@ -135,15 +135,15 @@ static lade_status no_room(lade_pinned_pool *pool, size_t bytes, const lade_erro
   unsigned long long reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   unsigned long long in_use = usage.bytes_allocated - usage.bytes_freed;
   unsigned long long pending = ladei_pinned_pending_read(pool).bytes;
-  const char *reason = bytes > pool->max_bytes       ? "; the cap is less than the request"
-                       : reserved > in_use + pending ? "; the rest lies free in shorter pieces"
-                                                     : "";
+  const char *reason = bytes > pool->settings.max_bytes ? "; the cap is less than the request"
+                       : reserved > in_use + pending    ? "; the rest lies free in shorter pieces"
+                                                        : "";
   return ladei_error(
       LADE_ERR_LIMIT, 0,
       "pinned pool: no room for %zu bytes under the cap of %llu: %llu reserved, %llu of them in use, %llu "
       "pending, with %llu uses in quarantine%s",
-      bytes, (unsigned long long)pool->max_bytes, reserved, in_use, pending, (unsigned long long)uses.quarantined_uses,
-      reason);
+      bytes, (unsigned long long)pool->settings.max_bytes, reserved, in_use, pending,
+      (unsigned long long)uses.quarantined_uses, reason);
 }
 
 /* In the node's cache, or in a segment that was kept whole. */
@@ -154,7 +154,7 @@ static ladei_pinned_block *node_take_any(lade_pinned_pool *pool, const ladei_pin
 
 static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
-  return reserved <= pool->max_bytes && bytes <= pool->max_bytes - reserved &&
+  return reserved <= pool->settings.max_bytes && bytes <= pool->settings.max_bytes - reserved &&
          ladei_pinned_budget_leaves(&pool->budget, bytes);
 }
 
@@ -219,7 +219,8 @@ static bool budget_may_leave(const lade_pinned_pool *pool) {
  * were called, and bring it in their next calls. */
 static bool comes_back(lade_pinned_pool *pool) {
   if (budget_may_leave(pool)) return true;
-  return atomic_load_explicit(&pool->unreached, memory_order_relaxed) || ladei_pinned_pending_read(pool).blocks > 0;
+  return atomic_load_explicit(&pool->threads.unreached, memory_order_relaxed) ||
+         ladei_pinned_pending_read(pool).blocks > 0;
 }
 
 /* Until something came back to the pool, whoever brought it; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
@@ -263,7 +264,7 @@ static lade_status look_and_wait(lade_pinned_pool *pool, const ladei_pinned_requ
   lade_status status = LADE_OK;
   uint32_t seen = ladei_pinned_cap_wait_begin(&pool->cap_wait);
   if (own->deadline_ns == 0) {
-    own->deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->wait_ns;
+    own->deadline_ns = ladei_pinned_pool_now_ns(pool) + pool->settings.wait_ns;
     ladei_pinned_count(&pool->counters.limit_waits, 1);
   }
   if (!look_at_rest(pool, request, search_may_grow(own, pool), out))
@@ -285,8 +286,8 @@ static lade_status make_room(lade_pinned_pool *pool, const ladei_pinned_request 
   if (status != LADE_OK)
     return status; /* a segment that the driver does not take back would be found again and again */
   ladei_log_later(LADE_LOG_DEBUG, "pinned pool %llu: %zu bytes: no room under the cap of %llu bytes",
-                  (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->max_bytes);
-  if (pool->wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, own, out);
+                  (unsigned long long)pool->id, request->bytes, (unsigned long long)pool->settings.max_bytes);
+  if (pool->settings.wait_ns > 0 && comes_back(pool)) return look_and_wait(pool, request, own, out);
   return look_at_rest(pool, request, search_may_grow(own, pool), out) ? LADE_OK
                                                                       : no_room(pool, request->bytes, &own->refusal);
 }

@@ -24,14 +24,14 @@
 static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pages) {
   size_t capacity = ladei_pinned_segment_capacity(pages);
   ladei_lock_acquire(&pool->lock);
-  ladei_pinned_segment **link = &pool->spare_segments;
+  ladei_pinned_segment **link = &pool->growth.spare;
   while (*link != NULL && (*link)->capacity_pages != capacity) link = &(*link)->next;
   ladei_pinned_segment *segment = *link;
   if (segment != NULL) {
     *link = segment->next;
     segment->next = NULL;
   }
-  uint64_t birth = pool->births++;
+  uint64_t birth = pool->growth.births++;
   ladei_lock_release(&pool->lock);
   segment = segment != NULL ? segment : ladei_pinned_segment_create(pages);
   if (segment != NULL) segment->birth = birth;
@@ -40,8 +40,8 @@ static ladei_pinned_segment *metadata_acquire(lade_pinned_pool *pool, size_t pag
 
 static void spare_put(lade_pinned_pool *pool, ladei_pinned_segment *segment) {
   ladei_lock_acquire(&pool->lock);
-  segment->next = pool->spare_segments;
-  pool->spare_segments = segment;
+  segment->next = pool->growth.spare;
+  pool->growth.spare = segment;
   ladei_lock_release(&pool->lock);
 }
 
@@ -56,7 +56,7 @@ static void metadata_prepare(lade_pinned_pool *pool, size_t pages, uint64_t coun
   ladei_pinned_segment *segment;
   uint64_t spare = 0;
   ladei_lock_acquire(&pool->lock);
-  for (segment = pool->spare_segments; segment != NULL; segment = segment->next)
+  for (segment = pool->growth.spare; segment != NULL; segment = segment->next)
     spare += segment->capacity_pages == capacity;
   ladei_lock_release(&pool->lock);
   for (; spare < count && (segment = ladei_pinned_segment_create(pages)) != NULL; spare++) spare_put(pool, segment);
@@ -81,23 +81,23 @@ static const ladei_topology *topology_for(lade_pinned_pool *pool, int os_node) {
 static void cost_count(lade_pinned_pool *pool, ladei_pinned_timer *timer, const ladei_pinned_source_cost *cost) {
   ladei_pinned_timer_add(timer, cost->calls, cost->ns);
   if (cost->calls > 0 && ladei_pinned_timed(pool))
-    ladei_latency_add(&pool->latencies->kinds[LADEI_LATENCY_DRIVER], cost->ns);
+    ladei_latency_add(&pool->fast.latencies->kinds[LADEI_LATENCY_DRIVER], cost->ns);
 }
 
 /* From `region`, or where that is NULL by itself. */
 static lade_status memory_pin(lade_pinned_pool *pool, int os_node, size_t bytes, ladei_pinned_region *region,
                               ladei_pinned_memory *out) {
   ladei_pinned_source_cost cost = {0, 0};
-  lade_status status = region != NULL ? ladei_pinned_region_acquire(&pool->source, region, bytes, out, &cost)
-                                      : ladei_pinned_memory_acquire(&pool->source, topology_for(pool, os_node), os_node,
-                                                                    bytes, out, &cost);
+  lade_status status = region != NULL ? ladei_pinned_region_acquire(&pool->sources, region, bytes, out, &cost)
+                                      : ladei_pinned_memory_acquire(&pool->sources, topology_for(pool, os_node),
+                                                                    os_node, bytes, out, &cost);
   cost_count(pool, &pool->counters.driver_allocs, &cost);
   return status;
 }
 
 static lade_status memory_unpin(lade_pinned_pool *pool, ladei_pinned_memory *memory) {
   ladei_pinned_source_cost cost = {0, 0};
-  lade_status status = ladei_pinned_memory_release(&pool->source, memory, &cost);
+  lade_status status = ladei_pinned_memory_release(&pool->sources, memory, &cost);
   cost_count(pool, &pool->counters.driver_frees, &cost);
   return status;
 }
@@ -143,12 +143,12 @@ static lade_status budget_take(lade_pinned_pool *pool, size_t bytes) {
 
 /* I1: counts memory that is about to be asked for. */
 static lade_status cap_take(lade_pinned_pool *pool, size_t bytes) {
-  if (ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->max_bytes))
+  if (ladei_pinned_gauge_add_below(&pool->counters.reserved_bytes, bytes, pool->settings.max_bytes))
     return budget_take(pool, bytes);
   ladei_pinned_budget_set_aside(&pool->budget);
   return ladei_error(LADE_ERR_LIMIT, 0, "pinned pool: %zu bytes more would exceed the cap: %llu of %llu reserved",
                      bytes, (unsigned long long)ladei_pinned_gauge_current(&pool->counters.reserved_bytes),
-                     (unsigned long long)pool->max_bytes);
+                     (unsigned long long)pool->settings.max_bytes);
 }
 
 /* A segment of `bytes` that are counted: pinned, opened, in the page map; in no node yet. On failure the count is the
@@ -167,7 +167,7 @@ static lade_status segment_pin_counted(lade_pinned_pool *pool, const ladei_pinne
   }
   if (pool->debug != NULL) ladei_pinned_debug_poison(memory.base, memory.bytes);
   segment_memory_set(segment, &memory);
-  atomic_store_explicit(&segment->in_chunks, ladei_pinned_source_is_in_chunks(&pool->source, &memory),
+  atomic_store_explicit(&segment->in_chunks, ladei_pinned_source_is_in_chunks(&pool->sources, &memory),
                         memory_order_relaxed);
   segment->huge = request->exact;
   segment->divided = false;
@@ -248,7 +248,7 @@ enum { AHEAD_BYTES = 256 << 20 };
 
 /* The segment that begins there. */
 static size_t series_part(const ladei_pinned_series *own, uint64_t from) {
-  uint64_t usual = ladei_size_min(ladei_size_max(from, own->first_bytes), own->pool->segment_bytes);
+  uint64_t usual = ladei_size_min(ladei_size_max(from, own->first_bytes), own->pool->settings.segment_bytes);
   return (size_t)ladei_size_min(own->bytes - from, usual);
 }
 
@@ -264,10 +264,10 @@ static void series_prepare(const ladei_pinned_series *own) {
 void ladei_pinned_series_open(ladei_pinned_series *own, lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
                               size_t first_bytes) {
   *own = (ladei_pinned_series){.pool = pool, .request = {.node = node}, .bytes = bytes, .first_bytes = first_bytes};
-  bool whole_pages = (pool->segment_bytes | first_bytes) % LADEI_PINNED_HUGE_PAGE_BYTES == 0;
+  bool whole_pages = (pool->settings.segment_bytes | first_bytes) % LADEI_PINNED_HUGE_PAGE_BYTES == 0;
   bool several = series_part(own, 0) < bytes;
   series_prepare(own);
-  ladei_pinned_region_open(&pool->source, topology_for(pool, node->os_index), node->os_index,
+  ladei_pinned_region_open(&pool->sources, topology_for(pool, node->os_index), node->os_index,
                            whole_pages && several ? (size_t)bytes : 0, &own->region);
   if (own->region.area.mapped != NULL) ladei_pagemap_prepare(&pool->map, own->region.area.base, own->region.area.bytes);
 }
@@ -282,7 +282,7 @@ static lade_status series_allow(ladei_pinned_series *own) {
     status = cap_take(own->pool, part);
     if (status != LADE_OK) break;
     own->counted += part;
-    status = ladei_pinned_region_allow(&own->pool->source, &own->region, part);
+    status = ladei_pinned_region_allow(&own->pool->sources, &own->region, part);
     if (status != LADE_OK) ladei_error_prefix(status, "pinned pool: %zu bytes: ", part);
   }
   return status;

@@ -18,6 +18,7 @@ typedef struct ladei_pinned_background {
   pthread_t thread;
   uint64_t (*work)(void *user); /* constant while there is a thread */
   void *user;
+  lade_status failure; /* the thread's own: the last one of its work, LADE_OK: none since */
 } ladei_pinned_background;
 
 void ladei_pinned_background_init(ladei_pinned_background *background);

@@ -90,6 +90,12 @@ typedef struct ladei_pinned_history {
   ladei_pinned_history_shard shards[LADEI_PINNED_HISTORY_SHARDS];
 } ladei_pinned_history;
 
+/* The history of a pool, once it was turned on; and the same while it is on, NULL while it is off. Both change in changes of the
+ * history. */
+typedef struct ladei_pinned_history_use {
+  _Atomic(ladei_pinned_history *) made, recording;
+} ladei_pinned_history_use;
+
 /* NULL when there is no memory. Destroy: no call is under way; NULL is allowed. No lock held. */
 ladei_pinned_history *ladei_pinned_history_create(ladei_history_clock clock, uint64_t (*now_ns)(void *self),
                                                   void *self);

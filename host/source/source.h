@@ -45,8 +45,9 @@ typedef struct ladei_pinned_registration {
   _Atomic(void *) page; /* registered; NULL: none */
 } ladei_pinned_registration;
 
-/* Settings of a pool that concern its sources; constant. */
-typedef struct ladei_pinned_source_settings {
+/* The sources of a pool. */
+typedef struct ladei_pinned_sources {
+  /* Constant. */
   lade_runtime *runtime;
   int device;                  /* whose context pins; the memory is pinned for all devices */
   uint32_t sources;            /* set of lade_pinned_source bits */
@@ -56,9 +57,11 @@ typedef struct ladei_pinned_source_settings {
   uint32_t prefault_threads;   /* 0: no prefault of our own; the registration touches the pages */
   bool prefault_chosen;        /* by lade: fewer touch small areas */
   size_t register_chunk_bytes; /* register: chunks of this length, whole pages; 0: all at once */
-  ladei_pinned_driver_pools *driver_pools;
-  ladei_pinned_registration *registration; /* zero at first */
-} ladei_pinned_source_settings;
+
+  ladei_pinned_registration registration; /* zero at first */
+  ladei_pinned_driver_pools driver_pools;
+  ladei_topologies topologies;
+} ladei_pinned_sources;
 
 typedef struct ladei_pinned_memory {
   void *base; /* page aligned */
@@ -76,10 +79,10 @@ typedef struct ladei_pinned_source_cost {
 } ladei_pinned_source_cost;
 
 /* Whether copies must end at borders inside the memory: at each multiple of the chunks' length. Note [Chunks] */
-static inline bool ladei_pinned_source_is_in_chunks(const ladei_pinned_source_settings *settings,
+static inline bool ladei_pinned_source_is_in_chunks(const ladei_pinned_sources *sources,
                                                     const ladei_pinned_memory *memory) {
-  return memory->source == LADE_PINNED_SOURCE_REGISTER && settings->register_chunk_bytes != 0 &&
-         memory->bytes > settings->register_chunk_bytes;
+  return memory->source == LADE_PINNED_SOURCE_REGISTER && sources->register_chunk_bytes != 0 &&
+         memory->bytes > sources->register_chunk_bytes;
 }
 
 /* Of a described block, what one copy from `offset` of it may take. */
@@ -95,9 +98,8 @@ static inline uint64_t ladei_pinned_source_contiguous(const lade_pinned_info *in
  * LADE_ERR_UNSUPPORTED where it has none of them; nothing is held then. LADE_ERR_DEVICE_LOST ends the search at once.
  * Memory that may come from some NUMA nodes only is not asked for where they have too little of it.
  */
-lade_status ladei_pinned_memory_acquire(const ladei_pinned_source_settings *settings, const ladei_topology *topology,
-                                        int node, size_t bytes, ladei_pinned_memory *out,
-                                        ladei_pinned_source_cost *cost);
+lade_status ladei_pinned_memory_acquire(ladei_pinned_sources *sources, const ladei_topology *topology, int node,
+                                        size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
 
 /*
  * Memory of several segments, mapped at once for source register, touched ahead of its registrations.
@@ -116,24 +118,23 @@ typedef struct ladei_pinned_region {
 
 /* For `bytes`, a multiple of the page size, of which pieces will be asked for that are multiples of a huge page but for the
  * last; 0: no area. */
-void ladei_pinned_region_open(const ladei_pinned_source_settings *settings, const ladei_topology *topology, int node,
-                              size_t bytes, ladei_pinned_region *out);
+void ladei_pinned_region_open(ladei_pinned_sources *sources, const ladei_topology *topology, int node, size_t bytes,
+                              ladei_pinned_region *out);
 /* The next `bytes` may be touched: they count as used. Where nobody touches, not before the last ones are acquired. LADE_ERR_OUT_OF_PINNED_MEMORY where the nodes have too little. */
-lade_status ladei_pinned_region_allow(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
-                                      size_t bytes);
+lade_status ladei_pinned_region_allow(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes);
 /* As ladei_pinned_memory_acquire, of the next `bytes`, which are allowed. What other sources give in their place is not
  * part of the area. */
-lade_status ladei_pinned_region_acquire(const ladei_pinned_source_settings *settings, ladei_pinned_region *region,
-                                        size_t bytes, ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
+lade_status ladei_pinned_region_acquire(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes,
+                                        ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
 /* Gives back what was not taken. */
 void ladei_pinned_region_close(ladei_pinned_region *region);
 
-/* Gives back what was registered to ask the driver; nobody else uses the settings. On failure it is still held. */
-lade_status ladei_pinned_registration_close(const ladei_pinned_source_settings *settings);
+/* Gives back what was registered to ask the driver; nobody else uses the sources. On failure it is still held. */
+lade_status ladei_pinned_registration_close(ladei_pinned_sources *sources);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable
  * from then on. */
-lade_status ladei_pinned_memory_release(const ladei_pinned_source_settings *settings, ladei_pinned_memory *memory,
+lade_status ladei_pinned_memory_release(ladei_pinned_sources *sources, ladei_pinned_memory *memory,
                                         ladei_pinned_source_cost *cost);
 
 #endif /* LADE_HOST_SOURCE_SOURCE_H */

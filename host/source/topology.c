@@ -86,6 +86,30 @@ void ladei_topology_destroy(ladei_topology *topology) {
   }
 }
 
+void ladei_topologies_init(ladei_topologies *own, ladei_topology_kind kind, const char *description) {
+  *own = (ladei_topologies){.kind = kind, .description = description};
+  ladei_lock_init(&own->lock, LADEI_RANK_TOPOLOGY);
+}
+
+void ladei_topologies_destroy(ladei_topologies *own) {
+  for (int i = 0; i < 2; i++) ladei_topology_destroy(own->made[i].loaded);
+  ladei_lock_destroy(&own->lock);
+}
+
+const ladei_topology *ladei_topologies_get(ladei_topologies *own, bool devices) {
+  lade_error saved;
+  ladei_error_save(&saved);
+  ladei_lock_acquire(&own->lock);
+  if (!own->made[devices].tried) {
+    own->made[devices].tried = true;
+    if (ladei_topology_load(own->kind, own->description, devices, &own->made[devices].loaded) != LADE_OK)
+      ladei_error_restore(&saved);
+  }
+  const ladei_topology *topology = own->made[devices].loaded;
+  ladei_lock_release(&own->lock);
+  return topology;
+}
+
 /* ---- Nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool node_is_usable(const ladei_topology *topology, hwloc_obj_t node) {

@@ -10,6 +10,7 @@
 #ifndef LADE_HOST_SOURCE_TOPOLOGY_H
 #define LADE_HOST_SOURCE_TOPOLOGY_H
 
+#include "base/lock.h"
 #include "lade/status.h"
 
 typedef struct ladei_topology ladei_topology;
@@ -24,6 +25,22 @@ typedef enum ladei_topology_kind {
  * and does nothing. */
 lade_status ladei_topology_load(ladei_topology_kind kind, const char *description, bool devices, ladei_topology **out);
 void ladei_topology_destroy(ladei_topology *topology);
+
+/* The topology of one machine, without and with devices, each loaded when it is first asked for. */
+typedef struct ladei_topologies {
+  ladei_topology_kind kind; /* constant, as the next */
+  const char *description;  /* borrowed */
+  ladei_lock lock;          /* guards the rest until it is tried; constant afterwards */
+  struct {
+    ladei_topology *loaded; /* NULL: it cannot be */
+    bool tried;
+  } made[2];
+} ladei_topologies;
+
+void ladei_topologies_init(ladei_topologies *own, ladei_topology_kind kind, const char *description);
+void ladei_topologies_destroy(ladei_topologies *own);
+/* NULL: it cannot be loaded; touches no error record. No lock held. */
+const ladei_topology *ladei_topologies_get(ladei_topologies *own, bool devices);
 
 /* Node of the PCI device "0000:41:00.0" as the kernel names it, without any topology; -1 where it does not. `root` stands
  * before /sys: "" for this machine, a folder for tests. */

@@ -7,31 +7,19 @@
 #include "base/error.h"
 #include "base/options.h"
 
-static void attended_set(lade_pinned_pool *pool, unsigned reason, bool on) {
-  ladei_lock_assert_held(&pool->fast_lock);
-  pool->attended = on ? pool->attended | reason : pool->attended & ~reason;
-  atomic_store_explicit(&pool->fast_id, pool->attended != 0 ? UINT64_MAX : pool->cache_id, memory_order_relaxed);
-}
-
-void ladei_pinned_pool_attend(lade_pinned_pool *pool, unsigned reason, bool on) {
-  ladei_lock_acquire(&pool->fast_lock);
-  attended_set(pool, reason, on);
-  ladei_lock_release(&pool->fast_lock);
-}
-
 static lade_status enter(const lade_pinned_pool *pool, const char *call) {
   return pool == NULL ? ladei_error_null(call, "pool") : ladei_runtime_check_process(pool->runtime);
 }
 
 /* PL1. Returns what is not needed. */
 static ladei_latencies *latencies_begin(lade_pinned_pool *pool, ladei_latencies *fresh) {
-  ladei_lock_assert_held(&pool->fast_lock);
-  if (atomic_load_explicit(&pool->timed, memory_order_relaxed)) return fresh;
-  if (pool->latencies == NULL) {
-    pool->latencies = fresh;
+  ladei_lock_assert_held(&pool->fast.lock);
+  if (atomic_load_explicit(&pool->fast.timed, memory_order_relaxed)) return fresh;
+  if (pool->fast.latencies == NULL) {
+    pool->fast.latencies = fresh;
     fresh = NULL;
   }
-  ladei_latencies_clear(pool->latencies);
+  ladei_latencies_clear(pool->fast.latencies);
   return fresh;
 }
 
@@ -40,11 +28,11 @@ lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled) {
   ladei_latencies *fresh = enabled ? calloc(1, sizeof *fresh) : NULL;
   if (enabled && fresh == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *fresh);
-  ladei_lock_acquire(&pool->fast_lock);
+  ladei_lock_acquire(&pool->fast.lock);
   if (enabled) fresh = latencies_begin(pool, fresh);
-  atomic_store_explicit(&pool->timed, enabled, memory_order_release);
-  attended_set(pool, LADEI_PINNED_ATTENDED_LATENCY, enabled);
-  ladei_lock_release(&pool->fast_lock);
+  atomic_store_explicit(&pool->fast.timed, enabled, memory_order_release);
+  ladei_pinned_fast_path_set(&pool->fast, LADEI_PINNED_ATTENDED_LATENCY, enabled);
+  ladei_lock_release(&pool->fast.lock);
   free(fresh);
   return LADE_OK;
 }
@@ -53,9 +41,9 @@ lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned_latencie
   LADEI_TRY(enter(pool, __func__));
   lade_pinned_latencies own;
   lade_pinned_latencies_init(&own);
-  ladei_lock_acquire(&pool->fast_lock);
-  const ladei_latencies *kept = pool->latencies;
-  ladei_lock_release(&pool->fast_lock);
+  ladei_lock_acquire(&pool->fast.lock);
+  const ladei_latencies *kept = pool->fast.latencies;
+  ladei_lock_release(&pool->fast.lock);
   if (kept != NULL) {
     ladei_latency_read(&kept->kinds[LADEI_LATENCY_ALLOC], &own.alloc);
     ladei_latency_read(&kept->kinds[LADEI_LATENCY_FREE], &own.free);

@@ -3,11 +3,11 @@
  * Latencies of a pinned pool's calls, counted while the program asks for it.
  *
  *   off   the fast path is as it is; what is behind it looks at `timed`
- *   on    no call is on the fast path (pool->fast_id), as with a history: begin reads the runtime's clock, end reads it again
+ *   on    no call is on the fast path (pool->fast.id), as with a history: begin reads the runtime's clock, end reads it again
  *
  * PL1  latencies is NULL until they are turned on for the first time, and there until the pool is destroyed.
  * PL2  A call that began while they were off is not counted.
- * Locks: pool->fast_lock (a leaf) for turning on and off.
+ * Locks: pool->fast.lock (a leaf) for turning on and off.
  */
 #ifndef LADE_HOST_STATE_LATENCY_H
 #define LADE_HOST_STATE_LATENCY_H
@@ -22,7 +22,7 @@ typedef struct ladei_pinned_latency_mark {
 } ladei_pinned_latency_mark;
 
 static inline bool ladei_pinned_timed(const lade_pinned_pool *pool) {
-  return atomic_load_explicit(&pool->timed, memory_order_acquire);
+  return atomic_load_explicit(&pool->fast.timed, memory_order_acquire);
 }
 
 static inline ladei_pinned_latency_mark ladei_pinned_latency_begin(const lade_pinned_pool *pool) {
@@ -32,7 +32,8 @@ static inline ladei_pinned_latency_mark ladei_pinned_latency_begin(const lade_pi
 
 static inline void ladei_pinned_latency_end(lade_pinned_pool *pool, ladei_pinned_latency_mark mark,
                                             ladei_latency_kind kind) {
-  if (mark.counted) ladei_latency_add(&pool->latencies->kinds[kind], ladei_pinned_pool_now_ns(pool) - mark.begin_ns);
+  if (mark.counted)
+    ladei_latency_add(&pool->fast.latencies->kinds[kind], ladei_pinned_pool_now_ns(pool) - mark.begin_ns);
 }
 
 #endif /* LADE_HOST_STATE_LATENCY_H */

@@ -5,7 +5,7 @@
  * N1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
  * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular; the one
  *     with devices, which takes ten times as long, only for a device whose node nobody names, among several nodes.
- * Locks: pool->lock for adding nodes; pool->topology_lock for loading. Neither is held when the driver is called.
+ * Locks: pool->lock for adding nodes; that of the topologies for loading. Neither is held when the driver is called.
  */
 #include "host/state/nodes.h"
 
@@ -14,32 +14,19 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 
-static const ladei_topology *topology_load(lade_pinned_pool *pool, bool devices) {
-  ladei_pinned_topology *own = &pool->topologies[devices];
-  lade_error saved;
-  ladei_error_save(&saved);
-  ladei_lock_acquire(&pool->topology_lock);
-  if (!own->tried) {
-    own->tried = true;
-    /* Without a topology memory lies where the system puts it, which is a matter of speed only. */
-    if (ladei_topology_load(pool->hooks.topology_kind, pool->hooks.topology, devices, &own->loaded) != LADE_OK)
-      ladei_error_restore(&saved);
-  }
-  const ladei_topology *topology = own->loaded;
-  ladei_lock_release(&pool->topology_lock);
-  return topology;
+/* Without a topology memory lies where the system puts it, which is a matter of speed only. */
+const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
+  return ladei_topologies_get(&pool->sources.topologies, false);
 }
-
-const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) { return topology_load(pool, false); }
 
 /* Of a device whose driver does not know it. What takes least is asked first. */
 static int node_of_pci(lade_pinned_pool *pool, const char *bus_id) {
-  bool this_machine = pool->hooks.topology_kind == LADEI_TOPOLOGY_SYSTEM;
-  int node = this_machine ? ladei_topology_node_of_pci_file(pool->source.root, bus_id) : -1;
-  const ladei_topology *topology = node >= 0 ? NULL : topology_load(pool, false);
+  bool this_machine = pool->sources.topologies.kind == LADEI_TOPOLOGY_SYSTEM;
+  int node = this_machine ? ladei_topology_node_of_pci_file(pool->sources.root, bus_id) : -1;
+  const ladei_topology *topology = node >= 0 ? NULL : ladei_pinned_pool_topology(pool);
   if (topology == NULL) return node;
   node = ladei_topology_only_node(topology);
-  topology = node >= 0 ? NULL : topology_load(pool, true);
+  topology = node >= 0 ? NULL : ladei_topologies_get(&pool->sources.topologies, true);
   return topology == NULL ? node : ladei_topology_node_of_pci(topology, bus_id);
 }
 
@@ -73,7 +60,7 @@ static ladei_pinned_node *node_find(const lade_pinned_pool *pool, int os_node) {
 
 /* As much as threads may keep, where they keep anything. */
 static size_t depot_bytes(const lade_pinned_pool *pool) {
-  return pool->policy->uses_thread_caches && ladei_pinned_pool_keeps_lists(pool) ? pool->magazine_bytes : 0;
+  return pool->policy->uses_thread_caches && ladei_pinned_pool_keeps_lists(pool) ? pool->settings.magazine_bytes : 0;
 }
 
 /* The cache of an OS node, made if need be. Past the table's end: the first one. */
@@ -89,9 +76,9 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
     if (node == NULL) {
       free(exited);
     } else {
-      atomic_store_explicit(&pool->exited[count], exited, memory_order_release);
-      atomic_store_explicit(&pool->nodes[count], node, memory_order_release);
-      atomic_store_explicit(&pool->node_count, count + 1, memory_order_release);
+      atomic_store_explicit(&pool->threads.exited[count], exited, memory_order_release);
+      atomic_store_explicit(&pool->nodes.list[count], node, memory_order_release);
+      atomic_store_explicit(&pool->nodes.count, count + 1, memory_order_release);
     }
   }
   ladei_lock_release(&pool->lock);
@@ -103,10 +90,10 @@ static lade_status node_acquire(lade_pinned_pool *pool, int os_node, ladei_pinne
 
 lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, const char *call,
                                              ladei_pinned_node **out) {
-  if (device < 0 || device >= pool->device_count)
+  if (device < 0 || device >= pool->nodes.device_count)
     return ladei_error(LADE_ERR_NO_DEVICE, 0, "%s: device is %d; expected 0 to %d", call, device,
-                       pool->device_count - 1);
-  int32_t index = atomic_load_explicit(&pool->device_nodes[device], memory_order_acquire);
+                       pool->nodes.device_count - 1);
+  int32_t index = atomic_load_explicit(&pool->nodes.of_devices[device], memory_order_acquire);
   if (index != LADEI_PINNED_NODE_UNRESOLVED) {
     *out = ladei_pinned_pool_node(pool, (uint32_t)index);
     return LADE_OK;
@@ -116,8 +103,9 @@ lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device,
   lade_status status = os_node_of_device(pool, device, &os_node);
   if (status == LADE_OK) status = node_acquire(pool, os_node, out);
   if (status == LADE_OK) {
-    atomic_store_explicit(&pool->device_nodes[device], (int32_t)(*out)->index, memory_order_release);
-    if (device == pool->device) atomic_store_explicit(&pool->home_node, (int32_t)(*out)->index, memory_order_release);
+    atomic_store_explicit(&pool->nodes.of_devices[device], (int32_t)(*out)->index, memory_order_release);
+    if (device == pool->settings.device)
+      atomic_store_explicit(&pool->nodes.home, (int32_t)(*out)->index, memory_order_release);
   }
   ladei_cancellation_resume(cancellation);
   return status;

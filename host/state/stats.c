@@ -3,11 +3,11 @@
  * Statistics of a pinned pool: gauges from the counters, of classes, nodes and the pool.
  *
  * I1  A node's values are the sums of its classes', the pool's those of its nodes'. Peaks are each level's own.
- * I2  A reset of the sums notes what they are (pool->stats_base); nothing that threads count in is changed by it. A reset of
+ * I2  A reset of the sums notes what they are (pool->counters.base); nothing that threads count in is changed by it. A reset of
  *     peaks takes them to 0, from where the read that follows raises them to what is there.
  * I3  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached blocks
  *     are taken at each read, when memory came and before it goes.
- * Locks: pool->threads_lock while threads are summed; it guards the peaks of cached blocks and pool->stats_base.
+ * Locks: pool->threads.lock while threads are summed; it guards the peaks of cached blocks and pool->counters.base.
  */
 #include "host/state/stats.h"
 
@@ -35,7 +35,7 @@ static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_
   return out;
 }
 
-/* The same of a peak that pool->threads_lock guards. */
+/* The same of a peak that pool->threads.lock guards. */
 static lade_pinned_gauge guarded_gauge(uint64_t allocated, uint64_t freed, uint64_t *peak) {
   lade_pinned_gauge out = gauge_of(allocated, freed, *peak);
   *peak = out.peak;
@@ -74,7 +74,7 @@ static level level_of(ladei_pinned_level_counters *counters) {
 }
 
 /* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending any
- * more; less what was handed out or went back below. Under pool->threads_lock. */
+ * more; less what was handed out or went back below. Under pool->threads.lock. */
 static void gauges_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
                         const ladei_pinned_amount *retired_now, ladei_pinned_gauges *out) {
   const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &usage->pending_retired;
@@ -90,10 +90,10 @@ static void gauges_read(const ladei_pinned_usage *usage, const supply *below, co
                                     below->out.bytes + usage->bytes_allocated, &own->cached_peak->bytes);
 }
 
-/* Under pool->threads_lock. `out_classes` may be NULL. */
+/* Under pool->threads.lock. `out_classes` may be NULL. */
 static void node_read(lade_pinned_pool *pool, unsigned node, ladei_pinned_node_gauges *out,
                       ladei_pinned_gauges *out_classes, ladei_pinned_usage *usage, supply *below) {
-  ladei_lock_assert_held(&pool->threads_lock);
+  ladei_lock_assert_held(&pool->threads.lock);
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   level whole = level_of(&counters->level);
   *usage = (ladei_pinned_usage){0};
@@ -123,9 +123,9 @@ void ladei_pinned_node_stats_read(lade_pinned_pool *pool, unsigned node, ladei_p
                                   ladei_pinned_gauges *out_classes) {
   ladei_pinned_usage usage;
   supply below;
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   node_read(pool, node, out, out_classes, &usage, &below);
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
   in_use_peaks_limit(&out->gauges.in_use_bytes, &out->gauges.requested_bytes, out->reserved_bytes.peak);
 }
 
@@ -142,7 +142,7 @@ static void pool_read(lade_pinned_pool *pool, ladei_pinned_gauges *out) {
   ladei_pinned_usage sum = {0}, usage;
   supply total = {{0, 0}, {0, 0}}, below;
   ladei_pinned_node_gauges node;
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   level whole = {&counters->in_use, &counters->pending, &counters->cached_peak};
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     node_read(pool, i, &node, NULL, &usage, &below);
@@ -153,7 +153,7 @@ static void pool_read(lade_pinned_pool *pool, ladei_pinned_gauges *out) {
   }
   ladei_pinned_amount retired_now = ladei_pinned_retired_read(pool);
   gauges_read(&sum, &total, &whole, &retired_now, out);
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
 }
 
 void ladei_pinned_cached_note(lade_pinned_pool *pool) {
@@ -267,9 +267,9 @@ lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *sta
   if (status != LADE_OK) return status;
   lade_pinned_stats own;
   stats_read(pool, &own);
-  ladei_lock_acquire(&pool->threads_lock);
-  base_subtract(&pool->stats_base, &own);
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
+  base_subtract(&pool->counters.base, &own);
+  ladei_lock_release(&pool->threads.lock);
   return ladei_stats_write("lade_pinned_stats", &own, sizeof own, stats);
 }
 
@@ -281,9 +281,9 @@ lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool) {
   stats_read(pool, &now);
   ladei_pinned_timer_reset_extremes(&pool->counters.driver_allocs);
   ladei_pinned_timer_reset_extremes(&pool->counters.driver_frees);
-  ladei_lock_acquire(&pool->threads_lock);
-  pool->stats_base = now;
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
+  pool->counters.base = now;
+  ladei_lock_release(&pool->threads.lock);
   return LADE_OK;
 }
 
@@ -308,9 +308,9 @@ static void gauge_peak_reset(ladei_pinned_gauge *gauge) {
   ladei_pinned_peak_raise(&gauge->peak, ladei_pinned_gauge_current(gauge));
 }
 
-/* Under pool->threads_lock. */
+/* Under pool->threads.lock. */
 static void peaks_clear(lade_pinned_pool *pool) {
-  ladei_lock_assert_held(&pool->threads_lock);
+  ladei_lock_assert_held(&pool->threads.lock);
   use_peaks_clear(&pool->counters.in_use, &pool->counters.pending);
   pool->counters.cached_peak = (ladei_pinned_amount){0, 0};
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
@@ -325,9 +325,9 @@ lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool) {
   if (pool == NULL) return ladei_error_null(__func__, "pool");
   lade_status status = ladei_runtime_check_process(pool->runtime);
   if (status != LADE_OK) return status;
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   peaks_clear(pool);
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
   gauge_peak_reset(&pool->counters.reserved_bytes);
   gauge_peak_reset(&pool->counters.segments);
   ladei_pinned_cached_note(pool); /* a read, for I2 */

@@ -10,19 +10,19 @@
  *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
  *     or its exit.
  * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
- * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads_lock, in one step with
+ * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads.lock, in one step with
  *     the cache leaving the list: a reader who holds that lock counts everything once.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
- * announces itself in pool->leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
+ * announces itself in pool->threads.leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
  * and then waits until nobody is leaving.
  *
- * I5  While any thread keeps a larger block, pool->large_kept is true, or pool->unreached where the last drain could not
+ * I5  While any thread keeps a larger block, pool->threads.large_kept is true, or pool->threads.unreached where the last drain could not
  *     look at it.
  * I6  A thread is in the stripe that had the fewest threads when it began: as long as there are no more threads than
  *     stripes, each has a transit word for itself, and a shard where there are as many. Threads that come and go leave no gaps.
  * Locks: pool->lock guards the lists, stripes and quotas; cache->lock the pointer to the pool. Threads begin and end under
- * pool->threads_lock too, taken first: who holds it reads the list, and keeps nobody else from the pool.
+ * pool->threads.lock too, taken first: who holds it reads the list, and keeps nobody else from the pool.
  */
 #include "host/state/thread_caches.h"
 
@@ -44,21 +44,21 @@ static _Atomic(uint64_t) last_pool_id;
 
 /* For changes of the list. */
 static void threads_acquire(lade_pinned_pool *pool) {
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   ladei_lock_acquire(&pool->lock);
 }
 
 static void threads_release(lade_pinned_pool *pool) {
   ladei_lock_release(&pool->lock);
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
 }
 
 /* I6: the stripe with the fewest threads. */
 static void stripe_enter(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   uint32_t stripe = 0;
   for (uint32_t i = 1; i < LADEI_PINNED_STRIPES; i++)
-    if (pool->stripe_threads[i] < pool->stripe_threads[stripe]) stripe = i;
-  pool->stripe_threads[stripe]++;
+    if (pool->threads.stripes[i] < pool->threads.stripes[stripe]) stripe = i;
+  pool->threads.stripes[stripe]++;
   cache->stripe = stripe;
   cache->retire = ladei_retire_shard(pool->retire, stripe);
 }
@@ -67,20 +67,20 @@ static void pool_link(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) 
   ladei_lock_assert_held(&pool->lock);
   stripe_enter(pool, cache);
   cache->prev = NULL;
-  cache->next = pool->threads;
+  cache->next = pool->threads.first;
   if (cache->next != NULL) cache->next->prev = cache;
-  pool->threads = cache;
+  pool->threads.first = cache;
 }
 
 static void pool_unlink(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   ladei_lock_assert_held(&pool->lock);
-  pool->stripe_threads[cache->stripe]--;
-  if (pool->steal_next == cache) pool->steal_next = cache->next;
+  pool->threads.stripes[cache->stripe]--;
+  if (pool->threads.steal_next == cache) pool->threads.steal_next = cache->next;
   if (cache->next != NULL) cache->next->prev = cache->prev;
   if (cache->prev != NULL)
     cache->prev->next = cache->next;
   else
-    pool->threads = cache->next;
+    pool->threads.first = cache->next;
 }
 
 /* The calling thread's cache in the pool; NULL: none. */
@@ -94,13 +94,13 @@ static ladei_pinned_thread_cache *thread_list_find(const lade_pinned_pool *pool)
 /* ---- Taking magazines out ---------------------------------------------------------------------------------------- */
 
 static size_t quota_sum(const lade_pinned_pool *pool) {
-  return atomic_load_explicit(&pool->magazine_quota_bytes, memory_order_relaxed);
+  return atomic_load_explicit(&pool->threads.quota_bytes, memory_order_relaxed);
 }
 
 /* Under pool->lock. */
 static void quota_sum_set(lade_pinned_pool *pool, size_t bytes) {
   ladei_lock_assert_held(&pool->lock);
-  atomic_store_explicit(&pool->magazine_quota_bytes, bytes, memory_order_relaxed);
+  atomic_store_explicit(&pool->threads.quota_bytes, bytes, memory_order_relaxed);
 }
 
 /* All that a thread has ready, and its quota: those that still work ask for it again, those that sleep do not keep it
@@ -118,7 +118,7 @@ static ladei_pinned_block *cache_take_all(lade_pinned_pool *pool, ladei_pinned_t
 static bool asym_locks_close(lade_pinned_pool *pool) {
   ladei_lock_assert_held(&pool->lock);
   bool barrier = false;
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next)
     barrier = ladei_asym_lock_close(&cache->asym_lock) || barrier;
   return barrier && ladei_asym_lock_barrier();
 }
@@ -129,7 +129,7 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
   const ladei_pinned_thread_cache *own = thread_list_find(pool); /* the caller's: needs no fence */
   ladei_lock_acquire(&pool->lock);
   bool fenced = asym_locks_close(pool);
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next) {
     cache->reached = ladei_asym_lock_wait(&cache->asym_lock, fenced || cache == own);
     if (cache->reached) {
       list = cache_take_all(pool, cache, list);
@@ -138,12 +138,12 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
       unreached = true;
     }
   }
-  if (atomic_exchange_explicit(&pool->unreached, unreached, memory_order_relaxed) < unreached)
+  if (atomic_exchange_explicit(&pool->threads.unreached, unreached, memory_order_relaxed) < unreached)
     ladei_log_later(LADE_LOG_WARN,
                     "pinned pool %llu: what some threads keep ready cannot be reached until their next call",
                     (unsigned long long)pool->id);
-  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed); /* before any owner gets in again */
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
+  atomic_store_explicit(&pool->threads.large_kept, false, memory_order_relaxed); /* before any owner gets in again */
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next)
     if (cache->reached) ladei_asym_lock_open(&cache->asym_lock);
   ladei_lock_release(&pool->lock);
   return list;
@@ -152,11 +152,11 @@ ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool) {
 ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
   ladei_pinned_block *list = NULL;
   ladei_lock_acquire(&pool->lock);
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next) {
     ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
     list = cache_take_all(pool, cache, list);
   }
-  atomic_store_explicit(&pool->large_kept, false, memory_order_relaxed);
+  atomic_store_explicit(&pool->threads.large_kept, false, memory_order_relaxed);
   ladei_lock_release(&pool->lock);
   return list;
 }
@@ -164,7 +164,7 @@ ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool) {
 /* Whether an owner is called yet. */
 static bool any_called(const lade_pinned_pool *pool) {
   ladei_lock_assert_held(&pool->lock);
-  const ladei_pinned_thread_cache *cache = pool->threads;
+  const ladei_pinned_thread_cache *cache = pool->threads.first;
   while (cache != NULL && !ladei_asym_lock_is_called(&cache->asym_lock)) cache = cache->next;
   return cache != NULL;
 }
@@ -180,7 +180,7 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
   if (ladei_asym_lock_is_called(&cache->asym_lock)) { /* else another visitor came before */
     list = cache_take_all(pool, cache, NULL);
     ladei_asym_lock_answer(&cache->asym_lock);
-    atomic_store_explicit(&pool->unreached, any_called(pool), memory_order_relaxed);
+    atomic_store_explicit(&pool->threads.unreached, any_called(pool), memory_order_relaxed);
   }
   ladei_lock_release(&pool->lock);
   ladei_pinned_pool_put(pool, list);
@@ -188,14 +188,14 @@ void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_threa
 }
 
 bool ladei_pinned_thread_caches_keep(lade_pinned_pool *pool) {
-  return quota_sum(pool) > 0 || atomic_load_explicit(&pool->large_kept, memory_order_relaxed) ||
-         atomic_load_explicit(&pool->unreached, memory_order_relaxed);
+  return quota_sum(pool) > 0 || atomic_load_explicit(&pool->threads.large_kept, memory_order_relaxed) ||
+         atomic_load_explicit(&pool->threads.unreached, memory_order_relaxed);
 }
 
 uint64_t ladei_pinned_thread_caches_bytes(lade_pinned_pool *pool) {
   uint64_t bytes = 0;
   ladei_lock_acquire(&pool->lock);
-  for (ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next)
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next)
     bytes += ladei_pinned_thread_cache_bytes(cache);
   ladei_lock_release(&pool->lock);
   return bytes;
@@ -250,7 +250,7 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
   bool linked = atomic_load_explicit(&cache->pool, memory_order_relaxed) != NULL; /* else the pool ends just now */
   if (linked) {
     pool_unlink(pool, cache);
-    if (!pool->retire_buffers_closed)
+    if (!pool->threads.retire_buffers_closed)
       ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
     counters_exit(pool, cache);
     list = ladei_pinned_thread_cache_empty(cache, NULL);
@@ -263,14 +263,14 @@ static void pool_leave(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache)
     ladei_pinned_thread_cache_release(cache); /* the pool's share */
   }
   ladei_pinned_transit_end(transit);
-  atomic_fetch_sub_explicit(&pool->leaving, 1, memory_order_release);
+  atomic_fetch_sub_explicit(&pool->threads.leaving, 1, memory_order_release);
 }
 
 /* The pool of a cache, kept from ending; NULL: it has ended. */
 static lade_pinned_pool *pool_enter_leaving(ladei_pinned_thread_cache *cache) {
   ladei_lock_acquire(&cache->lock);
   lade_pinned_pool *pool = atomic_load_explicit(&cache->pool, memory_order_relaxed);
-  if (pool != NULL) atomic_fetch_add_explicit(&pool->leaving, 1, memory_order_relaxed);
+  if (pool != NULL) atomic_fetch_add_explicit(&pool->threads.leaving, 1, memory_order_relaxed);
   ladei_lock_release(&cache->lock);
   return pool;
 }
@@ -326,8 +326,9 @@ static void thread_list_clean(void) {
 }
 
 static ladei_pinned_thread_cache *cache_create(lade_pinned_pool *pool) {
-  uint32_t id = atomic_fetch_add_explicit(&pool->last_thread, 1, memory_order_relaxed) + 1;
-  ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->large_kept);
+  uint32_t id = atomic_fetch_add_explicit(&pool->threads.last_id, 1, memory_order_relaxed) + 1;
+  ladei_pinned_thread_cache *cache =
+      ladei_pinned_thread_cache_create(pool, id, &pool->cap_wait, &pool->threads.large_kept);
   if (cache != NULL) cache->keeps_large = ladei_pinned_pool_keeps_lists(pool);
   return cache;
 }
@@ -373,7 +374,7 @@ static bool cache_idles(ladei_pinned_thread_cache *cache) {
 /* Under pool->lock, from here on. True: the thread has `bytes` more. */
 static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t bytes) {
   ladei_lock_assert_held(&pool->lock);
-  if (quota_sum(pool) + bytes > pool->magazine_bytes) return false;
+  if (quota_sum(pool) + bytes > pool->settings.magazine_bytes) return false;
   cache->quota_bytes += bytes;
   cache->seen_uses = ladei_pinned_thread_cache_uses(cache);
   quota_sum_set(pool, quota_sum(pool) + bytes);
@@ -389,8 +390,9 @@ static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_
   ladei_pinned_thread_cache *victims = NULL;
   size_t found = 0;
   for (unsigned looks = 0, steps = 0; looks < LOOKS && steps < STEPS && found < bytes; steps++) {
-    ladei_pinned_thread_cache *cache = pool->steal_next != NULL ? pool->steal_next : pool->threads;
-    pool->steal_next = cache->next;
+    ladei_pinned_thread_cache *cache =
+        pool->threads.steal_next != NULL ? pool->threads.steal_next : pool->threads.first;
+    pool->threads.steal_next = cache->next;
     if (cache == own || cache->quota_bytes == 0 || cache->victim) continue;
     looks++;
     if (cache_idles(cache)) {
@@ -434,7 +436,7 @@ enum { QUOTA_LEAST_BYTES = 64 << 10, STEAL_FRUITLESS_MOST = 6 };
 
 /* By how much a thread's quota should grow that lacks `bytes`; 0: it may not. */
 static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_t bytes) {
-  size_t most = ladei_size_max(pool->magazine_bytes / 4, LADEI_MIB);
+  size_t most = ladei_size_max(pool->settings.magazine_bytes / 4, LADEI_MIB);
   size_t step = ladei_size_max(ladei_size_max(bytes, quota_bytes), QUOTA_LEAST_BYTES);
   size_t left = quota_bytes < most ? most - quota_bytes : 0;
   return left < bytes ? 0 : ladei_size_min(step, left);
@@ -444,7 +446,7 @@ static size_t quota_step(const lade_pinned_pool *pool, size_t quota_bytes, size_
 static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, size_t quota_bytes, size_t bytes) {
   size_t step = quota_step(pool, quota_bytes, bytes);
   if (step == 0) return false;
-  if (cache->steal_skip > 0 && quota_sum(pool) + bytes > pool->magazine_bytes) {
+  if (cache->steal_skip > 0 && quota_sum(pool) + bytes > pool->settings.magazine_bytes) {
     cache->steal_skip--; /* most likely there is nothing; no need for the lock to know it */
     return false;
   }
@@ -520,21 +522,21 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
 void ladei_pinned_thread_caches_wait_for_exits(lade_pinned_pool *pool) {
   ladei_lock_assert_none_held();
   ladei_backoff wait = {0};
-  while (atomic_load_explicit(&pool->leaving, memory_order_acquire) > 0) ladei_backoff_wait(&wait);
+  while (atomic_load_explicit(&pool->threads.leaving, memory_order_acquire) > 0) ladei_backoff_wait(&wait);
 }
 
 void ladei_pinned_thread_caches_close_retire_buffers(lade_pinned_pool *pool, bool for_good) {
   ladei_lock_acquire(&pool->lock);
-  for (ladei_pinned_thread_cache *cache = pool->threads; for_good && cache != NULL; cache = cache->next)
+  for (ladei_pinned_thread_cache *cache = pool->threads.first; for_good && cache != NULL; cache = cache->next)
     ladei_retire_buffer_close(ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer);
-  pool->retire_buffers_closed = for_good;
+  pool->threads.retire_buffers_closed = for_good;
   ladei_lock_release(&pool->lock);
 }
 
 void ladei_pinned_thread_caches_abandon(lade_pinned_pool *pool) {
   threads_acquire(pool);
-  while (pool->threads != NULL) {
-    ladei_pinned_thread_cache *cache = pool->threads;
+  while (pool->threads.first != NULL) {
+    ladei_pinned_thread_cache *cache = pool->threads.first;
     pool_unlink(pool, cache);
     ladei_lock_acquire(&cache->lock);
     atomic_store_explicit(&cache->pool, NULL, memory_order_release);

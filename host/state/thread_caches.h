@@ -17,7 +17,7 @@ ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool);
 /* The same for a call on the pool; NULL also in a mode (debug, a policy without thread caches) in which every block goes back
  * to its node and every call takes the slow path. */
 static inline ladei_pinned_thread_cache *ladei_pinned_call_cache(lade_pinned_pool *pool) {
-  return pool->cache_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
+  return pool->fast.cache_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
 }
 
 /* Owner. Does what ladei_pinned_thread_cache_is_called() says that somebody asks for. */

@@ -27,7 +27,7 @@
  *   Where each batch was published, 16 threads spent 60 ns of each cycle of alloc, record and free on these counters (H200
  *   machine), and where each moment summed all threads' counters, 57 us for each batch with 1,000 of them.
  *
- * Locks: pool->threads_lock keeps the list of threads still while it is summed; every counter is an atomic of its own. A sum
+ * Locks: pool->threads.lock keeps the list of threads still while it is summed; every counter is an atomic of its own. A sum
  * over 1,000 threads takes milliseconds, so it is made without pool->lock: only other readers wait for it, and threads that
  * begin or end.
  */
@@ -277,9 +277,9 @@ static const ladei_pinned_counter_pair *class_retired_of(const ladei_pinned_thre
 
 static inline ladei_pinned_amount pairs_sum(const lade_pinned_pool *pool, unsigned node, pair_of pair,
                                             unsigned class_index) {
-  ladei_lock_assert_held(&pool->threads_lock);
+  ladei_lock_assert_held(&pool->threads.lock);
   ladei_pinned_amount sum = ladei_pinned_counter_pair_read(pair(ladei_pinned_pool_exited(pool, node), class_index));
-  for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (const ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
     if (counters != NULL) ladei_pinned_amount_add(&sum, ladei_pinned_counter_pair_read(pair(counters, class_index)));
   }
@@ -297,12 +297,12 @@ ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool
 /* What is retired is read first: it was pending before. */
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
   ladei_pinned_amount now = {0, 0};
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_amount retired = ladei_pinned_node_retired_read(pool, i);
     ladei_pinned_amount_add(&now, amount_less(pairs_sum(pool, i, freed_of, 0), retired));
   }
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
   return now;
 }
 
@@ -314,9 +314,9 @@ ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool) {
 }
 
 uint64_t ladei_pinned_retired_blocks(lade_pinned_pool *pool) {
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   uint64_t blocks = ladei_pinned_retired_read(pool).blocks;
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
   return blocks;
 }
 
@@ -335,10 +335,10 @@ static void class_counts_sum(const lade_pinned_pool *pool, const ladei_pinned_th
 }
 
 ladei_pinned_usage ladei_pinned_class_usage_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index) {
-  ladei_lock_assert_held(&pool->threads_lock);
+  ladei_lock_assert_held(&pool->threads.lock);
   ladei_pinned_usage sum = {.pending_retired = ladei_pinned_class_retired_read(pool, node, class_index)};
   class_counts_sum(pool, ladei_pinned_pool_exited(pool, node), class_index, &sum);
-  for (const ladei_pinned_thread_cache *cache = pool->threads; cache != NULL; cache = cache->next) {
+  for (const ladei_pinned_thread_cache *cache = pool->threads.first; cache != NULL; cache = cache->next) {
     const ladei_pinned_thread_counters *counters = ladei_pinned_thread_counters_of(cache, node);
     if (counters != NULL) class_counts_sum(pool, counters, class_index, &sum);
   }
@@ -358,12 +358,12 @@ void ladei_pinned_usage_add(ladei_pinned_usage *sum, const ladei_pinned_usage *u
 
 void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out) {
   *out = (ladei_pinned_usage){0};
-  ladei_lock_acquire(&pool->threads_lock);
+  ladei_lock_acquire(&pool->threads.lock);
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     for (unsigned c = 0; c < LADEI_PINNED_CLASSES; c++) {
       ladei_pinned_usage usage = ladei_pinned_class_usage_read(pool, i, c);
       ladei_pinned_usage_add(out, &usage);
     }
   }
-  ladei_lock_release(&pool->threads_lock);
+  ladei_lock_release(&pool->threads.lock);
 }

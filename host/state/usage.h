@@ -43,7 +43,7 @@ void ladei_pinned_pending_publish(lade_pinned_pool *pool, ladei_pinned_thread_co
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool);
 /* Blocks that are pending no longer, ever: differs where some have come back meanwhile. */
 uint64_t ladei_pinned_retired_blocks(lade_pinned_pool *pool);
-/* The same with their bytes, of the pool, of a node, and of one class there. Under pool->threads_lock. */
+/* The same with their bytes, of the pool, of a node, and of one class there. Under pool->threads.lock. */
 ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
 ladei_pinned_amount ladei_pinned_node_retired_read(const lade_pinned_pool *pool, unsigned node);
 ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index);
@@ -69,7 +69,7 @@ typedef struct ladei_pinned_usage {
 
 void ladei_pinned_usage_add(ladei_pinned_usage *sum, const ladei_pinned_usage *usage);
 
-/* Of one class on one node. Caller holds pool->threads_lock. */
+/* Of one class on one node. Caller holds pool->threads.lock. */
 ladei_pinned_usage ladei_pinned_class_usage_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index);
 /* Of all nodes and classes. */
 void ladei_pinned_usage_read(lade_pinned_pool *pool, ladei_pinned_usage *out);

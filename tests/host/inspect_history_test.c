@@ -305,7 +305,7 @@ LADE_TEST(inspect_check_06, APinnedRingOfFourHoldsTheLastFourOfSix) {
 
 /* What the ring's chunks take at most. */
 static size_t ring_bytes(const pinned_fixture *own) {
-  const ladei_pinned_history *history = atomic_load(&own->pool->history);
+  const ladei_pinned_history *history = atomic_load(&own->pool->history.made);
   return (history->full_count + LADEI_PINNED_HISTORY_SHARDS + 1) * sizeof(ladei_pinned_history_chunk);
 }
 
@@ -703,7 +703,7 @@ LADE_TEST(PinnedHistory, TwoThreadsMayChangeItAtOnce) {
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   bool enabled = false;
   LADE_EXPECT_OK(lade_pinned_history_enabled(c.f.pool, &enabled));
-  LADE_EXPECT_EQ_INT(enabled, ladei_pinned_history_options(atomic_load(&c.f.pool->history)) != NULL);
-  LADE_EXPECT_EQ_INT(enabled, atomic_load(&c.f.pool->fast_id) != c.f.pool->cache_id);
+  LADE_EXPECT_EQ_INT(enabled, ladei_pinned_history_options(atomic_load(&c.f.pool->history.made)) != NULL);
+  LADE_EXPECT_EQ_INT(enabled, atomic_load(&c.f.pool->fast.id) != c.f.pool->fast.cache_id);
   pinned_fixture_close(&c.f);
 }

@@ -239,11 +239,11 @@ LADE_TEST(PinnedLimits, DefaultCapIsReadFromTheMachine) {
   pinned_fixture own;
   options.max_bytes = 0;
   if (!pinned_fixture_open(&own, support_runtime_open("sim"), &options)) return;
-  LADE_EXPECT_LT_UINT(own.pool->max_bytes, UINT64_MAX);
-  LADE_EXPECT_GT_UINT(own.pool->max_bytes, 0);
+  LADE_EXPECT_LT_UINT(own.pool->settings.max_bytes, UINT64_MAX);
+  LADE_EXPECT_GT_UINT(own.pool->settings.max_bytes, 0);
   pinned_fixture_close(&own);
   if (!pinned_fixture_open_on(&own, support_runtime_open("sim"), &options, &nothing)) return;
-  LADE_EXPECT_EQ_UINT(own.pool->max_bytes, UINT64_MAX);
+  LADE_EXPECT_EQ_UINT(own.pool->settings.max_bytes, UINT64_MAX);
   void *block = pinned_fixture_alloc(&own, 4096);
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   pinned_fixture_close(&own);
@@ -546,7 +546,7 @@ LADE_TEST(PinnedLimits, SettingsInForceHaveEachDefaultInItsPlace) {
   LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
   LADE_EXPECT_EQ_UINT(settings.sources,
                       LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER | LADE_PINNED_SOURCE_POOL);
-  LADE_EXPECT_EQ_UINT(settings.max_bytes, own.pool->max_bytes);
+  LADE_EXPECT_EQ_UINT(settings.max_bytes, own.pool->settings.max_bytes);
   LADE_EXPECT_GT_UINT(settings.max_bytes, 0);
   LADE_EXPECT_EQ_UINT(settings.event_batch, 16);
   LADE_EXPECT_EQ_UINT(settings.segment_bytes, 0); /* no one size */

@@ -260,7 +260,7 @@ LADE_TEST(PinnedMagazines, BudgetBoundsWhatThreadsKeep) {
   LADE_EXPECT_GT_UINT(ladei_pinned_thread_caches_bytes(own.pool), 6 * LADEI_MIB);
   LADE_EXPECT_OK(ladei_pinned_pool_check(own.pool));
   for (int i = 0; i < THREADS; i++) sleeper_end(&asleep[i], threads[i]);
-  LADE_EXPECT_EQ_UINT(own.pool->magazine_quota_bytes, 0);
+  LADE_EXPECT_EQ_UINT(own.pool->threads.quota_bytes, 0);
   pinned_fixture_close(&own);
 }
 
@@ -393,7 +393,7 @@ static void child_uses_its_own_pool(void) {
     LADE_EXPECT_EQ_INT(pthread_create(&thread, NULL, one_pair, &own), 0);
     pthread_join(thread, NULL);
   }
-  LADE_EXPECT(own.pool->threads == NULL);
+  LADE_EXPECT(own.pool->threads.first == NULL);
   LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).in_use_blocks.allocated, THREADS);
   pinned_fixture_close(&own);
   fflush(NULL);

@@ -172,7 +172,7 @@ static int helpers_of(uint64_t bytes, bool is_block, bool chosen) {
   options.segment_bytes = 64 * LADEI_MIB;
   options.max_bytes = LADEI_GIB;
   if (!pinned_fixture_open(&r.own, support_interposer_open("cpu", NULL), &options)) return -1;
-  r.own.pool->source.prefault_chosen = chosen;
+  r.own.pool->sources.prefault_chosen = chosen;
   int before = thread_count();
   reserve_begin(&r, 1);
   int helpers = thread_count() - before - 1;
@@ -395,8 +395,8 @@ LADE_TEST(PinnedReserve, ThreadsOfLadesChoiceObeyTheQuota) {
   if (!opened) return;
   lade_pinned_options_init(&settings);
   LADE_EXPECT_OK(lade_pinned_settings_get(own.pool, &settings));
-  LADE_EXPECT_EQ_UINT(own.pool->source.prefault_threads, 1);
-  LADE_EXPECT(own.pool->source.prefault_chosen);
+  LADE_EXPECT_EQ_UINT(own.pool->sources.prefault_threads, 1);
+  LADE_EXPECT(own.pool->sources.prefault_chosen);
   LADE_EXPECT_EQ_UINT(settings.prefault_threads, 0); /* so that it chooses who is created with them */
   pinned_fixture_close(&own);
   support_temp_dir_remove(&root);

@@ -318,17 +318,17 @@ LADE_TEST(PinnedThreads, EachOfAFewThreadsHasAShardForItselfWhoeverCameAndWentBe
     threads[i] = guest_start(&stay[i]);
     pthread_barrier_wait(&here[i]);
   }
-  for (const ladei_pinned_thread_cache *cache = all.pool->threads; cache != NULL; cache = cache->next) {
+  for (const ladei_pinned_thread_cache *cache = all.pool->threads.first; cache != NULL; cache = cache->next) {
     used[cache->stripe]++;
     LADE_EXPECT(cache->retire == all.pool->retire->shard[cache->stripe]);
   }
   for (int i = 0; i < LADEI_PINNED_STRIPES; i++) {
     LADE_EXPECT_EQ_UINT(used[i], 1);
-    LADE_EXPECT_EQ_UINT(all.pool->stripe_threads[i], 1);
+    LADE_EXPECT_EQ_UINT(all.pool->threads.stripes[i], 1);
     pthread_barrier_wait(&here[i]);
     pthread_join(threads[i], NULL);
     pthread_barrier_destroy(&here[i]);
   }
-  for (int i = 0; i < LADEI_PINNED_STRIPES; i++) LADE_EXPECT_EQ_UINT(all.pool->stripe_threads[i], 0);
+  for (int i = 0; i < LADEI_PINNED_STRIPES; i++) LADE_EXPECT_EQ_UINT(all.pool->threads.stripes[i], 0);
   arena_close(&all);
 }

@@ -92,7 +92,7 @@ LADE_TEST(IdleThreads, OneThatWorksHasItsBlocksReady) {
   static crowd own;
   if (!crowd_open(&own)) return;
   LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 16 * LADEI_MIB);
-  LADE_EXPECT_LE_UINT(own.pool->magazine_quota_bytes, 16 * LADEI_MIB);
+  LADE_EXPECT_LE_UINT(own.pool->threads.quota_bytes, 16 * LADEI_MIB);
   static const size_t sizes[] = {4096, 65536, LADEI_MIB};
   for (int i = 0; i < 3; i++) {
     pairs_make(&own, sizes[i]); /* until it has found who is idle */

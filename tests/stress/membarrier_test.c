@@ -187,10 +187,10 @@ LADE_TEST_P(Membarrier, OwnerAnswersInTheFreeOfARecordedBlock, errors, error) {
   sleeper_start(&asleep, &own, false);
   LADE_EXPECT_GE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 2 * LADEI_MIB + 24 * 4096);
   visit_denied(&own, error, trim_all);
-  LADE_EXPECT(atomic_load(&own.pool->unreached));
+  LADE_EXPECT(atomic_load(&own.pool->threads.unreached));
   sleeper_step(&asleep);
   LADE_EXPECT_LE_UINT(ladei_pinned_thread_caches_bytes(own.pool), 64 * LADEI_KIB);
-  LADE_EXPECT(!atomic_load(&own.pool->unreached)); /* else waiters would wait for it */
+  LADE_EXPECT(!atomic_load(&own.pool->threads.unreached)); /* else waiters would wait for it */
   sleeper_end(&asleep);
   arena_close(&own);
 }
