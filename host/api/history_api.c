@@ -8,15 +8,9 @@
  * Locks: none here; those of history.h.
  */
 #include "host/api/history_api.h"
-#include "base/cancellation.h"
-#include "base/error.h"
 #include "base/options.h"
 #include "host/caches/pointer_lookup.h"
-#include "host/state/pool_state.h"
-
-static lade_status enter(const lade_pinned_pool *pool, const char *call) {
-  return pool == NULL ? ladei_error_null(call, "pool") : ladei_runtime_check_process(pool->runtime);
-}
+#include "host/state/call.h"
 
 /* ---- On and off -------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +45,7 @@ static lade_status history_change(lade_pinned_pool *pool, ladei_pinned_history *
 static lade_status history_set(lade_pinned_pool *pool, const lade_history_options *options) {
   static const char call[] = "lade_pinned_history_set";
   lade_history_options own;
-  lade_status status = enter(pool, call);
+  lade_status status = ladei_pinned_enter(pool, call);
   if (status == LADE_OK) status = ladei_options_read("lade_history_options", options, &own, sizeof own);
   if (status == LADE_OK) status = ladei_history_options_check(&own, call);
   if (status != LADE_OK || (!own.enabled && atomic_load(&pool->history.made) == NULL)) return status;
@@ -61,14 +55,13 @@ static lade_status history_set(lade_pinned_pool *pool, const lade_history_option
 }
 
 lade_status lade_pinned_history_set(lade_pinned_pool *pool, const lade_history_options *options) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = history_set(pool, options);
-  ladei_cancellation_resume(cancellation);
+  lade_status status;
+  LADEI_PINNED_HELD(status, history_set(pool, options));
   return status;
 }
 
 lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *out_enabled) {
-  lade_status status = enter(pool, __func__);
+  lade_status status = ladei_pinned_enter(pool, __func__);
   if (status == LADE_OK && out_enabled == NULL) status = ladei_error_null(__func__, "out_enabled");
   if (status == LADE_OK) *out_enabled = ladei_pinned_pool_recording(pool) != NULL;
   return status;
@@ -110,19 +103,17 @@ static lade_status note_write(ladei_pinned_history *history, uintptr_t address, 
 }
 
 lade_status lade_pinned_annotate(lade_pinned_pool *pool, const char *label) {
-  lade_status status = enter(pool, __func__);
+  lade_status status = ladei_pinned_enter(pool, __func__);
   if (status == LADE_OK && label == NULL) status = ladei_error_null(__func__, "label");
   if (status != LADE_OK) return status;
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   if (history == NULL) return LADE_OK;
-  int cancellation = ladei_cancellation_hold();
-  status = note_write(history, 0, 0, NULL, label, __func__);
-  ladei_cancellation_resume(cancellation);
+  LADEI_PINNED_HELD(status, note_write(history, 0, 0, NULL, label, __func__));
   return status;
 }
 
 lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *pointer, const char *text) {
-  lade_status status = enter(pool, __func__);
+  lade_status status = ladei_pinned_enter(pool, __func__);
   if (status == LADE_OK && (pointer == NULL || text == NULL))
     status = ladei_error_null(__func__, pointer == NULL ? "pointer" : "text");
   if (status != LADE_OK) return status;
@@ -138,9 +129,7 @@ lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *point
   const noted_block noted = {found.block, found.word,
                              ladei_pinned_segment_block_bytes(found.segment, found.block, found.word)};
   uint64_t bytes = ladei_pinned_block_requested(found.block);
-  int cancellation = ladei_cancellation_hold();
-  status = note_write(history, found.address, bytes, &noted, text, __func__);
-  ladei_cancellation_resume(cancellation);
+  LADEI_PINNED_HELD(status, note_write(history, found.address, bytes, &noted, text, __func__));
   return status;
 }
 
@@ -160,7 +149,7 @@ void ladei_pinned_snapshot_record(lade_pinned_pool *pool, uint64_t active_bytes)
 
 lade_status lade_pinned_history_take(lade_pinned_pool *pool, lade_history **out) {
   ladei_history_copy copy;
-  lade_status status = enter(pool, __func__);
+  lade_status status = ladei_pinned_enter(pool, __func__);
   if (status == LADE_OK && out == NULL) status = ladei_error_null(__func__, "out");
   if (status == LADE_OK) status = ladei_pinned_history_read(pool, &copy);
   if (status != LADE_OK) return status;

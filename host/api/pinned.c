@@ -24,9 +24,6 @@
  */
 #include "host/api/pinned.h"
 
-#include "base/cancellation.h"
-#include "base/error.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/static_probe.h"
 #include "host/caches/pointer_lookup.h"
@@ -35,17 +32,11 @@
 #include "host/grow/grow.h"
 #include "host/grow/seek.h"
 #include "host/policies/policy_default.h"
-#include "host/state/latency.h"
+#include "host/state/call.h"
 #include "host/state/nodes.h"
+#include "host/state/operation.h"
 #include "host/state/thread_caches.h"
 #include "host/state/usage.h"
-
-/* Entry of every call. A thread whose cache is at hand is not in a forked child: there the thread-local was cleared. */
-static lade_status enter(const lade_pinned_pool *pool, const char *call) {
-  if (pool == NULL) return ladei_error_null(call, "pool");
-  return ladei_pinned_thread_cache_fast(pool->fast.cache_id) != NULL ? LADE_OK
-                                                                     : ladei_runtime_check_process(pool->runtime);
-}
 
 static lade_status bytes_check(const char *call, uint64_t bytes) {
   return bytes < LADEI_SIZE_LIMIT
@@ -53,44 +44,25 @@ static lade_status bytes_check(const char *call, uint64_t bytes) {
              : ladei_error_argument(call, "bytes", "less than 2^60", "%llu", (unsigned long long)bytes);
 }
 
-/* Entry of the calls that allocate. */
-static lade_status enter_alloc(const lade_pinned_pool *pool, size_t bytes, void *const *out, const char *call) {
-  if (pool != NULL && out == NULL) return ladei_error_null(call, "out");
-  lade_status status = pool == NULL ? LADE_OK : bytes_check(call, bytes);
-  return status != LADE_OK ? status : enter(pool, call);
-}
-
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
 /* The calling thread's counters for a block's node; NULL where there is no memory for them. */
-static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cache, const ladei_pinned_block *block) {
-  return cache == NULL
-             ? NULL
-             : ladei_pinned_thread_counters_of_make(cache, ladei_pinned_word_node(ladei_pinned_block_word(block)));
+static ladei_pinned_thread_counters *counters_for(ladei_pinned_thread_cache *cache, uint64_t word) {
+  return cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, ladei_pinned_word_node(word));
 }
 
 static void alloc_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block,
                         size_t requested) {
   uint64_t word = ladei_pinned_block_word(block);
-  ladei_pinned_thread_counters *counters = counters_for(cache, block);
-  if (counters != NULL) { /* the default policy: Note [Fast path] */
-    size_t bytes = ladei_pinned_block_bytes(block, word);
-    unsigned class_index = ladei_pinned_word_class(word);
-    ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, requested, bytes);
-    ladei_pinned_class_counts_publish(pool, counters, class_index);
-    if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES && cache->keeps_large)
-      ladei_pinned_ready_taken(cache, counters, block, class_index);
-    return;
-  }
-  size_t bytes = pool->policy->block_bytes(pool, block, word);
-  unsigned class_index = pool->policy->counted_class(word, bytes);
-  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
-  ladei_pinned_class_counts *counts =
-      &ladei_pinned_pool_exited(pool, ladei_pinned_word_node(word))->classes[class_index];
-  ladei_pinned_in_use_publish(pool, ladei_pinned_word_node(word), class_index, &none, &one);
-  ladei_pinned_count(&counts->allocs, 1);
-  ladei_pinned_count(&counts->requested_allocated, requested);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_allocated, bytes);
+  bool own = cache != NULL; /* under the default policy: Note [Fast path] */
+  size_t bytes = own ? ladei_pinned_block_bytes(block, word) : pool->policy->block_bytes(pool, block, word);
+  unsigned class_index = own ? ladei_pinned_word_class(word) : pool->policy->counted_class(word, bytes);
+  ladei_pinned_thread_counters *counters = counters_for(cache, word);
+  ladei_pinned_in_use_add(pool, counters, ladei_pinned_word_node(word), class_index, requested, bytes);
+  if (counters == NULL) return;
+  ladei_pinned_class_counts_publish(pool, counters, class_index);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES && cache->keeps_large)
+    ladei_pinned_ready_taken(cache, counters, block, class_index);
 }
 
 /* ---- Alloc ------------------------------------------------------------------------------------------------------- */
@@ -151,30 +123,21 @@ static ladei_pinned_request request_make(lade_pinned_pool *pool, size_t bytes, l
 static void pending_look(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   enum { MOST_FRUITLESS = 6 };
   uint64_t done = 0;
-  lade_error saved;
   if (cache == NULL || !ladei_retire_shards_pending(pool->retire, ladei_pinned_retire_shard(pool, cache))) return;
   if (cache->poll_skip > 0) {
     cache->poll_skip--;
     return;
   }
-  ladei_error_save(&saved);
-  int cancellation = ladei_cancellation_hold();
-  if (ladei_retire_shards_buffer_poll(pool->retire, ladei_pinned_retire_shard(pool, cache), &cache->retire_buffer,
-                                      &done) != LADE_OK)
-    ladei_error_restore(&saved); /* those blocks stay pending; this alloc does not need them */
-  ladei_cancellation_resume(cancellation);
+  LADEI_PINNED_ASIDE(/* those blocks stay pending; this alloc does not need them */
+                     ladei_retire_shards_buffer_poll(pool->retire, ladei_pinned_retire_shard(pool, cache),
+                                                     &cache->retire_buffer, &done));
   cache->poll_fruitless = done > 0 ? 0 : cache->poll_fruitless + (cache->poll_fruitless < MOST_FRUITLESS ? 1 : 0);
   cache->poll_skip = (1u << cache->poll_fruitless) - 1;
 }
 
 /* A driver that refuses to take memory back is no reason not to hand out other memory. */
 static void idle_look(lade_pinned_pool *pool) {
-  lade_error saved;
-  if (pool->settings.max_idle_ns == 0) return;
-  ladei_error_save(&saved);
-  int cancellation = ladei_cancellation_hold();
-  if (ladei_pinned_pool_age(pool) != LADE_OK) ladei_error_restore(&saved);
-  ladei_cancellation_resume(cancellation);
+  if (pool->settings.max_idle_ns != 0) LADEI_PINNED_ASIDE(ladei_pinned_pool_age(pool));
 }
 
 static ladei_pinned_block *request_ready(const ladei_pinned_request *request) {
@@ -250,50 +213,42 @@ static size_t handed_out_bytes(lade_pinned_pool *pool, const void *pointer) {
   return found.block == NULL ? 0 : ladei_pinned_segment_block_bytes(found.segment, found.block, found.word);
 }
 
-static __attribute__((noinline)) lade_status alloc_recorded(ladei_pinned_history *history, lade_pinned_pool *pool,
-                                                            size_t bytes, uint64_t ahead, ladei_pinned_node *node,
-                                                            const char *call, void **out) {
-  ladei_pinned_history_call own;
-  ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
-  lade_status status = block_alloc(pool, bytes, ahead, node, call, out);
-  if (status == LADE_OK)
-    ladei_pinned_history_alloc(&own, (uintptr_t)*out, bytes, handed_out_bytes(pool, *out));
-  else if (bytes <= LADEI_PINNED_MAX_BYTES && (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY))
-    oom_record(pool, history, bytes);
-  ladei_pinned_history_end(&own);
-  return status;
-}
-
 /* Out of line: requests that succeed pay nothing for it. */
-static __attribute__((noinline)) void alloc_refused(lade_status status, size_t bytes) {
+static __attribute__((noinline)) void refuse(lade_pinned_pool *pool, ladei_pinned_operation *own, size_t bytes,
+                                             lade_status status) {
+  if (own->history.history != NULL && bytes <= LADEI_PINNED_MAX_BYTES) oom_record(pool, own->history.history, bytes);
   LADEI_PROBE1(pinned_oom, bytes);
   (void)ladei_error_out_of_memory(status);
 }
 
 static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, ladei_pinned_node *node,
                               const char *call, void **out) {
-  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
-  ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
-  lade_status status = history == NULL ? block_alloc(pool, bytes, ahead, node, call, out)
-                                       : alloc_recorded(history, pool, bytes, ahead, node, call, out);
-  if (status == LADE_OK)
+  ladei_pinned_operation own;
+  ladei_pinned_operation_begin(pool, LADE_CONTEXT_STATE, &own);
+  lade_status status = block_alloc(pool, bytes, ahead, node, call, out);
+  if (status == LADE_OK) {
     LADEI_PROBE2(pinned_alloc, *out, bytes);
-  else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY)
-    alloc_refused(status, bytes);
-  ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_ALLOC);
+    if (own.history.history != NULL)
+      ladei_pinned_history_alloc(&own.history, (uintptr_t)*out, bytes, handed_out_bytes(pool, *out));
+  } else if (status == LADE_ERR_LIMIT || status == LADE_ERR_OUT_OF_PINNED_MEMORY) {
+    refuse(pool, &own, bytes, status);
+  }
+  ladei_pinned_operation_end(pool, &own, LADEI_LATENCY_ALLOC);
   return status;
 }
 
-/* Note [Fast path], with history or latencies on: the block is taken as ever, and recorded before anybody knows of it. */
-static __attribute__((noinline)) void *alloc_fast_attended(ladei_pinned_history *history, lade_pinned_pool *pool,
-                                                           size_t bytes) {
-  ladei_pinned_history_call own;
+/* Note [Fast path], with history or latencies on: the block is taken as ever, and recorded before anybody knows of it. NULL: they are
+ * off, or another way is to be tried. */
+static void *alloc_attended(lade_pinned_pool *pool, size_t bytes) {
+  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
+  if (history == NULL && !mark.counted) return NULL;
   ladei_pinned_block *block = alloc_fast(pool, pool->fast.cache_id, bytes);
   if (block == NULL) return NULL;
   uintptr_t address = ladei_pinned_block_address(block);
   LADEI_PROBE2(pinned_alloc, address, bytes);
   if (history != NULL) {
+    ladei_pinned_history_call own;
     ladei_pinned_history_begin(history, LADE_CONTEXT_STATE, &own);
     ladei_pinned_history_alloc(&own, address, bytes, ladei_pinned_block_bytes(block, ladei_pinned_block_word(block)));
     ladei_pinned_history_end(&own);
@@ -302,25 +257,32 @@ static __attribute__((noinline)) void *alloc_fast_attended(ladei_pinned_history 
   return (void *)address;
 }
 
-static lade_status alloc_near(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, const char *call,
-                              void **out) {
+/* Where a block is to lie. */
+typedef struct block_place {
+  bool is_node; /* `number` is the OS index of a NUMA node, -1: any; else that of a device that it is to be near to */
+  int number;
+} block_place;
+
+static lade_status alloc_at(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, block_place where, const char *call,
+                            void **out) {
   ladei_pinned_node *node;
+  LADEI_TRY(pool == NULL || out == NULL ? LADE_OK : bytes_check(call, bytes));
+  LADEI_TRY(ladei_pinned_enter_with(pool, out != NULL, "out", call));
   if (bytes == 0) {
     *out = NULL;
     return LADE_OK;
   }
-  lade_status status = ladei_pinned_pool_node_of_device(pool, device, call, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, ahead, node, call, out);
+  LADEI_TRY(where.is_node ? ladei_pinned_pool_node_of_os(pool, where.number, call, &node)
+                          : ladei_pinned_pool_node_of_device(pool, where.number, call, &node));
+  return alloc_from(pool, bytes, ahead, node, call, out);
 }
 
 /* What is not on the fast path. Apart, so that this pays nothing for it. */
 static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, size_t bytes, void **out) {
-  lade_status status = enter_alloc(pool, bytes, out, "lade_pinned_alloc");
-  if (status != LADE_OK) return status;
-  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
-  bool attended = history != NULL || ladei_pinned_timed(pool);
-  void *block = attended ? alloc_fast_attended(history, pool, bytes) : NULL;
-  if (block == NULL) return alloc_near(pool, bytes, 0, pool->settings.device, "lade_pinned_alloc", out);
+  bool given = pool != NULL && out != NULL;
+  void *block = given ? alloc_attended(pool, bytes) : NULL;
+  const block_place near = {.number = pool == NULL ? 0 : pool->settings.device};
+  if (block == NULL) return alloc_at(pool, bytes, 0, near, "lade_pinned_alloc", out);
   *out = block;
   return LADE_OK;
 }
@@ -347,25 +309,15 @@ lade_status lade_pinned_alloc_ready(lade_pinned_pool *pool, size_t bytes, void *
 
 lade_status lade_pinned_alloc_near(lade_pinned_pool *pool, size_t bytes, int device, void **out) {
   if (pool != NULL && device == pool->settings.device) return lade_pinned_alloc(pool, bytes, out);
-  lade_status status = enter_alloc(pool, bytes, out, __func__);
-  return status != LADE_OK ? status : alloc_near(pool, bytes, 0, device, __func__, out);
+  return alloc_at(pool, bytes, 0, (block_place){false, device}, __func__, out);
 }
 
 lade_status ladei_pinned_alloc_ahead(lade_pinned_pool *pool, size_t bytes, uint64_t ahead, int device, void **out) {
-  lade_status status = enter_alloc(pool, bytes, out, "lade_pinned_alloc_near");
-  return status != LADE_OK ? status : alloc_near(pool, bytes, ahead, device, "lade_pinned_alloc_near", out);
+  return alloc_at(pool, bytes, ahead, (block_place){false, device}, "lade_pinned_alloc_near", out);
 }
 
 lade_status lade_pinned_alloc_on(lade_pinned_pool *pool, size_t bytes, int numa_node, void **out) {
-  ladei_pinned_node *node;
-  lade_status status = enter_alloc(pool, bytes, out, __func__);
-  if (status != LADE_OK) return status;
-  if (bytes == 0) {
-    *out = NULL;
-    return LADE_OK;
-  }
-  status = ladei_pinned_pool_node_of_os(pool, numa_node, __func__, &node);
-  return status != LADE_OK ? status : alloc_from(pool, bytes, 0, node, __func__, out);
+  return alloc_at(pool, bytes, 0, (block_place){true, numa_node}, __func__, out);
 }
 
 /* ---- Blocks in use ----------------------------------------------------------------------------------------------- */
@@ -474,19 +426,8 @@ static lade_status block_give_up(lade_pinned_pool *pool, void *pointer, const ch
 
 static void free_count(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, const freed_block *freed) {
   unsigned class_index = pool->policy->counted_class(freed->word, freed->block_bytes);
-  unsigned node = ladei_pinned_word_node(freed->word);
-  ladei_pinned_thread_counters *counters = cache == NULL ? NULL : ladei_pinned_thread_counters_of_make(cache, node);
-  if (counters != NULL) {
-    ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, freed->requested_bytes,
-                                   freed->block_bytes);
-    return;
-  }
-  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, freed->block_bytes, freed->requested_bytes};
-  ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
-  ladei_pinned_in_use_publish(pool, node, class_index, &one, &none);
-  ladei_pinned_count(&counts->frees, 1);
-  ladei_pinned_count(&counts->requested_freed, freed->requested_bytes);
-  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, freed->block_bytes);
+  ladei_pinned_in_use_sub(pool, counters_for(cache, freed->word), ladei_pinned_word_node(freed->word), class_index,
+                          freed->requested_bytes, freed->block_bytes);
 }
 
 static lade_status block_take_back(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call,
@@ -505,23 +446,20 @@ static lade_status block_take_back(lade_pinned_pool *pool, void *pointer, bool q
 }
 
 static lade_status block_free(lade_pinned_pool *pool, void *pointer, bool quiet, const char *call) {
-  ladei_pinned_history_call own = {.history = NULL};
-  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
+  ladei_pinned_operation own;
   lade_status status = LADE_OK;
   if (pointer == NULL) return LADE_OK;
-  ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
-  bool attended = history != NULL || mark.counted;
-  if (history != NULL) ladei_pinned_history_begin(history, LADE_CONTEXT_ALL, &own);
-  if (quiet || !attended || !free_fast(pool, pool->fast.cache_id, pointer, history == NULL ? NULL : &own))
-    status = block_take_back(pool, pointer, quiet, call, &own);
-  if (history != NULL) ladei_pinned_history_end(&own);
-  ladei_pinned_latency_end(pool, mark, LADEI_LATENCY_FREE);
+  ladei_pinned_operation_begin(pool, LADE_CONTEXT_ALL, &own);
+  bool recorded = own.history.history != NULL, attended = recorded || own.mark.counted;
+  if (quiet || !attended || !free_fast(pool, pool->fast.cache_id, pointer, recorded ? &own.history : NULL))
+    status = block_take_back(pool, pointer, quiet, call, &own.history);
+  ladei_pinned_operation_end(pool, &own, LADEI_LATENCY_FREE);
   return status;
 }
 
 static __attribute__((noinline)) lade_status free_any(lade_pinned_pool *pool, void *pointer) {
-  lade_status status = enter(pool, "lade_pinned_free");
-  return status != LADE_OK ? status : block_free(pool, pointer, false, "lade_pinned_free");
+  LADEI_TRY(ladei_pinned_enter(pool, "lade_pinned_free"));
+  return block_free(pool, pointer, false, "lade_pinned_free");
 }
 
 lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
@@ -531,8 +469,8 @@ lade_status lade_pinned_free(lade_pinned_pool *pool, void *pointer) {
 }
 
 lade_status lade_pinned_free_quiet(lade_pinned_pool *pool, void *pointer) {
-  lade_status status = enter(pool, __func__);
-  return status != LADE_OK ? status : block_free(pool, pointer, true, __func__);
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  return block_free(pool, pointer, true, __func__);
 }
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
@@ -546,8 +484,8 @@ static lade_status freed_meanwhile(const void *pointer, const char *call) {
 static lade_status block_note(lade_pinned_pool *pool, void *pointer, lade_stream stream, unsigned flags,
                               const char *call) {
   ladei_pinned_lookup found = {NULL, NULL, 0, 0};
-  lade_status status = enter(pool, call);
-  if (status != LADE_OK) return status;
+  lade_status status = LADE_OK;
+  LADEI_TRY(ladei_pinned_enter(pool, call));
   ladei_pinned_thread_cache *cache = ladei_pinned_thread_cache_fast(pool->fast.cache_id);
   found.block = cache == NULL ? NULL : block_find(pool, cache, pointer, &found.word);
   if (found.block == NULL) status = in_use_find(pool, pointer, call, &found);
@@ -582,18 +520,16 @@ lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade
 }
 
 lade_status lade_pinned_record_use(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
-  int cancellation = ladei_cancellation_hold();
-  lade_status status = block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__);
-  ladei_cancellation_resume(cancellation);
+  lade_status status;
+  LADEI_PINNED_HELD(status, block_note(pool, pointer, stream, LADEI_NOTE_NOW, __func__));
   return status;
 }
 
 lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_event event) {
   ladei_pinned_lookup found;
-  if (pool != NULL && pointer != NULL && event == NULL) return ladei_error_null(__func__, "event");
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK || pointer == NULL) return status;
-  status = in_use_find(pool, pointer, __func__, &found);
+  LADEI_TRY(ladei_pinned_enter_with(pool, pointer == NULL || event != NULL, "event", __func__));
+  if (pointer == NULL) return LADE_OK;
+  lade_status status = in_use_find(pool, pointer, __func__, &found);
   if (status == LADE_OK && (uintptr_t)pointer != found.address) status = inside(pointer, &found, __func__);
   if (status == LADE_OK) {
     ladei_retire *shard = ladei_pinned_retire_shard(pool, ladei_pinned_thread_cache_fast(pool->fast.cache_id));
@@ -603,25 +539,24 @@ lade_status lade_pinned_free_after(lade_pinned_pool *pool, void *pointer, lade_e
 }
 
 lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stream stream) {
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  status = ladei_retire_shards_stream_retire(pool->retire, stream);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_PINNED_HELD(status, ladei_retire_shards_stream_retire(pool->retire, stream));
   return status;
 }
 
-lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  status = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
+static lade_status events_process(lade_pinned_pool *pool) {
+  lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
   lade_status aged = ladei_pinned_pool_age(pool);
   lade_status answered = ladei_pinned_pool_answer(pool);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
-  return status != LADE_OK ? status : aged != LADE_OK ? aged : answered;
+  return polled != LADE_OK ? polled : aged != LADE_OK ? aged : answered;
+}
+
+lade_status lade_pinned_process_events(lade_pinned_pool *pool) {
+  lade_status status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_PINNED_HELD(status, events_process(pool));
+  return status;
 }
 
 /* ---- Giving back, finding ---------------------------------------------------------------------------------------- */
@@ -634,37 +569,42 @@ static lade_status quarantine_end(lade_pinned_pool *pool) {
   return status == LADE_ERR_CAPTURE ? LADE_OK : status;
 }
 
-lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  lade_status waited = quarantine_end(pool);
-  status = ladei_pinned_pool_trim(pool, 0);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+static lade_status cache_empty(lade_pinned_pool *pool) {
+  lade_status waited = quarantine_end(pool), status = ladei_pinned_pool_trim(pool, 0);
   return status != LADE_OK ? status : waited;
 }
 
-lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
+lade_status lade_pinned_empty_cache(lade_pinned_pool *pool) {
+  lade_status status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_PINNED_HELD(status, cache_empty(pool));
+  return status;
+}
+
+static lade_status cache_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   lade_status polled = ladei_pinned_pool_poll(pool, LADEI_POLL_CLOSE, NULL);
-  status = ladei_pinned_pool_trim(pool, keep_bytes);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  lade_status status = ladei_pinned_pool_trim(pool, keep_bytes);
   return status != LADE_OK ? status : polled;
 }
 
-lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
+lade_status lade_pinned_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
+  lade_status status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_PINNED_HELD(status, cache_trim(pool, keep_bytes));
+  return status;
+}
+
+static lade_status reserve_near(lade_pinned_pool *pool, uint64_t bytes, int device, const char *call) {
   ladei_pinned_node *node;
-  lade_status status = pool == NULL ? LADE_OK : bytes_check(__func__, bytes);
-  if (status == LADE_OK) status = enter(pool, __func__);
-  int cancellation = ladei_cancellation_hold();
-  if (status == LADE_OK) status = ladei_pinned_pool_node_of_device(pool, device, __func__, &node);
-  if (status == LADE_OK) status = ladei_error_out_of_memory(ladei_pinned_pool_reserve(pool, node, bytes));
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
+  LADEI_TRY(ladei_pinned_pool_node_of_device(pool, device, call, &node));
+  return ladei_error_out_of_memory(ladei_pinned_pool_reserve(pool, node, bytes));
+}
+
+lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int device) {
+  lade_status status;
+  LADEI_TRY(pool == NULL ? LADE_OK : bytes_check(__func__, bytes));
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_PINNED_HELD(status, reserve_near(pool, bytes, device, __func__));
   return status;
 }
 
@@ -689,9 +629,7 @@ static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *f
 
 lade_status lade_pinned_find(lade_pinned_pool *pool, const void *pointer, lade_pinned_info *out_info) {
   lade_pinned_info info;
-  if (pool != NULL && out_info == NULL) return ladei_error_null(__func__, "out_info");
-  lade_status status = enter(pool, __func__);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_enter_with(pool, out_info != NULL, "out_info", __func__));
   ladei_pinned_lookup found, again = ladei_pinned_lookup_find(&pool->map, pointer);
   do { /* others may hand the memory out meanwhile: all that is told was so at one moment */
     found = again;

@@ -20,17 +20,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cancellation.h"
 #include "base/cgroups.h"
-#include "base/error.h"
 #include "base/living.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "host/budget/limits.h"
 #include "host/grow/give_back.h"
 #include "host/grow/seek.h"
 #include "host/policies/policy_default.h"
 #include "host/policies/policy_pytorch.h"
+#include "host/state/call.h"
 #include "host/state/nodes.h"
 #include "host/state/thread_caches.h"
 #include "host/state/usage.h"
@@ -371,9 +369,7 @@ lade_status lade_pinned_pool_create(lade_runtime *runtime, const lade_pinned_opt
 /* A pool that is created with them acts as this one; so what lade chooses request by request stays 0. */
 lade_status lade_pinned_settings_get(lade_pinned_pool *pool, lade_pinned_options *settings) {
   lade_pinned_options own;
-  if (pool == NULL || settings == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "settings");
-  lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_enter_with(pool, settings != NULL, "settings", __func__));
   lade_pinned_options_init(&own);
   own.device = pool->settings.device;
   own.sources = pool->sources.sources;

@@ -9,17 +9,10 @@
  */
 #include <stdlib.h>
 
-#include "base/cancellation.h"
-#include "base/error.h"
 #include "history/copy.h"
 #include "host/api/snapshot.h"
-#include "host/state/pool_state.h"
+#include "host/state/call.h"
 #include "host/state/stats.h"
-
-static lade_status enter(const lade_pinned_pool *pool, bool visit_given, const char *call) {
-  if (pool == NULL || !visit_given) return ladei_error_null(call, pool == NULL ? "pool" : "visit");
-  return ladei_runtime_check_process(pool->runtime);
-}
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
@@ -65,7 +58,7 @@ static lade_status node_blocks_show(const lade_pinned_pool *pool, ladei_pinned_n
 }
 
 lade_status lade_pinned_blocks_each(lade_pinned_pool *pool, lade_pinned_block_visit visit, void *user) {
-  lade_status status = enter(pool, visit != NULL, __func__);
+  lade_status status = ladei_pinned_enter_with(pool, visit != NULL, "visit", __func__);
   int cancellation = ladei_cancellation_hold();
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++)
     status = node_blocks_show(pool, ladei_pinned_pool_node(pool, i), visit, user);
@@ -95,7 +88,7 @@ static lade_status node_show(lade_pinned_pool *pool, uint32_t index, lade_pinned
 }
 
 lade_status lade_pinned_node_stats_each(lade_pinned_pool *pool, lade_pinned_node_stats_visit visit, void *user) {
-  lade_status status = enter(pool, visit != NULL, __func__);
+  lade_status status = ladei_pinned_enter_with(pool, visit != NULL, "visit", __func__);
   int cancellation = ladei_cancellation_hold();
   for (uint32_t i = 0; status == LADE_OK && i < ladei_pinned_pool_node_count(pool); i++)
     status = node_show(pool, i, visit, user);
@@ -123,7 +116,7 @@ static lade_status class_show(const ladei_pinned_node *node, unsigned class_inde
 }
 
 lade_status lade_pinned_class_stats_each(lade_pinned_pool *pool, lade_pinned_class_stats_visit visit, void *user) {
-  lade_status status = enter(pool, visit != NULL, __func__);
+  lade_status status = ladei_pinned_enter_with(pool, visit != NULL, "visit", __func__);
   if (status != LADE_OK) return status;
   ladei_pinned_gauges *classes = malloc(LADEI_PINNED_CLASSES * sizeof *classes);
   if (classes == NULL) {

@@ -70,19 +70,4 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
   return wanted && cache->keeps_large && ladei_pinned_bins_offer(cache, node, block, class_index);
 }
 
-static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,
-                                                   size_t requested, size_t block_bytes) {
-  ladei_pinned_class_counts_add(&counts->allocs, 1);
-  ladei_pinned_class_counts_add(&counts->requested_allocated, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES)
-    ladei_pinned_class_counts_add(&counts->bytes_allocated, block_bytes);
-}
-
-static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *counts, unsigned class_index,
-                                                  size_t requested, size_t block_bytes) {
-  ladei_pinned_class_counts_add(&counts->frees, 1);
-  ladei_pinned_class_counts_add(&counts->requested_freed, requested);
-  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&counts->bytes_freed, block_bytes);
-}
-
 #endif /* LADE_HOST_CACHES_READY_H */

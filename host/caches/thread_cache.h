@@ -255,6 +255,22 @@ static inline void ladei_pinned_class_counts_add(_Atomic(uint64_t) *counter, uin
   atomic_store_explicit(counter, value + amount, memory_order_relaxed);
 }
 
+/* Owner. A block was handed out, or freed. `block_bytes`: of larger classes. */
+static inline void ladei_pinned_class_counts_alloc(ladei_pinned_class_counts *counts, unsigned class_index,
+                                                   size_t requested, size_t block_bytes) {
+  ladei_pinned_class_counts_add(&counts->allocs, 1);
+  ladei_pinned_class_counts_add(&counts->requested_allocated, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES)
+    ladei_pinned_class_counts_add(&counts->bytes_allocated, block_bytes);
+}
+
+static inline void ladei_pinned_class_counts_free(ladei_pinned_class_counts *counts, unsigned class_index,
+                                                  size_t requested, size_t block_bytes) {
+  ladei_pinned_class_counts_add(&counts->frees, 1);
+  ladei_pinned_class_counts_add(&counts->requested_freed, requested);
+  if (class_index >= LADEI_PINNED_MAGAZINE_CLASSES) ladei_pinned_class_counts_add(&counts->bytes_freed, block_bytes);
+}
+
 /* Owner. A magazine was empty, or had no room. */
 static inline void ladei_pinned_thread_cache_missed(ladei_pinned_thread_cache *cache,
                                                     ladei_pinned_class_counts *counts) {

@@ -28,11 +28,9 @@
  */
 #include "host/grow/seek.h"
 
-#include "base/cancellation.h"
-#include "base/error.h"
-#include "base/log.h"
 #include "host/grow/give_back.h"
 #include "host/grow/grow.h"
+#include "host/state/call.h"
 #include "host/state/nodes.h"
 #include "host/state/thread_caches.h"
 #include "host/state/usage.h"
@@ -353,10 +351,7 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_requ
 /* Before it grows, a pool gives others what they ask for. A driver that refuses to take memory back is no failure of the
  * request. */
 static void others_serve(lade_pinned_pool *pool) {
-  lade_error saved;
-  if (pool->budget.ledger == NULL) return;
-  ladei_error_save(&saved);
-  if (ladei_pinned_pool_answer(pool) != LADE_OK) ladei_error_restore(&saved);
+  if (pool->budget.ledger != NULL) LADEI_PINNED_ASIDE(ladei_pinned_pool_answer(pool));
 }
 
 static lade_status seek_further(lade_pinned_pool *pool, const ladei_pinned_request *request, ladei_pinned_block **out) {

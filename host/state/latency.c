@@ -4,12 +4,8 @@
 
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "base/options.h"
-
-static lade_status enter(const lade_pinned_pool *pool, const char *call) {
-  return pool == NULL ? ladei_error_null(call, "pool") : ladei_runtime_check_process(pool->runtime);
-}
+#include "host/state/call.h"
 
 /* PL1. Returns what is not needed. */
 static ladei_latencies *latencies_begin(lade_pinned_pool *pool, ladei_latencies *fresh) {
@@ -24,7 +20,7 @@ static ladei_latencies *latencies_begin(lade_pinned_pool *pool, ladei_latencies 
 }
 
 lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled) {
-  LADEI_TRY(enter(pool, __func__));
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
   ladei_latencies *fresh = enabled ? calloc(1, sizeof *fresh) : NULL;
   if (enabled && fresh == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *fresh);
@@ -38,7 +34,7 @@ lade_status lade_pinned_latency_set(lade_pinned_pool *pool, bool enabled) {
 }
 
 lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned_latencies *latencies) {
-  LADEI_TRY(enter(pool, __func__));
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
   lade_pinned_latencies own;
   lade_pinned_latencies_init(&own);
   ladei_lock_acquire(&pool->fast.lock);

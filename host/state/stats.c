@@ -11,9 +11,8 @@
  */
 #include "host/state/stats.h"
 
-#include "base/error.h"
 #include "base/options.h"
-#include "host/state/pool_state.h"
+#include "host/state/call.h"
 #include "host/state/usage.h"
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
@@ -262,9 +261,7 @@ static void base_subtract(const lade_pinned_stats *base, lade_pinned_stats *stat
 }
 
 lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats) {
-  if (pool == NULL || stats == NULL) return ladei_error_null(__func__, pool == NULL ? "pool" : "stats");
-  lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_enter_with(pool, stats != NULL, "stats", __func__));
   lade_pinned_stats own;
   stats_read(pool, &own);
   ladei_lock_acquire(&pool->threads.lock);
@@ -274,9 +271,7 @@ lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *sta
 }
 
 lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool) {
-  if (pool == NULL) return ladei_error_null(__func__, "pool");
-  lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
   lade_pinned_stats now;
   stats_read(pool, &now);
   ladei_pinned_timer_reset_extremes(&pool->counters.driver_allocs);
@@ -322,9 +317,7 @@ static void peaks_clear(lade_pinned_pool *pool) {
 }
 
 lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool) {
-  if (pool == NULL) return ladei_error_null(__func__, "pool");
-  lade_status status = ladei_runtime_check_process(pool->runtime);
-  if (status != LADE_OK) return status;
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
   ladei_lock_acquire(&pool->threads.lock);
   peaks_clear(pool);
   ladei_lock_release(&pool->threads.lock);

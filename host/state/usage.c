@@ -68,12 +68,33 @@ static void pool_peaks_raise(lade_pinned_pool *pool) {
   }
 }
 
-void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                                 const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
+/* A thread's use of a class changed: at refill and flush; with every call where threads have no counters. */
+static void in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
+                           const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now) {
   ladei_pinned_node_counters *counters = &ladei_pinned_pool_node(pool, node)->counters;
   published_use_change(&counters->level.in_use, before, now);
   published_use_change(&counters->classes[class_index].level.in_use, before, now);
   pool_peaks_raise(pool);
+}
+
+void ladei_pinned_in_use_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
+                                    uint64_t bytes) {
+  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
+  ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
+  in_use_publish(pool, node, class_index, &none, &one);
+  ladei_pinned_count(&counts->allocs, 1);
+  ladei_pinned_count(&counts->requested_allocated, requested);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_allocated, bytes);
+}
+
+void ladei_pinned_in_use_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
+                                    uint64_t bytes) {
+  const ladei_pinned_thread_use none = {0, 0, 0}, one = {1, bytes, requested};
+  ladei_pinned_class_counts *counts = &ladei_pinned_pool_exited(pool, node)->classes[class_index];
+  in_use_publish(pool, node, class_index, &one, &none);
+  ladei_pinned_count(&counts->frees, 1);
+  ladei_pinned_count(&counts->requested_freed, requested);
+  if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, bytes);
 }
 
 /* ---- Thread counters ----------------------------------------------------------------------------------------------- */
@@ -104,7 +125,7 @@ static void class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_cou
     now.bytes = difference(&counts->bytes_allocated, &counts->bytes_freed);
     counters->published_bytes[class_index - LADEI_PINNED_MAGAZINE_CLASSES] = now.bytes;
   }
-  ladei_pinned_in_use_publish(pool, counters->node, class_index, &before, &now);
+  in_use_publish(pool, counters->node, class_index, &before, &now);
   counts->published_blocks = now.blocks;
   counts->published_requested = now.requested;
   if (now.blocks != before.blocks) shown_set(counters, class_index, (int64_t)now.blocks > 0);

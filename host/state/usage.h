@@ -48,9 +48,26 @@ ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
 ladei_pinned_amount ladei_pinned_node_retired_read(const lade_pinned_pool *pool, unsigned node);
 ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index);
 
-/* A thread's use of a class changed: at refill and flush; with every call where threads have no counters. */
-void ladei_pinned_in_use_publish(lade_pinned_pool *pool, unsigned node, unsigned class_index,
-                                 const ladei_pinned_thread_use *before, const ladei_pinned_thread_use *now);
+/* A block is in use, or no longer. Counted as pending ones are: in the caller's counters of the node, or (NULL) in those of threads
+ * without. */
+void ladei_pinned_in_use_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
+                                    uint64_t bytes);
+void ladei_pinned_in_use_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
+                                    uint64_t bytes);
+static inline void ladei_pinned_in_use_add(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                           unsigned node, unsigned class_index, size_t requested, size_t bytes) {
+  if (counters != NULL)
+    ladei_pinned_class_counts_alloc(&counters->classes[class_index], class_index, requested, bytes);
+  else
+    ladei_pinned_in_use_add_shared(pool, node, class_index, requested, bytes);
+}
+static inline void ladei_pinned_in_use_sub(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
+                                           unsigned node, unsigned class_index, size_t requested, size_t bytes) {
+  if (counters != NULL)
+    ladei_pinned_class_counts_free(&counters->classes[class_index], class_index, requested, bytes);
+  else
+    ladei_pinned_in_use_sub_shared(pool, node, class_index, requested, bytes);
+}
 
 /* Publishes to the pool's peaks what the thread did with a class since the last time, behind its frees of all others: at refill and
  * flush. */
