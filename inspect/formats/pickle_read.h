@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a snapshot out of a pickle: PyTorch's of any version, or lade's. */
+/*
+ * Reads a snapshot out of a pickle: PyTorch's of any version, or lade's. In C, because programs without Python write pickles that the
+ * tools read, and because the memory for it is bounded by the file's size; Python's own objects take several times as much.
+ */
 #ifndef LADE_INSPECT_FORMATS_PICKLE_READ_H
 #define LADE_INSPECT_FORMATS_PICKLE_READ_H
 
