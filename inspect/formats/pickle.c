@@ -56,8 +56,7 @@ typedef struct pickle {
   uint32_t memo_count;
 } pickle;
 
-#define WORD_TEXT(name, text) text,
-static const char *const words[] = {LADEI_PICKLE_WORDS(WORD_TEXT)};
+static const char *const words[] = {LADEI_PICKLE_WORDS(LADEI_PICKLE_WORD_TEXT)};
 
 /* --- opcodes into a room that is large enough ----------------------------------------------------------------------- */
 

@@ -17,8 +17,7 @@ typedef struct fold {
 static const char *const tag_names[] = {"None",   "a bool", "an integer", "a real",
                                         "a text", "a pair", "a list",     "a map"};
 
-#define WORD_TEXT(name, text) text,
-static const char *const words[] = {LADEI_PICKLE_WORDS(WORD_TEXT)};
+static const char *const words[] = {LADEI_PICKLE_WORDS(LADEI_PICKLE_WORD_TEXT)};
 
 static lade_status refuse_value(const fold *at, const char *expected) {
   return ladei_pickle_refuse(at->reader, "key '%s' is %s; expected %s", words[at->key], tag_names[at->value->tag],

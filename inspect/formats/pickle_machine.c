@@ -12,11 +12,11 @@
 enum { MOST_DEPTH = 1000, LEAST_PROTOCOL = 2, MOST_PROTOCOL = 5 };
 static const size_t memory_at_least = 64u << 20;
 
-#define WORD_TEXT(name, text) {text, sizeof text - 1},
+#define WORD_SIZED(name, text) {text, sizeof text - 1},
 static const struct {
   const char *text;
   size_t bytes;
-} words[] = {LADEI_PICKLE_WORDS(WORD_TEXT)};
+} words[] = {LADEI_PICKLE_WORDS(WORD_SIZED)};
 
 /* --- errors ----------------------------------------------------------------------------------------------------------- */
 

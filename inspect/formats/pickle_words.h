@@ -55,4 +55,7 @@ typedef enum ladei_pickle_word {
 } ladei_pickle_word;
 #undef LADEI_PICKLE_WORD_NUMBER
 
+/* For a list of the texts: LADEI_PICKLE_WORDS(LADEI_PICKLE_WORD_TEXT). */
+#define LADEI_PICKLE_WORD_TEXT(name, text) text,
+
 #endif /* LADE_INSPECT_FORMATS_PICKLE_WORDS_H */
