@@ -29,7 +29,7 @@
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
 #include "device/native/give_back.h"
-#include "device/native/private_pool.h"
+#include "device/native/pool_list.h"
 #include "device/native/provider.h"
 #include "device/native/refused.h"
 #include "device/native/routes.h"
@@ -620,6 +620,23 @@ lade_status ladei_device_native_empty_cache(lade_device_allocator *allocator) {
   if (!allowed) return capture_refusal(allocator, "lade_device_empty_cache");
   ladei_device_suspensions_drop(allocator);
   if (status == LADE_OK) ladei_error_restore(&before); /* what captures kept is no failure */
+  return status;
+}
+
+/* ---- Resuming ---------------------------------------------------------------------------------------------------- */
+
+lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
+  lade_error before;
+  ladei_error_save(&before);
+  ladei_device_suspensions_drop(allocator);
+  lade_status status = ladei_device_pool_resume_once(allocator, id);
+  if (!ladei_device_is_exhausted(status)) return status;
+  lade_error refusal;
+  ladei_error_save(&refusal);
+  (void)ladei_device_native_empty_cache(allocator); /* once more without what is cached */
+  ladei_error_restore(&refusal);
+  status = ladei_device_pool_resume_once(allocator, id);
+  if (status == LADE_OK) ladei_error_restore(&before);
   return status;
 }
 

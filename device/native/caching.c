@@ -29,7 +29,7 @@
 #include "device/native/expandable.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
-#include "device/native/private_pool.h"
+#include "device/native/pool_list.h"
 #include "device/native/provider.h"
 #include "device/state/thread_caches.h"
 
@@ -77,20 +77,6 @@ lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bo
 }
 
 /* ---- Holds ------------------------------------------------------------------------------------------------------- */
-
-bool ladei_device_frees_keep(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
-  ladei_lock_assert_held(&allocator->lock);
-  if (allocator->frees_held == 0) return false;
-  ladei_device_block *next;
-  for (ladei_device_block *block = leaving->first; block != NULL; block = next) {
-    next = block->chain;
-    block->segment->wanted_back = true;
-    (void)ladei_device_block_insert(&allocator->heap, block);
-  }
-  allocator->frees_kept = true;
-  ladei_device_block_list_init(leaving);
-  return true;
-}
 
 lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);

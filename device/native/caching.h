@@ -15,7 +15,4 @@ static inline bool ladei_device_uncached_any(const lade_device_allocator *alloca
 /* Gives back what of it is free; what is refused stays for the next time. No lock held; keeps the thread's error record. */
 void ladei_device_uncached_give_back(lade_device_allocator *allocator);
 
-/* While frees are held: the blocks of the list are free again, and go back at the resume. Lock held. */
-bool ladei_device_frees_keep(lade_device_allocator *allocator, ladei_device_block_list *leaving);
-
 #endif /* LADE_DEVICE_NATIVE_CACHING_H */

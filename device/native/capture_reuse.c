@@ -25,6 +25,8 @@
  * G4  A `marking` block stays in the list of deferred ones, whatever ends meanwhile.
  * G5  A block comes back by this only while the capture of its free is under way, decided with the lock; its own stream was then
  *     in the capture that the markers name.
+ *
+ * uses.c and capture_reuse.c are one state machine in two files (uses.c says why).
  * Locks: the allocator's lock for lists, markers and `marking`. No driver call under it: a walk is out of its list meanwhile, and a
  * pool has a visitor.
  */

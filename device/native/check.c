@@ -13,7 +13,7 @@
 #include "device/native/expandable.h"
 #include "device/native/native.h"
 #include "device/native/provider.h"
-#include "device/native/suspend.h"
+#include "device/native/suspension.h"
 #include "device/observe/history.h"
 
 typedef struct heap_recount {

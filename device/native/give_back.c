@@ -10,7 +10,6 @@
 #include "device/native/give_back.h"
 
 #include "base/error.h"
-#include "device/native/caching.h"
 #include "device/native/driver.h"
 #include "device/native/expandable.h"
 #include "device/native/finish.h"
@@ -135,9 +134,24 @@ static bool blocks_expandable(const ladei_device_block *first) {
   return block != NULL;
 }
 
+/* While frees are held (caching.c): the blocks of the list are free again, and go back at the resume. */
+static bool frees_keep(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
+  ladei_lock_assert_held(&allocator->lock);
+  if (allocator->frees_held == 0) return false;
+  ladei_device_block *next;
+  for (ladei_device_block *block = leaving->first; block != NULL; block = next) {
+    next = block->chain;
+    block->segment->wanted_back = true;
+    (void)ladei_device_block_insert(&allocator->heap, block);
+  }
+  allocator->frees_kept = true;
+  ladei_device_block_list_init(leaving);
+  return true;
+}
+
 lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
-  if (leaving->first == NULL || ladei_device_frees_keep(allocator, leaving)) return LADE_OK;
+  if (leaving->first == NULL || frees_keep(allocator, leaving)) return LADE_OK;
   lade_error error;
   uint64_t kept_bytes = 0;
   uint64_t gone_bytes = 0;

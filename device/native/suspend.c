@@ -40,9 +40,10 @@
 #include "device/native/finish.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
-#include "device/native/private_pool.h"
+#include "device/native/pool_list.h"
 #include "device/native/provider.h"
 #include "device/native/slow_path.h"
+#include "device/native/suspension.h"
 #include "device/native/uses.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
@@ -52,48 +53,16 @@ static const char resume_call[] = "lade_device_pool_resume";
 
 #define PIECE_MOST ((size_t)64 << 20) /* pinned in one call of the driver; a granule at least */
 
-typedef enum suspension_phase { LEAVING, AWAY, RETURNING } suspension_phase;
-
-typedef struct suspended_piece {
-  ladei_device_heap_segment *segment;
-  size_t first; /* granule */
-  size_t count;
-  void *host; /* the bytes; NULL: given up, or not there yet */
-} suspended_piece;
-
-struct ladei_device_suspension {
-  struct ladei_device_suspension *next; /* of the spent ones */
-  suspension_phase phase;
-  uint64_t bytes;      /* of all pieces */
-  uint64_t held_bytes; /* Z2 */
-  bool discards;       /* the bytes are given up */
-  char *memory;        /* the program's, for the bytes; NULL: each piece has its own */
-  lade_stream stream;  /* for the copies, so that they are ordered with no capture; NULL: not made yet */
-  size_t piece_count;
-  suspended_piece pieces[]; /* by address */
-};
-
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
   return allocator->runtime->ops;
 }
 
-static size_t piece_bytes(const suspended_piece *piece) { return piece->count * piece->segment->granules->bytes; }
-static void *piece_address(const suspended_piece *piece) {
+static size_t piece_bytes(const ladei_device_suspended_piece *piece) {
+  return piece->count * piece->segment->granules->bytes;
+}
+static void *piece_address(const ladei_device_suspended_piece *piece) {
   return (void *)(uintptr_t)(piece->segment->address + piece->first * piece->segment->granules->bytes);
-}
-
-uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension) {
-  return suspension->phase == AWAY ? suspension->held_bytes : 0;
-}
-uint64_t ladei_device_suspension_bytes(const ladei_device_suspension *suspension) { return suspension->bytes; }
-
-lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator, const char *call,
-                                          const ladei_device_private_pool *pool) {
-  if (pool->suspension == NULL) return LADE_OK;
-  return ladei_device_pool_error(allocator, LADE_ERR_BUSY, call, pool->id,
-                                 pool->suspension->phase == AWAY ? "it is suspended"
-                                                                 : "it is being suspended or resumed");
 }
 
 bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id) {
@@ -157,7 +126,7 @@ static bool suspension_release(lade_device_allocator *allocator, ladei_device_su
     if (all) suspension->stream = NULL;
   }
   for (size_t i = 0; i < suspension->piece_count; i++) {
-    suspended_piece *piece = &suspension->pieces[i];
+    ladei_device_suspended_piece *piece = &suspension->pieces[i];
     if (piece->host == NULL) continue;
     if (suspension->memory == NULL && ops_of(allocator)->host_free(allocator->runtime->self, piece->host) != LADE_OK)
       all = false;
@@ -196,7 +165,7 @@ void ladei_device_suspensions_drop(lade_device_allocator *allocator) {
 static lade_status host_need(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
   char *memory = suspension->memory;
   for (size_t i = 0; i < suspension->piece_count; i++) {
-    suspended_piece *piece = &suspension->pieces[i];
+    ladei_device_suspended_piece *piece = &suspension->pieces[i];
     size_t bytes = piece_bytes(piece);
     if (memory != NULL) {
       piece->host = memory;
@@ -216,7 +185,7 @@ static lade_status pieces_copy(lade_device_allocator *allocator, const ladei_dev
                                lade_stream stream) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < suspension->piece_count && status == LADE_OK; i++) {
-    const suspended_piece *piece = &suspension->pieces[i];
+    const ladei_device_suspended_piece *piece = &suspension->pieces[i];
     void *device = piece_address(piece);
     status = lade_copy_async(allocator->runtime, out ? piece->host : device, out ? device : piece->host,
                              piece_bytes(piece), stream);
@@ -326,11 +295,11 @@ static void pool_away(lade_device_allocator *allocator, ladei_device_private_poo
   ladei_device_suspension *suspension = pool->suspension;
   suspension->held_bytes = 0;
   for (size_t i = 0; i < suspension->piece_count; i++) {
-    const suspended_piece *piece = &suspension->pieces[i];
+    const ladei_device_suspended_piece *piece = &suspension->pieces[i];
     suspension->held_bytes +=
         ladei_device_expandable_remaining(piece->segment, piece->first, piece->count) * piece->segment->granules->bytes;
   }
-  suspension->phase = AWAY;
+  suspension->phase = LADEI_DEVICE_AWAY;
   allocator->held_bytes += suspension->held_bytes;
 }
 
@@ -409,7 +378,7 @@ static void pieces_fill(const lade_device_allocator *allocator, const ladei_devi
       size_t end = first + run_bytes(block) / segment->granules->bytes, most = piece_granules(segment);
       for (; first < end; first += most)
         suspension->pieces[suspension->piece_count++] =
-            (suspended_piece){segment, first, ladei_size_min(most, end - first), NULL};
+            (ladei_device_suspended_piece){segment, first, ladei_size_min(most, end - first), NULL};
     }
   }
 }
@@ -453,11 +422,11 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   if (options->memory != NULL && options->memory_bytes < survey.bytes)
     return ladei_error_argument(suspend_call, "options.memory_bytes", "the pool's reserved bytes", "%llu of %llu",
                                 (unsigned long long)options->memory_bytes, (unsigned long long)survey.bytes);
-  size_t bytes = sizeof(ladei_device_suspension) + survey.pieces * sizeof(suspended_piece);
+  size_t bytes = sizeof(ladei_device_suspension) + survey.pieces * sizeof(ladei_device_suspended_piece);
   ladei_device_suspension *suspension = calloc(1, bytes);
   if (suspension == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", suspend_call, bytes);
-  suspension->phase = LEAVING;
+  suspension->phase = LADEI_DEVICE_LEAVING;
   suspension->bytes = survey.bytes;
   suspension->discards = (options->flags & LADE_DEVICE_SUSPEND_DISCARD) != 0;
   suspension->memory = options->memory;
@@ -509,7 +478,7 @@ static lade_status granules_leave(lade_device_allocator *allocator, const ladei_
   lade_status result = LADE_OK;
   *out_left = suspension->piece_count == 0;
   for (size_t i = 0; i < suspension->piece_count; i++) {
-    const suspended_piece *piece = &suspension->pieces[i];
+    const ladei_device_suspended_piece *piece = &suspension->pieces[i];
     lade_status status = LADE_OK;
     for (size_t at = piece->first; at < piece->first + piece->count; at++) {
       status = ladei_device_expandable_leave(allocator, piece->segment, at, 1);
@@ -578,9 +547,9 @@ static lade_status resume_begin(lade_device_allocator *allocator, lade_device_po
   ladei_device_suspension *suspension = pool->suspension;
   if (suspension == NULL)
     return ladei_device_pool_refused(resume_call, id, "which is not suspended", "a suspended pool");
-  if (suspension->phase != AWAY) return ladei_device_suspended_refuse(allocator, resume_call, pool);
+  if (suspension->phase != LADEI_DEVICE_AWAY) return ladei_device_suspended_refuse(allocator, resume_call, pool);
   LADEI_TRY(ladei_device_driver_budget(allocator, (size_t)(suspension->bytes - suspension->held_bytes)));
-  suspension->phase = RETURNING;
+  suspension->phase = LADEI_DEVICE_RETURNING;
   allocator->held_bytes -= suspension->held_bytes; /* Z2 */
   allocator->growing_bytes += suspension->bytes;
   allocator->returns_in_flight++;
@@ -594,7 +563,7 @@ static void granules_undo(lade_device_allocator *allocator, const ladei_device_s
   lade_error first;
   ladei_error_save(&first);
   for (size_t i = 0; i < count; i++) {
-    const suspended_piece *piece = &suspension->pieces[i];
+    const ladei_device_suspended_piece *piece = &suspension->pieces[i];
     (void)ladei_device_expandable_leave(allocator, piece->segment, piece->first, piece->count);
   }
   ladei_error_restore(&first);
@@ -603,7 +572,7 @@ static void granules_undo(lade_device_allocator *allocator, const ladei_device_s
 /* All of them or none. */
 static lade_status granules_return(lade_device_allocator *allocator, const ladei_device_suspension *suspension) {
   for (size_t i = 0; i < suspension->piece_count; i++) {
-    const suspended_piece *piece = &suspension->pieces[i];
+    const ladei_device_suspended_piece *piece = &suspension->pieces[i];
     lade_status status = ladei_device_expandable_return(allocator, piece->segment, piece->first, piece->count);
     if (status == LADE_OK) continue;
     granules_undo(allocator, suspension, i);
@@ -612,7 +581,7 @@ static lade_status granules_return(lade_device_allocator *allocator, const ladei
   return LADE_OK;
 }
 
-static lade_status resume_once(lade_device_allocator *allocator, lade_device_pool_id id) {
+lade_status ladei_device_pool_resume_once(lade_device_allocator *allocator, lade_device_pool_id id) {
   ladei_device_private_pool *pool = NULL;
   ladei_device_slow_path entry;
   ladei_lock_acquire(&allocator->lock);
@@ -649,21 +618,6 @@ static lade_status resume_once(lade_device_allocator *allocator, lade_device_poo
   return status;
 }
 
-lade_status ladei_device_native_pool_resume(lade_device_allocator *allocator, lade_device_pool_id id) {
-  lade_error before;
-  ladei_error_save(&before);
-  ladei_device_suspensions_drop(allocator);
-  lade_status status = resume_once(allocator, id);
-  if (!ladei_device_is_exhausted(status)) return status;
-  lade_error refusal;
-  ladei_error_save(&refusal);
-  (void)ladei_device_native_empty_cache(allocator); /* once more without what is cached */
-  ladei_error_restore(&refusal);
-  status = resume_once(allocator, id);
-  if (status == LADE_OK) ladei_error_restore(&before);
-  return status;
-}
-
 /* ---- Released pools ---------------------------------------------------------------------------------------------- */
 
 static bool pool_is_free(const lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
@@ -694,7 +648,7 @@ static void segment_abandon(lade_device_allocator *allocator, ladei_device_heap_
 void ladei_device_suspension_abandon(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_suspension *suspension = pool->suspension;
-  bool may = suspension != NULL && suspension->phase == AWAY && allocator->frees_held == 0;
+  bool may = suspension != NULL && suspension->phase == LADEI_DEVICE_AWAY && allocator->frees_held == 0;
   if (!may || !pool_is_free(allocator, pool)) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(&allocator->heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment))

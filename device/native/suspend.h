@@ -5,12 +5,7 @@
 
 #include "device/state/allocator.h"
 
-typedef struct ladei_device_suspension ladei_device_suspension;
-
-/* LADE_ERR_BUSY for a call that needs the pool's memory while it is away. Lock held. */
-lade_status ladei_device_suspended_refuse(const lade_device_allocator *allocator, const char *call,
-                                          const ladei_device_private_pool *pool);
-/* Whether it is away, or on its way. No lock held. */
+/* Whether the pool's memory is away, or on its way. No lock held. */
 bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id);
 
 /* The record of a graph's pool, kept until the graph leaves it; NULL, which the calls below take, too: there is none. No lock held. */
@@ -22,9 +17,8 @@ lade_status ladei_device_launch_begin(lade_device_allocator *allocator, const ch
                                       ladei_device_private_pool *pool);
 void ladei_device_launch_end(ladei_device_private_pool *pool);
 
-/* What the driver has not taken back of the pool's memory, and what of it is away. Lock held. */
-uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension);
-uint64_t ladei_device_suspension_bytes(const ladei_device_suspension *suspension);
+/* Once: out of memory, the cache has not been given back for it. No lock held. */
+lade_status ladei_device_pool_resume_once(lade_device_allocator *allocator, lade_device_pool_id id);
 
 /* Gives up the contents of a released pool in which nothing is handed out, so that a flush finds what is left of it. Lock held. */
 void ladei_device_suspension_abandon(lade_device_allocator *allocator, ladei_device_private_pool *pool);

@@ -15,10 +15,9 @@
 #include "base/error.h"
 #include "device/native/give_back.h"
 #include "device/native/native.h"
-#include "device/native/private_pool.h"
+#include "device/native/pool_list.h"
 #include "device/native/provider.h"
 #include "device/native/slow_path.h"
-#include "device/native/suspend.h"
 #include "device/native/uses.h"
 #include "device/state/checks.h"
 

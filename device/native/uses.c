@@ -21,6 +21,9 @@
  * U1  A ticket is added to the retire object exactly when its block becomes PENDING.
  * U2  deferred holds exactly the DEFERRED blocks, in the order of their frees.
  * U3  Whether a capture is under way is decided, for a free as for settling, under the hold of the lock that does it.
+ *
+ * uses.c and capture_reuse.c are one state machine in two files: a DEFERRED block leaves that state here after the capture, and
+ * there within it.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/uses.h"

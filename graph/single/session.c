@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "device/native/private_pool.h"
+#include "device/native/pool_list.h"
 #include "device/native/uses.h"
 
 static const lade_runtime_ops *ops_of(const ladei_graph_session *session) {

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a pool keeps whose memory is away, or on its way; model and invariants in suspend.c. */
+#ifndef LADE_DEVICE_NATIVE_SUSPENSION_H
+#define LADE_DEVICE_NATIVE_SUSPENSION_H
+
+#include "device/state/allocator.h"
+
+typedef enum ladei_device_suspension_phase {
+  LADEI_DEVICE_LEAVING,
+  LADEI_DEVICE_AWAY,
+  LADEI_DEVICE_RETURNING,
+} ladei_device_suspension_phase;
+
+typedef struct ladei_device_suspended_piece {
+  ladei_device_heap_segment *segment;
+  size_t first; /* granule */
+  size_t count;
+  void *host; /* the bytes; NULL: given up, or not there yet */
+} ladei_device_suspended_piece;
+
+typedef struct ladei_device_suspension {
+  struct ladei_device_suspension *next; /* of the spent ones */
+  ladei_device_suspension_phase phase;
+  uint64_t bytes;      /* of all pieces */
+  uint64_t held_bytes; /* Z2 */
+  bool discards;       /* the bytes are given up */
+  char *memory;        /* the program's, for the bytes; NULL: each piece has its own */
+  lade_stream stream;  /* for the copies, so that they are ordered with no capture; NULL: not made yet */
+  size_t piece_count;
+  ladei_device_suspended_piece pieces[]; /* by address */
+} ladei_device_suspension;
+
+/* What the driver has not taken back of the pool's memory. Lock held. */
+static inline uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension) {
+  return suspension->phase == LADEI_DEVICE_AWAY ? suspension->held_bytes : 0;
+}
+
+#endif /* LADE_DEVICE_NATIVE_SUSPENSION_H */
