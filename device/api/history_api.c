@@ -17,7 +17,6 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "device/observe/history.h"
-#include "device/observe/trackers.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 #include "history/copy.h"

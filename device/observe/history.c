@@ -1,17 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: operations, the ring, and what the heap reports. Model and invariants in history.h; settings, reading and
- * annotations in device/api/history_api.c.
+ * Recording: trackers, operations, the ring, and what the heap reports. Model and invariants in history.h; settings, reading
+ * and annotations in device/api/history_api.c.
  *
  * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait in a
- * list.
+ * list, events for trackers in a queue. Trackers get them from a copy of their own list.
  */
 #include "device/observe/history.h"
 
-#include "device/observe/trackers.h"
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
 #include "device/state/thread_caches.h"
 #include "history/capture.h"
 #include "history/contexts.h"
+
+/* ---- Trackers ---------------------------------------------------------------------------------------------------- */
+
+/* Room for one more at the end of the queue; false when there is no memory. */
+static bool queue_make_room(ladei_device_history *history) {
+  if (history->queue_end < history->queue_room) return true;
+  if (history->queue_begin > 0) {
+    size_t waiting = history->queue_end - history->queue_begin;
+    memmove(history->queue, &history->queue[history->queue_begin], waiting * sizeof history->queue[0]);
+    history->queue_begin = 0;
+    history->queue_end = waiting;
+    return true;
+  }
+  size_t room = history->queue_room == 0 ? 64 : 2 * history->queue_room;
+  ladei_device_tracked_event *larger = realloc(history->queue, room * sizeof *larger);
+  if (larger == NULL) return false;
+  history->queue = larger;
+  history->queue_room = room;
+  return true;
+}
+
+static void event_queue(ladei_device_history *history, const lade_device_event *event,
+                        const lade_device_event_totals *totals) {
+  ladei_lock_assert_held(history->lock);
+  if (!queue_make_room(history)) return; /* the gap in the sequence shows it */
+  ladei_history_context_retain((ladei_history_context *)(uintptr_t)event->context);
+  history->queue[history->queue_end++] = (ladei_device_tracked_event){*event, *totals};
+}
+
+/* No lock held. */
+static void event_deliver(const ladei_device_callbacks *trackers, ladei_device_tracked_event *tracked) {
+  ladei_lock_assert_none_held();
+  ladei_history_context *context = (ladei_history_context *)(uintptr_t)tracked->event.context;
+  ladei_device_event_show(&tracked->event);
+  for (size_t i = 0; i < trackers->count; i++)
+    ((lade_device_tracker)trackers->list[i].function)(trackers->list[i].user, &tracked->event, &tracked->totals);
+  ladei_history_context_release(context);
+}
+
+void ladei_device_trackers_deliver(lade_device_allocator *allocator) {
+  ladei_lock_assert_held(&allocator->lock);
+  ladei_device_history *history = &allocator->history;
+  if (history->delivering || history->queue_begin == history->queue_end) return;
+  lade_error error;
+  ladei_error_save(&error);
+  history->delivering = true;
+  while (history->queue_begin < history->queue_end) {
+    ladei_device_tracked_event tracked = history->queue[history->queue_begin++];
+    if (history->queue_begin == history->queue_end) history->queue_begin = history->queue_end = 0;
+    ladei_device_callbacks trackers = allocator->trackers;
+    ladei_lock_release(&allocator->lock);
+    event_deliver(&trackers, &tracked);
+    ladei_lock_acquire(&allocator->lock);
+  }
+  history->delivering = false;
+  ladei_error_restore(&error);
+}
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
@@ -134,7 +194,7 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
       .block_bytes = block_bytes,
       .allocated_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATED_BYTES),
       .reserved_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES)};
-  ladei_device_trackers_queue(history, &event, &totals);
+  event_queue(history, &event, &totals);
   atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }
 

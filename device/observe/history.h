@@ -17,6 +17,13 @@
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
  * H3  Exactly ALLOCATED, PENDING and DEFERRED blocks may have a context or a note.
  * H4  heap->listener is set exactly while history is on or there are trackers.
+ *
+ * Trackers are callbacks that get every event:
+ *
+ *   event under the lock -> queue -> the operation that ends next calls all trackers, one event after the other
+ *
+ * T1  At most one thread delivers at a time (`delivering`), so each tracker gets the events in their order.
+ * T2  Each event in the queue holds a reference to its context.
  * Locks: the allocator's lock guards everything except what is atomic. With it held nothing of the program is called.
  */
 #ifndef LADE_DEVICE_OBSERVE_HISTORY_H
@@ -68,6 +75,9 @@ static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
 enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
 void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op);
 void ladei_device_history_end(lade_device_allocator *allocator, ladei_device_operation *op);
+
+/* Gives trackers what is queued, unless another thread does. Lock held at call and return, released in between. */
+void ladei_device_trackers_deliver(lade_device_allocator *allocator);
 
 /* After a change of what is listened to: H4. Lock held. */
 void ladei_device_history_watch(lade_device_allocator *allocator);
