@@ -17,7 +17,6 @@
 #include "base/error.h"
 #include "device/backends/backends.h"
 #include "device/backends/ledger.h"
-#include "device/native/capture_mode.h"
 
 typedef struct pool_state {
   ladei_device_ledger ledger;
@@ -86,9 +85,9 @@ static lade_status pool_empty_cache(lade_device_allocator *allocator) {
   lade_status flushed = ladei_device_ledger_flush(allocator);
   lade_error error;
   if (flushed != LADE_OK) ladei_error_save(&error);
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = ops_of(allocator)->pool_trim(allocator->runtime->self, state_of(allocator)->pool, 0);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   if (flushed == LADE_OK) return status;
   ladei_error_restore(&error);
   return flushed;

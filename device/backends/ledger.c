@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "device/native/capture_mode.h"
 #include "device/native/give_back.h"
 #include "device/native/slow_path.h"
 #include "device/observe/callbacks.h"
@@ -281,9 +280,9 @@ static lade_status uses_process(lade_device_allocator *allocator, unsigned flags
 }
 
 static lade_status device_wait(lade_device_allocator *allocator) {
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = allocator->runtime->ops->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status == LADE_ERR_DEVICE_LOST ? LADE_OK : status; /* nothing runs on it any more */
 }
 

@@ -17,7 +17,6 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "device/backends/backends.h"
-#include "device/native/capture_mode.h"
 #include "device/native/native.h"
 #include "device/share/ipc.h"
 #include "device/share/peer.h"
@@ -59,9 +58,9 @@ static bool is_direct(lade_device_allocator *allocator, const void *pointer) {
 
 static lade_status driver_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return ladei_error_out_of_memory(status);
 }
 
@@ -121,11 +120,11 @@ static lade_status devices_wait(const lade_device_allocator *allocator, uint64_t
 /* Waits first: the driver's free need not, and the work of any stream may use the block. */
 static lade_status driver_free(lade_device_allocator *allocator, const direct_block *block) {
   const lade_runtime_ops *ops = allocator->runtime->ops;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = devices_wait(allocator, block->others);
   if (status == LADE_OK)
     status = ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)block->address);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
 

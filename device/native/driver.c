@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "device/native/capture_mode.h"
 #include "device/native/finish.h"
 #include "device/native/provider.h"
 #include "device/observe/history.h"
@@ -36,21 +35,21 @@ static lade_status segment_call(lade_device_allocator *allocator, const ladei_de
                                 const lade_device_plugin *provider, void **out) {
   size_t bytes = segment->size;
   if (provider != NULL) return ladei_device_provider_alloc(allocator, provider, bytes, &segment->stream, out);
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   ladei_latency_mark mark = ladei_latency_begin(allocator);
   lade_status status = allocator->runtime->ops->device_alloc(allocator->runtime->self, allocator->device, bytes, out);
   ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
 
 static lade_status driver_free(lade_device_allocator *allocator, uint64_t address) {
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   ladei_latency_mark mark = ladei_latency_begin(allocator);
   lade_status status =
       allocator->runtime->ops->device_free(allocator->runtime->self, allocator->device, (void *)(uintptr_t)address);
   ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
 

@@ -22,7 +22,6 @@
 
 #include "base/error.h"
 #include "device/heap/recent.h"
-#include "device/native/capture_mode.h"
 #include "device/native/driver.h"
 #include "device/native/finish.h"
 #include "device/native/provider.h"
@@ -105,10 +104,10 @@ static lade_status granules_back(lade_device_allocator *allocator, ladei_device_
 /* Puts memory under granules [first, first + count): all of them or none. */
 static lade_status granules_map(lade_device_allocator *allocator, ladei_device_heap_segment *segment, size_t first,
                                 size_t count, bool exportable) {
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = granules_create(allocator, segment, first, count, exportable);
   if (status == LADE_OK) status = granules_back(allocator, segment, first, count);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   if (status == LADE_OK) return LADE_OK;
   lade_error error;
   ladei_error_save(&error);
@@ -266,12 +265,12 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
 lade_status ladei_device_expandable_leave(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
                                           size_t first, size_t count) {
   lade_status status = LADE_OK;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   for (size_t i = first; i < first + count; i++) {
     lade_status refusal = granule_unmap(allocator, segment, i);
     if (status == LADE_OK) status = refusal;
   }
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
 
@@ -345,11 +344,11 @@ static lade_status segment_reserve(lade_device_allocator *allocator, const ladei
   void *address = NULL;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = granularity_check(allocator, segment->granules->bytes);
   if (status == LADE_OK)
     status = ops_of(allocator)->vm_reserve(allocator->runtime->self, allocator->device, segment->size, 0, &address);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   ladei_lock_acquire(&allocator->lock);
   if (status == LADE_OK && !ladei_device_heap_reserve(&allocator->heap, 1)) {
     ladei_lock_release(&allocator->lock);

@@ -34,7 +34,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "device/native/capture_mode.h"
 
 static const lade_runtime_ops *ops_of(const lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
@@ -117,9 +116,9 @@ lade_status ladei_device_finish(lade_device_allocator *allocator) {
                        "device allocator of device %d: waiting for the device would break the capture under way",
                        allocator->device);
   }
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   lade_status status = ops_of(allocator)->device_synchronize(allocator->runtime->self, allocator->device);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   return status;
 }
 

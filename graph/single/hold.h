@@ -3,7 +3,7 @@
 #ifndef LADE_GRAPH_SINGLE_HOLD_H
 #define LADE_GRAPH_SINGLE_HOLD_H
 
-#include "device/state/allocator.h"
+#include "device/for_graphs.h"
 
 typedef struct ladei_graph_hold ladei_graph_hold;
 

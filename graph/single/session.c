@@ -20,8 +20,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "device/native/pool_list.h"
-#include "device/native/uses.h"
+#include "device/for_graphs.h"
 
 static const lade_runtime_ops *ops_of(const ladei_graph_session *session) {
   ladei_lock_assert_none_held();

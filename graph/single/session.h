@@ -3,8 +3,7 @@
 #ifndef LADE_GRAPH_SINGLE_SESSION_H
 #define LADE_GRAPH_SINGLE_SESSION_H
 
-#include "device/native/refused.h"
-#include "device/state/tally.h"
+#include "device/for_graphs.h"
 #include "graph/single/hold.h"
 
 /* Part of its owner's record; zero before open. */

@@ -32,10 +32,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
-#include "device/native/capture_mode.h"
-#include "device/native/private_pool.h"
-#include "device/native/suspend.h"
-#include "device/state/checks.h"
+#include "device/for_graphs.h"
 #include "graph/single/session.h"
 #include "lade/graph.h"
 
@@ -112,9 +109,9 @@ static void turn_give(lade_graph *graph) {
 static lade_status version_destroy(const lade_graph *graph, graph_version *version) {
   lade_status status = LADE_OK;
   if (version->exec != NULL) {
-    ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+    ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
     status = ops_of(graph)->graph_exec_destroy(self_of(graph), version->exec);
-    ladei_device_capture_mode_restore(graph->allocator, mode);
+    ladei_capture_mode_restore(graph->allocator->runtime, mode);
     if (status == LADE_OK) version->exec = NULL;
   }
   if (version->native != NULL) {
@@ -197,10 +194,10 @@ static lade_status candidate_instantiate(const lade_graph *graph, graph_candidat
   unsigned flags = 0;
   if ((graph->options.flags & LADE_GRAPH_DEVICE_LAUNCH) != 0) flags |= LADEI_GRAPH_DEVICE_LAUNCH;
   if ((graph->options.flags & LADE_GRAPH_AUTO_FREE) != 0) flags |= LADEI_GRAPH_AUTO_FREE;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
   lade_status status =
       ops_of(graph)->graph_instantiate_with(self_of(graph), candidate->native, flags, NULL, &candidate->version->exec);
-  ladei_device_capture_mode_restore(graph->allocator, mode);
+  ladei_capture_mode_restore(graph->allocator->runtime, mode);
   return status;
 }
 
@@ -211,9 +208,9 @@ static bool candidate_discard(lade_device_allocator *allocator, graph_candidate 
   lade_error first;
   ladei_error_save(&first);
   graph_version *version = candidate->version;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
   if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
-  ladei_device_capture_mode_restore(allocator, mode);
+  ladei_capture_mode_restore(allocator->runtime, mode);
   if (candidate->session != NULL) ladei_graph_session_graph_drop(candidate->session, candidate->native);
   if (version != NULL) ladei_graph_hold_cancel(version->hold);
   version_free(allocator, version);
@@ -314,16 +311,16 @@ static lade_status device_finish(const lade_graph *graph, size_t own) {
         LADE_ERR_CAPTURE, 0,
         "graph: no event is behind its last launch, and waiting for device %d would break the captures under way, %zu",
         graph->allocator->device, captures - own);
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
   lade_status status = ops_of(graph)->device_synchronize(self_of(graph), graph->allocator->device);
-  ladei_device_capture_mode_restore(graph->allocator, mode);
+  ladei_capture_mode_restore(graph->allocator->runtime, mode);
   return status;
 }
 
 static lade_status fence_finish(const lade_graph *graph) {
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(graph->allocator);
+  ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
   lade_status status = ops_of(graph)->event_synchronize(self_of(graph), graph->fence);
-  ladei_device_capture_mode_restore(graph->allocator, mode);
+  ladei_capture_mode_restore(graph->allocator->runtime, mode);
   return status;
 }
 

@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
-#include "device/api/device.h"
+#include "device/for_graphs.h"
 #include "graph/tree/tree.h"
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */

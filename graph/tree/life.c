@@ -19,11 +19,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
-#include "device/api/device.h"
-#include "device/native/capture_mode.h"
-#include "device/native/private_pool.h"
-#include "device/native/suspend.h"
-#include "device/state/backend.h"
+#include "device/for_graphs.h"
 #include "graph/tree/tree.h"
 
 enum { MOST_VALUES = 65535 };
@@ -202,9 +198,9 @@ static lade_status native_destroy(const lade_graph_tree *tree, ladei_tree_native
   const lade_runtime_ops *ops = ladei_tree_ops(tree);
   lade_status status = LADE_OK, graph = LADE_OK;
   if (native->exec != NULL) {
-    ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator);
+    ladei_capture_mode mode = ladei_capture_mode_relax(tree->allocator->runtime);
     status = ops->graph_exec_destroy(tree->runtime->self, native->exec);
-    ladei_device_capture_mode_restore(tree->allocator, mode);
+    ladei_capture_mode_restore(tree->allocator->runtime, mode);
     if (status == LADE_OK) native->exec = NULL;
   }
   if (native->graph != NULL) graph = ops->graph_destroy(tree->runtime->self, native->graph);

@@ -11,8 +11,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "device/api/device.h"
-#include "device/native/pool_list.h"
+#include "device/for_graphs.h"
 #include "graph/tree/tree.h"
 
 static const char create_call[] = "lade_graph_tree_create";

@@ -17,8 +17,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "device/native/capture_mode.h"
-#include "device/native/native.h"
+#include "device/for_graphs.h"
 #include "graph/tree/tree.h"
 
 static const char call_name[] = "lade_graph_tree_run";
@@ -126,9 +125,9 @@ static lade_status instantiate(ladei_tree_run *run, ladei_tree_native *native, u
   if ((run->faults & LADE_GRAPH_FAULT_INSTANTIATE) != 0)
     status = ladei_error(LADE_ERR_DRIVER, 0, "%s: let fail: instantiate", call_name);
   bool measured = ops->memory_info(tree->runtime->self, tree->device, &before, &total) == LADE_OK;
-  ladei_capture_mode mode = ladei_device_capture_mode_relax(tree->allocator); /* in the code of another capture */
+  ladei_capture_mode mode = ladei_capture_mode_relax(tree->allocator->runtime); /* in the code of another capture */
   if (status == LADE_OK) status = ops->graph_instantiate(tree->runtime->self, native->graph, &native->exec);
-  ladei_device_capture_mode_restore(tree->allocator, mode);
+  ladei_capture_mode_restore(tree->allocator->runtime, mode);
   measured = measured && ops->memory_info(tree->runtime->self, tree->device, &after, &total) == LADE_OK;
   *driver_bytes = measured && before > after ? before - after : 0;
   lade_error error;

@@ -24,7 +24,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/thread.h"
-#include "device/api/device.h"
+#include "device/for_graphs.h"
 #include "graph/tree/tree.h"
 
 static const char call_name[] = "lade_graph_tree_run";
