@@ -333,7 +333,7 @@ typedef lade_status (*lade_writer)(void *user, const void *data, size_t bytes);
 /** Options of lade_snapshot_write; all zero means all defaults. */
 typedef struct lade_snapshot_write_options {
   size_t struct_size;
-  const lade_snapshot *before; /**< HTML and folded text: show what changed since. Borrowed for the call. NULL: none. */
+  const lade_snapshot *before; /**< HTML: show what changed since. Borrowed for the call. NULL: none. */
   const char *title;           /**< HTML. Borrowed for the call. NULL: a title that says what it is. */
 } lade_snapshot_write_options;
 

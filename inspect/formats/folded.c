@@ -44,14 +44,12 @@ static bool frame_is_shown(const char *function, const char *file) {
 
 /* Which words open a line. */
 typedef struct line_prefix {
-  const char *root; /* "" or "only_before;" */
   const lade_snapshot_segment *segment;
   bool pinned;
   bool by_segment;
 } line_prefix;
 
 static void prefix_write(const line_prefix *prefix, uint32_t state, ladei_output *output) {
-  ladei_output_text(output, prefix->root);
   if (prefix->pinned) {
     ladei_output_text(output, "pinned_");
     ladei_output_int(output, prefix->segment->numa_node);
@@ -135,63 +133,34 @@ static void block_write(const lade_snapshot *snapshot, const line_prefix *prefix
 
 /* --- snapshots ---------------------------------------------------------------------------------------------------- */
 
-static bool segment_is_in(const lade_snapshot *snapshot, const lade_snapshot_segment *segment, uint32_t kind) {
-  for (size_t p = 0; p < snapshot->parts.count; p++) {
-    const lade_snapshot_part *part = &snapshot->parts.rows[p];
-    if (part->kind != kind) continue;
-    uint64_t low = part->first_segment, high = part->first_segment + part->segment_count;
-    while (low < high) { /* ascending addresses: S2 */
-      uint64_t middle = low + (high - low) / 2;
-      const lade_snapshot_segment *other = &snapshot->segments.rows[middle];
-      if (other->address == segment->address) {
-        if (other->total_bytes == segment->total_bytes) return true;
-        break;
-      }
-      if (other->address < segment->address)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-  }
-  return false;
-}
-
-/* Segments of parts of a kind; of those that `without` has too, none. */
-static void kind_write(const lade_snapshot *snapshot, const lade_snapshot *without, line_prefix prefix, uint32_t kind,
-                       ladei_output *output) {
-  prefix.pinned = kind == LADE_PART_PINNED;
+/* Segments of parts of a kind. */
+static void kind_write(const lade_snapshot *snapshot, bool by_segment, uint32_t kind, ladei_output *output) {
+  line_prefix prefix = {.pinned = kind == LADE_PART_PINNED, .by_segment = by_segment};
   for (size_t p = 0; p < snapshot->parts.count; p++) {
     const lade_snapshot_part *part = &snapshot->parts.rows[p];
     if (part->kind != kind) continue;
     for (uint64_t i = part->first_segment; i < part->first_segment + part->segment_count; i++) {
       prefix.segment = &snapshot->segments.rows[i];
-      if (without != NULL && segment_is_in(without, prefix.segment, kind)) continue;
       for (uint64_t b = 0; b < prefix.segment->block_count; b++)
         block_write(snapshot, &prefix, &snapshot->blocks.rows[prefix.segment->first_block + b], output);
     }
   }
 }
 
-static lade_status folded_write(const lade_snapshot *snapshot, const lade_snapshot *before, bool by_segment,
-                                ladei_output *output) {
-  static const uint32_t kinds[] = {LADE_PART_DEVICE, LADE_PART_PINNED};
-  for (size_t i = 0; i < 2; i++) {
-    if (before == NULL) {
-      kind_write(snapshot, NULL, (line_prefix){.root = "", .by_segment = by_segment}, kinds[i], output);
-      continue;
-    }
-    kind_write(before, snapshot, (line_prefix){.root = "only_before;", .by_segment = true}, kinds[i], output);
-    kind_write(snapshot, before, (line_prefix){.root = "only_after;", .by_segment = true}, kinds[i], output);
-  }
+static lade_status folded_write(const lade_snapshot *snapshot, bool by_segment, ladei_output *output) {
+  kind_write(snapshot, by_segment, LADE_PART_DEVICE, output);
+  kind_write(snapshot, by_segment, LADE_PART_PINNED, output);
   return LADE_OK;
 }
 
 lade_status ladei_inspect_write_folded(const lade_snapshot *snapshot, const lade_snapshot_write_options *options,
                                        ladei_output *output) {
-  return folded_write(snapshot, options->before, false, output);
+  (void)options;
+  return folded_write(snapshot, false, output);
 }
 
 lade_status ladei_inspect_write_folded_segments(const lade_snapshot *snapshot,
                                                 const lade_snapshot_write_options *options, ladei_output *output) {
-  return folded_write(snapshot, options->before, true, output);
+  (void)options;
+  return folded_write(snapshot, true, output);
 }

@@ -6,8 +6,7 @@
  *   stream_0;seg_140000000000;active_allocated;main.c:12:main;model.c:40:load 1000
  *   stream_0;seg_140000000000;active_allocated;<gaps> 24
  *
- * Pinned memory follows, with `pinned_NODE` in the place of `stream_N`. With an older snapshot beside it the text shows the
- * segments that only one of the two has, below `only_before` and `only_after`.
+ * Pinned memory follows, with `pinned_NODE` in the place of `stream_N`.
  */
 #ifndef LADE_INSPECT_FORMATS_FOLDED_H
 #define LADE_INSPECT_FORMATS_FOLDED_H

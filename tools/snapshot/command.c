@@ -49,7 +49,7 @@ static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, NULL, 0, "Show the events", 0},
     {"top", KEY_TOP, "N", OPTION_ARG_OPTIONAL, "Show the N (10) stacks that have most memory in use", 0},
     {"json", KEY_JSON, NULL, 0, "Write lade's JSON to standard output: --output=- --format=json", 0},
-    {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html and folded text", 0},
+    {"before", KEY_BEFORE, "FILE", 0, "Compare with this earlier snapshot, in html", 0},
     {"title", KEY_TITLE, "TEXT", 0, "Title of html", 0},
     {"symbols", KEY_SYMBOLS, NULL, 0, "Name frames that are addresses alone, from the programs and libraries of FILE",
      0},
