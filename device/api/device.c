@@ -349,7 +349,7 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   status = total_bytes_read(allocator);
   if (status == LADE_OK) {
     ladei_device_settings_apply(allocator, setup->options);
-    allocator->heap.counters_without_hot.max_split_bytes = setup->options->max_split_bytes; /* nobody else has it yet */
+    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes; /* nobody else has it yet */
     status = backend->open(allocator, setup);
   }
   if (status == LADE_OK)
@@ -423,7 +423,7 @@ lade_status ladei_device_allocator_check(lade_device_allocator *allocator) {
 /* Whether anything is left that belongs to the caller. */
 static lade_status destroy_allowed(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  const ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t blocks = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATION);
   uint64_t bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES);
   ladei_lock_release(&allocator->lock);

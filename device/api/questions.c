@@ -38,7 +38,7 @@ static uint64_t heap_largest(const ladei_device_heap *heap) {
 static void usage_read(lade_device_allocator *allocator, lade_device_usage *out) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
-  const ladei_device_counters *counters = ladei_device_heap_counters(heap);
+  const ladei_device_counters *counters = &heap->counters;
   out->allocated_bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES);
   out->allocated_peak_bytes = counters->sum_peak[LADEI_DEVICE_ALLOCATED_BYTES];
   out->reserved_bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_RESERVED_BYTES);

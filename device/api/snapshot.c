@@ -155,7 +155,7 @@ static bool snapshot_fill(lade_device_allocator *allocator, const lade_device_po
   ladei_device_thread_caches_let(allocator);
   if (allocator->history.enabled) contexts_retain(snapshot);
   if (heap->listener != NULL) {
-    uint64_t active_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_ACTIVE_BYTES);
+    uint64_t active_bytes = ladei_device_gauges_current(&heap->counters, LADEI_DEVICE_ACTIVE_BYTES);
     ladei_device_history_event(heap, LADE_DEVICE_SNAPSHOT, 0, active_bytes, NULL, (lade_device_pool_id){0, 0});
   }
   snapshot->ticks = heap->listener == NULL ? 0 : ladei_device_history_ticks(&allocator->history);

@@ -87,7 +87,7 @@ static lade_status plugin_record_stream(lade_device_allocator *allocator, void *
 static lade_status plugin_empty_cache(lade_device_allocator *allocator) {
   const lade_device_plugin *plugin = plugin_of(allocator);
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_heap_counters(&allocator->heap)->sync_all_streams++;
+  allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
   lade_status flushed = ladei_device_ledger_flush(allocator);
   if (plugin->empty_cache == NULL || flushed != LADE_OK) return flushed;

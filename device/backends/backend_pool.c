@@ -80,7 +80,7 @@ static const ladei_device_ledger_source pool_source = {pool_take, pool_give};
 
 static lade_status pool_empty_cache(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_heap_counters(&allocator->heap)->sync_all_streams++;
+  allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
   lade_status flushed = ladei_device_ledger_flush(allocator);
   lade_error error;

@@ -137,7 +137,7 @@ static void record_insert(lade_device_allocator *allocator, ladei_device_record 
 /* The memory is handed out. */
 static void record_enter(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  ladei_device_counters *counters = &allocator->heap.counters;
   record_state_set(allocator, record, LADEI_DEVICE_RECORD_LIVE);
   record->stream_retired = record->stream_noted = false;
   record_insert(allocator, record);
@@ -153,7 +153,7 @@ static void record_enter(lade_device_allocator *allocator, ladei_device_record *
 static void record_leave(lade_device_allocator *allocator, ladei_device_record *record) {
   ladei_lock_assert_held(&allocator->lock);
   assert(record->state == LADEI_DEVICE_RECORD_GIVING);
-  ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  ladei_device_counters *counters = &allocator->heap.counters;
   ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE, false, 1);
   ladei_device_gauges_lower(counters, LADEI_DEVICE_ACTIVE_BYTES, false, record->bytes);
   ladei_device_gauges_lower(counters, LADEI_DEVICE_REQUESTED_BYTES, false, record->bytes);
@@ -312,8 +312,8 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
-  uint64_t used = ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ACTIVE_BYTES) +
-                  allocator->growing_bytes;
+  uint64_t used =
+      ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_ACTIVE_BYTES) + allocator->growing_bytes;
   if (used + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   if (used + bytes > allocator->max_bytes) return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
@@ -423,7 +423,7 @@ static lade_status step_flush(lade_device_allocator *allocator, ledger_request *
   lade_status flushed = allocator->backend->empty_cache(allocator);
   if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_heap_counters(&allocator->heap)->alloc_retries++;
+  allocator->heap.counters.alloc_retries++;
   ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no memory, the cache was given back",
                   (void *)allocator, request->bytes);
   ladei_lock_release(&allocator->lock);
@@ -467,7 +467,7 @@ static lade_status request_retry(lade_device_allocator *allocator, ledger_reques
 static lade_status request_refused(lade_device_allocator *allocator, size_t bytes, lade_status status) {
   ladei_device_request request = {.requested = bytes, .rounded = bytes, .segment_bytes = bytes};
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_heap_counters(&allocator->heap)->ooms++;
+  allocator->heap.counters.ooms++;
   ladei_lock_release(&allocator->lock);
   return ladei_device_report_exhausted(allocator, &request, status);
 }
@@ -511,9 +511,8 @@ static lade_status block_free(lade_device_allocator *allocator, void *pointer) {
   lade_status status = ladei_device_ledger_lookup(allocator, pointer, true, "lade_device_free", &record);
   if (status == LADE_OK) {
     record_state_set(allocator, record, LADEI_DEVICE_RECORD_FREED);
-    ladei_device_gauges_lower(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ALLOCATION, false, 1);
-    ladei_device_gauges_lower(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ALLOCATED_BYTES, false,
-                              record->bytes);
+    ladei_device_gauges_lower(&allocator->heap.counters, LADEI_DEVICE_ALLOCATION, false, 1);
+    ladei_device_gauges_lower(&allocator->heap.counters, LADEI_DEVICE_ALLOCATED_BYTES, false, record->bytes);
     return_begin(allocator);
   }
   ladei_lock_release(&allocator->lock);
@@ -645,7 +644,7 @@ lade_status ladei_device_ledger_close(lade_device_allocator *allocator, bool wai
 static const char *ledger_recount(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_ledger *ledger = ledger_of(allocator);
-  const ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  const ladei_device_counters *counters = &allocator->heap.counters;
   uint64_t live = 0, live_bytes = 0, active_bytes = 0, end = 0;
   size_t refused = 0;
   if (!ladei_ordered_set_check(&ledger->by_address)) return "L1 order of records";

@@ -62,7 +62,7 @@ void ladei_device_heap_private_pool_drop(ladei_device_heap *heap) {
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);
   lade_device_stats stats = {.struct_size = sizeof stats};
-  ladei_device_counters_read(ladei_device_heap_counters(heap), &stats);
+  ladei_device_counters_read(&heap->counters, &stats);
   return stats;
 }
 
@@ -171,10 +171,10 @@ static void segment_count_out(ladei_device_heap *heap, ladei_device_heap_segment
     pool->private_pool->segment_count--;
   }
   if (ladei_device_heap_segment_expandable(segment)) return;
-  ladei_device_heap_counters(heap)->device_frees++;
-  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_SEGMENT, pool->is_small, 1);
+  heap->counters.device_frees++;
+  ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_SEGMENT, pool->is_small, 1);
   ladei_device_heap_reserved_lower(heap, pool, segment->size);
-  if (segment->oversize_counted) ladei_device_gauge_lower(&ladei_device_heap_counters(heap)->oversize_segments, 1);
+  if (segment->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_segments, 1);
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_FREE, segment->address, segment->size);
 }
 
@@ -252,11 +252,11 @@ void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_he
   ladei_device_block_pool *pool = segment->pool;
   if (pool->private_pool != NULL) pool->private_pool->segment_count++;
   if (ladei_device_heap_segment_expandable(segment)) return;
-  ladei_device_gauges_raise(ladei_device_heap_counters(heap), LADEI_DEVICE_SEGMENT, pool->is_small, 1);
+  ladei_device_gauges_raise(&heap->counters, LADEI_DEVICE_SEGMENT, pool->is_small, 1);
   ladei_device_heap_reserved_raise(heap, pool, segment->size);
   segment->oversize_counted = segment->size >= heap->settings.max_split_bytes;
-  if (segment->oversize_counted) ladei_device_gauge_raise(&ladei_device_heap_counters(heap)->oversize_segments, 1);
-  ladei_device_heap_counters(heap)->device_allocs++;
+  if (segment->oversize_counted) ladei_device_gauge_raise(&heap->counters.oversize_segments, 1);
+  heap->counters.device_allocs++;
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_ALLOC, segment->address, segment->size);
 }
 
@@ -581,7 +581,7 @@ void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_blo
   size_t size = block->size;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_ALLOCATED);
   block->requested = requested;
-  ladei_device_counters *counters = ladei_device_heap_counters(heap);
+  ladei_device_counters *counters = &heap->counters;
   ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATION, small, 1);
   ladei_device_gauges_raise(counters, LADEI_DEVICE_ALLOCATED_BYTES, small, size);
   ladei_device_gauges_raise(counters, LADEI_DEVICE_ACTIVE, small, 1);
@@ -603,7 +603,7 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
   size_t remaining = split ? block->size - rounded : 0;
   block = block_take(heap, block, rounded, split);
   if (!ladei_device_heap_segment_expandable(segment))
-    ladei_device_split_gauges_on_take(ladei_device_heap_counters(heap), small, was_split, block->size, remaining);
+    ladei_device_split_gauges_on_take(&heap->counters, small, was_split, block->size, remaining);
   ladei_device_block_hand_out_whole(heap, block, requested);
   return block;
 }
@@ -616,8 +616,7 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
   size_t remaining = block->size - size;
   ladei_device_block *rest = remaining == 0 ? NULL : ladei_device_block_split(heap, block, size);
   if (!ladei_device_heap_segment_expandable(segment))
-    ladei_device_split_gauges_on_take(ladei_device_heap_counters(heap), segment->pool->is_small, was_split, size,
-                                      remaining);
+    ladei_device_split_gauges_on_take(&heap->counters, segment->pool->is_small, was_split, size, remaining);
   ladei_device_block_hand_out_whole(heap, block, size);
   return rest;
 }
@@ -626,14 +625,13 @@ ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, lad
 
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
-  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD ||
-         block->state == LADEI_DEVICE_HEAP_RECENT); /* the hot one, whose free was put off */
+  assert(block->state == LADEI_DEVICE_HEAP_ALLOCATED || block->state == LADEI_DEVICE_HEAP_THREAD);
   const ladei_device_heap_segment *segment = block->segment;
   bool small = segment->pool->is_small;
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
-  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATION, small, 1);
-  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATED_BYTES, small, block->size);
-  if (block->oversize_counted) ladei_device_gauge_lower(&ladei_device_heap_counters(heap)->oversize_allocations, 1);
+  ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_ALLOCATION, small, 1);
+  ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_ALLOCATED_BYTES, small, block->size);
+  if (block->oversize_counted) ladei_device_gauge_lower(&heap->counters.oversize_allocations, 1);
   block->oversize_counted = false;
   if (heap->listener != NULL) heap->listener->block_free(heap, block);
 }
@@ -661,7 +659,7 @@ static void gauges_move(ladei_device_counters *counters, ladei_device_gauge_kind
 static void free_gauges(ladei_device_heap *heap, const ladei_device_block *result, coalesced neighbours, size_t freed,
                         size_t requested) {
   const ladei_device_heap_segment *segment = result->segment;
-  ladei_device_counters *counters = ladei_device_heap_counters(heap);
+  ladei_device_counters *counters = &heap->counters;
   bool small = segment->pool->is_small;
   if (!ladei_device_heap_segment_expandable(segment)) {
     bool is_split = ladei_device_block_is_split(result);

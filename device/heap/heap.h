@@ -13,7 +13,7 @@
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture,
  *             or within it (native/capture_reuse.c)
  *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
- *   RECENT    cached too, but not in the set yet: coalescing is deferred, for the hot block all of the free (recent.h)
+ *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
  *   THREAD    freed, and in the hands of a thread that may hand it out again (state/thread_caches.h); counts as ALLOCATED here
  *   SUSPENDED its pool's memory is away (native/suspend.c): handed out where `requested` is not 0, else cached, in no set
  *
@@ -22,7 +22,6 @@
  *   BUSY --free_wait-> PENDING --free_complete-> BUSY        other streams use it
  *   BUSY --free_wait-> DEFERRED ---------------> PENDING     once the capture is over, or orders them
  *   BUSY --keep------> RECENT --hand_out, settle> BUSY       freed last, and handed out again or put into the cache
- *   ALLOCATED <------> RECENT <------ THREAD                 the hot block, in one call each
  *   ALLOCATED <------> THREAD --free_begin---> BUSY          without the lock, by the thread that frees it
  *   FREE, ALLOCATED --> BUSY --suspend--> SUSPENDED -------> BUSY --> as it was, HOLE
  *
@@ -32,7 +31,7 @@
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
  * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
- *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K6 in recent.h.)
+ *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
  * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
@@ -47,7 +46,6 @@
  * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in I7.
  * I12 `leaves` has room for the leaves of all sets of all pools with each block in one that `starts` has room for. So what
  *     makes a block FREE or a HOLE needs no memory.
- * I7 to I11 are about the counters as ladei_device_heap_counters gives them.
  * ladei_device_allocator_check recounts all: they hold whenever the lock is free, also while driver calls are in flight.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
@@ -221,19 +219,7 @@ typedef struct ladei_device_recent {
   bool freed;                             /* it is RECENT */
 } ladei_device_recent;
 
-enum {
-  LADEI_DEVICE_RECENT_SLOTS = 64, /* of 32 streams whose numbers follow each other none shares one */
-  LADEI_DEVICE_HOT_AFTER = 4,     /* so often in a row a block is handed out again before it is the hot one */
-};
-
-/* The block that the program frees and allocates again and again (recent.h). */
-typedef struct ladei_device_hot {
-  ladei_device_block *block; /* NULL: none */
-  uint64_t stream_key;       /* of its segment */
-  size_t requested;          /* of each of its allocations */
-  bool freed;                /* its last free is put off */
-  uint64_t pairs;            /* before that, frees and the allocations after them that no counter has yet */
-} ladei_device_hot;
+enum { LADEI_DEVICE_RECENT_SLOTS = 64 }; /* of 32 streams whose numbers follow each other none shares one */
 
 typedef struct ladei_device_heap {
   ladei_slab blocks;          /* of ladei_device_block */
@@ -260,12 +246,9 @@ typedef struct ladei_device_heap {
 
   /* What pairs of alloc and free write, apart from what they only read: one line of cache, a slot's, and those that move of
    * the counters'. */
-  _Alignas(64) size_t recent_count; /* RECENT blocks, the hot one left out */
-  const ladei_device_recent *again; /* whose block was handed out again last; NULL: none */
-  unsigned again_count;             /* so often in a row, at most LADEI_DEVICE_HOT_AFTER */
-  ladei_device_hot hot;
+  _Alignas(64) size_t recent_count;                      /* RECENT blocks */
   ladei_device_recent recent[LADEI_DEVICE_RECENT_SLOTS]; /* by stream and kind of pool */
-  ladei_device_counters counters_without_hot;            /* use ladei_device_heap_counters */
+  ladei_device_counters counters;
 } ladei_device_heap;
 _Static_assert(offsetof(ladei_device_heap, recent) - offsetof(ladei_device_heap, recent_count) == 64,
                "what pairs write beside their slot is one line of cache");
@@ -275,28 +258,14 @@ static inline void ladei_device_heap_assert_locked(const ladei_device_heap *heap
   if (heap->lock != NULL) ladei_lock_assert_held(heap->lock);
 }
 
-/* Brings all that was put off for the hot block up to date: from here on there is none. Nobody can tell the difference, so
- * the heap counts as unchanged. */
-__attribute__((cold)) void ladei_device_hot_count(const ladei_device_heap *heap);
-static inline void ladei_device_hot_end(const ladei_device_heap *heap) {
-  if (heap->hot.block != NULL) ladei_device_hot_count(heap);
-}
-
-/* The counters, up to date, to be read or changed. */
-static inline ladei_device_counters *ladei_device_heap_counters(const ladei_device_heap *heap) {
-  ladei_device_heap_assert_locked(heap);
-  ladei_device_hot_end(heap);
-  return (ladei_device_counters *)(uintptr_t)&heap->counters_without_hot;
-}
-
 /* Whether a block may go from one state to another: the steps drawn above. */
 static inline bool ladei_device_block_state_follows(ladei_device_block_state from, ladei_device_block_state to) {
   switch (from) {
-  case LADEI_DEVICE_HEAP_ALLOCATED:
-  case LADEI_DEVICE_HEAP_THREAD: return to == LADEI_DEVICE_HEAP_BUSY || to == LADEI_DEVICE_HEAP_RECENT;
-  case LADEI_DEVICE_HEAP_RECENT: return to == LADEI_DEVICE_HEAP_BUSY || to == LADEI_DEVICE_HEAP_ALLOCATED;
   case LADEI_DEVICE_HEAP_FREE:
   case LADEI_DEVICE_HEAP_HOLE:
+  case LADEI_DEVICE_HEAP_ALLOCATED:
+  case LADEI_DEVICE_HEAP_THREAD:
+  case LADEI_DEVICE_HEAP_RECENT:
   case LADEI_DEVICE_HEAP_SUSPENDED:
   case LADEI_DEVICE_HEAP_PENDING: return to == LADEI_DEVICE_HEAP_BUSY;
   case LADEI_DEVICE_HEAP_DEFERRED: return to == LADEI_DEVICE_HEAP_PENDING;
@@ -389,12 +358,12 @@ static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, lad
 /* Memory of a pool has come from the driver, or is back there. */
 static inline void ladei_device_heap_reserved_raise(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                                     uint64_t bytes) {
-  ladei_device_gauges_raise(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
+  ladei_device_gauges_raise(&heap->counters, LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
   if (pool->private_pool != NULL) ladei_device_gauge_raise(&pool->private_pool->reserved_bytes, bytes);
 }
 static inline void ladei_device_heap_reserved_lower(ladei_device_heap *heap, ladei_device_block_pool *pool,
                                                     uint64_t bytes) {
-  ladei_device_gauges_lower(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
+  ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
   if (pool->private_pool != NULL) ladei_device_gauge_lower(&pool->private_pool->reserved_bytes, bytes);
 }
 

@@ -38,7 +38,7 @@ void ladei_device_recent_forget_all(ladei_device_heap *heap) {
   for (size_t i = 0; i < LADEI_DEVICE_RECENT_SLOTS; i++) heap->recent[i].block = NULL;
 }
 
-/* ---- Gauges ------------------------------------------------------------------------------------------------------ */
+/* ---- Keeping and handing out ------------------------------------------------------------------------------------- */
 
 /* inactive_split when M becomes FREE again: one net step, as everywhere. */
 static void split_gauges_on_give(ladei_device_counters *counters, bool small, const ladei_device_block *block,
@@ -52,51 +52,13 @@ static void split_gauges_on_give(ladei_device_counters *counters, bool small, co
   }
 }
 
-/* ---- The hot block ----------------------------------------------------------------------------------------------- */
-
-/* The gauges of so many frees of an ALLOCATED block, each with an allocation after it: they end where they were. */
-static void pairs_count(ladei_device_counters *counters, const ladei_device_block *block, uint64_t pairs) {
-  bool small = block->segment->pool->is_small;
-  const ladei_device_block *rest = rest_of(block);
-  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATION, small, pairs);
-  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE, small, pairs);
-  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ALLOCATED_BYTES, small, pairs * block->size);
-  ladei_device_gauges_repeat(counters, LADEI_DEVICE_ACTIVE_BYTES, small, pairs * block->size);
-  ladei_device_gauges_repeat(counters, LADEI_DEVICE_REQUESTED_BYTES, small, pairs * block->requested);
-  if (pairs == 0 || ladei_device_heap_segment_expandable(block->segment)) return;
-  /* One of them step by step, for the peaks: these gauges rise in a free. The others lower what this one lowered. */
-  bool split = whole_is_split(block, rest);
-  split_gauges_on_give(counters, small, block, rest);
-  ladei_device_split_gauges_on_take(counters, small, split, block->size, rest != NULL ? rest->size : 0);
-  if (split != (rest != NULL)) ladei_device_gauges_repeat(counters, LADEI_DEVICE_INACTIVE_SPLIT, small, pairs - 1);
-  if (split || rest != NULL)
-    ladei_device_gauges_repeat(counters, LADEI_DEVICE_INACTIVE_SPLIT_BYTES, small,
-                               (pairs - 1) * (split ? block->size : rest->size));
-}
-
-void ladei_device_hot_count(const ladei_device_heap *constant) {
-  ladei_device_heap *heap = (ladei_device_heap *)(uintptr_t)constant;
-  ladei_device_heap_assert_locked(heap);
-  ladei_device_hot hot = heap->hot;
-  ladei_device_recent *slot = &heap->recent[ladei_device_recent_place_of(hot.block->segment)];
-  assert(slot->block == hot.block && !slot->freed && hot.block->requested == hot.requested); /* K5 */
-  assert((hot.block->state == LADEI_DEVICE_HEAP_RECENT) == hot.freed);
-  heap->hot = (ladei_device_hot){.block = NULL};
-  pairs_count(&heap->counters_without_hot, hot.block, hot.pairs);
-  if (!hot.freed) return;
-  ladei_device_block_free_begin(heap, hot.block); /* from RECENT: who looks without the lock never sees it ALLOCATED */
-  ladei_device_recent_keep(heap, slot);
-}
-
-/* ---- Keeping and handing out ------------------------------------------------------------------------------------- */
-
 void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_recent *slot) {
   ladei_device_block *block = slot->block;
   ladei_device_heap_assert_locked(heap);
   assert(block->previous == NULL || block->previous->state != LADEI_DEVICE_HEAP_FREE); /* K2 */
   ladei_device_block *rest = rest_of(block);
   const ladei_device_heap_segment *segment = block->segment;
-  ladei_device_counters *counters = ladei_device_heap_counters(heap);
+  ladei_device_counters *counters = &heap->counters;
   bool small = segment->pool->is_small;
   if (rest == NULL)
     block->age_base = segment->pool->searches;
@@ -126,8 +88,8 @@ ladei_device_block *ladei_device_recent_hand_out(ladei_device_heap *heap, ladei_
   }
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
   if (!ladei_device_heap_segment_expandable(segment)) {
-    ladei_device_split_gauges_on_take(ladei_device_heap_counters(heap), segment->pool->is_small,
-                                      whole_is_split(block, rest), block->size, rest != NULL ? rest->size : 0);
+    ladei_device_split_gauges_on_take(&heap->counters, segment->pool->is_small, whole_is_split(block, rest),
+                                      block->size, rest != NULL ? rest->size : 0);
   }
   ladei_device_block_hand_out_whole(heap, block, requested);
   return block;

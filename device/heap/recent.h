@@ -17,30 +17,15 @@
  *     the free blocks of its stream and pool since, nor the settings: whatever does either forgets the slot first
  *     (ladei_device_recent_forget, ladei_device_recent_forget_all). Streams that share a slot by chance forget each
  *     other's.
- * K2  A RECENT block is the one that its slot names, as `freed` (but for the hot one, below). The block below it is not FREE;
- *     the one above is FREE exactly if it is the rest of M. `recent_count` counts them.
+ * K2  A RECENT block is the one that its slot names, as `freed`. The block below it is not FREE; the one above is FREE exactly
+ *     if it is the rest of M. `recent_count` counts them.
  * K3  Who looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The functions
  *     of heap.h that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions.
  *     Who takes another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
  * K4  The FREE block above, or else the RECENT block, has the age that M would have.
  *
- * The hot block: while one block is freed and allocated again and again, with nothing between, only sums of the counters
- * change. So after some of them these calls are counted, and nothing more, until somebody could see the difference:
- *
- *   free     L: RECENT, hot.freed         the counters, and its slot, have it as ALLOCATED
- *   alloc    L: ALLOCATED, one more pair  the same stream, the same bytes asked for
- *   else     ladei_device_hot_end         the pairs enter the sums; the free, if one is left, is made as any other
- *
- * K5  While there is a hot block, its slot names it, nobody listens, ages do not tick, and it is not an oversize one. It is
- *     ALLOCATED (or THREAD), or RECENT exactly if `hot.freed`.
- * K6  Whoever reads or changes a counter (ladei_device_heap_counters), forgets a slot or settles ends it first. So do
- *     changes of what K5 asks for: settings, by forgetting all slots, and who sets a listener.
- *
- * Not at once: of threads that take turns, each would catch up on what another one left, in that one's lines of cache. Sixteen
- * on an H200 paid 6.1 us for a pair beyond the driver's calls where two in a row were enough, 5.4 without hot blocks.
- *
- * heap.c and recent.c are one state machine in two files, and the one circle of files that the library has: whatever changes
- * the free blocks settles recent ones first, and settling one is a change of the free blocks.
+ * heap.c and recent.c are one state machine in two files: whatever changes the free blocks settles recent ones first, and
+ * settling one is a change of the free blocks.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_RECENT_H
@@ -63,7 +48,6 @@ void ladei_device_recent_keep(ladei_device_heap *heap, ladei_device_recent *slot
 
 /* The free blocks of the stream and pool are about to change. */
 static inline void ladei_device_recent_forget(ladei_device_heap *heap, uint64_t stream_key, bool small_pool) {
-  ladei_device_hot_end(heap);
   ladei_device_recent *slot = &heap->recent[ladei_device_recent_place(stream_key, small_pool)];
   if (slot->freed) ladei_device_recent_settle_slot(heap, slot);
   slot->block = NULL;
@@ -74,7 +58,6 @@ void ladei_device_recent_forget_all(ladei_device_heap *heap);
 /* From here on no block is RECENT. Nobody can tell the difference, so the heap counts as unchanged. */
 static inline void ladei_device_recent_settle(const ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);
-  ladei_device_hot_end(heap);
   if (heap->recent_count > 0) ladei_device_recent_settle_some((ladei_device_heap *)(uintptr_t)heap);
 }
 
@@ -105,43 +88,6 @@ static inline void ladei_device_recent_free_complete(ladei_device_heap *heap, la
   }
   if (heap->listener != NULL) heap->listener->block_done(heap, block);
   ladei_device_recent_keep(heap, slot);
-}
-
-/* A block was handed out by ladei_device_recent_hand_out, for a request that no route took: the last of several times in a
- * row it is the hot one. */
-static inline void ladei_device_hot_note(ladei_device_heap *heap, const ladei_device_recent *slot, size_t requested) {
-  ladei_device_block *block = slot->block;
-  assert(heap->hot.block == NULL);
-  if (heap->again != slot) {
-    heap->again = slot;
-    heap->again_count = 0;
-  }
-  if (heap->again_count < LADEI_DEVICE_HOT_AFTER) heap->again_count++;
-  if (heap->again_count < LADEI_DEVICE_HOT_AFTER) return;
-  if (heap->listener != NULL || heap->ages_tick || block->oversize_counted) return;
-  heap->hot = (ladei_device_hot){block, block->segment->stream_key, requested, false, 0};
-}
-
-/* Frees a block that is ALLOCATED, or THREAD, and that no other stream used, if it is the hot one. */
-static inline bool ladei_device_hot_free(ladei_device_heap *heap, ladei_device_block *block) {
-  if (heap->hot.block != block) return false;
-  assert(heap->listener == NULL && !heap->ages_tick && !heap->hot.freed); /* K5 */
-  ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_RECENT);
-  heap->hot.freed = true;
-  return true;
-}
-
-/* Hands the hot block out, if it is free and the request, which no route takes, is the one that it had before. NULL: it is
- * not. */
-static inline ladei_device_block *ladei_device_hot_hand_out(ladei_device_heap *heap, uint64_t stream_key,
-                                                            size_t requested) {
-  ladei_device_hot *hot = &heap->hot;
-  if (!hot->freed || hot->requested != requested || hot->stream_key != stream_key) return NULL;
-  assert(heap->listener == NULL && !heap->ages_tick); /* K5 */
-  ladei_device_block_state_set(hot->block, LADEI_DEVICE_HEAP_ALLOCATED);
-  hot->freed = false;
-  hot->pairs++;
-  return hot->block;
 }
 
 #endif /* LADE_DEVICE_HEAP_RECENT_H */

@@ -75,7 +75,7 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small,
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
   ladei_device_recent_settle(heap);
-  uint64_t rests = ladei_device_heap_counters(heap)->moved[small][LADEI_DEVICE_INACTIVE_SPLIT].current;
+  uint64_t rests = heap->counters.moved[small][LADEI_DEVICE_INACTIVE_SPLIT].current;
   uint64_t blocks = (small ? &heap->small_pool : &heap->large_pool)->free.count;
   blocks += (small ? &allocator->uncached.small_pool : &allocator->uncached.large_pool)->free.count;
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
@@ -123,7 +123,7 @@ static lade_status pending_wait(lade_device_allocator *allocator) {
  */
 static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_heap_counters(&allocator->heap)->sync_all_streams++;
+  allocator->heap.counters.sync_all_streams++;
   ladei_lock_release(&allocator->lock);
   lade_status waited = pending_wait(allocator);
   lade_error error;
@@ -151,7 +151,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
   ladei_device_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
   uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
-  uint64_t reserved = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES);
+  uint64_t reserved = ladei_device_gauges_current(&heap->counters, LADEI_DEVICE_RESERVED_BYTES);
   if (reserved <= limit) return;
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
@@ -273,11 +273,10 @@ static lade_status request_estimate(lade_device_allocator *allocator, const lade
   uint64_t limit = ladei_device_fraction_limit(allocator);
   if (limit == UINT64_MAX) limit = allocator->total_bytes;
   uint64_t needed = settings->expandable_segments ? request->rounded : request->segment_bytes;
-  uint64_t reserved =
-      ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_RESERVED_BYTES) +
-      allocator->growing_bytes + allocator->held_bytes;
+  uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_RESERVED_BYTES) +
+                      allocator->growing_bytes + allocator->held_bytes;
   if (reserved + needed <= limit) return LADE_OK;
-  ladei_device_heap_counters(&allocator->heap)->oom_rejections++;
+  allocator->heap.counters.oom_rejections++;
   return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0,
                      "refused by LADE_DEVICE_REFUSE_BEYOND_LIMIT: %llu bytes are reserved, %llu more would exceed %llu",
                      (unsigned long long)reserved, (unsigned long long)needed, (unsigned long long)limit);
@@ -298,7 +297,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
     request->kept_bytes += kept;
     if (flushed == LADE_ERR_DEVICE_LOST) return flushed;
     if (flushed != LADE_OK) ladei_error_save(&refusal);
-    ladei_device_heap_counters(&allocator->heap)->alloc_retries++;
+    allocator->heap.counters.alloc_retries++;
     ladei_log_later(LADE_LOG_DEBUG, "device allocator %p: %zu bytes: no memory, the cache was given back",
                     (void *)allocator, request->requested);
     status = request_grow(allocator, request, out);
@@ -375,7 +374,7 @@ static lade_status request_miss(lade_device_allocator *allocator, ladei_device_r
   if (visited != NULL) visited->visitors++;
   status = request_seek(allocator, request, out);
   if (visited != NULL) visited->visitors--;
-  if (ladei_device_is_exhausted(status)) ladei_device_heap_counters(&allocator->heap)->ooms++;
+  if (ladei_device_is_exhausted(status)) allocator->heap.counters.ooms++;
   if (status != LADE_OK && visited != NULL) request->pool_id = visited->id;
   ladei_cancellation_resume(cancellation);
   return status;
@@ -409,19 +408,11 @@ static inline __attribute__((always_inline)) bool request_hit(lade_device_alloca
                                                               ladei_device_request *request, void **out) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  ladei_device_block *hot = NULL;
-  if (allocator->routed == 0) hot = ladei_device_hot_hand_out(heap, request->stream_key, request->requested);
-  if (hot != NULL) {
-    *out = (void *)(uintptr_t)hot->address;
-    return true;
-  }
-  ladei_device_hot_end(heap);
   request->rounded = ladei_device_round_request(&heap->settings, request->requested);
   request->pool = pool_choose(allocator, request->stream_key, request->rounded);
   ladei_device_recent *recent = ladei_device_recent_find(heap, request->pool, request->stream_key, request->rounded);
   if (recent != NULL) {
     *out = (void *)(uintptr_t)ladei_device_recent_hand_out(heap, recent, request->requested)->address;
-    if (allocator->routed == 0) ladei_device_hot_note(heap, recent, request->requested);
     return true;
   }
   ladei_device_block *block = ladei_device_pool_search(heap, request->pool, request->stream_key, request->rounded);
@@ -511,10 +502,8 @@ lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, si
 static inline __attribute__((always_inline)) ladei_device_block *block_free(lade_device_allocator *allocator,
                                                                             ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
-  bool used = ladei_retire_ticket_noted(&block->ticket);
-  if (!used && ladei_device_hot_free(&allocator->heap, block)) return NULL;
   ladei_device_block_free_begin(&allocator->heap, block);
-  if (!used) {
+  if (!ladei_retire_ticket_noted(&block->ticket)) {
     ladei_device_recent_free_complete(&allocator->heap, block);
     return NULL;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), K1, K2 and K5 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and R2
+ * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and R2
  * (routes.c), P2, P5 and P6 (private_pool.c), Z1 and Z2 (suspend.c). Slow and simple
  * on purpose: it shares no shortcut with the code it checks.
  *
@@ -52,11 +52,6 @@ static bool block_is(const ladei_device_block *block, ladei_device_block_state s
   return block != NULL && block->state == state;
 }
 
-/* Whether the counters have the block as a recent one: the hot one, freed or not, is ALLOCATED to them. */
-static bool block_is_recent(const heap_recount *r, const ladei_device_block *block) {
-  return block_is(block, LADEI_DEVICE_HEAP_RECENT) && block != r->heap->hot.block;
-}
-
 /* I9 (heap.h) of the block that `lowest` and those above it up to `highest` count as. */
 static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowest, const ladei_device_block *highest) {
   bool small = lowest->segment->pool->is_small;
@@ -103,7 +98,7 @@ static void block_recount_free(heap_recount *r, const ladei_device_block *block)
   if (is_free) {
     r->free_blocks++;
     expect(r, block->age_base <= pool->searches, "I2 age of a free block");
-    blocks_recount_split(r, block_is_recent(r, block->previous) ? block->previous : block, block);
+    blocks_recount_split(r, block_is(block->previous, LADEI_DEVICE_HEAP_RECENT) ? block->previous : block, block);
   } else {
     r->holes++;
     r->held_bytes += ladei_device_expandable_held(block);
@@ -124,8 +119,8 @@ static void block_recount_active(heap_recount *r, const ladei_device_block *bloc
   expect(r, block->requested <= block->size && block->requested > 0, "I8 requested fits into the block");
   uint8_t state = block->state; /* ALLOCATED and THREAD change without the lock */
   if (state == LADEI_DEVICE_HEAP_DEFERRED) r->deferred++;
-  bool handed_out = state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD ||
-                    state == LADEI_DEVICE_HEAP_SUSPENDED || block == r->heap->hot.block;
+  bool handed_out =
+      state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD || state == LADEI_DEVICE_HEAP_SUSPENDED;
   if (!handed_out) {
     r->waiting++;
     return;
@@ -166,12 +161,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   case LADEI_DEVICE_HEAP_THREAD:
   case LADEI_DEVICE_HEAP_PENDING:
   case LADEI_DEVICE_HEAP_DEFERRED: block_recount_active(r, block); break;
-  case LADEI_DEVICE_HEAP_RECENT:
-    if (block_is_recent(r, block))
-      block_recount_recent(r, block);
-    else
-      block_recount_active(r, block);
-    break;
+  case LADEI_DEVICE_HEAP_RECENT: block_recount_recent(r, block); break;
   case LADEI_DEVICE_HEAP_SUSPENDED: block_recount_suspended(r, block); break;
   case LADEI_DEVICE_HEAP_BUSY: break; /* counted as mapped or not, no more */
   }
@@ -300,26 +290,8 @@ static void gauges_compare(heap_recount *r, const lade_device_gauges *kept, cons
   expect(r, kept->all.freed == small->freed + large->freed, "I10 all is small and large: freed");
 }
 
-/* K5 (recent.h). */
-static void hot_recount(heap_recount *r) {
-  const ladei_device_hot *hot = &r->heap->hot;
-  if (hot->block == NULL) {
-    expect(r, !hot->freed && hot->pairs == 0, "K5 nothing is put off without a hot block");
-    return;
-  }
-  const ladei_device_recent *slot = &r->heap->recent[ladei_device_recent_place_of(hot->block->segment)];
-  expect(r, slot->block == hot->block && !slot->freed, "K5 the slot of the hot block");
-  expect(r, hot->freed == block_is(hot->block, LADEI_DEVICE_HEAP_RECENT), "K5 whether the hot block is free");
-  expect(r, hot->requested == hot->block->requested && hot->stream_key == hot->block->segment->stream_key,
-         "K5 the request of the hot block");
-  expect(r, r->heap->listener == NULL && !r->heap->ages_tick && !hot->block->oversize_counted,
-         "K5 nobody could see the hot block");
-}
-
-/* The counters as they are: to bring them up to date would end the hot block at each recount. */
 static void stats_compare(heap_recount *r) {
-  lade_device_stats stats = {.struct_size = sizeof stats};
-  ladei_device_counters_read(&r->heap->counters_without_hot, &stats);
+  lade_device_stats stats = ladei_device_heap_stats(r->heap);
   const lade_device_stats *kept = &stats;
   const lade_device_stats *counted = &r->sums;
   gauges_compare(r, &kept->segment, &counted->segment, "I7 segment");
@@ -377,7 +349,6 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
            "E2, Z2 held granules");
     routes_recount(&r, allocator);
     history_recount(&r, allocator);
-    hot_recount(&r);
     stats_compare(&r);
   }
   *out_looked_at = r.blocks + allocator->history.count;

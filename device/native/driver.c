@@ -21,9 +21,8 @@
 
 lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
-  uint64_t reserved =
-      ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_RESERVED_BYTES) +
-      allocator->growing_bytes + allocator->held_bytes;
+  uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_RESERVED_BYTES) +
+                      allocator->growing_bytes + allocator->held_bytes;
   if (reserved + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
   if (reserved + bytes > allocator->max_bytes)

@@ -228,7 +228,7 @@ lade_status ladei_device_expandable_unmap(lade_device_allocator *allocator, cons
 void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  ladei_device_heap_counters(heap)->device_frees++;
+  heap->counters.device_frees++;
   ladei_device_heap_reserved_lower(heap, block->segment->pool, block->size);
   ladei_device_heap_segment_report(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   block->mapped = false;
@@ -485,7 +485,7 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   allocator->growing_bytes -= bytes;
   allocator->mappings++;
   hole->mapped = true;
-  ladei_device_heap_counters(heap)->device_allocs++;
+  heap->counters.device_allocs++;
   ladei_device_heap_reserved_raise(heap, segment->pool, bytes);
   ladei_device_heap_segment_report(heap, segment, LADE_DEVICE_SEGMENT_MAP, hole->address, bytes);
   return LADE_OK;

@@ -169,7 +169,7 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
   for (ladei_device_block *block = leaving->first; block != NULL; block = next) {
     next = block->chain;
     if (block->kept && !block->gone) {
-      ladei_device_heap_counters(&allocator->heap)->capture_kept++;
+      allocator->heap.counters.capture_kept++;
       kept_bytes += block->size;
     }
     if (block->gone) gone_bytes += block->size;

@@ -112,7 +112,7 @@ lade_status ladei_device_provider_alloc(lade_device_allocator *allocator, const 
 /* Whether memory was asked for before, with whatever answer, or is right now. */
 static bool allocator_used(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  const ladei_device_counters *counters = ladei_device_heap_counters(&allocator->heap);
+  const ladei_device_counters *counters = &allocator->heap.counters;
   return allocator->slow_paths > 0 || counters->device_allocs > 0 || allocator->growing_bytes > 0;
 }
 

@@ -503,7 +503,7 @@ static lade_status suspend_move(lade_device_allocator *allocator, ladei_device_p
   move_end(allocator, pool);
   if (left) {
     pool_away(allocator, pool);
-    ladei_device_heap_counters(&allocator->heap)->device_frees += suspension->piece_count;
+    allocator->heap.counters.device_frees += suspension->piece_count;
     *out_bytes = suspension->bytes - suspension->held_bytes;
     suspension = NULL;
     ladei_error_restore(&before); /* what the driver refused is held */
@@ -608,7 +608,7 @@ lade_status ladei_device_pool_resume_once(lade_device_allocator *allocator, lade
   bool ends = status == LADE_OK || status == LADE_ERR_DEVICE_LOST; /* Z6 */
   ladei_lock_acquire(&allocator->lock);
   move_end(allocator, pool);
-  if (status == LADE_OK) ladei_device_heap_counters(&allocator->heap)->device_allocs += suspension->piece_count;
+  if (status == LADE_OK) allocator->heap.counters.device_allocs += suspension->piece_count;
   if (ends)
     (void)pool_unmark(allocator, pool);
   else

@@ -192,8 +192,8 @@ static __attribute__((noinline)) void event_track(ladei_device_heap *heap, uint6
   lade_device_event_totals totals = {
       .struct_size = sizeof totals,
       .block_bytes = block_bytes,
-      .allocated_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_ALLOCATED_BYTES),
-      .reserved_bytes = ladei_device_gauges_current(ladei_device_heap_counters(heap), LADEI_DEVICE_RESERVED_BYTES)};
+      .allocated_bytes = ladei_device_gauges_current(&heap->counters, LADEI_DEVICE_ALLOCATED_BYTES),
+      .reserved_bytes = ladei_device_gauges_current(&heap->counters, LADEI_DEVICE_RESERVED_BYTES)};
   event_queue(history, &event, &totals);
   atomic_store_explicit(&history->work, true, memory_order_relaxed);
 }
@@ -303,7 +303,6 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
   atomic_store_explicit(&history->tracked, tracked, memory_order_relaxed);
   bool before = allocator->heap.listener != NULL;
   if (watched && !before) ladei_device_thread_caches_pause(allocator); /* with no listener yet: no event of it */
-  ladei_device_hot_end(&allocator->heap);                              /* K6 in recent.h */
   allocator->heap.listener = watched ? &listener : NULL;
   allocator->heap.listener_state = history;
   atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);

@@ -41,7 +41,7 @@ lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_counters_reset_peaks(ladei_device_heap_counters(&allocator->heap));
+  ladei_device_counters_reset_peaks(&allocator->heap.counters);
   for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
     ladei_device_gauge_reset_peak(&pool->reserved_bytes);
   ladei_lock_release(&allocator->lock);
@@ -53,7 +53,7 @@ lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_counters_reset_sums(ladei_device_heap_counters(&allocator->heap));
+  ladei_device_counters_reset_sums(&allocator->heap.counters);
   for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
     ladei_device_gauge_reset_sums(&pool->reserved_bytes);
   ladei_lock_release(&allocator->lock);

@@ -80,7 +80,7 @@ lade_status ladei_device_pool_error(const lade_device_allocator *allocator, lade
 
 uint64_t ladei_device_active_count(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  uint64_t active = ladei_device_gauges_current(ladei_device_heap_counters(&allocator->heap), LADEI_DEVICE_ACTIVE);
+  uint64_t active = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_ACTIVE);
   ladei_lock_release(&allocator->lock);
   return active;
 }

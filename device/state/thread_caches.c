@@ -55,7 +55,7 @@ static void reuse_count(ladei_device_counters *counters, ladei_device_thread_cac
 static size_t cache_empty(lade_device_allocator *allocator, ladei_device_thread_cache *cache) {
   ladei_lock_assert_held(&allocator->lock);
   size_t count = 0;
-  reuse_count(ladei_device_heap_counters(&allocator->heap), cache);
+  reuse_count(&allocator->heap.counters, cache);
   for (size_t i = 0; i < LADEI_DEVICE_THREAD_BINS; i++) {
     ladei_device_thread_bin *bin = &cache->bins[i];
     count += chain_give(allocator, bin->head);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recent blocks (device/heap/recent.h) are seen by nobody. Two allocators get the same calls; in one of them each call is
- * followed by what settles and forgets recent blocks, the hot one too, so that it always looks as if there were none. Every result, every
- * counter, every snapshot and every event must be the same in both.
+ * Recent blocks (device/heap/recent.h) do not show. Two allocators get the same calls; in one of them each call is followed by
+ * what settles and forgets recent blocks, so that it always looks as if there were none. Every result, every counter, every
+ * snapshot and every event must be the same in both.
  */
 #include "device/heap/recent.h"
 
-#include <signal.h>
 #include <string.h>
 
 #include "device/state/allocator.h"
@@ -29,8 +28,7 @@ typedef struct twins {
   lade_device_checkpoint *checkpoint[TWINS];
   bool capturing;
   bool done;       /* the last call */
-  uint64_t recent; /* calls behind which the plain one had recent blocks */
-  uint64_t hot;    /* calls behind which it had put off a pair */
+  uint64_t recent; /* calls after which the plain one had recent blocks */
 } twins;
 
 /* ---- Twice the same ---------------------------------------------------------------------------------------------- */
@@ -44,8 +42,7 @@ static void settle(twins *t) {
   ladei_lock_release(&allocator->lock);
   allocator = allocator_of(t, PLAIN);
   ladei_lock_acquire(&allocator->lock);
-  t->recent += allocator->heap.recent_count > 0 || allocator->heap.hot.freed;
-  t->hot += allocator->heap.hot.pairs > 0;
+  t->recent += allocator->heap.recent_count > 0;
   ladei_lock_release(&allocator->lock);
 }
 
@@ -319,7 +316,6 @@ static void seed_run(uint64_t seed) {
     if (support_random_one_in(&random, 16)) snapshots_compare(&t);
   }
   LADE_EXPECT_GT_UINT(t.recent, STEPS / 2);
-  LADE_EXPECT_GT_UINT(t.hot, STEPS / 4);
   twins_close(&t);
 }
 
@@ -343,24 +339,10 @@ static void recent_make(twins *t, size_t bytes, int stream) {
   LADE_EXPECT(is_recent(t, t->freed));
 }
 
-static bool is_hot(twins *t, const void *address) {
-  const ladei_device_hot *hot = &allocator_of(t, PLAIN)->heap.hot;
-  return hot->block != NULL && hot->block->address == (uint64_t)(uintptr_t)address && hot->pairs > 0;
-}
-
-/* A block that was freed and allocated several times, the last time freed. */
-static void hot_make(twins *t, size_t bytes, int stream) {
-  for (int i = 0; i < LADEI_DEVICE_HOT_AFTER + 3; i++) {
-    block_alloc(t, 0, bytes, stream);
-    block_free(t, 0);
-  }
-  LADE_EXPECT(is_recent(t, t->freed) && is_hot(t, t->freed));
-}
-
-LADE_TEST(DeviceRecent, HotBlockIsOfItsStream) {
+LADE_TEST(DeviceRecent, BlockIsOfItsStream) {
   twins t;
   if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 0);
+  recent_make(&t, 1000, 0);
   block_alloc(&t, 1, 1000, 1); /* both expect the same address */
   block_alloc(&t, 0, 1000, 0);
   stats_compare(&t);
@@ -368,10 +350,10 @@ LADE_TEST(DeviceRecent, HotBlockIsOfItsStream) {
   twins_close(&t);
 }
 
-LADE_TEST(DeviceRecent, HotBlockKeepsWhatWasAskedFor) {
+LADE_TEST(DeviceRecent, BlockKeepsWhatWasAskedFor) {
   twins t;
   if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 0);
+  recent_make(&t, 1000, 0);
   block_alloc(&t, 0, 999, 0);
   snapshots_compare(&t);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&t.f[PLAIN]).requested_bytes.all.current, 999);
@@ -380,13 +362,12 @@ LADE_TEST(DeviceRecent, HotBlockKeepsWhatWasAskedFor) {
 }
 
 /* The free waits for the other stream, and the next request gets another block. */
-LADE_TEST(DeviceRecent, HotBlockThatAnotherStreamUsesIsNotHandedOut) {
+LADE_TEST(DeviceRecent, BlockThatAnotherStreamUsesIsNotHandedOut) {
   twins t;
   if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 0);
+  recent_make(&t, 1000, 0);
   block_alloc(&t, 0, 1000, 0);
   void *used = t.live[0];
-  LADE_EXPECT(is_hot(&t, used));
   for (int i = 0; i < TWINS; i++) {
     device_fixture_hold(&t.f[i], 1);
     LADE_EXPECT_OK(lade_device_record_stream(allocator_of(&t, i), used, t.f[i].streams[1]));
@@ -401,77 +382,19 @@ LADE_TEST(DeviceRecent, HotBlockThatAnotherStreamUsesIsNotHandedOut) {
 }
 
 /* A request that a route takes is served by its pool. */
-LADE_TEST(DeviceRecent, HotBlockIsNotForRoutedRequests) {
+LADE_TEST(DeviceRecent, BlockIsNotForRoutedRequests) {
   const lade_device_pool_id id = {POOL_FIRST, 0};
   twins t;
   if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 1);
-  void *hot = t.freed;
+  recent_make(&t, 1000, 1);
+  void *recent = t.freed;
   for (int i = 0; i < TWINS; i++)
     LADE_EXPECT_OK(lade_device_pool_begin(allocator_of(&t, i), id, &t.f[i].streams[1], 1));
   t.capturing = true;
   block_alloc(&t, 0, 1000, 1);
-  LADE_EXPECT(t.live[0] != hot);
+  LADE_EXPECT(t.live[0] != recent);
   stats_compare(&t);
   snapshots_compare(&t);
-  twins_close(&t);
-}
-
-#ifdef __x86_64__
-
-static const ladei_device_block *stepped;
-static unsigned steps, steps_handed_out;
-
-static void step_look(int number) {
-  (void)number;
-  steps++;
-  steps_handed_out += ladei_device_block_handed_out(stepped);
-}
-
-/* The processor's trap flag: a SIGTRAP behind each instruction from here on, or none any more. */
-static inline void steps_trap(bool on) {
-  uint64_t flag = on ? 0x100 : 0;
-  __asm__ volatile("subq $128, %%rsp\n\tpushfq\n\tandq $~0x100, (%%rsp)\n\torq %0, (%%rsp)\n\tpopfq\n\taddq $128, %%rsp"
-                   :
-                   : "r"(flag)
-                   : "memory", "cc");
-}
-
-#endif
-
-/* Bug: while the free that was put off was caught up on, the block was ALLOCATED for a moment. A second free of it, which takes
- * blocks without the lock where there are thread caches, had it twice. */
-LADE_TEST(DeviceRecent, HotBlockIsNotHandedOutForAMoment) {
-#ifndef __x86_64__
-  LADE_SKIP("steps of another processor");
-#else
-  twins t;
-  struct sigaction look = {.sa_handler = step_look}, before;
-  if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 0);
-  lade_device_allocator *allocator = allocator_of(&t, PLAIN);
-  stepped = allocator->heap.hot.block;
-  LADE_ASSERT(sigaction(SIGTRAP, &look, &before) == 0);
-  ladei_lock_acquire(&allocator->lock);
-  steps_trap(true);
-  ladei_device_hot_end(&allocator->heap);
-  steps_trap(false);
-  ladei_lock_release(&allocator->lock);
-  (void)sigaction(SIGTRAP, &before, NULL);
-  LADE_EXPECT_GT_UINT(steps, 50);
-  LADE_EXPECT_EQ_UINT(steps_handed_out, 0);
-  twins_close(&t);
-#endif
-}
-
-LADE_TEST(DeviceRecent, FreeOfTheHotBlockAgainIsADoubleFree) {
-  twins t;
-  if (!twins_open(&t)) return;
-  hot_make(&t, 1000, 0);
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_free(allocator_of(&t, PLAIN), t.freed));
-  hot_make(&t, 1000, 0);
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE,
-                     lade_device_record_stream(allocator_of(&t, PLAIN), t.freed, t.f[PLAIN].streams[1]));
   twins_close(&t);
 }
 
