@@ -9,6 +9,7 @@
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "device/native/native.h"
 #include "device/observe/history.h"
 #include "device/state/backend.h"
 #include "device/state/checks.h"
@@ -42,24 +43,28 @@ static inline lade_status ladei_device_recounted(lade_device_allocator *allocato
 #define LADEI_DEVICE_CALL(function, ...)                                                                               \
   (allocator->backend->function == NULL ? ladei_device_backend_lacks(allocator, "lade_device_" #function)              \
                                         : allocator->backend->function(__VA_ARGS__))
+/* The same for what the native backend alone has. */
+#define LADEI_DEVICE_NATIVE(function, ...)                                                                             \
+  (allocator->backend->has_heap ? ladei_device_native_##function(__VA_ARGS__)                                          \
+                                : ladei_device_backend_lacks(allocator, "lade_device_" #function))
 
-/* The same while the thread's cancellation waits (I1 of device.c). */
-#define LADEI_DEVICE_CALL_HELD(status, function, ...)                                                                  \
+/* One of both while the thread's cancellation waits (I1 of device.c). */
+#define LADEI_DEVICE_HELD(status, call)                                                                                \
   do {                                                                                                                 \
     int cancellation = ladei_cancellation_hold();                                                                      \
-    (status) = LADEI_DEVICE_CALL(function, __VA_ARGS__);                                                               \
+    (status) = (call);                                                                                                 \
     ladei_cancellation_resume(cancellation);                                                                           \
     ladei_log_flush();                                                                                                 \
   } while (0)
 
 /* The same for calls that may cause events, as an operation that captures a context from `level` on. */
-#define LADEI_DEVICE_CALL_OPERATION(level, function, ...)                                                              \
+#define LADEI_DEVICE_OPERATION(level, call)                                                                            \
   do {                                                                                                                 \
     int cancellation = ladei_cancellation_hold();                                                                      \
     bool watched = ladei_device_history_watched(allocator);                                                            \
     ladei_device_operation operation;                                                                                  \
     if (watched) ladei_device_history_begin(allocator, level, &operation);                                             \
-    lade_status done = LADEI_DEVICE_CALL(function, __VA_ARGS__);                                                       \
+    lade_status done = (call);                                                                                         \
     if (watched) ladei_device_history_end(allocator, &operation);                                                      \
     ladei_cancellation_resume(cancellation);                                                                           \
     ladei_log_flush();                                                                                                 \

@@ -52,15 +52,15 @@ static inline bool call_is_plain(const lade_device_allocator *allocator) {
 }
 
 static lade_status alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, alloc, allocator, bytes, stream, out);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_CALL(alloc, allocator, bytes, stream, out));
 }
 
 static lade_status raw_alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, raw_alloc, allocator, bytes, stream, out);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_CALL(raw_alloc, allocator, bytes, stream, out));
 }
 
 static lade_status free_operation(lade_device_allocator *allocator, void *pointer) {
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, free, allocator, pointer);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_CALL(free, allocator, pointer));
 }
 
 typedef lade_status (*attended_function)(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
@@ -189,14 +189,14 @@ lade_status lade_device_record_stream(lade_device_allocator *allocator, void *po
 lade_status lade_device_empty_cache(lade_device_allocator *allocator) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, empty_cache, allocator);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_CALL(empty_cache, allocator));
 }
 
 lade_status lade_device_stream_retire(lade_device_allocator *allocator, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   ladei_last_stream_forget(); /* whatever the backend makes of it */
-  LADEI_DEVICE_CALL_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, stream_retire, allocator, stream);
+  LADEI_DEVICE_OPERATION(LADEI_DEVICE_CONTEXT_NOT_WANTED, LADEI_DEVICE_CALL(stream_retire, allocator, stream));
 }
 
 /* ---- Questions, other devices and processes ---------------------------------------------------------------------- */
@@ -207,7 +207,7 @@ lade_status lade_device_base_get(lade_device_allocator *allocator, const void *p
   if (status != LADE_OK) return status;
   if (out_base == NULL || out_bytes == NULL)
     return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
-  LADEI_DEVICE_CALL_HELD(status, base_get, allocator, pointer, out_base, out_bytes);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(base_get, allocator, pointer, out_base, out_bytes));
   return status;
 }
 
@@ -215,14 +215,14 @@ lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *ou
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out_bytes == NULL) return ladei_error_null(__func__, "out_bytes");
-  LADEI_DEVICE_CALL_HELD(status, largest_get, allocator, out_bytes);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(largest_get, allocator, out_bytes));
   return status;
 }
 
 lade_status lade_device_peer_add(lade_device_allocator *allocator, int peer) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || peer == allocator->device) return status;
-  LADEI_DEVICE_CALL_HELD(status, peer_add, allocator, peer);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(peer_add, allocator, peer));
   return status;
 }
 
@@ -232,7 +232,7 @@ lade_status lade_device_ipc_export(lade_device_allocator *allocator, const void 
   if (status != LADE_OK) return status;
   if (out_handle == NULL || out_offset == NULL)
     return ladei_error_null(__func__, out_handle == NULL ? "out_handle" : "out_offset");
-  LADEI_DEVICE_CALL_HELD(status, ipc_export, allocator, pointer, out_handle, out_offset);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(ipc_export, allocator, pointer, out_handle, out_offset));
   return status;
 }
 
@@ -240,7 +240,7 @@ lade_status lade_device_shared_export(lade_device_allocator *allocator, const vo
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  LADEI_DEVICE_CALL_HELD(status, shared_export, allocator, pointer, out);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(shared_export, allocator, pointer, out));
   return status;
 }
 
@@ -253,21 +253,21 @@ lade_status lade_device_pool_begin(lade_device_allocator *allocator, lade_device
   if (id.first == 0 && id.second == 0)
     return ladei_error_argument(__func__, "id", "an id that is not (0, 0)", "(0, 0), which names no pool");
   if (stream_count > 0 && streams == NULL) return ladei_error_null(__func__, "streams");
-  LADEI_DEVICE_CALL_HELD(status, pool_begin, allocator, id, streams, stream_count);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_begin, allocator, id, streams, stream_count));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_end(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_DEVICE_CALL_HELD(status, pool_end, allocator, id);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_end, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
 lade_status lade_device_pool_release(lade_device_allocator *allocator, lade_device_pool_id id) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
-  LADEI_DEVICE_CALL_HELD(status, pool_release, allocator, id);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(pool_release, allocator, id));
   return ladei_device_recounted(allocator, status);
 }
 
@@ -277,7 +277,7 @@ lade_status lade_device_pool_live_equals(lade_device_allocator *allocator, lade_
   if (status != LADE_OK) return status;
   if (out_equal == NULL) return ladei_error_null(__func__, "out_equal");
   if (count > 0 && pointers == NULL) return ladei_error_null(__func__, "pointers");
-  LADEI_DEVICE_CALL_HELD(status, pool_live_equals, allocator, id, pointers, count, out_equal);
+  LADEI_DEVICE_HELD(status, LADEI_DEVICE_NATIVE(pool_live_equals, allocator, id, pointers, count, out_equal));
   return status;
 }
 
@@ -286,7 +286,7 @@ lade_status lade_device_checkpoint_get(lade_device_allocator *allocator, lade_de
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (out == NULL) return ladei_error_null(__func__, "out");
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_ALL, checkpoint_get, allocator, id, out);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_ALL, LADEI_DEVICE_NATIVE(checkpoint_get, allocator, id, out));
 }
 
 lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
@@ -294,7 +294,7 @@ lade_status lade_device_checkpoint_set(lade_device_allocator *allocator, const l
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK) return status;
   if (checkpoint == NULL || out == NULL) return ladei_error_null(__func__, checkpoint == NULL ? "checkpoint" : "out");
-  LADEI_DEVICE_CALL_OPERATION(LADE_CONTEXT_STATE, checkpoint_set, allocator, checkpoint, out);
+  LADEI_DEVICE_OPERATION(LADE_CONTEXT_STATE, LADEI_DEVICE_NATIVE(checkpoint_set, allocator, checkpoint, out));
 }
 
 /* ---- Create, destroy --------------------------------------------------------------------------------------------- */

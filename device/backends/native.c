@@ -3,9 +3,7 @@
 #include "device/native/native.h"
 
 #include "device/backends/backends.h"
-#include "device/share/ipc.h"
 #include "device/share/peer.h"
-#include "device/share/shared.h"
 
 /* What thread caches leave as it is. */
 #define NATIVE_COMMON                                                                                                  \
@@ -13,17 +11,8 @@
   .record_stream = ladei_device_native_record_stream, .empty_cache = ladei_device_native_empty_cache,                  \
   .stream_retire = ladei_device_native_stream_retire, .base_get = ladei_device_native_base_get,                        \
   .largest_get = ladei_device_native_largest_get, .peer_add = ladei_device_native_peer_add,                            \
-  .ipc_export = ladei_device_native_ipc_export, .shared_export = ladei_device_native_shared_export,                    \
   .pool_begin = ladei_device_native_pool_begin, .pool_end = ladei_device_native_pool_end,                              \
-  .pool_release = ladei_device_native_pool_release, .pool_live_equals = ladei_device_native_pool_live_equals,          \
-  .set_caching = ladei_device_native_set_caching, .frees_hold = ladei_device_native_frees_hold,                        \
-  .frees_resume = ladei_device_native_frees_resume, .provider_set = ladei_device_native_provider_set,                  \
-  .pool_create = ladei_device_native_pool_create, .pool_retain = ladei_device_native_pool_retain,                      \
-  .pool_info_get = ladei_device_native_pool_info_get, .pool_trim = ladei_device_native_pool_trim,                      \
-  .pool_suspend = ladei_device_native_pool_suspend, .pool_resume = ladei_device_native_pool_resume,                    \
-  .scope_begin_thread = ladei_device_native_scope_begin_thread,                                                        \
-  .scope_begin_streams = ladei_device_native_scope_begin_streams, .scope_end = ladei_device_native_scope_end,          \
-  .checkpoint_get = ladei_device_native_checkpoint_get, .checkpoint_set = ladei_device_native_checkpoint_set
+  .pool_release = ladei_device_native_pool_release
 
 const ladei_device_backend ladei_device_backend_native = {
     .open = ladei_device_native_open,

@@ -18,9 +18,7 @@
 #include "base/error.h"
 #include "device/backends/backends.h"
 #include "device/native/native.h"
-#include "device/share/ipc.h"
 #include "device/share/peer.h"
-#include "device/share/shared.h"
 #include "device/state/checks.h"
 
 typedef struct direct_block {
@@ -220,6 +218,7 @@ static lade_status uncached_close(lade_device_allocator *allocator, bool wait) {
 const ladei_device_backend ladei_device_backend_uncached = {
     .name = "native",
     .has_heap = true,
+    .is_uncached = true,
     .open = uncached_open,
     .close = uncached_close,
     .check = ladei_device_native_check,
@@ -233,21 +232,7 @@ const ladei_device_backend ladei_device_backend_uncached = {
     .base_get = uncached_base_get,
     .largest_get = ladei_device_native_largest_get,
     .peer_add = ladei_device_native_peer_add,
-    .ipc_export = ladei_device_native_ipc_export,
-    .shared_export = ladei_device_native_shared_export,
     .pool_begin = ladei_device_native_pool_begin,
     .pool_end = ladei_device_native_pool_end,
     .pool_release = ladei_device_native_pool_release,
-    .pool_create = ladei_device_native_pool_create,
-    .pool_retain = ladei_device_native_pool_retain,
-    .pool_info_get = ladei_device_native_pool_info_get,
-    .pool_trim = ladei_device_native_pool_trim,
-    .pool_suspend = ladei_device_native_pool_suspend,
-    .pool_resume = ladei_device_native_pool_resume,
-    .scope_begin_thread = ladei_device_native_scope_begin_thread,
-    .scope_begin_streams = ladei_device_native_scope_begin_streams,
-    .scope_end = ladei_device_native_scope_end,
-    .pool_live_equals = ladei_device_native_pool_live_equals,
-    .checkpoint_get = ladei_device_native_checkpoint_get,
-    .checkpoint_set = ladei_device_native_checkpoint_set,
 };

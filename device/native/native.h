@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the native backend, for the tables of backends; contracts in device/state/backend.h. */
+/* The functions of the native backend: those in the tables of backends, with contracts in device/state/backend.h; and what it
+ * alone has, as the public calls of these names. */
 #ifndef LADE_DEVICE_NATIVE_NATIVE_H
 #define LADE_DEVICE_NATIVE_NATIVE_H
 
@@ -22,6 +23,7 @@ lade_status ladei_device_native_pool_begin(lade_device_allocator *allocator, lad
                                            const lade_stream *streams, size_t stream_count);
 lade_status ladei_device_native_pool_end(lade_device_allocator *allocator, lade_device_pool_id id);
 lade_status ladei_device_native_pool_release(lade_device_allocator *allocator, lade_device_pool_id id);
+/* Options are checked for their size alone, here and in a suspend, where out_bytes may be NULL; info is cleared. */
 lade_status ladei_device_native_pool_create(lade_device_allocator *allocator, const lade_device_pool_options *options,
                                             lade_device_pool_id *out_id);
 lade_status ladei_device_native_pool_retain(lade_device_allocator *allocator, lade_device_pool_id id);

@@ -8,7 +8,7 @@
 /* Whether the address lies in memory of another process that is open here. Lock held. */
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer);
 
-/* For backend tables. */
+/* The native backend's. */
 lade_status ladei_device_native_ipc_export(lade_device_allocator *allocator, const void *pointer,
                                            lade_device_ipc_handle *out_handle, size_t *out_offset);
 

@@ -13,7 +13,7 @@ bool ladei_device_shared_has(const lade_device_allocator *allocator, const void 
 bool ladei_device_shared_open(const lade_device_allocator *allocator);
 lade_status ladei_device_shared_finish(lade_device_allocator *allocator);
 
-/* For backend tables. */
+/* The native backend's. */
 lade_status ladei_device_native_shared_export(lade_device_allocator *allocator, const void *pointer,
                                               lade_device_shared *out);
 

@@ -11,7 +11,8 @@
  * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
  * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
  *
- * B1  A function that a backend lacks is NULL: the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
+ * B1  A function that a backend lacks is NULL, and what the native backend alone has is called by its name where `has_heap`:
+ *     else the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
  * B2  The backend of an allocator never changes once it is open.
  * B3  Arguments that are wrong for every backend (NULL, the size limit, a pool named {0, 0}) do not come here.
  * Locks: a backend's functions are called with none held.
@@ -30,7 +31,11 @@ typedef struct ladei_device_backend_setup {
 
 typedef struct ladei_device_backend {
   const char *name; /* as lade_device_backend_name() says it */
-  bool has_heap;    /* blocks and segments are in the allocator's heap: history, trackers and snapshots show them */
+  /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there is what
+   * no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
+  bool has_heap;
+  /* What `alloc` hands out is the driver's: the cache is not turned off or held for it, and no provider gives it. */
+  bool is_uncached;
 
   /* After the common part was set up; on failure nothing is left. */
   lade_status (*open)(lade_device_allocator *allocator, const ladei_device_backend_setup *setup);
@@ -61,37 +66,10 @@ typedef struct ladei_device_backend {
   lade_status (*base_get)(lade_device_allocator *allocator, const void *pointer, void **out_base, size_t *out_bytes);
   lade_status (*largest_get)(lade_device_allocator *allocator, size_t *out_bytes);
   lade_status (*peer_add)(lade_device_allocator *allocator, int peer); /* another device than the allocator's */
-  lade_status (*ipc_export)(lade_device_allocator *allocator, const void *pointer, lade_device_ipc_handle *out_handle,
-                            size_t *out_offset);
-  lade_status (*shared_export)(lade_device_allocator *allocator, const void *pointer, lade_device_shared *out);
   lade_status (*pool_begin)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_stream *streams,
                             size_t stream_count);
   lade_status (*pool_end)(lade_device_allocator *allocator, lade_device_pool_id id);
   lade_status (*pool_release)(lade_device_allocator *allocator, lade_device_pool_id id);
-  /* Options are checked for their size alone; info is cleared. */
-  lade_status (*pool_create)(lade_device_allocator *allocator, const lade_device_pool_options *options,
-                             lade_device_pool_id *out_id);
-  lade_status (*pool_retain)(lade_device_allocator *allocator, lade_device_pool_id id);
-  lade_status (*pool_info_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_pool_info *info);
-  lade_status (*pool_trim)(lade_device_allocator *allocator, lade_device_pool_id id, const lade_device_range *keep,
-                           size_t keep_count, uint64_t *out_bytes);
-  /* Options are checked for their size alone; out_bytes may be NULL. */
-  lade_status (*pool_suspend)(lade_device_allocator *allocator, lade_device_pool_id id,
-                              const lade_device_suspend_options *options, uint64_t *out_bytes);
-  lade_status (*pool_resume)(lade_device_allocator *allocator, lade_device_pool_id id);
-  lade_status (*scope_begin_thread)(lade_device_allocator *allocator, lade_device_pool_id id, uint64_t *out_scope);
-  lade_status (*scope_begin_streams)(lade_device_allocator *allocator, lade_device_pool_id id,
-                                     const lade_stream *streams, size_t stream_count, uint64_t *out_scope);
-  lade_status (*scope_end)(lade_device_allocator *allocator, uint64_t scope);
-  lade_status (*set_caching)(lade_device_allocator *allocator, bool enabled);
-  lade_status (*frees_hold)(lade_device_allocator *allocator);
-  lade_status (*frees_resume)(lade_device_allocator *allocator);
-  lade_status (*provider_set)(lade_device_allocator *allocator, const lade_device_plugin *provider);
-  lade_status (*pool_live_equals)(lade_device_allocator *allocator, lade_device_pool_id id, void *const *pointers,
-                                  size_t count, bool *out_equal);
-  lade_status (*checkpoint_get)(lade_device_allocator *allocator, lade_device_pool_id id, lade_device_checkpoint **out);
-  lade_status (*checkpoint_set)(lade_device_allocator *allocator, const lade_device_checkpoint *checkpoint,
-                                lade_device_restored **out);
 } ladei_device_backend;
 
 #endif /* LADE_DEVICE_STATE_BACKEND_H */

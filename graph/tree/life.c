@@ -503,7 +503,7 @@ static lade_status options_check(const lade_device_allocator *allocator, const l
       (options->outside->runtime != allocator->runtime || options->outside->device != allocator->device))
     return ladei_error_argument(call, "options.outside", "an allocator of the same runtime and device", "of device %d",
                                 options->outside->device);
-  if (allocator->backend->pool_begin == NULL || allocator->backend->checkpoint_get == NULL)
+  if (!allocator->backend->has_heap)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: backend %s has no private pools", call, allocator->backend->name);
   if (allocator->runtime->ops->capture_begin == NULL)
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "%s: runtime %s has no graphs", call, allocator->runtime->ops->name);
