@@ -23,16 +23,16 @@ static inline lade_status ladei_device_recounted(lade_device_allocator *allocato
 #ifndef NDEBUG
   enum { RECORDS_PER_CALL = 16 };
   if (allocator->backend->recount == NULL) return status;
-  if (atomic_fetch_add_explicit(&allocator->calls_since_recount, 1, memory_order_relaxed) <
-      atomic_load_explicit(&allocator->calls_per_recount, memory_order_relaxed))
+  if (atomic_fetch_add_explicit(&allocator->recounts.calls, 1, memory_order_relaxed) <
+      atomic_load_explicit(&allocator->recounts.calls_per, memory_order_relaxed))
     return status;
-  atomic_store_explicit(&allocator->calls_since_recount, 0, memory_order_relaxed);
+  atomic_store_explicit(&allocator->recounts.calls, 0, memory_order_relaxed);
   size_t looked_at = 0;
   if (allocator->backend->recount(allocator, &looked_at) != LADE_OK) {
     fprintf(stderr, "lade: %s\n", lade_last_error()->text);
     abort();
   }
-  atomic_store_explicit(&allocator->calls_per_recount, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
+  atomic_store_explicit(&allocator->recounts.calls_per, looked_at / RECORDS_PER_CALL, memory_order_relaxed);
 #else
   (void)allocator;
 #endif

@@ -48,7 +48,7 @@ static lade_status alloc_check(const lade_device_allocator *allocator, size_t by
  * stack, is in a function of its own, so that such a call does not pay for it. */
 static inline bool call_is_plain(const lade_device_allocator *allocator) {
   return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
-         !atomic_load_explicit(&allocator->attended, memory_order_relaxed);
+         !atomic_load_explicit(&allocator->attention.any, memory_order_relaxed);
 }
 
 static lade_status alloc_operation(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
@@ -174,7 +174,7 @@ static bool imported(lade_device_allocator *allocator, const void *pointer) {
 lade_status lade_device_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {
   lade_status status = ladei_device_check_call(allocator, __func__);
   if (status != LADE_OK || pointer == NULL) return status;
-  if (atomic_load_explicit(&allocator->import_count, memory_order_relaxed) == 0)
+  if (atomic_load_explicit(&allocator->imports.count, memory_order_relaxed) == 0)
     return ladei_device_recounted(allocator, allocator->backend->record_stream(allocator, pointer, stream));
   lade_error before;
   ladei_error_save(&before);
@@ -315,17 +315,17 @@ static void common_init(lade_device_allocator *allocator) {
   allocator->history.clock = ladei_history_clock_choose(allocator->runtime->ops->timer_add != NULL);
   ladei_lock_init(&allocator->lock, LADEI_RANK_DEVICE);
   allocator->heap.lock = &allocator->lock;
-  ladei_condition_init(&allocator->returned);
-  ladei_condition_init(&allocator->ipc_changed);
-  ladei_device_block_list_init(&allocator->deferred);
+  ladei_condition_init(&allocator->returns.changed);
+  ladei_condition_init(&allocator->imports.ipc_changed);
+  ladei_device_block_list_init(&allocator->deferred.list);
 }
 
 static void common_destroy(lade_device_allocator *allocator) {
-  free(allocator->latencies);
+  free(allocator->attention.latencies);
   ladei_device_history_destroy(allocator);
   ladei_device_heap_destroy(&allocator->heap);
-  ladei_condition_destroy(&allocator->returned);
-  ladei_condition_destroy(&allocator->ipc_changed);
+  ladei_condition_destroy(&allocator->returns.changed);
+  ladei_condition_destroy(&allocator->imports.ipc_changed);
   ladei_lock_destroy(&allocator->lock);
   ladei_runtime_release(allocator->runtime);
   free(allocator);
@@ -427,15 +427,15 @@ static lade_status destroy_allowed(lade_device_allocator *allocator) {
   uint64_t blocks = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATION);
   uint64_t bytes = ladei_device_gauges_current(counters, LADEI_DEVICE_ALLOCATED_BYTES);
   ladei_lock_release(&allocator->lock);
-  size_t captures = atomic_load(&allocator->capture_count);
-  bool open = allocator->ipc_mappings != NULL || ladei_device_shared_open(allocator);
-  if (allocator->frees_held > 0) {
+  size_t captures = atomic_load(&allocator->routes.captures);
+  bool open = allocator->imports.ipc != NULL || ladei_device_shared_open(allocator);
+  if (allocator->caching.frees_held > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: frees to the driver are held",
                        allocator->device);
   }
-  if (atomic_load(&allocator->scope_count) > 0) {
+  if (atomic_load(&allocator->routes.scopes) > 0) {
     return ladei_error(LADE_ERR_BUSY, 0, "lade_device_allocator_destroy: device %d: %llu scopes of pools are open",
-                       allocator->device, (unsigned long long)atomic_load(&allocator->scope_count));
+                       allocator->device, (unsigned long long)atomic_load(&allocator->routes.scopes));
   }
   uint64_t users = atomic_load_explicit(&allocator->users, memory_order_acquire);
   if (users > 0 && blocks == 0 && captures == 0) {

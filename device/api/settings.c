@@ -23,14 +23,14 @@ static void ages_tick_update(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_recent_forget_all(heap);
-  heap->ages_tick = allocator->fraction_set && heap->settings.collection_threshold > 0.0;
+  heap->ages_tick = allocator->limits.fraction_set && heap->settings.collection_threshold > 0.0;
 }
 
 static void fraction_store(lade_device_allocator *allocator, double fraction) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->fraction_set = true;
-  allocator->fraction = fraction;
-  allocator->fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
+  allocator->limits.fraction_set = true;
+  allocator->limits.fraction = fraction;
+  allocator->limits.fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
 }
 
 static lade_status fraction_change(lade_device_allocator *allocator, double fraction) {
@@ -61,7 +61,7 @@ lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, do
   if (status != LADE_OK) return status;
   if (out_fraction == NULL) return ladei_error_null(__func__, "out_fraction");
   ladei_lock_acquire(&allocator->lock);
-  *out_fraction = allocator->fraction_set ? allocator->fraction : 1.0;
+  *out_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 1.0;
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }
@@ -71,7 +71,7 @@ static lade_status fraction_clear(lade_device_allocator *allocator) {
   if (allocator->backend->memory_fraction_set != NULL) status = allocator->backend->memory_fraction_set(allocator, 1.0);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  allocator->fraction_set = false;
+  allocator->limits.fraction_set = false;
   ages_tick_update(allocator);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
@@ -184,11 +184,11 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   ladei_device_recent_forget_all(&allocator->heap);
   settings_read(&allocator->heap.settings, options);
   allocator->options = *options;
-  atomic_store_explicit(&allocator->reference, allocator->heap.settings.reference, memory_order_relaxed);
-  atomic_store_explicit(&allocator->capture_reuse, allocator->heap.settings.capture_reuse, memory_order_relaxed);
+  atomic_store_explicit(&allocator->seen.reference, allocator->heap.settings.reference, memory_order_relaxed);
+  atomic_store_explicit(&allocator->seen.capture_reuse, allocator->heap.settings.capture_reuse, memory_order_relaxed);
   bool retired = (options->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0;
-  atomic_store_explicit(&allocator->streams_are_retired, retired, memory_order_relaxed);
-  allocator->max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
+  atomic_store_explicit(&allocator->seen.streams_are_retired, retired, memory_order_relaxed);
+  allocator->limits.max_bytes = options->max_bytes == 0 ? UINT64_MAX : options->max_bytes;
   if (options->memory_fraction > 0.0) fraction_store(allocator, options->memory_fraction);
   ages_tick_update(allocator);
   ladei_lock_release(&allocator->lock);
@@ -227,10 +227,10 @@ lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_devi
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_options own = allocator->options;
-  own.memory_fraction = allocator->fraction_set ? allocator->fraction : 0.0;
+  own.memory_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 0.0;
   own.max_unsplit_slack_bytes = allocator->heap.settings.max_unsplit_slack;
   own.large_segment_bytes = allocator->heap.settings.large_segment_bytes;
-  own.max_bytes = allocator->max_bytes == UINT64_MAX ? allocator->total_bytes : allocator->max_bytes;
+  own.max_bytes = allocator->limits.max_bytes == UINT64_MAX ? allocator->total_bytes : allocator->limits.max_bytes;
   ladei_lock_release(&allocator->lock);
   if (own.event_batch == 0) own.event_batch = EVENT_BATCH_DEFAULT;
   return ladei_stats_write("lade_device_options", &own, sizeof own, settings);
@@ -309,7 +309,7 @@ lade_status lade_device_settings_write(lade_device_allocator *allocator, char *b
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   lade_device_options own = allocator->options;
-  own.memory_fraction = allocator->fraction_set ? allocator->fraction : 0.0;
+  own.memory_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 0.0;
   ladei_lock_release(&allocator->lock);
   settings_write(&text, &own);
   ladei_bounded_text_end(&text, out_needed);

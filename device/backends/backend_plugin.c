@@ -177,7 +177,7 @@ static lade_status plugin_open(lade_device_allocator *allocator, const ladei_dev
     allocator->backend = &state->table;
     status = ladei_device_ledger_open(allocator, &plugin_source, setup->options->event_batch);
   }
-  if (status == LADE_OK && allocator->fraction_set && state->plugin.set_memory_fraction != NULL) {
+  if (status == LADE_OK && allocator->limits.fraction_set && state->plugin.set_memory_fraction != NULL) {
     status = plugin_memory_fraction_set(allocator, setup->options->memory_fraction);
     if (status != LADE_OK) (void)ladei_device_ledger_close(allocator, false); /* it is empty */
   }

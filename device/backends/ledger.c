@@ -177,13 +177,13 @@ static void refused_append(lade_device_allocator *allocator, ladei_device_record
  * end: not. */
 static void return_begin(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->returns_in_flight++;
+  allocator->returns.in_flight++;
 }
 
 static void return_end(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  allocator->returns_in_flight--;
-  ladei_condition_broadcast(&allocator->returned);
+  allocator->returns.in_flight--;
+  ladei_condition_broadcast(&allocator->returns.changed);
   ladei_lock_release(&allocator->lock);
 }
 
@@ -209,7 +209,7 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   ladei_stream stream = record->stream;
   bool retired = record->stream_retired;
   idle = idle || record->stream_noted;
-  allocator->returns_in_flight++;
+  allocator->returns.in_flight++;
   ladei_device_nested_call call;
   nested_call_begin(allocator, &call, true);
   ladei_lock_release(&allocator->lock);
@@ -217,18 +217,18 @@ static lade_status record_give(lade_device_allocator *allocator, ladei_device_re
   lade_status status = ledger->source->give(allocator, pointer, record->bytes, retired ? NULL : &stream, idle);
   ladei_lock_acquire(&allocator->lock);
   nested_call_end(allocator, &call);
-  allocator->returns_in_flight--;
+  allocator->returns.in_flight--;
   ladei_ordered_set_remove(&ledger->giving, &record->order);
   if (status == LADE_OK) {
     record_leave(allocator, record);
-    allocator->returns++;
+    allocator->returns.count++;
     nested_calls_return(allocator);
   } else {
     if (!again) refusal_log(allocator, record, status);
     record_insert(allocator, record);
     refused_append(allocator, record);
   }
-  ladei_condition_broadcast(&allocator->returned);
+  ladei_condition_broadcast(&allocator->returns.changed);
   ladei_lock_release(&allocator->lock);
   return status;
 }
@@ -312,11 +312,12 @@ lade_status ladei_device_ledger_flush(lade_device_allocator *allocator) {
 
 static lade_status budget_check(const lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
-  uint64_t used =
-      ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_ACTIVE_BYTES) + allocator->growing_bytes;
+  uint64_t used = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_ACTIVE_BYTES) +
+                  allocator->limits.growing_bytes;
   if (used + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
-  if (used + bytes > allocator->max_bytes) return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
+  if (used + bytes > allocator->limits.max_bytes)
+    return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
   return LADE_OK;
 }
 
@@ -329,7 +330,7 @@ static lade_status record_begin(lade_device_allocator *allocator, size_t bytes, 
   if (*out == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
   (*out)->state = LADEI_DEVICE_RECORD_NEW;
-  allocator->growing_bytes += bytes;
+  allocator->limits.growing_bytes += bytes;
   return LADE_OK;
 }
 
@@ -338,7 +339,7 @@ static lade_status record_end(lade_device_allocator *allocator, ladei_device_rec
                               void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_ledger *ledger = ledger_of(allocator);
-  allocator->growing_bytes -= record->bytes;
+  allocator->limits.growing_bytes -= record->bytes;
   if (status == LADE_OK && range_taken(allocator, (uint64_t)(uintptr_t)pointer, record->bytes)) {
     status = ladei_error(LADE_ERR_INTERNAL, 0, "device allocator: the backend %s gave %p, which is handed out already",
                          allocator->backend->name, pointer);
@@ -387,7 +388,7 @@ typedef struct ledger_request {
 
 /* Whether memory has come back, by other calls than those of this request, since it was asked the last time. */
 static bool returns_seen(lade_device_allocator *allocator, const ledger_request *request, uint64_t *seen) {
-  uint64_t now = allocator->returns - request->call.returns;
+  uint64_t now = allocator->returns.count - request->call.returns;
   bool more = now != *seen;
   *seen = now;
   return more;
@@ -402,13 +403,13 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ledger_re
   bool nested = request->call.nested;
   ladei_lock_acquire(&allocator->lock);
   if (!nested) ladei_device_slow_path_begin(allocator, &entry);
-  bool beside = allocator->returns_in_flight > 0;
+  bool beside = allocator->returns.in_flight > 0;
   (void)returns_seen(allocator, request, &seen);
   ladei_lock_release(&allocator->lock);
   lade_status status = step(allocator, request);
   ladei_lock_acquire(&allocator->lock);
   if (!nested && ladei_device_slow_path_end(allocator, &entry)) beside = true;
-  if (returns_seen(allocator, request, &seen) || allocator->returns_in_flight > 0) beside = true;
+  if (returns_seen(allocator, request, &seen) || allocator->returns.in_flight > 0) beside = true;
   ladei_lock_release(&allocator->lock);
   *out_beside = beside && !nested;
   return status;
@@ -602,7 +603,7 @@ lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, 
   ladei_lock_acquire(&allocator->lock);
   (void)records_mark(allocator, &ledger_of(allocator)->by_address, &resolved);
   while (records_mark(allocator, &ledger_of(allocator)->giving, &resolved) > 0) /* L4 */
-    ladei_condition_wait(&allocator->returned, &allocator->lock);
+    ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }

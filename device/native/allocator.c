@@ -47,7 +47,7 @@ static inline ladei_device_block_pool *pool_choose(lade_device_allocator *alloca
                                                    size_t rounded) {
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_private_pool *chosen = NULL;
-  if (allocator->routed > 0) chosen = ladei_device_route_choose(allocator, stream_key);
+  if (allocator->routes.leading > 0) chosen = ladei_device_route_choose(allocator, stream_key);
   if (chosen != NULL) {
     chosen->served++;
     return ladei_device_is_small(rounded) ? &chosen->small_pool : &chosen->large_pool;
@@ -77,7 +77,7 @@ static bool pools_have_whole(const lade_device_allocator *allocator, bool small,
   ladei_device_recent_settle(heap);
   uint64_t rests = heap->counters.moved[small][LADEI_DEVICE_INACTIVE_SPLIT].current;
   uint64_t blocks = (small ? &heap->small_pool : &heap->large_pool)->free.count;
-  blocks += (small ? &allocator->uncached.small_pool : &allocator->uncached.large_pool)->free.count;
+  blocks += (small ? &allocator->caching.uncached.small_pool : &allocator->caching.uncached.large_pool)->free.count;
   for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     const ladei_device_block_pool *own = small ? &pool->small_pool : &pool->large_pool;
     if (pool_stays(pool, closing))
@@ -95,8 +95,8 @@ static void pools_pick_all(lade_device_allocator *allocator, bool closing, ladei
   bool large = pools_have_whole(allocator, false, closing), small = pools_have_whole(allocator, true, closing);
   if (large) ladei_device_pool_pick_all(heap, &heap->large_pool, leaving);
   if (small) ladei_device_pool_pick_all(heap, &heap->small_pool, leaving);
-  if (small) ladei_device_pool_pick_all(heap, &allocator->uncached.small_pool, leaving);
-  if (large) ladei_device_pool_pick_all(heap, &allocator->uncached.large_pool, leaving);
+  if (small) ladei_device_pool_pick_all(heap, &allocator->caching.uncached.small_pool, leaving);
+  if (large) ladei_device_pool_pick_all(heap, &allocator->caching.uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool_stays(pool, closing)) continue;
     ladei_device_suspension_abandon(allocator, pool);
@@ -110,7 +110,7 @@ static void pools_pick_all(lade_device_allocator *allocator, bool closing, ladei
 static lade_status pending_wait(lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
   ladei_device_uses_settle_deferred(allocator);
-  bool capturing = atomic_load(&allocator->capture_count) > 0;
+  bool capturing = atomic_load(&allocator->routes.captures) > 0;
   lade_status status =
       capturing ? ladei_retire_synchronize_streams(allocator->retire) : ladei_retire_synchronize(allocator->retire);
   /* Left: freed by other threads meanwhile, or held by graphs or captures. */
@@ -150,7 +150,7 @@ static void cache_collect(lade_device_allocator *allocator, ladei_device_request
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
   if (!heap->ages_tick) return;
-  uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->fraction_bytes);
+  uint64_t limit = (uint64_t)(heap->settings.collection_threshold * (double)allocator->limits.fraction_bytes);
   uint64_t reserved = ladei_device_gauges_current(&heap->counters, LADEI_DEVICE_RESERVED_BYTES);
   if (reserved <= limit) return;
   ladei_device_block_list leaving;
@@ -187,7 +187,7 @@ static lade_status request_grow(lade_device_allocator *allocator, const ladei_de
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
   for (;;) {
-    uint64_t seen = allocator->returns;
+    uint64_t seen = allocator->returns.count;
     lade_status status = request_grow_once(allocator, request, out);
     if (!ladei_device_is_exhausted(status) || !ladei_device_await_returns(allocator, seen)) return status;
   }
@@ -213,7 +213,7 @@ static bool oversize_release(lade_device_allocator *allocator, ladei_device_requ
 /* Whether everything cached may go for a request. PyTorch's allocator gives nothing back during captures. */
 static bool flush_allowed(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  return atomic_load(&allocator->capture_count) == 0 || !allocator->heap.settings.reference;
+  return atomic_load(&allocator->routes.captures) == 0 || !allocator->heap.settings.reference;
 }
 
 /* A block of the request's stream in a pool that lends, which becomes the request's. A capture takes none: its graph keeps the
@@ -274,7 +274,7 @@ static lade_status request_estimate(lade_device_allocator *allocator, const lade
   if (limit == UINT64_MAX) limit = allocator->total_bytes;
   uint64_t needed = settings->expandable_segments ? request->rounded : request->segment_bytes;
   uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_RESERVED_BYTES) +
-                      allocator->growing_bytes + allocator->held_bytes;
+                      allocator->limits.growing_bytes + allocator->limits.held_bytes;
   if (reserved + needed <= limit) return LADE_OK;
   allocator->heap.counters.oom_rejections++;
   return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0,
@@ -303,7 +303,7 @@ static lade_status request_slow_path(lade_device_allocator *allocator, ladei_dev
     status = request_grow(allocator, request, out);
     if (ladei_device_is_exhausted(status) && flushed != LADE_OK) ladei_error_restore(&refusal); /* the deeper cause */
   }
-  if (ladei_device_is_exhausted(status) && allocator->lending_pools > 0)
+  if (ladei_device_is_exhausted(status) && allocator->pools.lending > 0)
     status = request_lend(allocator, request, status, out);
   return status;
 }
@@ -368,7 +368,7 @@ static lade_status request_miss(lade_device_allocator *allocator, ladei_device_r
   if (status == LADE_OK) status = request_suspended(allocator, request);
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
-  bool uncached = visited == &allocator->uncached;
+  bool uncached = visited == &allocator->caching.uncached;
   request->segment_bytes =
       uncached ? request->rounded : ladei_device_heap_segment_bytes(&allocator->heap.settings, request->rounded);
   if (visited != NULL) visited->visitors++;
@@ -488,7 +488,7 @@ lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, si
   lade_status status = request_prepare(allocator, &request, stream);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  bool counted = allocator->heap.ages_tick || allocator->routed > 0;
+  bool counted = allocator->heap.ages_tick || allocator->routes.leading > 0;
   bool hit = !counted && request_hit(allocator, &request, out);
   if (hit) LADEI_PROBE4(device_alloc, *out, allocator->device, bytes, request.stream.id);
   ladei_lock_release(&allocator->lock);
@@ -509,8 +509,8 @@ static inline __attribute__((always_inline)) ladei_device_block *block_free(lade
   }
   if (ladei_device_uses_deferrable(allocator, block)) {
     ladei_device_block_free_wait(&allocator->heap, block, LADEI_DEVICE_HEAP_DEFERRED);
-    ladei_device_block_list_append(&allocator->deferred, block);
-    atomic_fetch_add_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+    ladei_device_block_list_append(&allocator->deferred.list, block);
+    atomic_fetch_add_explicit(&allocator->deferred.count, 1, memory_order_relaxed);
     block->markers = NULL;
     block->marking = allocator->heap.settings.capture_reuse;
     return block->marking ? block : NULL;

@@ -17,8 +17,8 @@
  *
  * N1  `uncached` has a block free only until the thread that freed it has offered it to the driver, or where that refused, or
  *     frees are held; and its use count is 0, so a flush takes it too.
- * N2  While frees_held > 0, no thread is in a call that gives memory back, except those that begin() found: hold waits for them
- *     (returns_in_flight). Memory that a growth just got and cannot keep is the exception: it goes back even then.
+ * N2  While `frees_held` is not 0, no thread is in a call that gives memory back, except those that begin() found: hold waits for them
+ *     (`returns.in_flight`). Memory that a growth just got and cannot keep is the exception: it goes back even then.
  * N3  Memory of a pool that was captured into since, and is in use, does not go back at a resume (P4 in private_pool.c).
  * Locks: Note [Calls without the lock] in allocator.h.
  */
@@ -36,7 +36,7 @@
 /* ---- Caching ----------------------------------------------------------------------------------------------------- */
 
 void ladei_device_uncached_init(lade_device_allocator *allocator) {
-  ladei_device_private_pool *pool = &allocator->uncached;
+  ladei_device_private_pool *pool = &allocator->caching.uncached;
   pool->small_pool.is_small = true;
   pool->small_pool.private_pool = pool->large_pool.private_pool = pool;
   pool->small_pool.no_split = pool->large_pool.no_split = true;
@@ -53,8 +53,8 @@ void ladei_device_uncached_give_back(lade_device_allocator *allocator) {
   int cancellation = ladei_cancellation_hold(); /* the blocks have no owner in between */
   ladei_lock_acquire(&allocator->lock);
   ladei_device_await_grants(allocator);
-  ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.small_pool, &leaving);
-  ladei_device_pool_pick_all(&allocator->heap, &allocator->uncached.large_pool, &leaving);
+  ladei_device_pool_pick_all(&allocator->heap, &allocator->caching.uncached.small_pool, &leaving);
+  ladei_device_pool_pick_all(&allocator->heap, &allocator->caching.uncached.large_pool, &leaving);
   (void)ladei_device_give_back(allocator, &leaving);
   ladei_lock_release(&allocator->lock);
   ladei_cancellation_resume(cancellation);
@@ -63,15 +63,15 @@ void ladei_device_uncached_give_back(lade_device_allocator *allocator) {
 
 lade_status ladei_device_native_set_caching(lade_device_allocator *allocator, bool enabled) {
   ladei_lock_acquire(&allocator->lock);
-  if (!enabled && !allocator->caching_off) {
-    allocator->routed++;
+  if (!enabled && !allocator->caching.off) {
+    allocator->routes.leading++;
     ladei_device_thread_caches_pause(allocator);
   }
-  if (enabled && allocator->caching_off) {
-    allocator->routed--;
+  if (enabled && allocator->caching.off) {
+    allocator->routes.leading--;
     ladei_device_thread_caches_resume(allocator);
   }
-  allocator->caching_off = !enabled;
+  allocator->caching.off = !enabled;
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
 }
@@ -82,7 +82,7 @@ lade_status ladei_device_native_frees_hold(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_provider_refuse(allocator, "lade_device_frees_hold");
   if (status == LADE_OK) {
-    allocator->frees_held++;
+    allocator->caching.frees_held++;
     ladei_device_await_idle(allocator); /* N2 */
   }
   ladei_lock_release(&allocator->lock);
@@ -94,8 +94,8 @@ static void pools_pick_wanted(lade_device_allocator *allocator, ladei_device_blo
   ladei_device_heap *heap = &allocator->heap;
   ladei_device_pool_pick_wanted(heap, &heap->small_pool, leaving);
   ladei_device_pool_pick_wanted(heap, &heap->large_pool, leaving);
-  ladei_device_pool_pick_wanted(heap, &allocator->uncached.small_pool, leaving);
-  ladei_device_pool_pick_wanted(heap, &allocator->uncached.large_pool, leaving);
+  ladei_device_pool_pick_wanted(heap, &allocator->caching.uncached.small_pool, leaving);
+  ladei_device_pool_pick_wanted(heap, &allocator->caching.uncached.large_pool, leaving);
   for (ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
     if (pool->use_count > 0 && pool->capture > 0) continue; /* N3 */
     ladei_device_pool_pick_wanted(heap, &pool->small_pool, leaving);
@@ -112,8 +112,8 @@ static lade_status kept_give_back(lade_device_allocator *allocator) {
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   ladei_device_await_grants(allocator);
-  if (allocator->frees_held > 0 || !allocator->frees_kept) return LADE_OK;
-  allocator->frees_kept = false;
+  if (allocator->caching.frees_held > 0 || !allocator->caching.frees_kept) return LADE_OK;
+  allocator->caching.frees_kept = false;
   pools_pick_wanted(allocator, &leaving);
   lade_status status = ladei_device_give_back(allocator, &leaving);
   if (status == LADE_ERR_CAPTURE) status = LADE_OK;
@@ -127,9 +127,9 @@ lade_status ladei_device_native_frees_resume(lade_device_allocator *allocator) {
   lade_error before;
   ladei_error_save(&before);
   ladei_lock_acquire(&allocator->lock);
-  bool held = allocator->frees_held > 0;
-  allocator->frees_held -= held;
-  lade_status status = held && allocator->frees_held == 0 ? kept_give_back(allocator) : LADE_OK;
+  bool held = allocator->caching.frees_held > 0;
+  allocator->caching.frees_held -= held;
+  lade_status status = held && allocator->caching.frees_held == 0 ? kept_give_back(allocator) : LADE_OK;
   ladei_lock_release(&allocator->lock);
   if (!held)
     return ladei_error_argument("lade_device_frees_resume", "allocator", "one whose frees are held", "not held");

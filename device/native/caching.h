@@ -10,7 +10,7 @@ void ladei_device_uncached_init(lade_device_allocator *allocator);
 
 /* Whether there is memory that goes back as soon as it is free. Lock held. */
 static inline bool ladei_device_uncached_any(const lade_device_allocator *allocator) {
-  return allocator->uncached.segment_count > 0;
+  return allocator->caching.uncached.segment_count > 0;
 }
 /* Gives back what of it is free; what is refused stays for the next time. No lock held; keeps the thread's error record. */
 void ladei_device_uncached_give_back(lade_device_allocator *allocator);

@@ -278,13 +278,13 @@ static ladei_device_block *seen_take(lade_device_allocator *allocator, const lad
                                      const ladei_device_capture_walk *walk) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_list ready;
-  ladei_device_block *block = allocator->deferred.first, *next;
+  ladei_device_block *block = allocator->deferred.list.first, *next;
   ladei_device_block_list_init(&ready);
-  ladei_device_block_list_init(&allocator->deferred);
+  ladei_device_block_list_init(&allocator->deferred.list);
   for (; block != NULL; block = next) {
     next = block->chain;
     bool seen = block_has_markers(allocator, block, stream) && markers_are_seen(block->markers, walk);
-    ladei_device_block_list_append(seen ? &ready : &allocator->deferred, block);
+    ladei_device_block_list_append(seen ? &ready : &allocator->deferred.list, block);
     if (seen) ladei_device_uses_deferred_leave(allocator, block);
   }
   return ready.first;
@@ -294,7 +294,7 @@ void ladei_device_capture_reuse_settle(lade_device_allocator *allocator, const l
   ladei_lock_assert_none_held();
   int cancellation = ladei_cancellation_hold();
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_block *block = allocator->deferred.first, *next;
+  ladei_device_block *block = allocator->deferred.list.first, *next;
   while (block != NULL && !block_has_markers(allocator, block, stream)) block = block->chain;
   if (block == NULL) {
     ladei_lock_release(&allocator->lock);

@@ -12,8 +12,8 @@ void ladei_device_capture_reuse_mark(lade_device_allocator *allocator, ladei_dev
 void ladei_device_capture_reuse_settle(lade_device_allocator *allocator, const ladei_stream *stream);
 /* The same where it may find any: the check before a request. */
 static inline void ladei_device_capture_reuse(lade_device_allocator *allocator, const ladei_stream *stream) {
-  if (atomic_load_explicit(&allocator->capture_reuse, memory_order_relaxed) &&
-      atomic_load_explicit(&allocator->deferred_count, memory_order_relaxed) != 0)
+  if (atomic_load_explicit(&allocator->seen.capture_reuse, memory_order_relaxed) &&
+      atomic_load_explicit(&allocator->deferred.count, memory_order_relaxed) != 0)
     ladei_device_capture_reuse_settle(allocator, stream);
 }
 

@@ -236,7 +236,7 @@ static void pools_recount(heap_recount *r, const lade_device_allocator *allocato
   size_t pools = 2;
   for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next, pools += 2)
     private_pool_recount(r, pool, &free_total, &hole_total);
-  private_pool_recount(r, &allocator->uncached, &free_total, &hole_total);
+  private_pool_recount(r, &allocator->caching.uncached, &free_total, &hole_total);
   expect(r, pools + 2 == r->heap->pool_count, "I12 pools");
   expect(r, ladei_device_heap_leaves_most(r->heap, r->heap->starts.room) <= r->heap->leaves.capacity,
          "I12 room for leaves");
@@ -253,22 +253,22 @@ static void segments_recount_plain(heap_recount *r, const lade_device_allocator 
 
 static void routes_recount(heap_recount *r, const lade_device_allocator *allocator) {
   size_t captures = 0, scopes = 0, lending = 0;
-  for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
+  for (const ladei_device_route *route = allocator->routes.first; route != NULL; route = route->next) {
     bool capture = route->kind == LADEI_DEVICE_ROUTE_CAPTURE;
     captures += capture;
     scopes += !capture;
     expect(r, !capture || atomic_load(&route->pool->capturing), "P2 a pool that is captured into");
     expect(r, capture || route->pool->use_count >= route->pool->scope_count, "R1 a scope keeps its pool");
   }
-  expect(r, captures == atomic_load(&allocator->capture_count) && scopes == atomic_load(&allocator->scope_count),
+  expect(r, captures == atomic_load(&allocator->routes.captures) && scopes == atomic_load(&allocator->routes.scopes),
          "R2 numbers of routes");
-  expect(r, allocator->routed == captures + scopes + allocator->caching_off, "R2 whether anything is routed");
+  expect(r, allocator->routes.leading == captures + scopes + allocator->caching.off, "R2 whether anything is routed");
   for (const ladei_device_private_pool *pool = r->heap->private_pools; pool != NULL; pool = pool->next) {
     scopes -= pool->scope_count;
     lending += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
   }
   expect(r, scopes == 0, "R2 scopes of the pools");
-  expect(r, lending == allocator->lending_pools, "P6 pools that lend");
+  expect(r, lending == allocator->pools.lending, "P6 pools that lend");
   segments_recount_plain(r, allocator);
 }
 
@@ -342,10 +342,12 @@ lade_status ladei_device_native_recount(lade_device_allocator *allocator, size_t
     expect(&r, r.blocks == r.heap->starts.count, "I5 nothing else in the map of starts");
     expect(&r, r.recent == r.heap->recent_count, "K2 number of recent blocks");
     expect(&r, r.waiting == atomic_load(&r.heap->waiting_count), "I8 waiting blocks");
-    expect(&r, r.deferred == atomic_load(&allocator->deferred_count), "U2 deferred blocks");
+    expect(&r, r.deferred == atomic_load(&allocator->deferred.count), "U2 deferred blocks");
     pools_recount(&r, allocator);
     /* Beside calls that grow or give back, holes of theirs are left out. */
-    expect(&r, allocator->slow_path_threads > 0 || allocator->alone || r.held_bytes == allocator->held_bytes,
+    expect(&r,
+           allocator->slow_paths.threads > 0 || allocator->slow_paths.alone ||
+               r.held_bytes == allocator->limits.held_bytes,
            "E2, Z2 held granules");
     routes_recount(&r, allocator);
     history_recount(&r, allocator);

@@ -71,7 +71,7 @@ static lade_status pool_ready(const lade_device_allocator *allocator, const char
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   bool reference = allocator->heap.settings.reference;
-  if (reference && atomic_load(&allocator->capture_count) > 0)
+  if (reference && atomic_load(&allocator->routes.captures) > 0)
     return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, id, "a capture is under way");
   if (pool == NULL) return ladei_device_pool_refused(call, id, "which is unknown", "a pool that was begun");
   if (atomic_load(&pool->capturing))

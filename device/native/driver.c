@@ -22,10 +22,10 @@
 lade_status ladei_device_driver_budget(lade_device_allocator *allocator, size_t bytes) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t reserved = ladei_device_gauges_current(&allocator->heap.counters, LADEI_DEVICE_RESERVED_BYTES) +
-                      allocator->growing_bytes + allocator->held_bytes;
+                      allocator->limits.growing_bytes + allocator->limits.held_bytes;
   if (reserved + bytes > ladei_device_fraction_limit(allocator))
     return ladei_error(LADE_ERR_OUT_OF_DEVICE_MEMORY, 0, "the memory fraction is used up");
-  if (reserved + bytes > allocator->max_bytes)
+  if (reserved + bytes > allocator->limits.max_bytes)
     return ladei_error(LADE_ERR_LIMIT, 0, "the options' max_bytes are used up");
   return LADE_OK;
 }
@@ -87,7 +87,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
 
   void *address = NULL;
   const lade_device_plugin *provider = ladei_device_provider_of(allocator, request->pool);
-  allocator->growing_bytes += bytes;
+  allocator->limits.growing_bytes += bytes;
   ladei_lock_release(&allocator->lock);
   ladei_device_segment_legacy_resolve(allocator, segment);
   status = segment_call(allocator, segment, provider, &address);
@@ -100,7 +100,7 @@ lade_status ladei_device_driver_segment_alloc(lade_device_allocator *allocator, 
     ladei_lock_acquire(&allocator->lock);
     status = records_missing();
   }
-  allocator->growing_bytes -= bytes;
+  allocator->limits.growing_bytes -= bytes;
   if (status != LADE_OK) {
     ladei_device_heap_segment_discard(&allocator->heap, segment);
     return status;

@@ -93,10 +93,10 @@ static lade_status granules_back(lade_device_allocator *allocator, ladei_device_
   }
   lade_status status =
       ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->device, true);
-  size_t peers = atomic_load(&allocator->peer_count);
+  size_t peers = atomic_load(&allocator->peers.count);
   for (size_t i = 0; i < peers && status == LADE_OK; i++) {
-    status = ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes, allocator->peers[i],
-                                              true);
+    status = ops_of(allocator)->vm_set_access(self, granule_address(segment, first), count * bytes,
+                                              allocator->peers.list[i], true);
   }
   return status;
 }
@@ -158,14 +158,14 @@ static lade_status hole_retry(lade_device_allocator *allocator, ladei_device_blo
   size_t first = granule_index(hole);
   size_t end = first + hole->size / hole->segment->granules->bytes;
   if (end > hole->segment->granules->count) end = hole->segment->granules->count;
-  allocator->held_bytes -= ladei_device_expandable_held(hole);
+  allocator->limits.held_bytes -= ladei_device_expandable_held(hole);
   ladei_lock_release(&allocator->lock);
   for (size_t i = first; i < end; i++) {
     lade_status refusal = granule_unmap(allocator, hole->segment, i);
     if (status == LADE_OK) status = refusal;
   }
   ladei_lock_acquire(&allocator->lock);
-  allocator->held_bytes += ladei_device_expandable_held(hole);
+  allocator->limits.held_bytes += ladei_device_expandable_held(hole);
   return status;
 }
 
@@ -173,13 +173,13 @@ lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   lade_status result = LADE_OK;
   uint64_t address = 0;
-  if (allocator->held_bytes == 0) return LADE_OK;
-  if (allocator->frees_held > 0) {
-    allocator->frees_kept = true;
+  if (allocator->limits.held_bytes == 0) return LADE_OK;
+  if (allocator->caching.frees_held > 0) {
+    allocator->caching.frees_kept = true;
     return LADE_OK;
   }
-  allocator->returns_in_flight++;
-  allocator->unmappings++;
+  allocator->returns.in_flight++;
+  allocator->returns.unmappings++;
   for (ladei_device_block *hole; (hole = held_from(&allocator->heap, address)) != NULL;) {
     address = hole->address + hole->size;
     hole->segment->emptied = true;
@@ -188,10 +188,10 @@ lade_status ladei_device_expandable_retry(lade_device_allocator *allocator) {
     if (result == LADE_OK) result = status;
     ladei_device_block_insert(&allocator->heap, hole);
   }
-  allocator->returns_in_flight--;
-  allocator->unmappings--;
-  allocator->returns++;
-  ladei_condition_broadcast(&allocator->returned);
+  allocator->returns.in_flight--;
+  allocator->returns.unmappings--;
+  allocator->returns.count++;
+  ladei_condition_broadcast(&allocator->returns.changed);
   return result;
 }
 
@@ -233,7 +233,7 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
   ladei_device_heap_segment_report(heap, block->segment, LADE_DEVICE_SEGMENT_UNMAP, block->address, block->size);
   block->mapped = false;
   block->segment->emptied = true;
-  allocator->held_bytes += ladei_device_expandable_held(block);
+  allocator->limits.held_bytes += ladei_device_expandable_held(block);
   ladei_device_block_insert(heap, block);
 }
 
@@ -241,7 +241,7 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block *hole = ladei_device_heap_segment_block(&allocator->heap, segment);
   ladei_device_heap_segment_hide(&allocator->heap, hole);
-  allocator->held_bytes -= ladei_device_expandable_held(hole);
+  allocator->limits.held_bytes -= ladei_device_expandable_held(hole);
   ladei_lock_release(&allocator->lock);
   lade_status status = LADE_OK;
   for (size_t i = 0; status == LADE_OK && i < segment->granules->count && i < segment->granules->limit; i++)
@@ -251,7 +251,7 @@ lade_status ladei_device_expandable_release(lade_device_allocator *allocator, la
   ladei_lock_acquire(&allocator->lock);
   if (status != LADE_OK && !segment->counted_out) {
     ladei_device_heap_segment_show(&allocator->heap, hole);
-    allocator->held_bytes += ladei_device_expandable_held(hole);
+    allocator->limits.held_bytes += ladei_device_expandable_held(hole);
     ladei_device_block_insert(&allocator->heap, hole);
     return status;
   }
@@ -465,25 +465,25 @@ static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block
   }
   assert(bytes <= *growing);
   uint64_t granule_size = granule_bytes;
-  allocator->held_bytes -= granules_held(segment, first, granules) * granule_size; /* they are in *growing */
+  allocator->limits.held_bytes -= granules_held(segment, first, granules) * granule_size; /* they are in *growing */
   bool exportable = heap->settings.expandable_ipc;
   lade_status status;
   size_t peers;
   do { /* a peer that came meanwhile has not seen this mapping: once more, which only grants access */
-    peers = atomic_load(&allocator->peer_count);
+    peers = atomic_load(&allocator->peers.count);
     ladei_lock_release(&allocator->lock);
     ladei_latency_mark mark = ladei_latency_begin(allocator);
     status = granules_map(allocator, segment, first, granules, exportable);
     ladei_latency_end(allocator, mark, LADEI_LATENCY_DRIVER);
     ladei_device_history_lock(allocator);
-  } while (status == LADE_OK && peers != atomic_load(&allocator->peer_count));
+  } while (status == LADE_OK && peers != atomic_load(&allocator->peers.count));
   if (status != LADE_OK) {
-    allocator->held_bytes += granules_held(segment, first, granules) * granule_size;
+    allocator->limits.held_bytes += granules_held(segment, first, granules) * granule_size;
     return status;
   }
   *growing -= bytes;
-  allocator->growing_bytes -= bytes;
-  allocator->mappings++;
+  allocator->limits.growing_bytes -= bytes;
+  allocator->returns.mappings++;
   hole->mapped = true;
   heap->counters.device_allocs++;
   ladei_device_heap_reserved_raise(heap, segment->pool, bytes);
@@ -563,12 +563,12 @@ lade_status ladei_device_expandable_alloc(lade_device_allocator *allocator, cons
   size_t growing = run != NULL ? run_missing(run, granule_bytes, request->rounded)
                                : granules_for(granule_bytes, request->rounded) * granule_bytes;
   size_t more = growing;
-  if (run != NULL && allocator->held_bytes > 0) more -= run_held(run, granule_bytes, request->rounded);
+  if (run != NULL && allocator->limits.held_bytes > 0) more -= run_held(run, granule_bytes, request->rounded);
   lade_status status = ladei_device_driver_budget(allocator, heap->settings.reference ? request->segment_bytes : more);
   if (status != LADE_OK) return status;
-  allocator->growing_bytes += growing;
+  allocator->limits.growing_bytes += growing;
   status = run_grow(allocator, request, run, &growing, out);
-  allocator->growing_bytes -= growing;
+  allocator->limits.growing_bytes -= growing;
   return status;
 }
 
@@ -621,15 +621,15 @@ lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int 
     ladei_lock_release(&allocator->lock);
     return status;
   }
-  while (allocator->unmappings > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  while (allocator->returns.unmappings > 0) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
   heap->grants++;
   do {
-    seen = allocator->mappings;
+    seen = allocator->returns.mappings;
     status = runs_grant(allocator, peer);
-  } while (status == LADE_OK && seen != allocator->mappings);
+  } while (status == LADE_OK && seen != allocator->returns.mappings);
   if (status == LADE_OK) status = append(allocator, peer);
   heap->grants--;
-  ladei_condition_broadcast(&allocator->returned);
+  ladei_condition_broadcast(&allocator->returns.changed);
   ladei_lock_release(&allocator->lock);
   return status;
 }

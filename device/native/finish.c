@@ -111,7 +111,7 @@ void ladei_device_last_events_drop(lade_device_allocator *allocator) {
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 lade_status ladei_device_finish(lade_device_allocator *allocator) {
-  if (atomic_load(&allocator->capture_count) > 0) {
+  if (atomic_load(&allocator->routes.captures) > 0) {
     return ladei_error(LADE_ERR_CAPTURE, 0,
                        "device allocator of device %d: waiting for the device would break the capture under way",
                        allocator->device);

@@ -62,7 +62,7 @@ static void block_commit(lade_device_allocator *allocator, ladei_device_block *b
 /* Whether a capture under way names the stream of a segment. */
 static bool segment_named(const lade_device_allocator *allocator, const ladei_device_heap_segment *segment) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
+  for (const ladei_device_route *route = allocator->routes.first; route != NULL; route = route->next) {
     if (route->kind != LADEI_DEVICE_ROUTE_CAPTURE) continue;
     for (size_t i = 0; i < route->stream_count; i++)
       if (route->stream_keys[i] == segment->stream_key) return true;
@@ -117,14 +117,14 @@ static lade_status emptied_release(lade_device_allocator *allocator) {
 
 lade_status ladei_device_give_back_emptied(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  if (allocator->frees_held > 0) {
-    allocator->frees_kept = true;
+  if (allocator->caching.frees_held > 0) {
+    allocator->caching.frees_kept = true;
     return LADE_OK;
   }
-  allocator->returns_in_flight++;
+  allocator->returns.in_flight++;
   lade_status status = emptied_release(allocator);
-  allocator->returns_in_flight--;
-  ladei_condition_broadcast(&allocator->returned);
+  allocator->returns.in_flight--;
+  ladei_condition_broadcast(&allocator->returns.changed);
   return status;
 }
 
@@ -137,14 +137,14 @@ static bool blocks_expandable(const ladei_device_block *first) {
 /* While frees are held (caching.c): the blocks of the list are free again, and go back at the resume. */
 static bool frees_keep(lade_device_allocator *allocator, ladei_device_block_list *leaving) {
   ladei_lock_assert_held(&allocator->lock);
-  if (allocator->frees_held == 0) return false;
+  if (allocator->caching.frees_held == 0) return false;
   ladei_device_block *next;
   for (ladei_device_block *block = leaving->first; block != NULL; block = next) {
     next = block->chain;
     block->segment->wanted_back = true;
     (void)ladei_device_block_insert(&allocator->heap, block);
   }
-  allocator->frees_kept = true;
+  allocator->caching.frees_kept = true;
   ladei_device_block_list_init(leaving);
   return true;
 }
@@ -156,8 +156,8 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
   uint64_t kept_bytes = 0;
   uint64_t gone_bytes = 0;
   bool expandable = blocks_expandable(leaving->first);
-  allocator->returns_in_flight++;
-  allocator->unmappings += expandable;
+  allocator->returns.in_flight++;
+  allocator->returns.unmappings += expandable;
   blocks_keep(allocator, leaving->first);
   blocks_hide(allocator, leaving->first);
   ladei_lock_release(&allocator->lock);
@@ -176,10 +176,10 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
     block_commit(allocator, block);
   }
   lade_status holes = expandable ? emptied_release(allocator) : LADE_OK;
-  allocator->returns_in_flight--;
-  allocator->unmappings -= expandable;
-  allocator->returns++;
-  ladei_condition_broadcast(&allocator->returned);
+  allocator->returns.in_flight--;
+  allocator->returns.unmappings -= expandable;
+  allocator->returns.count++;
+  ladei_condition_broadcast(&allocator->returns.changed);
   ladei_device_block_list_init(leaving);
   leaving->kept_bytes = kept_bytes;
   leaving->gone_bytes = gone_bytes;
@@ -190,16 +190,16 @@ lade_status ladei_device_give_back(lade_device_allocator *allocator, ladei_devic
 
 void ladei_device_await_grants(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  while (allocator->heap.grants > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  while (allocator->heap.grants > 0) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
 }
 
 void ladei_device_await_idle(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  while (allocator->returns_in_flight > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  while (allocator->returns.in_flight > 0) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
 }
 
 bool ladei_device_await_returns(lade_device_allocator *allocator, uint64_t seen) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_await_idle(allocator);
-  return allocator->returns != seen;
+  return allocator->returns.count != seen;
 }

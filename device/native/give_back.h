@@ -22,7 +22,7 @@ void ladei_device_await_grants(lade_device_allocator *allocator);
 
 /* Waits until no other thread is giving memory back, so that all segments can be seen. */
 void ladei_device_await_idle(lade_device_allocator *allocator);
-/* The same; true if any has since `seen` (of allocator->returns) was read. */
+/* The same; true if any has since `seen` (of allocator->returns.count) was read. */
 bool ladei_device_await_returns(lade_device_allocator *allocator, uint64_t seen);
 
 #endif /* LADE_DEVICE_NATIVE_GIVE_BACK_H */

@@ -58,7 +58,7 @@ void ladei_device_private_pools_forget(lade_device_allocator *allocator) {
     if (pool->use_count == 0 && pool->segment_count == 0 && !named) {
       *link = pool->next;
       ladei_device_heap_private_pool_drop(&allocator->heap);
-      allocator->lending_pools -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+      allocator->pools.lending -= (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
       free(pool);
     } else {
       link = &pool->next;

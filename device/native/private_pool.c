@@ -20,7 +20,7 @@
  * P4  Memory that graphs may use serves nothing else: a pool that was ever captured into (`capture` > 0) lends nothing
  *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use.
  * P5  Segments of a pool that splits nothing, or has a provider, are plain.
- * P6  lending_pools counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
+ * P6  `pools.lending` counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
  * P7  A pool that a graph tree has to itself is used by calls of the tree alone: the tree frees what it does not know, and its
  *     recordings touch what is free. The last use of it is the tree's.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
@@ -62,7 +62,7 @@ static bool pool_add(lade_device_allocator *allocator, ladei_device_private_pool
   if (!ladei_device_heap_private_pool_add(&allocator->heap, pool)) return false;
   LL_APPEND(allocator->heap.private_pools, pool);
   pool->use_count = 1;
-  allocator->lending_pools += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
+  allocator->pools.lending += (pool->flags & LADE_DEVICE_POOL_USE_ON_OOM) != 0;
   return true;
 }
 
@@ -70,7 +70,7 @@ static bool pool_add(lade_device_allocator *allocator, ladei_device_private_pool
 static lade_device_pool_id id_choose(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   lade_device_pool_id id = {0, 0};
-  do id.second = ++allocator->pools_named;
+  do id.second = ++allocator->pools.named;
   while (ladei_device_private_pool_find(&allocator->heap, id) != NULL);
   return id;
 }
@@ -180,7 +180,7 @@ lade_status ladei_device_native_pool_info_get(lade_device_allocator *allocator, 
 
 static ladei_device_route *capture_find(lade_device_allocator *allocator, const ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_route *route = allocator->routes;
+  ladei_device_route *route = allocator->routes.first;
   while (route != NULL && (route->kind != LADEI_DEVICE_ROUTE_CAPTURE || route->pool != pool)) route = route->next;
   return route;
 }

@@ -9,7 +9,7 @@
  * V1  A segment goes back to where it came from: a pool's provider is constant, and the allocator's is from the first
  *     segment on.
  * V2  A callback runs without any lock, in the thread of the call that needs it. Where that is a slow path, others wait for
- *     it; so a callback must not need memory from the allocator that it serves. `provider_calls` names the threads that
+ *     it; so a callback must not need memory from the allocator that it serves. `providers.calls` names the threads that
  *     are in one: their own calls that would wait for them are refused.
  * V3  What a callback gives is taken only if it is a multiple of 512 and lies in no segment.
  * Locks: the allocator's lock guards the list of calls.
@@ -32,7 +32,7 @@ const lade_device_plugin *ladei_device_provider_of(const lade_device_allocator *
                                                    const ladei_device_block_pool *pool) {
   const ladei_device_private_pool *private_pool = pool->private_pool;
   if (private_pool != NULL && private_pool->provider.alloc != NULL) return &private_pool->provider;
-  return allocator->provider.alloc != NULL ? &allocator->provider : NULL;
+  return allocator->providers.own.alloc != NULL ? &allocator->providers.own : NULL;
 }
 
 lade_status ladei_device_provider_read(const char *call, const lade_device_plugin *plugin, lade_device_plugin *out) {
@@ -50,19 +50,19 @@ lade_status ladei_device_provider_read(const char *call, const lade_device_plugi
 static void call_begin(lade_device_allocator *allocator, ladei_device_provider_call *call) {
   call->thread = ladei_thread_number();
   ladei_lock_acquire(&allocator->lock);
-  DL_APPEND(allocator->provider_calls, call);
+  DL_APPEND(allocator->providers.calls, call);
   ladei_lock_release(&allocator->lock);
 }
 
 static void call_end(lade_device_allocator *allocator, ladei_device_provider_call *call) {
   ladei_lock_acquire(&allocator->lock);
-  DL_DELETE(allocator->provider_calls, call);
+  DL_DELETE(allocator->providers.calls, call);
   ladei_lock_release(&allocator->lock);
 }
 
 lade_status ladei_device_provider_refuse(const lade_device_allocator *allocator, const char *call) {
   ladei_lock_assert_held(&allocator->lock);
-  const ladei_device_provider_call *own = allocator->provider_calls;
+  const ladei_device_provider_call *own = allocator->providers.calls;
   while (own != NULL && own->thread != ladei_thread_number()) own = own->next;
   if (own == NULL) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0, "%s: called by a provider of the allocator of device %d, which waits for it",
@@ -113,7 +113,7 @@ lade_status ladei_device_provider_alloc(lade_device_allocator *allocator, const 
 static bool allocator_used(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_counters *counters = &allocator->heap.counters;
-  return allocator->slow_paths > 0 || counters->device_allocs > 0 || allocator->growing_bytes > 0;
+  return allocator->slow_paths.begun > 0 || counters->device_allocs > 0 || allocator->limits.growing_bytes > 0;
 }
 
 lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, const lade_device_plugin *provider) {
@@ -123,7 +123,7 @@ lade_status ladei_device_native_provider_set(lade_device_allocator *allocator, c
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
   bool used = allocator_used(allocator);
-  if (!used) allocator->provider = own;
+  if (!used) allocator->providers.own = own;
   ladei_lock_release(&allocator->lock);
   if (!used) return LADE_OK;
   return ladei_error(LADE_ERR_BUSY, 0, "%s: the allocator of device %d has asked for memory; set the provider before",

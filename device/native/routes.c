@@ -9,10 +9,10 @@
  * with LADE_DEVICE_NEWEST_POOL the one begun last: where the newest route that takes the request is a capture, the captures
  * decide among themselves.
  *
- * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `routed` counts all that.
+ * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `leading` counts all that.
  *
  * R1  A route keeps its pool: of captures by `capturing`, of scopes by a use, which no release takes.
- * R2  capture_count and scope_count are the numbers of routes of their kind; a pool's scope_count that of scopes to it.
+ * R2  `captures` and `scopes` are the numbers of routes of their kind; a pool's scope_count that of scopes to it.
  * R3  While there is a route, thread caches are empty (state/thread_caches.h, T6): they know no routes.
  * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads that it
  *     starts are not routed, and the scope of a thread that has exited routes nothing.
@@ -47,7 +47,7 @@ static bool route_takes(const ladei_device_route *route, uint64_t stream_key) {
 static const ladei_device_route *route_leading(const lade_device_allocator *allocator, uint64_t stream_key) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_route *newest = NULL, *oldest_capture = NULL;
-  for (const ladei_device_route *route = allocator->routes; route != NULL; route = route->next) {
+  for (const ladei_device_route *route = allocator->routes.first; route != NULL; route = route->next) {
     if (!route_takes(route, stream_key)) continue;
     newest = route;
     if (oldest_capture == NULL && route->kind == LADEI_DEVICE_ROUTE_CAPTURE) oldest_capture = route;
@@ -59,11 +59,11 @@ static const ladei_device_route *route_leading(const lade_device_allocator *allo
 ladei_device_private_pool *ladei_device_route_choose(const lade_device_allocator *allocator, uint64_t stream_key) {
   const ladei_device_route *route = route_leading(allocator, stream_key);
   if (route != NULL) return route->pool;
-  return allocator->caching_off ? (ladei_device_private_pool *)(uintptr_t)&allocator->uncached : NULL;
+  return allocator->caching.off ? (ladei_device_private_pool *)(uintptr_t)&allocator->caching.uncached : NULL;
 }
 
 lade_status ladei_device_route_check(lade_device_allocator *allocator, const char *call, lade_stream stream) {
-  if (atomic_load_explicit(&allocator->scope_count, memory_order_relaxed) == 0) return LADE_OK;
+  if (atomic_load_explicit(&allocator->routes.scopes, memory_order_relaxed) == 0) return LADE_OK;
   ladei_stream resolved;
   LADEI_TRY(ladei_device_stream_resolve(allocator, stream, &resolved));
   ladei_lock_acquire(&allocator->lock);
@@ -111,12 +111,12 @@ lade_status ladei_device_route_create(lade_device_allocator *allocator, const ch
 /* R2 */
 static void route_count(lade_device_allocator *allocator, const ladei_device_route *route, uint64_t more,
                         uint64_t less) {
-  allocator->routed += more - less;
+  allocator->routes.leading += more - less;
   if (route->kind == LADEI_DEVICE_ROUTE_CAPTURE) {
-    atomic_fetch_add_explicit(&allocator->capture_count, (size_t)(more - less), memory_order_relaxed);
+    atomic_fetch_add_explicit(&allocator->routes.captures, (size_t)(more - less), memory_order_relaxed);
     return;
   }
-  atomic_fetch_add_explicit(&allocator->scope_count, (size_t)(more - less), memory_order_relaxed);
+  atomic_fetch_add_explicit(&allocator->routes.scopes, (size_t)(more - less), memory_order_relaxed);
   ladei_device_attended_update(allocator); /* R5 */
   route->pool->scope_count += more - less;
   route->pool->use_count += more - less;
@@ -124,14 +124,14 @@ static void route_count(lade_device_allocator *allocator, const ladei_device_rou
 
 void ladei_device_route_add(lade_device_allocator *allocator, ladei_device_route *route) {
   ladei_lock_assert_held(&allocator->lock);
-  LL_APPEND(allocator->routes, route);
+  LL_APPEND(allocator->routes.first, route);
   route_count(allocator, route, 1, 0);
   ladei_device_thread_caches_pause(allocator);
 }
 
 void ladei_device_route_remove(lade_device_allocator *allocator, ladei_device_route *route) {
   ladei_lock_assert_held(&allocator->lock);
-  LL_DELETE(allocator->routes, route);
+  LL_DELETE(allocator->routes.first, route);
   route_count(allocator, route, 0, 1);
   ladei_device_thread_caches_resume(allocator);
 }
@@ -149,7 +149,7 @@ static lade_status scope_begin(lade_device_allocator *allocator, const char *cal
   if (status == LADE_OK) status = ladei_device_suspended_refuse(allocator, call, route->pool);
   if (status == LADE_OK) status = ladei_device_tree_refuse(allocator, call, route->pool);
   if (status == LADE_OK) {
-    route->scope = *out_scope = ++allocator->scopes;
+    route->scope = *out_scope = ++allocator->routes.scopes_begun;
     ladei_device_route_add(allocator, route);
   }
   ladei_lock_release(&allocator->lock);
@@ -171,7 +171,7 @@ lade_status ladei_device_native_scope_begin_streams(lade_device_allocator *alloc
 
 lade_status ladei_device_native_scope_end(lade_device_allocator *allocator, uint64_t scope) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_route *route = allocator->routes;
+  ladei_device_route *route = allocator->routes.first;
   while (route != NULL && (route->kind == LADEI_DEVICE_ROUTE_CAPTURE || route->scope != scope)) route = route->next;
   if (route != NULL) ladei_device_route_remove(allocator, route);
   ladei_lock_release(&allocator->lock);

@@ -23,28 +23,28 @@
 
 void ladei_device_slow_path_begin(lade_device_allocator *allocator, ladei_device_slow_path *out) {
   ladei_lock_assert_held(&allocator->lock);
-  while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
-  out->beside = allocator->slow_path_threads++ > 0;
-  out->slow_paths = ++allocator->slow_paths;
+  while (allocator->slow_paths.alone) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
+  out->beside = allocator->slow_paths.threads++ > 0;
+  out->slow_paths = ++allocator->slow_paths.begun;
 }
 
 bool ladei_device_slow_path_end(lade_device_allocator *allocator, const ladei_device_slow_path *entry) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->slow_path_threads--;
-  ladei_condition_broadcast(&allocator->returned);
-  return entry->beside || entry->slow_paths != allocator->slow_paths;
+  allocator->slow_paths.threads--;
+  ladei_condition_broadcast(&allocator->returns.changed);
+  return entry->beside || entry->slow_paths != allocator->slow_paths.begun;
 }
 
 void ladei_device_slow_path_begin_alone(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  while (allocator->alone) ladei_condition_wait(&allocator->returned, &allocator->lock);
-  allocator->alone = true;
-  while (allocator->slow_path_threads > 0) ladei_condition_wait(&allocator->returned, &allocator->lock);
+  while (allocator->slow_paths.alone) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
+  allocator->slow_paths.alone = true;
+  while (allocator->slow_paths.threads > 0) ladei_condition_wait(&allocator->returns.changed, &allocator->lock);
 }
 
 void ladei_device_slow_path_end_alone(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->alone = false;
-  allocator->slow_paths++; /* those before may have been refused for what this one moved */
-  ladei_condition_broadcast(&allocator->returned);
+  allocator->slow_paths.alone = false;
+  allocator->slow_paths.begun++; /* those before may have been refused for what this one moved */
+  ladei_condition_broadcast(&allocator->returns.changed);
 }

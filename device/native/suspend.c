@@ -66,7 +66,7 @@ static void *piece_address(const ladei_device_suspended_piece *piece) {
 }
 
 bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_device_pool_id id) {
-  if (atomic_load_explicit(&allocator->suspended_count, memory_order_relaxed) == 0) return false;
+  if (atomic_load_explicit(&allocator->pools.suspended, memory_order_relaxed) == 0) return false;
   ladei_lock_acquire(&allocator->lock);
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(&allocator->heap, id);
   bool suspended = pool != NULL && pool->suspension != NULL;
@@ -79,7 +79,7 @@ bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_devic
 /*
  * Note [Launches beside a suspend]
  *   A launch counts itself in the pool's `launching`, and then looks whether any pool is suspended; a suspend counts itself in
- *   `suspended_count`, and then looks at `launching`. All four are sequentially consistent, so at least one of both sees the other: the
+ *   `pools.suspended`, and then looks at `launching`. All four are sequentially consistent, so at least one of both sees the other: the
  *   launch looks at its pool under the lock then, the suspend is LADE_ERR_BUSY. What a launch has queued before, the suspend waits for
  *   with all other work on the device. Launches are many, so they take no lock while nothing is suspended.
  */
@@ -104,7 +104,7 @@ lade_status ladei_device_launch_begin(lade_device_allocator *allocator, const ch
                                       ladei_device_private_pool *pool) {
   if (pool == NULL) return LADE_OK;
   atomic_fetch_add(&pool->launching, 1);
-  if (atomic_load(&allocator->suspended_count) == 0) return LADE_OK;
+  if (atomic_load(&allocator->pools.suspended) == 0) return LADE_OK;
   ladei_lock_acquire(&allocator->lock);
   lade_status status = ladei_device_suspended_refuse(allocator, call, pool);
   ladei_lock_release(&allocator->lock);
@@ -144,8 +144,8 @@ static void suspension_end(lade_device_allocator *allocator, ladei_device_suspen
     free(suspension);
   } else {
     ladei_lock_acquire(&allocator->lock);
-    suspension->next = allocator->spent_suspensions;
-    allocator->spent_suspensions = suspension;
+    suspension->next = allocator->pools.spent_suspensions;
+    allocator->pools.spent_suspensions = suspension;
     ladei_lock_release(&allocator->lock);
   }
   ladei_error_restore(&first);
@@ -153,8 +153,8 @@ static void suspension_end(lade_device_allocator *allocator, ladei_device_suspen
 
 void ladei_device_suspensions_drop(lade_device_allocator *allocator) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_suspension *list = allocator->spent_suspensions, *next;
-  allocator->spent_suspensions = NULL;
+  ladei_device_suspension *list = allocator->pools.spent_suspensions, *next;
+  allocator->pools.spent_suspensions = NULL;
   ladei_lock_release(&allocator->lock);
   for (; list != NULL; list = next) {
     next = list->next;
@@ -263,21 +263,21 @@ static bool pool_mark(lade_device_allocator *allocator, ladei_device_private_poo
   }
   pool->suspension = suspension;
   pool->visitors++;
-  allocator->growing_bytes += suspension->bytes; /* Z2 */
-  allocator->returns_in_flight++;
-  allocator->unmappings++;
+  allocator->limits.growing_bytes += suspension->bytes; /* Z2 */
+  allocator->returns.in_flight++;
+  allocator->returns.unmappings++;
   return true;
 }
 
 /* The end of a move in either direction. */
 static void move_end(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->growing_bytes -= pool->suspension->bytes;
-  allocator->returns_in_flight--;
-  allocator->unmappings--;
-  allocator->returns++;
+  allocator->limits.growing_bytes -= pool->suspension->bytes;
+  allocator->returns.in_flight--;
+  allocator->returns.unmappings--;
+  allocator->returns.count++;
   pool->visitors--;
-  ladei_condition_broadcast(&allocator->returned);
+  ladei_condition_broadcast(&allocator->returns.changed);
 }
 
 /* All is back, or never left. Returns what was the pool's. */
@@ -286,7 +286,7 @@ static ladei_device_suspension *pool_unmark(lade_device_allocator *allocator, la
   ladei_device_suspension *suspension = pool->suspension;
   (void)blocks_each(allocator, pool, block_resume);
   pool->suspension = NULL;
-  atomic_fetch_sub_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&allocator->pools.suspended, 1, memory_order_relaxed);
   return suspension;
 }
 
@@ -300,7 +300,7 @@ static void pool_away(lade_device_allocator *allocator, ladei_device_private_poo
         ladei_device_expandable_remaining(piece->segment, piece->first, piece->count) * piece->segment->granules->bytes;
   }
   suspension->phase = LADEI_DEVICE_AWAY;
-  allocator->held_bytes += suspension->held_bytes;
+  allocator->limits.held_bytes += suspension->held_bytes;
 }
 
 /* ---- Which pools ------------------------------------------------------------------------------------------------- */
@@ -415,7 +415,8 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   pool_survey survey;
   ladei_device_private_pool *pool = NULL;
   LADEI_TRY(pool_ready(allocator, id, &pool));
-  if (allocator->frees_held > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: frees to the driver are held", suspend_call);
+  if (allocator->caching.frees_held > 0)
+    return ladei_error(LADE_ERR_BUSY, 0, "%s: frees to the driver are held", suspend_call);
   (void)ladei_device_thread_caches_flush(allocator);
   LADEI_TRY(pool_survey_take(allocator, pool, &survey));
   if (survey.waits) return LADE_NOT_READY;
@@ -431,7 +432,7 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
   suspension->discards = (options->flags & LADE_DEVICE_SUSPEND_DISCARD) != 0;
   suspension->memory = options->memory;
   pieces_fill(allocator, pool, suspension);
-  atomic_fetch_add(&allocator->suspended_count, 1); /* before the look */
+  atomic_fetch_add(&allocator->pools.suspended, 1); /* before the look */
   lade_status status = LADE_OK;
   if (atomic_load(&pool->launching) > 0)
     status = ladei_device_pool_error(allocator, LADE_ERR_BUSY, suspend_call, id,
@@ -442,7 +443,7 @@ static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_p
     *out = pool;
     return LADE_OK;
   }
-  atomic_fetch_sub(&allocator->suspended_count, 1);
+  atomic_fetch_sub(&allocator->pools.suspended, 1);
   free(suspension);
   return status;
 }
@@ -550,10 +551,10 @@ static lade_status resume_begin(lade_device_allocator *allocator, lade_device_po
   if (suspension->phase != LADEI_DEVICE_AWAY) return ladei_device_suspended_refuse(allocator, resume_call, pool);
   LADEI_TRY(ladei_device_driver_budget(allocator, (size_t)(suspension->bytes - suspension->held_bytes)));
   suspension->phase = LADEI_DEVICE_RETURNING;
-  allocator->held_bytes -= suspension->held_bytes; /* Z2 */
-  allocator->growing_bytes += suspension->bytes;
-  allocator->returns_in_flight++;
-  allocator->unmappings++;
+  allocator->limits.held_bytes -= suspension->held_bytes; /* Z2 */
+  allocator->limits.growing_bytes += suspension->bytes;
+  allocator->returns.in_flight++;
+  allocator->returns.unmappings++;
   pool->visitors++;
   *out = pool;
   return LADE_OK;
@@ -648,13 +649,13 @@ static void segment_abandon(lade_device_allocator *allocator, ladei_device_heap_
 void ladei_device_suspension_abandon(lade_device_allocator *allocator, ladei_device_private_pool *pool) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_suspension *suspension = pool->suspension;
-  bool may = suspension != NULL && suspension->phase == LADEI_DEVICE_AWAY && allocator->frees_held == 0;
+  bool may = suspension != NULL && suspension->phase == LADEI_DEVICE_AWAY && allocator->caching.frees_held == 0;
   if (!may || !pool_is_free(allocator, pool)) return;
   for (ladei_device_heap_segment *segment = ladei_device_heap_segment_first(&allocator->heap); segment != NULL;
        segment = ladei_device_heap_segment_next(segment))
     if (segment->pool->private_pool == pool) segment_abandon(allocator, segment);
   pool->suspension = NULL;
-  atomic_fetch_sub_explicit(&allocator->suspended_count, 1, memory_order_relaxed);
-  suspension->next = allocator->spent_suspensions;
-  allocator->spent_suspensions = suspension;
+  atomic_fetch_sub_explicit(&allocator->pools.suspended, 1, memory_order_relaxed);
+  suspension->next = allocator->pools.spent_suspensions;
+  allocator->pools.spent_suspensions = suspension;
 }

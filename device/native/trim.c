@@ -79,7 +79,7 @@ static lade_status pool_trim(lade_device_allocator *allocator, ladei_device_priv
   ladei_device_block_list leaving;
   ladei_device_block_list_init(&leaving);
   ladei_device_await_grants(allocator);
-  if (allocator->frees_held > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: frees to the driver are held", call);
+  if (allocator->caching.frees_held > 0) return ladei_error(LADE_ERR_BUSY, 0, "%s: frees to the driver are held", call);
   if (atomic_load(&pool->capturing)) /* T1; nothing was released since */
     return ladei_device_pool_error(allocator, LADE_ERR_CAPTURE, call, pool->id, "a capture into it is under way");
   lade_status status = ladei_device_suspended_refuse(allocator, call, pool);

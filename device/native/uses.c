@@ -64,13 +64,13 @@ void ladei_device_uses_add(lade_device_allocator *allocator, ladei_device_block 
 }
 
 static bool reference(const lade_device_allocator *allocator) {
-  return atomic_load_explicit(&allocator->reference, memory_order_relaxed);
+  return atomic_load_explicit(&allocator->seen.reference, memory_order_relaxed);
 }
 
 bool ladei_device_uses_captured(const lade_device_allocator *allocator, const ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_private_pool *private_pool = block->segment->pool->private_pool;
-  if (reference(allocator)) return atomic_load(&allocator->capture_count) > 0;
+  if (reference(allocator)) return atomic_load(&allocator->routes.captures) > 0;
   return private_pool != NULL && atomic_load(&private_pool->capturing) && private_pool->capture == block->ticket.spare;
 }
 
@@ -85,7 +85,7 @@ bool ladei_device_uses_deferrable(lade_device_allocator *allocator, ladei_device
 
 void ladei_device_uses_deferred_leave(lade_device_allocator *allocator, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
-  atomic_fetch_sub_explicit(&allocator->deferred_count, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&allocator->deferred.count, 1, memory_order_relaxed);
   ladei_device_markers_drop(block);
   ladei_retire_forget_marked(allocator->retire, &block->ticket);
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_PENDING);
@@ -95,13 +95,13 @@ void ladei_device_uses_deferred_leave(lade_device_allocator *allocator, ladei_de
 static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_list ready;
-  ladei_device_block *block = allocator->deferred.first, *next;
+  ladei_device_block *block = allocator->deferred.list.first, *next;
   ladei_device_block_list_init(&ready);
-  ladei_device_block_list_init(&allocator->deferred);
+  ladei_device_block_list_init(&allocator->deferred.list);
   for (; block != NULL; block = next) {
     next = block->chain;
     bool stays = block->marking || ladei_device_uses_captured(allocator, block);
-    ladei_device_block_list_append(stays ? &allocator->deferred : &ready, block);
+    ladei_device_block_list_append(stays ? &allocator->deferred.list : &ready, block);
     if (!stays) ladei_device_uses_deferred_leave(allocator, block);
   }
   return ready.first;
@@ -109,7 +109,7 @@ static ladei_device_block *deferred_take(lade_device_allocator *allocator) {
 
 void ladei_device_uses_settle_deferred(lade_device_allocator *allocator) {
   ladei_lock_assert_none_held();
-  if (atomic_load_explicit(&allocator->deferred_count, memory_order_relaxed) == 0) return;
+  if (atomic_load_explicit(&allocator->deferred.count, memory_order_relaxed) == 0) return;
   ladei_lock_acquire(&allocator->lock);
   ladei_device_block *block = deferred_take(allocator), *next;
   ladei_lock_release(&allocator->lock);
@@ -144,7 +144,7 @@ static bool use_in_own_capture(const lade_device_allocator *allocator, const lad
 unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const ladei_device_block *block,
                                  const ladei_stream *use) {
   ladei_lock_assert_none_held();
-  if (atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) == 0) return 0;
+  if (atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) == 0) return 0;
   bool marked = reference(allocator) || use_in_own_capture(allocator, block, use);
   return marked ? LADEI_NOTE_PLAIN | LADEI_NOTE_MARK : 0;
 }
@@ -152,7 +152,7 @@ unsigned ladei_device_uses_flags(const lade_device_allocator *allocator, const l
 lade_status ladei_device_uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_done) {
   ladei_lock_assert_none_held();
   *out_done = 0;
-  bool capturing = atomic_load_explicit(&allocator->capture_count, memory_order_relaxed) != 0;
+  bool capturing = atomic_load_explicit(&allocator->routes.captures, memory_order_relaxed) != 0;
   if (capturing && reference(allocator)) return LADE_OK;
   int cancellation = ladei_cancellation_hold();
   ladei_device_uses_settle_deferred(allocator);

@@ -305,7 +305,7 @@ void ladei_device_history_watch(lade_device_allocator *allocator) {
   if (watched && !before) ladei_device_thread_caches_pause(allocator); /* with no listener yet: no event of it */
   allocator->heap.listener = watched ? &listener : NULL;
   allocator->heap.listener_state = history;
-  atomic_store_explicit(&allocator->watched, watched, memory_order_relaxed);
+  atomic_store_explicit(&allocator->attention.watched, watched, memory_order_relaxed);
   ladei_device_attended_update(allocator);
   if (before && !watched) ladei_device_thread_caches_resume(allocator);
 }

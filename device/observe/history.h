@@ -33,7 +33,7 @@
 
 /* Whether there is history or a tracker. */
 static inline bool ladei_device_history_watched(const lade_device_allocator *allocator) {
-  return atomic_load_explicit(&allocator->watched, memory_order_relaxed);
+  return atomic_load_explicit(&allocator->attention.watched, memory_order_relaxed);
 }
 
 /* Replaces the record of an event's context by what the program captured. */

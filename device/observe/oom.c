@@ -98,11 +98,11 @@ static lade_device_stats facts_copy(lade_device_allocator *allocator, const lade
   ladei_lock_acquire(&allocator->lock);
   lade_device_stats stats = ladei_device_heap_stats(heap);
   private_bytes_sum(heap, facts);
-  facts->held_bytes = allocator->held_bytes;
-  facts->frees_held = allocator->frees_held > 0;
+  facts->held_bytes = allocator->limits.held_bytes;
+  facts->frees_held = allocator->caching.frees_held > 0;
   facts->limit_bytes = ladei_device_fraction_limit(allocator);
-  if (allocator->max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->max_bytes;
-  facts->capturing = atomic_load(&allocator->capture_count) > 0 && heap->settings.reference;
+  if (allocator->limits.max_bytes < facts->limit_bytes) facts->limit_bytes = allocator->limits.max_bytes;
+  facts->capturing = atomic_load(&allocator->routes.captures) > 0 && heap->settings.reference;
   facts->expandable = heap->settings.expandable_segments || allocator->backend_state != NULL;
   if (heap->listener != NULL) {
     ladei_device_history_event(heap, LADE_DEVICE_OOM, facts->free_bytes, request->rounded, request->stream.handle,

@@ -80,22 +80,22 @@ static void mapping_state_set(ladei_device_ipc_mapping *mapping, ipc_state state
 static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
   ladei_lock_assert_held(&allocator->lock);
   for (;;) {
-    ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
+    ladei_device_ipc_mapping **link = &allocator->imports.ipc;
     while (*link != NULL && memcmp((*link)->handle.bytes, handle->bytes, sizeof handle->bytes) != 0)
       link = &(*link)->next;
     if (*link == NULL || (*link)->state == IPC_OPEN) return link;
-    ladei_condition_wait(&allocator->ipc_changed, &allocator->lock);
+    ladei_condition_wait(&allocator->imports.ipc_changed, &allocator->lock);
   }
 }
 
 static void mapping_remove(lade_device_allocator *allocator, ladei_device_ipc_mapping *mapping) {
   ladei_lock_assert_held(&allocator->lock);
   assert(mapping->state == IPC_GONE);
-  ladei_device_ipc_mapping **link = &allocator->ipc_mappings;
+  ladei_device_ipc_mapping **link = &allocator->imports.ipc;
   while (*link != mapping) link = &(*link)->next;
   *link = mapping->next;
   free(mapping);
-  atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&allocator->imports.count, 1, memory_order_relaxed);
 }
 
 static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator,
@@ -105,9 +105,9 @@ static ladei_device_ipc_mapping *mapping_create(lade_device_allocator *allocator
   if (mapping == NULL) return NULL;
   mapping->handle = *handle;
   mapping->state = IPC_OPENING;
-  mapping->next = allocator->ipc_mappings;
-  allocator->ipc_mappings = mapping;
-  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  mapping->next = allocator->imports.ipc;
+  allocator->imports.ipc = mapping;
+  atomic_fetch_add_explicit(&allocator->imports.count, 1, memory_order_relaxed);
   return mapping;
 }
 
@@ -117,7 +117,7 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_device_ipc_ma
   mapping->count = open;
   mapping_state_set(mapping, open ? IPC_OPEN : IPC_GONE);
   if (!open) mapping_remove(allocator, mapping);
-  ladei_condition_broadcast(&allocator->ipc_changed);
+  ladei_condition_broadcast(&allocator->imports.ipc_changed);
 }
 
 /* Asks the driver to open a new entry. Lock held, released in between. */
@@ -171,7 +171,7 @@ lade_status lade_device_ipc_open(lade_device_allocator *allocator, const lade_de
 
 bool ladei_device_ipc_has(const lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_ipc_mapping *mapping = allocator->ipc_mappings; mapping != NULL; mapping = mapping->next)
+  for (const ladei_device_ipc_mapping *mapping = allocator->imports.ipc; mapping != NULL; mapping = mapping->next)
     if (mapping->state == IPC_OPEN && (uintptr_t)pointer - (uintptr_t)mapping->base < mapping->bytes) return true;
   return false;
 }
@@ -192,7 +192,7 @@ static lade_status base_close(lade_device_allocator *allocator, void *base) {
   lade_status status = ladei_device_check_call(allocator, "lade_device_ipc_close");
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_ipc_mapping *mapping = allocator->ipc_mappings;
+  ladei_device_ipc_mapping *mapping = allocator->imports.ipc;
   while (mapping != NULL && (mapping->state != IPC_OPEN || mapping->base != base)) mapping = mapping->next;
   if (mapping == NULL) {
     status = ladei_error(

@@ -64,23 +64,23 @@ lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, si
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
 
 static bool peer_known(const lade_device_allocator *allocator, int peer) {
-  size_t count = atomic_load(&allocator->peer_count);
+  size_t count = atomic_load(&allocator->peers.count);
   for (size_t i = 0; i < count; i++)
-    if (allocator->peers[i] == peer) return true;
+    if (allocator->peers.list[i] == peer) return true;
   return false;
 }
 
 /* Lock held. */
 static lade_status peer_append(lade_device_allocator *allocator, int peer) {
   ladei_lock_assert_held(&allocator->lock);
-  size_t count = atomic_load(&allocator->peer_count);
+  size_t count = atomic_load(&allocator->peers.count);
   if (peer_known(allocator, peer)) return LADE_OK;
   if (count == LADEI_DEVICE_PEERS_MAX) {
     return ladei_error(LADE_ERR_UNSUPPORTED, 0, "lade_device_peer_add: there are %d peers, the most there can be",
                        LADEI_DEVICE_PEERS_MAX);
   }
-  allocator->peers[count] = peer;
-  atomic_store(&allocator->peer_count, count + 1);
+  allocator->peers.list[count] = peer;
+  atomic_store(&allocator->peers.count, count + 1);
   return LADE_OK;
 }
 

@@ -122,7 +122,7 @@ lade_status ladei_device_native_shared_export(lade_device_allocator *allocator, 
   status = descriptors_make(allocator, &plan, &own.fds);
   ladei_lock_acquire(&allocator->lock);
   allocator->heap.grants--;
-  ladei_condition_broadcast(&allocator->returned);
+  ladei_condition_broadcast(&allocator->returns.changed);
   ladei_lock_release(&allocator->lock);
   free(plan.handles);
   if (status != LADE_OK) return status;
@@ -213,9 +213,9 @@ static lade_status pieces_map(lade_device_allocator *allocator, ladei_device_sha
     if (status == LADE_OK) piece_set(piece, handle, true);
   }
   if (status == LADE_OK) status = ops->vm_set_access(self, mapping->base, bytes, allocator->device, true);
-  size_t peers = atomic_load(&allocator->peer_count);
+  size_t peers = atomic_load(&allocator->peers.count);
   for (size_t i = 0; status == LADE_OK && i < peers; i++)
-    status = ops->vm_set_access(self, mapping->base, bytes, allocator->peers[i], true);
+    status = ops->vm_set_access(self, mapping->base, bytes, allocator->peers.list[i], true);
   return status;
 }
 
@@ -241,9 +241,9 @@ static lade_status shared_check(const lade_device_allocator *allocator, const la
 static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping, shared_state state) {
   ladei_lock_acquire(&allocator->lock);
   mapping_state_set(allocator, mapping, state);
-  mapping->next = allocator->shared_mappings;
-  allocator->shared_mappings = mapping;
-  atomic_fetch_add_explicit(&allocator->import_count, 1, memory_order_relaxed);
+  mapping->next = allocator->imports.shared;
+  allocator->imports.shared = mapping;
+  atomic_fetch_add_explicit(&allocator->imports.count, 1, memory_order_relaxed);
   ladei_lock_release(&allocator->lock);
 }
 
@@ -295,7 +295,7 @@ lade_status lade_device_shared_open(lade_device_allocator *allocator, const lade
 /* Claims the mapping of an address. */
 static ladei_device_shared_mapping *mapping_claim(lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_shared_mapping *mapping = allocator->shared_mappings;
+  ladei_device_shared_mapping *mapping = allocator->imports.shared;
   while (mapping != NULL && (mapping->state != SHARED_OPEN || (char *)mapping->base + mapping->offset != pointer))
     mapping = mapping->next;
   if (mapping != NULL) mapping_state_set(allocator, mapping, SHARED_CLOSING);
@@ -308,24 +308,24 @@ static void mapping_settle(lade_device_allocator *allocator, ladei_device_shared
   ladei_lock_acquire(&allocator->lock);
   mapping_state_set(allocator, mapping, gone ? SHARED_GONE : SHARED_OPEN);
   if (gone) {
-    ladei_device_shared_mapping **link = &allocator->shared_mappings;
+    ladei_device_shared_mapping **link = &allocator->imports.shared;
     while (*link != mapping) link = &(*link)->next;
     *link = mapping->next;
-    atomic_fetch_sub_explicit(&allocator->import_count, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&allocator->imports.count, 1, memory_order_relaxed);
   }
   ladei_lock_release(&allocator->lock);
   if (gone) free(mapping);
 }
 
 bool ladei_device_shared_open(const lade_device_allocator *allocator) {
-  const ladei_device_shared_mapping *mapping = allocator->shared_mappings;
+  const ladei_device_shared_mapping *mapping = allocator->imports.shared;
   while (mapping != NULL && mapping->state == SHARED_ABANDONED) mapping = mapping->next;
   return mapping != NULL;
 }
 
 bool ladei_device_shared_has(const lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
-  for (const ladei_device_shared_mapping *mapping = allocator->shared_mappings; mapping != NULL;
+  for (const ladei_device_shared_mapping *mapping = allocator->imports.shared; mapping != NULL;
        mapping = mapping->next) {
     size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)mapping->base);
     if (mapping->state != SHARED_ABANDONED && offset < mapping->count * mapping->piece_bytes) return true;
@@ -334,8 +334,8 @@ bool ladei_device_shared_has(const lade_device_allocator *allocator, const void 
 }
 
 lade_status ladei_device_shared_finish(lade_device_allocator *allocator) {
-  while (allocator->shared_mappings != NULL) {
-    ladei_device_shared_mapping *mapping = allocator->shared_mappings;
+  while (allocator->imports.shared != NULL) {
+    ladei_device_shared_mapping *mapping = allocator->imports.shared;
     lade_status status = mapping_release(allocator, mapping);
     if (status != LADE_OK) return status;
     mapping_settle(allocator, mapping, true);

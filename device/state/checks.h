@@ -20,7 +20,7 @@ static inline lade_status ladei_device_stream_resolve(lade_device_allocator *all
                                                       ladei_stream *out) {
   ladei_lock_assert_none_held();
   const lade_runtime *runtime = allocator->runtime;
-  bool kept = atomic_load_explicit(&allocator->streams_are_retired, memory_order_relaxed);
+  bool kept = atomic_load_explicit(&allocator->seen.streams_are_retired, memory_order_relaxed);
   lade_status status =
       kept ? ladei_last_stream_resolve(runtime, stream, out) : runtime->ops->stream_resolve(runtime->self, stream, out);
   if (status != LADE_OK || out->device == allocator->device) return status;

@@ -15,15 +15,15 @@ lade_status lade_device_latency_set(lade_device_allocator *allocator, bool enabl
   if (enabled && fresh == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", __func__, sizeof *fresh);
   ladei_lock_acquire(&allocator->lock);
-  bool before = atomic_load_explicit(&allocator->timed, memory_order_relaxed);
+  bool before = atomic_load_explicit(&allocator->attention.timed, memory_order_relaxed);
   if (enabled && !before) {
-    if (allocator->latencies == NULL) {
-      allocator->latencies = fresh;
+    if (allocator->attention.latencies == NULL) {
+      allocator->attention.latencies = fresh;
       fresh = NULL;
     }
-    ladei_latencies_clear(allocator->latencies);
+    ladei_latencies_clear(allocator->attention.latencies);
   }
-  atomic_store_explicit(&allocator->timed, enabled, memory_order_release);
+  atomic_store_explicit(&allocator->attention.timed, enabled, memory_order_release);
   ladei_device_attended_update(allocator);
   ladei_lock_release(&allocator->lock);
   free(fresh);
@@ -36,7 +36,7 @@ lade_status lade_device_latency_get(lade_device_allocator *allocator, lade_devic
   lade_device_latencies own;
   lade_device_latencies_init(&own);
   ladei_lock_acquire(&allocator->lock);
-  const ladei_latencies *kept = allocator->latencies;
+  const ladei_latencies *kept = allocator->attention.latencies;
   ladei_lock_release(&allocator->lock);
   if (kept != NULL) {
     ladei_latency_read(&kept->kinds[LADEI_LATENCY_ALLOC], &own.alloc);

@@ -11,7 +11,7 @@
  * address alone; and a block from before the capture, freed in it, would serve others while the graph uses it.
  *
  * I1  An entry is in exactly one tally, that of the pool that its block was allocated from, from the allocation to the free.
- * I2  While there is a tally, `attended` is set: every allocation and free comes by here.
+ * I2  While there is a tally, `attention.any` is set: every allocation and free comes by here.
  * I3  A pool is in at most one tally: it is captured into once at a time.
  * Locks: the allocator's lock guards tallies and entries.
  */
@@ -40,19 +40,19 @@ static uint64_t entry_address(const ladei_device_tally_entry *entry) { return en
 void ladei_device_tally_begin(lade_device_allocator *allocator, ladei_device_tally *tally, lade_device_pool_id pool) {
   *tally = (ladei_device_tally){.pool = pool, .thread = ladei_thread_number()};
   ladei_lock_acquire(&allocator->lock);
-  tally->next = allocator->tallies;
-  allocator->tallies = tally;
-  atomic_fetch_add_explicit(&allocator->tally_count, 1, memory_order_relaxed);
+  tally->next = allocator->tallies.newest;
+  allocator->tallies.newest = tally;
+  atomic_fetch_add_explicit(&allocator->tallies.count, 1, memory_order_relaxed);
   ladei_device_attended_update(allocator);
   ladei_lock_release(&allocator->lock);
 }
 
 void ladei_device_tally_end(lade_device_allocator *allocator, ladei_device_tally *tally) {
   ladei_lock_acquire(&allocator->lock);
-  ladei_device_tally **link = &allocator->tallies;
+  ladei_device_tally **link = &allocator->tallies.newest;
   while (*link != tally) link = &(*link)->next;
   *link = tally->next;
-  atomic_fetch_sub_explicit(&allocator->tally_count, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&allocator->tallies.count, 1, memory_order_relaxed);
   ladei_device_attended_update(allocator);
   ladei_lock_release(&allocator->lock);
   while (tally->blocks.first != NULL) { /* nobody else knows it now */
@@ -65,7 +65,7 @@ void ladei_device_tally_end(lade_device_allocator *allocator, ladei_device_tally
 /* The tally whose thread calls; NULL: none. */
 static ladei_device_tally *tally_of_thread(const lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_tally *tally = allocator->tallies;
+  ladei_device_tally *tally = allocator->tallies.newest;
   uint64_t thread = ladei_thread_number();
   while (tally != NULL && tally->thread != thread) tally = tally->next;
   return tally;
@@ -80,7 +80,7 @@ bool ladei_device_tally_judges(lade_device_allocator *allocator) {
 
 static ladei_device_tally *tally_of_pool(const lade_device_allocator *allocator, lade_device_pool_id pool) {
   ladei_lock_assert_held(&allocator->lock);
-  ladei_device_tally *tally = allocator->tallies;
+  ladei_device_tally *tally = allocator->tallies.newest;
   while (tally != NULL && (tally->pool.first != pool.first || tally->pool.second != pool.second)) tally = tally->next;
   return tally;
 }
@@ -151,7 +151,7 @@ lade_status ladei_device_tally_allocated(lade_device_allocator *allocator, ladei
 static ladei_device_tally_entry *entry_find(const lade_device_allocator *allocator, const void *pointer) {
   ladei_lock_assert_held(&allocator->lock);
   uint64_t address = (uint64_t)(uintptr_t)pointer;
-  for (ladei_device_tally *tally = allocator->tallies; tally != NULL; tally = tally->next) {
+  for (ladei_device_tally *tally = allocator->tallies.newest; tally != NULL; tally = tally->next) {
     ladei_order_node *node = ladei_ordered_set_at_most(&tally->blocks, (ladei_order_key){{address, 0, 0}});
     if (node != NULL && node->key.word[0] == address) return entry_of(node);
   }

@@ -25,7 +25,7 @@ void ladei_device_tally_end(lade_device_allocator *allocator, ladei_device_tally
 void ladei_device_tally_free_all(lade_device_allocator *allocator, ladei_device_tally *tally);
 
 static inline bool ladei_device_tally_any(const lade_device_allocator *allocator) {
-  return atomic_load_explicit(&allocator->tally_count, memory_order_relaxed) > 0;
+  return atomic_load_explicit(&allocator->tallies.count, memory_order_relaxed) > 0;
 }
 
 /* Whether the calling thread runs the code of a capture that has one. No lock held. */

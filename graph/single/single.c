@@ -305,7 +305,7 @@ static bool stream_stays(const lade_graph *graph, const ladei_stream *stream) {
 
 /* All work on the device. Captures that the allocator knows of, but for `own` ones, whose driver's part is over, would not outlive it. */
 static lade_status device_finish(const lade_graph *graph, size_t own) {
-  size_t captures = atomic_load(&graph->allocator->capture_count);
+  size_t captures = atomic_load(&graph->allocator->routes.captures);
   if (captures > own)
     return ladei_error(
         LADE_ERR_CAPTURE, 0,

@@ -627,7 +627,7 @@ static void peer_run(bool expandable) {
   LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 0)); /* itself */
   LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 1));
   LADE_EXPECT_OK(lade_device_peer_add(f.allocator, 1));
-  LADE_EXPECT_EQ_SIZE(atomic_load(&f.allocator->peer_count), 1);
+  LADE_EXPECT_EQ_SIZE(atomic_load(&f.allocator->peers.count), 1);
   LADE_EXPECT_STATUS(LADE_ERR_NO_DEVICE, lade_device_peer_add(f.allocator, 9));
   char *after = device_fixture_alloc(&f, 3 * MIB, 0);
   LADE_EXPECT_OK(fill_from_peer(&f, other, before));

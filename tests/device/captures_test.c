@@ -432,7 +432,7 @@ LADE_TEST_P(DeviceCaptures, StreamsThatAPoolNamesAreNotAsked, SUPPORT_THREADED_R
   LADE_ASSERT(pthread_create(&emptying, NULL, empty_cache_elsewhere, &f) == 0);
   support_hold_await(f.runtime);
   LADE_ASSERT(pthread_create(&beginning, NULL, pool_begin_elsewhere, &beginner) == 0);
-  while (atomic_load(&f.allocator->capture_count) == 0) sched_yield();
+  while (atomic_load(&f.allocator->routes.captures) == 0) sched_yield();
   for (int i = 0; i < 1000; i++) sched_yield();
   LADE_EXPECT(!atomic_load(&beginner.begun)); /* the question is under way */
   support_hold_end(f.runtime);

@@ -62,7 +62,7 @@ static lade_status caller_join(caller *c) {
 
 /* Until the caller is done, or `waiters` callers wait for others. */
 static void caller_await(const caller *c, uint32_t waiters) {
-  while (!atomic_load(&c->done) && atomic_load(&c->f->allocator->returned.waiters) < waiters) sched_yield();
+  while (!atomic_load(&c->done) && atomic_load(&c->f->allocator->returns.changed.waiters) < waiters) sched_yield();
 }
 
 static bool open_limited(device_fixture *f, const char *runtime, size_t memory_bytes, size_t max_bytes, bool expandable,
@@ -461,7 +461,7 @@ LADE_TEST(DeviceInFlight, PeersComeBesideAnUnmapping) {
   support_hold_end(f.runtime);
   LADE_EXPECT_OK(caller_join(&empty));
   LADE_EXPECT_OK(caller_join(&peer));
-  LADE_EXPECT_EQ_SIZE(atomic_load(&f.allocator->peer_count), 1);
+  LADE_EXPECT_EQ_SIZE(atomic_load(&f.allocator->peers.count), 1);
   device_fixture_free(&f, kept);
   device_fixture_close(&f);
 }

@@ -70,8 +70,8 @@ static void expect_nothing_left(program *p) {
   LADE_EXPECT_OK(inner->ops->stream_resolve(inner->self, p->streams[0], &stream));
   LADE_EXPECT_OK(inner->ops->stream_capture_info(inner->self, &stream, &info));
   LADE_EXPECT_EQ_INT(info.status, LADEI_CAPTURE_NONE);
-  LADE_EXPECT_EQ_PTR(p->allocator->routes, NULL);
-  LADE_EXPECT_EQ_PTR(p->allocator->tallies, NULL);
+  LADE_EXPECT_EQ_PTR(p->allocator->routes.first, NULL);
+  LADE_EXPECT_EQ_PTR(p->allocator->tallies.newest, NULL);
   LADE_EXPECT_EQ_UINT(ladei_device_active_count(p->allocator), p->blocks);
   looks = false;
 }

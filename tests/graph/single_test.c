@@ -82,10 +82,10 @@ static void expect_no_capture(device_fixture *f) {
   ladei_capture_info info = {.status = LADEI_CAPTURE_ACTIVE};
   LADE_EXPECT_OK(f->runtime->ops->stream_capture_info(f->runtime->self, &stream, &info));
   LADE_EXPECT_EQ_INT(info.status, LADEI_CAPTURE_NONE);
-  LADE_EXPECT_EQ_UINT(atomic_load(&f->allocator->capture_count), 0);
-  LADE_EXPECT_EQ_PTR(f->allocator->routes, NULL);
-  LADE_EXPECT_EQ_PTR(f->allocator->tallies, NULL);
-  LADE_EXPECT(!atomic_load(&f->allocator->attended));
+  LADE_EXPECT_EQ_UINT(atomic_load(&f->allocator->routes.captures), 0);
+  LADE_EXPECT_EQ_PTR(f->allocator->routes.first, NULL);
+  LADE_EXPECT_EQ_PTR(f->allocator->tallies.newest, NULL);
+  LADE_EXPECT(!atomic_load(&f->allocator->attention.any));
 }
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */

@@ -131,8 +131,8 @@ static void judge(void *user) {
     LADE_FAIL("%s: the request ended with %s", own->now->name, lade_status_name(own->status));
   LADE_EXPECT_OK(ladei_device_allocator_check(own->allocator));
   LADE_EXPECT_OK(lade_device_empty_cache(own->allocator));
-  if (own->allocator->growing_bytes != 0 || own->allocator->returns_in_flight != 0 ||
-      own->allocator->slow_path_threads != 0 || own->allocator->alone)
+  if (own->allocator->limits.growing_bytes != 0 || own->allocator->returns.in_flight != 0 ||
+      own->allocator->slow_paths.threads != 0 || own->allocator->slow_paths.alone)
     LADE_FAIL("%s: counts of calls in flight are left", own->now->name);
   LADE_EXPECT_OK(lade_device_allocator_destroy(own->allocator, true));
   LADE_EXPECT_EQ_INT(support_live(own->runtime, SUPPORT_LIVE_DEVICE_MEMORY), 0);

@@ -545,10 +545,11 @@ static void all_given(bench *own) {
   LADE_EXPECT_EQ_UINT(stats.active_bytes.all.current, 0);
   LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 0);
   LADE_EXPECT_EQ_UINT(stats.quarantined_uses, 0);
-  if (own->allocator->growing_bytes != 0 || own->allocator->returns_in_flight != 0 ||
-      own->allocator->slow_path_threads != 0) {
+  if (own->allocator->limits.growing_bytes != 0 || own->allocator->returns.in_flight != 0 ||
+      own->allocator->slow_paths.threads != 0) {
     LADE_FAIL("counts of calls in flight: %" PRIu64 " bytes grow, %" PRIu64 " return, %" PRIu64 " in the slow path",
-              own->allocator->growing_bytes, own->allocator->returns_in_flight, own->allocator->slow_path_threads);
+              own->allocator->limits.growing_bytes, own->allocator->returns.in_flight,
+              own->allocator->slow_paths.threads);
   }
 }
 

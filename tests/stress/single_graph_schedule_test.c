@@ -190,8 +190,8 @@ static void judge(void *user) {
   lade_device_stats_init(&stats);
   LADE_EXPECT_OK(lade_device_stats_get(b->allocator, &stats));
   LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, 0);
-  LADE_EXPECT_EQ_PTR(b->allocator->routes, NULL);
-  LADE_EXPECT_EQ_PTR(b->allocator->tallies, NULL);
+  LADE_EXPECT_EQ_PTR(b->allocator->routes.first, NULL);
+  LADE_EXPECT_EQ_PTR(b->allocator->tallies.newest, NULL);
   LADE_EXPECT_EQ_INT(support_live(b->runtime, SUPPORT_LIVE_GRAPHS), 0);
   LADE_EXPECT_EQ_INT(support_live(b->runtime, SUPPORT_LIVE_GRAPH_EXECS), 0);
   LADE_EXPECT_OK(lade_soft_report_get(b->runtime, &report));

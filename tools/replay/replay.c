@@ -146,8 +146,8 @@ static void blocks_free(replay *r) {
 
 /* Frees what the trace left, so that the runtime closes. */
 static void allocators_destroy(replay *r) {
-  while (r->allocator != NULL && r->allocator->routes != NULL)
-    (void)lade_device_pool_end(r->allocator, r->allocator->routes->pool->id);
+  while (r->allocator != NULL && r->allocator->routes.first != NULL)
+    (void)lade_device_pool_end(r->allocator, r->allocator->routes.first->pool->id);
   blocks_free(r);
   size_t place = 0;
   number_map_entry entry;
