@@ -9,7 +9,8 @@
  *
  * Locks: the allocator's lock.
  */
-#include "device/heap/heap.h"
+#include "device/heap/decisions.h"
+
 #include "device/heap/recent.h"
 
 static ladei_device_block *block_of(const ladei_device_sorted_entry *entry) {

@@ -57,10 +57,11 @@
 #include "base/lock.h"
 #include "base/ordered_set.h"
 #include "base/slab.h"
-#include "base/static_probe.h"
 #include "device/heap/block_map.h"
 #include "device/heap/free_set.h"
 #include "device/heap/gauges.h"
+#include "device/heap/granules.h"
+#include "device/heap/pools.h"
 #include "device/heap/size_rules.h"
 #include "device/heap/start_bits.h"
 #include "lade/device.h"
@@ -79,39 +80,8 @@ typedef enum ladei_device_block_state {
   LADEI_DEVICE_HEAP_SUSPENDED,
 } ladei_device_block_state;
 
-struct ladei_device_private_pool;
-struct ladei_device_suspension;                                     /* suspend.c */
-struct ladei_device_markers;                                        /* capture_reuse.c */
-typedef struct ladei_device_capture_walk ladei_device_capture_walk; /* capture_reuse.c */
+struct ladei_device_markers;  /* capture_reuse.c */
 struct ladei_history_context; /* belongs to the listener, as all fields named `context` */
-
-typedef struct ladei_device_block_pool {
-  ladei_device_free_set free;    /* by (stream, size, address) */
-  ladei_device_sorted_set holes; /* by (stream, address), its leaves in free.slab */
-  uint64_t searches;             /* clock of block ages; ticks only while collection by threshold is on */
-  struct ladei_device_private_pool *private_pool; /* NULL: a default pool */
-  bool is_small;
-  bool no_split; /* blocks are handed out whole, to requests that nearly fill them */
-} ladei_device_block_pool;
-
-/*
- * Physical memory of an expandable segment, by granule. Chunk k holds 64 << k granules and never moves, so that a
- * thread may work on the granules of its BUSY block while the table grows for others.
- */
-typedef struct ladei_device_granule {
-  ladei_vm_handle handle; /* 0: none */
-  bool mapped;
-  bool exportable;
-} ladei_device_granule;
-
-enum { LADEI_DEVICE_GRANULE_CHUNKS = 40, LADEI_DEVICE_GRANULES_FIRST = 64 };
-
-typedef struct ladei_device_granule_table {
-  size_t bytes; /* of a granule */
-  size_t limit; /* granules of the whole segment */
-  size_t count; /* granules that the chunks hold */
-  ladei_device_granule *chunks[LADEI_DEVICE_GRANULE_CHUNKS];
-} ladei_device_granule_table;
 
 /* Covers all work of a stream that was retired (finish.c). */
 typedef struct ladei_device_last_event {
@@ -175,29 +145,6 @@ typedef struct ladei_device_block {
   struct ladei_device_markers *markers;  /* DEFERRED: what must come before its next use; NULL: the capture's end */
 } ladei_device_block;
 _Static_assert(sizeof(ladei_device_block) == 128, "a block record is two lines of cache");
-
-typedef struct ladei_device_private_pool {
-  struct ladei_device_private_pool *next;
-  lade_device_pool_id id;
-  uint64_t
-      use_count; /* of creation, captures, scopes and retains, less releases; at 0 its memory goes at the next flush */
-  uint64_t segment_count;
-  ladei_device_gauge reserved_bytes; /* of its segments */
-  uint64_t visitors;                 /* threads that hold the pool while the lock is dropped, and graphs */
-  atomic_size_t launching;           /* calls under way that queue work of graphs on its memory (native/suspend.c) */
-  uint32_t capture;                  /* number of the last capture into it */
-  atomic_bool capturing;             /* a capture into it is under way; written under the lock */
-  bool has_tree;                     /* a graph tree has it to itself, ... */
-  _Atomic(uint64_t) tree_thread;     /* ... and this thread is in a call of the tree's; 0: none */
-  uint64_t scope_count;              /* open scopes that lead to it */
-  uint64_t served;                   /* requests that routes have led here, each search of one counted */
-  uint32_t flags;                    /* lade_device_pool_flag; constant, as the next one */
-  lade_device_plugin provider;       /* of its segments, if alloc is not NULL */
-  struct ladei_device_suspension *suspension; /* its memory is away, or on its way; NULL: it is there */
-  ladei_device_block_pool small_pool;
-  ladei_device_block_pool large_pool;
-  ladei_device_capture_walk *walks; /* of streams of the capture under way (native/capture_reuse.c) */
-} ladei_device_private_pool;
 
 struct ladei_device_heap;
 
@@ -283,6 +230,11 @@ static inline void ladei_device_block_state_set(ladei_device_block *block, ladei
   atomic_store_explicit(&block->state, (uint8_t)state, memory_order_relaxed);
 }
 
+/* The place of an address among the start bits of its segment. */
+static inline size_t ladei_device_start_granule(const ladei_device_heap_segment *segment, uint64_t address) {
+  return (size_t)(address - segment->address) / LADEI_DEVICE_BLOCK_QUANTUM;
+}
+
 /* Whether counters have the block as handed out (I8), be a thread freeing it or not. One look, as a thread may turn ALLOCATED into
  * THREAD and back meanwhile. */
 static inline bool ladei_device_block_handed_out(const ladei_device_block *block) {
@@ -314,97 +266,15 @@ void ladei_device_heap_private_pool_drop(ladei_device_heap *heap);
 /* The counters as users see them, except those that runtime/retire keeps; struct_size is set. */
 lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap);
 
-/* ---- Segments ---------------------------------------------------------------------------------------------------- */
-
-ladei_device_granule_table *ladei_device_granule_table_create(size_t bytes, size_t limit);
-void ladei_device_granule_table_destroy(ladei_device_granule_table *table);
-/* Makes room for granules 0 .. count - 1; false when there is no memory. */
-bool ladei_device_granule_table_reserve(ladei_device_granule_table *table, size_t count);
-/* Room was made. */
-ladei_device_granule *ladei_device_granule_at(const ladei_device_granule_table *table, size_t index);
+/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
 static inline bool ladei_device_heap_segment_expandable(const ladei_device_heap_segment *segment) {
   return segment->granules != NULL;
 }
 
-/* A record; in no set. NULL when there is no memory. The caller fills in the rest. */
-ladei_device_heap_segment *ladei_device_heap_segment_create(ladei_device_heap *heap, size_t size);
-/* The opposite, for a segment in no set. */
-void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_heap_segment *segment);
-
-/* Puts the segment at `address` with one BUSY block over all of it; room for one block was reserved. Counts nothing. */
-ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, ladei_device_heap_segment *segment,
-                                                     uint64_t address, bool mapped);
-/*
- * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back: from
- * then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or remove
- * it, which counts it out and frees both records.
- */
-void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block);
-void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
-void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block);
-
-/* Reports a change of a segment: to a tracer, and if somebody listens. */
-static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, ladei_device_heap_segment *segment,
-                                                    lade_device_action action, uint64_t address, uint64_t bytes) {
-  ladei_device_heap_assert_locked(heap);
-  if (action == LADE_DEVICE_SEGMENT_ALLOC || action == LADE_DEVICE_SEGMENT_MAP)
-    LADEI_PROBE3(device_segment_alloc, address, bytes, segment->stream.id);
-  else
-    LADEI_PROBE3(device_segment_free, address, bytes, segment->stream.id);
-  if (heap->listener != NULL) heap->listener->segment_change(heap, segment, action, address, bytes);
-}
-
-/* Memory of a pool has come from the driver, or is back there. */
-static inline void ladei_device_heap_reserved_raise(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                                    uint64_t bytes) {
-  ladei_device_gauges_raise(&heap->counters, LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
-  if (pool->private_pool != NULL) ladei_device_gauge_raise(&pool->private_pool->reserved_bytes, bytes);
-}
-static inline void ladei_device_heap_reserved_lower(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                                    uint64_t bytes) {
-  ladei_device_gauges_lower(&heap->counters, LADEI_DEVICE_RESERVED_BYTES, pool->is_small, bytes);
-  if (pool->private_pool != NULL) ladei_device_gauge_lower(&pool->private_pool->reserved_bytes, bytes);
-}
-
-/* A segment has come from the driver: gauges, for a plain one, and its pool's count. */
-void ladei_device_heap_segment_count_in(ladei_device_heap *heap, ladei_device_heap_segment *segment);
-
-/* Those that are not hidden, by address. */
-ladei_device_heap_segment *ladei_device_heap_segment_first(const ladei_device_heap *heap);
-ladei_device_heap_segment *ladei_device_heap_segment_next(const ladei_device_heap_segment *segment);
-/* Whether one of them has a byte of the range. */
-bool ladei_device_heap_segment_overlaps(const ladei_device_heap *heap, uint64_t address, size_t size);
-/* All that are counted, by address. */
-ladei_device_heap_segment *ladei_device_heap_counted_first(const ladei_device_heap *heap);
-ladei_device_heap_segment *ladei_device_heap_counted_next(const ladei_device_heap *heap,
-                                                          const ladei_device_heap_segment *segment);
-ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *heap,
-                                                    const ladei_device_heap_segment *segment); /* the first one */
-
-/* ---- Blocks ------------------------------------------------------------------------------------------------------ */
-
 static inline bool ladei_device_block_is_split(const ladei_device_block *block) {
   return block->previous != NULL || block->next != NULL;
 }
-
-/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe; the first other address of a
- * segment a walk over its blocks. */
-ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address);
-/* Without the lock: the block that is handed out and starts at the address; NULL if that is uncertain. */
-ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
-
-/*
- * What the free of a block will look at, brought into the processor's cache in three steps, each of which looks at what the one
- * before has brought: for a caller that knows its frees in advance. They change nothing, and any address will do.
- */
-static inline void ladei_device_heap_prefetch_start(const ladei_device_heap *heap, uint64_t address) {
-  ladei_device_block_map_prefetch(&heap->starts, address);
-}
-/* The record of the block there, which is returned; NULL: none. */
-const ladei_device_block *ladei_device_heap_prefetch_block(const ladei_device_heap *heap, uint64_t address);
-/* The records of its neighbours, and where the one above it is among the starts. It may be another block's record by now. */
-void ladei_device_heap_prefetch_beside(const ladei_device_heap *heap, const ladei_device_block *block);
 
 /* The key of a FREE block in its pool's free set. */
 static inline ladei_order_key ladei_device_block_free_key(const ladei_device_block *block) {
@@ -414,6 +284,10 @@ static inline ladei_order_key ladei_device_block_free_key(const ladei_device_blo
 static inline ladei_order_key ladei_device_block_hole_key(const ladei_device_block *block) {
   return (ladei_order_key){{block->segment->stream_key, block->address, 0}};
 }
+
+/* For segments.c: a BUSY block over all of a segment, with its start, for which room was reserved; and the end of its record. */
+ladei_device_block *ladei_device_block_cover(ladei_device_heap *heap, ladei_device_heap_segment *segment, bool mapped);
+void ladei_device_block_drop(ladei_device_heap *heap, ladei_device_block *block);
 
 /* Takes a FREE block or HOLE out of its set: BUSY. */
 void ladei_device_block_remove(ladei_device_block *block);
@@ -445,70 +319,5 @@ void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_bloc
  * FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next run. */
 ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,
                                                           ladei_device_block *block);
-
-/* ---- Decisions --------------------------------------------------------------------------------------------------- */
-
-/* Best fit for (stream, rounded), still FREE; NULL if there is none. Ticks the pool's clock. In a pool that splits nothing
- * each block counts as an oversize one. */
-ladei_device_block *ladei_device_pool_search(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                             uint64_t stream_key, size_t rounded);
-
-/* Blocks that go back to the driver: removed, linked through `chain` in order. */
-typedef struct ladei_device_block_list {
-  ladei_device_block *first;
-  ladei_device_block **end; /* where the next one is linked in */
-  uint64_t kept_bytes;      /* after giving back: what captures kept */
-  uint64_t gone_bytes;      /* ... and what the driver took */
-} ladei_device_block_list;
-
-static inline void ladei_device_block_list_init(ladei_device_block_list *list) {
-  *list = (ladei_device_block_list){NULL, &list->first, 0, 0};
-}
-static inline void ladei_device_block_list_append(ladei_device_block_list *list, ladei_device_block *block) {
-  block->chain = NULL;
-  *list->end = block;
-  list->end = &block->chain;
-}
-
-/* Age of a FREE block: searches of its pool since it became FREE. */
-static inline uint64_t ladei_device_block_age(const ladei_device_block *block) {
-  return block->segment->pool->searches - block->age_base;
-}
-
-/*
- * Oversize blocks of the request's pool and stream that make room for it: the smallest that suffices alone, else from
- * the largest down until they suffice together. Only whole plain segments. False when they do not suffice; what was
- * found leaves all the same.
- */
-bool ladei_device_pool_pick_oversize(ladei_device_heap *heap, ladei_device_block_pool *pool, uint64_t stream_key,
-                                     size_t rounded, ladei_device_block_list *leaving);
-
-/* Whole free segments of the default large pool, older ones first by rounds of the mean age, until `target` bytes. */
-void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei_device_block_list *leaving);
-
-/*
- * Everything that a full flush gives back of a pool: whole plain segments, and of each FREE block in an expandable
- * segment the granules that it covers wholly (its edges stay FREE; without memory for their records, it stays). No
- * grant is under way.
- */
-void ladei_device_pool_pick_all(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                ladei_device_block_list *leaving);
-
-/* The same of segments that are wanted back. */
-void ladei_device_pool_pick_wanted(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                   ladei_device_block_list *leaving);
-
-/* How many FREE blocks of a pool are parts of plain segments, and so stay whatever goes. A walk over all of them. */
-uint64_t ladei_device_pool_rests(const ladei_device_heap *heap, const ladei_device_block_pool *pool);
-
-/* Addresses [begin, end). */
-typedef struct ladei_device_range {
-  uint64_t begin;
-  uint64_t end;
-} ladei_device_range;
-
-/* The same without what has a byte of the ranges, which ascend and do not touch: plain segments, granules. */
-void ladei_device_pool_pick_outside(ladei_device_heap *heap, ladei_device_block_pool *pool,
-                                    const ladei_device_range *ranges, size_t count, ladei_device_block_list *leaving);
 
 #endif /* LADE_DEVICE_HEAP_HEAP_H */

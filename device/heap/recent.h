@@ -19,9 +19,9 @@
  *     other's.
  * K2  A RECENT block is the one that its slot names, as `freed`. The block below it is not FREE; the one above is FREE exactly
  *     if it is the rest of M. `recent_count` counts them.
- * K3  Who looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The functions
- *     of heap.h that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions.
- *     Who takes another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
+ * K3  What looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The functions
+ *     that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions. What takes
+ *     another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
  * K4  The FREE block above, or else the RECENT block, has the age that M would have.
  *
  * heap.c and recent.c are one state machine in two files: whatever changes the free blocks settles recent ones first, and

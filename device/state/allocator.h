@@ -29,7 +29,7 @@
 #include "base/lock.h"
 
 #include "base/living.h"
-#include "device/heap/heap.h"
+#include "device/heap/segments.h"
 #include "device/state/history_state.h"
 #include "device/state/members.h"
 #include "lade/device.h"

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
-#include "device/heap/heap.h"
+#include "device/heap/decisions.h"
 #include "lade/device.h"
 
 /* api/settings.c: what may be reserved, and what is on its way (native/driver.c, native/expandable.c). */
