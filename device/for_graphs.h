@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What graph/ calls and sees of device/. It includes no other header of this room (.ci/checks/includes). */
+/* All that graph/ calls and sees of device/: it includes no other header of this room (.ci/checks/includes). */
 #ifndef LADE_DEVICE_FOR_GRAPHS_H
 #define LADE_DEVICE_FOR_GRAPHS_H
 

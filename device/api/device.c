@@ -6,7 +6,7 @@
  * I1  A thread that is cancelled ends after its call (base/cancellation.h). The native backend holds cancellation off itself,
  *     where a call leaves its fast path; until there it only resolves the stream. For other backends, and in calls that are
  *     rare, it is held off here for the whole call.
- * Calls that change blocks are operations of the history while somebody listens (history.h).
+ * Calls that change blocks are operations of the history while a history or a tracker listens (history.h).
  * Locks: none held over a backend's function.
  */
 #include "device/api/device.h"
@@ -349,7 +349,7 @@ static lade_status allocator_make(lade_runtime *runtime, int device, const ladei
   status = total_bytes_read(allocator);
   if (status == LADE_OK) {
     ladei_device_settings_apply(allocator, setup->options);
-    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes; /* nobody else has it yet */
+    allocator->heap.counters.max_split_bytes = setup->options->max_split_bytes; /* no other thread has it yet */
     status = backend->open(allocator, setup);
   }
   if (status == LADE_OK)

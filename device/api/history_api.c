@@ -63,7 +63,7 @@ static ladei_history_event *ring_replace(ladei_device_history *history, ladei_hi
   return former;
 }
 
-/* What changes with a call of lade_device_history_set; all memory for it is there before the lock. */
+/* All that changes with a call of lade_device_history_set; all memory for it is there before the lock. */
 typedef struct history_change {
   ladei_device_history_settings *settings; /* NULL: off */
   ladei_history_event *events;
@@ -252,7 +252,7 @@ lade_status lade_device_block_annotate(lade_device_allocator *allocator, const v
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* Copies from *next on, up to COPY_CHUNK events before `end`. Where older ones are lost, *next moves behind the gap and
+/* Copies from *next on, up to COPY_CHUNK events before `end`. Where older ones are lost, *next moves beyond the gap and
  * true is returned. Lock held. */
 static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint64_t end, ladei_history_copy *copy) {
   ladei_lock_assert_held(history->lock);
@@ -272,7 +272,7 @@ static bool chunk_copy(const ladei_device_history *history, uint64_t *next, uint
   return false;
 }
 
-/* What does not change while the ring is copied; returns the number of events to copy. */
+/* Copies all that does not change while the ring is copied; returns the number of events to copy. */
 static size_t copy_begin(lade_device_allocator *allocator, uint64_t *next, uint64_t *end, uint64_t *started,
                          ladei_history_mark *first, ladei_history_copy *copy) {
   ladei_device_history *history = &allocator->history;
@@ -342,7 +342,7 @@ void ladei_device_history_shown_destroy(ladei_device_history_shown *shown) {
   free(shown->copy.events);
 }
 
-/* What the program gets: the public view, and what it borrows from. */
+/* The program gets the public view, which borrows from the rest. */
 typedef struct history_view {
   lade_device_history public;
   ladei_device_history_shown shown;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plug-ins from shared libraries: two functions by the names of their symbols, as PyTorch's pluggable allocator has them,
- * behind the callbacks of lade_device_plugin.
+ * as callbacks of lade_device_plugin.
  *
  *   lade_device_plugin.alloc --> library_alloc --> alloc(size, device, stream)
  *   lade_device_plugin.free  --> library_free  --> free(pointer, size, device, stream)
  *
- * L1  A plugin whose callbacks are those of this file has a library behind it, which is loaded until the unload.
+ * L1  A plugin whose callbacks are those of this file has a library, which is loaded until the unload.
  * Locks: none.
  */
 #include <dlfcn.h>

@@ -194,7 +194,7 @@ void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_de
   ladei_lock_release(&allocator->lock);
 }
 
-/* What changes at the creation alone, as it was then. */
+/* Options that the creation alone takes, as they were then. */
 static void creation_keep(lade_device_allocator *allocator, lade_device_options *options) {
   const uint32_t fixed = LADE_DEVICE_UNCACHED | LADE_DEVICE_THREAD_CACHES;
   ladei_lock_acquire(&allocator->lock);
@@ -277,7 +277,7 @@ static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
   if (any) setting_add(text, "roundup_power2_divisions:[%s]", list);
 }
 
-/* What differs from the defaults. The keys are those of config_keys.c; the test of this call reads the text with them. */
+/* The options that differ from the defaults. The keys are those of config_keys.c; the test of this call reads the text with them. */
 static void settings_write(ladei_bounded_text *text, const lade_device_options *own) {
   if (own->backend == LADE_DEVICE_CUDA_MALLOC_ASYNC) setting_add(text, "backend:cudaMallocAsync");
   mib_add(text, "max_split_size_mb", own->max_split_bytes);

@@ -11,7 +11,7 @@ lade_status ladei_device_settings_check(const char *call, const lade_device_opti
 /* Fills in what checked options of a creation leave to others of them. */
 void ladei_device_settings_imply(lade_device_options *options);
 
-/* What lade_device_configure takes from checked options; takes the lock. */
+/* Puts into force, of checked options, those that lade_device_configure takes; takes the lock. */
 void ladei_device_settings_apply(lade_device_allocator *allocator, const lade_device_options *options);
 
 #endif /* LADE_DEVICE_API_SETTINGS_H */

@@ -229,7 +229,7 @@ lade_status ladei_device_moment_take(lade_device_allocator *allocator, const lad
 
 /* ---- The public snapshot ----------------------------------------------------------------------------------------- */
 
-/* What the program gets: the public view, and what it borrows from. */
+/* The program gets the public view, which borrows from the rest. */
 typedef struct snapshot_view {
   lade_device_snapshot public;
   ladei_device_snapshot memory;

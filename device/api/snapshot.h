@@ -15,7 +15,7 @@
 typedef lade_device_snapshot_block ladei_device_snapshot_block;
 typedef lade_device_snapshot_segment ladei_device_snapshot_segment;
 
-/* What the program wrote on a live block; counted. */
+/* A text of the program on a live block; counted. */
 typedef struct ladei_device_snapshot_note {
   uint64_t address;
   ladei_history_context *note;
@@ -31,7 +31,7 @@ typedef struct ladei_device_snapshot {
   size_t note_room;
   lade_device_stats stats; /* of the same moment; without the counters of runtime/retire */
   uint64_t events_end;     /* of the history: for ladei_device_history_read */
-  uint64_t ticks;          /* of the moment; 0: nobody listened */
+  uint64_t ticks;          /* of the moment; 0: nothing listened */
 } ladei_device_snapshot;
 
 /* Of one private pool, or with NULL of all memory; the counters are the allocator's. LADE_ERR_OUT_OF_HOST_MEMORY;
@@ -57,7 +57,7 @@ lade_status ladei_device_moment_take(lade_device_allocator *allocator, const lad
                                      ladei_device_moment *out);
 void ladei_device_moment_destroy(ladei_device_moment *moment);
 
-/* What users are told of a block that is mapped, behind a flush of the thread caches. Lock held. */
+/* The state of a mapped block as users are told it, after a flush of the thread caches. Lock held. */
 lade_device_block_state ladei_device_snapshot_state(const ladei_device_block *block);
 
 #endif /* LADE_DEVICE_API_SNAPSHOT_H */

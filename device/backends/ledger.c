@@ -31,7 +31,7 @@ static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
  * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
  * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it waits
  * for no other thread: the ledger's list names the calls that are under way, with their threads. Memory goes back inside of a poll of
- * runtime/retire, too, which whoever waits for all uses waits for: so a flush nested in that waits for the device, and polls; and
+ * runtime/retire, too, for which a call that waits for all uses waits: so a flush nested in that waits for the device, and polls; and
  * no stream is retired there.
  */
 struct ladei_device_nested_call {
@@ -266,7 +266,7 @@ static void uses_done(void *owner, ladei_retire_ticket *list) {
     (void)record_give(allocator, record_of_ticket(ticket), false); /* a refusal is tried again */
 }
 
-/* What can be given back without waiting. Only a lost device or a forked child is an error of the caller's call. */
+/* Gives back all that needs no wait. Only a lost device or a forked child is an error of the caller's call. */
 static lade_status uses_process(lade_device_allocator *allocator, unsigned flags, uint64_t *out_given) {
   lade_error before;
   ladei_error_save(&before);

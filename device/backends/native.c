@@ -5,7 +5,7 @@
 #include "device/backends/backends.h"
 #include "device/share/peer.h"
 
-/* What thread caches leave as it is. */
+/* The same with and without thread caches. */
 #define NATIVE_COMMON                                                                                                  \
   .name = "native", .has_heap = true, .check = ladei_device_native_check, .recount = ladei_device_native_recount,      \
   .record_stream = ladei_device_native_record_stream, .empty_cache = ladei_device_native_empty_cache,                  \

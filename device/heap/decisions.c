@@ -44,7 +44,7 @@ static ladei_device_block *all_next(const ladei_device_block_pool *pool, const l
 
 /* ---- Best fit ---------------------------------------------------------------------------------------------------- */
 
-/* What a free block could grow to in place. */
+/* The size that a free block could grow to in place. */
 static size_t block_reach(const ladei_device_block *block) {
   const ladei_device_block *next = block->next;
   return block->size + (next != NULL && next->state == LADEI_DEVICE_HEAP_HOLE ? next->size : 0);
@@ -173,8 +173,8 @@ static ladei_device_block *block_leave_granules(ladei_device_heap *heap, ladei_d
   return above;
 }
 
-/* The first range that ends behind the address; `count`: none. */
-static size_t range_behind(const ladei_device_range *ranges, size_t count, uint64_t address) {
+/* The first range that ends after the address; `count`: none. */
+static size_t range_after(const ladei_device_range *ranges, size_t count, uint64_t address) {
   size_t low = 0, high = count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -190,7 +190,7 @@ static size_t range_behind(const ladei_device_range *ranges, size_t count, uint6
 static void block_leave_outside(ladei_device_heap *heap, ladei_device_block *block, const ladei_device_range *ranges,
                                 size_t count, ladei_device_block_list *leaving) {
   uint64_t at = block->address, end = block->address + block->size;
-  for (size_t i = range_behind(ranges, count, at); i < count && ranges[i].begin < end && block != NULL; i++) {
+  for (size_t i = range_after(ranges, count, at); i < count && ranges[i].begin < end && block != NULL; i++) {
     if (ranges[i].begin > at) block = block_leave_granules(heap, block, at, ranges[i].begin, leaving);
     at = ranges[i].end;
   }
@@ -212,8 +212,8 @@ static void pool_pick(ladei_device_heap *heap, ladei_device_block_pool *pool, co
     if (ladei_device_heap_segment_expandable(block->segment)) {
       block_leave_outside(heap, block, ranges, count, leaving);
     } else if (!ladei_device_block_is_split(block)) {
-      size_t behind = range_behind(ranges, count, block->address);
-      if (behind == count || ranges[behind].begin >= block->address + block->size) block_leave(block, leaving);
+      size_t after = range_after(ranges, count, block->address);
+      if (after == count || ranges[after].begin >= block->address + block->size) block_leave(block, leaving);
     }
   }
 }

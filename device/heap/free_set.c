@@ -4,11 +4,11 @@
 
 #include <assert.h>
 
-/* The key behind this one. */
-static ladei_order_key key_behind(const ladei_order_key *key) {
-  ladei_order_key behind = *key;
-  for (size_t i = 3; i-- > 0 && ++behind.word[i] == 0;) continue;
-  return behind;
+/* The key after this one. */
+static ladei_order_key key_after(const ladei_order_key *key) {
+  ladei_order_key after = *key;
+  for (size_t i = 3; i-- > 0 && ++after.word[i] == 0;) continue;
+  return after;
 }
 
 /* No key is less. */
@@ -50,8 +50,8 @@ static size_t used_below(const ladei_device_free_set *set, size_t class) {
 
 const ladei_device_sorted_entry *ladei_device_free_set_larger(const ladei_device_free_set *set,
                                                               const ladei_order_key *key) {
-  ladei_order_key behind = key_behind(key);
-  return ladei_device_free_set_find_from(set, ladei_device_free_set_class(set, key->word[1]), &behind);
+  ladei_order_key after = key_after(key);
+  return ladei_device_free_set_find_from(set, ladei_device_free_set_class(set, key->word[1]), &after);
 }
 
 /* The stream's last entry before `key` in the classes up to `class`. */

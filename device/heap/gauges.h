@@ -108,7 +108,7 @@ static inline void ladei_device_gauges_lower(ladei_device_counters *counters, la
   moved[kind].freed += amount;
 }
 
-/* What was lowered and raised again, with nothing between, moved no gauge: the sums alone have to know of it. */
+/* A gauge that was lowered and raised again, with nothing between, has not moved: the sums alone have to know of it. */
 static inline void ladei_device_gauges_repeat(ladei_device_counters *counters, ladei_device_gauge_kind kind,
                                               bool small_pool, uint64_t amount) {
   counters->moved[small_pool][kind].freed += amount; /* and allocated, which follows from it */

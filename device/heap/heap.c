@@ -70,7 +70,7 @@ lade_device_stats ladei_device_heap_stats(const ladei_device_heap *heap) {
 /* Spare records kept for the next splits; what is beyond them goes back to the slab. */
 enum { SPARES_MAX = 64 };
 
-/* A record as new but for its head and its ticket: a note that came too late for the last tenant may be on it, and
+/* A record as new, except its head and its ticket: a note that came too late for the last tenant may be on it, and
  * another may come at any moment. It counts for this one. Room was reserved. */
 static inline ladei_device_block *record_take(ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);

@@ -7,7 +7,7 @@
  *   segment |-- ALLOCATED --|-- FREE --|----- HOLE -----|     one reservation of addresses, mapped in part
  *
  *   FREE      cached; in pool->free
- *   HOLE      addresses without memory behind them; in pool->holes; only in expandable segments
+ *   HOLE      addresses without memory; in pool->holes; only in expandable segments
  *   ALLOCATED handed out
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture,
@@ -31,12 +31,12 @@
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
  * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
- *     without one as FREE: for I9, and for everybody but this folder and the recount. K1 to K4 in recent.h.)
+ *     without one as FREE: for I9, and for all code except this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
  * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of segments that are hidden while
  *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
  *     has handed out their addresses again.
- * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, but for a note that
+ * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, except for a note that
  *     met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
  * I8  allocation gauges sum ALLOCATED and THREAD blocks, and SUSPENDED ones that are handed out; active gauges those, PENDING
@@ -94,7 +94,7 @@ typedef struct ladei_device_heap_segment {
   ladei_slab_head head;
   ladei_order_node order; /* in heap->segments, by address */
 
-  /* What each change of a block looks at: one line of cache. */
+  /* Each change of a block looks at these: one line of cache. */
   _Alignas(64) ladei_device_block_pool *pool;
   uint64_t stream_key;
   ladei_device_granule_table *granules;           /* expandable; else NULL */
@@ -121,7 +121,7 @@ _Static_assert(offsetof(ladei_device_heap_segment, starts.words) - offsetof(lade
  * at are atomic; they are written under the lock.
  */
 typedef struct ladei_device_block {
-  /* What every change of a block or of a neighbour looks at: one line of cache. */
+  /* Every change of a block or of a neighbour looks at these: one line of cache. */
   ladei_slab_head head;
   _Atomic(uint64_t) address;
   size_t size;
@@ -159,7 +159,7 @@ typedef struct ladei_device_heap_listener {
   void (*segment_gone)(struct ladei_device_heap *heap, ladei_device_heap_segment *segment); /* its record goes */
 } ladei_device_heap_listener;
 
-/* What the last search of a stream in pools of one kind led to (recent.h). */
+/* The result of the last search of a stream in pools of one kind (recent.h). */
 typedef struct ladei_device_recent {
   _Alignas(64) ladei_device_block *block; /* NULL: none */
   size_t rounded;                         /* what was searched for */
@@ -187,11 +187,11 @@ typedef struct ladei_device_heap {
   atomic_size_t waiting_count; /* PENDING and DEFERRED blocks; written under the lock */
   uint64_t grants;             /* threads that give a peer access to mapped memory: nothing may be unmapped meanwhile */
   bool ages_tick;              /* a fraction is set and collection_threshold > 0 */
-  const ladei_device_heap_listener *listener; /* NULL: nobody listens, and that test is all the cost */
+  const ladei_device_heap_listener *listener; /* NULL: nothing listens, and that test is all the cost */
   void *listener_state;                       /* the listener's own */
   const ladei_lock *lock; /* guards all of it; NULL where one thread alone has the heap, as in tests */
 
-  /* What pairs of alloc and free write, apart from what they only read: one line of cache, a slot's, and those that move of
+  /* Pairs of alloc and free write these, and only read the rest: one line of cache, a slot's, and those that move of
    * the counters'. */
   _Alignas(64) size_t recent_count;                      /* RECENT blocks */
   ladei_device_recent recent[LADEI_DEVICE_RECENT_SLOTS]; /* by stream and kind of pool */
@@ -306,7 +306,7 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
                                                 size_t requested, bool split);
 /* Its second step, for a BUSY block that is handed out whole: the gauges, except inactive_split. */
 void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
-/* The same of the low `size` bytes of a BUSY block, for whoever hands out all of it bit by bit: the rest stays BUSY and is
+/* The same of the low `size` bytes of a BUSY block, for a caller that hands out all of it bit by bit: the rest stays BUSY and is
  * returned; NULL: there is none. Room for one block was reserved. */
 ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, ladei_device_block *block, size_t size);
 /* First half of a free: the client's gauges. */
@@ -315,7 +315,7 @@ void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
 /* Second half: nothing uses the block any more. It becomes FREE and coalesces. */
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
-/* The same for whoever frees a whole segment upwards: the block coalesces with `run`, which lies below it, is BUSY and counts as
+/* The same for a caller that frees a whole segment upwards: the block coalesces with `run`, which lies below it, is BUSY and counts as
  * FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next run. */
 ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,
                                                           ladei_device_block *block);

@@ -2,7 +2,7 @@
 /*
  * Recent blocks: coalescing is deferred. A program that frees a block and allocates one of its size again, on the same
  * stream, would have the heap merge the block with the rest that it was cut from, and cut it off again. So its way back
- * into the cache waits until somebody could see it.
+ * into the cache waits until a call could see it.
  *
  *   search   |-------------- M: FREE --------------|
  *   alloc    |-- L: ALLOCATED --|---- F: FREE -----|    the slot of L's stream and kind of pool names L; F may be missing
@@ -55,7 +55,7 @@ static inline void ladei_device_recent_forget(ladei_device_heap *heap, uint64_t 
 /* Those of any stream, or the settings. */
 void ladei_device_recent_forget_all(ladei_device_heap *heap);
 
-/* From here on no block is RECENT. Nobody can tell the difference, so the heap counts as unchanged. */
+/* From here on no block is RECENT. No caller can tell the difference, so the heap counts as unchanged. */
 static inline void ladei_device_recent_settle(const ladei_device_heap *heap) {
   ladei_device_heap_assert_locked(heap);
   if (heap->recent_count > 0) ladei_device_recent_settle_some((ladei_device_heap *)(uintptr_t)heap);

@@ -25,7 +25,7 @@ void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block 
 void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
 void ladei_device_heap_segment_remove(ladei_device_heap *heap, ladei_device_block *block);
 
-/* Reports a change of a segment: to a tracer, and if somebody listens. */
+/* Reports a change of a segment: to a tracer, and to the listener if there is one. */
 static inline void ladei_device_heap_segment_report(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                                     lade_device_action action, uint64_t address, uint64_t bytes) {
   ladei_device_heap_assert_locked(heap);
@@ -72,7 +72,7 @@ ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
 /*
- * What the free of a block will look at, brought into the processor's cache in three steps, each of which looks at what the one
+ * Brings into the processor's cache all that the free of a block will look at, in three steps, each of which looks at what the one
  * before has brought: for a caller that knows its frees in advance. They change nothing, and any address will do.
  */
 static inline void ladei_device_heap_prefetch_start(const ladei_device_heap *heap, uint64_t address) {

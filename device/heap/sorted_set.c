@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* What two leaves may have together when they become one: no insert soon after splits it again. */
+/* So much two leaves may have together when they become one: no insert soon after splits it again. */
 enum { JOINED_MOST = LADEI_DEVICE_SORTED_ENTRIES * 3 / 4 };
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
@@ -88,7 +88,7 @@ static ladei_device_sorted_place finger_put(const ladei_device_sorted_set *set, 
   return at;
 }
 
-/* Whether the key is behind what lies before the place. */
+/* Whether the key is after the entry before the place. */
 static bool place_behind(ladei_device_sorted_place at, const ladei_order_key *key) {
   if (at.index > 0) return ladei_order_less(&at.leaf->entries[at.index - 1].key, key);
   return !ladei_order_less(key, &at.leaf->order.key); /* I2 */
@@ -162,7 +162,7 @@ void ladei_device_sorted_set_remove(ladei_device_sorted_set *set, ladei_slab *sl
   place_remove(set, slab, set_place(set, key));
 }
 
-/* Whether the key is before what lies behind the entry of a place. */
+/* Whether the key is before the entry after that of a place. */
 static bool place_before(ladei_device_sorted_place at, const ladei_order_key *key) {
   if (at.index + 1 < at.leaf->count) return ladei_order_less(key, &at.leaf->entries[at.index + 1].key);
   const ladei_order_node *next = ladei_order_next(&at.leaf->order);

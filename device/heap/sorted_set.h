@@ -14,7 +14,7 @@
  * I2  The key of a leaf, `order.key`, is at most that of its first entry and greater than that of the last entry of the leaf
  *     before. The first leaf of a set has the key 0.
  * I3  Two leaves beside each other have LADEI_DEVICE_SORTED_PAIR_LEAST entries or more.
- * I4  The leaf of the finger, if it has one, is one of the set; its index may lie behind the last entry.
+ * I4  The leaf of the finger, if it has one, is one of the set; its index may be one more than that of the last entry.
  * Locks: the caller's.
  */
 #ifndef LADE_DEVICE_HEAP_SORTED_SET_H
@@ -44,7 +44,7 @@ typedef struct ladei_device_sorted_leaf {
 } ladei_device_sorted_leaf;
 _Static_assert(sizeof(ladei_device_sorted_leaf) == 1024, "a leaf is sixteen lines of cache");
 
-/* An entry, or the place behind the last one of its leaf. */
+/* An entry, or the place after the last one of its leaf. */
 typedef struct ladei_device_sorted_place {
   ladei_device_sorted_leaf *leaf; /* NULL: no entry */
   size_t index;

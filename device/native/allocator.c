@@ -519,7 +519,7 @@ static inline __attribute__((always_inline)) ladei_device_block *block_free(lade
   return block;
 }
 
-/* What is free of memory that is not cached goes back. Lock held, released in between. */
+/* Memory that is not cached goes back where it is free. Lock held, released in between. */
 static __attribute__((noinline)) void uncached_leave(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_lock_release(&allocator->lock);

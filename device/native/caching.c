@@ -9,8 +9,8 @@
  *   on    alloc --> default pools          free --> default pools
  *   off   alloc --> driver --> uncached    free --> uncached --> driver, of blocks of that pool; others into their pools
  *
- * Frees held: nothing goes back to the driver. A hold is a count, no lock: nobody waits for its end, so a thread that exits with
- * one, or a callback that meets one, blocks nobody.
+ * Frees held: nothing goes back to the driver. A hold is a count, no lock: no thread waits for its end, so a thread that exits with
+ * one, or a callback that meets one, blocks none.
  *
  *   hold      waits for what is on its way back; from then on give_back puts its blocks into the cache again: wanted back
  *   resume    the last one: of segments wanted back, what is free now goes back
@@ -106,7 +106,7 @@ static void pools_pick_wanted(lade_device_allocator *allocator, ladei_device_blo
     segment->wanted_back = false;
 }
 
-/* What was kept goes back, unless another hold has begun. Lock held, released in between. */
+/* Memory that was kept goes back, unless another hold has begun. Lock held, released in between. */
 static lade_status kept_give_back(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_block_list leaving;

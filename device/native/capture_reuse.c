@@ -19,7 +19,7 @@
  *     own stream and of all streams noted, all in one capture, whose id they keep. So a use that is not in the capture, or on a
  *     stream that cannot be asked any more, leaves the block without.
  * G2  What a walk has seen runs before all that its stream captures from now on. A walk that failed on its way is dropped
- *     whole, or nodes behind the failure would never be looked at.
+ *     whole, or nodes after the failure would never be looked at.
  * G3  A walk is in the list of a pool that is captured into, or belongs to the one thread that extends it. The end of that
  *     capture drops the list.
  * G4  A `marking` block stays in the list of deferred ones, whatever ends meanwhile.
@@ -210,7 +210,7 @@ static bool frontiers_append(lade_device_allocator *allocator, const ladei_strea
     size_t before = list->count;
     if (!stream_lives(allocator, &streams[i]) || !frontier_append(allocator, &streams[i], list, &info)) return false;
     if (info.status != LADEI_CAPTURE_ACTIVE || (i > 0 && info.id != capture)) return false;
-    if (i > 0 && list->count == before) return false; /* it has work somewhere, or nobody would have noted it */
+    if (i > 0 && list->count == before) return false; /* it has work somewhere, or no call would have noted it */
     capture = info.id;
   }
   *out_capture = capture;

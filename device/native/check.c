@@ -167,7 +167,7 @@ static void block_recount(heap_recount *r, const ladei_device_block *block) {
   }
 }
 
-/* What is counted of a segment for as long as the driver has not taken it back, hidden or not. */
+/* Counts a segment for as long as the driver has not taken it back, hidden or not. */
 static void segment_recount_held(heap_recount *r, const ladei_device_heap_segment *segment) {
   if (!ladei_device_heap_segment_expandable(segment)) {
     gauges_add(&r->sums.segment, segment->pool->is_small, 1);
@@ -319,7 +319,7 @@ static void history_recount(heap_recount *r, const lade_device_allocator *alloca
          "H2 nothing is kept while history is off");
   bool watched = history->enabled || allocator->trackers.count > 0;
   expect(r, watched == (allocator->heap.listener != NULL) && watched == ladei_device_history_watched(allocator),
-         "H4 the heap reports exactly while somebody listens");
+         "H4 the heap reports exactly while there is a listener");
 }
 
 lade_status ladei_device_native_check(lade_device_allocator *allocator) {

@@ -10,7 +10,7 @@
  *                  2. per saved segment: hand out the saved blocks one by one from its start, then free those that
  *                     were free
  *
- * What is saved of an expandable segment is each mapped run. Memory that was wholly free may be given back in between
+ * Of an expandable segment each mapped run is saved. Memory that was wholly free may be given back in between
  * (lade_device_pool_trim), which graphs do not miss:
  *
  *   INTACT   all of it is there: laid out from its start. What is mapped beyond a run since then stays free
@@ -281,7 +281,7 @@ static lade_status segment_ready(const lade_device_allocator *allocator, size_t 
   return saved_idle(allocator, r->pool, saved);
 }
 
-/* The pool's block behind this one, by address; NULL: its first one, and at the end. */
+/* The pool's block after this one, by address; NULL: its first one, and at the end. */
 static ladei_device_block *pool_block_next(const ladei_device_heap *heap, const ladei_device_private_pool *pool,
                                            const ladei_device_block *block) {
   ladei_device_heap_assert_locked(heap);
@@ -331,7 +331,7 @@ static size_t pool_live_count(const ladei_device_heap *heap, const ladei_device_
 static bool saved_covers(const lade_device_allocator *allocator, const restore *r, uint64_t address) {
   const lade_device_checkpoint *checkpoint = r->checkpoint;
   size_t low = 0;
-  size_t high = checkpoint->segment_count; /* those from here on begin behind the address */
+  size_t high = checkpoint->segment_count; /* those from here on begin after the address */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if (checkpoint->segments[middle].address <= address)

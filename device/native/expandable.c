@@ -6,7 +6,7 @@
  *   reservation, 9/8 of the device   | mapped: blocks ........ | HOLE | mapped ... |          HOLE              |
  *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
  *
- * E1  Granules of mapped blocks have a handle and are mapped, but for those on a lost device (Z6 in suspend.c). Those of a BUSY block belong to the thread that removed
+ * E1  Granules of mapped blocks have a handle and are mapped, except on a lost device (Z6 in suspend.c). Those of a BUSY block belong to the thread that removed
  *     it, which works on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
  *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes` sums
@@ -418,7 +418,7 @@ static size_t granules_for(size_t granule_bytes, size_t bytes) {
   return bytes / granule_bytes + (bytes % granule_bytes != 0);
 }
 
-/* What run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
+/* The bytes that run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
 static size_t run_missing(const ladei_device_block *block, size_t granule_bytes, size_t size) {
   size_t have = 0;
   size_t missing = 0;
@@ -433,7 +433,7 @@ static size_t run_missing(const ladei_device_block *block, size_t granule_bytes,
   return missing;
 }
 
-/* What of that the allocator holds already (E2). */
+/* The bytes of that which the allocator holds already (E2). */
 static size_t run_held(const ladei_device_block *block, size_t granule_bytes, size_t size) {
   size_t have = 0;
   size_t held = 0;
@@ -509,7 +509,7 @@ static bool block_coalesce_mapped(ladei_device_heap *heap, ladei_device_block *b
 static lade_status run_map(lade_device_allocator *allocator, ladei_device_block *block, size_t size, size_t *growing) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
-  size_t run_bytes = 0; /* of the removed run behind `block`, to insert it again */
+  size_t run_bytes = 0; /* of the removed run above `block`, to insert it again */
   for (const ladei_device_block *at = block; at != NULL && run_bytes < size; at = at->next) run_bytes += at->size;
   while (!block->mapped || block->size < size) {
     ladei_device_block *hole = block->mapped ? block->next : block;
@@ -609,7 +609,7 @@ static lade_status runs_grant(lade_device_allocator *allocator, int peer) {
   return status;
 }
 
-/* While heap->grants is not 0 nothing is unmapped, so runs only grow. What was mapped behind the walk's back is found by
+/* While heap->grants is not 0 nothing is unmapped, so runs only grow. Memory that was mapped since the walk began is found by
  * another one; mappings in flight see the new count of peers before they commit. */
 lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int peer,
                                           lade_status (*append)(lade_device_allocator *allocator, int peer)) {

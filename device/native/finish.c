@@ -6,7 +6,7 @@
  * reused there at once. Before its memory goes, that work must be over; a driver's free may wait for it, but need not.
  *
  *   stream of the segment        asked, or waited for
- *   alive, ordinary or legacy    an event recorded on it: of a blocking stream that is behind the legacy stream's work, too, which the
+ *   alive, ordinary or legacy    an event recorded on it: of a blocking stream that is after the legacy stream's work, too, which the
  *                                stream itself does not show (the driver of CUDA 13.0 on an H200)
  *   retired                      the event that stream_retire recorded on it: `last`, shared by the stream's segments
  *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them

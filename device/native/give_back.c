@@ -83,7 +83,7 @@ static void blocks_hide(lade_device_allocator *allocator, ladei_device_block *fi
     if (!ladei_device_heap_segment_expandable(block->segment)) ladei_device_heap_segment_hide(&allocator->heap, block);
 }
 
-/* What the driver did not take. Whatever it said, what it has handed out again is gone. */
+/* Blocks that the driver did not take. Whatever it said, memory that it has handed out again is gone. */
 static void blocks_show(lade_device_allocator *allocator, ladei_device_block *first) {
   ladei_lock_assert_held(&allocator->lock);
   for (ladei_device_block *block = first; block != NULL; block = block->chain) {

@@ -134,7 +134,7 @@ lade_status ladei_device_private_pool_hold(lade_device_allocator *allocator, con
   return status;
 }
 
-/* What is mapped of a segment of the pool. */
+/* Adds the mapped memory of a segment of the pool. */
 static void segment_sum(const ladei_device_heap *heap, const ladei_device_heap_segment *segment,
                         lade_device_pool_info *info) {
   ladei_device_heap_assert_locked(heap);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who provides the plain segments of a pool in place of the driver; model in provider.c. */
+/* Callbacks that provide the plain segments of a pool in place of the driver; model in provider.c. */
 #ifndef LADE_DEVICE_NATIVE_PROVIDER_H
 #define LADE_DEVICE_NATIVE_PROVIDER_H
 

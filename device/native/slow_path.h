@@ -5,7 +5,7 @@
 
 #include "device/state/allocator.h"
 
-/* What a thread saw when it entered. */
+/* The state as a thread saw it when it entered. */
 typedef struct ladei_device_slow_path {
   bool beside; /* others were in it */
   uint64_t slow_paths;

@@ -20,7 +20,7 @@
  * Z2  Granules that the driver did not take back stay the pool's, and are used again by resume. Once AWAY, `held_bytes` of the allocator
  *     has them; before, `growing_bytes` has all, so that limits hold at every moment.
  * Z3  What fails leaves the pool LIVE with its bytes, or AWAY with its bytes in pinned memory. The first granule that the driver
- *     takes decides: before it all can be undone without asking for anything, behind it the rest is offered, too, and what is
+ *     takes decides: before it all can be undone without asking for anything, after it the rest is offered, too, and what is
  *     refused is held.
  * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for all there are.
  * Z5  No suspend begins while a call queues work of graphs on the pool's memory, and no such call begins while the memory is away: Note
@@ -538,7 +538,7 @@ lade_status ladei_device_native_pool_suspend(lade_device_allocator *allocator, l
 
 /* ---- Resuming ---------------------------------------------------------------------------------------------------- */
 
-/* What is looked at here holds until it is acted on: the lock is not released behind the wait for grants. */
+/* All that is looked at here holds until it is acted on: the lock is not released after the wait for grants. */
 static lade_status resume_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                 ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);

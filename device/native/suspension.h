@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pool keeps whose memory is away, or on its way; model and invariants in suspend.c. */
+/* The record of a pool whose memory is away, or on its way; model and invariants in suspend.c. */
 #ifndef LADE_DEVICE_NATIVE_SUSPENSION_H
 #define LADE_DEVICE_NATIVE_SUSPENSION_H
 
@@ -30,7 +30,7 @@ typedef struct ladei_device_suspension {
   ladei_device_suspended_piece pieces[]; /* by address */
 } ladei_device_suspension;
 
-/* What the driver has not taken back of the pool's memory. Lock held. */
+/* Bytes of the pool's memory that the driver has not taken back. Lock held. */
 static inline uint64_t ladei_device_suspension_held(const ladei_device_suspension *suspension) {
   return suspension->phase == LADEI_DEVICE_AWAY ? suspension->held_bytes : 0;
 }

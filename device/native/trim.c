@@ -7,7 +7,7 @@
  *            goes back        stays                   goes back       stays    goes back
  *
  * T1  A pool that is captured into is not trimmed: what is free in it now may be in the graph already.
- * T2  As for every growth and flush, it is a slow path: others that find no memory meanwhile try again behind it.
+ * T2  As for every growth and flush, it is a slow path: others that find no memory meanwhile try again after it.
  * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool while the lock is released.
  */
 #include <stdlib.h>

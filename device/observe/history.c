@@ -90,7 +90,7 @@ void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level
   ladei_history_context_release(context);
 }
 
-/* What could not be done under the lock. */
+/* Work that waits for the lock to be free. */
 static void work_do(lade_device_allocator *allocator) {
   ladei_device_history *history = &allocator->history;
   ladei_lock_acquire(&allocator->lock);
@@ -125,7 +125,7 @@ static bool action_is_skipped(const ladei_device_history *history, uint32_t acti
   return (settings->options.skip_actions >> action & 1u) != 0;
 }
 
-/* What an event says, before it has a place. */
+/* An event before it has a place. */
 typedef struct event_facts {
   uint64_t what; /* history/event.h */
   uint64_t address, bytes;
@@ -134,7 +134,7 @@ typedef struct event_facts {
   ladei_history_context *context; /* the caller's */
 } event_facts;
 
-/* The place of the next event: behind the others, or that of the oldest one, which is in no near cache. So what comes some events later is
+/* The place of the next event: after the others, or that of the oldest one, which is in no near cache. So the place of some events later is
  * asked for now; beyond the ring a prefetch does no harm. */
 enum { AHEAD = 6 * 64 };
 static inline __attribute__((always_inline)) ladei_history_event *ring_place(ladei_device_history *history) {
@@ -210,7 +210,7 @@ static inline __attribute__((always_inline)) void event_add(ladei_device_heap *h
   if (tracked) event_track(heap, sequence, &facts, block_bytes);
 }
 
-/* What events show of a context: nothing below LADE_CONTEXT_ALLOC. */
+/* The context as events show it: none below LADE_CONTEXT_ALLOC. */
 static ladei_history_context *event_context(const ladei_device_history *history, ladei_history_context *context) {
   const ladei_device_history_settings *settings = atomic_load_explicit(&history->settings, memory_order_relaxed);
   return settings != NULL && settings->options.level >= LADE_CONTEXT_ALLOC ? context : NULL;

@@ -69,7 +69,7 @@ static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
 }
 
 /*
- * A call of the program begins and ends, for calls that found somebody listening. No lock held. The first captures a
+ * A call of the program begins and ends, for calls that found a listener. No lock held. The first captures a
  * context if the history wants one at `level`; the second delivers events to trackers, and keeps the thread's error record.
  */
 enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
@@ -82,7 +82,7 @@ void ladei_device_trackers_deliver(lade_device_allocator *allocator);
 /* After a change of what is listened to: H4. Lock held. */
 void ladei_device_history_watch(lade_device_allocator *allocator);
 
-/* Records an event without block or segment; somebody listens. Lock held. */
+/* Records an event without block or segment; there is a listener. Lock held. */
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool);
 /* Records a note: on a block that is handed out, which keeps it, or NULL: on nothing. Takes one reference. Lock held. */

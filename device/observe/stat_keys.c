@@ -33,7 +33,7 @@ static const ladei_stat_metric metrics[] = {
     DEVICE_GAUGES(segment),
 };
 
-/* What stat_keys.c takes for granted. */
+/* Layouts that stat_keys.c takes for granted. */
 _Static_assert(offsetof(lade_device_gauge, current) == 0 && offsetof(lade_device_gauge, peak) == 8 &&
                    offsetof(lade_device_gauge, allocated) == 16 && offsetof(lade_device_gauge, freed) == 24,
                "the cells of a gauge");

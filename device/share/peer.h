@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What others may know and use of memory; model in peer.c. */
+/* Memory as others may know and use it; model in peer.c. */
 #ifndef LADE_DEVICE_SHARE_PEER_H
 #define LADE_DEVICE_SHARE_PEER_H
 

@@ -9,7 +9,7 @@
  * The other side needs nothing but the descriptors and the figures: each open is a mapping of its own.
  *
  *   NEW --made--> OPEN --close--> CLOSING --> gone            NEW --failed, not all taken back--> ABANDONED --> gone
- *                   ^-------refused--|                        (nobody was given its address; destroy tries again)
+ *                   ^-------refused--|                        (no caller was given its address; destroy tries again)
  *
  * V1  While descriptors are made, `grants` keeps the granules mapped.
  * V2  A mapping is in the list while any of its addresses are reserved; what the driver did not take back of it stays noted,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Backends: what provides the memory behind the public calls of an allocator.
+ * Backends: each provides the memory that the public calls of an allocator hand out.
  *
  *   lade_device_alloc ... --> device.c (checks the call) --> allocator->backend
  *                                                              native            allocator.c and its neighbours
@@ -22,7 +22,7 @@
 
 #include "device/state/allocator.h"
 
-/* What an allocator is opened with. */
+/* An allocator is opened with these. */
 typedef struct ladei_device_backend_setup {
   const lade_device_options *options;
   bool events_only;                 /* as ladei_device_allocator_create */
@@ -34,7 +34,7 @@ typedef struct ladei_device_backend {
   /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there is what
    * no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
   bool has_heap;
-  /* What `alloc` hands out is the driver's: the cache is not turned off or held for it, and no provider gives it. */
+  /* The memory that `alloc` hands out is the driver's own: the cache is not turned off or held for it, and no provider gives it. */
   bool is_uncached;
 
   /* After the common part was set up; on failure nothing is left. */
@@ -55,9 +55,9 @@ typedef struct ladei_device_backend {
   lade_status (*stream_retire)(lade_device_allocator *allocator, lade_stream stream);
 
   /* Optional, as everything below. As alloc, out of the cache alone: LADE_NOT_READY where that has none, with no trace left. Asks the
-   * driver for nothing but the stream, and waits for nobody. */
+   * driver for nothing but the stream, and does not wait. */
   lade_status (*alloc_ready)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
-  /* What the counters of the allocator do not hold; and peaks kept elsewhere. */
+  /* Statistics that the counters of the allocator do not hold; and peaks kept elsewhere. */
   lade_status (*stats_complete)(lade_device_allocator *allocator, lade_device_stats *stats);
   lade_status (*peaks_reset)(lade_device_allocator *allocator);
   /* Told before the limit is changed; a refusal leaves it. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What public calls and backends refuse, and the words for it.
+ * Refusals of public calls and backends, and the words for them.
  *
  * Locks: none is taken; a function that looks at the heap says so.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What public calls and backends refuse, and the words for it. */
+/* Refusals of public calls and backends, and the words for them. */
 #ifndef LADE_DEVICE_STATE_CHECKS_H
 #define LADE_DEVICE_STATE_CHECKS_H
 
@@ -27,7 +27,7 @@ static inline lade_status ladei_device_stream_resolve(lade_device_allocator *all
   return ladei_device_stream_elsewhere(out->device);
 }
 
-/* What is wrong with an address: it lies in no block, in memory that is free, or `offset` bytes into a block. */
+/* Errors of an address: it lies in no block, in memory that is free, or `offset` bytes into a block. */
 lade_status ladei_device_pointer_foreign(const lade_device_allocator *allocator, const char *call, const void *pointer);
 lade_status ladei_device_pointer_freed(const lade_device_allocator *allocator, const char *call, const void *pointer);
 lade_status ladei_device_pointer_interior(const lade_device_allocator *allocator, const char *call, const void *pointer,

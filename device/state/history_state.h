@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an allocator keeps for its history; model and invariants in device/observe/history.h. */
+/* The part of an allocator that its history keeps; model and invariants in device/observe/history.h. */
 #ifndef LADE_DEVICE_STATE_HISTORY_STATE_H
 #define LADE_DEVICE_STATE_HISTORY_STATE_H
 
@@ -16,7 +16,7 @@ typedef struct ladei_device_history_settings {
   lade_history_options options;
 } ladei_device_history_settings;
 
-/* One call of the program, while somebody listens. Lives on its stack. */
+/* One call of the program, while there is a listener. Lives on its stack. */
 typedef struct ladei_device_operation {
   ladei_history_call call;
   bool entered; /* the thread knows the call */
@@ -35,7 +35,7 @@ typedef struct ladei_device_history {
   _Atomic(ladei_device_history_settings *) settings; /* in force; NULL: history is off. Written under the lock */
   ladei_device_history_settings *all_settings;
   atomic_bool tracked;          /* there are trackers; written under the lock */
-  _Atomic(uint64_t) call_ticks; /* when the last call began, or its driver call ended; written by anybody */
+  _Atomic(uint64_t) call_ticks; /* when the last call began, or its driver call ended; written by any thread */
   _Atomic(uint64_t) call_ns;    /* the same on the runtime's clock; while tracked */
   atomic_bool work;             /* contexts are unreferenced, or events wait for trackers; set under the lock */
   atomic_ullong lost_contexts;  /* that there was no memory to keep */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of device/ keep in an allocator: a type each, named after its owner, whose model says what the fields mean.
- * It stands here because the owners are above the object (allocator.h); those of the history are in history_state.h.
+ * Members of an allocator by the files of device/ that own them: a type each, whose owner's model says what the fields mean.
+ * The types stand here because the owners are above the object (allocator.h); those of the history are in history_state.h.
  *
  * Locks: the allocator's lock guards all that is not atomic; what is atomic is written under it, too.
  */

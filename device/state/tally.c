@@ -3,7 +3,7 @@
  * Tallies: what the code of a capture allocates and frees, so that a capture that fails leaves no block, and one that would
  * keep addresses of memory that nothing keeps for it fails.
  *
- *   begin (pool P, thread T) .. alloc: from P, whoever calls: an entry .. free of it: the entry goes .. end
+ *   begin (pool P, thread T) .. alloc: from P, of any caller: an entry .. free of it: the entry goes .. end
  *                               alloc by T from elsewhere: refused, the block is free again
  *                               free by T of another block: refused, the block stays
  *
@@ -55,7 +55,7 @@ void ladei_device_tally_end(lade_device_allocator *allocator, ladei_device_tally
   atomic_fetch_sub_explicit(&allocator->tallies.count, 1, memory_order_relaxed);
   ladei_device_attended_update(allocator);
   ladei_lock_release(&allocator->lock);
-  while (tally->blocks.first != NULL) { /* nobody else knows it now */
+  while (tally->blocks.first != NULL) { /* no other thread knows it now */
     ladei_device_tally_entry *entry = entry_of(tally->blocks.first);
     ladei_ordered_set_remove(&tally->blocks, &entry->order);
     free(entry);
@@ -174,7 +174,7 @@ lade_status ladei_device_tally_take(lade_device_allocator *allocator, void *poin
   ladei_device_tally *judge = judged ? tally_of_thread(allocator) : NULL;
   if (entry != NULL) {
     ladei_ordered_set_remove(&entry->tally->blocks, &entry->order);
-  } else if (judge != NULL) { /* what is no block is told by the free itself */
+  } else if (judge != NULL) { /* the free itself tells of an address that is no block */
     const ladei_device_block *block = ladei_device_heap_find(&allocator->heap, (uint64_t)(uintptr_t)pointer);
     bool live = block != NULL && block->state == LADEI_DEVICE_HEAP_ALLOCATED;
     if (live && block->address == (uint64_t)(uintptr_t)pointer) status = tally_refuse(judge, older(pointer));

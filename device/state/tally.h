@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the code of a capture allocates and frees; model in tally.c. */
+/* Tallies of what the code of a capture allocates and frees; model in tally.c. */
 #ifndef LADE_DEVICE_STATE_TALLY_H
 #define LADE_DEVICE_STATE_TALLY_H
 

@@ -38,7 +38,7 @@ static size_t chain_give(lade_device_allocator *allocator, ladei_device_block *f
   return count;
 }
 
-/* What was freed and handed out again moved no gauge; the sums alone have to know of it. */
+/* Blocks that were freed and handed out again moved no gauge; the sums alone have to know of them. */
 static void reuse_count(ladei_device_counters *counters, ladei_device_thread_cache *cache) {
   for (int small = 0; small < 2; small++) {
     const ladei_device_thread_reuse *reuse = &cache->reuse[small];
@@ -242,7 +242,7 @@ bool ladei_device_thread_cache_put(lade_device_allocator *allocator, ladei_devic
   const ladei_device_heap_segment *segment = atomic_load_explicit(&block->segment, memory_order_relaxed);
   if (!cache_enter(allocator, cache)) return false;
   ladei_device_thread_bin *bin =
-      !cache->paused && block_is_plain(allocator, block, segment) /* inside: behind pause and retirement all see it */
+      !cache->paused && block_is_plain(allocator, block, segment) /* inside: after pause and retirement all see it */
           ? bin_find(cache, segment->stream_key, block->requested)
           : NULL;
   bool fits = bin != NULL && bin->count < LADEI_DEVICE_THREAD_BIN_BLOCKS &&
