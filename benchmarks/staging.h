@@ -140,7 +140,7 @@ typedef struct staging {
   struct crew *crew;    /* threads of (e), of staging_by_hand.c */
   staging_by_hand by_hand[STAGING_DIRECTIONS];
   lade_pipeline_info info;                                   /* chosen settings */
-  struct staging_recorded *first_passes[STAGING_DIRECTIONS]; /* of staging_timeline.c; NULL: none kept */
+  struct staging_recorded *first_passes[STAGING_DIRECTIONS]; /* of staging_passes.c; NULL: none kept */
   double first_gbps[STAGING_DIRECTIONS];                     /* of the process's first pass */
   bool verified;
   bench_samples samples[STAGING_DIRECTIONS][STAGING_VARIANTS]; /* GB/s */

@@ -33,9 +33,8 @@
 #include "benchmarks/staging_host_io.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_ranks.h"
-#include "benchmarks/staging_timeline.h"
 
-enum { AHEAD = 16 };
+enum { AHEAD = 16, EVENTS = 1 << 20 };
 static const size_t ceiling_bytes = (size_t)32 << 20;
 static const uint64_t slice_ns = UINT64_C(20000000); /* how soon an interrupt is noticed */
 
@@ -257,6 +256,60 @@ static bool ceiling_pass(staging *s, int direction, char *buffer) {
   return !staging_interrupted;
 }
 
+/* --- what is kept of a pass --------------------------------------------------------------------------------------- */
+
+uint64_t staging_recorded_most(const staging_settings *settings) {
+  return settings->timeline_path != NULL ? EVENTS : 0;
+}
+
+/* Keeps what overlaps the pass, shortened to it. */
+static void events_clip(staging_recorded *pass) {
+  size_t kept = 0;
+  for (size_t i = 0; i < pass->count; i++) {
+    lade_timeline_event event = pass->events[i];
+    if (event.end_ns <= pass->begin_ns || event.begin_ns >= pass->end_ns) continue;
+    event.begin_ns = event.begin_ns > pass->begin_ns ? event.begin_ns : pass->begin_ns;
+    event.end_ns = event.end_ns < pass->end_ns ? event.end_ns : pass->end_ns;
+    pass->threads = event.thread > pass->threads ? event.thread : pass->threads;
+    pass->events[kept++] = event;
+  }
+  pass->count = kept;
+}
+
+bool staging_recorded_read(staging *s, staging_recorded *pass) {
+  pass->events = malloc(EVENTS * sizeof *pass->events);
+  if (pass->events == NULL) {
+    staging_error("no memory for a timeline");
+    return false;
+  }
+  if (lade_pipeline_timeline_read(lade_pair_pipeline(s->pair), pass->events, EVENTS, &pass->count, NULL) != LADE_OK) {
+    staging_lade_error("timeline");
+    return false;
+  }
+  events_clip(pass);
+  return true;
+}
+
+/* Of the pass that ended just now. */
+static bool recorded_keep(staging *s, int direction, uint64_t begin_ns, uint64_t end_ns) {
+  staging_recorded *pass = calloc(1, sizeof *pass);
+  if (pass == NULL) {
+    staging_error("no memory for a timeline");
+    return false;
+  }
+  *pass = (staging_recorded){.direction = direction, .begin_ns = begin_ns, .end_ns = end_ns};
+  s->first_passes[direction] = pass;
+  return staging_recorded_read(s, pass);
+}
+
+void staging_recorded_drop(staging *s) {
+  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
+    if (s->first_passes[direction] != NULL) free(s->first_passes[direction]->events);
+    free(s->first_passes[direction]);
+    s->first_passes[direction] = NULL;
+  }
+}
+
 /* --- one timed pass ----------------------------------------------------------------------------------------------- */
 
 typedef struct pass {
@@ -293,7 +346,7 @@ static double gbps_of(const staging *s, uint64_t taken_ns) {
 /* The first pass of the process in this direction: blocks are pinned while it runs. */
 static bool first_note(staging *s, int direction, uint64_t begin_ns, uint64_t end_ns) {
   s->first_gbps[direction] = gbps_of(s, end_ns - begin_ns);
-  return !s->settings.timeline_first || staging_timeline_keep(s, direction, begin_ns, end_ns);
+  return !s->settings.timeline_first || recorded_keep(s, direction, begin_ns, end_ns);
 }
 
 /* What takes time and is none of the pass's. */

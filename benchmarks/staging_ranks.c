@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #include "base/local_ranks.h"
-#include "benchmarks/staging_by_hand.h"
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_spawn.h"
 

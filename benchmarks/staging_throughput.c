@@ -237,7 +237,7 @@ static bool device_open(staging *s) {
   pipeline.readers = s->settings.readers;
   pipeline.local_ranks = s->ranks.local_count; /* 0 without --ranks */
   pipeline.storage = (int32_t)s->settings.storage;
-  pipeline.timeline_events = staging_timeline_events(&s->settings);
+  pipeline.timeline_events = staging_recorded_most(&s->settings);
   lade_pair_options_init(&options);
   options.pinned = &pinned;
   options.pipeline = &pipeline;
@@ -322,7 +322,7 @@ static bool all_close(staging *s) {
       good = lade_device_stream_retire(lade_pair_device_allocator(s->pair), s->stream) == LADE_OK && good;
     good = lade_stream_destroy(s->runtime, s->stream) == LADE_OK && good;
   }
-  staging_timeline_drop(s);
+  staging_recorded_drop(s);
   good = staging_by_hand_close(s) && good;
   good = staging_copyless_close(s) && good;
   good = lade_pair_destroy(s->pair, true) == LADE_OK && good;

@@ -13,7 +13,7 @@
 #include "benchmarks/staging_messages.h"
 #include "benchmarks/staging_passes.h"
 
-enum { EVENTS = 1 << 20, KINDS = LADE_TIMELINE_FLIGHT + 1 };
+enum { KINDS = LADE_TIMELINE_FLIGHT + 1 };
 
 static const char *const kind_names[KINDS] = {
     [0] = "?",
@@ -31,80 +31,19 @@ static const char *const kind_names[KINDS] = {
     [LADE_TIMELINE_FLIGHT] = "copies",
 };
 
-/* A pass and its events, which lie in the order of their ends. */
-typedef struct staging_recorded {
-  int direction;
-  uint64_t begin_ns, end_ns;
-  lade_timeline_event *events;
-  size_t count;
-  uint32_t threads;
-} staging_recorded;
-
 typedef staging_recorded recorded;
 
 static const char *direction_name(int direction) { return direction == STAGING_H2D ? "h2d" : "d2h"; }
-
-uint64_t staging_timeline_events(const staging_settings *settings) {
-  return settings->timeline_path != NULL ? EVENTS : 0;
-}
 
 /* --- recording ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(const staging *s) { return s->runtime->ops->now_ns(s->runtime->self); }
 
-/* Keeps what overlaps the pass, shortened to it. */
-static void events_clip(recorded *pass) {
-  size_t kept = 0;
-  for (size_t i = 0; i < pass->count; i++) {
-    lade_timeline_event event = pass->events[i];
-    if (event.end_ns <= pass->begin_ns || event.begin_ns >= pass->end_ns) continue;
-    event.begin_ns = event.begin_ns > pass->begin_ns ? event.begin_ns : pass->begin_ns;
-    event.end_ns = event.end_ns < pass->end_ns ? event.end_ns : pass->end_ns;
-    pass->threads = event.thread > pass->threads ? event.thread : pass->threads;
-    pass->events[kept++] = event;
-  }
-  pass->count = kept;
-}
-
-/* The events of the pass that ended last. */
-static bool pass_read(staging *s, recorded *pass) {
-  pass->events = malloc(EVENTS * sizeof *pass->events);
-  if (pass->events == NULL) {
-    staging_error("no memory for a timeline");
-    return false;
-  }
-  if (lade_pipeline_timeline_read(lade_pair_pipeline(s->pair), pass->events, EVENTS, &pass->count, NULL) != LADE_OK) {
-    staging_lade_error("timeline");
-    return false;
-  }
-  events_clip(pass);
-  return true;
-}
-
 static bool pass_record(staging *s, int direction, recorded *pass) {
   *pass = (recorded){.direction = direction, .begin_ns = now_ns(s)};
   if (!staging_pass(s, direction)) return false;
   pass->end_ns = now_ns(s);
-  return pass_read(s, pass);
-}
-
-bool staging_timeline_keep(staging *s, int direction, uint64_t begin_ns, uint64_t end_ns) {
-  recorded *pass = calloc(1, sizeof *pass);
-  if (pass == NULL) {
-    staging_error("no memory for a timeline");
-    return false;
-  }
-  *pass = (recorded){.direction = direction, .begin_ns = begin_ns, .end_ns = end_ns};
-  s->first_passes[direction] = pass;
-  return pass_read(s, pass);
-}
-
-void staging_timeline_drop(staging *s) {
-  for (int direction = 0; direction < STAGING_DIRECTIONS; direction++) {
-    if (s->first_passes[direction] != NULL) free(s->first_passes[direction]->events);
-    free(s->first_passes[direction]);
-    s->first_passes[direction] = NULL;
-  }
+  return staging_recorded_read(s, pass);
 }
 
 /* --- in numbers --------------------------------------------------------------------------------------------------- */
