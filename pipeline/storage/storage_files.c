@@ -172,14 +172,6 @@ static int file_reopen(const ladei_pipe_storage_file *file, int fd, int flag) {
   return open_at_once(self, (file->write ? O_WRONLY : O_RDONLY) | flag);
 }
 
-void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code) {
-  char reason[128];
-  if (file->storage->direct_refused++ == 0 && ladei_log_wants(LADE_LOG_WARN))
-    ladei_log_later(LADE_LOG_WARN, "pipeline: %s: O_DIRECT is refused: %s; such files go through the page cache",
-                    file->source.name, strerror_r(code, reason, sizeof reason));
-  file->storage->refused_code = code;
-}
-
 /* What O_DIRECT asks for. False: this file does not have it. */
 static bool direct_alignment(ladei_pipe_storage_file *file) {
   file->align = page_bytes;

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "pipeline/storage/storage.h"
 
@@ -122,6 +123,14 @@ static lade_status request_error(const ladei_pipe_storage_request *request, int 
   char text[128];
   return ladei_error(LADE_ERR_IO, code, "%s %s at byte %llu: %s", doing(request), request->file->source.name,
                      (unsigned long long)(request->offset + request->done), strerror_r(code, text, sizeof text));
+}
+
+void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code) {
+  char reason[128];
+  if (file->storage->direct_refused++ == 0 && ladei_log_wants(LADE_LOG_WARN))
+    ladei_log_later(LADE_LOG_WARN, "pipeline: %s: O_DIRECT is refused: %s; such files go through the page cache",
+                    file->source.name, strerror_r(code, reason, sizeof reason));
+  file->storage->refused_code = code;
 }
 
 static lade_status request_failed(ladei_pipe_storage_request *request, int code) {
