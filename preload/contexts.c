@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which contexts there are, and recording in them; streams and captures are in streams.c.
+ * Which contexts there are, and recording in them. One state machine with streams.c, where streams and captures are (contexts.h).
  *
  * Locks: contexts_lock, as contexts.h says.
  */

@@ -15,8 +15,10 @@
  *     that no capture begins between the look and the call either.
  * C5  A context is forgotten when the driver has destroyed or reset it, and not where that was refused. Its work is over then, by itself or
  *     with it. Its events are gone, and count as done: a mark names the generation of its context.
- * Locks: contexts_lock (contexts.c) guards the tables of contexts, streams, orphans and captures; no driver call is made
- * under it.
+ * Locks: contexts_lock (contexts.c) guards the table of contexts, streams_lock (streams.c) those of streams, orphans and captures; no driver
+ * call is made under either.
+ *
+ * contexts.c and streams.c are one state machine in two files: a point covers what streams leave behind, and streams leave it in contexts.
  */
 #ifndef LADE_PRELOAD_CONTEXTS_H
 #define LADE_PRELOAD_CONTEXTS_H

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters, and LADE_PRELOAD_REPORT: what the library did, written when the process ends.
+ * LADE_PRELOAD_REPORT: what the library did, written when the process ends.
  *
  * I1  Nothing is written by a process that never asked for memory that lade serves, nor by a child of fork().
  * Locks: none.
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,16 +15,6 @@
 #include "preload/driver.h"
 #include "preload/pools.h"
 #include "preload/settings.h"
-
-static _Atomic(uint64_t) counters[PRELOAD_COUNTER_COUNT];
-
-void ladei_preload_count(preload_counter counter, uint64_t by) {
-  atomic_fetch_add_explicit(&counters[counter], by, memory_order_relaxed);
-}
-
-uint64_t ladei_preload_counted(preload_counter counter) {
-  return atomic_load_explicit(&counters[counter], memory_order_relaxed);
-}
 
 /* "%p" in the name becomes the process id, so that ranks do not overwrite each other's. The length of the name, also of one for which
  * there is no room. */

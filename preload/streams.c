@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams of the program, the events that destroyed ones leave behind, and captures under way.
+ * Streams of the program, the events that destroyed ones leave behind, and captures under way. One state machine with contexts.c
+ * (contexts.h).
  *
  *   capture begins: the gate closes, then the driver's call; the capture is noted, or the gate opens again
  *   capture ends, its stream has been destroyed, its context ends: the note goes, the gate opens
