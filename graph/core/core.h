@@ -314,7 +314,7 @@ void ladei_tree_storage_count(ladei_tree_core *core, ladei_tree_storage *storage
 void ladei_tree_slot_end(ladei_tree_core *core, ladei_tree_slot *slot, ladei_tree_end end);
 void ladei_tree_storage_unreference(ladei_tree_core *core, ladei_tree_storage *storage);
 
-/* ---- Paths (path.c) ---------------------------------------------------------------------------------------------- */
+/* ---- Paths (handles.c) ------------------------------------------------------------------------------------------- */
 
 bool ladei_tree_path_reserve(ladei_tree_path *path, size_t outputs);
 /* Adds an entry; its row is to be filled with ladei_tree_path_set. */

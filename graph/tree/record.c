@@ -11,6 +11,8 @@
  * on as if it had been replayed, whose memory needs no blocks; a path that ended in warm-ups stays ended.
  *
  * C1  A node is listed, and its group counts, when nothing can fail any more.
+ *
+ * run.c and this file are one state machine in two files: a run records, and a recording commits, restores and launches as runs do.
  */
 #include <assert.h>
 #include <stdlib.h>

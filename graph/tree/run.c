@@ -14,6 +14,8 @@
  *
  * R1  Handles are made, and takes end, in ladei_tree_commit() alone; room for them was made before anything was done.
  * R2  Slots of a path that ends are ended when the run is over: until then it may take counts of them.
+ *
+ * record.c and this file are one state machine in two files (record.c says why).
  */
 #include <assert.h>
 #include <stdlib.h>

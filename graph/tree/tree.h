@@ -2,7 +2,8 @@
 /*
  * A graph tree as the files of graph/tree see it, and one run on its way.
  *
- *   life.c     creation, destruction, functions, steps; who has the tree to himself
+ *   owner.c    which thread holds the tree; what waits for it to leave
+ *   life.c     creation, destruction, functions, steps
  *   buffers.c  buffers: any thread
  *   call.c     checks of a call
  *   run.c      a run: decides (core/), ends a path, acts, commits
@@ -164,7 +165,7 @@ typedef struct ladei_tree_run {
   size_t out_count;
 } ladei_tree_run;
 
-/* ---- life.c ------------------------------------------------------------------------------------------------------ */
+/* ---- owner.c ----------------------------------------------------------------------------------------------------- */
 
 /* Makes the caller the owner. LADE_ERR_BUSY from within a callback of the tree; of another one, where another thread is the owner. */
 lade_status ladei_tree_enter(lade_graph_tree *tree, const char *call);
@@ -186,6 +187,9 @@ void ladei_tree_leave(lade_graph_tree *tree);
 void ladei_tree_leave_locked(lade_graph_tree *tree); /* with the lock, which is released */
 /* The block of a storage without counts, if it has one, is freed when the owner leaves. With the lock. */
 void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage);
+
+/* ---- life.c ------------------------------------------------------------------------------------------------------ */
+
 /* Destroys a recording that is in no list and no path, and is followed by none; and those before it for which that is so then. */
 void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node);
 void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node);
