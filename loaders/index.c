@@ -303,17 +303,13 @@ uint64_t lade_index_count(const lade_record_index *index) { return index->count;
 
 uint64_t lade_index_field_count(const lade_record_index *index) { return index->field_count; }
 
-static lade_status number_error(const char *name, uint64_t number, const char *of, uint64_t count) {
-  char expected[64];
-  (void)snprintf(expected, sizeof expected, "below %llu, the number of %s", (unsigned long long)count, of);
-  return ladei_error_argument("lade_index_range", name, expected, "%llu", (unsigned long long)number);
-}
-
 lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out) {
   if (index == NULL) return ladei_error_null("lade_index_range", "index");
   if (out == NULL) return ladei_error_null("lade_index_range", "out");
-  if (record >= index->count) return number_error("record", record, "records", index->count);
-  if (field >= index->field_count) return number_error("field", field, "fields", index->field_count);
+  if (record >= index->count)
+    return ladei_loader_number_error("lade_index_range", "record", record, "records", index->count);
+  if (field >= index->field_count)
+    return ladei_loader_number_error("lade_index_range", "field", field, "fields", index->field_count);
   *out = index->ranges[record * index->field_count + field];
   return LADE_OK;
 }

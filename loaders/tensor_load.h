@@ -87,8 +87,6 @@ lade_status ladei_loader_load_submit(lade_tensor_load *load, ladei_loader_submis
 /* Checks that the files read are still those that were opened, after the last read. */
 lade_status ladei_loader_load_recheck(lade_tensor_load *load);
 
-/* Frees what the load is made of, its memory not. */
-void ladei_loader_load_free(lade_tensor_load *load);
 void ladei_loader_load_memory_free(lade_tensor_load *load);
 
 #endif /* LADE_LOADERS_TENSOR_LOAD_H */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/size.h"
 
 enum { PATH_SHOWN = 120 };
@@ -25,6 +26,13 @@ ladei_loader_field ladei_loader_field_of(const char *list, uint64_t index, const
   (void)snprintf(of.name, sizeof of.name, "%s[%llu]%s%s", list, (unsigned long long)index, *field != '\0' ? "." : "",
                  field);
   return of;
+}
+
+lade_status ladei_loader_number_error(const char *call, const char *field, uint64_t number, const char *what,
+                                      uint64_t count) {
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "below %llu, the number of %s", (unsigned long long)count, what);
+  return ladei_error_argument(call, field, expected, "%llu", (unsigned long long)number);
 }
 
 void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t count) {

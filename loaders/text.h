@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lade/status.h"
+
 /* The end of a path, no longer than a message bears. */
 const char *ladei_loader_path_text(const char *path);
 
@@ -15,6 +17,10 @@ typedef struct ladei_loader_field {
   char name[64];
 } ladei_loader_field;
 ladei_loader_field ladei_loader_field_of(const char *list, uint64_t index, const char *field);
+
+/* A number that is not below `count`, the number of `what`: LADE_ERR_INVALID_ARGUMENT. */
+lade_status ladei_loader_number_error(const char *call, const char *field, uint64_t number, const char *what,
+                                      uint64_t count);
 
 /* A growing text. All zero is an empty one. After the first failure it takes nothing more. */
 typedef struct ladei_loader_text {

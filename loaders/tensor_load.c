@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The steps of a load: which tensor goes where, in which transfers.
+ *
+ *   file      | a         | b    | c | d              |
+ *   memory    | a         | b    | c |..| d           |      d had to be aligned
+ *   transfers   a           b + c, d                         the first one is small, the next ones larger
+ *
+ * Tensors that follow each other in file and memory are one range of a transfer. The size of the transfers doubles from
+ * one to the next: the first tensors are there early, and the whole is not split into many.
+ *
+ * I1  pieces[i].memory lies in a segment of its target, or is NULL for a tensor without bytes.
+ * I2  pieces[i].ticket is the transfer that carries the whole tensor; without bytes none does.
+ * Locks: none. The thread that makes the load calls.
+ */
+#include "loaders/tensor_load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "loaders/text.h"
+#include "pipeline/api/ticket.h"
+
+enum { DEFAULT_ALIGNMENT = 256 };
+
+const char ladei_loader_load_call[] = "lade_safetensors_load";
+static const char *const call = ladei_loader_load_call;
+
+/* Of a tensor, whole. */
+static uint64_t tensor_bytes(const lade_tensor_load *load, size_t tensor) {
+  const ladei_loader_entry *entry = load->file->tensors[tensor].entry;
+  return entry->end - entry->begin;
+}
+
+lade_status ladei_loader_load_memory_error(void) {
+  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "load: no memory for its lists");
+}
+
+/* --- which tensors ------------------------------------------------------------------------------------------------ */
+
+static int piece_compare(const void *a, const void *b, void *user) {
+  const ladei_loader_piece *pieces = user;
+  size_t left = pieces[*(const size_t *)a].tensor, right = pieces[*(const size_t *)b].tensor;
+  return left < right ? -1 : left > right;
+}
+
+lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_options *options) {
+  size_t count = options->tensors != NULL ? options->tensor_count : load->file->tensor_count;
+  if (count > load->file->tensor_count) {
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "at most %zu, the tensors of the file", load->file->tensor_count);
+    return ladei_error_argument(call, "options.tensor_count", expected, "%zu", count);
+  }
+  load->pieces = calloc(count + 1, sizeof *load->pieces);
+  load->order = calloc(count + 1, sizeof *load->order);
+  if (load->pieces == NULL || load->order == NULL) return ladei_loader_load_memory_error();
+  load->piece_count = count;
+  for (size_t i = 0; i < count; i++) {
+    uint64_t tensor = options->tensors != NULL ? options->tensors[i] : i;
+    if (tensor >= load->file->tensor_count) {
+      return ladei_loader_number_error(call, ladei_loader_field_of("options.tensors", i, "").name, tensor, "tensors",
+                                       load->file->tensor_count);
+    }
+    const uint32_t target = options->target_of != NULL ? options->target_of[i] : 0;
+    if (target >= load->target_count) {
+      return ladei_loader_number_error(call, ladei_loader_field_of("options.target_of", i, "").name, target, "targets",
+                                       load->target_count);
+    }
+    uint64_t bytes = tensor_bytes(load, tensor);
+    load->pieces[i] = (ladei_loader_piece){.tensor = tensor,
+                                           .target = target,
+                                           .ticket = LADEI_LOADER_NO_TICKET,
+                                           .bytes = bytes,
+                                           .runs = 1,
+                                           .run_bytes = bytes};
+    load->order[i] = i;
+    load->bytes += bytes;
+  }
+  qsort_r(load->order, count, sizeof *load->order, piece_compare, load->pieces);
+  for (size_t i = 1; i < count; i++) {
+    size_t tensor = load->pieces[load->order[i]].tensor;
+    if (load->pieces[load->order[i - 1]].tensor == tensor) {
+      return ladei_error_argument(call, ladei_loader_field_of("options.tensors", load->order[i], "").name,
+                                  "each tensor once", "%zu", tensor);
+    }
+  }
+  return LADE_OK;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
+  const lade_load_target *to = &load->targets[target];
+  lade_status status = lade_device_alloc(to->allocator, bytes, to->stream, out);
+  if (status == LADE_OK) load->segments[load->segment_count++] = (ladei_loader_segment){*out, target};
+  return status;
+}
+
+static lade_status memory_alloc_each(lade_tensor_load *load) {
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+    ladei_loader_piece *p = &load->pieces[load->order[i]];
+    void *memory = NULL;
+    if (p->bytes > 0) status = segment_alloc(load, p->target, p->bytes, &memory);
+    p->memory = memory;
+  }
+  return status;
+}
+
+/* Places for the pieces of a kind, behind those that have one. */
+static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment, size_t *totals) {
+  for (size_t i = 0; i < load->piece_count; i++) {
+    ladei_loader_piece *p = &load->pieces[load->order[i]];
+    if (p->bytes == 0 || p->broadcast != broadcast) continue;
+    (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
+    totals[p->target] = p->offset + p->bytes;
+  }
+}
+
+/* Lays the tensors of a target out in one segment. `totals` has a zero for each target. */
+static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size_t *totals) {
+  bool first = false; /* the kind of the first tensor with bytes: with keep_memory its address stands for the segment */
+  for (size_t i = load->piece_count; i-- > 0;)
+    if (load->pieces[load->order[i]].bytes > 0) first = load->pieces[load->order[i]].broadcast;
+  places_give(load, first, alignment, totals);
+  places_give(load, !first, alignment, totals);
+  lade_status status = LADE_OK;
+  for (uint32_t target = 0; target < load->target_count && status == LADE_OK; target++) {
+    void *memory = NULL;
+    if (totals[target] == 0) continue;
+    status = segment_alloc(load, target, totals[target], &memory);
+    for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+      ladei_loader_piece *p = &load->pieces[i];
+      if (p->target == target && p->bytes > 0) p->memory = (char *)memory + p->offset;
+    }
+  }
+  return status;
+}
+
+lade_status ladei_loader_load_alloc(lade_tensor_load *load, const lade_load_options *options) {
+  load->segments = calloc(load->piece_count + load->target_count, sizeof *load->segments);
+  size_t *totals = calloc(load->target_count, sizeof *totals);
+  lade_status status = LADE_OK;
+  if (load->segments == NULL || totals == NULL)
+    status = ladei_loader_load_memory_error();
+  else if (load->per_tensor)
+    status = memory_alloc_each(load);
+  else
+    status = memory_lay_out(load, options->alignment != 0 ? options->alignment : DEFAULT_ALIGNMENT, totals);
+  free(totals);
+  return status;
+}
+
+void ladei_loader_load_memory_free(lade_tensor_load *load) {
+  for (size_t i = 0; i < load->segment_count; i++) {
+    /* It is ours and whole, so only a lost device could refuse it, which has no memory to give back any more. */
+    (void)lade_device_free(load->targets[load->segments[i].target].allocator, load->segments[i].memory);
+  }
+}
+
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * Note [Sizes of groups]
+ * A transfer of 16 MiB is split into chunks of 2 MiB, the larger ones into chunks that cost a link nothing worth
+ * mentioning (docs/pipeline.md "Choosing settings"), so the first group is short for the sake of the first tensor and
+ * the next ones grow. About 32 groups keep a load below the default of max_transfers, so that submitting it does not
+ * wait.
+ */
+static uint64_t group_limit(uint64_t before, uint64_t total) {
+  uint64_t most = ladei_size_max(total / 32, 64 * LADEI_MIB);
+  return before == 0 ? 16 * LADEI_MIB : ladei_size_min(2 * before, most);
+}
+
+/* The end of a piece in its file. */
+static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_piece *p) {
+  return load->file->tensors[p->tensor].entry->begin + p->begin + (p->runs - 1) * p->run_stride + p->run_bytes;
+}
+
+bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
+                                const ladei_loader_piece *p) {
+  const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
+  const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
+  return left->file == right->file && piece_file_end(load, before) == right->entry->begin + p->begin;
+}
+
+/* Whether two pieces of one target are one range, in the file and in memory. */
+static bool piece_follows(const lade_tensor_load *load, const ladei_loader_piece *before, const ladei_loader_piece *p) {
+  /* Blocks of their own may lie side by side and yet belong to two allocations of the driver: no copy goes across. */
+  return !load->per_tensor && ladei_loader_piece_adjoins(load, before, p) &&
+         before->memory + before->bytes == p->memory;
+}
+
+lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tensor, uint64_t at, lade_endpoint *out) {
+  return lade_safetensors_endpoint(load->file, tensor, at, load->file_flags, out);
+}
+
+/* Adds a piece to the transfer that is being put together: as a range for each run, but where one goes on. */
+static lade_status piece_add(const lade_tensor_load *load, ladei_loader_submission *s, ladei_loader_piece *p) {
+  lade_status status = LADE_OK;
+  uint64_t first = 0;
+  if (s->range_count > 0 && piece_follows(load, s->last, p)) {
+    s->ranges[s->range_count - 1].bytes += p->run_bytes;
+    first = 1;
+  }
+  for (uint64_t i = first; i < p->runs && status == LADE_OK; i++) {
+    lade_piece *range = &s->ranges[s->range_count++];
+    *range = (lade_piece){.device_memory = p->memory + i * p->run_bytes, .bytes = p->run_bytes};
+    status = ladei_loader_load_endpoint(load, p->tensor, p->begin + i * p->run_stride, &range->host);
+  }
+  s->range_bytes += p->bytes;
+  s->bytes += p->bytes;
+  s->last = p;
+  p->ticket = load->tickets.count;
+  p->ready_bytes = s->range_bytes;
+  return status;
+}
+
+static lade_status ranges_submit(lade_tensor_load *load, ladei_loader_submission *s) {
+  const lade_load_target *target = &load->targets[s->target];
+  lade_transfer transfer;
+  if (s->range_count == 0) return LADE_OK;
+  lade_transfer_init(&transfer);
+  transfer.direction = LADE_TO_DEVICE;
+  transfer.after_stream = 1; /* the memory may have had another user, whose work is queued there */
+  transfer.stream = target->stream;
+  transfer.pieces = s->ranges;
+  transfer.piece_count = s->range_count;
+  transfer.bytes = s->range_bytes;
+  transfer.priority = s->priority;
+  s->range_count = 0;
+  s->range_bytes = 0;
+  return ladei_loader_ticket_list_submit(&load->tickets, target->pipeline, &transfer);
+}
+
+/* Whether a piece has to go into the next transfer. */
+static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_submission *s,
+                            const ladei_loader_piece *p) {
+  if (s->range_count == 0) return false;
+  /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
+  if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
+  lade_runtime *runtime = load->targets[p->target].pipeline->runtime;
+  return s->range_bytes + p->bytes > s->limit ||
+         (load->per_tensor && ladei_loader_memory_parts(runtime, s->last->memory, s->last->bytes, p->memory));
+}
+
+/* Room for all ranges that one transfer could have. */
+static lade_status ranges_make(const lade_tensor_load *load, ladei_loader_submission *s) {
+  uint64_t count = 1;
+  for (size_t i = 0; i < load->piece_count; i++)
+    if (!load->pieces[i].carried) count += load->pieces[i].runs;
+  s->ranges = count < SIZE_MAX / sizeof *s->ranges ? calloc(count, sizeof *s->ranges) : NULL;
+  s->limit = group_limit(0, load->bytes);
+  return s->ranges != NULL ? LADE_OK : ladei_loader_load_memory_error();
+}
+
+lade_status ladei_loader_load_submit(lade_tensor_load *load, ladei_loader_submission *s, uint64_t bytes) {
+  lade_status status = s->ranges != NULL ? LADE_OK : ranges_make(load, s);
+  for (; s->next < load->piece_count && s->bytes < bytes && status == LADE_OK; s->next++) {
+    ladei_loader_piece *p = &load->pieces[load->order[s->next]];
+    if (p->bytes == 0 || p->target != s->target || p->carried) continue;
+    if (ranges_are_full(load, s, p)) {
+      status = ranges_submit(load, s);
+      s->limit = group_limit(s->limit, load->bytes);
+    }
+    if (status == LADE_OK) status = piece_add(load, s, p);
+  }
+  return status == LADE_OK && s->next == load->piece_count ? ranges_submit(load, s) : status;
+}
+
+/* --- the end of the reads ----------------------------------------------------------------------------------------- */
+
+lade_status ladei_loader_load_recheck(lade_tensor_load *load) {
+  const ladei_loader_checkpoint_file *checked = NULL;
+  lade_status status = LADE_OK;
+  for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
+    const ladei_loader_piece *p = &load->pieces[load->order[i]];
+    const ladei_loader_checkpoint_file *file = &load->file->files[load->file->tensors[p->tensor].file];
+    if (file != checked && (p->ticket != LADEI_LOADER_NO_TICKET || p->carried)) {
+      status = ladei_loader_checkpoint_file_recheck(file);
+      checked = file;
+    }
+  }
+  if (status == LADE_OK) atomic_store_explicit(&load->intact, true, memory_order_relaxed);
+  return status;
+}
