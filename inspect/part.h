@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a room fills in so that its objects can be parts of snapshots and of what is published. A new room adds a
- * lade_part_kind, a file in inspect/parts/ and a line in inspect/parts.c.
+ * lade_part_kind, a file in inspect/parts/ and a line in inspect/api/parts.c.
  */
 #ifndef LADE_INSPECT_PART_H
 #define LADE_INSPECT_PART_H
@@ -39,8 +39,5 @@ const char *ladei_inspect_part_name(const lade_part *part, size_t index, char ro
 extern const ladei_inspect_part_ops ladei_inspect_part_device;
 extern const ladei_inspect_part_ops ladei_inspect_part_pinned;
 extern const ladei_inspect_part_ops ladei_inspect_part_pipeline;
-
-/* Adds a counter to the last part of the snapshot that `user` is: a lade_stat_visit. */
-lade_status ladei_inspect_counter_visit(const char *key, int64_t value, void *user);
 
 #endif /* LADE_INSPECT_PART_H */

@@ -253,6 +253,10 @@ lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int6
   return LADE_OK;
 }
 
+lade_status ladei_inspect_counter_visit(const char *key, int64_t value, void *user) {
+  return ladei_inspect_counter(user, key, value);
+}
+
 static lade_status setting_add(lade_snapshot *snapshot, const char *key, lade_snapshot_setting_kind kind,
                                lade_snapshot_setting **out) {
   uint32_t text;

@@ -82,6 +82,8 @@ lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_fra
                                 uint32_t *out);
 
 lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int64_t value); /* of the last part */
+/* The same of the snapshot that `user` is: a lade_stat_visit. */
+lade_status ladei_inspect_counter_visit(const char *key, int64_t value, void *user);
 lade_status ladei_inspect_integer(lade_snapshot *snapshot, const char *key, int64_t value); /* settings of it */
 lade_status ladei_inspect_bool(lade_snapshot *snapshot, const char *key, bool value);
 lade_status ladei_inspect_real(lade_snapshot *snapshot, const char *key, double value);

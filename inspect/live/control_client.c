@@ -24,7 +24,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/thread.h"
-#include "inspect/live/control.h"
+#include "inspect/live/control_packet.h"
 
 enum { DEFAULT_WAIT_MS = 10000 };
 

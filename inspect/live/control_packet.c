@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "inspect/live/control.h"
+#include "inspect/live/control_packet.h"
 
 static const char request_magic[8] = "LADECTL\n";
 static const char reply_magic[8] = "LADECTR\n";

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "inspect/live/control.h"
+#include "inspect/live/control_packet.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { READ_REPLY = 1, AS_IT_IS = 2, OTHER_LENGTH = 4 };

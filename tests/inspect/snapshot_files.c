@@ -2,7 +2,7 @@
 /*
  * Writes a sample snapshot in a format, for the judges beside this file and for comparisons.
  *
- * usage: snapshot_files small|long|big|FILE FORMAT OUT      FORMAT: a name of the table of formats in inspect/write.c
+ * usage: snapshot_files small|long|big|FILE FORMAT OUT      FORMAT: a name of the table of formats in inspect/api/write.c
  *
  * FILE, which has a slash in its name, is read instead of a sample.
  */

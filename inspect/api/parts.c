@@ -29,7 +29,3 @@ const char *ladei_inspect_part_name(const lade_part *part, size_t index, char ro
   snprintf(room, 64, "%s %zu", ladei_inspect_kind_name(part->kind), index);
   return room;
 }
-
-lade_status ladei_inspect_counter_visit(const char *key, int64_t value, void *user) {
-  return ladei_inspect_counter(user, key, value);
-}
