@@ -134,20 +134,21 @@ static void limits_set(lade_pipeline *pipeline) {
   ladei_pipe_core_set_blocks(&pipeline->core, chunk, pipeline->chunk_chosen ? LADEI_PIPE_CHUNK_LEAST : chunk);
   if (!engines_are_threads(pipeline->runtime) && pipeline->runtime->ops->copy_batch != NULL)
     ladei_pipe_core_set_joined(&pipeline->core.rings[0], JOINED_MOST, LADEI_PIPE_JOINED_FIRST);
-  pipeline->core.rings[0].paces = pipeline->driver->threads && !engines_are_threads(pipeline->runtime);
+  pipeline->core.rings[0].host.paces = pipeline->driver->threads && !engines_are_threads(pipeline->runtime);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pipe_window *window = &pipeline->sides[i].window;
     ladei_pipe_window_init(window, options->readers, options->readers * pipeline->driver->queue);
     ladei_pipe_core_set_window(&pipeline->core.rings[i], window->size);
-    pipeline->core.rings[i].last_first = !engines_are_threads(pipeline->runtime);
+    pipeline->core.rings[i].blocks.last_first = !engines_are_threads(pipeline->runtime);
     if (!engines_are_threads(pipeline->runtime))
       ladei_pipe_core_set_turn(&pipeline->core.rings[i], LADEI_PIPE_TURN_FIRST);
     if (pipeline->depth_chosen)
-      pipeline->core.rings[i].ahead = blocks_ahead(pipeline, i == 0 ? LADE_TO_DEVICE : LADE_TO_HOST);
+      pipeline->core.rings[i].blocks.ahead = blocks_ahead(pipeline, i == 0 ? LADE_TO_DEVICE : LADE_TO_HOST);
   }
   ladei_pipe_ring *ring = &pipeline->core.rings[0];
   if (pipeline->chunk_adapts && pipeline->runtime->software_device == NULL)
-    ladei_pipe_core_set_bulk(ring, ladei_pipe_chunk_in_window(pipeline, ring, LADEI_PIPE_CHUNK_BULK));
+    ladei_pipe_core_set_bulk(
+        ring, ladei_pipe_core_chunk_in_window(ring, LADEI_PIPE_CHUNK_BULK, options->readers, options->window_bytes));
 }
 
 /* --- looking on --------------------------------------------------------------------------------------------------- */
@@ -165,9 +166,9 @@ lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeline_info *
   ladei_pipe_core_counters counters = pipeline->core.counters;
   own.callbacks_stalled = pipeline->callbacks_stalled;
   own.callbacks_stalled_sum = pipeline->callbacks_stalled_sum;
-  own.requests_to_device = pipeline->core.rings[0].window;
-  own.requests_to_host = pipeline->core.rings[1].window;
-  own.chunk_bytes = ladei_size_max(pipeline->core.rings[0].block_bytes, pipeline->core.rings[1].block_bytes);
+  own.requests_to_device = pipeline->core.rings[0].host.window;
+  own.requests_to_host = pipeline->core.rings[1].host.window;
+  own.chunk_bytes = ladei_size_max(pipeline->core.rings[0].blocks.bytes, pipeline->core.rings[1].blocks.bytes);
   ladei_lock_release(&pipeline->lock);
   own.transfers_submitted = counters.transfers_submitted;
   own.transfers_completed = counters.transfers_completed;
@@ -426,7 +427,7 @@ static void cancel_all(lade_pipeline *pipeline) {
   ladei_lock_assert_held(&pipeline->lock);
   for (unsigned i = 0; i < 2; i++) {
     ladei_pipe_core_transfer *next;
-    ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].queue);
+    ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&pipeline->core.rings[i].schedule.queue);
     for (; transfer != NULL; transfer = next) {
       next = TAILQ_NEXT(transfer, link);
       ladei_pipe_ticket_cancel_locked(pipeline, ladei_pipe_ticket_of(transfer));

@@ -85,7 +85,7 @@ struct ladei_pipe_slot {
   bool keep_block;         /* an early RELEASE failed: wait for the batch instead */
   bool lost;               /* its batch was lost while a RELEASE was out */
   bool used;               /* its block has carried a chunk since it was acquired */
-  unsigned taker;          /* who took the last READ into it: ring->taker then */
+  unsigned taker;          /* who took the last READ into it: ring->takers.asking then */
   ladei_pipe_slot *joined; /* COPYING: the next one of the same order; NULL: the last */
   bool stalled;            /* READING or WRITING: the call is overdue */
   bool shortened;          /* ladei_pipe_chunk_is_short of its chunk */
@@ -166,13 +166,13 @@ struct ladei_pipe_core_transfer {
   ladei_pipe_dependency dependency; /* NONE or UNKNOWN */
   uint64_t after;                   /* UNKNOWN: number of the caller's stream */
 
-  TAILQ_ENTRY(ladei_pipe_core_transfer) link; /* ring->queue, or ring->finished once it is settled */
+  TAILQ_ENTRY(ladei_pipe_core_transfer) link; /* ring->schedule.queue, or ring->schedule.finished once it is settled */
   TAILQ_ENTRY(ladei_pipe_core_transfer)
-  fair_queue_link; /* its fair queue's list, while `waiting`; ring->held, while `held` */
+  fair_queue_link; /* its fair queue's list, while `waiting`; ring->schedule.held, while `held` */
   bool waiting;    /* could begin a chunk, */
   bool held;       /* ... or could but for its share of the slots */
-  bool unissued;   /* counted in ring->unissued */
-  bool asks;       /* in ring->asking, by fair_queue_link, */
+  bool unissued;   /* counted in ring->schedule.unissued */
+  bool asks;       /* in ring->schedule.asking, by fair_queue_link, */
   bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
   ladei_pipe_ring *ring;
   ladei_pipe_copy_stream *copy_stream; /* of its next copies, once its dependency is neither UNKNOWN nor QUERYING */
@@ -213,38 +213,66 @@ typedef enum ladei_pipe_yield {
   LADEI_PIPE_YIELD_ALL,   /* that one too, once it was used */
 } ladei_pipe_yield;
 
-struct ladei_pipe_ring {
-  lade_direction direction;
-  ladei_pipe_slot *slots; /* depth of them */
-  unsigned depth;
-  size_t block_bytes; /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t bulk_bytes;  /* ... or of this while half of all have work: what block_bytes is likely to become; 0: no */
-  size_t block_least; /* a refused block is tried again half as large, down to this */
-  size_t block_most;  /* larger ones were refused */
-  bool last_first;    /* the block used last is used next, ... */
-  unsigned taker; /* ... before it that which the asking one used last; as the driver numbers them from 1; 0: nobody */
-  bool taker_stays;      /* one of `staying` is the asking one */
-  unsigned staying;      /* places of the window that are kept for takers of READ orders */
-  unsigned window;       /* READ or WRITE orders of transfers that are not ordered out, at most ... */
-  unsigned ahead;        /* blocks beside those of the window, at most */
-  unsigned host_out;     /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
-  bool paces;            /* READ orders keep pace with the copies: Note [Pace of reads] in core_pick.c */
-  unsigned joined_most;  /* slots of a COPY order, at most, ... */
-  size_t joined_bytes;   /* ... and so many bytes, if there are several */
-  unsigned calls_most;   /* orders of transfers that call back, at most ... */
-  unsigned calls_out;    /* ... and now */
-  unsigned calls_active; /* slots with chunks of such transfers */
-  unsigned slot_limit;   /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
-  ladei_pipe_copy_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
-  unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
-  uint64_t turn_most; /* bytes that a copy stream queues while others wait for the engine, about; 0: no limit */
-  bool shared;        /* other rings copy over the link */
-
+/* Slots by state, where that has a list. */
+typedef struct ladei_pipe_slot_lists {
   struct ladei_slot_list empty;
-  struct ladei_slot_list free;  /* the one that rested longest first, or last (last_first) */
+  struct ladei_slot_list free;  /* the one that rested longest first, or last (blocks.last_first) */
   struct ladei_slot_list ready; /* in the order they became so; the same for the next two */
   struct ladei_slot_list landed;
   struct ladei_slot_list lost;
+} ladei_pipe_slot_lists;
+
+/* A ring's blocks: how large, how many, and what it asks the pool for. */
+typedef struct ladei_pipe_ring_blocks {
+  size_t bytes;           /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
+  size_t bulk_bytes;      /* ... or of this while half of all have work: what `bytes` is likely to become; 0: no */
+  size_t least_bytes;     /* a refused block is tried again half as large, down to this */
+  size_t most_bytes;      /* larger ones were refused */
+  unsigned limit;         /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
+  unsigned ahead;         /* blocks beside those of the window, at most */
+  unsigned count;         /* held or being acquired */
+  unsigned acquire_out;   /* ... those of them */
+  bool last_first;        /* the block used last is used next */
+  bool asleep;            /* the only one was to be waited for: until ladei_pipe_core_poll_wake */
+  bool awaits;            /* ... and nothing came since */
+  ladei_pipe_yield yield; /* to others that wait for blocks of the same pool */
+} ladei_pipe_ring_blocks;
+
+/* Who takes READ orders: Note [Readers that stay] in core_pick.c. */
+typedef struct ladei_pipe_takers {
+  unsigned asking;   /* its last block comes before the one used last; as the driver numbers them from 1; 0: nobody */
+  bool asking_stays; /* one of `staying` is the asking one */
+  unsigned staying;  /* places of the window that are kept for takers of READ orders */
+} ladei_pipe_takers;
+
+/* READ or WRITE orders of transfers that are not ordered. */
+typedef struct ladei_pipe_host_orders {
+  unsigned window; /* out, at most ... */
+  unsigned out;    /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
+  bool paces;      /* READ orders keep pace with the copies: Note [Pace of reads] in core_pick.c */
+} ladei_pipe_host_orders;
+
+/* READ or WRITE orders of transfers that call back. */
+typedef struct ladei_pipe_call_orders {
+  unsigned most;   /* out, at most ... */
+  unsigned out;    /* ... and now */
+  unsigned active; /* slots with chunks of such transfers */
+} ladei_pipe_call_orders;
+
+/* What one COPY order takes: Note [Joined copies] in core_pick.c. */
+typedef struct ladei_pipe_joined {
+  unsigned most; /* slots, at most, ... */
+  size_t bytes;  /* ... and so many bytes, if there are several */
+} ladei_pipe_joined;
+
+/* Note [Turns] in core_pick.c. */
+typedef struct ladei_pipe_turns {
+  uint64_t most_bytes; /* that a copy stream queues while others wait for the engine, about; 0: no limit */
+  bool shared;         /* other rings copy over the link */
+} ladei_pipe_turns;
+
+/* Transfers, and which of them begins the next chunk: core_schedule.c. */
+typedef struct ladei_pipe_schedule {
   struct ladei_core_transfer_list queue;
   struct ladei_core_transfer_list finished;
   ladei_pipe_priority levels[LADEI_PIPE_PRIORITIES];
@@ -255,14 +283,24 @@ struct ladei_pipe_ring {
   unsigned unissued;                      /* transfers that have not failed and have chunks not begun */
   uint64_t left_bytes;                    /* of those, together */
   uint64_t begun_bytes;                   /* chunks begun since no slot carried one */
-  unsigned active;                        /* slots that carry chunks */
   ladei_pipe_core_transfer *issuing;      /* the one of them that begins the next chunk; NULL: none can */
+} ladei_pipe_schedule;
 
-  unsigned blocks;        /* held or being acquired */
-  unsigned acquire_out;   /* ... those of them */
-  bool acquire_asleep;    /* the only one was to be waited for: until ladei_pipe_core_poll_wake */
-  bool awaits;            /* ... and nothing came since */
-  ladei_pipe_yield yield; /* to others that wait for blocks of the same pool */
+struct ladei_pipe_ring {
+  lade_direction direction;
+  unsigned depth;
+  ladei_pipe_slot *slots; /* depth of them */
+  unsigned active;        /* those that carry chunks */
+  ladei_pipe_slot_lists lists;
+  ladei_pipe_ring_blocks blocks;
+  ladei_pipe_takers takers;
+  ladei_pipe_host_orders host;
+  ladei_pipe_call_orders calls;
+  ladei_pipe_joined joined;
+  ladei_pipe_turns turns;
+  ladei_pipe_copy_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
+  unsigned copy_streams_copied; /* bit i: copy stream i has COPIED slots */
+  ladei_pipe_schedule schedule;
 };
 
 typedef struct ladei_pipe_core_counters {
@@ -349,6 +387,12 @@ bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes);
 
 /* Blocks of the ring from now on, where there is work for half of them; larger than the usual ones. */
 void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes);
+/* That chunk, or a shorter one where blocks of it for `requests` and for copies were more than `window_bytes`. */
+size_t ladei_pipe_core_chunk_in_window(const ladei_pipe_ring *ring, size_t chunk, unsigned requests,
+                                       uint64_t window_bytes);
+/* What was found out about the ring's link: copies of `chunk` bytes are long enough; 0: nothing. Joined copies and turns go by it, and
+ * blocks grow to it, as far as they stay in the window. True: they have grown. */
+bool ladei_pipe_core_set_link(ladei_pipe_ring *ring, size_t chunk, unsigned requests, uint64_t window_bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
@@ -401,7 +445,8 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
 bool ladei_pipe_core_polls(const ladei_pipe_core *core);
 /* Whether the ring waits for its only block: an ACQUIRE found that it has to, and it still has use for one. */
 static inline bool ladei_pipe_core_awaits_block(const ladei_pipe_ring *ring) {
-  return ring->awaits && ring->blocks == ring->acquire_out && ring->issuing != NULL && !ring->issuing->unstaged;
+  return ring->blocks.awaits && ring->blocks.count == ring->blocks.acquire_out && ring->schedule.issuing != NULL &&
+         !ring->schedule.issuing->unstaged;
 }
 /* What the rings shall give up from now on. */
 void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield);

@@ -71,12 +71,12 @@ static lade_status check_lists(const ladei_pipe_ring *ring) {
     lade_status status = check_copy_stream(&ring->copy_streams[i], &copied, &covered);
     if (status != LADE_OK) return status;
   }
-  if (list_count(&ring->empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
-      list_count(&ring->free, LADEI_PIPE_SLOT_FREE) != state_count(ring, LADEI_PIPE_SLOT_FREE) ||
-      list_count(&ring->ready, LADEI_PIPE_SLOT_READY) != state_count(ring, LADEI_PIPE_SLOT_READY) ||
+  if (list_count(&ring->lists.empty, LADEI_PIPE_SLOT_EMPTY) != state_count(ring, LADEI_PIPE_SLOT_EMPTY) ||
+      list_count(&ring->lists.free, LADEI_PIPE_SLOT_FREE) != state_count(ring, LADEI_PIPE_SLOT_FREE) ||
+      list_count(&ring->lists.ready, LADEI_PIPE_SLOT_READY) != state_count(ring, LADEI_PIPE_SLOT_READY) ||
       copied != state_count(ring, LADEI_PIPE_SLOT_COPIED) ||
-      list_count(&ring->landed, LADEI_PIPE_SLOT_LANDED) != state_count(ring, LADEI_PIPE_SLOT_LANDED) ||
-      list_count(&ring->lost, LADEI_PIPE_SLOT_LOST) != state_count(ring, LADEI_PIPE_SLOT_LOST) ||
+      list_count(&ring->lists.landed, LADEI_PIPE_SLOT_LANDED) != state_count(ring, LADEI_PIPE_SLOT_LANDED) ||
+      list_count(&ring->lists.lost, LADEI_PIPE_SLOT_LOST) != state_count(ring, LADEI_PIPE_SLOT_LOST) ||
       covered != state_count(ring, LADEI_PIPE_SLOT_COVERED))
     return broken(ring, "I1: slots in a state and slots in its list differ");
   return LADE_OK;
@@ -94,7 +94,8 @@ static lade_status check_blocks(const ladei_pipe_ring *ring) {
       return broken(ring, "I2: an empty slot has a block");
     blocks += slot->block != NULL || slot->state == LADEI_PIPE_SLOT_ACQUIRING ? 1 : 0;
   }
-  return blocks == ring->blocks && blocks <= ring->depth ? LADE_OK : broken(ring, "I4: blocks are not those counted");
+  return blocks == ring->blocks.count && blocks <= ring->depth ? LADE_OK
+                                                               : broken(ring, "I4: blocks are not those counted");
 }
 
 static lade_status check_transfer(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
@@ -136,7 +137,7 @@ static lade_status check_host_halves(const ladei_pipe_ring *ring) {
     calls_out += out && slot->transfer->calls ? 1 : 0;
     calls_active += slot->transfer != NULL && slot->transfer->calls ? 1 : 0;
   }
-  return host_out == ring->host_out && calls_out == ring->calls_out && calls_active == ring->calls_active
+  return host_out == ring->host.out && calls_out == ring->calls.out && calls_active == ring->calls.active
              ? LADE_OK
              : broken(ring, "I9: host halves or calls under way are not those counted");
 }
@@ -156,14 +157,14 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pi
 /* What I7 in core_schedule.c says about one transfer. */
 static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
-  bool waiting = list_has(&ring->levels[transfer->level].fair_queues[transfer->fair_queue].waiting, transfer);
-  bool held = list_has(&ring->held, transfer);
+  bool waiting = list_has(&ring->schedule.levels[transfer->level].fair_queues[transfer->fair_queue].waiting, transfer);
+  bool held = list_has(&ring->schedule.held, transfer);
   if (waiting != transfer->waiting || held != transfer->held || (waiting && held))
     return broken(ring, "I7: a transfer is not in the list that it says, or in two");
   bool unasked = transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN && !ladei_pipe_transfer_failed(transfer);
   if (transfer->asks != (transfer->read_arrives && ring->direction == LADE_TO_DEVICE &&
                          (unasked || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING)) ||
-      transfer->asks != list_has(&ring->asking, transfer))
+      transfer->asks != list_has(&ring->schedule.asking, transfer))
     return broken(ring, "I7: a transfer whose reads wait for its dependency is not asked, or another is");
   if (transfer->left_bytes != (unissued ? transfer->bytes - transfer->issued_bytes : 0))
     return broken(ring, "I7: a transfer's bytes to begin are not those counted");
@@ -180,7 +181,7 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
   unsigned on_copy_streams = 0;
   unsigned active = 0;
   uint64_t left_bytes = 0;
-  TAILQ_FOREACH (transfer, &ring->queue, link) {
+  TAILQ_FOREACH (transfer, &ring->schedule.queue, link) {
     active += transfer->active;
     left_bytes += transfer->left_bytes;
     if (status == LADE_OK) status = check_transfer(ring, transfer);
@@ -190,10 +191,10 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
     on_copy_streams += ladei_pipe_copy_stream_waits(transfer->copy_stream) ? 1 : 0;
   }
   for (unsigned i = 1; i < LADEI_PIPE_COPY_STREAM_SHORT; i++) on_copy_streams -= ring->copy_streams[i].transfers;
-  if (status == LADE_OK && (may_stall != ring->may_stall || on_copy_streams != 0))
+  if (status == LADE_OK && (may_stall != ring->schedule.may_stall || on_copy_streams != 0))
     status = broken(ring, "I3: slots that may stall, or transfers in copy streams, are not those counted");
   if (status == LADE_OK && active != ring->active) status = broken(ring, "I3: slots with chunks are not those counted");
-  if (status == LADE_OK && (unissued != ring->unissued || left_bytes != ring->left_bytes))
+  if (status == LADE_OK && (unissued != ring->schedule.unissued || left_bytes != ring->schedule.left_bytes))
     status = broken(ring, "I7: transfers with chunks to begin are not those counted");
   return status;
 }
@@ -201,21 +202,22 @@ static lade_status check_queue(const ladei_pipe_ring *ring) {
 static lade_status check_choice(const ladei_pipe_ring *ring) {
   const ladei_pipe_core_transfer *first = NULL;
   for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++) {
-    const ladei_pipe_priority *level = &ring->levels[i];
+    const ladei_pipe_priority *level = &ring->schedule.levels[i];
     for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++)
       if (TAILQ_EMPTY(&level->fair_queues[k].waiting) == ((level->active >> k & 1u) != 0))
         return broken(ring, "I7: a fair queue is active without transfers, or has some and is not");
     first = level->active != 0 ? ladei_pipe_priority_first(level) : first;
   }
-  if (first != ring->issuing) return broken(ring, "I7: issuing is not the first of the fair queue served least");
+  if (first != ring->schedule.issuing)
+    return broken(ring, "I7: issuing is not the first of the fair queue served least");
   if (first != NULL && ladei_pipe_transfer_has_share(first))
     return broken(ring, "I7: the transfer that begins the next chunk has its share");
   const ladei_pipe_core_transfer *held;
-  TAILQ_FOREACH (held, &ring->held, fair_queue_link)
+  TAILQ_FOREACH (held, &ring->schedule.held, fair_queue_link)
     if (first == NULL && !ladei_pipe_transfer_has_share(held))
       return broken(ring, "I7: nothing begins, and a transfer is held that could");
   const ladei_pipe_slot *slot;
-  TAILQ_FOREACH (slot, &ring->ready, link) {
+  TAILQ_FOREACH (slot, &ring->lists.ready, link) {
     const ladei_pipe_slot *next = TAILQ_NEXT(slot, link);
     if (next != NULL && next->transfer->level > slot->transfer->level)
       return broken(ring, "I8: a ready chunk is behind one of a lower level");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What core_orders.c, core_schedule.c, core_pick.c and core_check.c share. */
+/* What core_orders.c, core_ring.c, core_schedule.c, core_pick.c and core_check.c share. */
 #ifndef LADE_PIPELINE_CORE_CORE_INTERNAL_H
 #define LADE_PIPELINE_CORE_CORE_INTERNAL_H
 
@@ -11,8 +11,8 @@ static inline bool ladei_pipe_transfer_failed(const ladei_pipe_core_transfer *tr
 
 /* Blocks that the ring may hold now, beside those that may stall. */
 static inline unsigned ladei_pipe_ring_room(const ladei_pipe_ring *ring) {
-  unsigned wanted = ring->window + ring->ahead;
-  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
+  unsigned wanted = ring->host.window + ring->blocks.ahead;
+  return wanted < ring->blocks.limit ? wanted : ring->blocks.limit;
 }
 
 /* One of those that wait for streams of the caller's. */
@@ -74,9 +74,9 @@ static inline bool ladei_pipe_transfer_is_far_ahead(const ladei_pipe_core_transf
 
 /* All slots that calls may have are in some: to the device in those under way, to the host in what they have yet to take. */
 static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
-  unsigned most = ring->slot_limit > 2 ? ring->slot_limit - 1 : ring->slot_limit;
-  unsigned taken = ring->direction == LADE_TO_DEVICE ? ring->calls_out : ring->calls_active;
-  return taken >= most || ring->calls_out >= ring->calls_most;
+  unsigned most = ring->blocks.limit > 2 ? ring->blocks.limit - 1 : ring->blocks.limit;
+  unsigned taken = ring->direction == LADE_TO_DEVICE ? ring->calls.out : ring->calls.active;
+  return taken >= most || ring->calls.out >= ring->calls.most;
 }
 
 /* Begins no chunk until some of its own, or of others of the kind, are over. */
@@ -85,11 +85,11 @@ static inline bool ladei_pipe_transfer_has_share(const ladei_pipe_core_transfer 
   if (!transfer->calls && transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE)
     return ladei_pipe_transfer_is_far_ahead(transfer);
   if (transfer->calls && ladei_pipe_ring_calls_are_full(ring)) return true;
-  unsigned most = ring->slot_limit > 1 ? ring->slot_limit - 1 : 1;
+  unsigned most = ring->blocks.limit > 1 ? ring->blocks.limit - 1 : 1;
   most -= transfer->calls && most > 1 ? 1 : 0;
   bool can_stall = ladei_pipe_transfer_may_stall(transfer);
-  bool all_slots =
-      can_stall && (transfer->active + ring->may_stall >= most || transfer->active >= ladei_pipe_ring_room(ring));
+  bool all_slots = can_stall && (transfer->active + ring->schedule.may_stall >= most ||
+                                 transfer->active >= ladei_pipe_ring_room(ring));
   return all_slots || ladei_pipe_transfer_is_far_ahead(transfer);
 }
 
@@ -103,5 +103,53 @@ ladei_pipe_core_transfer *ladei_pipe_priority_first(const ladei_pipe_priority *l
 
 /* The most useful order, not taken yet. Pure. */
 bool ladei_pipe_core_pick(const ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
+
+/* --- I10: from which state to which ------------------------------------------------------------------------------- */
+
+/* I10, of slots. */
+static inline bool ladei_pipe_slot_may_become(ladei_pipe_slot_state from, ladei_pipe_slot_state to) {
+#define STATE(name) (1u << LADEI_PIPE_SLOT_##name)
+  static const uint16_t next[] = {
+      [LADEI_PIPE_SLOT_EMPTY] = STATE(ACQUIRING) | STATE(READING) | STATE(COPYING), /* the latter two: unstaged */
+      [LADEI_PIPE_SLOT_ACQUIRING] = STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_FREE] = STATE(READING) | STATE(COPYING) | STATE(RELEASING),
+      [LADEI_PIPE_SLOT_READING] = STATE(READY) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_READY] = STATE(COPYING) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_COPYING] =
+          STATE(COPIED) | STATE(FREE) | STATE(EMPTY) | STATE(READY), /* the latter: joined in vain */
+      [LADEI_PIPE_SLOT_COPIED] = STATE(COVERED),
+      [LADEI_PIPE_SLOT_COVERED] = STATE(LANDED) | STATE(FREE) | STATE(EMPTY) | STATE(RELEASING) | STATE(LOST),
+      [LADEI_PIPE_SLOT_LANDED] = STATE(WRITING) | STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_WRITING] = STATE(FREE) | STATE(EMPTY),
+      [LADEI_PIPE_SLOT_LOST] = STATE(RELEASING),
+      [LADEI_PIPE_SLOT_RELEASING] = STATE(EMPTY) | STATE(FREE) | STATE(LOST),
+  };
+#undef STATE
+  return (next[from] >> to & 1u) != 0;
+}
+
+/* I10, of stream dependencies. */
+static inline bool ladei_pipe_dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
+  switch (from) {
+  case LADEI_PIPE_DEPENDENCY_NONE: return false;
+  case LADEI_PIPE_DEPENDENCY_UNKNOWN: return to == LADEI_PIPE_DEPENDENCY_QUERYING;
+  case LADEI_PIPE_DEPENDENCY_QUERYING:
+    return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_NONE ||
+           to == LADEI_PIPE_DEPENDENCY_UNKNOWN; /* asked in vain */
+  case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_NONE;
+  }
+  return false;
+}
+
+/* I10, of batches. */
+static inline bool ladei_pipe_batch_may_become(ladei_pipe_batch_state from, ladei_pipe_batch_state to) {
+  switch (from) {
+  case LADEI_PIPE_BATCH_IDLE: return to == LADEI_PIPE_BATCH_RECORDING;
+  case LADEI_PIPE_BATCH_RECORDING: return to == LADEI_PIPE_BATCH_PENDING;
+  case LADEI_PIPE_BATCH_PENDING: return to == LADEI_PIPE_BATCH_POLLING || to == LADEI_PIPE_BATCH_IDLE;
+  case LADEI_PIPE_BATCH_POLLING: return to == LADEI_PIPE_BATCH_PENDING;
+  }
+  return false;
+}
 
 #endif /* LADE_PIPELINE_CORE_CORE_INTERNAL_H */

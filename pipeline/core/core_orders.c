@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline's state machine: what taking and completing an order changes. core_schedule.c says which transfer is next,
- * core_pick.c picks the order, core_check.c recounts the invariants; see core.h for the states and the orders that lead
- * from one to the next.
+ * The pipeline's state machine: what taking and completing an order changes. core_ring.c makes the rings, core_schedule.c says which
+ * transfer is next, core_pick.c picks the order, core_check.c recounts the invariants; see core.h for the states and the orders that
+ * lead from one to the next.
  *
  *   submit -> fair queue of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
@@ -14,19 +14,19 @@
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when nothing is active, its dependency is not
- *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->may_stall = the sum of
+ *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->schedule.may_stall = the sum of
  *     active over transfers that may stall, copy_stream->transfers = transfers QUERYING or AWAITED there, not settled.
- * I4  ring->blocks = slots with a block or ACQUIRING, at most slot_limit when the last block was asked for.
+ * I4  ring->blocks.count = slots with a block or ACQUIRING, at most blocks.limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
  * I7 is in core_schedule.c: which transfers wait to be scheduled.
  * I8  READY slots are in the order of their transfers' levels, highest first.
- * I9  ring->calls_active = slots that carry chunks of transfers that call back, ring->calls_out = those READING or WRITING;
+ * I9  ring->calls.active = slots that carry chunks of transfers that call back, ring->calls.out = those READING or WRITING;
  *     transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING or WRITING,
- *     never more than its `writers` were when the last WRITE was given; ring->host_out = slots READING or WRITING but for stalled ones
+ *     never more than its `writers` were when the last WRITE was given; ring->host.out = slots READING or WRITING but for stalled ones
  *     and ordered transfers'.
- * I10 Slots, batches and stream dependencies go from state to state as slot_may_become, batch_may_become and
- *     dependency_may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
+ * I10 Slots, batches and stream dependencies go from state to state as the three functions of
+ *     core_internal.h that end in _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes = the sum of bytes
  *     of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
@@ -34,39 +34,15 @@
 #include "pipeline/core/core.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
-#include "base/error.h"
 #include "base/static_probe.h"
 #include "pipeline/core/adapt.h"
 #include "pipeline/core/core_internal.h"
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-/* I10, of slots. */
-static inline __attribute__((unused)) bool slot_may_become(ladei_pipe_slot_state from, ladei_pipe_slot_state to) {
-#define STATE(name) (1u << LADEI_PIPE_SLOT_##name)
-  static const uint16_t next[] = {
-      [LADEI_PIPE_SLOT_EMPTY] = STATE(ACQUIRING) | STATE(READING) | STATE(COPYING), /* the latter two: unstaged */
-      [LADEI_PIPE_SLOT_ACQUIRING] = STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_FREE] = STATE(READING) | STATE(COPYING) | STATE(RELEASING),
-      [LADEI_PIPE_SLOT_READING] = STATE(READY) | STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_READY] = STATE(COPYING) | STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_COPYING] =
-          STATE(COPIED) | STATE(FREE) | STATE(EMPTY) | STATE(READY), /* the latter: joined in vain */
-      [LADEI_PIPE_SLOT_COPIED] = STATE(COVERED),
-      [LADEI_PIPE_SLOT_COVERED] = STATE(LANDED) | STATE(FREE) | STATE(EMPTY) | STATE(RELEASING) | STATE(LOST),
-      [LADEI_PIPE_SLOT_LANDED] = STATE(WRITING) | STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_WRITING] = STATE(FREE) | STATE(EMPTY),
-      [LADEI_PIPE_SLOT_LOST] = STATE(RELEASING),
-      [LADEI_PIPE_SLOT_RELEASING] = STATE(EMPTY) | STATE(FREE) | STATE(LOST),
-  };
-#undef STATE
-  return (next[from] >> to & 1u) != 0;
-}
-
 static void slot_state_set(ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
-  assert(slot_may_become(slot->state, state) && "I10");
+  assert(ladei_pipe_slot_may_become(slot->state, state) && "I10");
   slot->state = state;
 }
 
@@ -85,10 +61,10 @@ static void slot_to_free(ladei_pipe_slot *slot) {
   slot->keep_block = false;
   slot->lost = false;
   slot_state_set(slot, LADEI_PIPE_SLOT_FREE);
-  if (slot->ring->last_first)
-    TAILQ_INSERT_HEAD(&slot->ring->free, slot, link);
+  if (slot->ring->blocks.last_first)
+    TAILQ_INSERT_HEAD(&slot->ring->lists.free, slot, link);
   else
-    TAILQ_INSERT_TAIL(&slot->ring->free, slot, link);
+    TAILQ_INSERT_TAIL(&slot->ring->lists.free, slot, link);
 }
 
 static void slot_to_empty(ladei_pipe_slot *slot) {
@@ -96,7 +72,7 @@ static void slot_to_empty(ladei_pipe_slot *slot) {
   slot->block = NULL;
   slot->keep_block = false;
   slot->lost = false;
-  slot_put(&slot->ring->empty, slot, LADEI_PIPE_SLOT_EMPTY);
+  slot_put(&slot->ring->lists.empty, slot, LADEI_PIPE_SLOT_EMPTY);
 }
 
 static ladei_pipe_slot *slot_take(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
@@ -119,7 +95,7 @@ static void slot_retire(ladei_pipe_slot *slot) {
 
 /* Behind those of its transfer's level, before those of lower ones. */
 static void slot_to_ready(ladei_pipe_slot *slot) {
-  struct ladei_slot_list *list = &slot->ring->ready;
+  struct ladei_slot_list *list = &slot->ring->lists.ready;
   ladei_pipe_slot *before = TAILQ_LAST(list, ladei_slot_list);
   while (before != NULL && before->transfer->level < slot->transfer->level)
     before = TAILQ_PREV(before, ladei_slot_list, link);
@@ -137,8 +113,8 @@ static void active_add(ladei_pipe_core_transfer *transfer, unsigned change) {
   transfer->active += change;
   transfer->ring->active += change;
   if (transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->calls) {
-    transfer->ring->may_stall += ladei_pipe_transfer_may_stall(transfer) ? change : 0;
-    transfer->ring->calls_active += transfer->calls ? change : 0;
+    transfer->ring->schedule.may_stall += ladei_pipe_transfer_may_stall(transfer) ? change : 0;
+    transfer->ring->calls.active += transfer->calls ? change : 0;
   }
 }
 
@@ -150,26 +126,13 @@ static void active_decrement(ladei_pipe_core_transfer *transfer) { active_add(tr
 static void may_stall_update(ladei_pipe_core_transfer *transfer, bool could_stall) {
   bool can_stall = ladei_pipe_transfer_may_stall(transfer);
   if (could_stall && !can_stall)
-    transfer->ring->may_stall -= transfer->active;
+    transfer->ring->schedule.may_stall -= transfer->active;
   else if (can_stall && !could_stall)
-    transfer->ring->may_stall += transfer->active;
-}
-
-/* I10, of stream dependencies. */
-static inline __attribute__((unused)) bool dependency_may_become(ladei_pipe_dependency from, ladei_pipe_dependency to) {
-  switch (from) {
-  case LADEI_PIPE_DEPENDENCY_NONE: return false;
-  case LADEI_PIPE_DEPENDENCY_UNKNOWN: return to == LADEI_PIPE_DEPENDENCY_QUERYING;
-  case LADEI_PIPE_DEPENDENCY_QUERYING:
-    return to == LADEI_PIPE_DEPENDENCY_AWAITED || to == LADEI_PIPE_DEPENDENCY_NONE ||
-           to == LADEI_PIPE_DEPENDENCY_UNKNOWN; /* asked in vain */
-  case LADEI_PIPE_DEPENDENCY_AWAITED: return to == LADEI_PIPE_DEPENDENCY_NONE;
-  }
-  return false;
+    transfer->ring->schedule.may_stall += transfer->active;
 }
 
 static void dependency_set(ladei_pipe_core_transfer *transfer, ladei_pipe_dependency dependency) {
-  assert(dependency_may_become(transfer->dependency, dependency) && "I10");
+  assert(ladei_pipe_dependency_may_become(transfer->dependency, dependency) && "I10");
   transfer->dependency = dependency;
 }
 
@@ -190,7 +153,7 @@ static void dependency_pass(ladei_pipe_core_transfer *transfer) {
 }
 
 static void asking_leave(ladei_pipe_core_transfer *transfer) {
-  TAILQ_REMOVE(&transfer->ring->asking, transfer, fair_queue_link);
+  TAILQ_REMOVE(&transfer->ring->schedule.asking, transfer, fair_queue_link);
   transfer->asks = false;
 }
 
@@ -200,8 +163,8 @@ static void transfer_settle(ladei_pipe_core_transfer *transfer) {
   if (ended && transfer->active == 0 && transfer->dependency != LADEI_PIPE_DEPENDENCY_QUERYING && !transfer->settled) {
     transfer->settled = true;
     transfer->copy_stream->transfers -= ladei_pipe_copy_stream_waits(transfer->copy_stream) ? 1 : 0;
-    TAILQ_REMOVE(&transfer->ring->queue, transfer, link);
-    TAILQ_INSERT_TAIL(&transfer->ring->finished, transfer, link);
+    TAILQ_REMOVE(&transfer->ring->schedule.queue, transfer, link);
+    TAILQ_INSERT_TAIL(&transfer->ring->schedule.finished, transfer, link);
   }
 }
 
@@ -228,8 +191,8 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
   (void)core;
   if (ladei_pipe_transfer_failed(transfer) || transfer->settled) return;
   transfer->error = *error;
-  chunks_abandon(&transfer->ring->ready, transfer);
-  chunks_abandon(&transfer->ring->landed, transfer);
+  chunks_abandon(&transfer->ring->lists.ready, transfer);
+  chunks_abandon(&transfer->ring->lists.landed, transfer);
   if (transfer->asks && transfer->dependency == LADEI_PIPE_DEPENDENCY_UNKNOWN) asking_leave(transfer);
   ladei_pipe_transfer_update(transfer);
   transfer_settle(transfer);
@@ -248,18 +211,19 @@ void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *tra
   transfer->copy_stream = ladei_pipe_copy_stream_of(ring, transfer);
   transfer->number = core->counters.transfers_submitted;
   transfer->error.status = LADE_OK;
-  TAILQ_INSERT_TAIL(&ring->queue, transfer, link);
+  TAILQ_INSERT_TAIL(&ring->schedule.queue, transfer, link);
   /* A ring that was refused a block tries again with new work. */
-  ring->slot_limit = ring->depth;
-  if (transfer->unit_bytes > ring->block_least && ring->block_least != SIZE_MAX) {
+  ring->blocks.limit = ring->depth;
+  if (transfer->unit_bytes > ring->blocks.least_bytes && ring->blocks.least_bytes != SIZE_MAX) {
     /* A chunk holds a whole unit at least. */
-    ring->block_least = transfer->unit_bytes;
-    ring->block_most = ring->block_most > ring->block_least ? ring->block_most : ring->block_least;
-    ring->block_bytes = ring->block_bytes > ring->block_least ? ring->block_bytes : ring->block_least;
+    ring->blocks.least_bytes = transfer->unit_bytes;
+    ring->blocks.most_bytes =
+        ring->blocks.most_bytes > ring->blocks.least_bytes ? ring->blocks.most_bytes : ring->blocks.least_bytes;
+    ring->blocks.bytes = ring->blocks.bytes > ring->blocks.least_bytes ? ring->blocks.bytes : ring->blocks.least_bytes;
   }
   transfer->asks = transfer->read_arrives && direction == LADE_TO_DEVICE &&
                    transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE && transfer->bytes > 0;
-  if (transfer->asks) TAILQ_INSERT_TAIL(&ring->asking, transfer, fair_queue_link);
+  if (transfer->asks) TAILQ_INSERT_TAIL(&ring->schedule.asking, transfer, fair_queue_link);
   core->unfinished++;
   core->counters.transfers_submitted++;
   ladei_pipe_transfer_update(transfer);
@@ -279,9 +243,9 @@ static size_t chunk_size(const ladei_pipe_core_transfer *transfer, ladei_pipe_sl
                                         .most = most,
                                         .unit = transfer->unit_bytes,
                                         .to_device = ring->direction == LADE_TO_DEVICE,
-                                        .requests = ring->window,
-                                        .ring_begun = ring->begun_bytes,
-                                        .ring_left = ring->left_bytes};
+                                        .requests = ring->host.window,
+                                        .ring_begun = ring->schedule.begun_bytes,
+                                        .ring_left = ring->schedule.left_bytes};
     slot->shortened = ladei_pipe_chunk_is_short(&need);
     return ladei_pipe_chunk_next(&need);
   }
@@ -292,15 +256,15 @@ static size_t chunk_size(const ladei_pipe_core_transfer *transfer, ladei_pipe_sl
 
 /* Gives the slot the next chunk of the transfer that is being issued. */
 static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
-  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_priority *level = &transfer->ring->schedule.levels[transfer->level];
   ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
   slot->transfer = transfer;
   slot->used = true;
   slot->offset = transfer->issued_bytes;
   slot->lead_bytes = transfer->issued_bytes == 0 ? transfer->lead_bytes : 0;
-  if (slot->ring->active == 0) slot->ring->begun_bytes = 0;
+  if (slot->ring->active == 0) slot->ring->schedule.begun_bytes = 0;
   slot->bytes = chunk_size(transfer, slot);
-  slot->ring->begun_bytes += slot->bytes;
+  slot->ring->schedule.begun_bytes += slot->bytes;
   transfer->issued_bytes += slot->bytes;
   active_increment(transfer);
   level->clock = fair_queue->served;
@@ -312,12 +276,12 @@ static void chunk_begin(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfe
 
 /* A slot without a chunk, for the next one. */
 static ladei_pipe_slot *slot_begin(ladei_pipe_ring *ring, ladei_pipe_slot *slot, ladei_pipe_slot_state state) {
-  return slot_take(slot->state == LADEI_PIPE_SLOT_EMPTY ? &ring->empty : &ring->free, slot, state);
+  return slot_take(slot->state == LADEI_PIPE_SLOT_EMPTY ? &ring->lists.empty : &ring->lists.free, slot, state);
 }
 
 static void ready_take(ladei_pipe_slot *slot) {
   slot->copy_stream = slot->transfer->copy_stream;
-  slot_take(&slot->ring->ready, slot, LADEI_PIPE_SLOT_COPYING);
+  slot_take(&slot->ring->lists.ready, slot, LADEI_PIPE_SLOT_COPYING);
 }
 
 /* Joins the next READY slots that may be to `first`, which is one of them. */
@@ -327,11 +291,11 @@ static void ready_join(ladei_pipe_slot *first) {
   size_t bytes = first->bytes;
   unsigned count = 1;
   ready_take(first);
-  for (ladei_pipe_slot *slot = next; slot != NULL && count < ring->joined_most; slot = next) {
+  for (ladei_pipe_slot *slot = next; slot != NULL && count < ring->joined.most; slot = next) {
     next = TAILQ_NEXT(slot, link);
     if (!ladei_pipe_slot_joins(slot)) continue;
     bytes += slot->bytes;
-    if (bytes > ring->joined_bytes) break;
+    if (bytes > ring->joined.bytes) break;
     ready_take(slot);
     last->joined = slot;
     last = slot;
@@ -363,14 +327,14 @@ static void take_copy(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
 static void host_begin(ladei_pipe_ring *ring, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = true;
   transfer->host_out++;
-  ring->host_out += transfer->ordered ? 0 : 1;
-  ring->calls_out += transfer->calls;
+  ring->host.out += transfer->ordered ? 0 : 1;
+  ring->calls.out += transfer->calls;
 }
 
 /* A call has returned: the transfer does not hang, unless another call of it is overdue. */
 static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
-  slot->ring->calls_out--;
+  slot->ring->calls.out--;
   transfer->answered = true;
   transfer->stalled -= slot->stalled ? 1 : 0;
   slot->stalled = false;
@@ -380,7 +344,7 @@ static void call_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) 
 static void host_end(ladei_pipe_slot *slot, ladei_pipe_core_transfer *transfer) {
   transfer->host_busy = false;
   transfer->host_out--;
-  slot->ring->host_out -= transfer->ordered || slot->stalled ? 0 : 1;
+  slot->ring->host.out -= transfer->ordered || slot->stalled ? 0 : 1;
   if (transfer->calls) call_end(slot, transfer);
 }
 
@@ -388,7 +352,7 @@ void ladei_pipe_core_stall(ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
   bool could_stall = ladei_pipe_transfer_may_stall(transfer);
   slot->stalled = true;
-  slot->ring->host_out -= transfer->ordered ? 0 : 1;
+  slot->ring->host.out -= transfer->ordered ? 0 : 1;
   transfer->stalled++;
   may_stall_update(transfer, could_stall);
   ladei_pipe_transfer_update(transfer);
@@ -405,19 +369,8 @@ static void take_dependency(const ladei_pipe_order *order) {
   order->copy_stream->after = order->transfer->after;
 }
 
-/* I10, of batches. */
-static inline __attribute__((unused)) bool batch_may_become(ladei_pipe_batch_state from, ladei_pipe_batch_state to) {
-  switch (from) {
-  case LADEI_PIPE_BATCH_IDLE: return to == LADEI_PIPE_BATCH_RECORDING;
-  case LADEI_PIPE_BATCH_RECORDING: return to == LADEI_PIPE_BATCH_PENDING;
-  case LADEI_PIPE_BATCH_PENDING: return to == LADEI_PIPE_BATCH_POLLING || to == LADEI_PIPE_BATCH_IDLE;
-  case LADEI_PIPE_BATCH_POLLING: return to == LADEI_PIPE_BATCH_PENDING;
-  }
-  return false;
-}
-
 static void batch_state_set(ladei_pipe_batch *batch, ladei_pipe_batch_state state) {
-  assert(batch_may_become(batch->state, state) && "I10");
+  assert(ladei_pipe_batch_may_become(batch->state, state) && "I10");
   batch->state = state;
 }
 
@@ -439,22 +392,22 @@ static void take_release(ladei_pipe_ring *ring, const ladei_pipe_order *order) {
   ladei_pipe_slot *slot = order->slot;
   slot->release_out = true;
   if (slot->state == LADEI_PIPE_SLOT_FREE)
-    slot_take(&ring->free, slot, LADEI_PIPE_SLOT_RELEASING);
+    slot_take(&ring->lists.free, slot, LADEI_PIPE_SLOT_RELEASING);
   else if (slot->state == LADEI_PIPE_SLOT_LOST)
-    slot_take(&ring->lost, slot, LADEI_PIPE_SLOT_RELEASING);
+    slot_take(&ring->lists.lost, slot, LADEI_PIPE_SLOT_RELEASING);
 }
 
 static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
   ladei_pipe_ring *ring = order->ring;
   switch (order->kind) {
   case LADEI_PIPE_ORDER_ACQUIRE:
-    slot_take(&ring->empty, order->slot, LADEI_PIPE_SLOT_ACQUIRING)->capacity = order->bytes;
-    ring->blocks++;
-    ring->acquire_out++;
+    slot_take(&ring->lists.empty, order->slot, LADEI_PIPE_SLOT_ACQUIRING)->capacity = order->bytes;
+    ring->blocks.count++;
+    ring->blocks.acquire_out++;
     break;
   case LADEI_PIPE_ORDER_READ:
     host_begin(ring, order->transfer);
-    order->slot->taker = ring->taker;
+    order->slot->taker = ring->takers.asking;
     chunk_begin(slot_begin(ring, order->slot, LADEI_PIPE_SLOT_READING), order->transfer);
     break;
   case LADEI_PIPE_ORDER_DEPENDENCY:
@@ -466,30 +419,12 @@ static void core_take(ladei_pipe_core *core, const ladei_pipe_order *order) {
   case LADEI_PIPE_ORDER_POLL: batch_state_set(order->batch, LADEI_PIPE_BATCH_POLLING); break;
   case LADEI_PIPE_ORDER_WRITE:
     host_begin(ring, order->transfer);
-    slot_take(&ring->landed, order->slot, LADEI_PIPE_SLOT_WRITING);
+    slot_take(&ring->lists.landed, order->slot, LADEI_PIPE_SLOT_WRITING);
     break;
   case LADEI_PIPE_ORDER_RELEASE: take_release(ring, order); break;
-  case LADEI_PIPE_ORDER_FINISH: TAILQ_REMOVE(&ring->finished, order->transfer, link); break;
+  case LADEI_PIPE_ORDER_FINISH: TAILQ_REMOVE(&ring->schedule.finished, order->transfer, link); break;
   }
   core->orders_out++;
-}
-
-bool ladei_pipe_order_is_short(const ladei_pipe_order *order) {
-  switch (order->kind) {
-  case LADEI_PIPE_ORDER_COPY: return !ladei_pipe_copy_stream_waits(order->transfer->copy_stream);
-  case LADEI_PIPE_ORDER_RECORD: return !ladei_pipe_copy_stream_waits(order->batch->copy_stream);
-  default: return order->kind == LADEI_PIPE_ORDER_POLL;
-  }
-}
-
-void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays) {
-  core->rings[0].taker = taker;
-  core->rings[0].taker_stays = stays;
-}
-
-void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays) {
-  assert((stays || core->rings[0].staying > 0) && "a place is let go that was kept");
-  core->rings[0].staying += stays ? 1u : -1u;
 }
 
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out) {
@@ -504,10 +439,10 @@ bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_orde
 static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
                                  const lade_error *error) {
   ladei_pipe_ring *ring = order->ring;
-  ring->acquire_out--;
+  ring->blocks.acquire_out--;
   if (status == LADE_OK) {
-    ring->acquire_asleep = false;
-    ring->awaits = false;
+    ring->blocks.asleep = false;
+    ring->blocks.awaits = false;
     order->slot->used = false;
     order->slot->taker = 0;
     order->slot->block = order->block;
@@ -516,37 +451,37 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
     if (core->counters.blocks > core->counters.blocks_peak) core->counters.blocks_peak = core->counters.blocks;
     return 0;
   }
-  ring->blocks--;
+  ring->blocks.count--;
   slot_to_empty(order->slot);
-  if (status == LADE_NOT_READY && ring->blocks > 0) return 0; /* others of its own came meanwhile */
-  if (ring->blocks > 0) {
+  if (status == LADE_NOT_READY && ring->blocks.count > 0) return 0; /* others of its own came meanwhile */
+  if (ring->blocks.count > 0) {
     /* Fewer blocks are slower, not wrong: go on with those there are. */
-    ring->slot_limit = ring->blocks;
+    ring->blocks.limit = ring->blocks.count;
     ladei_pipe_ring_choose(ring);
     return 0;
   }
   if (status == LADE_NOT_READY) {
-    core->counters.block_waits += ring->awaits ? 0 : 1;
-    ring->acquire_asleep = true;
-    ring->awaits = true;
+    core->counters.block_waits += ring->blocks.awaits ? 0 : 1;
+    ring->blocks.asleep = true;
+    ring->blocks.awaits = true;
     return 0;
   }
   if (!order->only) return 0; /* what others there were went back meanwhile: asked for anew, as the only one */
-  ring->awaits = false;
-  if (order->bytes > ring->block_least) {
-    ring->block_bytes = order->bytes / 2 > ring->block_least ? order->bytes / 2 : ring->block_least;
-    ring->block_most = ring->block_bytes;
+  ring->blocks.awaits = false;
+  if (order->bytes > ring->blocks.least_bytes) {
+    ring->blocks.bytes = order->bytes / 2 > ring->blocks.least_bytes ? order->bytes / 2 : ring->blocks.least_bytes;
+    ring->blocks.most_bytes = ring->blocks.bytes;
     return 0;
   }
-  return transfer_fail_by(core, ring->issuing, error);
+  return transfer_fail_by(core, ring->schedule.issuing, error);
 }
 
 /* It took some time: POLL may be worth while again. */
 static void ring_poll_wake(ladei_pipe_ring *ring) {
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) ring->copy_streams[i].poll_asleep = false;
-  ring->acquire_asleep = false;
+  ring->blocks.asleep = false;
   ladei_pipe_core_transfer *transfer;
-  TAILQ_FOREACH (transfer, &ring->asking, fair_queue_link) transfer->asked = false;
+  TAILQ_FOREACH (transfer, &ring->schedule.asking, fair_queue_link) transfer->asked = false;
 }
 
 static unsigned complete_read(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status,
@@ -687,7 +622,7 @@ static void slot_land(ladei_pipe_core *core, ladei_pipe_ring *ring, ladei_pipe_s
   ladei_pipe_core_transfer *transfer = slot->transfer;
   if (transfer->dependency == LADEI_PIPE_DEPENDENCY_AWAITED) dependency_pass(transfer);
   if (!ladei_pipe_transfer_failed(transfer) && ring->direction == LADE_TO_HOST && !transfer->no_host) {
-    slot_put(&ring->landed, slot, LADEI_PIPE_SLOT_LANDED);
+    slot_put(&ring->lists.landed, slot, LADEI_PIPE_SLOT_LANDED);
     ladei_pipe_transfer_update(transfer);
     return;
   }
@@ -705,7 +640,7 @@ static void slot_lose(ladei_pipe_ring *ring, ladei_pipe_slot *slot) {
     slot_state_set(slot, LADEI_PIPE_SLOT_RELEASING);
     slot->lost = true;
   } else if (slot->block != NULL) {
-    slot_put(&ring->lost, slot, LADEI_PIPE_SLOT_LOST);
+    slot_put(&ring->lists.lost, slot, LADEI_PIPE_SLOT_LOST);
   } else {
     ladei_pipe_core_transfer *transfer = slot->transfer;
     slot_to_empty(slot);
@@ -763,19 +698,19 @@ static unsigned complete_write(ladei_pipe_core *core, const ladei_pipe_order *or
 
 static void complete_release(ladei_pipe_core *core, const ladei_pipe_order *order, lade_status status) {
   ladei_pipe_slot *slot = order->slot;
-  core->rings[0].acquire_asleep = false;
-  core->rings[1].acquire_asleep = false;
+  core->rings[0].blocks.asleep = false;
+  core->rings[1].blocks.asleep = false;
   slot->release_out = false;
   if (status == LADE_OK) {
     slot->block = NULL;
-    order->ring->blocks--;
+    order->ring->blocks.count--;
     core->counters.blocks--;
   } else {
     slot->keep_block = true;
   }
   if (slot->state != LADEI_PIPE_SLOT_RELEASING) return;
   if (slot->block != NULL && slot->lost) {
-    slot_put(&order->ring->lost, slot, LADEI_PIPE_SLOT_LOST);
+    slot_put(&order->ring->lists.lost, slot, LADEI_PIPE_SLOT_LOST);
     return;
   }
   ladei_pipe_core_transfer *transfer = slot->transfer;
@@ -812,153 +747,7 @@ unsigned ladei_pipe_core_complete(ladei_pipe_core *core, const ladei_pipe_order 
   return 0;
 }
 
-/* --- looking on --------------------------------------------------------------------------------------------------- */
-
-/* Where the first chunk begins that is in one of the states; what is not begun if none is. */
-static uint64_t prefix(const ladei_pipe_core_transfer *transfer, unsigned states) {
-  uint64_t end = transfer->issued_bytes;
-  for (unsigned i = 0; i < transfer->ring->depth; i++) {
-    const ladei_pipe_slot *slot = &transfer->ring->slots[i];
-    if (slot->transfer == transfer && (states >> slot->state & 1u) != 0 && slot->offset < end) end = slot->offset;
-  }
-  return ladei_pipe_transfer_failed(transfer) ? 0 : end;
-}
-
-uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer) {
-  return prefix(transfer, 1u << LADEI_PIPE_SLOT_READING | 1u << LADEI_PIPE_SLOT_READY | 1u << LADEI_PIPE_SLOT_COPYING);
-}
-
-uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer) { return prefix(transfer, UINT32_MAX); }
-
-unsigned ladei_pipe_core_copy_streams(const ladei_pipe_core_transfer *transfer, uint64_t bytes) {
-  unsigned streams = 0;
-  for (unsigned i = 0; i < transfer->ring->depth; i++) {
-    const ladei_pipe_slot *slot = &transfer->ring->slots[i];
-    bool under_way = slot->state == LADEI_PIPE_SLOT_COPIED || slot->state == LADEI_PIPE_SLOT_COVERED;
-    streams |= slot->transfer == transfer && slot->offset < bytes && under_way ? 1u << slot->copy_stream->index : 0;
-  }
-  return streams;
-}
-
-bool ladei_pipe_core_polls(const ladei_pipe_core *core) {
-  bool polls = !TAILQ_EMPTY(&core->rings[0].asking);
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++)
-    polls = polls || !TAILQ_EMPTY(&core->rings[0].copy_streams[i].pending) ||
-            !TAILQ_EMPTY(&core->rings[1].copy_streams[i].pending);
-  return polls || ladei_pipe_core_awaits_block(&core->rings[0]) || ladei_pipe_core_awaits_block(&core->rings[1]);
-}
-
-void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield) {
-  core->rings[0].yield = yield;
-  core->rings[1].yield = yield;
-}
-
 void ladei_pipe_core_poll_wake(ladei_pipe_core *core) {
   ring_poll_wake(&core->rings[0]);
   ring_poll_wake(&core->rings[1]);
-}
-
-/* --- life --------------------------------------------------------------------------------------------------------- */
-
-static void copy_stream_init(ladei_pipe_ring *ring, unsigned index) {
-  ladei_pipe_copy_stream *copy_stream = &ring->copy_streams[index];
-  copy_stream->ring = ring;
-  copy_stream->index = index;
-  TAILQ_INIT(&copy_stream->copied);
-  TAILQ_INIT(&copy_stream->idle);
-  TAILQ_INIT(&copy_stream->pending);
-  for (unsigned i = 0; i < LADEI_PIPE_BATCHES; i++) {
-    ladei_pipe_batch *batch = &copy_stream->batches[i];
-    batch->copy_stream = copy_stream;
-    batch->index = i;
-    TAILQ_INIT(&batch->slots);
-    TAILQ_INSERT_TAIL(&copy_stream->idle, batch, link);
-  }
-}
-
-static lade_status ring_init(ladei_pipe_ring *ring, lade_direction direction, unsigned depth) {
-  *ring = (ladei_pipe_ring){.direction = direction,
-                            .depth = depth,
-                            .slot_limit = depth,
-                            .block_bytes = SIZE_MAX,
-                            .block_least = SIZE_MAX,
-                            .block_most = SIZE_MAX,
-                            .window = UINT32_MAX / 2,
-                            .joined_most = 1,
-                            .calls_most = UINT32_MAX,
-                            .ahead = depth};
-  ring->slots = calloc(depth, sizeof *ring->slots);
-  struct ladei_slot_list *lists[] = {&ring->empty, &ring->free, &ring->ready, &ring->landed, &ring->lost};
-  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) TAILQ_INIT(lists[i]);
-  TAILQ_INIT(&ring->queue);
-  TAILQ_INIT(&ring->finished);
-  TAILQ_INIT(&ring->held);
-  TAILQ_INIT(&ring->asking);
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS; i++) copy_stream_init(ring, i);
-  for (unsigned i = 0; i < LADEI_PIPE_PRIORITIES; i++)
-    for (unsigned k = 0; k < LADEI_PIPE_FAIR_QUEUES; k++) TAILQ_INIT(&ring->levels[i].fair_queues[k].waiting);
-  if (ring->slots == NULL)
-    return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "pipeline: no memory for a ring of %u slots", depth);
-  for (unsigned i = 0; i < depth; i++) {
-    ring->slots[i].ring = ring; /* EMPTY: all zero */
-    TAILQ_INSERT_TAIL(&ring->empty, &ring->slots[i], link);
-  }
-  return LADE_OK;
-}
-
-lade_status ladei_pipe_core_init(ladei_pipe_core *core, unsigned depth) {
-  *core = (ladei_pipe_core){.next_ring = 0};
-  lade_status status = ring_init(&core->rings[0], LADE_TO_DEVICE, depth);
-  if (status == LADE_OK) status = ring_init(&core->rings[1], LADE_TO_HOST, depth);
-  if (status != LADE_OK) ladei_pipe_core_destroy(core);
-  return status;
-}
-
-void ladei_pipe_core_set_blocks(ladei_pipe_core *core, size_t bytes, size_t least) {
-  for (unsigned i = 0; i < 2; i++) {
-    core->rings[i].block_bytes = bytes;
-    core->rings[i].block_least = least;
-  }
-}
-
-bool ladei_pipe_core_grow_blocks(ladei_pipe_ring *ring, size_t bytes) {
-  size_t grown = bytes < ring->block_most ? bytes : ring->block_most;
-  if (grown <= ring->block_bytes) return false;
-  ring->block_bytes = grown;
-  return true;
-}
-
-void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes) { ring->bulk_bytes = bytes; }
-
-void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window) {
-  ring->window = window;
-  ladei_pipe_ring_choose(ring);
-}
-
-void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes) {
-  ring->joined_most = most;
-  ring->joined_bytes = bytes;
-}
-
-void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes) { ring->turn_most = bytes; }
-
-void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared) { ring->shared = shared; }
-
-bool ladei_pipe_core_copies(const ladei_pipe_ring *ring) {
-  bool copies = !TAILQ_EMPTY(&ring->ready);
-  for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAMS && !copies; i++)
-    copies = !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
-  return copies;
-}
-
-void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most) {
-  ring->calls_most = most;
-  ladei_pipe_ring_choose(ring);
-}
-
-void ladei_pipe_core_destroy(ladei_pipe_core *core) {
-  for (unsigned i = 0; i < 2; i++) {
-    free(core->rings[i].slots);
-    core->rings[i].slots = NULL;
-  }
 }

@@ -26,7 +26,7 @@ static bool order_set(ladei_pipe_order *order, ladei_pipe_order_kind kind, const
 }
 
 static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->finished);
+  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->schedule.finished);
   return transfer != NULL && order_set(order, LADEI_PIPE_ORDER_FINISH, ring, NULL, NULL, transfer);
 }
 
@@ -43,24 +43,24 @@ static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * To have it wait until its own block is free was tried: then the link rests when it has to be woken for that.
  */
 static ladei_pipe_slot *free_for_taker(const ladei_pipe_ring *ring) {
-  ladei_pipe_slot *first = TAILQ_FIRST(&ring->free), *slot = first;
-  if (!ring->last_first || ring->taker == 0) return first;
-  while (slot != NULL && (slot->taker != ring->taker || slot->capacity < ring->block_bytes))
+  ladei_pipe_slot *first = TAILQ_FIRST(&ring->lists.free), *slot = first;
+  if (!ring->blocks.last_first || ring->takers.asking == 0) return first;
+  while (slot != NULL && (slot->taker != ring->takers.asking || slot->capacity < ring->blocks.bytes))
     slot = TAILQ_NEXT(slot, link);
   return slot != NULL ? slot : first;
 }
 
 /* A slot for the next chunk of the transfer; NULL: none now. A block that became too small goes back first. */
 static ladei_pipe_slot *slot_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  ladei_pipe_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->empty) : NULL;
+  ladei_pipe_slot *slot = transfer->unstaged ? TAILQ_FIRST(&ring->lists.empty) : NULL;
   if (slot != NULL) return slot;
   slot = free_for_taker(ring);
-  return slot != NULL && (transfer->unstaged || slot->capacity >= ring->block_bytes) ? slot : NULL;
+  return slot != NULL && (transfer->unstaged || slot->capacity >= ring->blocks.bytes) ? slot : NULL;
 }
 
 /* One whose reads wait for its dependency, and that was not asked since time passed. */
 static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->asking);
+  ladei_pipe_core_transfer *transfer = TAILQ_FIRST(&ring->schedule.asking);
   while (transfer != NULL && (transfer->asked || transfer->dependency == LADEI_PIPE_DEPENDENCY_QUERYING))
     transfer = TAILQ_NEXT(transfer, fair_queue_link);
   return transfer != NULL && order_set(order, LADEI_PIPE_ORDER_DEPENDENCY, ring, NULL, NULL, transfer);
@@ -106,7 +106,7 @@ static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, cons
  *   an event each    1 MiB 47.9, 2 MiB 50.6, 3 MiB 52.5, 6.4 MiB 53.8
  *   four a batch           52.3,       53.8,       54.3,         54.7
  *
- * So an order COPY takes up to joined_most READY slots. Readers finish one by one: a READY slot waits for others while the link has
+ * So an order COPY takes up to joined.most READY slots. Readers finish one by one: a READY slot waits for others while the link has
  * work for some 0.3 ms, six blocks, a READ is out that may bring another, and no other copy comes for the same stream. So less and
  * less is under way while it waits, and before the link rests POLL has found that out, and what waits is queued. What is joined
  * takes the link 0.2 ms at most: by so much later than by itself a transfer may be over, and so long a short one on another
@@ -122,17 +122,17 @@ enum { HELD_BLOCKS = 6 };
 
 /* Whether READY slots that may be joined wait for more of them. */
 static bool ready_waits(const ladei_pipe_ring *ring) {
-  bool ahead = ring->copy_streams[0].under_way_bytes / HELD_BLOCKS >= ring->block_bytes;
+  bool ahead = ring->copy_streams[0].under_way_bytes / HELD_BLOCKS >= ring->blocks.bytes;
   unsigned count = 0;
   size_t bytes = 0;
-  if (ring->joined_most < 2 || ring->host_out == 0 || !ahead) return false;
+  if (ring->joined.most < 2 || ring->host.out == 0 || !ahead) return false;
   const ladei_pipe_slot *slot;
-  TAILQ_FOREACH (slot, &ring->ready, link) {
+  TAILQ_FOREACH (slot, &ring->lists.ready, link) {
     if (!ladei_pipe_slot_joins(slot)) continue;
     count++;
     bytes += slot->bytes;
   }
-  return count < ring->joined_most && bytes + ring->block_bytes <= ring->joined_bytes;
+  return count < ring->joined.most && bytes + ring->blocks.bytes <= ring->joined.bytes;
 }
 
 /*
@@ -153,18 +153,18 @@ enum { LONG_TURNS = 4 };
 
 /* Whether other copies wait for the engine beside that stream's, whose turn is so long by now. */
 static bool others_wait(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  if (ring->shared) return true;
+  if (ring->turns.shared) return true;
   if (copy_stream->index == LADEI_PIPE_COPY_STREAM_SHORT) return false;
   if (!ladei_pipe_copy_stream_rests(&ring->copy_streams[LADEI_PIPE_COPY_STREAM_SHORT])) return true;
   bool others = false;
   for (unsigned i = 0; i < LADEI_PIPE_COPY_STREAM_SHORT && !others; i++)
     others = i != copy_stream->index && !ladei_pipe_copy_stream_rests(&ring->copy_streams[i]);
-  return others && copy_stream->turn_bytes / LONG_TURNS >= ring->turn_most;
+  return others && copy_stream->turn_bytes / LONG_TURNS >= ring->turns.most_bytes;
 }
 
 /* Whether it has queued its turn, and others wait. */
 static bool turn_is_over(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
-  return ring->turn_most > 0 && copy_stream->turn_bytes >= ring->turn_most &&
+  return ring->turns.most_bytes > 0 && copy_stream->turn_bytes >= ring->turns.most_bytes &&
          !ladei_pipe_copy_stream_rests(copy_stream) && others_wait(ring, copy_stream);
 }
 
@@ -175,10 +175,10 @@ static bool transfer_rests(const ladei_pipe_ring *ring, const ladei_pipe_core_tr
 
 /* The first READY slot that need not wait for more to be joined to; NULL: none. */
 static ladei_pipe_slot *ready_unheld(const ladei_pipe_ring *ring, bool held) {
-  ladei_pipe_slot *first = TAILQ_FIRST(&ring->ready), *slot = first;
+  ladei_pipe_slot *first = TAILQ_FIRST(&ring->lists.ready), *slot = first;
   if (first == NULL || !held) return first;
   while (slot != NULL && ladei_pipe_slot_joins(slot)) slot = TAILQ_NEXT(slot, link);
-  const ladei_pipe_core_transfer *next = slot != NULL ? slot->transfer : ring->issuing;
+  const ladei_pipe_core_transfer *next = slot != NULL ? slot->transfer : ring->schedule.issuing;
   bool comes = next != NULL && (slot != NULL || next->no_host);
   return comes && ladei_pipe_transfer_queues_first(next) ? first : slot;
 }
@@ -197,7 +197,7 @@ static ladei_pipe_slot *ready_first(const ladei_pipe_ring *ring) {
 /* The slot whose copy comes next: read already, or without a host half before it and so a fresh one. */
 static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = ready_first(ring);
-  ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->issuing;
+  ladei_pipe_core_transfer *transfer = slot != NULL ? slot->transfer : ring->schedule.issuing;
   if (slot == NULL && transfer != NULL && ladei_pipe_transfer_copies_first(transfer) && !transfer_rests(ring, transfer))
     slot = slot_for(ring, transfer);
   if (slot == NULL) return false;
@@ -279,18 +279,18 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
  * None rests that could read for a transfer whose copies pass what is before the link.
  */
 static unsigned reads_most(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  if (!ring->paces || !ladei_pipe_transfer_queues_first(transfer)) return ring->window;
+  if (!ring->host.paces || !ladei_pipe_transfer_queues_first(transfer)) return ring->host.window;
   uint64_t bytes = ring->copy_streams[0].under_way_bytes;
   const ladei_pipe_slot *slot;
-  TAILQ_FOREACH (slot, &ring->ready, link) bytes += slot->bytes;
-  uint64_t blocks = bytes / ring->block_bytes, enough = 2 * (uint64_t)ring->ahead / 3;
+  TAILQ_FOREACH (slot, &ring->lists.ready, link) bytes += slot->bytes;
+  uint64_t blocks = bytes / ring->blocks.bytes, enough = 2 * (uint64_t)ring->blocks.ahead / 3;
   uint64_t rest = blocks > enough ? (blocks - enough) / 2 : 0;
-  return ring->window - (unsigned)(rest < ring->window / 2 ? rest : ring->window / 2);
+  return ring->host.window - (unsigned)(rest < ring->host.window / 2 ? rest : ring->host.window / 2);
 }
 
 /* No transfer of the ring writes elsewhere. */
 static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  const ladei_pipe_core_transfer *other = TAILQ_FIRST(&ring->queue);
+  const ladei_pipe_core_transfer *other = TAILQ_FIRST(&ring->schedule.queue);
   while (other != NULL && (other == transfer || (other->sink != 0 && other->sink == transfer->sink)))
     other = TAILQ_NEXT(other, link);
   return other == NULL;
@@ -299,7 +299,7 @@ static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_
 /* Of the ring's, where none but this sink uses them: what has landed would only wait there. */
 static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   bool alone = transfer->writers != 0 && sink_is_only_one(ring, transfer);
-  return alone && transfer->writers < ring->window ? ring->window - transfer->writers : 0;
+  return alone && transfer->writers < ring->host.window ? ring->host.window - transfer->writers : 0;
 }
 
 /* Whether the transfer's copies pass some that are queued: Note [Short transfers]. */
@@ -314,27 +314,27 @@ static bool transfer_passes(const ladei_pipe_core_transfer *transfer) {
  */
 static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
-  unsigned wanted = ladei_pipe_ring_room(ring) + ring->may_stall - own;
+  unsigned wanted = ladei_pipe_ring_room(ring) + ring->schedule.may_stall - own;
   unsigned unneeded = blocks_unneeded(ring, transfer);
   if (unneeded > 0 && wanted > unneeded + transfer->writers) wanted -= unneeded;
   if (ring->direction == LADE_TO_DEVICE && transfer_passes(transfer)) wanted++;
-  return wanted < ring->slot_limit ? wanted : ring->slot_limit;
+  return wanted < ring->blocks.limit ? wanted : ring->blocks.limit;
 }
 
 /* Whether there is no free block but those that others may have, on top of what the transfer may. */
 static bool blocks_are_for_others(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned most = blocks_for(ring, transfer), free_blocks = 0;
   const ladei_pipe_slot *slot;
-  if (transfer->unstaged || ring->blocks <= most) return false;
-  TAILQ_FOREACH (slot, &ring->free, link) free_blocks++;
-  return free_blocks <= ring->blocks - most;
+  if (transfer->unstaged || ring->blocks.count <= most) return false;
+  TAILQ_FOREACH (slot, &ring->lists.free, link) free_blocks++;
+  return free_blocks <= ring->blocks.count - most;
 }
 
 static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_core_transfer *transfer = ring->issuing;
-  assert(!ring->taker_stays || ring->staying > 0);
-  unsigned kept = ring->staying - (ring->taker_stays ? 1u : 0u);
-  unsigned taken = ring->host_out + (ring->host_out > 0 ? kept : 0); /* all who stay may hang in their copies */
+  ladei_pipe_core_transfer *transfer = ring->schedule.issuing;
+  assert(!ring->takers.asking_stays || ring->takers.staying > 0);
+  unsigned kept = ring->takers.staying - (ring->takers.asking_stays ? 1u : 0u);
+  unsigned taken = ring->host.out + (ring->host.out > 0 ? kept : 0); /* all who stay may hang in their copies */
   if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= reads_most(ring, transfer)) ||
       blocks_are_for_others(ring, transfer))
     return false;
@@ -346,20 +346,21 @@ unsigned ladei_pipe_core_writes_out(const ladei_pipe_core_transfer *transfer) {
   const ladei_pipe_core_transfer *other;
   unsigned out = 0;
   if (transfer->sink == 0) return transfer->host_out;
-  TAILQ_FOREACH (other, &transfer->ring->queue, link) out += other->sink == transfer->sink ? other->host_out : 0;
+  TAILQ_FOREACH (other, &transfer->ring->schedule.queue, link)
+    out += other->sink == transfer->sink ? other->host_out : 0;
   return out;
 }
 
 /* Whether one more WRITE may be out beside those of its sink, in whatever order. */
 static bool write_has_room(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
-  return ring->host_out < ring->window &&
+  return ring->host.out < ring->host.window &&
          (transfer->writers == 0 || ladei_pipe_core_writes_out(transfer) < transfer->writers);
 }
 
 static bool pick_write(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot;
-  bool calls_are_full = ring->calls_out >= ring->calls_most;
-  TAILQ_FOREACH (slot, &ring->landed, link) {
+  bool calls_are_full = ring->calls.out >= ring->calls.most;
+  TAILQ_FOREACH (slot, &ring->lists.landed, link) {
     const ladei_pipe_core_transfer *transfer = slot->transfer;
     if (transfer->ordered ? !transfer->host_busy && slot->offset == transfer->host_bytes
                           : write_has_room(ring, transfer)) {
@@ -389,23 +390,25 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * host/grow/grow.c).
  */
 static size_t block_bytes_next(const ladei_pipe_ring *ring, unsigned blocks) {
-  size_t bulk = ring->bulk_bytes < ring->block_most ? ring->bulk_bytes : ring->block_most;
-  return bulk > ring->block_bytes && ring->left_bytes / bulk >= blocks / 2 ? bulk : ring->block_bytes;
+  size_t bulk = ring->blocks.bulk_bytes < ring->blocks.most_bytes ? ring->blocks.bulk_bytes : ring->blocks.most_bytes;
+  return bulk > ring->blocks.bytes && ring->schedule.left_bytes / bulk >= blocks / 2 ? bulk : ring->blocks.bytes;
 }
 
 static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->empty);
-  if (ring->issuing == NULL || ring->issuing->unstaged || !TAILQ_EMPTY(&ring->free) || slot == NULL) return false;
-  unsigned blocks = blocks_for(ring, ring->issuing);
-  if (ring->blocks >= blocks) return false;
-  bool others_first = ring->yield != LADEI_PIPE_YIELD_NONE && ring->blocks > 0;
-  if (others_first || ring->acquire_asleep) return false;
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.empty);
+  if (ring->schedule.issuing == NULL || ring->schedule.issuing->unstaged || !TAILQ_EMPTY(&ring->lists.free) ||
+      slot == NULL)
+    return false;
+  unsigned blocks = blocks_for(ring, ring->schedule.issuing);
+  if (ring->blocks.count >= blocks) return false;
+  bool others_first = ring->blocks.yield != LADEI_PIPE_YIELD_NONE && ring->blocks.count > 0;
+  if (others_first || ring->blocks.asleep) return false;
   order_set(order, LADEI_PIPE_ORDER_ACQUIRE, ring, slot, NULL, NULL);
-  uint64_t more = blocks - ring->blocks + ring->acquire_out; /* those that others ask for now, too */
+  uint64_t more = blocks - ring->blocks.count + ring->blocks.acquire_out; /* those that others ask for now, too */
   order->bytes = block_bytes_next(ring, blocks);
-  order->ahead = ring->left_bytes / order->bytes < more ? ring->left_bytes : more * order->bytes;
-  order->only = ring->blocks == 0;
-  order->smallest = order->bytes <= ring->block_least;
+  order->ahead = ring->schedule.left_bytes / order->bytes < more ? ring->schedule.left_bytes : more * order->bytes;
+  order->only = ring->blocks.count == 0;
+  order->smallest = order->bytes <= ring->blocks.least_bytes;
   return true;
 }
 
@@ -417,13 +420,13 @@ static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * it for a chunk at least, none waits for ever.
  */
 static bool pick_release_awaited(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
-  bool gives = slot != NULL && (ring->blocks > 1 || (ring->yield == LADEI_PIPE_YIELD_ALL && slot->used));
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.free);
+  bool gives = slot != NULL && (ring->blocks.count > 1 || (ring->blocks.yield == LADEI_PIPE_YIELD_ALL && slot->used));
   return gives && order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
 static bool pick_release_lost(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lost);
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.lost);
   if (slot == NULL) return false;
   order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   order->in_flight = true;
@@ -433,15 +436,15 @@ static bool pick_release_lost(const ladei_pipe_ring *ring, ladei_pipe_order *ord
 
 /* A free block from before blocks grew. */
 static bool pick_release_small(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
-  return slot != NULL && slot->capacity < ring->block_bytes &&
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.free);
+  return slot != NULL && slot->capacity < ring->blocks.bytes &&
          order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
 }
 
 /* With nothing left to begin: free blocks, and to the device those too that only copies read from. */
 static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
-  if (ring->unissued > 0) return false;
-  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->free);
+  if (ring->schedule.unissued > 0) return false;
+  ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.free);
   if (slot != NULL) return order_set(order, LADEI_PIPE_ORDER_RELEASE, ring, slot, NULL, NULL);
   for (unsigned i = 0; ring->direction == LADE_TO_DEVICE && i < ring->depth; i++) {
     slot = &ring->slots[i];
@@ -458,7 +461,7 @@ static bool pick_release(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_order *order) {
   bool host = (allow & LADEI_PIPE_ALLOW_HOST) != 0;
   return pick_finish(ring, order) || pick_asking(ring, order) ||
-         (ring->yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
+         (ring->blocks.yield != LADEI_PIPE_YIELD_NONE && pick_release_awaited(ring, order)) ||
          pick_copy_or_record(ring, order) || pick_record_full(ring, order) || pick_poll(ring, order) ||
          pick_release_small(ring, order) || (host && ring->direction == LADE_TO_DEVICE && pick_read(ring, order)) ||
          (host && ring->direction == LADE_TO_HOST && pick_write(ring, order)) || pick_record_last(ring, order) ||
@@ -467,8 +470,8 @@ static bool ring_pick(const ladei_pipe_ring *ring, unsigned allow, ladei_pipe_or
 
 uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t bytes) {
   const ladei_pipe_ring *ring = &core->rings[0];
-  const ladei_pipe_core_transfer *transfer = ring->issuing;
-  unsigned taken = ring->host_out + (ring->host_out > 0 ? ring->staying : 0);
+  const ladei_pipe_core_transfer *transfer = ring->schedule.issuing;
+  unsigned taken = ring->host.out + (ring->host.out > 0 ? ring->takers.staying : 0);
   if (transfer == NULL || transfer->no_host || transfer->calls) return 0;
   unsigned reads = reads_most(ring, transfer);
   if (taken >= reads) return 0;
@@ -476,7 +479,7 @@ uint64_t ladei_pipe_core_reads_possible(const ladei_pipe_core *core, uint64_t by
   uint64_t free_slots = slots > ring->active ? slots - ring->active : 0;
   uint64_t requests = reads - taken;
   uint64_t most = free_slots < requests ? free_slots : requests;
-  uint64_t shares = ring->left_bytes / bytes;
+  uint64_t shares = ring->schedule.left_bytes / bytes;
   return shares < most ? shares : most;
 }
 

@@ -7,11 +7,11 @@
  *   held       T3 T6                                         have chunks to begin, and their share of the slots
  *
  * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under way
- *     before the next) waits in its fair queue or is held. ring->issuing is the first of the fair queue served least among
+ *     before the next) waits in its fair queue or is held. ring->schedule.issuing is the first of the fair queue served least among
  *     those of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
- *     their share. (One whose reads wait for its dependency could not begin: it is in ring->asking until that has passed. Nor could one
+ *     their share. (One whose reads wait for its dependency could not begin: it is in ring->schedule.asking until that has passed. Nor could one
  *     whose chunks begin with their copies, while its dependency is QUERYING.)
- *     ring->unissued counts those with chunks not begun, whether they could begin or not, ring->left_bytes what
+ *     ring->schedule.unissued counts those with chunks not begun, whether they could begin or not, ring->schedule.left_bytes what
  *     of them is not begun.
  *
  * Note [Stalled transfers]
@@ -61,7 +61,7 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_t
 
 /* `keeps`: what its fair queue has not used while it was not there, it may use now. */
 static void fair_queue_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
-  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_priority *level = &transfer->ring->schedule.levels[transfer->level];
   ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
   if (TAILQ_EMPTY(&fair_queue->waiting) && fair_queue->served < level->clock && !keeps)
     fair_queue->served = level->clock;
@@ -71,7 +71,7 @@ static void fair_queue_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
 }
 
 static void fair_queue_leave(ladei_pipe_core_transfer *transfer) {
-  ladei_pipe_priority *level = &transfer->ring->levels[transfer->level];
+  ladei_pipe_priority *level = &transfer->ring->schedule.levels[transfer->level];
   ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];
   TAILQ_REMOVE(&fair_queue->waiting, transfer, fair_queue_link);
   if (TAILQ_EMPTY(&fair_queue->waiting)) level->active &= ~(UINT32_C(1) << transfer->fair_queue);
@@ -79,15 +79,15 @@ static void fair_queue_leave(ladei_pipe_core_transfer *transfer) {
 }
 
 static void held_enter(ladei_pipe_core_transfer *transfer) {
-  list_insert(&transfer->ring->held, transfer);
+  list_insert(&transfer->ring->schedule.held, transfer);
   transfer->held = true;
-  transfer->ring->held_calls += transfer->calls ? 1 : 0;
+  transfer->ring->schedule.held_calls += transfer->calls ? 1 : 0;
 }
 
 static void held_leave(ladei_pipe_core_transfer *transfer) {
-  TAILQ_REMOVE(&transfer->ring->held, transfer, fair_queue_link);
+  TAILQ_REMOVE(&transfer->ring->schedule.held, transfer, fair_queue_link);
   transfer->held = false;
-  transfer->ring->held_calls -= transfer->calls ? 1 : 0;
+  transfer->ring->schedule.held_calls -= transfer->calls ? 1 : 0;
 }
 
 /* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited
@@ -101,7 +101,7 @@ static void held_go(ladei_pipe_core_transfer *transfer) {
 /* Which of two that are held is scheduled first. */
 static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core_transfer *b) {
   if (a->level != b->level) return a->level > b->level;
-  const ladei_pipe_fair_queue *fair_queues = a->ring->levels[a->level].fair_queues;
+  const ladei_pipe_fair_queue *fair_queues = a->ring->schedule.levels[a->level].fair_queues;
   return fair_queues[a->fair_queue].served < fair_queues[b->fair_queue].served;
 }
 
@@ -110,10 +110,10 @@ static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core
 static ladei_pipe_core_transfer *held_first(const ladei_pipe_ring *ring) {
   ladei_pipe_core_transfer *first = NULL;
   ladei_pipe_core_transfer *transfer;
-  TAILQ_FOREACH (transfer, &ring->held, fair_queue_link) {
+  TAILQ_FOREACH (transfer, &ring->schedule.held, fair_queue_link) {
     bool has_share = ladei_pipe_transfer_has_share(transfer);
     if (!has_share && (first == NULL || held_before(transfer, first))) first = transfer;
-    if (ring->held_calls == 0 && (!has_share || transfer->active == 0)) break;
+    if (ring->schedule.held_calls == 0 && (!has_share || transfer->active == 0)) break;
   }
   return first;
 }
@@ -136,20 +136,20 @@ static ladei_pipe_core_transfer *level_choose(const ladei_pipe_priority *level) 
 
 /* After anything that I7 speaks of has changed. */
 void ladei_pipe_ring_choose(ladei_pipe_ring *ring) {
-  if (!TAILQ_EMPTY(&ring->held)) held_let_go(ring);
-  ring->issuing = NULL;
-  for (unsigned i = LADEI_PIPE_PRIORITIES; i-- > 0 && ring->issuing == NULL;)
-    ring->issuing = level_choose(&ring->levels[i]);
+  if (!TAILQ_EMPTY(&ring->schedule.held)) held_let_go(ring);
+  ring->schedule.issuing = NULL;
+  for (unsigned i = LADEI_PIPE_PRIORITIES; i-- > 0 && ring->schedule.issuing == NULL;)
+    ring->schedule.issuing = level_choose(&ring->schedule.levels[i]);
 }
 
 void ladei_pipe_transfer_update(ladei_pipe_core_transfer *transfer) {
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
   bool ready = ladei_pipe_transfer_ready(transfer);
   uint64_t left = unissued ? transfer->bytes - transfer->issued_bytes : 0;
-  transfer->ring->left_bytes += left - transfer->left_bytes;
+  transfer->ring->schedule.left_bytes += left - transfer->left_bytes;
   transfer->left_bytes = left;
   if (unissued != transfer->unissued) {
-    transfer->ring->unissued += unissued ? 1u : UINT32_MAX;
+    transfer->ring->schedule.unissued += unissued ? 1u : UINT32_MAX;
     transfer->unissued = unissued;
   }
   if (ready && !transfer->waiting && !transfer->held)

@@ -178,7 +178,7 @@ static void window_note(lade_pipeline *pipeline, const ladei_pipe_order *order) 
   if (takes_a_thread) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, order->ring);
   if (!side->window.settled && !order->transfer->ordered && !order->slot->shortened &&
-      ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host_out,
+      ladei_pipe_window_end(&side->window, order->slot->bytes, order->ring->host.out,
                             pipeline->runtime->ops->now_ns(pipeline->runtime->self)))
     ladei_pipe_core_set_window(order->ring, side->window.size);
 }
@@ -188,19 +188,12 @@ static void host_half_note(lade_pipeline *pipeline, const ladei_pipe_order *orde
   writers_note(pipeline, order);
 }
 
-size_t ladei_pipe_chunk_in_window(const lade_pipeline *pipeline, const ladei_pipe_ring *ring, size_t chunk) {
-  size_t blocks = ladei_size_min((size_t)pipeline->options.readers + ring->ahead, ring->depth);
-  return ladei_pipe_chunk_for_window(chunk, (unsigned)blocks, pipeline->options.window_bytes);
-}
-
 void ladei_pipe_blocks_grow_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
   if (!pipeline->chunk_adapts) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   size_t chunk = atomic_load_explicit(&side->probe.link->chunk_bytes, memory_order_relaxed);
-  if (ring->joined_most > 1) ladei_pipe_core_set_joined(ring, ring->joined_most, LADEI_PIPE_JOINED_CHUNKS * chunk);
-  if (ring->turn_most > 0 && chunk > 0) ladei_pipe_core_set_turn(ring, (uint64_t)LADEI_PIPE_TURN_CHUNKS * chunk);
-  if (ladei_pipe_core_grow_blocks(ring, ladei_pipe_chunk_in_window(pipeline, ring, chunk))) {
+  if (ladei_pipe_core_set_link(ring, chunk, pipeline->options.readers, pipeline->options.window_bytes)) {
     ladei_pipe_window_restart(&side->window);
     ladei_pipe_core_set_window(ring, side->window.size);
   }
@@ -214,7 +207,7 @@ void ladei_pipe_link_tell(ladei_pipe_side *side, bool copies) {
 
 void ladei_pipe_link_look_locked(lade_pipeline *pipeline, ladei_pipe_ring *ring) {
   ladei_lock_assert_held(&pipeline->lock);
-  if (ring->turn_most == 0) return;
+  if (ring->turns.most_bytes == 0) return;
   ladei_pipe_side *side = ladei_pipe_side_of(pipeline, ring);
   ladei_pipe_link_tell(side, ladei_pipe_core_copies(ring));
   uint32_t copiers = atomic_load_explicit(&side->probe.link->copiers, memory_order_relaxed);
@@ -226,7 +219,7 @@ void ladei_pipe_ring_shares_update_awaited(lade_pipeline *pipeline) {
   for (unsigned i = 0; i < 2; i++) {
     ladei_pinned_ring_share *share = &pipeline->sides[i].share;
     const ladei_pipe_ring *ring = &pipeline->core.rings[i];
-    if (atomic_load_explicit(&share->waits, memory_order_relaxed) && ring->acquire_out == 0 &&
+    if (atomic_load_explicit(&share->waits, memory_order_relaxed) && ring->blocks.acquire_out == 0 &&
         !ladei_pipe_core_awaits_block(ring))
       ladei_pinned_ring_share_stop_waiting(pipeline->ring_shares, share);
   }

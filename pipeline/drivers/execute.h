@@ -18,7 +18,7 @@ static inline void ladei_pipe_execute_locked(lade_pipeline *pipeline, ladei_pipe
 static inline bool ladei_pipe_order_take_locked(lade_pipeline *pipeline, ladei_pipe_order *out) {
   ladei_lock_assert_held(&pipeline->lock);
   ladei_pipe_yield yield = (ladei_pipe_yield)ladei_pinned_ring_shares_wanted(pipeline->ring_shares);
-  if (yield != pipeline->core.rings[0].yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
+  if (yield != pipeline->core.rings[0].blocks.yield) ladei_pipe_core_set_yield(&pipeline->core, yield);
   return ladei_pipe_core_next(&pipeline->core, LADEI_PIPE_ALLOW_HOST, out);
 }
 
@@ -37,9 +37,6 @@ void ladei_pipe_complete_locked(lade_pipeline *pipeline, const ladei_pipe_order 
 
 /* Puts what the order was for in front of what went wrong; returns `status`. */
 lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status status);
-
-/* That chunk, or a shorter one where all blocks of it were more than the pipeline has under way. */
-size_t ladei_pipe_chunk_in_window(const lade_pipeline *pipeline, const ladei_pipe_ring *ring, size_t chunk);
 
 /* Whether the side copies over its link, for other pipelines. */
 void ladei_pipe_link_tell(ladei_pipe_side *side, bool copies);

@@ -439,9 +439,9 @@ static void *thread_main(void *argument) {
     ladei_pipe_core_set_taker(&pipeline->core, number, stays);
     if (ladei_pipe_order_take_locked(pipeline, &order)) {
       if (!ladei_pipe_order_is_short(&order)) stay(state, &stays, false);
-      if (order_run(state, &order)) stay(state, &stays, pipeline->core.rings[0].last_first);
+      if (order_run(state, &order)) stay(state, &stays, pipeline->core.rings[0].blocks.last_first);
       bool in_vain = order.kind == LADEI_PIPE_ORDER_POLL         ? order.batch->copy_stream->poll_asleep
-                     : order.kind == LADEI_PIPE_ORDER_ACQUIRE    ? order.ring->acquire_asleep
+                     : order.kind == LADEI_PIPE_ORDER_ACQUIRE    ? order.ring->blocks.asleep
                      : order.kind == LADEI_PIPE_ORDER_DEPENDENCY ? order.transfer->asks
                                                                  : false;
       since_ns = in_vain ? since_ns : 0;
@@ -465,7 +465,7 @@ static void *thread_main(void *argument) {
 
 /* How many readers can begin at once; see Note [Readers woken together]. Requests of storage's engine take no thread each. */
 static uint64_t readers_wanted(const ladei_pipe_core *core) {
-  ladei_pipe_core_transfer *transfer = core->rings[0].issuing;
+  ladei_pipe_core_transfer *transfer = core->rings[0].schedule.issuing;
   const ladei_pipe_storage_file *file = transfer != NULL ? ladei_pipe_ticket_of(transfer)->files : NULL;
   return file != NULL && file->async ? 0 : ladei_pipe_core_reads_possible(core, WAKE_BYTES);
 }

@@ -109,7 +109,7 @@ static void check_copy(const ladei_pipe_order *order) {
     LADE_EXPECT_EQ_UINT(slot->copy_stream->index, 0);
     LADE_EXPECT_EQ_INT(ring->direction, LADE_TO_DEVICE);
   }
-  LADE_EXPECT(count == 1 || (count <= ring->joined_most && bytes <= ring->joined_bytes));
+  LADE_EXPECT(count == 1 || (count <= ring->joined.most && bytes <= ring->joined.bytes));
 }
 
 static void check_taken(const model *m, const ladei_pipe_order *order) {
@@ -350,8 +350,8 @@ static void run_seed(uint64_t seed, unsigned failure_one_in, unsigned cancel_one
   m->acquire_fails = support_random_one_in(&m->random, 2);
   m->scale = support_random_one_in(&m->random, 2) ? 1 : 1 << 20;
   LADE_ASSERT_OK(ladei_pipe_core_init(&m->core, m->depth));
-  m->core.rings[0].last_first = m->core.rings[1].last_first = seed % 2 == 0;
-  m->core.rings[0].paces = support_random_one_in(&m->random, 2);
+  m->core.rings[0].blocks.last_first = m->core.rings[1].blocks.last_first = seed % 2 == 0;
+  m->core.rings[0].host.paces = support_random_one_in(&m->random, 2);
   if (support_random_one_in(&m->random, 2))
     for (unsigned i = 0; i < 2; i++)
       ladei_pipe_core_set_turn(&m->core.rings[i], support_random_between(&m->random, 1, 30) * m->scale);
@@ -627,7 +627,7 @@ LADE_TEST(PipelineCore, TakesTheBlockThatWasUsedLastOrRestedLongest) {
     ladei_pipe_order order, reads[2];
     ladei_pipe_core_transfer transfer = {.bytes = 8 * MIB, .chunk_bytes = MIB, .level = 1};
     LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
-    core.rings[0].last_first = last_first != 0;
+    core.rings[0].blocks.last_first = last_first != 0;
     ladei_pipe_core_set_blocks(&core, MIB, MIB);
     ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
     for (int i = 0; i < 2; i++) {
@@ -678,7 +678,7 @@ LADE_TEST(PipelineCore, WritesNoMoreAtOnceThanTheTransferMay) {
   ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1, .writers = 2};
   LADE_ASSERT_OK(ladei_pipe_core_init(&core, DEPTH));
   ladei_pipe_core_set_window(&core.rings[1], WINDOW);
-  core.rings[1].ahead = AHEAD;
+  core.rings[1].blocks.ahead = AHEAD;
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_HOST);
   unsigned out = writes_gather(&core, writes, 0);
   LADE_EXPECT_EQ_UINT(out, 2);
@@ -735,7 +735,7 @@ LADE_TEST(PipelineCore, TransfersToOneSinkNeedNoMoreBlocksThanOne) {
     ladei_pipe_core_transfer second = {.bytes = 100, .chunk_bytes = 1, .writers = 2, .sink = same ? 7 : 8};
     LADE_ASSERT_OK(ladei_pipe_core_init(&core, DEPTH));
     ladei_pipe_core_set_window(&core.rings[1], WINDOW);
-    core.rings[1].ahead = AHEAD;
+    core.rings[1].blocks.ahead = AHEAD;
     ladei_pipe_core_submit(&core, &first, LADE_TO_HOST);
     ladei_pipe_core_submit(&core, &second, LADE_TO_HOST);
     unsigned out = writes_gather(&core, writes, 0);
@@ -1006,8 +1006,8 @@ LADE_TEST(PipelineCore, FewerReadWhileTheLinkHasWorkForLong) {
   joining_core_init(&core, 32);
   ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
   ladei_pipe_core_set_window(&core.rings[0], WINDOW);
-  core.rings[0].paces = true;
-  core.rings[0].ahead = 6;
+  core.rings[0].host.paces = true;
+  core.rings[0].blocks.ahead = 6;
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
   for (unsigned under_way = 0; under_way <= MOST_UNDER_WAY; under_way++) {
     static const unsigned expected[MOST_UNDER_WAY + 1] = {4, 4, 4, 4, 4, 4, 3, 3, 2};
@@ -1034,8 +1034,8 @@ LADE_TEST(PipelineCore, ReadsOfTransfersThatPassDoNotRest) {
   joining_core_init(&core, 32);
   ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
   ladei_pipe_core_set_window(&core.rings[0], WINDOW);
-  core.rings[0].paces = true;
-  core.rings[0].ahead = 12;
+  core.rings[0].host.paces = true;
+  core.rings[0].blocks.ahead = 12;
   ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
   for (unsigned under_way = 0; under_way < UNDER_WAY; under_way++) {
     out = reads_fill(&core, reads, out);
@@ -1065,7 +1065,7 @@ LADE_TEST(PipelineCore, ShortTransfersHaveABlockOfTheirOwn) {
   joining_core_init(&core, 16);
   ladei_pipe_core_set_joined(&core.rings[0], 1, 0);
   ladei_pipe_core_set_window(&core.rings[0], WINDOW);
-  core.rings[0].ahead = AHEAD;
+  core.rings[0].blocks.ahead = AHEAD;
   ladei_pipe_core_submit(&core, &bulk, LADE_TO_DEVICE);
   for (unsigned i = 0; i < AHEAD + 1; i++) {
     out = reads_fill(&core, reads, out);
@@ -1073,7 +1073,7 @@ LADE_TEST(PipelineCore, ShortTransfersHaveABlockOfTheirOwn) {
   }
   out = reads_fill(&core, reads, out);
   LADE_ASSERT_EQ_UINT(out, 2); /* all blocks are in use: two are read into, four copied from */
-  LADE_EXPECT_EQ_UINT(core.rings[0].blocks, WINDOW + AHEAD);
+  LADE_EXPECT_EQ_UINT(core.rings[0].blocks.count, WINDOW + AHEAD);
   for (unsigned i = 0; i < 2; i++) {
     shorts[i].fair_queue = 1;
     shorts[i].bytes = JOIN_MIB / 16; /* less than the bulk's last chunk: it is this queue's turn */
@@ -1090,7 +1090,7 @@ LADE_TEST(PipelineCore, ShortTransfersHaveABlockOfTheirOwn) {
       (void)ladei_pipe_core_complete(&core, &order, of_bulk ? LADE_NOT_READY : LADE_OK, NULL);
     }
     LADE_EXPECT_EQ_UINT(reads_fill(&core, reads, out), out);
-    LADE_EXPECT_EQ_UINT(core.rings[0].blocks, WINDOW + AHEAD + 1);
+    LADE_EXPECT_EQ_UINT(core.rings[0].blocks.count, WINDOW + AHEAD + 1);
   }
   while (out > 0) (void)ladei_pipe_core_complete(&core, &reads[--out], LADE_OK, NULL);
   work_end(&core);
@@ -1204,7 +1204,7 @@ LADE_TEST(PipelineCore, AReaderTakesTheBlockThatItUsedLast) {
   ladei_pipe_slot *slots[3];
   ladei_pipe_core_transfer transfer = {.bytes = 100, .chunk_bytes = 1};
   LADE_ASSERT_OK(ladei_pipe_core_init(&core, 3));
-  core.rings[0].last_first = true;
+  core.rings[0].blocks.last_first = true;
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
   for (unsigned i = 0; i < 3; i++) slots[i] = read_take(&core, i + 1, &orders[i]);
   for (unsigned i = 0; i < 3; i++) ladei_pipe_core_complete(&core, &orders[i], LADE_OK, NULL);
@@ -1255,7 +1255,7 @@ LADE_TEST(PipelineCore, AReaderDoesNotWaitForItsBlockThatBecameTooSmall) {
   ladei_pipe_slot *slots[2];
   ladei_pipe_core_transfer transfer = {.bytes = 8, .chunk_bytes = 2};
   LADE_ASSERT_OK(ladei_pipe_core_init(&core, 2));
-  core.rings[0].last_first = true;
+  core.rings[0].blocks.last_first = true;
   ladei_pipe_core_set_blocks(&core, 1, 1);
   ladei_pipe_core_submit(&core, &transfer, LADE_TO_DEVICE);
   slots[0] = read_take(&core, 1, &orders[0]);

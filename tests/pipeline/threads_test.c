@@ -353,7 +353,7 @@ LADE_TEST(Threads, CopiesThatHangKeepNoReaderBack) {
   hang_left = 2;
   hang_open = false;
   ladei_lock_acquire(&s.f.pipeline->lock);
-  s.f.pipeline->core.rings[0].last_first = true;
+  s.f.pipeline->core.rings[0].blocks.last_first = true;
   ladei_pipe_core_set_window(&s.f.pipeline->core.rings[0], 2);
   s.f.runtime->ops = &hang_ops; /* to its end: threads of the pipeline read it */
   ladei_lock_release(&s.f.pipeline->lock);
