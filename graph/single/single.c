@@ -33,19 +33,8 @@
 #include "base/options.h"
 #include "base/thread.h"
 #include "device/for_graphs.h"
-#include "graph/single/session.h"
+#include "graph/single/versions.h"
 #include "lade/graph.h"
-
-typedef struct graph_version {
-  struct graph_version *next; /* of the spent ones */
-  ladei_graph native;         /* NULL: the program's, or gone */
-  ladei_graph_exec exec;      /* NULL: of a later version, or gone */
-  ladei_graph_hold *hold;     /* NULL: of no pool, or over */
-  lade_device_pool_id pool;
-  ladei_device_private_pool *memory; /* the same; NULL: none */
-  ladei_graph_counts counts;
-  bool lent; /* the program may have launches of its own under way */
-} graph_version;
 
 struct lade_graph {
   lade_device_allocator *allocator;
@@ -58,8 +47,8 @@ struct lade_graph {
   ladei_condition turned;
   bool turn; /* some thread has it */
 
-  graph_version *current;
-  graph_version *spent;
+  ladei_graph_version *current;
+  ladei_graph_version *spent;
   bool launched;
   ladei_stream last; /* of the last launch */
   bool stays;        /* I6: `last` may be named */
@@ -83,10 +72,6 @@ static const lade_runtime_ops *ops_of(const lade_graph *graph) {
 }
 static void *self_of(const lade_graph *graph) { return graph->allocator->runtime->self; }
 
-static lade_status no_memory(const char *call, size_t bytes) {
-  return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "%s: no memory for %zu bytes", call, bytes);
-}
-
 /* ---- Turns ------------------------------------------------------------------------------------------------------- */
 
 static void turn_take(lade_graph *graph) {
@@ -101,121 +86,6 @@ static void turn_give(lade_graph *graph) {
   graph->turn = false;
   ladei_lock_release(&graph->lock);
   ladei_condition_signal(&graph->turned);
-}
-
-/* ---- The end of versions ----------------------------------------------------------------------------------------- */
-
-/* Gives back to the driver what is left of it: NULL fields are gone. The first refusal. */
-static lade_status version_destroy(const lade_graph *graph, graph_version *version) {
-  lade_status status = LADE_OK;
-  if (version->exec != NULL) {
-    ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
-    status = ops_of(graph)->graph_exec_destroy(self_of(graph), version->exec);
-    ladei_capture_mode_restore(graph->allocator->runtime, mode);
-    if (status == LADE_OK) version->exec = NULL;
-  }
-  if (version->native != NULL) {
-    lade_status native = ops_of(graph)->graph_destroy(self_of(graph), version->native);
-    if (native == LADE_OK) version->native = NULL;
-    if (status == LADE_OK) status = native;
-  }
-  return status;
-}
-
-/* Its hold is over, or ends by itself. */
-static void version_free(lade_device_allocator *allocator, graph_version *version) {
-  if (version == NULL) return;
-  ladei_device_pool_leave(allocator, version->memory);
-  free(version);
-}
-
-static bool version_is_gone(const graph_version *version) { return version->exec == NULL && version->native == NULL; }
-
-/* I4. `finished`: nothing of them runs any more, so their holds end here. The first refusal. */
-static lade_status spent_destroy(lade_graph *graph, bool finished) {
-  lade_status result = LADE_OK;
-  for (graph_version **link = &graph->spent, *version; (version = *link) != NULL;) {
-    lade_status status = version_destroy(graph, version);
-    if (result == LADE_OK) result = status;
-    if (version_is_gone(version) && version->hold != NULL && finished && !version->lent) {
-      ladei_graph_hold_cancel(version->hold);
-      version->hold = NULL;
-    }
-    bool over = version->hold == NULL || ladei_graph_hold_over(version->hold);
-    if (!version_is_gone(version) || !over) {
-      link = &version->next;
-      continue;
-    }
-    *link = version->next;
-    ladei_graph_hold_drop(version->hold);
-    version_free(graph->allocator, version);
-  }
-  return result;
-}
-
-/* Those that are gone to the driver and wait for the last launches: their holds end by themselves from here on. */
-static void spent_forget(lade_graph *graph) {
-  for (graph_version *version; (version = graph->spent) != NULL;) {
-    graph->spent = version->next;
-    ladei_graph_hold_drop(version->hold);
-    version_free(graph->allocator, version);
-  }
-}
-
-/* ---- Versions in the making -------------------------------------------------------------------------------------- */
-
-/* A native graph on its way to be a version. */
-typedef struct graph_candidate {
-  graph_version *version;
-  ladei_graph native;           /* also where it is the program's */
-  ladei_graph_session *session; /* that it came from, which still routes; NULL: the program's */
-  bool has_use;                 /* of version->pool, not tied yet */
-} graph_candidate;
-
-/* Takes the graph, if it is a session's, and the use of the pool, also on failure. */
-static lade_status candidate_make(lade_device_allocator *allocator, const char *call, ladei_graph native,
-                                  ladei_graph_session *session, lade_device_pool_id pool, graph_candidate *out) {
-  bool has_pool = pool.first != 0 || pool.second != 0;
-  *out = (graph_candidate){
-      .version = calloc(1, sizeof(graph_version)), .native = native, .session = session, .has_use = has_pool};
-  if (out->version == NULL) return no_memory(call, sizeof(graph_version));
-  out->version->native = session != NULL ? native : NULL;
-  out->version->pool = pool;
-  if (has_pool) out->version->memory = ladei_device_pool_visit(allocator, pool);
-  lade_status status = allocator->runtime->ops->graph_counts(allocator->runtime->self, native, &out->version->counts);
-  if (status != LADE_OK || !has_pool) return status;
-  status = ladei_graph_hold_tie(allocator, pool, native, &out->version->hold);
-  if (status == LADE_OK) out->has_use = false;
-  return status;
-}
-
-/* As the options say. The driver brings it to the device with the first launch, or an upload. */
-static lade_status candidate_instantiate(const lade_graph *graph, graph_candidate *candidate) {
-  unsigned flags = 0;
-  if ((graph->options.flags & LADE_GRAPH_DEVICE_LAUNCH) != 0) flags |= LADEI_GRAPH_DEVICE_LAUNCH;
-  if ((graph->options.flags & LADE_GRAPH_AUTO_FREE) != 0) flags |= LADEI_GRAPH_AUTO_FREE;
-  ladei_capture_mode mode = ladei_capture_mode_relax(graph->allocator->runtime);
-  lade_status status =
-      ops_of(graph)->graph_instantiate_with(self_of(graph), candidate->native, flags, NULL, &candidate->version->exec);
-  ladei_capture_mode_restore(graph->allocator->runtime, mode);
-  return status;
-}
-
-/* Nothing of it was ever launched. The program's graph stays, without a hold on the pool. Leaves the error record alone. Whether its use
- * of the pool is still the caller's. */
-static bool candidate_discard(lade_device_allocator *allocator, graph_candidate *candidate) {
-  const lade_runtime *runtime = allocator->runtime;
-  lade_error first;
-  ladei_error_save(&first);
-  graph_version *version = candidate->version;
-  ladei_capture_mode mode = ladei_capture_mode_relax(allocator->runtime);
-  if (version != NULL && version->exec != NULL) (void)runtime->ops->graph_exec_destroy(runtime->self, version->exec);
-  ladei_capture_mode_restore(allocator->runtime, mode);
-  if (candidate->session != NULL) ladei_graph_session_graph_drop(candidate->session, candidate->native);
-  if (version != NULL) ladei_graph_hold_cancel(version->hold);
-  version_free(allocator, version);
-  ladei_error_restore(&first);
-  return candidate->has_use;
 }
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
@@ -271,7 +141,7 @@ static lade_status graph_make(lade_device_allocator *allocator, const char *call
   if (graph == NULL || streams == NULL) {
     free(graph);
     free(streams);
-    return no_memory(call, sizeof *graph);
+    return ladei_graph_no_memory(call, sizeof *graph);
   }
   for (size_t i = 0; i < own.stream_count; i++) streams[i] = own.streams[i];
   own.streams = streams;
@@ -392,21 +262,21 @@ static lade_status capture_open(lade_graph *graph, const char *call, lade_graph_
 }
 
 /* From the end of the code to a candidate. On failure nothing is left of the session. */
-static lade_status capture_close(lade_graph_capture_state *state, const char *call, graph_candidate *out) {
+static lade_status capture_close(lade_graph_capture_state *state, const char *call, ladei_graph_candidate *out) {
   ladei_graph_session *session = &state->session;
   ladei_graph native = NULL;
   lade_status status = ladei_graph_session_close(session, call, &native);
   if (status == LADE_OK) {
-    status = candidate_make(session->allocator, call, native, session, session->pool, out);
-    if (status != LADE_OK) session->use_gone = !candidate_discard(session->allocator, out);
+    status = ladei_graph_candidate_make(session->allocator, call, native, session, session->pool, out);
+    if (status != LADE_OK) session->use_gone = !ladei_graph_candidate_discard(session->allocator, out);
   }
   if (status != LADE_OK) ladei_graph_session_discard(session);
   return status;
 }
 
 /* What is wrong with a candidate whose use of the pool is tied: the session has none to give back. */
-static void capture_undo(lade_graph_capture_state *state, graph_candidate *candidate) {
-  state->session.use_gone = !candidate_discard(state->session.allocator, candidate);
+static void capture_undo(lade_graph_capture_state *state, ladei_graph_candidate *candidate) {
+  state->session.use_gone = !ladei_graph_candidate_discard(state->session.allocator, candidate);
   ladei_graph_session_discard(&state->session);
 }
 
@@ -432,10 +302,10 @@ static lade_status work_run(lade_graph_capture_state *state, const char *call, l
 
 /* The first version. */
 static lade_status first_finish(lade_graph_capture_state *state, const char *call) {
-  graph_candidate made;
+  ladei_graph_candidate made;
   lade_graph *graph = state->graph;
   LADEI_TRY(capture_close(state, call, &made));
-  lade_status status = candidate_instantiate(graph, &made);
+  lade_status status = ladei_graph_candidate_instantiate(graph->allocator, graph->options.flags, &made);
   if (status != LADE_OK) {
     capture_undo(state, &made);
     return ladei_error_prefix(status, "%s: ", call);
@@ -473,7 +343,7 @@ lade_status lade_graph_capture(lade_device_allocator *allocator, const lade_grap
 
 static lade_status begin_now(lade_graph *graph, const char *call, bool is_update, lade_graph_capture_state **out) {
   lade_graph_capture_state *state = calloc(1, sizeof *state);
-  if (state == NULL) return no_memory(call, sizeof *state);
+  if (state == NULL) return ladei_graph_no_memory(call, sizeof *state);
   state->is_update = is_update;
   lade_status status = capture_open(graph, call, state);
   if (status == LADE_OK)
@@ -546,13 +416,13 @@ lade_status lade_graph_capture_abort(lade_graph_capture_state *state) {
 
 /* A candidate of the program's native graph; the use of the pool is new. On failure nothing is left. */
 static lade_status native_take(lade_graph *graph, const char *call, lade_device_pool_id pool, void *native_graph,
-                               graph_candidate *out) {
+                               ladei_graph_candidate *out) {
   if (native_graph == NULL) return ladei_error_null(call, "native_graph");
   bool has_pool = pool.first != 0 || pool.second != 0;
   if (has_pool) LADEI_TRY(ladei_device_private_pool_hold(graph->allocator, call, pool));
-  lade_status status = candidate_make(graph->allocator, call, (ladei_graph)native_graph, NULL, pool, out);
+  lade_status status = ladei_graph_candidate_make(graph->allocator, call, (ladei_graph)native_graph, NULL, pool, out);
   if (status == LADE_OK) return LADE_OK;
-  if (candidate_discard(graph->allocator, out)) {
+  if (ladei_graph_candidate_discard(graph->allocator, out)) {
     lade_error first;
     ladei_error_save(&first);
     (void)lade_device_pool_release(graph->allocator, pool);
@@ -562,7 +432,7 @@ static lade_status native_take(lade_graph *graph, const char *call, lade_device_
 }
 
 /* From the success on the native graph is the graph's, if it is not borrowed. */
-static void native_own(const lade_graph *graph, graph_candidate *candidate) {
+static void native_own(const lade_graph *graph, ladei_graph_candidate *candidate) {
   if ((graph->options.flags & LADE_GRAPH_BORROW_NATIVE) == 0)
     candidate->version->native = candidate->native;
   else
@@ -572,13 +442,13 @@ static void native_own(const lade_graph *graph, graph_candidate *candidate) {
 static lade_status adopt_now(lade_device_allocator *allocator, const char *call, lade_device_pool_id pool,
                              void *native_graph, const lade_graph_options *options, lade_graph **out) {
   lade_graph *graph = NULL;
-  graph_candidate made;
+  ladei_graph_candidate made;
   LADEI_TRY(graph_make(allocator, call, options, true, &graph));
   graph->pool = pool;
   lade_status status = native_take(graph, call, pool, native_graph, &made);
   if (status == LADE_OK) {
-    status = candidate_instantiate(graph, &made);
-    if (status != LADE_OK) (void)candidate_discard(allocator, &made);
+    status = ladei_graph_candidate_instantiate(graph->allocator, graph->options.flags, &made);
+    if (status != LADE_OK) (void)ladei_graph_candidate_discard(allocator, &made);
   }
   if (status != LADE_OK) {
     graph_free(graph);
@@ -603,7 +473,7 @@ lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_device_pool_
 /* ---- Updating ---------------------------------------------------------------------------------------------------- */
 
 /* With the turn. Whether the executable graph now does what the candidate's native graph does: the driver says so, or leaves it. */
-static lade_status exec_update(lade_graph *graph, const graph_candidate *candidate, bool *out_updated) {
+static lade_status exec_update(lade_graph *graph, const ladei_graph_candidate *candidate, bool *out_updated) {
   ladei_graph_update outcome = LADEI_GRAPH_NOT_UPDATABLE;
   *out_updated = false;
   LADEI_TRY(ops_of(graph)->graph_exec_update(self_of(graph), graph->current->exec, candidate->native, &outcome));
@@ -612,17 +482,17 @@ static lade_status exec_update(lade_graph *graph, const graph_candidate *candida
 }
 
 /* With the turn: another executable graph, and what its first launch waits for. */
-static lade_status exec_replace(lade_graph *graph, graph_candidate *candidate) {
+static lade_status exec_replace(lade_graph *graph, ladei_graph_candidate *candidate) {
   bool due;
   LADEI_TRY(fence_place(graph, candidate->session != NULL ? 1 : 0, &due));
-  LADEI_TRY(candidate_instantiate(graph, candidate));
+  LADEI_TRY(ladei_graph_candidate_instantiate(graph->allocator, graph->options.flags, candidate));
   graph->fence_due = due;
   return LADE_OK;
 }
 
 /* I1: the last step. */
-static void version_commit(lade_graph *graph, graph_version *version) {
-  graph_version *former = graph->current;
+static void version_commit(lade_graph *graph, ladei_graph_version *version) {
+  ladei_graph_version *former = graph->current;
   if (version->exec == NULL) { /* updated in place */
     version->exec = former->exec;
     version->lent = version->lent || former->lent;
@@ -637,7 +507,7 @@ static void version_commit(lade_graph *graph, graph_version *version) {
 }
 
 /* On failure the candidate is as it was. */
-static lade_status candidate_commit(lade_graph *graph, graph_candidate *candidate, bool *out_in_place) {
+static lade_status candidate_commit(lade_graph *graph, ladei_graph_candidate *candidate, bool *out_in_place) {
   bool in_place = false;
   turn_take(graph);
   lade_status status = graph->current == NULL ? destruction_began("lade_graph_update") : LADE_OK;
@@ -647,7 +517,7 @@ static lade_status candidate_commit(lade_graph *graph, graph_candidate *candidat
     version_commit(graph, candidate->version);
     lade_error before;
     ladei_error_save(&before);
-    (void)spent_destroy(graph, false); /* I4 */
+    (void)ladei_graph_spent_destroy(graph->allocator, &graph->spent, false); /* I4 */
     ladei_error_restore(&before);
   }
   turn_give(graph);
@@ -656,7 +526,7 @@ static lade_status candidate_commit(lade_graph *graph, graph_candidate *candidat
 }
 
 static lade_status update_finish(lade_graph_capture_state *state, const char *call, bool *out_in_place) {
-  graph_candidate made;
+  ladei_graph_candidate made;
   LADEI_TRY(capture_close(state, call, &made));
   lade_status status = candidate_commit(state->graph, &made, out_in_place);
   if (status != LADE_OK) {
@@ -716,13 +586,13 @@ lade_status lade_graph_update_end(lade_graph_capture_state *state, bool *out_in_
 
 static lade_status update_native_now(lade_graph *graph, const char *call, lade_device_pool_id pool, void *native_graph,
                                      bool *out_in_place) {
-  graph_candidate made;
+  ladei_graph_candidate made;
   LADEI_TRY(native_take(graph, call, pool, native_graph, &made));
   native_own(graph, &made);
   lade_status status = candidate_commit(graph, &made, out_in_place);
   if (status == LADE_OK) return LADE_OK;
   made.version->native = NULL;
-  (void)candidate_discard(graph->allocator, &made);
+  (void)ladei_graph_candidate_discard(graph->allocator, &made);
   return status;
 }
 
@@ -818,7 +688,7 @@ lade_status lade_graph_upload(lade_graph *graph, lade_stream stream) {
 lade_status lade_graph_native(lade_graph *graph, void **out_graph, void **out_exec) {
   LADEI_TRY(graph_check(graph, __func__));
   turn_take(graph);
-  graph_version *current = graph->current;
+  ladei_graph_version *current = graph->current;
   lade_status status = current == NULL ? destruction_began(__func__) : LADE_OK;
   if (status == LADE_OK) {
     current->lent = current->lent || out_graph != NULL || out_exec != NULL;
@@ -833,7 +703,7 @@ lade_status lade_graph_info_get(lade_graph *graph, lade_graph_info *info) {
   LADEI_TRY(graph_check(graph, __func__));
   if (info == NULL) return ladei_error_null(__func__, "info");
   turn_take(graph);
-  const graph_version *current = graph->current;
+  const ladei_graph_version *current = graph->current;
   lade_graph_info own = graph->counts;
   if (current != NULL) {
     own.pool = current->pool;
@@ -856,9 +726,9 @@ static lade_status destroy_now(lade_graph *graph, bool wait) {
     graph->spent = graph->current;
     graph->current = NULL;
   }
-  LADEI_TRY(spent_destroy(graph, wait));
+  LADEI_TRY(ladei_graph_spent_destroy(graph->allocator, &graph->spent, wait));
   LADEI_TRY(fence_drop(graph));
-  spent_forget(graph);
+  ladei_graph_spent_forget(graph->allocator, &graph->spent);
   graph_free(graph);
   return LADE_OK;
 }
