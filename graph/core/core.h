@@ -377,4 +377,10 @@ typedef struct ladei_tree_plan {
 /* What a call does. core->autos has it already. Classifies the inputs. */
 void ladei_tree_decide(ladei_tree_core *core, ladei_tree_call *call, ladei_tree_plan *plan);
 
+/* ---- Recounts (check.c) ------------------------------------------------------------------------------------------ */
+
+/* G1 to G5, between runs. LADE_ERR_INTERNAL names the number that is wrong. */
+lade_status ladei_tree_core_check(const ladei_tree_core *core);
+lade_status ladei_tree_wrong(const char *what, uint64_t value, uint64_t expected);
+
 #endif /* LADE_GRAPH_CORE_CORE_H */

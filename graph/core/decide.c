@@ -49,6 +49,7 @@ static bool path_ends(question *q) {
 static bool is_cold(const question *q) { return q->call->instance->warmups < q->core->settings.warmups; }
 
 static bool decided(question *q, uint32_t rule, lade_graph_did did) {
+  assert(q->plan->rule == 0); /* one rule decides */
   q->plan->rule = rule;
   q->plan->did = did;
   q->plan->restore =
@@ -57,6 +58,7 @@ static bool decided(question *q, uint32_t rule, lade_graph_did did) {
 }
 
 static bool eager(question *q, uint32_t rule, uint32_t reason) {
+  assert(reason < LADE_GRAPH_REASON_COUNT);
   q->plan->reason = reason;
   return decided(q, rule, LADE_GRAPH_DID_EAGER);
 }
@@ -131,6 +133,7 @@ static bool rule_limit(question *q) {
   bool many = settings->max_nodes > 0 && q->core->node_count >= settings->max_nodes;
   bool large = settings->max_driver_bytes > 0 && q->core->driver_bytes >= settings->max_driver_bytes;
   if (many || large) {
+    assert(q->plan->node == NULL);
     q->plan->evict = ladei_tree_leaf(q->core, q->plan->ended == LADE_GRAPH_ENDED_NOT);
     if (q->plan->evict == NULL) return eager(q, 6, LADE_GRAPH_REASON_LIMIT);
   }
@@ -144,6 +147,7 @@ static bool (*const ladder[])(question *) = {rule_end, rule_mutated, rule_warmup
 
 void ladei_tree_decide(ladei_tree_core *core, ladei_tree_call *call, ladei_tree_plan *plan) {
   question q = {core, call, plan, core->state, false};
+  assert((core->path.count == 0) == (core->state == LADE_GRAPH_STATE_NONE)); /* G5 */
   *plan = (ladei_tree_plan){.reason = LADE_GRAPH_REASON_COUNT};
   ladei_tree_classify(core, call, false);
   for (size_t i = 0; i < sizeof ladder / sizeof *ladder; i++)

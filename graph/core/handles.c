@@ -72,7 +72,7 @@ bool ladei_tree_handles_reserve(ladei_tree_core *core, size_t slots, size_t stor
 
 ladei_tree_storage *ladei_tree_storage_make(ladei_tree_core *core) {
   ladei_tree_storage *storage = core->storages.free;
-  assert(storage != NULL);
+  assert(storage != NULL && storage->references == 0 && "G3");
   core->storages.free = storage->next;
   core->storages.free_count--;
   memset(storage, 0, sizeof *storage);
@@ -111,7 +111,7 @@ void ladei_tree_storage_count(ladei_tree_core *core, ladei_tree_storage *storage
 ladei_tree_slot *ladei_tree_slot_make(ladei_tree_core *core, ladei_tree_storage *storage) {
   ladei_tree_slots *slots = &core->slots;
   ladei_tree_slot *slot = slots->first_free;
-  assert(slot != NULL);
+  assert(slot != NULL && slot->storage == NULL);
   slots->first_free = slot->next;
   if (slots->first_free == NULL) slots->last_free = &slots->first_free;
   slots->free_count--;
@@ -129,6 +129,7 @@ ladei_tree_slot *ladei_tree_slot_make(ladei_tree_core *core, ladei_tree_storage 
 }
 
 void ladei_tree_count_add(ladei_tree_core *core, ladei_tree_slot *slot, uint32_t count) {
+  assert(slot->storage != NULL && slot->end == LADEI_TREE_END_NONE); /* VALID */
   slot->counts += count;
   counts_add(core, slot->storage, count);
 }
@@ -141,6 +142,7 @@ void ladei_tree_count_take(ladei_tree_core *core, ladei_tree_slot *slot, uint32_
 
 void ladei_tree_slot_end(ladei_tree_core *core, ladei_tree_slot *slot, ladei_tree_end end) {
   ladei_tree_storage *storage = slot->storage;
+  assert(end != LADEI_TREE_END_NONE && core->slots.valid_count > 0);
   ladei_tree_count_take(core, slot, slot->counts);
   if (slot->next != NULL) slot->next->before = slot->before;
   if (slot->before != NULL)
@@ -193,6 +195,7 @@ bool ladei_tree_path_reserve(ladei_tree_path *path, size_t outputs) {
 ladei_tree_entry *ladei_tree_path_push(ladei_tree_path *path, ladei_tree_node *node, lade_graph_function *function,
                                        int64_t id, uint32_t output_count) {
   assert(path->count < path->capacity && path->row_count + output_count <= path->row_capacity);
+  assert(node == NULL || !node->in_path); /* a path has each recording once */
   ladei_tree_entry *entry = &path->entries[path->count++];
   *entry = (ladei_tree_entry){node, function, id, output_count, path->row_count};
   for (uint32_t i = 0; i < output_count; i++) path->rows[path->row_count + i] = NULL;
@@ -203,6 +206,7 @@ ladei_tree_entry *ladei_tree_path_push(ladei_tree_path *path, ladei_tree_node *n
 }
 
 void ladei_tree_path_set(ladei_tree_path *path, size_t depth, uint32_t output, ladei_tree_storage *storage) {
+  assert(depth < path->count && output < path->entries[depth].output_count);
   ladei_tree_storage **place = &path->rows[path->entries[depth].row + output];
   assert(*place == NULL);
   *place = storage;
@@ -218,7 +222,7 @@ static void path_mark(ladei_tree_path *path, bool in_path) {
 }
 
 void ladei_tree_path_leave(ladei_tree_core *core, ladei_tree_path *ending) {
-  assert(ending->count == 0);
+  assert(ending->count == 0 && ending->row_count == 0 && ending->alive == 0); /* one path ends at a time */
   path_mark(&core->path, false);
   ladei_tree_path empty = *ending;
   *ending = core->path;
@@ -226,7 +230,7 @@ void ladei_tree_path_leave(ladei_tree_core *core, ladei_tree_path *ending) {
 }
 
 void ladei_tree_path_return(ladei_tree_core *core, ladei_tree_path *ending) {
-  assert(core->path.count == 0);
+  assert(core->path.count == 0 && core->path.row_count == 0);
   ladei_tree_path empty = core->path;
   core->path = *ending;
   *ending = empty;
@@ -243,8 +247,11 @@ void ladei_tree_path_return(ladei_tree_core *core, ladei_tree_path *ending) {
 }
 
 void ladei_tree_path_clear(ladei_tree_core *core, ladei_tree_path *path) {
-  for (size_t i = 0; i < path->row_count; i++)
-    if (path->rows[i] != NULL) ladei_tree_storage_unreference(core, path->rows[i]);
+  for (size_t i = 0; i < path->row_count; i++) {
+    if (path->rows[i] == NULL) continue;
+    assert(!path->rows[i]->in_path); /* it has left the core */
+    ladei_tree_storage_unreference(core, path->rows[i]);
+  }
   for (size_t i = 0; i < path->count; i++)
     if (path->entries[i].node != NULL) path->entries[i].node->in_path = false;
   path->count = path->row_count = path->alive = 0;
@@ -279,6 +286,7 @@ void ladei_tree_core_init(ladei_tree_core *core, uint64_t tree) {
 }
 
 void ladei_tree_core_free(ladei_tree_core *core) {
+  assert(core->node_count == 0 && core->first_node == NULL && core->path.count == 0);
   for (size_t i = 0; i < core->slots.chunk_count; i++) free(core->slots.chunks[i]);
   for (size_t i = 0; i < core->storages.chunk_count; i++) free(core->storages.chunks[i]);
   free(core->slots.chunks);

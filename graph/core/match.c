@@ -7,6 +7,8 @@
  *   where a group has many, a look goes over those of the same hash alone, oldest first, and finds the same recording. The reasons
  *   of the others are not known then; looks in which nothing matches are made once more, one by one.
  */
+#include <assert.h>
+
 #include "graph/core/core.h"
 
 void ladei_tree_classify(const ladei_tree_core *core, ladei_tree_call *call, bool ended) {
@@ -85,6 +87,7 @@ static bool priors_fit(const ladei_tree_path *path, const ladei_tree_node *node)
 }
 
 uint32_t ladei_tree_match(const ladei_tree_core *core, const ladei_tree_call *call, const ladei_tree_node *node) {
+  assert(call->count == node->input_count && node->listed);
   if (!all_fit(call, node, form_fits)) return LADE_GRAPH_REASON_FORM;
   if (!all_fit(call, node, managed_fits)) return LADE_GRAPH_REASON_MANAGED;
   if (!core->settings.fixed_statics && !all_fit(call, node, static_fits)) return LADE_GRAPH_REASON_STATIC;
@@ -95,6 +98,7 @@ uint32_t ladei_tree_match(const ladei_tree_core *core, const ladei_tree_call *ca
 }
 
 size_t ladei_tree_moved_static(const ladei_tree_call *call, const ladei_tree_node *node) {
+  assert(call->count == node->input_count);
   size_t i = 0;
   while (i < call->count && static_fits(&call->inputs[i], &node->inputs[i])) i++;
   return i;

@@ -110,7 +110,8 @@ bool ladei_tree_group_reserve(ladei_tree_core *core, ladei_tree_group *group) {
 }
 
 void ladei_tree_node_list(ladei_tree_core *core, ladei_tree_node *node, ladei_tree_group *group) {
-  assert(!node->listed);
+  assert(!node->listed && node->instance == group->instance);
+  assert(core->last_node == NULL || core->last_node->id < node->id); /* by id */
   node->group = group;
   node->next = NULL;
   if (group->last == NULL)
@@ -134,7 +135,7 @@ void ladei_tree_node_list(ladei_tree_core *core, ladei_tree_node *node, ladei_tr
 
 void ladei_tree_node_unlist(ladei_tree_core *core, ladei_tree_node *node) {
   ladei_tree_group *group = node->group;
-  assert(node->listed);
+  assert(node->listed && node->children == 0 && group->count > 0); /* G4 */
   ladei_tree_node *before = NULL, **link = &group->first;
   for (; *link != node; link = &(*link)->next) before = *link;
   *link = node->next;
@@ -165,6 +166,7 @@ ladei_tree_node *ladei_tree_leaf(const ladei_tree_core *core, bool path_counts) 
   ladei_tree_node *oldest = NULL;
   for (ladei_tree_node *node = core->first_node; node != NULL; node = node->list_next) {
     if (node->children > 0 || (path_counts && node->in_path)) continue;
+    assert(node->listed);
     if (oldest == NULL || node->used < oldest->used) oldest = node;
   }
   return oldest;

@@ -19,6 +19,7 @@
  */
 #include "graph/single/hold.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -42,6 +43,7 @@ static void hold_release(ladei_graph_hold *hold) {
 static void hold_give_back(ladei_graph_hold *hold) {
   int expected = HOLD_ARMED;
   if (!atomic_compare_exchange_strong(&hold->state, &expected, HOLD_GIVING)) return;
+  assert(atomic_load(&hold->owners) > 0); /* I1: whoever gives back has it */
   (void)lade_device_pool_release(hold->allocator, hold->pool);
   ladei_device_allocator_release(hold->allocator);
   atomic_store(&hold->state, HOLD_OVER);

@@ -17,6 +17,7 @@
  */
 #include "graph/single/session.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -199,6 +200,7 @@ static void pool_end(ladei_graph_session *session) {
 
 lade_status ladei_graph_session_close(ladei_graph_session *session, const char *call, ladei_graph *out_graph) {
   ladei_graph graph = NULL;
+  assert(session->routed && session->capture != 0);
   lade_status status = capture_finish(session, call, &graph);
   if (status == LADE_OK) status = conduct_judge(session, call);
   if (status == LADE_OK) status = pool_judge(session, call);
@@ -211,6 +213,7 @@ lade_status ladei_graph_session_close(ladei_graph_session *session, const char *
 }
 
 void ladei_graph_session_keep(ladei_graph_session *session) {
+  assert(session->capture == 0); /* it is over */
   pool_end(session);
   ladei_device_tally_end(session->allocator, &session->tally);
   free(session->record);
@@ -225,6 +228,7 @@ void ladei_graph_session_discard(ladei_graph_session *session) {
   ladei_device_uses_settle_deferred(session->allocator);
   ladei_device_tally_end(session->allocator, &session->tally);
   if (!session->use_gone) (void)lade_device_pool_release(session->allocator, session->pool);
+  assert(session->capture == 0 && !session->routed); /* I1: nothing is left */
   free(session->record);
   ladei_error_restore(&first);
 }

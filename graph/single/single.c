@@ -24,6 +24,7 @@
  * Locks: the graph's lock (a leaf) guards the turn alone; everything else is of who has the turn, or of the destruction. No driver
  * call is made under it.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,7 @@ static void turn_take(lade_graph *graph) {
 
 static void turn_give(lade_graph *graph) {
   ladei_lock_acquire(&graph->lock);
+  assert(graph->turn);
   graph->turn = false;
   ladei_lock_release(&graph->lock);
   ladei_condition_signal(&graph->turned);
@@ -493,7 +495,8 @@ static lade_status exec_replace(lade_graph *graph, ladei_graph_candidate *candid
 /* I1: the last step. */
 static void version_commit(lade_graph *graph, ladei_graph_version *version) {
   ladei_graph_version *former = graph->current;
-  if (version->exec == NULL) { /* updated in place */
+  assert(graph->turn && version->next == NULL); /* I2 */
+  if (version->exec == NULL) {                  /* updated in place */
     version->exec = former->exec;
     version->lent = version->lent || former->lent;
     former->exec = NULL;

@@ -6,6 +6,7 @@
  */
 #include "graph/single/versions.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -62,6 +63,7 @@ lade_status ladei_graph_spent_destroy(lade_device_allocator *allocator, ladei_gr
       continue;
     }
     *link = version->next;
+    assert(version->exec == NULL && version->native == NULL); /* the driver has all of it */
     ladei_graph_hold_drop(version->hold);
     ladei_graph_version_free(allocator, version);
   }
@@ -71,6 +73,7 @@ lade_status ladei_graph_spent_destroy(lade_device_allocator *allocator, ladei_gr
 void ladei_graph_spent_forget(lade_device_allocator *allocator, ladei_graph_version **spent) {
   for (ladei_graph_version *version; (version = *spent) != NULL;) {
     *spent = version->next;
+    assert(version_is_gone(version));
     ladei_graph_hold_drop(version->hold);
     ladei_graph_version_free(allocator, version);
   }

@@ -105,6 +105,7 @@ static uint64_t block_bytes(uint64_t bytes) { return (bytes + 511) & ~(uint64_t)
 
 static void alone_add(lade_graph_context *context, uint64_t address, uint64_t bytes) {
   if (context->stage == LADE_GRAPH_STAGE_EAGER) return;
+  assert(context->range_count < context->range_capacity);
   context->ranges[context->range_count++] = (lade_device_range){(void *)(uintptr_t)address, block_bytes(bytes)};
   context->alone_bytes += block_bytes(bytes);
   if (context->alone_bytes > context->alone_peak) context->alone_peak = context->alone_bytes;
@@ -124,6 +125,7 @@ static void local_lose(lade_graph_context *context, ladei_tree_local *local) {
 static void local_add(lade_graph_context *context, uint64_t address, uint64_t bytes, bool adopted) {
   ladei_tree_local *former = local_find(context, address);
   if (former != NULL) local_lose(context, former); /* its block would not be handed out again else */
+  assert(context->local_count < context->local_capacity);
   uint32_t index = (uint32_t)context->local_count++;
   context->locals[index] = (ladei_tree_local){.address = address, .bytes = bytes, .adopted = adopted};
   table_put(context, index);
@@ -225,6 +227,7 @@ void ladei_tree_give_up(ladei_tree_run *run, size_t index, bool free_block) {
   ladei_tree_input *input = &run->call.inputs[index];
   ladei_tree_storage *storage = input->storage;
   ladei_lock_acquire(&tree->lock);
+  assert(input->taken && input->slot->takes > 0);
   ladei_tree_count_take(&tree->core, input->slot, 1);
   input->slot->takes--;
   ladei_lock_release(&tree->lock);
@@ -276,6 +279,7 @@ lade_status lade_graph_input_drop(lade_graph_context *context, size_t index) {
 
 /* B2 */
 static void out_count(ladei_tree_run *run, ladei_tree_out *out, ladei_tree_storage *storage) {
+  assert(!out->counted);
   out->storage = storage;
   out->counted = true;
   storage->references++;
@@ -671,6 +675,7 @@ lade_status ladei_tree_context_leftovers(lade_graph_context *context) {
 
 static void out_drop(lade_graph_tree *tree, ladei_tree_out *out) {
   ladei_tree_storage *storage = out->storage;
+  assert(out->counted && storage->references > 0); /* B2 */
   out->counted = false;
   ladei_lock_acquire(&tree->lock);
   ladei_tree_storage_count(&tree->core, storage, false);

@@ -5,6 +5,7 @@
  * What a slot says is read under the lock. Where a run is under way, retains and releases are noted in the slot and take effect
  * behind it: what the run has decided, by counts that it read, stays true. So `held` is what the run leaves of the counts.
  */
+#include <assert.h>
 #include <stdio.h>
 
 #include "base/cancellation.h"
@@ -13,6 +14,7 @@
 #include "graph/tree/tree.h"
 
 static uint64_t held(const ladei_tree_slot *slot) {
+  assert((uint64_t)slot->counts + slot->retains >= (uint64_t)slot->takes + slot->releases);
   return (uint64_t)slot->counts - slot->takes + slot->retains - slot->releases;
 }
 
@@ -78,6 +80,7 @@ static lade_status buffer_lock(lade_graph_tree *tree, const char *call, lade_gra
 }
 
 static void slot_queue(lade_graph_tree *tree, ladei_tree_slot *slot) {
+  ladei_lock_assert_held(&tree->lock);
   if (slot->queued) return;
   slot->queued = true;
   slot->queue_next = NULL;
@@ -87,6 +90,7 @@ static void slot_queue(lade_graph_tree *tree, ladei_tree_slot *slot) {
 
 /* What was noted takes effect: now, or when the owner leaves. Releases the lock. */
 static void queue_settle(lade_graph_tree *tree) {
+  ladei_lock_assert_held(&tree->lock);
   if (tree->owned) {
     ladei_lock_release(&tree->lock);
     return;

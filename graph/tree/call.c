@@ -5,6 +5,7 @@
  * All that is wrong with its form comes before a buffer that is not valid any more. Takes and lends are counted in the slots and
  * storages that they name, for the length of the run.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,7 +158,7 @@ static lade_status mutated_check(lade_graph_tree *tree, const ladei_tree_call *c
 }
 
 void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call) {
-  (void)tree;
+  ladei_lock_assert_held(&tree->lock); /* other threads read takes */
   for (size_t i = 0; i < call->count; i++) {
     const ladei_tree_input *input = &call->inputs[i];
     if (input->slot != NULL) input->slot->takes = input->slot->lends = 0;
@@ -168,6 +169,8 @@ void ladei_tree_call_reset(lade_graph_tree *tree, const ladei_tree_call *call) {
 static lade_status inputs_read(lade_graph_tree *tree, const lade_graph_function *function, const lade_graph_call *call,
                                ladei_tree_call *out) {
   size_t stale = function->input_count;
+  ladei_lock_assert_held(&tree->lock);
+  assert(function->input_count <= tree->input_room);
   lade_status status = LADE_OK;
   for (size_t i = 0; i < function->input_count && status == LADE_OK; i++) {
     tree->inputs[i].flags = function->input_flags[i];

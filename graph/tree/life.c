@@ -5,6 +5,7 @@
  * A tree whose buffers are still valid is not destroyed: their memory is the pool's. A function is freed with its last node, which
  * the path may have longer than a list.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,7 @@ static lade_status native_destroy(const lade_graph_tree *tree, ladei_tree_native
 }
 
 static lade_status native_offer(lade_graph_tree *tree, ladei_tree_native *native) {
+  ladei_lock_assert_none_held();
   lade_status status = native_destroy(tree, native);
   if (status == LADE_OK) {
     free(native);
@@ -72,6 +74,7 @@ void ladei_tree_native_drop(lade_graph_tree *tree, ladei_tree_native *native) {
 lade_status ladei_tree_refused_drop(lade_graph_tree *tree) {
   lade_status result = LADE_OK;
   ladei_tree_native *list = tree->refused, *next;
+  ladei_lock_assert_none_held();
   for (tree->refused = NULL; list != NULL; list = next) {
     next = list->next;
     lade_status status = native_offer(tree, list);
@@ -97,6 +100,7 @@ void ladei_tree_node_forget(lade_graph_tree *tree, ladei_tree_node *node) {
 }
 
 void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node) {
+  assert(tree->metadata_bytes >= node->metadata_bytes && tree->alone_bytes >= node->alone_bytes);
   tree->metadata_bytes -= node->metadata_bytes;
   tree->alone_bytes -= node->alone_bytes;
   tree->checkpoint_blocks -= node->checkpoint_blocks;
@@ -457,6 +461,7 @@ lade_status lade_graph_tree_create(lade_device_allocator *allocator, const lade_
 
 /* With the lock, as the owner. Until no buffer is valid; false: there are some. */
 static bool buffers_await(lade_graph_tree *tree, bool wait) {
+  ladei_lock_assert_held(&tree->lock);
   while (tree->core.slots.valid_count > 0 && wait) {
     ladei_tree_leave_locked(tree);
     ladei_lock_acquire(&tree->lock);
@@ -488,6 +493,7 @@ static void functions_remove(lade_graph_tree *tree) {
 
 /* All that the driver might refuse to take back: recordings, and the stream. Then it is still to be destroyed, and the tree with it. */
 static lade_status driver_close(lade_graph_tree *tree) {
+  assert(tree->core.slots.valid_count == 0); /* nobody names memory of the pool */
   ladei_tree_path_leave(&tree->core, &tree->ending);
   ladei_tree_ending_clear(tree);
   tree->core.state = LADE_GRAPH_STATE_NONE;
@@ -498,6 +504,8 @@ static lade_status driver_close(lade_graph_tree *tree) {
 }
 
 static void tree_close(lade_graph_tree *tree) {
+  assert(tree->core.node_count == 0 && tree->functions == NULL && tree->refused == NULL);
+  assert(tree->garbage == NULL && tree->queue == NULL);
   ladei_tree_awake_end(tree);
   ladei_tree_pool_disown(tree);
   (void)lade_device_pool_release(tree->allocator, tree->pool);

@@ -13,6 +13,7 @@
  * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
  * `own_event`, which there is before the run does anything.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ static bool same_stream(const ladei_stream *a, const ladei_stream *b) {
 }
 
 static lade_status event_on(lade_graph_tree *tree, const ladei_stream *stream, ladei_event **out) {
+  ladei_lock_assert_none_held();
   lade_status status = ladei_event_pool_acquire(tree->events, stream->context, out);
   if (status != LADE_OK) return status;
   status = ladei_tree_ops(tree)->event_record(tree->runtime->self, (*out)->handle, stream);
@@ -49,6 +51,7 @@ lade_status ladei_tree_order_between(lade_graph_tree *tree, const ladei_stream *
 /* What the next run waits for; notes that come later are for the one after it. */
 static size_t waited_take(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->lock);
+  assert(tree->noted_waited == 0); /* O2 */
   ladei_event **end = &tree->gates_waited;
   while (*end != NULL) end = &(*end)->next;
   *end = tree->gates;
@@ -68,6 +71,7 @@ static size_t noted_find(const lade_graph_tree *tree, const ladei_stream *stream
 static void waited_return(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->lock);
   size_t waited = tree->noted_waited, kept = waited;
+  assert(waited <= tree->noted_count);
   for (size_t i = waited; i < tree->noted_count; i++)
     if (noted_find(tree, &tree->noted[i], 0, waited) == waited) tree->noted[kept++] = tree->noted[i];
   tree->noted_count = kept;
@@ -147,6 +151,7 @@ void ladei_tree_order_forget(lade_graph_tree *tree) {
 static void waited_forget(lade_graph_tree *tree) {
   gates_forget(tree);
   ladei_lock_acquire(&tree->lock);
+  assert(tree->noted_waited <= tree->noted_count);
   tree->noted_count -= tree->noted_waited;
   if (tree->noted_waited > 0) /* so there is an array */
     memmove(tree->noted, tree->noted + tree->noted_waited, tree->noted_count * sizeof *tree->noted);
@@ -159,6 +164,7 @@ static void own_event_record(lade_graph_tree *tree, const ladei_stream *stream) 
   lade_error before;
   ladei_error_save(&before);
   ladei_event *event = tree->own_event;
+  assert(tree->last_event == NULL); /* what ran before is ordered before it: O1 */
   tree->own_event = NULL;
   if (event != NULL && ladei_tree_ops(tree)->event_record(tree->runtime->self, event->handle, stream) == LADE_OK) {
     tree->last_event = event;
@@ -178,6 +184,7 @@ void ladei_tree_order_commit(lade_graph_tree *tree, const ladei_stream *stream) 
 
 /* With the lock. */
 static bool note_room(lade_graph_tree *tree) {
+  ladei_lock_assert_held(&tree->lock);
   if (tree->noted_count < tree->noted_capacity) return true;
   size_t capacity = tree->noted_capacity * 2 + 8;
   ladei_stream *grown = realloc(tree->noted, capacity * sizeof *grown);

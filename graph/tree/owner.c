@@ -7,6 +7,8 @@
  * A thread that owns a tree waits for no other one: two threads, each in a callback of the tree that the other one wants, would wait
  * for ever. Its call is refused where another thread owns the tree.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "base/thread.h"
 #include "device/for_graphs.h"
@@ -30,7 +32,15 @@ static lade_status busy_elsewhere(const char *call) {
       call);
 }
 
+/* This thread has the tree to itself. */
+static void owned_assert(const lade_graph_tree *tree) {
+  assert(tree->owned && tree->owner == ladei_thread_number());
+  (void)tree;
+}
+
 void ladei_tree_own_locked(lade_graph_tree *tree) {
+  ladei_lock_assert_held(&tree->lock);
+  assert(!tree->owned);
   tree->owned = true;
   tree->owner = ladei_thread_number();
   ladei_thread.trees++;
@@ -78,10 +88,12 @@ lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bo
 /* ---- While its pool is there ------------------------------------------------------------------------------------- */
 
 bool ladei_tree_suspended(const lade_graph_tree *tree) {
+  ladei_lock_assert_none_held();
   return ladei_device_pool_is_suspended(tree->allocator, tree->pool);
 }
 
 lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call) {
+  ladei_lock_assert_none_held();
   return ladei_device_launch_begin(tree->allocator, call, tree->memory);
 }
 
@@ -91,8 +103,11 @@ void ladei_tree_awake_end(const lade_graph_tree *tree) { ladei_device_launch_end
 
 /* Retains and releases of other threads, in the order of their first one. With the lock. */
 static void queue_apply(lade_graph_tree *tree) {
+  ladei_lock_assert_held(&tree->lock);
+  owned_assert(tree);
   while (tree->queue != NULL) {
     ladei_tree_slot *slot = tree->queue;
+    assert(slot->queued);
     tree->queue = slot->queue_next;
     if (tree->queue == NULL) tree->queue_end = &tree->queue;
     slot->queue_next = NULL;
@@ -110,6 +125,8 @@ static void queue_apply(lade_graph_tree *tree) {
 }
 
 void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) {
+  ladei_lock_assert_held(&tree->lock);
+  assert(storage->counts == 0);
   if (!storage->has_block || storage->is_garbage) return;
   storage->is_garbage = true;
   storage->references++;
@@ -119,6 +136,8 @@ void ladei_tree_garbage_add(lade_graph_tree *tree, ladei_tree_storage *storage) 
 
 /* Without the lock, but as the owner. False, nothing is freed: the pool's memory is away, and it waits for the resume. */
 static bool garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+  ladei_lock_assert_none_held();
+  owned_assert(tree);
   lade_error before;
   ladei_error_save(&before);
   if (ladei_tree_awake_begin(tree, __func__) != LADE_OK) {
@@ -133,14 +152,17 @@ static bool garbage_free(lade_graph_tree *tree, ladei_tree_storage *garbage) {
 }
 
 static void garbage_forget(lade_graph_tree *tree, ladei_tree_storage *garbage) {
+  ladei_lock_assert_held(&tree->lock);
   for (ladei_tree_storage *storage = garbage, *next = NULL; storage != NULL; storage = next) {
     next = storage->next;
+    assert(storage->is_garbage && storage->has_block && storage->counts == 0);
     storage->has_block = storage->is_garbage = false;
     ladei_tree_storage_unreference(&tree->core, storage);
   }
 }
 
 void ladei_tree_settle_locked(lade_graph_tree *tree) {
+  ladei_lock_assert_held(&tree->lock);
   queue_apply(tree);
   for (bool away = false; tree->garbage != NULL && !away;) {
     ladei_tree_storage *garbage = tree->garbage;
@@ -160,6 +182,8 @@ void ladei_tree_settle_locked(lade_graph_tree *tree) {
 
 void ladei_tree_leave_locked(lade_graph_tree *tree) {
   ladei_tree_settle_locked(tree);
+  owned_assert(tree);
+  assert(tree->queue == NULL && tree->ending.count == 0); /* T1, T3 */
   tree->owned = false;
   ladei_thread.trees--;
   ladei_lock_release(&tree->lock);

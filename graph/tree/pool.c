@@ -6,6 +6,7 @@
  * recording could use again, is found (`foreign_segments`).
  * Locks: the allocator's for a look at its heap. None of the tree's.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,15 +51,18 @@ lade_status ladei_tree_pool_own(lade_graph_tree *tree) {
 
 void ladei_tree_pool_disown(lade_graph_tree *tree) {
   ladei_lock_acquire(&tree->allocator->lock);
+  assert(tree->memory->has_tree);
   tree->memory->has_tree = false;
   ladei_lock_release(&tree->allocator->lock);
 }
 
 void ladei_tree_pool_enter(lade_graph_tree *tree) {
+  assert(atomic_load(&tree->memory->tree_thread) == 0); /* not within another */
   atomic_store_explicit(&tree->memory->tree_thread, ladei_thread_number(), memory_order_relaxed);
 }
 
 void ladei_tree_pool_leave(lade_graph_tree *tree) {
+  assert(atomic_load(&tree->memory->tree_thread) == ladei_thread_number());
   atomic_store_explicit(&tree->memory->tree_thread, 0, memory_order_relaxed);
 }
 
@@ -101,6 +105,7 @@ typedef struct reading {
 
 /* Both lists have room for what was counted before; NULL: to count. */
 static reading pool_walk(const lade_graph_tree *tree, lade_device_range *segments, lade_device_range *blocks) {
+  ladei_lock_assert_held(&tree->allocator->lock);
   const ladei_device_heap *heap = &tree->allocator->heap;
   const ladei_device_private_pool *pool = ladei_device_private_pool_find(heap, tree->pool);
   uint64_t key = ladei_device_stream_key(&tree->stream);
@@ -208,6 +213,7 @@ bool ladei_tree_pool_block(const lade_graph_tree *tree, uint64_t address, lade_d
 /* ---- Blocks of the path ------------------------------------------------------------------------------------------ */
 
 void ladei_tree_block_free(lade_graph_tree *tree, uint64_t address) {
+  ladei_lock_assert_none_held();
   (void)ladei_device_free_kept(tree->allocator, (void *)(uintptr_t)address);
 }
 
@@ -269,33 +275,6 @@ lade_status ladei_tree_pool_restore(lade_graph_tree *tree, const lade_device_che
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
 
-static lade_status wrong(const char *what, uint64_t value, uint64_t expected) {
-  return ladei_error(LADE_ERR_INTERNAL, 0, "graph tree: %s is %llu; expected %llu", what, (unsigned long long)value,
-                     (unsigned long long)expected);
-}
-
-/* G1, G2 */
-static lade_status core_check(const ladei_tree_core *core) {
-  size_t valid = 0, named = 0;
-  for (size_t chunk = 0; chunk < core->slots.chunk_count; chunk++) {
-    for (size_t i = 0; i < LADEI_TREE_SLOT_CHUNK; i++) {
-      const ladei_tree_slot *slot = &core->slots.chunks[chunk][i];
-      if (slot->storage == NULL) continue;
-      valid++;
-      if (slot->counts == 0) return wrong("the count of a valid buffer", 0, 1);
-      if (slot->storage->slots != slot) continue; /* once for each storage */
-      uint64_t sum = 0;
-      for (const ladei_tree_slot *one = slot->storage->slots; one != NULL; one = one->next, named++) sum += one->counts;
-      if (sum != slot->storage->counts) return wrong("the count of a storage", slot->storage->counts, sum);
-    }
-  }
-  if (named != valid) return wrong("the number of buffers that storages know", named, valid);
-  if (valid != core->slots.valid_count) return wrong("the number of valid buffers", core->slots.valid_count, valid);
-  if ((core->path.count == 0) != (core->state == LADE_GRAPH_STATE_NONE)) /* G5 */
-    return wrong("the state of a path", core->state, core->path.count);
-  return LADE_OK;
-}
-
 static lade_status blocks_check(const lade_graph_tree *tree, const ladei_tree_blocks *blocks) {
   const ladei_tree_core *core = &tree->core;
   ladei_tree_storage **alive = calloc(core->path.row_count + 1, sizeof(ladei_tree_storage *));
@@ -305,22 +284,39 @@ static lade_status blocks_check(const lade_graph_tree *tree, const ladei_tree_bl
     if (i == 0 || alive[i] != alive[count - 1]) alive[count++] = alive[i];
   lade_status status = LADE_OK;
   bool owned = core->state == LADE_GRAPH_STATE_WARMUP || core->state == LADE_GRAPH_STATE_RECORDING;
-  if (count != core->path.alive) status = wrong("the number of memories alive in the path", core->path.alive, count);
   if (status == LADE_OK && blocks->count != (owned ? count : 0)) /* T2 */
-    status = wrong("the number of blocks handed out of the pool", blocks->count, owned ? count : 0);
+    status = ladei_tree_wrong("the number of blocks handed out of the pool", blocks->count, owned ? count : 0);
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
-    if (alive[i]->has_block != owned) status = wrong("whether a memory of the path has a block", !owned, owned);
+    if (alive[i]->has_block != owned)
+      status = ladei_tree_wrong("whether a memory of the path has a block", !owned, owned);
     if (owned && (uint64_t)(uintptr_t)blocks->list[i].address != alive[i]->address)
-      status =
-          wrong("the address of a block of the pool", (uint64_t)(uintptr_t)blocks->list[i].address, alive[i]->address);
+      status = ladei_tree_wrong("the address of a block of the pool", (uint64_t)(uintptr_t)blocks->list[i].address,
+                                alive[i]->address);
   }
   free(alive);
   return status;
 }
 
+static lade_status totals_check(const lade_graph_tree *tree) {
+  uint64_t metadata = 0, alone = 0, blocks = 0;
+  for (const ladei_tree_node *node = tree->core.first_node; node != NULL; node = node->list_next) {
+    metadata += node->metadata_bytes;
+    alone += node->alone_bytes;
+    blocks += node->checkpoint_blocks;
+  }
+  if (metadata != tree->metadata_bytes)
+    return ladei_tree_wrong("the memory of all recordings", tree->metadata_bytes, metadata);
+  if (alone != tree->alone_bytes)
+    return ladei_tree_wrong("the memory that recordings would take alone", tree->alone_bytes, alone);
+  return blocks == tree->checkpoint_blocks
+             ? LADE_OK
+             : ladei_tree_wrong("the number of blocks in checkpoints", tree->checkpoint_blocks, blocks);
+}
+
 lade_status ladei_tree_check(lade_graph_tree *tree) {
   ladei_tree_blocks blocks = {0};
-  lade_status status = core_check(&tree->core);
+  lade_status status = ladei_tree_core_check(&tree->core);
+  if (status == LADE_OK) status = totals_check(tree);
   if (status == LADE_OK) status = ladei_tree_pool_read(tree, &blocks);
   if (status == LADE_OK) status = blocks_check(tree, &blocks);
   free(blocks.list);

@@ -58,6 +58,7 @@ static void record_undo(ladei_tree_run *run, lade_graph_context *context, bool e
   if (run->end_open && end_stands) {
     ladei_tree_end_commit(run);
   } else if (run->end_open) {
+    assert(tree->core.state == LADE_GRAPH_STATE_NONE);
     ladei_lock_acquire(&tree->lock);
     ladei_tree_path_return(&tree->core, &tree->ending);
     ladei_lock_release(&tree->lock);
@@ -166,11 +167,6 @@ static uint32_t dead_list(const ladei_tree_path *path, const lade_graph_position
   return dead;
 }
 
-static bool out_in_row(const ladei_tree_out *out) {
-  return out->kind == LADE_GRAPH_OUTPUT_NEW || out->kind == LADE_GRAPH_OUTPUT_SAME ||
-         out->kind == LADE_GRAPH_OUTPUT_PRIOR;
-}
-
 static void node_inputs_fill(const ladei_tree_run *run, const lade_graph_context *context, ladei_tree_node *node) {
   for (uint32_t i = 0; i < node->input_count; i++) {
     const ladei_tree_input *input = &run->call.inputs[i];
@@ -193,7 +189,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context 
                                   const ladei_tree_positions *dead_before) {
   const ladei_tree_path *path = &run->tree->core.path;
   uint32_t outputs = run->function->output_count, own = 0;
-  for (uint32_t i = 0; i < outputs; i++) own += out_in_row(&run->tree->outs[i]);
+  for (uint32_t i = 0; i < outputs; i++) own += ladei_tree_out_in_row(&run->tree->outs[i]);
   uint32_t dead_after = dead_list(path, live->before, live->before_count, NULL);
   uint32_t after = ladei_tree_path_alive_list(path, NULL) + own;
   ladei_tree_node *node = ladei_tree_node_make(run->call.instance, (uint32_t)run->call.count, outputs,
@@ -207,7 +203,7 @@ static ladei_tree_node *node_make(ladei_tree_run *run, const lade_graph_context 
   (void)dead_list(path, live->before, live->before_count, node->dead_after.list);
   uint32_t count = ladei_tree_path_alive_list(path, node->after.list);
   for (uint32_t i = 0; i < outputs; i++)
-    if (out_in_row(&run->tree->outs[i])) node->after.list[count++] = (lade_graph_position){node->depth, i};
+    if (ladei_tree_out_in_row(&run->tree->outs[i])) node->after.list[count++] = (lade_graph_position){node->depth, i};
   node_inputs_fill(run, context, node);
   node_outputs_fill(run, node);
   node->hash = ladei_tree_hash(&run->tree->core, &run->call);
@@ -321,6 +317,7 @@ static void driver_limit_keep(lade_graph_tree *tree) {
 static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree_group *group, bool listed) {
   lade_graph_tree *tree = run->tree;
   if (run->end_open) ladei_tree_end_commit(run);
+  assert(!node->listed && node->native != NULL);
   tree->stats.recordings++;
   if (!listed) { /* its launch is under way; the exec goes behind it */
     node_discard(tree, node);
@@ -394,6 +391,7 @@ lade_status ladei_tree_record(ladei_tree_run *run) {
   ladei_tree_group *group = NULL;
   lade_graph_ended ended = run->plan.ended;
   bool owned = run->was == LADE_GRAPH_STATE_RECORDING || run->was == LADE_GRAPH_STATE_WARMUP;
+  assert(!run->end_open && run->before == NULL);
   run->plan.ended = LADE_GRAPH_ENDED_NOT;
   if (tree->refused != NULL) refused_offer(tree);
   if (owned && lade_device_checkpoint_get(tree->allocator, tree->pool, &run->before) != LADE_OK) {

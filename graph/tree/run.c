@@ -107,10 +107,13 @@ static bool lost_reserve(lade_graph_tree *tree) {
 /* All slots of a storage, with their counts, are to go when the run is over. With the lock. */
 static void storage_lose(lade_graph_tree *tree, ladei_tree_storage *storage, ladei_tree_end how) {
   if (storage == NULL || storage->lost) return;
+  ladei_lock_assert_held(&tree->lock);
   if (storage->in_path && storage->counts > 0) tree->core.path.alive--;
   storage->lost = true;
-  for (ladei_tree_slot *slot = storage->slots; slot != NULL; slot = slot->next)
+  for (ladei_tree_slot *slot = storage->slots; slot != NULL; slot = slot->next) {
+    assert(tree->lost_count < tree->lost_room); /* R1 */
     tree->lost[tree->lost_count++] = (ladei_tree_lost_slot){.slot = slot, .how = how};
+  }
 }
 
 void ladei_tree_end_commit(ladei_tree_run *run) {
@@ -148,6 +151,7 @@ static int lost_compare(const void *a, const void *b) {
 static void lost_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   size_t kept = 0;
+  ladei_lock_assert_held(&tree->lock);
   for (size_t i = 0; i < tree->lost_count; i++) {
     ladei_tree_slot *slot = tree->lost[i].slot;
     ladei_tree_end how = tree->lost[i].how;
@@ -194,21 +198,17 @@ static void output_commit(ladei_tree_run *run, uint32_t index) {
   value->buffer = ladei_tree_slot_name(slot);
 }
 
-static bool is_in_row(const ladei_tree_out *out) {
-  return out->kind == LADE_GRAPH_OUTPUT_NEW || out->kind == LADE_GRAPH_OUTPUT_SAME ||
-         out->kind == LADE_GRAPH_OUTPUT_PRIOR;
-}
-
 void ladei_tree_commit(ladei_tree_run *run, ladei_tree_node *node, lade_graph_state state) {
   lade_graph_tree *tree = run->tree;
   ladei_tree_core *core = &tree->core;
   bool enters = run->plan.did != LADE_GRAPH_DID_EAGER;
+  assert(!run->end_open && (node == NULL || node->listed)); /* R1, C1 */
   ladei_lock_acquire(&tree->lock);
   if (enters)
     (void)ladei_tree_path_push(&core->path, node, run->function, node != NULL ? node->id : core->next_warmup--,
                                run->function->output_count);
   for (uint32_t i = 0; i < run->function->output_count; i++) {
-    if (enters && is_in_row(&tree->outs[i]))
+    if (enters && ladei_tree_out_in_row(&tree->outs[i]))
       ladei_tree_path_set(&core->path, core->path.count - 1, i, tree->outs[i].storage);
     output_commit(run, i);
   }
@@ -268,6 +268,7 @@ lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *n
 lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node) {
   const lade_graph_tree *tree = run->tree;
   const ladei_tree_native *native = node->native;
+  assert(native->exec != NULL);
   if ((run->faults & LADE_GRAPH_FAULT_LAUNCH) != 0) return let_fail("launch");
   lade_status status = ladei_tree_ops(tree)->graph_launch(tree->runtime->self, native->exec, &run->stream);
   return status == LADE_OK ? status : ladei_error_prefix(status, "%s: launch: ", call_name);
@@ -430,6 +431,7 @@ lade_status ladei_tree_restore(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   if ((run->faults & LADE_GRAPH_FAULT_CHECKPOINT_SET) != 0) return let_fail("checkpoint_set");
   lade_status status = ladei_tree_pool_restore(tree, ladei_tree_current(&tree->core)->checkpoint);
+  assert(!run->did_restore);
   run->did_restore = status == LADE_OK;
   if (run->did_restore) tree->stats.restores++;
   return status;
@@ -491,6 +493,7 @@ static void mismatches_count(ladei_tree_run *run) {
 /* Handles whose last count was taken, and storages that nobody has any more. */
 static void takes_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
+  ladei_lock_assert_held(&tree->lock);
   for (size_t i = 0; i < run->call.count; i++) {
     ladei_tree_input *input = &run->call.inputs[i];
     if (input->slot == NULL || input->slot->storage != input->storage || input->slot->counts > 0) continue;
@@ -555,6 +558,7 @@ static void run_tell(ladei_tree_run *run, lade_status status) {
 
 static void run_finish(ladei_tree_run *run, lade_status status) {
   lade_graph_tree *tree = run->tree;
+  assert(!run->end_open); /* it stands, or was taken back */
   if (run->has_carried) carried_free(run);
   ladei_lock_acquire(&tree->lock);
   takes_end(run);
@@ -595,6 +599,7 @@ static lade_status run_owned(ladei_tree_run *run, const lade_graph_call *call) {
   tree->faults = 0;
   run->was = tree->core.state;
   run->was_pending = tree->core.pending;
+  assert(tree->owned && tree->owner == ladei_thread_number() && tree->ending.count == 0);
   tree->lost_count = 0;
   lade_status status = ladei_tree_call_read(tree, run->function, call, &run->call);
   if (status == LADE_OK || status == LADE_ERR_OVERWRITTEN) tree->core.runs++;

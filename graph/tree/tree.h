@@ -57,6 +57,12 @@ typedef struct ladei_tree_out {
   uint32_t index; /* of the local or the input */
 } ladei_tree_out;
 
+/* Whether the path's row has its memory. */
+static inline bool ladei_tree_out_in_row(const ladei_tree_out *out) {
+  return out->kind == LADE_GRAPH_OUTPUT_NEW || out->kind == LADE_GRAPH_OUTPUT_SAME ||
+         out->kind == LADE_GRAPH_OUTPUT_PRIOR;
+}
+
 typedef enum ladei_tree_named {
   LADEI_TREE_NAMED_NOT,
   LADEI_TREE_NAMED_LOCAL,

@@ -13,7 +13,7 @@ typedef struct core_fixture {
   ladei_tree_input inputs[2];
   ladei_tree_call call;
   ladei_tree_plan plan;
-  ladei_tree_node *nodes[4];
+  ladei_tree_node *nodes[16];
   size_t node_count;
 } core_fixture;
 
@@ -291,5 +291,38 @@ LADE_TEST(GraphCore, BuffersOfOneMemoryGoInAnyOrder) {
     }
   }
   LADE_EXPECT_EQ_UINT(f.core.slots.valid_count, 0);
+  core_close(&f);
+}
+
+/* Each number is wrong once, and the recount names it. */
+LADE_TEST(GraphCore, TheRecountNoticesEachNumber) {
+  core_fixture f;
+  core_open(&f, 1);
+  ladei_tree_node *node = root_add(&f);
+  for (int i = 0; i < 2 * LADEI_TREE_GROUP_FEW; i++) (void)root_add(&f); /* so many that the group has a table */
+  ladei_tree_slot *slot = path_begin(&f, node, LADE_GRAPH_STATE_EXECUTION);
+  ladei_tree_storage *storage = slot->storage;
+  LADE_ASSERT_OK(ladei_tree_core_check(&f.core));
+  size_t *const sizes[] = {&f.core.slots.valid_count, &f.core.slots.free_count, &f.core.storages.free_count,
+                           &f.core.path.alive,        &f.core.path.row_count,   &f.core.path.entries[0].row,
+                           &f.core.node_count,        &node->group->count,      &node->children};
+  uint32_t *const counts[] = {&storage->references, &slot->counts};
+  uint64_t *const bytes[] = {&storage->counts, &f.core.driver_bytes, &node->hash};
+  bool *const flags[] = {&storage->in_path, &storage->lost, &storage->is_garbage, &node->in_path, &node->listed};
+#define EACH_WRONG(list, change)                                                                                       \
+  for (size_t i = 0; i < sizeof(list) / sizeof *(list); i++) {                                                         \
+    *(list)[i] = change;                                                                                               \
+    LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, ladei_tree_core_check(&f.core));                                             \
+    *(list)[i] = change;                                                                                               \
+    LADE_EXPECT_OK(ladei_tree_core_check(&f.core));                                                                    \
+  }
+  EACH_WRONG(sizes, *sizes[i] ^ 1)
+  EACH_WRONG(counts, *counts[i] ^ 1)
+  EACH_WRONG(bytes, *bytes[i] ^ 1)
+  EACH_WRONG(flags, !*flags[i])
+#undef EACH_WRONG
+  f.core.state = LADE_GRAPH_STATE_NONE;
+  LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, ladei_tree_core_check(&f.core));
+  f.core.state = LADE_GRAPH_STATE_EXECUTION;
   core_close(&f);
 }

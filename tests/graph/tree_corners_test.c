@@ -711,7 +711,9 @@ LADE_TEST(GraphCorner, BufferIsRetainedBeforeTheRunThatTakesItHasReadIts) {
   LADE_EXPECT_OK(r.status);
   LADE_EXPECT_OK(ladei_tree_call_read(f.tree, take, &call, &read));
   LADE_EXPECT_EQ_UINT(read.inputs[0].slot->counts, 2); /* the run takes one of them, and the other one stays */
+  ladei_lock_acquire(&f.tree->lock);
   ladei_tree_call_reset(f.tree, &read);
+  ladei_lock_release(&f.tree->lock);
   ladei_tree_leave(f.tree);
   graph_fixture_release(&f, out);
   LADE_EXPECT(graph_fixture_valid(&f, out));
