@@ -21,6 +21,7 @@
  */
 #include "loaders/generation.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -272,6 +273,7 @@ static lade_status lock_take(ladei_loader_generation *generation) {
     status = ladei_error(LADE_ERR_BUSY, EWOULDBLOCK, "saving %s: its lock %s goes from one save to the next",
                          ladei_loader_path_text(generation->path), ladei_loader_path_text(generation->lock_name));
   }
+  assert(status != LADE_OK || !generation->locked || generation->lock >= 0);
   if (status != LADE_OK || !generation->locked) {
     generation->locked = false;
     lock_close(generation);
@@ -360,6 +362,7 @@ static lade_status folder_clean(ladei_loader_generation *generation) {
     status = generation_error("flushing the folder of", generation->path);
   if (status == LADE_OK) status = folder_walk(generation, &w);
   generation->pending = generation->pending && status != LADE_OK;
+  assert(generation->locked || !generation->pending); /* a journal is read under its lock */
   uint64_t old = id_number(generation->old_id);
   generation->number = (old > w.highest ? old : w.highest) + 1;
   if (status == LADE_OK) status = like_find(generation, w.index);
@@ -374,6 +377,7 @@ lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loa
   if (status == LADE_OK) status = lock_take(&generation);
   if (status == LADE_OK) status = folder_clean(&generation);
   if (status == LADE_OK) {
+    assert(generation.number > id_number(generation.old_id)); /* I3 */
     id_choose(&generation);
     status = journal_write(&generation);
   }
@@ -385,6 +389,7 @@ lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loa
 static bool rest_remove(const ladei_loader_generation *generation, bool good) {
   char index_id[LADEI_LOADER_SAVE_ID_BYTES];
   orphan_walk w = {.dead = NULL};
+  assert(generation->begun && generation->folder >= 0);
   if (generation->id[0] == '\0') return !generation->pending; /* it did not come so far */
   bool clean = index_look(generation, index_id, &w.index) == LADE_OK;
   w.dead = clean ? dead_of(index_id, generation->id, generation->old_id) : NULL;

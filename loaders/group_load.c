@@ -20,6 +20,7 @@
  */
 #include "loaders/group_load.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,7 @@ static ladei_loader_piece *piece_at(const group_load *g, size_t place) {
 
 static lade_status range_add(group_load *g, lade_transfer *transfer, const ladei_loader_piece *p, uint64_t at,
                              void *memory, uint64_t bytes) {
+  assert(at + bytes <= g->load->file->tensors[p->tensor].entry->end - g->load->file->tensors[p->tensor].entry->begin);
   lade_piece *range = &g->ranges[transfer->piece_count++];
   *range = (lade_piece){.device_memory = memory, .bytes = bytes};
   transfer->bytes += bytes;
@@ -184,7 +186,8 @@ static lade_status part_read(group_load *g, size_t number) {
   transfer.pieces = g->ranges;
   g->tickets[number] = g->load->tickets.count;
   if (part->scatters) {
-    g->sources[number] = g->buffers[g->scattered++ % BUFFERS];
+    assert(g->buffer_count == ladei_size_min(BUFFERS, g->plan->scatter_count) && g->scattered < g->plan->scatter_count);
+    g->sources[number] = g->buffers[g->scattered++ % BUFFERS]; /* D3 */
     LADEI_TRY(range_add(g, &transfer, piece_at(g, part->first),
                         part->begin * ladei_loader_cut_row(cut_at(g, part->first)), g->sources[number], part->bytes));
   } else {
@@ -239,6 +242,7 @@ static lade_status round_await(const group_load *g, size_t first, size_t end) {
   for (size_t i = first; i < end; i++) {
     const ladei_loader_part *part = &g->plan->parts[i];
     if (part->root != g->plan->rank) continue;
+    assert(g->ticket_ends[i] > g->tickets[i] && g->ticket_ends[i] <= g->load->tickets.count); /* its read was begun */
     lade_status status = ladei_loader_ticket_list_wait(&g->load->tickets, g->tickets[i], g->ticket_ends[i],
                                                        g->load->targets[0].pipeline->runtime, LADE_WAIT_FOREVER);
     if (status == LADE_OK && part->scatters) status = rows_sort(g, part, g->sources[i]);
@@ -253,14 +257,18 @@ static lade_status part_scatter(const group_load *g, size_t number) {
   for (uint32_t i = 0; i < g->plan->size; i++)
     g->row_bytes[i] = (part->end - part->begin) * ladei_loader_cut_run(cut_at(g, part->first), i, g->plan->size, NULL);
   void *to = p->bytes > 0 ? p->memory + part->begin * p->run_bytes : NULL;
+  assert(part->scatters && part->count == 1 && p->bytes == p->runs * p->run_bytes && part->end <= p->runs);
   const void *from = part->root == g->plan->rank ? g->sorted : NULL;
   return lade_group_scatter(g->group, from, g->row_bytes, to, part->root, g->load->targets[0].stream);
 }
 
 static lade_status part_broadcast(const group_load *g, size_t number) {
   const ladei_loader_part *part = &g->plan->parts[number];
+  assert(!part->scatters && piece_at(g, part->first)->broadcast &&
+         piece_at(g, part->first + part->count - 1)->broadcast);
   char *first = piece_at(g, part->first)->memory + part->begin;
   const char *end = piece_at(g, part->first + part->count - 1)->memory + part->end;
+  assert(end > first); /* P4 of group_plan.c: the same distances on all ranks */
   return lade_group_broadcast(g->group, first, (uint64_t)(end - first), part->root, g->load->targets[0].stream);
 }
 
@@ -337,6 +345,7 @@ static lade_status load_round(group_load *g, size_t round, size_t rounds, load_r
   if (status == LADE_OK) status = round_await(g, first, end);
   status = fares_tell(g, records, status); /* D1, D2 */
   if (status != LADE_OK) return lade_group_check(g->group) == LADE_OK ? status : part_prefix(g, first, status);
+  assert(end - first <= g->plan->size);
   for (size_t i = first; i < end && status == LADE_OK; i++) status = part_hand_on(g, i);
   return status;
 }
@@ -367,6 +376,7 @@ static lade_status load_run(group_load *g, const lade_load_options *options, loa
 
 /* The tickets are over, and forgotten: the load says so by itself from now on. */
 static lade_status load_settle(lade_tensor_load *load) {
+  assert(atomic_load_explicit(&load->intact, memory_order_relaxed)); /* load_finish() looked at the files */
   load->transfers = load->tickets.count;
   load->arrived_bytes = load->bytes;
   for (size_t i = 0; i < load->piece_count; i++) load->pieces[i].ticket = LADEI_LOADER_NO_TICKET;

@@ -60,11 +60,13 @@ void ladei_loader_cut_range(const ladei_loader_cut *cut, uint32_t rank, uint32_t
   /* Of sizes near 2^64 no product is formed that could overflow: no rank times step beyond the size. */
   *out_begin = step == 0 || rank >= cut->size / step + 1 ? cut->size : ladei_size_min(rank * step, cut->size);
   *out_end = cut->size - *out_begin < step ? cut->size : *out_begin + step;
+  assert(*out_begin <= *out_end && *out_end <= cut->size && (rank + 1 < size || *out_end == cut->size)); /* P1 */
 }
 
 uint64_t ladei_loader_cut_run(const ladei_loader_cut *cut, uint32_t rank, uint32_t size, uint64_t *out_before) {
   uint64_t begin, end;
   ladei_loader_cut_range(cut, rank, size, &begin, &end);
+  assert(cut->outer == 1 || begin * (cut->unit_bits % 8) % 8 == 0); /* slices_check() saw to that */
   if (out_before != NULL) *out_before = begin * cut->unit_bits / 8;
   return (end - begin) * cut->unit_bits / 8;
 }
@@ -170,6 +172,7 @@ static void owners_balance(const lade_tensor_load *load, ladei_loader_group_plan
     if (cut->spread != LADE_SPREAD_BALANCE) continue;
     uint64_t bytes = load->pieces[load->order[i]].bytes;
     cut->owner = (uint32_t)ladei_size_min((before + bytes / 2) / share, plan->size - 1);
+    assert(cut->owner < plan->size);
     before += bytes;
   }
 }
@@ -208,7 +211,9 @@ static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut
       ladei_loader_cut_range(cut, plan->rank, plan->size, &begin, &end);
       p->run_bytes = end == cut->size && begin < end ? whole - p->begin : p->run_bytes;
     }
+    assert(cut->outer == 1 || p->run_bytes <= row);
     p->bytes = p->runs * p->run_bytes;
+    assert(p->bytes <= whole); /* P1 */
     p->carried = !runs_are_long(cut, plan->size);
     for (uint32_t i = 0; i < plan->size && !p->carried; i++)
       plan->read_bytes[i] += cut->outer * ladei_loader_cut_run(cut, i, plan->size, NULL);
@@ -230,6 +235,7 @@ static lade_status part_add(ladei_loader_group_plan *plan, const ladei_loader_pa
     plan->parts = parts;
     plan->part_capacity = capacity;
   }
+  assert(part->count > 0 && part->bytes > 0 && part->begin < part->end);
   plan->parts[plan->part_count++] = *part;
   return LADE_OK;
 }
@@ -268,6 +274,7 @@ static lade_status bundle_end(ladei_loader_group_plan *plan, ladei_loader_part *
 static lade_status parts_of_broadcast(ladei_loader_group_plan *plan, ladei_loader_part *bundle, bool bundles,
                                       uint64_t bytes, size_t place) {
   bool fits = bytes <= plan->part_bytes;
+  assert(bundle->count == 0 || bundle->first + bundle->count <= place); /* P4: in the order of the files */
   if (!fits || !bundles || bundle->bytes + bytes > plan->part_bytes) LADEI_TRY(bundle_end(plan, bundle));
   if (!fits) return parts_of_bytes(plan, bytes, place);
   if (bundle->count == 0) bundle->first = place;
@@ -324,6 +331,7 @@ static void round_assign(ladei_loader_group_plan *plan, ladei_loader_part *parts
       if (parts[i].root == UINT32_MAX && (longest == SIZE_MAX || parts[i].bytes > parts[longest].bytes)) longest = i;
     for (uint32_t r = 0; r < plan->size; r++)
       if (!taken[r] && (least == UINT32_MAX || plan->read_bytes[r] < plan->read_bytes[least])) least = r;
+    assert(longest != SIZE_MAX && least != UINT32_MAX && !taken[least]); /* P3: each rank once */
     parts[longest].root = least;
     taken[least] = true;
     plan->read_bytes[least] += parts[longest].bytes;
@@ -339,6 +347,7 @@ static lade_status roots_assign(ladei_loader_group_plan *plan) {
   free(taken);
   for (size_t i = 0; i < plan->part_count; i++) {
     const ladei_loader_part *part = &plan->parts[i];
+    assert(part->root < plan->size);
     if (!part->scatters || part->root != plan->rank) continue;
     plan->scatter_count++;
     plan->scatter_bytes = ladei_size_max(plan->scatter_bytes, part->bytes);

@@ -13,6 +13,7 @@
  */
 #include "loaders/header.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,6 +190,7 @@ static lade_status entries_read(ladei_loader_header *header) {
     bool is_metadata = strcmp(name, metadata_name) == 0;
     lade_status status = is_metadata ? metadata_read(value, header) : entry_read(name, value, numbers, entry);
     if (status != LADE_OK) return status;
+    assert(is_metadata || entry->shape == numbers || entry->rank == 0);
     numbers += is_metadata ? 0 : entry->rank;
     header->entry_count += is_metadata ? 0 : 1;
   }
@@ -320,6 +322,7 @@ static void metadata_put(ladei_loader_text *t, const lade_metadata *metadata, si
 }
 
 static void entry_put(ladei_loader_text *t, const ladei_loader_entry *entry) {
+  assert(entry->begin <= entry->end);
   ladei_loader_text_put_quoted(t, entry->name, false);
   ladei_loader_text_put_string(t, ":{\"dtype\":\"");
   ladei_loader_text_put_string(t, lade_dtype_name(entry->dtype));
@@ -364,6 +367,7 @@ lade_status ladei_loader_header_write(const ladei_loader_entry *entries, size_t 
   }
   for (unsigned i = 0; i < LADEI_LOADER_HEADER_PREFIX_BYTES; i++)
     t.bytes[i] = (char)(bytes >> (8 * i)); /* lowest byte first */
+  assert(t.length % 8 == 0 && t.length >= LADEI_LOADER_HEADER_PREFIX_BYTES);
   *out_text = t.bytes;
   *out_bytes = t.length;
   return LADE_OK;

@@ -10,6 +10,7 @@
  */
 #include "loaders/index.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -112,6 +113,7 @@ ladei_loader_index_mark ladei_loader_index_mark_get(const lade_record_index *ind
 
 void ladei_loader_index_rewind(lade_record_index *index, ladei_loader_index_mark mark) {
   int cancellation = ladei_cancellation_hold();
+  assert(mark.file_count <= index->file_count && mark.count <= index->count && mark.key_length <= index->key_length);
   while (index->file_count > mark.file_count) {
     ladei_loader_index_file *file = &index->files[--index->file_count];
     if (file->fd >= 0) close(file->fd);
@@ -224,6 +226,7 @@ lade_status lade_index_add(lade_record_index *index, const char *key, const lade
   size_t key_bytes = key != NULL ? strlen(key) + 1 : 0;
   lade_status status = record_room(index, key_bytes);
   if (status != LADE_OK) return status;
+  assert(index->count < index->capacity && index->key_length + key_bytes <= index->key_capacity);
   memcpy(&index->ranges[index->count * index->field_count], fields, index->field_count * sizeof *fields);
   index->keys[index->count] = key != NULL ? index->key_length : NO_KEY;
   if (key != NULL) {
@@ -235,6 +238,7 @@ lade_status lade_index_add(lade_record_index *index, const char *key, const lade
 }
 
 static lade_status fixed_add(lade_record_index *index, uint64_t file, uint64_t skip_bytes, uint64_t record_bytes) {
+  assert(file < index->file_count && index->field_count == 1);
   const ladei_loader_index_file *of = &index->files[file];
   if (skip_bytes > of->bytes || (of->bytes - skip_bytes) % record_bytes != 0) {
     return ladei_error(LADE_ERR_FORMAT, 0, "%s: %llu bytes are not %llu and whole records of %llu",

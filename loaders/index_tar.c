@@ -26,6 +26,7 @@
  * I2  Each byte of the file is in a member, in its header or padding, or is zero. (Headers are as libarchive checks them.)
  * Locks: none.
  */
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -101,6 +102,7 @@ static lade_status record_end(tar_shard *s) {
                            s->index->alternatives[name]);
     }
   }
+  assert(status != LADE_OK || s->seen >> (s->index->field_count - 1) == 1); /* I1: all fields, and no other */
   if (status == LADE_OK) status = lade_index_add(s->index, s->key, s->fields);
   free(s->key);
   s->key = NULL;

@@ -30,95 +30,108 @@
  * Locks: loader->lock guards states, numbers, cursor, next_number, counters and skips. No call of pipeline, allocator or
  * runtime is made under it. A child of fork() takes it never: a thread of the parent may have held it.
  */
+#include "loaders/loader.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cancellation.h"
 #include "base/error.h"
-#include "base/lock.h"
 #include "base/options.h"
 #include "base/size.h"
-#include "loaders/plan.h"
-#include "loaders/skips.h"
-#include "pipeline/state/state.h"
-
-typedef enum slot_state {
-  SLOT_EMPTY = 0,
-  SLOT_PLANNED,
-  SLOT_FILLING, /* busy, as the next one */
-  SLOT_WAITING,
-  SLOT_STAGED,
-  SLOT_OUT,
-  SLOT_RETURNING, /* busy */
-} slot_state;
-
-typedef struct batch_slot {
-  slot_state state;
-  ladei_loader_batch_plan batch;
-  void *memory;
-  size_t capacity;
-  lade_ticket *ticket;
-  uint64_t out_since_ns;
-} batch_slot;
-
-struct lade_loader {
-  lade_pipeline *pipeline;
-  lade_device_allocator *allocator;
-  lade_runtime *runtime;
-  lade_stream stream; /* memory is allocated on it */
-  bool own_stream;
-  ladei_loader_plan plan;
-
-  ladei_lock lock;
-  ladei_condition changed; /* a slot's state */
-  ladei_loader_cursor cursor;
-  uint64_t next_number;                 /* of the batch to hand out next */
-  uint64_t state_epoch, state_position; /* behind the batch handed out last */
-  lade_loader_stats counters;
-  ladei_loader_skips skips;
-  batch_slot slots[64]; /* options.prefetch of them */
-};
 
 static uint64_t now_ns(const lade_loader *loader) { return lade_runtime_now_ns(loader->runtime); }
 
-static batch_slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
+static ladei_loader_slot *slots_end(lade_loader *loader) { return loader->slots + loader->plan.options.prefetch; }
 
-static bool is_busy(slot_state state) {
-  return state == SLOT_FILLING || state == SLOT_WAITING || state == SLOT_RETURNING;
+static bool is_busy(ladei_loader_slot_state state) {
+  return state == LADEI_LOADER_SLOT_FILLING || state == LADEI_LOADER_SLOT_WAITING ||
+         state == LADEI_LOADER_SLOT_RETURNING;
 }
 
 /* I4. */
-static inline __attribute__((unused)) bool slot_may_become(slot_state from, slot_state to) {
-#define SLOT_BIT(name) (1u << SLOT_##name)
+static inline __attribute__((unused)) bool slot_may_become(ladei_loader_slot_state from, ladei_loader_slot_state to) {
+#define SLOT_BIT(name) (1u << LADEI_LOADER_SLOT_##name)
   static const unsigned next[] = {
-      [SLOT_EMPTY] = SLOT_BIT(FILLING),
-      [SLOT_PLANNED] = SLOT_BIT(FILLING),
-      [SLOT_FILLING] = SLOT_BIT(EMPTY) | SLOT_BIT(PLANNED) | SLOT_BIT(STAGED),
-      [SLOT_STAGED] = SLOT_BIT(WAITING) | SLOT_BIT(PLANNED), /* the latter: destroyed */
-      [SLOT_WAITING] = SLOT_BIT(OUT) | SLOT_BIT(STAGED) | SLOT_BIT(PLANNED),
-      [SLOT_OUT] = SLOT_BIT(RETURNING),
-      [SLOT_RETURNING] = SLOT_BIT(FILLING) | SLOT_BIT(OUT),
+      [LADEI_LOADER_SLOT_EMPTY] = SLOT_BIT(FILLING),
+      [LADEI_LOADER_SLOT_PLANNED] = SLOT_BIT(FILLING),
+      [LADEI_LOADER_SLOT_FILLING] = SLOT_BIT(EMPTY) | SLOT_BIT(PLANNED) | SLOT_BIT(STAGED),
+      [LADEI_LOADER_SLOT_STAGED] = SLOT_BIT(WAITING) | SLOT_BIT(PLANNED), /* the latter: destroyed */
+      [LADEI_LOADER_SLOT_WAITING] = SLOT_BIT(OUT) | SLOT_BIT(STAGED) | SLOT_BIT(PLANNED),
+      [LADEI_LOADER_SLOT_OUT] = SLOT_BIT(RETURNING),
+      [LADEI_LOADER_SLOT_RETURNING] = SLOT_BIT(FILLING) | SLOT_BIT(OUT),
   };
 #undef SLOT_BIT
   return (next[from] >> to & 1u) != 0;
 }
 
 /* I3, of a slot that comes into a state. */
-static inline __attribute__((unused)) bool slot_ticket_fits(const batch_slot *s, slot_state state) {
-  return is_busy(state) || (s->ticket != NULL) == (state == SLOT_STAGED || state == SLOT_OUT);
+static bool slot_ticket_fits(const ladei_loader_slot *s, ladei_loader_slot_state state) {
+  return is_busy(state) || (s->ticket != NULL) == (state == LADEI_LOADER_SLOT_STAGED || state == LADEI_LOADER_SLOT_OUT);
+}
+
+static lade_status slot_wrong(const ladei_loader_slot *s, const char *what) {
+  return ladei_error(LADE_ERR_INTERNAL, 0, "loader: the slot of batch %llu, in state %d: %s",
+                     (unsigned long long)s->batch.number, (int)s->state, what);
+}
+
+/* One slot. Adds the batch to come that it holds to `*held`, by its number from next_number on. */
+static lade_status slot_check(const lade_loader *loader, const ladei_loader_slot *s, uint64_t *held) {
+  bool is_out = s->state == LADEI_LOADER_SLOT_OUT || s->state == LADEI_LOADER_SLOT_RETURNING;
+  bool has_batch = s->state != LADEI_LOADER_SLOT_EMPTY && s->batch.count > 0;
+  bool to_come = has_batch && s->batch.number >= loader->next_number;
+  if (!slot_ticket_fits(s, s->state)) return slot_wrong(s, "I3: it has a ticket, or has none, against its state");
+  if (s->capacity > 0 && s->memory == NULL) return slot_wrong(s, "it has bytes without memory");
+  if (!is_busy(s->state) && s->ticket != NULL && s->capacity < s->batch.bytes)
+    return slot_wrong(s, "its batch is longer than its memory");
+  if (is_out && to_come) return slot_wrong(s, "I1: it is handed out before its turn");
+  if (has_batch && !to_come && !is_out && s->state != LADEI_LOADER_SLOT_FILLING)
+    return slot_wrong(s, "I1: its batch was passed over");
+  if (!to_come) return LADE_OK;
+  uint64_t place = s->batch.number - loader->next_number;
+  if (s->batch.number >= loader->cursor.batches || place >= 64)
+    return slot_wrong(s, "I1: its batch is not planned yet");
+  if ((*held >> place & 1) != 0) return slot_wrong(s, "I1: another slot has the same batch");
+  *held |= (uint64_t)1 << place;
+  return LADE_OK;
+}
+
+lade_status ladei_loader_slots_check(lade_loader *loader) {
+  uint64_t held = 0;
+  bool filling = false; /* what is being planned is in no slot for a moment */
+  ladei_lock_assert_held(&loader->lock);
+  for (const ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
+    filling = filling || s->state == LADEI_LOADER_SLOT_FILLING;
+    LADEI_TRY(slot_check(loader, s, &held));
+  }
+  uint64_t wanted = loader->cursor.batches - loader->next_number, count = (uint64_t)__builtin_popcountll(held);
+  if (filling || count == wanted) return LADE_OK;
+  return ladei_error(LADE_ERR_INTERNAL, 0, "loader: I1: slots hold %llu batches to come; expected %llu",
+                     (unsigned long long)count, (unsigned long long)wanted);
+}
+
+static void slots_recount(lade_loader *loader) {
+#ifndef NDEBUG
+  if (ladei_loader_slots_check(loader) == LADE_OK) return;
+  fprintf(stderr, "lade: %s\n", lade_last_error()->text);
+  abort();
+#else
+  (void)loader;
+#endif
 }
 
 /* Called with the lock. */
-static void slot_set(lade_loader *loader, batch_slot *s, slot_state state) {
+static void slot_set(lade_loader *loader, ladei_loader_slot *s, ladei_loader_slot_state state) {
   ladei_lock_assert_held(&loader->lock);
   assert(slot_may_become(s->state, state) && "I4");
   assert(slot_ticket_fits(s, state) && "I3");
   s->state = state;
+  slots_recount(loader);
   ladei_condition_broadcast(&loader->changed);
 }
 
-static void slot_change(lade_loader *loader, batch_slot *s, slot_state state) {
+static void slot_change(lade_loader *loader, ladei_loader_slot *s, ladei_loader_slot_state state) {
   ladei_lock_acquire(&loader->lock);
   slot_set(loader, s, state);
   ladei_lock_release(&loader->lock);
@@ -126,7 +139,7 @@ static void slot_change(lade_loader *loader, batch_slot *s, slot_state state) {
 
 /* --- staging a batch ---------------------------------------------------------------------------------------------- */
 
-static lade_status memory_free(lade_loader *loader, batch_slot *s) {
+static lade_status memory_free(lade_loader *loader, ladei_loader_slot *s) {
   ladei_lock_assert_none_held();
   lade_status status = s->memory != NULL ? lade_device_free(loader->allocator, s->memory) : LADE_OK;
   if (status == LADE_OK) {
@@ -137,7 +150,7 @@ static lade_status memory_free(lade_loader *loader, batch_slot *s) {
 }
 
 /* After a failure, whose error stays. A block that cannot be given back now is before it is used again. */
-static void memory_drop(lade_loader *loader, batch_slot *s) {
+static void memory_drop(lade_loader *loader, ladei_loader_slot *s) {
   lade_error first;
   ladei_error_save(&first);
   (void)memory_free(loader, s);
@@ -146,7 +159,8 @@ static void memory_drop(lade_loader *loader, batch_slot *s) {
 }
 
 /* An eighth more than asked, so that batches of about one size keep their block. */
-static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fresh) {
+static lade_status memory_fit(lade_loader *loader, ladei_loader_slot *s, bool *out_fresh) {
+  assert(is_busy(s->state) && s->batch.count > 0); /* I2: this thread's */
   size_t bytes = s->batch.bytes + s->batch.bytes / 8;
   *out_fresh = s->batch.bytes > s->capacity;
   if (!*out_fresh) return LADE_OK;
@@ -157,11 +171,12 @@ static lade_status memory_fit(lade_loader *loader, batch_slot *s, bool *out_fres
 }
 
 /* Submits the batch of a slot. `after`: the stream that the block's last user worked on; NULL: none did. */
-static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_stream *after) {
+static lade_status batch_submit(lade_loader *loader, ladei_loader_slot *s, const lade_stream *after) {
   ladei_lock_assert_none_held();
   lade_transfer transfer;
   lade_piece *pieces;
   bool fresh;
+  assert(s->state == LADEI_LOADER_SLOT_FILLING && s->ticket == NULL);
   lade_status status = memory_fit(loader, s, &fresh);
   if (status != LADE_OK) return status;
   if (fresh) after = loader->own_stream ? NULL : &loader->stream;
@@ -181,31 +196,32 @@ static lade_status batch_submit(lade_loader *loader, batch_slot *s, const lade_s
 }
 
 /* Submits the batch of a slot that is FILLING: STAGED. On failure it is PLANNED, and without memory. */
-static lade_status slot_stage(lade_loader *loader, batch_slot *s, const lade_stream *after) {
+static lade_status slot_stage(lade_loader *loader, ladei_loader_slot *s, const lade_stream *after) {
   lade_status status = batch_submit(loader, s, after);
   if (status != LADE_OK) memory_drop(loader, s);
-  slot_change(loader, s, status == LADE_OK ? SLOT_STAGED : SLOT_PLANNED);
+  slot_change(loader, s, status == LADE_OK ? LADEI_LOADER_SLOT_STAGED : LADEI_LOADER_SLOT_PLANNED);
   return status;
 }
 
 /* Plans the next batch into a slot that is FILLING. `*out_planned` false: the last epoch is over. */
-static lade_status slot_plan(lade_loader *loader, batch_slot *s, bool *out_planned) {
+static lade_status slot_plan(lade_loader *loader, ladei_loader_slot *s, bool *out_planned) {
   ladei_lock_acquire(&loader->lock);
+  assert(s->state == LADEI_LOADER_SLOT_FILLING && s->ticket == NULL);
   lade_status status = ladei_loader_plan_next(&loader->plan, &loader->cursor, &s->batch);
   *out_planned = status == LADE_OK && s->batch.count > 0;
-  if (!*out_planned) slot_set(loader, s, SLOT_EMPTY);
+  if (!*out_planned) slot_set(loader, s, LADEI_LOADER_SLOT_EMPTY);
   ladei_lock_release(&loader->lock);
   return status;
 }
 
 /* Plans and stages a slot that is FILLING. */
-static lade_status slot_refill(lade_loader *loader, batch_slot *s, const lade_stream *after) {
+static lade_status slot_refill(lade_loader *loader, ladei_loader_slot *s, const lade_stream *after) {
   bool planned;
   lade_status status = slot_plan(loader, s, &planned);
   return status == LADE_OK && planned ? slot_stage(loader, s, after) : status;
 }
 
-static lade_status number_error(lade_status status, const batch_slot *s) {
+static lade_status number_error(lade_status status, const ladei_loader_slot *s) {
   return ladei_error_prefix(status, "batch %llu of epoch %llu: ", (unsigned long long)s->batch.number,
                             (unsigned long long)s->batch.epoch);
 }
@@ -213,17 +229,18 @@ static lade_status number_error(lade_status status, const batch_slot *s) {
 /* --- handing out -------------------------------------------------------------------------------------------------- */
 
 /* The slot of the batch to hand out next; NULL if it is in none. Called with the lock. */
-static batch_slot *slot_next(lade_loader *loader) {
+static ladei_loader_slot *slot_next(lade_loader *loader) {
   ladei_lock_assert_held(&loader->lock);
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++)
-    if (s->state != SLOT_EMPTY && s->state != SLOT_OUT && s->batch.count > 0 && s->batch.number == loader->next_number)
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++)
+    if (s->state != LADEI_LOADER_SLOT_EMPTY && s->state != LADEI_LOADER_SLOT_OUT && s->batch.count > 0 &&
+        s->batch.number == loader->next_number)
       return s;
   return NULL;
 }
 
-static batch_slot *slot_find(lade_loader *loader, slot_state state) {
+static ladei_loader_slot *slot_find(lade_loader *loader, ladei_loader_slot_state state) {
   ladei_lock_assert_held(&loader->lock);
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++)
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++)
     if (s->state == state) return s;
   return NULL;
 }
@@ -231,10 +248,10 @@ static batch_slot *slot_find(lade_loader *loader, slot_state state) {
 /* The consumer has had all batches for too long. Called with the lock. */
 static lade_status return_error(lade_loader *loader) {
   ladei_lock_assert_held(&loader->lock);
-  const batch_slot *oldest = NULL;
+  const ladei_loader_slot *oldest = NULL;
   unsigned count = 0;
-  for (const batch_slot *s = loader->slots; s < slots_end(loader); s++) {
-    if (s->state != SLOT_OUT) continue;
+  for (const ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state != LADEI_LOADER_SLOT_OUT) continue;
     oldest = oldest == NULL || s->batch.number < oldest->batch.number ? s : oldest;
     count++;
   }
@@ -267,14 +284,14 @@ static uint64_t deadline_after(uint64_t now, uint64_t timeout_ns) {
  * The slot of the next batch, WAITING; NULL: the last epoch is over.
  * A slot that was emptied by a failure of planning is planned here again.
  */
-static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slot **out) {
+static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, ladei_loader_slot **out) {
   uint64_t limit_ns = ladei_size_min(timeout_ns, loader->plan.options.return_timeout_ns);
   uint64_t deadline_ns = deadline_after(now_ns(loader), limit_ns);
   lade_status status = LADE_OK;
   ladei_lock_acquire(&loader->lock);
   while (status == LADE_OK) {
-    batch_slot *s = slot_next(loader);
-    bool plan = s == NULL && !loader->cursor.over && (s = slot_find(loader, SLOT_EMPTY)) != NULL;
+    ladei_loader_slot *s = slot_next(loader);
+    bool plan = s == NULL && !loader->cursor.over && (s = slot_find(loader, LADEI_LOADER_SLOT_EMPTY)) != NULL;
     if (s == NULL && loader->cursor.over && loader->next_number == loader->cursor.batches) {
       *out = NULL;
       break;
@@ -283,12 +300,12 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slo
       status = change_wait(loader, deadline_ns);
       continue;
     }
-    if (s->state == SLOT_STAGED) {
-      slot_set(loader, s, SLOT_WAITING);
+    if (s->state == LADEI_LOADER_SLOT_STAGED) {
+      slot_set(loader, s, LADEI_LOADER_SLOT_WAITING);
       *out = s;
       break;
     }
-    slot_set(loader, s, SLOT_FILLING);
+    slot_set(loader, s, LADEI_LOADER_SLOT_FILLING);
     ladei_lock_release(&loader->lock);
     status = plan ? slot_refill(loader, s, NULL) : slot_stage(loader, s, NULL);
     ladei_lock_acquire(&loader->lock);
@@ -298,7 +315,7 @@ static lade_status slot_take(lade_loader *loader, uint64_t timeout_ns, batch_slo
 }
 
 /* Lets the stream wait for the batch of a slot that is WAITING. A failed transfer makes it PLANNED, anything else STAGED. */
-static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream stream, uint64_t timeout_ns) {
+static lade_status slot_wait(lade_loader *loader, ladei_loader_slot *s, lade_stream stream, uint64_t timeout_ns) {
   lade_status status = timeout_ns == LADE_WAIT_FOREVER ? LADE_OK : lade_ticket_wait(s->ticket, timeout_ns);
   if (status == LADE_OK) status = lade_stream_wait_ticket(stream, s->ticket);
   if (status == LADE_OK) return LADE_OK;
@@ -314,18 +331,18 @@ static lade_status slot_wait(lade_loader *loader, batch_slot *s, lade_stream str
   }
   ladei_error_restore(&error);
   number_error(status, s);
-  slot_change(loader, s, failed ? SLOT_PLANNED : SLOT_STAGED);
+  slot_change(loader, s, failed ? LADEI_LOADER_SLOT_PLANNED : LADEI_LOADER_SLOT_STAGED);
   return status;
 }
 
 /* --- records that cannot be read ---------------------------------------------------------------------------------- */
 
 /* The slot of the next batch, which could not be staged or read, FILLING; NULL: another thread is at it, or was. */
-static batch_slot *slot_take_failed(lade_loader *loader) {
+static ladei_loader_slot *slot_take_failed(lade_loader *loader) {
   ladei_lock_acquire(&loader->lock);
-  batch_slot *s = slot_next(loader);
-  s = s != NULL && s->state == SLOT_PLANNED ? s : NULL;
-  if (s != NULL) slot_set(loader, s, SLOT_FILLING);
+  ladei_loader_slot *s = slot_next(loader);
+  s = s != NULL && s->state == LADEI_LOADER_SLOT_PLANNED ? s : NULL;
+  if (s != NULL) slot_set(loader, s, LADEI_LOADER_SLOT_FILLING);
   ladei_lock_release(&loader->lock);
   return s;
 }
@@ -341,7 +358,7 @@ static void skip_note(lade_loader *loader, uint64_t record) {
 }
 
 /* Takes the lock, since other threads read the batch's count (I2). */
-static void batch_leave_out(lade_loader *loader, batch_slot *s, const bool *left_out) {
+static void batch_leave_out(lade_loader *loader, ladei_loader_slot *s, const bool *left_out) {
   ladei_lock_acquire(&loader->lock);
   ladei_loader_batch_leave_out(&loader->plan, &s->batch, left_out);
   ladei_lock_release(&loader->lock);
@@ -349,7 +366,7 @@ static void batch_leave_out(lade_loader *loader, batch_slot *s, const bool *left
 
 /* Reads the records of a FILLING slot's batch one by one, and leaves out those that cannot be read. Ends at an error that is
  * not the records'. */
-static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out_count) {
+static lade_status batch_prune(lade_loader *loader, ladei_loader_slot *s, uint64_t *out_count) {
   bool *bad = calloc(s->batch.count, sizeof *bad);
   lade_status status = bad != NULL ? LADE_OK : ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "loader: no memory");
   for (uint64_t i = 0; status == LADE_OK && i < s->batch.count; i++) {
@@ -366,8 +383,9 @@ static lade_status batch_prune(lade_loader *loader, batch_slot *s, uint64_t *out
 }
 
 /* Goes on behind the batch of a FILLING slot, of which nothing is left. */
-static void batch_pass(lade_loader *loader, batch_slot *s) {
+static void batch_pass(lade_loader *loader, ladei_loader_slot *s) {
   ladei_lock_acquire(&loader->lock);
+  assert(s->state == LADEI_LOADER_SLOT_FILLING && s->batch.number == loader->next_number);
   loader->counters.skipped_batches++;
   loader->next_number = s->batch.number + 1;
   loader->state_epoch = s->batch.epoch;
@@ -388,14 +406,14 @@ typedef struct skipping {
  */
 static bool batch_retry(lade_loader *loader, skipping *so_far) {
   uint64_t left_out = 0;
-  batch_slot *s = slot_take_failed(loader);
+  ladei_loader_slot *s = slot_take_failed(loader);
   if (s == NULL) return true;
   lade_status status = batch_prune(loader, s, &left_out);
   if (s->batch.count == 0) {
     so_far->passed += left_out;
     batch_pass(loader, s);
   } else {
-    slot_change(loader, s, SLOT_PLANNED);
+    slot_change(loader, s, LADEI_LOADER_SLOT_PLANNED);
   }
   so_far->tries = left_out > 0 ? 0 : so_far->tries + 1;
   bool nothing = loader->plan.options.epochs == 0 && so_far->passed >= loader->plan.share;
@@ -405,7 +423,8 @@ static bool batch_retry(lade_loader *loader, skipping *so_far) {
 /* --- handing out, the call ---------------------------------------------------------------------------------------- */
 
 /* The next batch's slot, WAITING, its bytes on their way and the stream waiting for them; NULL: the last epoch is over. */
-static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, batch_slot **out) {
+static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint64_t timeout_ns,
+                                   ladei_loader_slot **out) {
   const uint64_t deadline_ns = deadline_after(now_ns(loader), timeout_ns);
   skipping so_far = {0};
   for (;;) {
@@ -427,7 +446,7 @@ static lade_status slot_make_ready(lade_loader *loader, lade_stream stream, uint
   }
 }
 
-static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s) {
+static lade_batch batch_describe(const lade_loader *loader, const ladei_loader_slot *s) {
   const ladei_loader_batch_plan *plan = &s->batch;
   const uint64_t ranges = loader->plan.index->field_count * plan->count;
   uint64_t *device_tables = (uint64_t *)(void *)((char *)s->memory + plan->table_offset);
@@ -449,7 +468,7 @@ static lade_batch batch_describe(const lade_loader *loader, const batch_slot *s)
 }
 
 lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t timeout_ns, lade_batch *batch) {
-  batch_slot *s = NULL;
+  ladei_loader_slot *s = NULL;
   lade_batch own = {.struct_size = sizeof own};
   if (loader == NULL) return ladei_error_null("lade_loader_next", "loader");
   if (batch == NULL) return ladei_error_null("lade_loader_next", "batch");
@@ -465,13 +484,14 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
   if (s != NULL) {
     own = batch_describe(loader, s);
     ladei_lock_acquire(&loader->lock);
+    assert(s->state == LADEI_LOADER_SLOT_WAITING && s->batch.number == loader->next_number); /* in order */
     loader->next_number = s->batch.number + 1;
     loader->state_epoch = s->batch.epoch;
     loader->state_position = s->batch.end_position;
     loader->counters.batches++;
     loader->counters.records += s->batch.count;
     s->out_since_ns = now_ns(loader);
-    slot_set(loader, s, SLOT_OUT);
+    slot_set(loader, s, LADEI_LOADER_SLOT_OUT);
     ladei_lock_release(&loader->lock);
   }
   return ladei_stats_write("lade_batch", &own, sizeof own, batch);
@@ -480,12 +500,12 @@ lade_status lade_loader_next(lade_loader *loader, lade_stream stream, uint64_t t
 /* --- taking back -------------------------------------------------------------------------------------------------- */
 
 /* The slot of a batch that is OUT, RETURNING. */
-static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_slot **out) {
+static lade_status slot_take_back(lade_loader *loader, uint64_t number, ladei_loader_slot **out) {
   bool found = false;
   ladei_lock_acquire(&loader->lock);
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
-    if (s->state == SLOT_OUT && s->batch.number == number) {
-      slot_set(loader, s, SLOT_RETURNING);
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
+    if (s->state == LADEI_LOADER_SLOT_OUT && s->batch.number == number) {
+      slot_set(loader, s, LADEI_LOADER_SLOT_RETURNING);
       *out = s;
       found = true;
     }
@@ -497,11 +517,11 @@ static lade_status slot_take_back(lade_loader *loader, uint64_t number, batch_sl
 }
 
 static lade_status batch_return(lade_loader *loader, uint64_t number, lade_stream stream) {
-  batch_slot *s = NULL;
+  ladei_loader_slot *s = NULL;
   LADEI_TRY(slot_take_back(loader, number, &s));
   lade_status status = lade_device_record_stream(loader->allocator, s->memory, stream);
   if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) { /* on a lost device no work uses it any more */
-    slot_change(loader, s, SLOT_OUT);
+    slot_change(loader, s, LADEI_LOADER_SLOT_OUT);
     return status;
   }
   /* Its reads were over when it was handed out, and its copies come before any the slot will have. What is left to find
@@ -512,7 +532,7 @@ static lade_status batch_return(lade_loader *loader, uint64_t number, lade_strea
   ladei_error_save(&error);
   lade_ticket_release(s->ticket);
   s->ticket = NULL;
-  slot_change(loader, s, SLOT_FILLING);
+  slot_change(loader, s, LADEI_LOADER_SLOT_FILLING);
   (void)slot_refill(loader, s, &stream); /* what keeps it is found again by lade_loader_next() */
   ladei_error_restore(&error);
   return outcome;
@@ -593,16 +613,16 @@ lade_status lade_loader_state_get(lade_loader *loader, lade_loader_state *state)
 
 /* Ends the transfers, then gives back memory and stream. After a failure it may be called again. */
 static lade_status loader_dismantle(lade_loader *loader) {
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
     if (s->ticket == NULL) continue;
     (void)lade_ticket_cancel(s->ticket);
     lade_status status = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
     if (status == LADE_ERR_TIMEOUT || status == LADE_ERR_FORKED) return status;
     lade_ticket_release(s->ticket);
     s->ticket = NULL;
-    slot_change(loader, s, SLOT_PLANNED);
+    slot_change(loader, s, LADEI_LOADER_SLOT_PLANNED);
   }
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) {
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) {
     lade_status status = memory_free(loader, s);
     if (status != LADE_OK && status != LADE_ERR_DEVICE_LOST) return status;
   }
@@ -617,7 +637,7 @@ static lade_status loader_dismantle(lade_loader *loader) {
 }
 
 static void loader_free(lade_loader *loader) {
-  for (batch_slot *s = loader->slots; s < slots_end(loader); s++) ladei_loader_batch_plan_dispose(&s->batch);
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader); s++) ladei_loader_batch_plan_dispose(&s->batch);
   ladei_loader_skips_dispose(&loader->skips);
   ladei_loader_plan_dispose(&loader->plan);
   ladei_condition_destroy(&loader->changed);
@@ -632,8 +652,8 @@ static lade_status loader_start(lade_loader *loader) {
     status = lade_stream_create(loader->runtime, loader->pipeline->options.device, &loader->stream);
     loader->own_stream = status == LADE_OK;
   }
-  for (batch_slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
-    slot_change(loader, s, SLOT_FILLING);
+  for (ladei_loader_slot *s = loader->slots; s < slots_end(loader) && status == LADE_OK && !loader->cursor.over; s++) {
+    slot_change(loader, s, LADEI_LOADER_SLOT_FILLING);
     status = slot_refill(loader, s, NULL);
   }
   return status;
@@ -695,7 +715,7 @@ lade_status lade_loader_destroy(lade_loader *loader) {
   lade_status status = ladei_runtime_check_process(loader->runtime);
   if (status != LADE_OK) return status;
   ladei_lock_acquire(&loader->lock);
-  const batch_slot *out = slot_find(loader, SLOT_OUT);
+  const ladei_loader_slot *out = slot_find(loader, LADEI_LOADER_SLOT_OUT);
   ladei_lock_release(&loader->lock);
   if (out != NULL) {
     return ladei_error(LADE_ERR_BUSY, 0, "loader: batch %llu of epoch %llu is handed out",

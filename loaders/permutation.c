@@ -6,6 +6,8 @@
  * I2  Walking a permutation's cycle from inside the range comes back inside it: a permutation of the range.
  * Locks: none; constant after init.
  */
+#include <assert.h>
+
 #include "loaders/permutation.h"
 
 /* Finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit reaches every output bit. */
@@ -19,6 +21,7 @@ void ladei_permutation_init(ladei_permutation *permutation, uint64_t count, uint
   const uint64_t step = UINT64_C(0x9e3779b97f4a7c15);
   uint64_t state = mix(seed + step) ^ mix(epoch + 2 * step);
   unsigned bits = count > 1 ? 64 - (unsigned)__builtin_clzll(count - 1) : 1;
+  assert(bits <= 64 && (bits == 64 || count <= UINT64_C(1) << bits)); /* I2 */
   permutation->count = count;
   permutation->half_bits = (bits + 1) / 2;
   for (unsigned i = 0; i < LADEI_PERMUTATION_ROUNDS; i++) {
@@ -30,6 +33,7 @@ void ladei_permutation_init(ladei_permutation *permutation, uint64_t count, uint
 uint64_t ladei_permutation_at(const ladei_permutation *permutation, uint64_t place) {
   const unsigned half_bits = permutation->half_bits;
   const uint64_t mask = (UINT64_C(1) << half_bits) - 1;
+  assert(place < permutation->count); /* else its cycle may never come back inside the range: I2 */
   do {
     uint64_t left = place >> half_bits, right = place & mask;
     for (unsigned i = 0; i < LADEI_PERMUTATION_ROUNDS; i++) {

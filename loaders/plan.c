@@ -17,6 +17,7 @@
  */
 #include "loaders/plan.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,8 @@ static lade_status strides_find(ladei_loader_plan *plan) {
       widest = ladei_size_max(widest, *stride);
     }
   }
-  plan->zeros = calloc(1, widest + sizeof(uint64_t)); /* the last gap goes on to where the tables are aligned */
+  plan->zero_bytes = widest + sizeof(uint64_t); /* the last gap goes on to where the tables are aligned */
+  plan->zeros = calloc(1, plan->zero_bytes);
   return plan->zeros != NULL ? LADE_OK : memory_error();
 }
 
@@ -240,7 +242,9 @@ lade_status ladei_loader_cursor_init(ladei_loader_cursor *cursor, const ladei_lo
 
 /* The record at a position of this rank's share. */
 static uint64_t record_at(const ladei_loader_plan *plan, ladei_loader_cursor *cursor, uint64_t position) {
+  assert(position < plan->share);
   uint64_t place = position * plan->options.world_size + plan->options.rank;
+  assert(place < plan->index->count); /* of this epoch: I1 */
   if (!plan->options.shuffle) return place;
   if (cursor->permutation_epoch != cursor->epoch) {
     ladei_permutation_init(&cursor->permutation, plan->index->count, plan->options.seed, cursor->epoch);
@@ -286,12 +290,14 @@ static lade_status records_place(const ladei_loader_plan *plan, ladei_loader_bat
   for (size_t i = 0; i < ranges; i++) {
     size_t field = i / batch->count;
     uint64_t record = batch->records[i % batch->count];
+    assert(at % plan->options.alignment == 0); /* I2 */
     batch->tables[i] = at;
     batch->tables[ranges + i] = ranges_of(plan, record)[field].bytes;
     at += range_room(plan, record, field);
   }
   size_t tables = 0;
   (void)ladei_size_round_up(at, sizeof(uint64_t), &tables);
+  assert(batch->count > 0 && tables - at < sizeof(uint64_t)); /* I3, I4 */
   batch->table_offset = tables;
   batch->bytes = tables + 2 * ranges * sizeof(uint64_t);
   return LADE_OK;
@@ -301,6 +307,7 @@ void ladei_loader_batch_leave_out(const ladei_loader_plan *plan, ladei_loader_ba
   uint64_t kept = 0;
   for (uint64_t i = 0; i < batch->count; i++)
     if (!left_out[i]) batch->records[kept++] = batch->records[i];
+  assert(kept <= batch->count);
   batch->count = kept;
   if (kept > 0) (void)records_place(plan, batch); /* has room: the tables get shorter */
 }
@@ -338,6 +345,7 @@ lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_c
     out->count = 0;
     return status;
   }
+  assert(out->count > 0 && cursor->position + out->count <= plan->share); /* I1, I3 */
   out->number = cursor->batches++;
   out->epoch = cursor->epoch;
   cursor->position += out->count;
@@ -376,12 +384,14 @@ lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_
   lade_status status = LADE_OK;
   for (size_t i = 0; i < ranges && status == LADE_OK; i++) {
     const lade_range *range = &ranges_of(plan, batch->records[i % batch->count])[i / batch->count];
+    assert(range->file < plan->index->file_count);
     const ladei_loader_index_file *file = &plan->index->files[range->file];
     uint64_t end = i + 1 < ranges ? offsets[i + 1] : batch->table_offset, gap = end - offsets[i] - lengths[i];
     if (range->bytes > 0) {
       status = range_endpoint(file, range, &checked, &pieces[count].host);
       pieces[count++].bytes = range->bytes;
     }
+    assert(gap <= plan->zero_bytes); /* I4 */
     if (gap > 0) {
       pieces[count].host = lade_endpoint_memory(plan->zeros);
       pieces[count++].bytes = gap;
@@ -391,6 +401,7 @@ lade_status ladei_loader_plan_pieces(const ladei_loader_plan *plan, const ladei_
     free(pieces);
     return status;
   }
+  assert(count <= 2 * ranges);
   pieces[count].host = lade_endpoint_memory(batch->tables);
   pieces[count++].bytes = 2 * ranges * sizeof(uint64_t);
   *out = pieces;

@@ -13,7 +13,8 @@ typedef struct ladei_loader_plan {
   uint64_t share;              /* records of an epoch for this rank */
   ladei_loader_index_identity identity;
   uint64_t *strides; /* room of each field, when padded; else NULL */
-  char *zeros;       /* as many as any gap needs (I4) */
+  char *zeros;       /* as many as any gap needs (I4): ... */
+  size_t zero_bytes; /* ... so many */
 } ladei_loader_plan;
 
 /* Where planning is. */

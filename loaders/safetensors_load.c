@@ -7,6 +7,7 @@
  *     written to since it was opened gives an error. `intact` is set when that held for all of them, and stays.
  * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static void targets_spread(lade_tensor_load *load) {
     ladei_loader_piece *p = &load->pieces[load->order[i]];
     uint64_t bytes = p->bytes;
     p->target = (uint32_t)((before + bytes / 2) / share);
+    assert(p->target < load->target_count);
     before += bytes;
   }
 }
@@ -181,6 +183,7 @@ lade_status lade_tensor_load_destroy(lade_tensor_load *load, bool keep_memory) {
   bool keep = keep_memory && load_outcome(load, ladei_loader_ticket_list_query(&load->tickets, &done)) == LADE_OK;
   lade_status status = ladei_loader_ticket_list_end(&load->tickets);
   if (status != LADE_OK) return status;
+  assert(load->tickets.count == 0); /* I3 */
   if (!keep) ladei_loader_load_memory_free(load);
   load_free(load);
   return LADE_OK;

@@ -11,6 +11,7 @@
  * I4  At most open_count files are open; the others are by late_path, and of their identity.
  * Locks: none; constant once it is open.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -170,6 +171,7 @@ static lade_status tensors_list(lade_safetensors *checkpoint) {
     const ladei_loader_header *header = &checkpoint->files[file].header;
     for (size_t i = 0; i < header->entry_count; i++) {
       if (tensor_is_listed(checkpoint, &header->entries[i], file)) {
+        assert(checkpoint->tensor_count < most);
         checkpoint->by_name[checkpoint->tensor_count] = checkpoint->tensor_count;
         checkpoint->tensors[checkpoint->tensor_count++] = (ladei_loader_checkpoint_tensor){&header->entries[i], file};
       }
@@ -302,6 +304,9 @@ lade_status lade_safetensors_tensor(const lade_safetensors *file, uint64_t index
   if (index >= file->tensor_count) return number_error("lade_safetensors_tensor", index, file->tensor_count);
   const ladei_loader_checkpoint_tensor *tensor = &file->tensors[index];
   const ladei_loader_entry *entry = tensor->entry;
+  assert(tensor->file < file->file_count);
+  assert(entry >= file->files[tensor->file].header.entries); /* I1 */
+  assert(entry < file->files[tensor->file].header.entries + file->files[tensor->file].header.entry_count);
   const lade_tensor_info own = {
       .struct_size = sizeof own,
       .name = entry->name,

@@ -15,6 +15,7 @@
  * I3  What could keep a file from getting its name is looked for before the first transfer.
  * Locks: none; a save belongs to the calling thread.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,6 +230,7 @@ static lade_status shard_fill(const save *s, saved_shard *to, size_t first, size
     uint64_t bytes = tensor_bytes(tensor);
     to->entries[i] =
         (ladei_loader_entry){tensor->name, tensor->shape, tensor->rank, at, at + bytes, (lade_dtype)tensor->dtype};
+    assert(i == 0 || to->entries[i].begin == to->entries[i - 1].end); /* I1 */
     at += bytes;
   }
   return LADE_OK;
@@ -253,6 +255,7 @@ static lade_status shards_plan(save *s) {
   lade_status status = LADE_OK;
   for (size_t i = 0; i < count && status == LADE_OK; i++) {
     size_t end = shard_end(s, first);
+    assert(end > first || s->tensor_count == 0);
     status = shard_fill(s, &s->shards[i], first, end);
     first = end;
   }

@@ -10,6 +10,7 @@
  */
 #include "loaders/skips.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -31,6 +32,7 @@ static ladei_loader_skip *skip_find(const ladei_loader_skips *skips, uint64_t re
 
 /* A new entry; NULL: no room, or no memory. */
 static ladei_loader_skip *skip_new(ladei_loader_skips *skips, uint64_t record) {
+  assert(skips->count <= LADE_LOADER_SKIPS_LISTED && skip_find(skips, record) == NULL); /* I1 */
   if (skips->count == LADE_LOADER_SKIPS_LISTED) return NULL;
   if (skips->count == skips->capacity) {
     size_t more = ladei_size_max(2 * skips->capacity, 16);
@@ -86,7 +88,9 @@ static lade_status file_probe(const ladei_loader_index_file *file) {
 }
 
 static lade_status range_probe(const lade_record_index *index, const lade_range *range) {
+  assert(range->file < index->file_count);
   const ladei_loader_index_file *file = &index->files[range->file];
+  assert(range->offset + range->bytes <= file->bytes); /* I1 of index.c */
   int own;
   if (file->fd >= 0) return bytes_probe(file, file->fd, range);
   lade_status status = file_probe(file);
@@ -99,6 +103,7 @@ static lade_status range_probe(const lade_record_index *index, const lade_range 
 }
 
 lade_status ladei_loader_record_probe(const lade_record_index *index, uint64_t record) {
+  assert(record < index->count);
   lade_status status = LADE_OK;
   for (size_t field = 0; field < index->field_count && status == LADE_OK; field++) {
     const lade_range *range = &index->ranges[record * index->field_count + field];

@@ -15,6 +15,7 @@
  */
 #include "loaders/tensor_load.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -94,6 +95,7 @@ lade_status ladei_loader_load_list(lade_tensor_load *load, const lade_load_optio
 static lade_status segment_alloc(lade_tensor_load *load, uint32_t target, size_t bytes, void **out) {
   const lade_load_target *to = &load->targets[target];
   lade_status status = lade_device_alloc(to->allocator, bytes, to->stream, out);
+  assert(load->segment_count < load->piece_count + load->target_count);
   if (status == LADE_OK) load->segments[load->segment_count++] = (ladei_loader_segment){*out, target};
   return status;
 }
@@ -115,6 +117,7 @@ static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment
     ladei_loader_piece *p = &load->pieces[load->order[i]];
     if (p->bytes == 0 || p->broadcast != broadcast) continue;
     (void)ladei_size_round_up(totals[p->target], alignment, &p->offset); /* files are far below SIZE_MAX */
+    assert(p->offset >= totals[p->target] && p->offset % alignment == 0);
     totals[p->target] = p->offset + p->bytes;
   }
 }
@@ -133,7 +136,9 @@ static lade_status memory_lay_out(lade_tensor_load *load, size_t alignment, size
     status = segment_alloc(load, target, totals[target], &memory);
     for (size_t i = 0; i < load->piece_count && status == LADE_OK; i++) {
       ladei_loader_piece *p = &load->pieces[i];
-      if (p->target == target && p->bytes > 0) p->memory = (char *)memory + p->offset;
+      if (p->target != target || p->bytes == 0) continue;
+      assert(p->offset + p->bytes <= totals[target]); /* I1 */
+      p->memory = (char *)memory + p->offset;
     }
   }
   return status;
@@ -181,6 +186,7 @@ static uint64_t piece_file_end(const lade_tensor_load *load, const ladei_loader_
 
 bool ladei_loader_piece_adjoins(const lade_tensor_load *load, const ladei_loader_piece *before,
                                 const ladei_loader_piece *p) {
+  assert(before->tensor < p->tensor); /* by place in the files */
   const ladei_loader_checkpoint_tensor *left = &load->file->tensors[before->tensor];
   const ladei_loader_checkpoint_tensor *right = &load->file->tensors[p->tensor];
   return left->file == right->file && piece_file_end(load, before) == right->entry->begin + p->begin;
@@ -201,6 +207,7 @@ lade_status ladei_loader_load_endpoint(const lade_tensor_load *load, size_t tens
 static lade_status piece_add(const lade_tensor_load *load, ladei_loader_submission *s, ladei_loader_piece *p) {
   lade_status status = LADE_OK;
   uint64_t first = 0;
+  assert(p->ticket == LADEI_LOADER_NO_TICKET && p->bytes > 0 && p->memory != NULL); /* I1, I2 */
   if (s->range_count > 0 && piece_follows(load, s->last, p)) {
     s->ranges[s->range_count - 1].bytes += p->run_bytes;
     first = 1;
@@ -229,6 +236,8 @@ static lade_status ranges_submit(lade_tensor_load *load, ladei_loader_submission
   transfer.pieces = s->ranges;
   transfer.piece_count = s->range_count;
   transfer.bytes = s->range_bytes;
+  assert(s->last->ready_bytes == s->range_bytes);
+  assert(load->plan != NULL || s->last->ticket == load->tickets.count); /* I2; a group forgets its tickets */
   transfer.priority = s->priority;
   s->range_count = 0;
   s->range_bytes = 0;
@@ -239,6 +248,7 @@ static lade_status ranges_submit(lade_tensor_load *load, ladei_loader_submission
 static bool ranges_are_full(const lade_tensor_load *load, const ladei_loader_submission *s,
                             const ladei_loader_piece *p) {
   if (s->range_count == 0) return false;
+  assert(s->last->target == p->target);
   /* With O_DIRECT each transfer is one range of a file: of several, those that begin anywhere go through the page cache. */
   if ((load->file_flags & LADE_FILE_DIRECT) != 0 && !ladei_loader_piece_adjoins(load, s->last, p)) return true;
   lade_runtime *runtime = load->targets[p->target].pipeline->runtime;

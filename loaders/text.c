@@ -7,6 +7,7 @@
  */
 #include "loaders/text.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,7 @@ void ladei_loader_text_put(ladei_loader_text *text, const char *bytes, size_t co
     text->bytes = grown != NULL ? grown : text->bytes;
     text->capacity = grown != NULL ? capacity : text->capacity;
   }
+  assert(text->failed || text->length + count <= text->capacity); /* I1 */
   if (!text->failed && count > 0) {
     memcpy(text->bytes + text->length, bytes, count);
     text->length += count;

@@ -5,6 +5,7 @@
  * I1  Every ticket of the list is unreleased; none is added after ladei_loader_ticket_list_end has begun.
  * Locks: none. A list is built by one thread; waiting and asking only read it.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -41,6 +42,7 @@ lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade
                                             const lade_transfer *transfer) {
   lade_status status = list_grow(list);
   if (status != LADE_OK) return status;
+  assert(list->count < list->capacity);
   lade_ticket **place = &list->tickets[list->count];
   status = lade_pipeline_submit(pipeline, transfer, place);
   for (size_t i = 0; status == LADE_NOT_READY && i < list->count; i++) {
@@ -52,12 +54,14 @@ lade_status ladei_loader_ticket_list_submit(ladei_loader_ticket_list *list, lade
 }
 
 static uint64_t time_left(uint64_t began_ns, uint64_t now_ns, uint64_t timeout_ns) {
+  assert(now_ns >= began_ns); /* the runtime's clock does not go back */
   uint64_t spent = now_ns - began_ns;
   return timeout_ns == LADE_WAIT_FOREVER ? timeout_ns : spent < timeout_ns ? timeout_ns - spent : 0;
 }
 
 lade_status ladei_loader_ticket_list_wait(const ladei_loader_ticket_list *list, size_t first, size_t end,
                                           lade_runtime *runtime, uint64_t timeout_ns) {
+  assert(first <= end && end <= list->count);
   lade_status status = LADE_OK;
   bool timed = timeout_ns != LADE_WAIT_FOREVER && timeout_ns != 0;
   uint64_t began_ns = timed ? lade_runtime_now_ns(runtime) : 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loaders/loader.h"
 #include "tests/loaders/data_set.h"
 #include "tests/shim/lade_test.h"
 #include "tests/support/guarded.h"
@@ -662,6 +663,54 @@ LADE_TEST(Loader, ServesSeveralThreads) {
     LADE_EXPECT_OK(lade_device_stream_retire(f.targets[0].allocator, consumers[i].stream));
     LADE_EXPECT_OK(lade_stream_destroy(f.runtime, consumers[i].stream));
   }
+  data_set_close(&set);
+  fixture_close(&f);
+}
+
+static lade_status slots_check(lade_loader *loader) {
+  ladei_lock_acquire(&loader->lock);
+  lade_status status = ladei_loader_slots_check(loader);
+  ladei_lock_release(&loader->lock);
+  return status;
+}
+
+/* Each statement about slots is wrong once, and the recount says which. */
+LADE_TEST(Loader, TheRecountNoticesEachSlot) {
+  fixture f;
+  data_set set;
+  lade_loader *loader;
+  lade_batch batch;
+  if (!fixture_open(&f, "sim") || !data_set_open(&set)) return;
+  lade_loader_options options = data_set_options(8);
+  options.prefetch = 3;
+  LADE_ASSERT_OK(data_set_loader(&f, &set, &options, &loader));
+  lade_batch_init(&batch);
+  LADE_ASSERT_OK(lade_loader_next(loader, f.streams[0], LADE_WAIT_FOREVER, &batch));
+  LADE_ASSERT_OK(slots_check(loader));
+  ladei_loader_slot *out = loader->slots, *staged = loader->slots + 1; /* the third is staged, too */
+  LADE_ASSERT_EQ_INT(out->state, LADEI_LOADER_SLOT_OUT);
+  LADE_ASSERT_EQ_INT(staged->state, LADEI_LOADER_SLOT_STAGED);
+  const struct {
+    uint64_t *number, wrong;
+  } numbers[] = {{&out->batch.number, 1},    {&staged->batch.number, 0},      {&staged->batch.number, 2},
+                 {&staged->batch.number, 3}, {&staged->batch.bytes, 1 << 30}, {&loader->next_number, 0},
+                 {&loader->next_number, 2},  {&loader->cursor.batches, 2},    {&loader->cursor.batches, 4}};
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    uint64_t right = *numbers[i].number;
+    *numbers[i].number = numbers[i].wrong;
+    LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, slots_check(loader));
+    *numbers[i].number = right;
+    LADE_EXPECT_OK(slots_check(loader));
+  }
+  staged->state = LADEI_LOADER_SLOT_PLANNED; /* I3 */
+  LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, slots_check(loader));
+  staged->state = LADEI_LOADER_SLOT_STAGED;
+  void *memory = staged->memory;
+  staged->memory = NULL;
+  LADE_EXPECT_STATUS(LADE_ERR_INTERNAL, slots_check(loader));
+  staged->memory = memory;
+  LADE_EXPECT_OK(lade_loader_return(loader, &batch, f.streams[0]));
+  LADE_EXPECT_OK(lade_loader_destroy(loader));
   data_set_close(&set);
   fixture_close(&f);
 }
