@@ -40,7 +40,7 @@ lade_status ladei_group_undo(const char *call, lade_status status, void (*undo)(
 /* What the library's own calls left in the thread's record, for the table's caller. */
 lade_status ladei_group_outcome(lade_status status, lade_error *error);
 
-/* FNV-1a over the lengths of the parts: ranks that cut differently find out. */
+/* FNV-1a over the lengths of the parts, or other numbers: ranks that cut differently find out. */
 uint64_t ladei_group_parts_hash(const uint64_t *bytes, uint32_t count);
 /* From the begin of the first part to that of rank `rank`; of `count` ranks for all of them. */
 uint64_t ladei_group_parts_before(const uint64_t *bytes, uint32_t rank);

@@ -10,6 +10,7 @@
  * G3  The other ranks are told (ops.abort) once, by whoever broke the group.
  * Locks: group->lock (leaf) guards `broken` and `first`; no operation is called under it. `busy` is the turn of collective calls.
  */
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,12 +44,15 @@ static lade_status broken_error(lade_group *group) {
   bool broken = group->broken;
   ladei_lock_release(&group->lock);
   if (!broken) return LADE_OK;
+  assert(group->first.status != LADE_OK); /* G2: it was set before, and is constant */
   return ladei_error(group->first.status, group->first.native_code, "group %s is broken: %.440s", group->name,
                      group->first.text);
 }
 
 /* Breaks the group unless it is; whoever did tells the others. */
 static void group_break(lade_group *group, const lade_error *why) {
+  assert(ladei_status_is_error((int32_t)why->status));
+  ladei_lock_assert_none_held(); /* for ops.abort() */
   ladei_lock_acquire(&group->lock);
   bool first = !group->broken;
   if (first) {
@@ -103,6 +107,7 @@ static lade_status turn_take(lade_group *group, const char *call, turn *t) {
 }
 
 static lade_status turn_give(lade_group *group, const char *call, turn *t, lade_status status) {
+  assert(atomic_load(&group->busy)); /* the turn is this call's: G1 */
   status = group_outcome(group, call, status, &t->error);
   atomic_store_explicit(&group->busy, false, memory_order_release);
   ladei_cancellation_resume(t->cancellation);
@@ -261,6 +266,7 @@ lade_status lade_group_destroy(lade_group *group) {
   LADEI_TRY(group_enter("lade_group_destroy", group));
   if (atomic_exchange_explicit(&group->busy, true, memory_order_acquire))
     return ladei_error(LADE_ERR_BUSY, 0, "lade_group_destroy: another thread is in a collective call of this group");
+  ladei_lock_assert_none_held();
   int cancellation = ladei_cancellation_hold();
   group->ops.destroy(group->self);
   ladei_process_release(&group->owner);

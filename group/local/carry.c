@@ -41,6 +41,7 @@ static lade_status clock_reach(const lade_runtime *runtime, uint64_t ns) {
 lade_status ladei_group_exchange(ladei_group_shared *shared, const lade_runtime *runtime, ladei_group_call call,
                                  const void *record, uint64_t bytes, void *out_records) {
   ladei_group_shared_begin(shared, call, 0, bytes);
+  assert(bytes <= LADE_GROUP_RECORD_BYTES && (bytes == 0) == (call == LADEI_GROUP_BARRIER));
   uint64_t number = ++shared->gathers, place = number % 2, latest_ns = 0;
   ladei_group_cell *own = ladei_group_shared_cell(shared, shared->rank);
   /* Others have read the record of two calls ago: they have posted that of the last one, which this rank has seen. */
@@ -71,6 +72,7 @@ static char *slot_memory(const ladei_group_carrier *c, uint32_t root, uint64_t p
   const ladei_group_shared *shared = c->shared;
   char *window = root == shared->rank ? c->window : c->windows[root];
   char *base = c->by_device ? window : (char *)shared->base + ladei_group_shared_slots_at(shared->size);
+  assert(base != NULL); /* opened, where it is another rank's window */
   return base + piece_slot(c, piece) * shared->slot_bytes;
 }
 
@@ -104,6 +106,7 @@ static lade_status flight_begin(flight *f, uint64_t piece, const ladei_stream *s
   const ladei_group_carrier *c = f->carrier;
   LADEI_TRY(c->runtime->ops->event_record(c->runtime->self, c->events[piece_slot(c, piece)], stream));
   LADEI_TRY(flight_end(f));
+  assert(!f->flies && (piece > f->piece || f->piece == 0)); /* C3: one, and in order */
   f->piece = piece;
   f->flies = true;
   return LADE_OK;
@@ -129,6 +132,7 @@ static lade_status piece_fill(const ladei_group_carrier *c, const ladei_group_lo
                               uint64_t end, const ladei_stream *stream) {
   const lade_runtime_ops *ops = c->runtime->ops;
   ladei_copy_direction direction = c->by_device ? LADEI_COPY_D2D : LADEI_COPY_D2H;
+  assert(begin < end && end <= load->bytes && end - begin <= c->shared->slot_bytes);
   uint64_t before = begin >= load->gap_at ? 0 : (end <= load->gap_at ? end : load->gap_at) - begin;
   if (before > 0) LADEI_TRY(ops->copy(c->runtime->self, direction, slot, load->from + begin, before, stream));
   if (begin + before == end) return LADE_OK;
@@ -161,6 +165,7 @@ static lade_status load_receive(ladei_group_carrier *c, const ladei_group_load *
     uint64_t end = load->bytes - begin < slot_bytes ? load->bytes : begin + slot_bytes;
     uint64_t first = begin > load->to_begin ? begin : load->to_begin, last = end < load->to_end ? end : load->to_end;
     if (first >= last) continue;
+    assert(piece >= c->pieces && last - first <= slot_bytes);
     uint64_t deadline_ns = ladei_group_shared_deadline(shared);
     LADEI_TRY(ladei_group_shared_wait(shared, load->root, LADEI_GROUP_FILLED, piece + 1, deadline_ns));
     const ladei_group_cell *cell = ladei_group_shared_cell(shared, load->root);
@@ -190,6 +195,7 @@ lade_status ladei_group_carry(ladei_group_carrier *c, const ladei_group_load *lo
     ladei_error_restore(&first);
     return status;
   }
+  assert(!f.flies); /* C4 */
   c->pieces += count;
   /* Of the next call any rank may be the root, and wait for it. */
   ladei_group_shared_post(shared, LADEI_GROUP_TAKEN, c->pieces, LADEI_GROUP_ALL);

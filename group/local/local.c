@@ -8,6 +8,7 @@
  * L2  An operation returns with none of its copies in flight.
  * Locks: none. One thread at a time, but for `abort`, which only posts.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ static lade_status local_scatter(void *self, const void *from, const uint64_t *b
                                  lade_stream stream, lade_error *error) {
   local_group *local = self;
   uint32_t rank = local->shared.rank;
+  assert(root < local->shared.size);
   uint64_t total = 0, before = 0, before_root = 0;
   for (uint32_t i = 0; i < local->shared.size; i++) {
     if (i == root) before_root = total;

@@ -8,6 +8,7 @@
  */
 #include "group/local/messages.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ typedef union control {
 int ladei_group_message_send(int socket, const void *message, size_t bytes, const int *fds, size_t fd_count) {
   control ctl;
   struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = bytes};
+  assert(fd_count <= LADEI_GROUP_FDS);
   struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1};
   if (fd_count > 0) {
     memset(&ctl, 0, sizeof ctl);
@@ -79,6 +81,7 @@ int ladei_group_message_receive(int socket, void *message, size_t bytes, int *fd
   bool fits = fds_take(&head, fds, capacity, out_count);
   if (got == 0 && *out_count == 0) return ECONNRESET; /* hung up */
   if (fits && (size_t)got == bytes && (head.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) return 0;
+  assert(*out_count <= capacity);
   fds_close(fds, *out_count); /* M1 */
   *out_count = 0;
   return EPROTO;

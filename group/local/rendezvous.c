@@ -24,6 +24,7 @@
  */
 #include "group/local/rendezvous.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -317,6 +318,7 @@ static lade_status rank_admit(host *h, int socket, const ladei_group_hello *hell
     if (life >= 0) (void)close(life);
     return status;
   }
+  assert(hello->rank > 0 && hello->rank < shared->size && h->come < shared->size); /* V2, M2 */
   h->sockets[hello->rank] = socket;
   shared->pid[hello->rank] = process;
   shared->life[hello->rank] = life;
@@ -434,6 +436,7 @@ static lade_status host_meet(host *h) {
     if (h->shared->life[i] < 0) h->answer.lives = 0;
     h->answer.pid[i] = h->shared->pid[i];
   }
+  assert(h->come == h->shared->size);
   LADEI_TRY(ladei_group_shared_map(h->shared, h->memory));
   return host_answer(h, deadline_ns);
 }
@@ -521,6 +524,7 @@ static lade_status guest_hear(const ladei_group_shared *shared, int socket, uint
 
 /* The descriptors of a good answer: the memory, and who lives. */
 static lade_status guest_take(ladei_group_shared *shared, const ladei_group_answer *answer, int *fds) {
+  assert(shared->rank > 0 && answer->status == LADE_OK);
   LADEI_TRY(ladei_group_shared_map(shared, fds[0]));
   for (uint32_t i = 0; i < shared->size; i++) {
     shared->pid[i] = answer->pid[i];

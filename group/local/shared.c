@@ -18,6 +18,7 @@
  */
 #include "group/local/shared.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -34,6 +35,8 @@
 
 #include "base/backoff.h"
 #include "base/error.h"
+#include "base/lock.h"
+#include "group/frame.h"
 
 enum {
   LOOK_NS = 20 * 1000 * 1000, /* how late the death of a process is seen */
@@ -47,6 +50,7 @@ size_t ladei_group_shared_bytes(uint32_t size, uint32_t slots, uint64_t slot_byt
 }
 
 ladei_group_cell *ladei_group_shared_cell(const ladei_group_shared *shared, uint32_t rank) {
+  assert(rank < shared->size && shared->base != NULL); /* S5: a rank that a peer wrote is none here */
   return (ladei_group_cell *)(void *)(shared->base + (size_t)rank * LADEI_GROUP_LOCAL_CELL);
 }
 
@@ -82,20 +86,14 @@ static void bells_ring(const ladei_group_shared *shared) {
   for (uint32_t i = 0; i < shared->size; i++) bell_ring(shared, i);
 }
 
-/* FNV-1a by words. */
-static uint64_t signature_of(uint64_t number, uint64_t kind, uint64_t bytes) {
-  const uint64_t words[] = {number, kind, bytes};
-  uint64_t sum = UINT64_C(0xcbf29ce484222325);
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++) sum = (sum ^ words[i]) * UINT64_C(0x100000001b3);
-  return sum;
-}
-
 void ladei_group_shared_begin(ladei_group_shared *shared, ladei_group_call call, uint32_t root, uint64_t bytes) {
   ladei_group_cell *own = ladei_group_shared_cell(shared, shared->rank);
+  assert(atomic_load_explicit(&own->call_number, memory_order_relaxed) ==
+         shared->call_number); /* this rank alone writes it */
   uint64_t number = ++shared->call_number;
   uint64_t kind = (uint64_t)root << 32 | (uint64_t)call;
   shared->call = call;
-  shared->signature = signature_of(number, kind, bytes);
+  shared->signature = ladei_group_parts_hash((const uint64_t[]){number, kind, bytes}, 3);
   atomic_store_explicit(&own->call_kind[number % 2], kind, memory_order_release);
   atomic_store_explicit(&own->call_bytes[number % 2], bytes, memory_order_release);
   atomic_store_explicit(&own->call_number, number, memory_order_release);
@@ -103,6 +101,7 @@ void ladei_group_shared_begin(ladei_group_shared *shared, ladei_group_call call,
 
 void ladei_group_shared_post(ladei_group_shared *shared, ladei_group_counter counter, uint64_t value, uint32_t whom) {
   _Atomic(uint64_t) *own = &ladei_group_shared_cell(shared, shared->rank)->counters[counter];
+  assert(atomic_load_explicit(own, memory_order_relaxed) <= value);
   atomic_store_explicit(own, value, memory_order_release); /* S1 */
   if (whom == LADEI_GROUP_ALL)
     bells_ring(shared);
@@ -112,6 +111,7 @@ void ladei_group_shared_post(ladei_group_shared *shared, ladei_group_counter cou
 
 void ladei_group_shared_fail(ladei_group_shared *shared, lade_status status, const char *text) {
   ladei_group_cell *own = ladei_group_shared_cell(shared, shared->rank);
+  assert(ladei_status_is_error((int32_t)status));
   if (atomic_flag_test_and_set(&shared->posted)) return; /* S3 */
   own->failed_status = (int32_t)status;
   (void)snprintf(own->failed_text, sizeof own->failed_text, "%s", text);
@@ -229,6 +229,7 @@ static bool call_differs(const ladei_group_shared *shared, uint32_t peer, ladei_
   uint64_t own_kind = atomic_load_explicit(&own->call_kind[place], memory_order_relaxed);
   uint64_t own_bytes = atomic_load_explicit(&own->call_bytes[place], memory_order_relaxed);
   bool same = kind == own_kind && bytes == own_bytes;
+  assert(own_kind >> 32 < shared->size && (uint32_t)own_kind == (uint32_t)shared->call);
   if (number < mine || (number == mine && same)) return false;
   if (atomic_load_explicit(&cell->counters[counter], memory_order_acquire) >= value) return false;
   if (atomic_load_explicit(&cell->call_number, memory_order_acquire) != number) return false; /* asked again soon */
@@ -291,6 +292,7 @@ uint64_t ladei_group_shared_deadline(const ladei_group_shared *shared) { return 
 /* Sleeps until the bell rings after `heard`, or a look around is due. */
 static void bell_await(const ladei_group_shared *shared, uint32_t heard, uint64_t left_ns) {
   const struct timespec most = {.tv_nsec = (long)(left_ns < LOOK_NS ? left_ns : LOOK_NS)};
+  assert(most.tv_nsec <= LOOK_NS); /* S4 */
   _Atomic(uint32_t) *bell = &ladei_group_shared_cell(shared, shared->rank)->bell;
   for (int i = 0; i < SPINS; i++) {
     if (atomic_load_explicit(bell, memory_order_acquire) != heard) return;
@@ -304,6 +306,7 @@ lade_status ladei_group_shared_wait(ladei_group_shared *shared, uint32_t peer, l
   const _Atomic(uint32_t) *bell = &ladei_group_shared_cell(shared, shared->rank)->bell;
   const _Atomic(uint64_t) *reached = &ladei_group_shared_cell(shared, peer)->counters[counter];
   uint64_t looked_ns = 0;
+  ladei_lock_assert_none_held();
   for (;;) {
     failure found = {.status = LADE_OK};
     uint32_t heard = atomic_load_explicit(bell, memory_order_acquire);

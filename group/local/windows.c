@@ -11,11 +11,13 @@
  *     that others have open, so what is risked is their copy of it and no memory of another's.
  * Locks: none.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "group/local/carry.h"
 
 #define CLOSE_NS UINT64_C(2000000000) /* W2: ranks that end together do so within less */
@@ -60,6 +62,7 @@ static void windows_close(ladei_group_carrier *c) {
 }
 
 static void window_free(ladei_group_carrier *c) {
+  ladei_lock_assert_none_held();
   ladei_capture_mode mode = ladei_capture_mode_relax(c->runtime);
   if (c->window != NULL) (void)c->runtime->ops->device_free(c->runtime->self, c->device, c->window);
   ladei_capture_mode_restore(c->runtime, mode);
@@ -90,6 +93,7 @@ static lade_status could(ladei_group_carrier *c, lade_status own, window_record 
 
 /* The shared slots. A driver that does not pin them copies all the same, slowly. */
 static lade_status slots_pin(ladei_group_carrier *c) {
+  assert(!c->registered && slots_bytes(c) + ladei_group_shared_slots_at(c->shared->size) == c->shared->bytes);
   unsigned char *slots = c->shared->base + ladei_group_shared_slots_at(c->shared->size);
   lade_status status = c->runtime->ops->host_register(c->runtime->self, c->device, slots, slots_bytes(c), 0);
   c->registered = status == LADE_OK;
@@ -112,7 +116,8 @@ static lade_status device_agree(ladei_group_carrier *c, window_record *records, 
   if (*out_failed < c->shared->size) return LADE_OK;
   status = windows_open(c, records);
   LADEI_TRY(could(c, status, &own, records, out_failed));
-  c->by_device = *out_failed == c->shared->size;
+  assert(*out_failed <= c->shared->size);
+  c->by_device = *out_failed == c->shared->size; /* W1 */
   return LADE_OK;
 }
 
@@ -135,6 +140,7 @@ lade_status ladei_group_carrier_agree(ladei_group_carrier *c, lade_group_transpo
   /* A window goes when nobody has it open any more (W2). */
   if (by_device) LADEI_TRY(ladei_group_exchange(c->shared, c->runtime, LADEI_GROUP_BARRIER, NULL, 0, NULL));
   window_free(c);
+  assert(!c->by_device && c->window == NULL);
   if (transport == LADE_GROUP_TRANSPORT_DEVICE) return device_error(c, &records[failed], failed);
   return slots_pin(c);
 }

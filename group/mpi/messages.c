@@ -16,6 +16,7 @@
  */
 #include "group/mpi/messages.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #include "base/backoff.h"
 #include "base/error.h"
+#include "base/lock.h"
 
 /* What rank 0 sends before the records, which follow only if all ranks make the same call: else their lengths differ. */
 typedef struct verdict {
@@ -56,6 +58,7 @@ void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is
   uint64_t deadline_ns = wall_ns() + MOMENT_NS;
   int done = 0;
   if (*request == 0) return;
+  ladei_lock_assert_none_held();
   if (is_receive) {
     m->abandoned = m->plugin->cancel(request) != 0 || m->abandoned;
     return;
@@ -97,6 +100,7 @@ static lade_status notice_receive(ladei_mpi_messages *m, uint32_t from) {
   ladei_backoff backoff = {0};
   char whose[32];
   int done = 0;
+  assert(from < m->size && from != m->rank && !m->heard);
   m->heard = true; /* N4 */
   (void)snprintf(whose, sizeof whose, "rank %u", from);
   int code =
@@ -161,6 +165,7 @@ static lade_status request_finish_or_leave(ladei_mpi_messages *m, ladei_mpi_requ
 /* --- records ------------------------------------------------------------------------------------------------------ */
 
 const void *ladei_mpi_record(const ladei_mpi_messages *m, uint32_t rank, size_t bytes) {
+  assert(rank < m->size && bytes <= LADE_GROUP_RECORD_BYTES);
   return m->records + rank * record_room(bytes) + sizeof(ladei_mpi_call);
 }
 
@@ -258,6 +263,8 @@ static lade_status records_bring(ladei_mpi_messages *m, size_t room, ladei_mpi_w
 }
 
 lade_status ladei_mpi_exchange(ladei_mpi_messages *m, const ladei_mpi_call *call, const void *record, size_t bytes) {
+  assert(bytes <= LADE_GROUP_RECORD_BYTES && call->root < m->size &&
+         !m->abandoned); /* N2: what was left behind ends the group */
   size_t room = record_room(bytes);
   ladei_mpi_call own = *call;
   ladei_mpi_wait wait;
@@ -325,6 +332,7 @@ void ladei_mpi_messages_close(ladei_mpi_messages *m) {
     m->plugin->leave_behind(&m->link);
     return; /* N2 */
   }
+  assert(!m->abandoned); /* N2, N3 */
   bool clean = !m->heard && !atomic_load_explicit(&m->failing, memory_order_acquire);
   if (m->communicator != NULL) m->plugin->communicator_free(m->communicator, clean);
   free(m->records);

@@ -76,6 +76,7 @@ static void turn_take(mpi_group *g) {
 
 /* Q5. A failure's text goes to where the group looks for it. */
 static lade_status turn_give(mpi_group *g, lade_status status, lade_error *error) {
+  assert(status != LADE_NOT_READY);
   (void)ladei_group_outcome(status, error);
   atomic_flag_clear_explicit(&g->turn, memory_order_release);
   if (atomic_load_explicit(&g->messages.failing, memory_order_acquire)) notice_send(g);
@@ -135,6 +136,7 @@ static bool part_skip(lane *l) {
 
 static bool piece_next(lane *l, mpi_piece *out) {
   if (!part_skip(l)) return false;
+  assert(l->at < l->bytes[l->part]);
   uint64_t left = l->bytes[l->part] - l->at;
   out->bytes = (size_t)(left < l->g->slot_bytes ? left : l->g->slot_bytes);
   out->memory = l->memory;
@@ -166,6 +168,7 @@ static lade_status transfer_begin(lane *l, uint64_t number) {
   const mpi_piece *p = &l->pieces[slot_of(l, number)];
   char *slot = slot_memory(l, number);
   ladei_mpi_request *request = &l->g->requests[slot_of(l, number)];
+  assert(*request == 0 && p->rank < m->size); /* Q1: the piece before in this slot has ended */
   int code = l->is_broadcast ? m->plugin->broadcast(m->communicator, slot, p->bytes, l->root, request)
              : l->sends      ? m->plugin->send(m->communicator, slot, p->bytes, p->rank, LADEI_MPI_TAG_PART, request)
                         : m->plugin->receive(m->communicator, slot, p->bytes, p->rank, LADEI_MPI_TAG_PART, request);

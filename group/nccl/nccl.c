@@ -66,6 +66,7 @@ static void communicator_abort(nccl_group *g) {
 /* What the communicator has come to. LADE_NOT_READY: something is in progress. */
 static lade_status state_ask(const nccl_group *g, const char *what) {
   int state = LADEI_NCCL_SUCCESS;
+  assert(g->communicator != NULL); /* L5 */
   int code = g->nccl.state(g->communicator, &state);
   if (code != LADEI_NCCL_SUCCESS) return nccl_error(g, what, code);
   if (state == LADEI_NCCL_IN_PROGRESS) return LADE_NOT_READY;
@@ -159,6 +160,7 @@ static lade_status call_begin(nccl_group *g, const agreement *own, lade_stream h
 static lade_status call_end(nccl_group *g, lade_status status, const ladei_stream *stream, lade_error *error) {
   if (ladei_group_outcome(status, error) == LADE_OK) return LADE_OK;
   bool was = g->communicator != NULL;
+  assert(status != LADE_NOT_READY);
   communicator_abort(g);
   if (was && stream->handle != NULL) (void)ops_of(g)->stream_synchronize(g->runtime->self, stream);
   return status;
@@ -206,6 +208,7 @@ static size_t step_bytes(const nccl_group *g, const step *s, uint32_t rank) {
 /* What NCCL refuses first counts; the group of calls is ended whatever happens. */
 static int step_queue(const nccl_group *g, const step *s, const ladei_stream *stream) {
   const char *part = s->from;
+  assert(g->communicator != NULL && s->at % g->piece_bytes == 0);
   int code = g->nccl.group_begin();
   if (code != LADEI_NCCL_SUCCESS) return code;
   for (uint32_t i = 0; i < g->size && g->rank == s->root; i++) {
@@ -270,6 +273,7 @@ static lade_status op_gather(void *self, const void *record, uint64_t bytes, voi
 /* L4. An operation under way looks at `failing`. */
 static void op_abort(void *self, const lade_error *why) {
   nccl_group *g = self;
+  assert(!atomic_load(&g->failing)); /* the group breaks once */
   g->why = *why;
   atomic_store_explicit(&g->failing, true, memory_order_release);
   (void)lade_group_abort(g->parent, why->status, why->text);
