@@ -6,6 +6,7 @@
  */
 #include "preload/blocks.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -33,6 +34,7 @@ static uint64_t hash_of(const void *pointer) {
 static shard *shard_of(preload_blocks *all, const void *pointer) { return &all->shards[hash_of(pointer) >> 58]; }
 
 static preload_block **bucket_of(preload_block **buckets, size_t count, const void *pointer) {
+  assert(count > 0 && (count & (count - 1)) == 0);
   return &buckets[(hash_of(pointer) >> 16) & (count - 1)];
 }
 
@@ -55,11 +57,20 @@ static bool shard_grow(shard *of) {
   return true;
 }
 
+/* Under the shard's lock: the link to the block, or to the end of its bucket; NULL without buckets. */
+static preload_block **link_find(shard *of, const void *pointer) {
+  if (of->bucket_count == 0) return NULL;
+  preload_block **link = bucket_of(of->buckets, of->bucket_count, pointer);
+  while (*link != NULL && (*link)->pointer != pointer) link = &(*link)->next;
+  return link;
+}
+
 bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block) {
   shard *of = shard_of(all, block->pointer);
   pthread_mutex_lock(&of->lock);
   bool room = of->count < of->bucket_count || shard_grow(of);
   if (room) {
+    assert(*link_find(of, block->pointer) == NULL); /* an address is handed out once: B1 */
     preload_block **bucket = bucket_of(of->buckets, of->bucket_count, block->pointer);
     block->next = *bucket;
     *bucket = block;
@@ -67,14 +78,6 @@ bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block) {
   }
   pthread_mutex_unlock(&of->lock);
   return room;
-}
-
-/* Under the shard's lock: the link to the block, or to the end of its bucket; NULL without buckets. */
-static preload_block **link_find(shard *of, const void *pointer) {
-  if (of->bucket_count == 0) return NULL;
-  preload_block **link = bucket_of(of->buckets, of->bucket_count, pointer);
-  while (*link != NULL && (*link)->pointer != pointer) link = &(*link)->next;
-  return link;
 }
 
 bool ladei_preload_blocks_find(preload_blocks *all, const void *pointer, preload_block *out) {
@@ -110,6 +113,7 @@ preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointe
   preload_block **link = link_find(of, pointer);
   preload_block *block = link == NULL ? NULL : *link;
   if (block != NULL) {
+    assert(of->count > 0);
     *link = block->next;
     block->next = NULL;
     of->count--;
@@ -128,6 +132,7 @@ static preload_block *bucket_take_all(preload_block **link, int device, preload_
     *link = block->next;
     block->next = taken;
     taken = block;
+    assert(*count > 0);
     --*count;
   }
   return taken;
@@ -150,4 +155,26 @@ void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer)
   preload_block **link = link_find(of, pointer);
   if (link != NULL && *link != NULL) (*link)->waits_for_all = true;
   pthread_mutex_unlock(&of->lock);
+}
+
+/* B1: each block is where a search finds it. */
+static const char *shard_check(preload_blocks *all, shard *of) {
+  size_t count = 0;
+  const char *wrong = NULL;
+  for (size_t i = 0; i < of->bucket_count; i++) {
+    for (const preload_block *block = of->buckets[i]; block != NULL; block = block->next, count++)
+      if (shard_of(all, block->pointer) != of || *link_find(of, block->pointer) != block)
+        wrong = "blocks: no search finds one of them";
+  }
+  return wrong == NULL && count != of->count ? "blocks: a shard counts others than it has" : wrong;
+}
+
+const char *ladei_preload_blocks_check(preload_blocks *all) {
+  const char *wrong = NULL;
+  for (int i = 0; i < SHARDS && wrong == NULL; i++) {
+    pthread_mutex_lock(&all->shards[i].lock);
+    wrong = shard_check(all, &all->shards[i]);
+    pthread_mutex_unlock(&all->shards[i].lock);
+  }
+  return wrong;
 }

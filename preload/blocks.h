@@ -41,4 +41,7 @@ preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device);
 /* Notes that the free of the block must wait for all streams. */
 void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer);
 
+/* Recounts the table. Says what is wrong; NULL: nothing. */
+const char *ladei_preload_blocks_check(preload_blocks *all);
+
 #endif /* LADE_PRELOAD_BLOCKS_H */

@@ -6,6 +6,7 @@
  */
 #include "preload/contexts.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -109,6 +110,7 @@ static bool primary_known(int device) {
 static void primary_learn_inside(int device) {
   unsigned flags;
   int active = 0;
+  assert(atomic_load(&ladei_preload_recording.inside) > 0);
   CUcontext handle = NULL;
   if (primary_known(device) || DRIVER_CALL(primary_ctx_get_state)(natives[device], &flags, &active) != CUDA_SUCCESS ||
       active == 0 || DRIVER_CALL(primary_ctx_retain)(&handle, natives[device]) != CUDA_SUCCESS)
@@ -186,6 +188,7 @@ static CUevent event_reuse(unsigned slot, unsigned generation) {
   CUevent event = NULL;
   pthread_mutex_lock(&contexts_lock);
   known_context *known = &contexts[slot];
+  assert(slot < PRELOAD_CONTEXTS_MAX && known->event_count <= known->event_room);
   if (known->generation == generation && known->event_count > 0) event = known->events[--known->event_count];
   pthread_mutex_unlock(&contexts_lock);
   return event;
@@ -209,6 +212,7 @@ static CUresult event_take(const preload_slot *slot, CUevent *out) {
 static void event_give(const preload_mark *mark) {
   pthread_mutex_lock(&contexts_lock);
   known_context *known = &contexts[mark->slot];
+  assert(mark->slot < PRELOAD_CONTEXTS_MAX && mark->event != NULL);
   bool current = known->generation == mark->generation;
   bool kept = !current;
   if (current && known->event_count == known->event_room) {
@@ -238,6 +242,7 @@ static bool mark_add(preload_point *point, unsigned slot, unsigned generation, C
     point->marks = marks;
     point->room *= 2;
   }
+  assert(point->count < point->room);
   point->marks[point->count++] = (preload_mark){slot, generation, event};
   return true;
 }
@@ -274,6 +279,7 @@ static bool context_is_gone(CUresult code) {
 }
 
 static void slot_clear(known_context *known) {
+  assert(known->handle != NULL); /* C5: a generation ends once */
   known->handle = NULL;
   known->generation++;
   known->event_count = 0;
@@ -292,6 +298,7 @@ static size_t slots_copy(preload_slot slots[PRELOAD_CONTEXTS_MAX], bool *out_com
 
 /* A context that vanished by calls that are not seen here holds no work any more. */
 static CUresult slot_record(preload_point *point, const preload_slot *slot) {
+  assert(atomic_load(&ladei_preload_recording.inside) > 0); /* C4: no capture begins meanwhile */
   CUresult code = DRIVER_HAS(ctx_record_event) ? mark_record(point, slot, NULL) : streams_record(point, slot);
   if (!context_is_gone(code)) return code;
   pthread_mutex_lock(&contexts_lock);
@@ -326,6 +333,7 @@ bool ladei_preload_point_record(preload_point *out) {
 /* NULL: the context has ended. */
 static CUcontext mark_context(const preload_mark *mark) {
   pthread_mutex_lock(&contexts_lock);
+  assert(mark->slot < PRELOAD_CONTEXTS_MAX);
   const known_context *known = &contexts[mark->slot];
   CUcontext handle = known->generation == mark->generation ? known->handle : NULL;
   pthread_mutex_unlock(&contexts_lock);
@@ -385,6 +393,7 @@ bool ladei_preload_mark_stream(CUstream stream, preload_mark *out) {
 }
 
 static preload_progress marks_progress(preload_point *point) {
+  assert(atomic_load(&ladei_preload_recording.inside) > 0); /* C4 */
   while (point->count > 0) {
     preload_progress progress = ladei_preload_mark_progress(&point->marks[point->count - 1]);
     if (progress != PRELOAD_DONE) return progress;
@@ -470,6 +479,7 @@ static void events_destroy(const preload_slot *slot) {
 
 void ladei_preload_context_clear(CUcontext handle, int device) {
   preload_slot found;
+  assert(atomic_load(&ladei_preload_recording.closed) > 0); /* nobody else records */
   if (!context_of(handle, device, &found)) return;
   ladei_preload_orphans_drop(found.index, found.generation);
   events_destroy(&found);
@@ -477,6 +487,7 @@ void ladei_preload_context_clear(CUcontext handle, int device) {
 
 void ladei_preload_context_forget(CUcontext handle, int device) {
   preload_slot found;
+  assert(atomic_load(&ladei_preload_recording.closed) > 0); /* it opens when the context is forgotten */
   if (!context_of(handle, device, &found)) return;
   ladei_preload_orphans_drop(found.index, found.generation);
   ladei_preload_streams_drop(found.index, found.generation);
@@ -491,4 +502,19 @@ bool ladei_preload_context_slot(CUcontext handle, preload_slot *out) {
   if (known != NULL) *out = (preload_slot){(unsigned)(known - contexts), known->generation, handle};
   pthread_mutex_unlock(&contexts_lock);
   return known != NULL;
+}
+
+const char *ladei_preload_contexts_check(void) {
+  const char *wrong = NULL;
+  pthread_mutex_lock(&contexts_lock);
+  for (int i = 0; i < PRELOAD_CONTEXTS_MAX; i++) {
+    const known_context *known = &contexts[i];
+    bool is_free = known->handle == NULL;
+    if (!is_free && context_find(known->handle) != known) wrong = "contexts: one is there twice";
+    if (known->event_count > known->event_room || (is_free && known->event_count > 0))
+      wrong = "contexts: events of one that has ended, or more than there is room for";
+    if (!is_free && known->device >= PRELOAD_DEVICES_MAX) wrong = "contexts: one is of no device";
+  }
+  pthread_mutex_unlock(&contexts_lock);
+  return wrong;
 }

@@ -81,6 +81,9 @@ void ladei_preload_point_discard(preload_point *point);
 /* C4 */
 bool ladei_preload_recording_blocked(void);
 
+/* Recounts the table. Says what is wrong; NULL: nothing. */
+const char *ladei_preload_contexts_check(void);
+
 /* Hooks on streams. */
 void ladei_preload_stream_note(CUstream stream, unsigned flags);
 /* Waits for its work, also while another one captures. */

@@ -19,6 +19,7 @@
 #ifndef LADE_PRELOAD_DRIVER_H
 #define LADE_PRELOAD_DRIVER_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -46,7 +47,10 @@ bool ladei_preload_owns(const void *address);
 extern _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-exec")));
 static inline bool ladei_preload_inside(void) { return ladei_preload_depth != 0; }
 static inline void ladei_preload_begin(void) { ladei_preload_depth++; }
-static inline void ladei_preload_end(void) { ladei_preload_depth--; }
+static inline void ladei_preload_end(void) {
+  assert(ladei_preload_inside()); /* D2 */
+  ladei_preload_depth--;
+}
 
 /* Calls in between break no capture that is under way, the thread's own included. */
 static inline bool ladei_preload_relax(CUstreamCaptureMode *out_before) {

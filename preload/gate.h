@@ -12,6 +12,7 @@
 #ifndef LADE_PRELOAD_GATE_H
 #define LADE_PRELOAD_GATE_H
 
+#include <assert.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,7 +22,11 @@ typedef struct preload_gate {
   atomic_uint closed;
 } preload_gate;
 
-static inline void ladei_preload_gate_leave(preload_gate *gate) { atomic_fetch_sub(&gate->inside, 1); }
+static inline void ladei_preload_gate_leave(preload_gate *gate) {
+  unsigned inside = atomic_fetch_sub(&gate->inside, 1);
+  assert(inside > 0);
+  (void)inside;
+}
 
 /* Sequentially consistent, as is close: of two that meet, one sees the other. */
 static inline bool ladei_preload_gate_enter(preload_gate *gate) {
@@ -40,6 +45,10 @@ static inline void ladei_preload_gate_close(preload_gate *gate) {
   while (atomic_load(&gate->inside) != 0) sched_yield();
 }
 
-static inline void ladei_preload_gate_open(preload_gate *gate) { atomic_fetch_sub(&gate->closed, 1); }
+static inline void ladei_preload_gate_open(preload_gate *gate) {
+  unsigned closed = atomic_fetch_sub(&gate->closed, 1);
+  assert(closed > 0); /* N1 */
+  (void)closed;
+}
 
 #endif /* LADE_PRELOAD_GATE_H */

@@ -6,6 +6,7 @@
  */
 #include "preload/pending.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ void ladei_preload_pending_init(preload_pending *pending, preload_give_back *giv
 
 static void blocks_join(preload_batch *to, preload_batch *from) {
   if (from->blocks == NULL) return;
+  assert(from->last->next == NULL && from->count > 0);
   from->last->next = to->blocks;
   if (to->blocks == NULL) to->last = from->last;
   to->blocks = from->blocks;
@@ -38,6 +40,7 @@ static preload_batch *batch_take(preload_pending *pending) {
   if (atomic_load(&pending->recorded) == 0) return NULL;
   pthread_mutex_lock(&pending->lock);
   preload_batch *batch = pending->first;
+  assert((pending->first == NULL) == (pending->last == NULL));
   if (batch != NULL) {
     pending->first = batch->next;
     if (pending->first == NULL) pending->last = NULL;
@@ -49,6 +52,7 @@ static preload_batch *batch_take(preload_pending *pending) {
 
 static void batch_put_first(preload_pending *pending, preload_batch *batch) {
   pthread_mutex_lock(&pending->lock);
+  assert(batch->blocks != NULL && batch->point.marks != NULL); /* recorded: P1 */
   batch->next = pending->first;
   pending->first = batch;
   if (pending->last == NULL) pending->last = batch;
@@ -58,6 +62,7 @@ static void batch_put_first(preload_pending *pending, preload_batch *batch) {
 
 static void batch_put_last(preload_pending *pending, preload_batch *batch) {
   pthread_mutex_lock(&pending->lock);
+  assert(batch->blocks != NULL && batch->point.marks != NULL); /* recorded: P1 */
   batch->next = NULL;
   if (pending->last != NULL) pending->last->next = batch;
   pending->last = batch;
@@ -77,6 +82,7 @@ static void blocks_release(preload_pending *pending, preload_batch *batch) {
     free(block);
   }
   ladei_preload_end();
+  assert(atomic_load(&pending->bytes) >= batch->bytes); /* P3 */
   atomic_fetch_sub(&pending->bytes, batch->bytes);
   batch->blocks = NULL;
 }
@@ -172,4 +178,37 @@ void ladei_preload_pending_drop(preload_pending *pending) {
   while ((batch = batch_take(pending)) != NULL) batch_release(pending, batch);
   blocks_release(pending, &pending->open);
   pending->open = (preload_batch){0};
+  assert(atomic_load(&pending->bytes) == 0 && atomic_load(&pending->recorded) == 0); /* P3 */
+}
+
+/* Adds the batch's bytes; false: it counts others than it has. */
+static bool batch_check(const preload_batch *batch, uint64_t *bytes) {
+  size_t count = 0;
+  uint64_t own = 0;
+  const preload_block *last = NULL;
+  for (const preload_block *block = batch->blocks; block != NULL; block = block->next, count++) {
+    own += block->bytes;
+    last = block;
+  }
+  *bytes += own;
+  return count == batch->count && own == batch->bytes && (last == NULL || last == batch->last);
+}
+
+const char *ladei_preload_pending_check(preload_pending *pending) {
+  uint64_t bytes = 0;
+  size_t recorded = 0;
+  const preload_batch *last = NULL;
+  pthread_mutex_lock(&pending->lock);
+  bool whole = batch_check(&pending->open, &bytes);
+  for (const preload_batch *batch = pending->first; batch != NULL; batch = batch->next, recorded++) {
+    whole = batch_check(batch, &bytes) && whole;
+    last = batch;
+  }
+  const char *wrong = !whole ? "pending: a batch counts other blocks than it has"
+                      : last != pending->last || recorded != atomic_load(&pending->recorded)
+                          ? "pending: the queue counts other batches than it has"
+                      : bytes != atomic_load(&pending->bytes) ? "pending: P3: bytes are not the sum over all blocks"
+                                                              : NULL;
+  pthread_mutex_unlock(&pending->lock);
+  return wrong;
 }

@@ -53,4 +53,7 @@ void ladei_preload_pending_wait(preload_pending *pending, uint64_t bytes);
 /* Gives everything back. The caller knows that no stream uses it, and no other thread is inside. */
 void ladei_preload_pending_drop(preload_pending *pending);
 
+/* Recounts P3, while no other thread is inside. Says what is wrong; NULL: nothing. */
+const char *ladei_preload_pending_check(preload_pending *pending);
+
 #endif /* LADE_PRELOAD_PENDING_H */

@@ -7,6 +7,7 @@
  */
 #include "preload/pools.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ static lade_status pool_open(preload_device *device, int ordinal) {
   const preload_settings *settings = ladei_preload_settings();
   lade_config config; /* has the budget's name */
   lade_pinned_options options;
+  assert(ladei_preload_inside() && device->pool == NULL); /* I1 */
   lade_pinned_options_init(&options);
   lade_status status = budget_read(device->lade, &config, &options);
   if (status != LADE_OK) return status;
@@ -92,11 +94,13 @@ static lade_status pool_open(preload_device *device, int ordinal) {
 
 static void pinned_give_back(void *user, void *pointer) {
   preload_device *device = user;
+  assert(ladei_preload_inside()); /* I1 */
   (void)device->lade->lade_pinned_free(device->pool, pointer);
 }
 
 static void heap_give_back(void *user, void *pointer) {
   preload_device *device = user;
+  assert(ladei_preload_inside()); /* I1 */
   (void)device->lade->lade_device_free(device->heap, pointer);
 }
 
@@ -104,6 +108,7 @@ static void heap_give_back(void *user, void *pointer) {
 static lade_status heap_open(preload_device *device, int ordinal) {
   const preload_lade *lade = device->lade;
   lade_device_options options;
+  assert(ladei_preload_inside() && device->heap == NULL); /* I1, O3 */
   lade_device_options_init(&options);
   lade_status status = lade->lade_stream_create(device->runtime, ordinal, &device->home);
   if (status != LADE_OK) return status;
@@ -119,6 +124,7 @@ static lade_status heap_open(preload_device *device, int ordinal) {
 
 static void opened_note(int ordinal) {
   int seen = atomic_load(&devices_opened);
+  assert(ordinal >= 0 && ordinal < PRELOAD_DEVICES_MAX);
   while (seen <= ordinal && !atomic_compare_exchange_weak(&devices_opened, &seen, ordinal + 1)) continue;
 }
 
@@ -131,6 +137,7 @@ static void refusal_tell(const preload_device *device, int ordinal, const char *
 
 static preload_device_state device_open(preload_device *device, int ordinal) {
   bool busy;
+  assert(atomic_load(&device->state) != PRELOAD_DEVICE_OPEN); /* one thread opens */
   ladei_preload_watch_fork();
   device->lade = ladei_preload_lade(&busy);
   device->ordinal = ordinal;
@@ -377,6 +384,7 @@ void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_
   preload_point point;
   if (atomic_fetch_add(&device->unseen_bytes, bytes) + bytes <= limit / 4) return;
   atomic_store(&device->unseen_bytes, 0);
+  assert(atomic_load(&device->gate.inside) > 0); /* O2 */
   if (pool_pending_bytes(device) <= limit || !ladei_preload_point_record(&point)) return;
   ladei_preload_count(PRELOAD_LIMIT_WAITS, 1);
   while (pool_pending_bytes(device) > limit && ladei_preload_point_progress(&point) == PRELOAD_UNDER_WAY)
@@ -415,6 +423,7 @@ static void pending_end(preload_pending *pending) {
 static lade_status heap_end(preload_device *device, int ordinal) {
   const preload_lade *lade = device->lade;
   if (device->heap == NULL) return LADE_OK;
+  assert(ladei_preload_inside()); /* I1 */
   pending_end(&device->heap_pending);
   blocks_end(&ladei_preload_device_blocks, ordinal, heap_give_back, device);
   lade_status status = lade->lade_device_allocator_destroy(device->heap, true);
@@ -424,6 +433,7 @@ static lade_status heap_end(preload_device *device, int ordinal) {
 }
 
 static lade_status pinned_end(preload_device *device, int ordinal) {
+  assert(ladei_preload_inside()); /* I1 */
   pending_end(&device->pending);
   blocks_end(&ladei_preload_pinned_blocks, ordinal, pinned_give_back, device);
   return device->lade->lade_pinned_pool_destroy(device->pool, true);

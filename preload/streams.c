@@ -17,6 +17,7 @@
  */
 #include "preload/streams.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -122,6 +123,7 @@ static noted_stream *stream_take(CUstream stream) {
 }
 
 static void stream_put(noted_stream *noted) {
+  assert(!DRIVER_HAS(ctx_record_event)); /* C2 */
   pthread_mutex_lock(&streams_lock);
   noted->next = streams;
   streams = noted;
@@ -149,6 +151,7 @@ static orphan *orphan_make(CUstream stream) {
 
 static void orphan_add(orphan *made) {
   pthread_mutex_lock(&streams_lock);
+  assert((orphans_first == NULL) == (orphans_last == NULL) && made->mark.event != NULL);
   made->next = NULL;
   made->number = atomic_load(&orphans_made) + 1;
   if (orphans_first == NULL) orphans_first = made;
@@ -183,6 +186,7 @@ static void orphan_remove(uint64_t number) {
   orphan *gone = NULL;
   pthread_mutex_lock(&streams_lock);
   if (orphans_first != NULL && orphans_first->number == number) {
+    assert(number == atomic_load(&orphans_gone) + 1); /* T2: in the order of their numbers */
     gone = orphans_first;
     orphans_first = gone->next;
     if (orphans_first == NULL) orphans_last = NULL;
@@ -212,6 +216,7 @@ static bool orphan_settle(unsigned slot, unsigned generation) {
     found = one->mark.slot == slot && one->mark.generation == generation;
     if (!found) continue;
     mark = one->mark;
+    assert(one->number > atomic_load(&orphans_gone));
     one->mark.generation--; /* one that has passed: done */
   }
   pthread_mutex_unlock(&streams_lock);
@@ -234,6 +239,7 @@ void ladei_preload_capture_opened(CUstream stream, const preload_slot *slot, boo
     ladei_preload_gate_open(&ladei_preload_recording);
     return;
   }
+  assert(atomic_load(&ladei_preload_recording.closed) > 0); /* T1: by ladei_preload_capture_opening() */
   noted_capture *noted = malloc(sizeof *noted);
   if (noted == NULL) return;
   pthread_mutex_lock(&streams_lock);
@@ -330,6 +336,7 @@ void ladei_preload_capture_left(preload_orphan *left) {
     return;
   }
   orphans_drop(kept_take(left->handle));
+  assert(!is_per_thread(left->handle) && left->next == NULL); /* one that can be destroyed: T3 */
   pthread_mutex_lock(&streams_lock);
   left->next = kept;
   kept = left;
@@ -447,4 +454,29 @@ void ladei_preload_streams_drop(unsigned slot, unsigned generation) {
     free(noted);
   }
   pthread_mutex_unlock(&streams_lock);
+}
+
+/* ---- Recounting -------------------------------------------------------------------------------------------------- */
+
+static const char *orphans_check(void) {
+  uint64_t number = atomic_load(&orphans_gone);
+  const orphan *last = NULL;
+  for (const orphan *one = orphans_first; one != NULL; one = one->next) {
+    if (one->number != ++number) return "orphans: T2: their numbers do not follow each other";
+    last = one;
+  }
+  if (number != atomic_load(&orphans_made) || last != orphans_last)
+    return "orphans: T2: the last one is not in the list";
+  return NULL;
+}
+
+const char *ladei_preload_streams_check(void) {
+  unsigned notes = 0;
+  pthread_mutex_lock(&streams_lock);
+  const char *wrong = orphans_check();
+  for (const noted_capture *noted = captures; noted != NULL; noted = noted->next) notes++;
+  if (notes > atomic_load(&ladei_preload_recording.closed)) wrong = "captures: T1: the gate is not closed for each";
+  if (notes == 0 && kept != NULL) wrong = "captures: T3: an event is kept, and nothing captures";
+  pthread_mutex_unlock(&streams_lock);
+  return wrong;
 }

@@ -57,4 +57,7 @@ void ladei_preload_mark_discard(const preload_mark *mark);
 uint64_t ladei_preload_orphans_now(void);
 preload_progress ladei_preload_orphans_progress(uint64_t through);
 
+/* Recounts orphans, captures and what is kept, while no other thread is inside. Says what is wrong; NULL: nothing. */
+const char *ladei_preload_streams_check(void);
+
 #endif /* LADE_PRELOAD_STREAMS_H */

@@ -15,6 +15,8 @@
 #include "preload/calls.h"
 #include "preload/counters.h"
 #include "preload/driver.h"
+#include "preload/pending.h"
+#include "preload/streams.h"
 #endif
 
 static bool is_fast(void) {
@@ -2040,3 +2042,53 @@ LADE_TEST_P(PreloadFaults, InCaptures, faulty_in_captures, symbol) {
     finish();
   }
 }
+
+#ifdef TEST_LINKED
+static void kept(void *user, void *pointer) {
+  (void)user;
+  (void)pointer;
+}
+
+/* Each number is wrong once, and the recount says which. */
+LADE_TEST(PreloadCalls, TheRecountsNoticeWhatIsWrong) {
+  enum { BLOCKS = 3 };
+  START();
+  preload_block *blocks[BLOCKS], table_block = {.pointer = (void *)0x1000000, .bytes = SMALL};
+  preload_pending pending;
+  ladei_preload_pending_init(&pending, kept, NULL);
+  for (size_t i = 0; i < BLOCKS; i++) {
+    blocks[i] = calloc(1, sizeof *blocks[i]);
+    *blocks[i] = (preload_block){.pointer = (void *)(0x1000000 + i), .bytes = SMALL};
+    ladei_preload_pending_add(&pending, blocks[i]);
+  }
+  LADE_EXPECT(ladei_preload_pending_check(&pending) == NULL);
+  atomic_fetch_add(&pending.bytes, 1);
+  LADE_EXPECT(ladei_preload_pending_check(&pending) != NULL);
+  atomic_fetch_sub(&pending.bytes, 1);
+  atomic_fetch_add(&pending.recorded, 1);
+  LADE_EXPECT(ladei_preload_pending_check(&pending) != NULL);
+  atomic_fetch_sub(&pending.recorded, 1);
+  pending.open.count++;
+  LADE_EXPECT(ladei_preload_pending_check(&pending) != NULL);
+  pending.open.count--;
+  LADE_EXPECT(ladei_preload_pending_check(&pending) == NULL);
+  ladei_preload_pending_drop(&pending);
+  LADE_EXPECT(ladei_preload_blocks_add(&ladei_preload_device_blocks, &table_block));
+  table_block.pointer = (void *)0x7000000;
+  LADE_EXPECT(ladei_preload_blocks_check(&ladei_preload_device_blocks) != NULL);
+  table_block.pointer = (void *)0x1000000;
+  LADE_EXPECT(ladei_preload_blocks_check(&ladei_preload_device_blocks) == NULL);
+  LADE_EXPECT(ladei_preload_blocks_take(&ladei_preload_device_blocks, table_block.pointer) == &table_block);
+  CUstream stream = stream_make();
+  CUgraph graph = NULL;
+  LADE_CU(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  LADE_EXPECT(ladei_preload_streams_check() == NULL);
+  atomic_fetch_sub(&ladei_preload_recording.closed, 1); /* T1 */
+  LADE_EXPECT(ladei_preload_streams_check() != NULL);
+  atomic_fetch_add(&ladei_preload_recording.closed, 1);
+  LADE_CU(cuda.stream_end_capture(stream, &graph));
+  LADE_CU(cuda.graph_destroy(graph));
+  LADE_CU(cuda.stream_destroy(stream));
+  finish();
+}
+#endif

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #ifdef TEST_LINKED
+#include "preload/blocks.h"
 #include "preload/driver.h"
+#include "preload/streams.h"
 #endif
 
 /* Small segments and limits. Bazel's own shell must not run with the library, so the program runs itself again. */
@@ -72,7 +74,20 @@ lade_soft_report soft_report(void) {
   return report;
 }
 
+/* What the library's tables say of themselves; "": they are right. */
+static const char *tables_check(void) {
+  const char *wrong = NULL;
+#ifdef TEST_LINKED
+  wrong = ladei_preload_blocks_check(&ladei_preload_pinned_blocks);
+  if (wrong == NULL) wrong = ladei_preload_blocks_check(&ladei_preload_device_blocks);
+  if (wrong == NULL) wrong = ladei_preload_contexts_check();
+  if (wrong == NULL) wrong = ladei_preload_streams_check();
+#endif
+  return wrong == NULL ? "" : wrong;
+}
+
 void finish_after_lost_streams(void) {
+  LADE_EXPECT_EQ_STR(tables_check(), "");
   hooks->fail_clear();
   LADE_CU(cuda.ctx_set_current(NULL));
   LADE_CU(cuda.primary_release(0));
@@ -86,6 +101,7 @@ void finish_after_lost_streams(void) {
   LADE_EXPECT_EQ_UINT(report.streams, 0);
   LADE_EXPECT_EQ_UINT(hooks->retained(0), 0);
   LADE_EXPECT_EQ_STR(hooks->violations(), "");
+  LADE_EXPECT_EQ_STR(tables_check(), "");
 }
 
 void finish(void) {
