@@ -11,6 +11,7 @@
  * I5  A releasing call never reports a final code: its object went with the device.
  * Locks: none.
  */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -24,6 +25,8 @@
 /* True: the call may go on. A releasing one goes on after a loss too, but never into a driver that is shutting down. */
 static bool call_allowed(cuda_call *call) {
   int lost = atomic_load_explicit(&call->runtime->lost_code, memory_order_relaxed);
+  ladei_lock_assert_none_held();
+  assert(!call->pushed && !call->switched); /* a call is entered once: I1 */
   call->status = LADE_OK;
   if (lost == 0) return true;
   if (call->releases) return lost != CUDA_ERROR_DEINITIALIZED;
@@ -57,6 +60,7 @@ static lade_status call_status(const cuda_call *call, CUresult code) {
 
 /* Translates and records; `details` may be empty. */
 static lade_status call_fail(cuda_call *call, CUresult code, const char *details) {
+  assert(code != CUDA_SUCCESS && !call->pushed && !call->switched); /* the caller's state is back: I1 */
   lade_status status = call_status(call, code);
   if (status == LADE_NOT_READY || (call->releases && status == LADE_ERR_DEVICE_LOST)) {
     call->status = status == LADE_NOT_READY ? LADE_NOT_READY : LADE_OK;
@@ -65,6 +69,7 @@ static lade_status call_fail(cuda_call *call, CUresult code, const char *details
   const char *hint = code == CUDA_ERROR_NOT_PERMITTED ? "; a host function may make no call of the driver" : "";
   call->status = ladei_error(status, code, "%s%s%s: %s (%d)%s", call->op, details[0] != '\0' ? ": " : "", details,
                              ladei_cuda_error_text(call->runtime, code), (int)code, hint);
+  assert(!call->releases || call->status != LADE_ERR_DEVICE_LOST); /* I5 */
   return call->status;
 }
 
@@ -118,6 +123,7 @@ static CUresult context_retain(const cuda_runtime *runtime, CUdevice native, CUc
 
 /* The device's primary context, retained on first use. */
 static CUresult context_get(cuda_runtime *runtime, int device, CUcontext *out) {
+  assert(device >= 0 && device < runtime->device_count); /* I2: the device named */
   cuda_device *entry = &runtime->devices[device];
   CUcontext context = atomic_load_explicit(&entry->context, memory_order_acquire);
   if (context == NULL) {
@@ -130,6 +136,7 @@ static CUresult context_get(cuda_runtime *runtime, int device, CUcontext *out) {
     else
       (void)runtime->api.primary_ctx_release(entry->native);
   }
+  assert(context != NULL && context == atomic_load(&entry->context)); /* I4: all have the one that was published */
   *out = context;
   return CUDA_SUCCESS;
 }
@@ -233,6 +240,7 @@ bool ladei_cuda_enter_any(cuda_call *call) {
 }
 
 lade_status ladei_cuda_leave(cuda_call *call, CUresult code, const char *format, ...) {
+  assert(call->switched == call->relaxed); /* I1 */
   call_restore(call);
   if (code == CUDA_SUCCESS) return LADE_OK;
   char details[256];

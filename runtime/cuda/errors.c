@@ -6,9 +6,11 @@
  * I2  A code that ladei_cuda_is_final() names is LADE_ERR_DEVICE_LOST.
  * Locks: none; a text is published by one compare-and-swap, and the loser's copy freed.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "runtime/cuda/driver.h"
 
 /*
@@ -39,7 +41,8 @@ bool ladei_cuda_is_final(CUresult code) {
 }
 
 lade_status ladei_cuda_status(CUresult code, lade_status out_of_memory) {
-  if (ladei_cuda_is_final(code)) return LADE_ERR_DEVICE_LOST;
+  assert(ladei_status_is_error((int32_t)out_of_memory));
+  if (ladei_cuda_is_final(code)) return LADE_ERR_DEVICE_LOST; /* I2 */
   switch ((int)code) {
   case CUDA_SUCCESS: return LADE_OK;
   case CUDA_ERROR_NOT_READY: return LADE_NOT_READY;

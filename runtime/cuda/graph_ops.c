@@ -11,6 +11,7 @@
  *
  * Locks: none.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -149,6 +150,7 @@ static CUresult nodes_count(const cuda_api *api, CUgraph graph, CUgraphNode *nod
     code = api->graph_node_get_type(nodes[i], &type);
     counts->of_kind[node_kind(type)]++;
   }
+  assert(read <= count);
   counts->nodes = read;
   return code;
 }
@@ -183,6 +185,7 @@ static lade_status graph_node_dependencies(void *self, ladei_graph_node node, la
   if (code == CUDA_SUCCESS && written > 0)
     code = call.runtime->api.graph_node_get_dependencies(native, (CUgraphNode *)(void *)dependencies, &written);
   if (ladei_cuda_leave(&call, code, "node %p", (void *)node) == LADE_OK) *out_count = count;
+  assert(written <= capacity);
   return call.status;
 }
 

@@ -8,6 +8,7 @@
  * I3  Memory that the system refuses to pin is LADE_ERR_OUT_OF_PINNED_MEMORY, whichever code the driver chooses.
  * Locks: none.
  */
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,6 +58,7 @@ static lade_status host_alloc(void *self, int device, size_t bytes, unsigned fla
     return ladei_error_argument("host_alloc", "flags", "LADEI_HOST_DEVICE_MAPPED, LADEI_HOST_WRITE_COMBINED", "%#x",
                                 flags);
   if (!ladei_cuda_bytes_check(&call, bytes) || !ladei_cuda_enter_device(&call, device)) return call.status;
+  assert((host_alloc_flags(flags) & CU_MEMHOSTALLOC_PORTABLE) != 0 && call.switched); /* I1, I2 */
   CUresult code = call.runtime->api.mem_host_alloc(&pointer, bytes, host_alloc_flags(flags));
   if (ladei_cuda_leave(&call, code, "%zu bytes by device %d", bytes, device) == LADE_OK) *out = pointer;
   return call.status;
@@ -175,6 +177,7 @@ static lade_status pointer_attributes(void *self, const void *pointer, ladei_poi
   ladei_pointer_attributes found = {.kind = LADEI_MEMORY_UNKNOWN, .device = -1};
   pointer_answers answers;
   if (!ladei_cuda_enter_any(&call)) return call.status;
+  assert(call.switched); /* I2 */
   CUresult code = pointer_ask(api, pointer, &answers);
   if (code == CUDA_SUCCESS) pointer_found(api, pointer, &answers, &found);
   if (ladei_cuda_leave(&call, code, "%p", pointer) == LADE_OK) *out = found;

@@ -9,6 +9,7 @@
  * I3  The library is never unloaded: its threads and its clean-up at exit must find their code.
  * Locks: none.
  */
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,8 @@ static lade_status entry_point_load(PFN_cuGetProcAddress_v12000 get_proc_address
                        "newer",
                        entry->symbol, entry->version / 1000, entry->version % 1000 / 10);
   }
+  assert(entry->offset + sizeof function <= sizeof *api);
+  assert(function != NULL || !entry->required); /* I2 */
   memcpy((char *)api + entry->offset, &function, sizeof function);
   return LADE_OK;
 }
@@ -144,6 +147,7 @@ static lade_status runtime_create(const cuda_api *api, int driver_version, int d
       return open_failed(api, "cuDeviceGet", code);
     }
   }
+  for (int i = 0; i < device_count; i++) assert(atomic_load(&runtime->devices[i].context) == NULL); /* I1 */
   ladei_cuda_streams_init(&runtime->streams);
   *out = runtime;
   return LADE_OK;

@@ -7,6 +7,8 @@
  * I2  All run in the relaxed capture mode (R9): for the driver even questions about a pool are unsafe calls.
  * Locks: none.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "runtime/cuda/driver.h"
 
@@ -26,6 +28,7 @@ static bool host_pools_known(const cuda_runtime *runtime, CUdevice_attribute att
 static bool location_supported(cuda_call *call, const ladei_pool_properties *wanted) {
   const cuda_runtime *runtime = call->runtime;
   bool known = true;
+  assert(call->switched); /* I2: questions, too */
   if (wanted->location == LADEI_POOL_HOST)
     known = host_pools_known(runtime, (CUdevice_attribute)CUDA_ATTRIBUTE_HOST_POOLS_SUPPORTED);
   else if (wanted->location == LADEI_POOL_HOST_NUMA)

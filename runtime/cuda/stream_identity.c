@@ -26,6 +26,7 @@
  *     entry's, too.
  * Locks: the table's, taken by writers.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/switch.h"
@@ -73,6 +74,7 @@ static cuda_stream_entry *entry_find(cuda_streams *streams, CUstream handle) {
 
 /* With the lock held. NULL: out of memory. */
 static cuda_stream_entry *entry_make(cuda_streams *streams, CUstream handle) {
+  ladei_lock_assert_held(&streams->lock);
   cuda_stream_entry *entry = entry_find(streams, handle);
   if (entry == NULL && (entry = calloc(1, sizeof *entry)) != NULL) {
     _Atomic(cuda_stream_entry *) *bucket = bucket_of(streams, handle);
@@ -83,7 +85,11 @@ static cuda_stream_entry *entry_make(cuda_streams *streams, CUstream handle) {
   return entry;
 }
 
-static void entry_set(cuda_stream_entry *entry, uint64_t id, uint64_t driver_id, CUcontext context) {
+/* With the lock held, so that there is one writer (I3). */
+static void entry_set(cuda_streams *streams, cuda_stream_entry *entry, uint64_t id, uint64_t driver_id,
+                      CUcontext context) {
+  ladei_lock_assert_held(&streams->lock);
+  assert((id == 0) == (context == NULL)); /* known, or forgotten */
   ladei_switch_point("write a stream", 0);
   atomic_store_explicit(&entry->id, 0, memory_order_release);
   ladei_switch_point("write a stream", 1);
@@ -120,7 +126,8 @@ static CUresult identity_learn(cuda_streams *streams, CUstream handle, uint64_t 
   if (entry != NULL) {
     bool same = entry_read(entry, &known) && (known.driver_id == 0 || known.driver_id == driver_id);
     *out_id = same ? known.id : driver_id;
-    entry_set(entry, *out_id, driver_id, context);
+    assert(driver_id != 0 && driver_id >> ID_KIND_SHIFT == 0); /* I1 */
+    entry_set(streams, entry, *out_id, driver_id, context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,7 +141,8 @@ static CUresult identity_stand_in(cuda_streams *streams, CUstream handle, CUcont
   if (entry != NULL) {
     bool given = entry_read(entry, &known); /* by another thread, just before */
     *out_id = given ? known.id : stand_in_kind | ++streams->stand_ins;
-    if (!given) entry_set(entry, *out_id, 0, context);
+    assert(streams->stand_ins >> ID_KIND_SHIFT == 0); /* I1 */
+    if (!given) entry_set(streams, entry, *out_id, 0, context);
   }
   ladei_lock_release(&streams->lock);
   return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -157,6 +165,7 @@ static CUresult idle_identity(cuda_runtime *runtime, CUstream handle, CUcontext 
   CUresult code = runtime->api.stream_get_id(handle, &driver_id);
   if (code != CUDA_SUCCESS) return code;
   if (entry_read(entry_find(&runtime->streams, handle), &known) && known.driver_id == driver_id) {
+    assert(known.context != NULL);
     *out_context = known.context; /* I5 */
     *out_id = known.id;
     return CUDA_SUCCESS;
@@ -178,6 +187,7 @@ CUresult ladei_cuda_stream_identity(cuda_runtime *runtime, CUstream handle, lade
   if (kind == LADEI_STREAM_ORDINARY) return ordinary_identity(runtime, handle, out_context, out_id);
   CUresult code = runtime->api.ctx_get_current(out_context);
   if (code == CUDA_SUCCESS && *out_context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
+  assert(ladei_thread_number() >> ID_KIND_SHIFT == 0); /* I1 */
   *out_id = kind == LADEI_STREAM_LEGACY ? legacy_id : per_thread_kind | ladei_thread_number();
   return code;
 }
@@ -186,7 +196,7 @@ void ladei_cuda_stream_forget(cuda_runtime *runtime, CUstream handle) {
   cuda_stream_entry *entry = entry_find(&runtime->streams, handle);
   if (entry != NULL) {
     ladei_lock_acquire(&runtime->streams.lock);
-    entry_set(entry, 0, 0, NULL);
+    entry_set(&runtime->streams, entry, 0, 0, NULL);
     ladei_lock_release(&runtime->streams.lock);
   }
 }
