@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/contexts.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ void ladei_inspect_contexts_clear(ladei_inspect_contexts *contexts) {
 static ladei_inspect_named *place_of(const ladei_inspect_contexts *contexts, const ladei_inspect_named *key) {
   size_t place =
       (size_t)(((uint64_t)(uintptr_t)key->handle * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & (contexts->room - 1);
+  assert(contexts->used < contexts->room && key->handle != NULL); /* so the search ends */
   for (;; place = (place + 1) & (contexts->room - 1)) {
     ladei_inspect_named *named = &contexts->named[place];
     if (named->handle == NULL) return named;
@@ -93,6 +95,7 @@ static lade_status module_find(lade_snapshot *snapshot, const char *module_path,
 
 /* The next frame of the list, without names. NULL: it is full. */
 static lade_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, uint32_t module) {
+  assert(list->count <= MOST_FRAMES && (module == LADE_SNAPSHOT_NONE || module < list->snapshot->modules.count));
   if (list->count == MOST_FRAMES) return NULL;
   lade_snapshot_frame *frame = &list->frames[list->count++];
   memset(frame, 0, sizeof *frame); /* stacks are compared by bytes */
@@ -159,6 +162,7 @@ static lade_status context_find(ladei_inspect_contexts *contexts, lade_snapshot 
   ladei_inspect_named *named = place_of(contexts, &key);
   if (named->handle == NULL) {
     LADEI_TRY(context_describe(contexts, snapshot, context, &key.stack));
+    assert(named == place_of(contexts, &key)); /* what was described has not moved it */
     *named = key;
     contexts->used++;
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/deflate.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 
@@ -39,6 +40,7 @@ static lade_status stream_run(ladei_deflate *d, int flush) {
     d->stream.next_out = (unsigned char *)ladei_output_room(d->to, ROOM);
     d->stream.avail_out = ROOM;
     result = d->deflate(&d->stream, flush);
+    assert(d->stream.avail_out <= ROOM);
     d->to->used += ROOM - d->stream.avail_out;
     if (result != ZLIB_OK && result != ZLIB_STREAM_END)
       return ladei_error(LADE_ERR_INTERNAL, result, "zlib: deflate gives %d", result);
@@ -49,6 +51,7 @@ static lade_status stream_run(ladei_deflate *d, int flush) {
 static lade_status plain_write(void *user, const void *data, size_t bytes) {
   ladei_deflate *d = user;
   d->stream.next_in = data;
+  assert(d->stream.avail_in == 0 && bytes <= UINT32_MAX);
   d->stream.avail_in = (unsigned)bytes; /* the buffer of an output, or one text: below 2^32 */
   return stream_run(d, ZLIB_NO_FLUSH);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/events.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,7 @@ static lade_status events_convert(lade_snapshot *snapshot, ladei_inspect_context
     if (status == LADE_OK && !pool_is_other(&event, pool)) {
       uint64_t time_ns = ladei_inspect_events_time_ns(history, simulated, event.ticks);
       status = event_read(snapshot, contexts, &event, time_ns, &texts, &row);
+      assert(*out <= i); /* what is written was read */
       if (status == LADE_OK) rows[(*out)++] = row;
     }
     ladei_history_context_release(event.context);
@@ -98,6 +100,7 @@ lade_status ladei_inspect_events_add(lade_snapshot *snapshot, ladei_inspect_cont
     LADEI_TRY(LADEI_INSPECT_RESERVE(&snapshot->events, count));
     memcpy(snapshot->events.rows + snapshot->events.count, history->events, count * sizeof *snapshot->events.rows);
   }
+  assert(snapshot->events.count + count <= snapshot->events.room);
   snapshot->events.count += count;
   return LADE_OK;
 }

@@ -41,11 +41,13 @@ static lade_status no_memory(void) {
 
 static void block_insert(ladei_inspect_layout *layout, layout_block *block) {
   block->node.key = key_of(block->row.address);
+  assert(block->row.bytes > 0 && block_at(layout, block->row.address) == NULL); /* L1 */
   ladei_ordered_set_insert(&layout->blocks, &block->node);
 }
 
 static void segment_insert(ladei_inspect_layout *layout, layout_segment *segment) {
   segment->node.key = key_of(segment->row.address);
+  assert(segment->row.total_bytes > 0);
   ladei_ordered_set_insert(&layout->segments, &segment->node);
 }
 
@@ -124,6 +126,7 @@ static lade_status block_carve(ladei_inspect_layout *layout, uint64_t address, u
   block_insert(layout, around);
   if (before != NULL) block_insert(layout, before);
   if (after != NULL) block_insert(layout, after);
+  assert(block_is_inactive(around) && around->row.address == address && block_end(around) == end);
   *out = around;
   return LADE_OK;
 }
@@ -191,6 +194,7 @@ static bool range_is_inactive(const ladei_inspect_layout *layout, uint64_t addre
 /* The part of a segment behind `address`, as a segment of its own. */
 static void segment_split(ladei_inspect_layout *layout, layout_segment *segment, layout_segment *behind,
                           uint64_t address) {
+  assert(address > segment->row.address && address < segment_end(segment));
   behind->row = segment->row;
   behind->row.address = address;
   behind->row.total_bytes = segment_end(segment) - address;
@@ -200,7 +204,9 @@ static void segment_split(ladei_inspect_layout *layout, layout_segment *segment,
 
 static void segment_shrink_or_remove(ladei_inspect_layout *layout, layout_segment *segment, uint64_t address,
                                      uint64_t end) {
+  assert(end <= segment_end(segment) && address >= segment->row.address);
   if (end < segment_end(segment)) { /* it begins the segment */
+    assert(address == segment->row.address);
     ladei_ordered_set_remove(&layout->segments, &segment->node);
     segment->row.total_bytes = segment_end(segment) - end;
     segment->row.address = end;
@@ -230,6 +236,7 @@ static lade_status range_remove(ladei_inspect_layout *layout, const lade_snapsho
       free(behind);
       return status;
     }
+    assert(block != NULL && block_is_inactive(block) && block_end(block) <= end); /* range_is_inactive() */
     address = block_end(block);
     block_remove(layout, block);
   }
@@ -256,6 +263,7 @@ static bool segments_are_one(const layout_segment *low, const layout_segment *hi
 /* Mapped memory is shown in runs that are as long as they can be. */
 static layout_segment *segment_join(ladei_inspect_layout *layout, layout_segment *low, layout_segment *high) {
   if (!segments_are_one(low, high)) return NULL;
+  assert(low->row.part == high->row.part);
   low->row.total_bytes += high->row.total_bytes;
   ladei_ordered_set_remove(&layout->segments, &high->node);
   free(high);

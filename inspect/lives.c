@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/lives.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -20,8 +21,10 @@ static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void life_end(ladei_inspect_life *life, uint64_t time_ns) {
   time_ns = later(time_ns, life->start_ns);
+  assert(life->end_ns == UINT64_MAX); /* V1: a life ends once */
   if (life->freed_ns == UINT64_MAX) life->freed_ns = time_ns;
   life->end_ns = later(time_ns, life->freed_ns);
+  assert(life->start_ns <= life->freed_ns && life->freed_ns <= life->end_ns); /* V3 */
 }
 
 static ladei_inspect_life life_of(const lives_builder *b, const lade_snapshot_event *event, uint64_t start_ns) {
@@ -69,6 +72,7 @@ static lade_status block_find(lives_builder *b, const lade_snapshot_event *event
 static lade_status block_free(lives_builder *b, const lade_snapshot_event *event) {
   uint32_t *open;
   LADEI_TRY(block_find(b, event, &open));
+  assert(*open < b->lives->blocks.count);
   ladei_inspect_life *life = &b->lives->blocks.rows[*open];
   if (life->freed_ns == UINT64_MAX) life->freed_ns = later(event->time_ns, life->start_ns);
   if (event->action != LADE_DEVICE_FREE_COMPLETED) return LADE_OK;
@@ -94,7 +98,8 @@ static lade_status block_end(lives_builder *b, const lade_snapshot_segment *segm
   life->requested_bytes = block->requested_bytes;
   if (block->stack != LADE_SNAPSHOT_NONE) life->stack = block->stack;
   if (block->note != 0) life->label = block->note;
-  *open |= UINT32_C(1) << 31; /* seen */
+  assert(life->end_ns == UINT64_MAX && (*open & UINT32_C(1) << 31) == 0); /* alive, and of one block */
+  *open |= UINT32_C(1) << 31;                                             /* seen */
   return LADE_OK;
 }
 
@@ -110,6 +115,7 @@ static lade_status segment_event(lives_builder *b, const lade_snapshot_event *ev
     *open = (uint32_t)(b->lives->segments.count - 1);
   }
   if (comes) return LADE_OK;
+  assert(*open < b->lives->segments.count);
   life_end(&b->lives->segments.rows[*open], event->time_ns);
   *open = LADE_SNAPSHOT_NONE;
   return LADE_OK;

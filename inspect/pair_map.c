@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inspect/pair_map.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 
 static size_t place_of(const ladei_pair_map *map, uint64_t first, uint64_t second) {
   uint64_t hash = (first ^ second * UINT64_C(0xC2B2AE3D27D4EB4F)) * UINT64_C(0x9E3779B97F4A7C15);
+  assert(map->room > 0 && (map->room & (map->room - 1)) == 0 && map->count < map->room); /* so the search ends */
   size_t place = (size_t)(hash ^ hash >> 29) & (map->room - 1);
   while (map->entries[place].used && (map->entries[place].first != first || map->entries[place].second != second))
     place = (place + 1) & (map->room - 1);
@@ -39,6 +41,7 @@ uint32_t *ladei_pair_map_value(ladei_pair_map *map, uint64_t first, uint64_t sec
   if (known != NULL) return known;
   if (map->count * 2 >= map->room && !map_grow(map)) return NULL;
   ladei_pair_map_entry *entry = &map->entries[place_of(map, first, second)];
+  assert(!entry->used && map->count * 2 < map->room);
   *entry = (ladei_pair_map_entry){first, second, LADE_SNAPSHOT_NONE, 1};
   map->count++;
   return &entry->value;

@@ -19,6 +19,7 @@ static lade_status no_memory(size_t rows, size_t row_bytes) {
 }
 
 lade_status ladei_inspect_reserve(void **rows, size_t count, size_t *room, size_t row_bytes, size_t more) {
+  assert(count <= *room);
   if (more <= *room - count) return LADE_OK;
   if (more > UINT32_MAX - 1 || count > UINT32_MAX - 1 - more)
     return ladei_error(LADE_ERR_LIMIT, 0, "snapshot: %zu rows of %zu bytes and %zu more; at most 2^32 - 2", count,
@@ -48,6 +49,7 @@ void *ladei_inspect_add(void **rows, size_t *count, size_t *room, size_t row_byt
 typedef uint64_t (*hash_of)(const lade_snapshot *, uint32_t number);
 
 static void index_put(ladei_inspect_index *index, uint64_t hash, uint32_t number) {
+  assert(index->used < index->room); /* a place is free */
   size_t place = hash & (index->room - 1);
   while (index->places[place] != 0) place = (place + 1) & (index->room - 1);
   index->places[place] = number + 1;
@@ -59,11 +61,23 @@ static lade_status index_grow(const lade_snapshot *snapshot, ladei_inspect_index
   ladei_inspect_index grown = {NULL, index->room == 0 ? 64 : index->room * 2, index->used};
   grown.places = calloc(grown.room, sizeof *grown.places);
   if (grown.places == NULL) return no_memory(grown.room, sizeof *grown.places);
+  assert((grown.room & (grown.room - 1)) == 0);
   for (size_t i = 0; i < index->room; i++)
     if (index->places[i] != 0) index_put(&grown, hash(snapshot, index->places[i] - 1), index->places[i] - 1);
   free(index->places);
   *index = grown;
   return LADE_OK;
+}
+
+/* Bytes of the text that are clean. */
+static size_t text_clean_bytes(const char *text, size_t bytes) {
+  size_t clean = 0;
+  while (clean < bytes) {
+    size_t character = text[clean] == '\0' ? 0 : ladei_utf8_character(text + clean, bytes - clean);
+    if (character == 0) break;
+    clean += character;
+  }
+  return clean;
 }
 
 static uint64_t text_hash(const lade_snapshot *snapshot, uint32_t text) {
@@ -77,6 +91,7 @@ static lade_status text_add(lade_snapshot *snapshot, const char *text, size_t by
   size_t *place = LADEI_INSPECT_ADD(&snapshot->text_offsets);
   if (place == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
   *place = offset;
+  assert(text_clean_bytes(text, bytes) == bytes); /* UTF-8 without NUL */
   memcpy(snapshot->characters.rows + offset, text, bytes);
   snapshot->characters.rows[offset + bytes] = '\0';
   snapshot->characters.count += bytes + 1;
@@ -99,17 +114,6 @@ static lade_status text_intern(lade_snapshot *snapshot, const char *text, size_t
   index_put(index, hash, *out);
   index->used++;
   return LADE_OK;
-}
-
-/* Bytes of the text that are clean. */
-static size_t text_clean_bytes(const char *text, size_t bytes) {
-  size_t clean = 0;
-  while (clean < bytes) {
-    size_t character = text[clean] == '\0' ? 0 : ladei_utf8_character(text + clean, bytes - clean);
-    if (character == 0) break;
-    clean += character;
-  }
-  return clean;
 }
 
 lade_status ladei_inspect_text_bytes(lade_snapshot *snapshot, const char *text, size_t bytes, uint32_t *out) {
@@ -155,6 +159,7 @@ lade_status ladei_inspect_stack(lade_snapshot *snapshot, const lade_snapshot_fra
     *out = index->places[place] - 1;
     return LADE_OK;
   }
+  assert(index->used == snapshot->stacks.count); /* each stack is there once */
   LADEI_TRY(LADEI_INSPECT_RESERVE(&snapshot->frames, count));
   lade_snapshot_stack *stack = LADEI_INSPECT_ADD(&snapshot->stacks);
   if (stack == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
@@ -220,6 +225,8 @@ lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot) {
 static void part_end(lade_snapshot *snapshot) {
   lade_snapshot_part *part = ladei_inspect_part(snapshot);
   if (part == NULL) return;
+  assert(part->first_segment <= snapshot->segments.count && part->first_block <= snapshot->blocks.count);
+  assert(part->first_event <= snapshot->events.count && part->first_counter <= snapshot->counters.count);
   part->segment_count = snapshot->segments.count - part->first_segment;
   part->block_count = snapshot->blocks.count - part->first_block;
   part->event_count = snapshot->events.count - part->first_event;
@@ -249,6 +256,7 @@ lade_status ladei_inspect_counter(lade_snapshot *snapshot, const char *key, int6
   LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
   lade_snapshot_counter *counter = LADEI_INSPECT_ADD(&snapshot->counters);
   if (counter == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  assert(snapshot->parts.count > 0);
   *counter = (lade_snapshot_counter){.value = value, .key = text, .part = (uint32_t)(snapshot->parts.count - 1)};
   return LADE_OK;
 }
@@ -263,6 +271,7 @@ static lade_status setting_add(lade_snapshot *snapshot, const char *key, lade_sn
   LADEI_TRY(ladei_inspect_text(snapshot, key, &text));
   lade_snapshot_setting *setting = LADEI_INSPECT_ADD(&snapshot->settings);
   if (setting == NULL) return LADE_ERR_OUT_OF_HOST_MEMORY;
+  assert(snapshot->parts.count > 0);
   setting->key = text;
   setting->kind = kind;
   setting->part = (uint32_t)(snapshot->parts.count - 1);
@@ -334,6 +343,7 @@ static lade_status segment_finish(lade_snapshot *snapshot, size_t row) {
   }
   if (segment->block_count > 0 && at - segment->address != segment->total_bytes)
     return refuse("segment", row, "its blocks do not add up to its size");
+  assert(allocated <= active && active <= at - segment->address); /* S3 */
   segment->allocated_bytes = allocated;
   segment->active_bytes = active;
   segment->requested_bytes = requested;
@@ -395,6 +405,7 @@ const char *ladei_inspect_action_name(uint32_t action) {
 /* --- looking in --------------------------------------------------------------------------------------------------- */
 
 int64_t ladei_inspect_counter_find(const lade_snapshot *snapshot, uint32_t part, const char *key, int64_t otherwise) {
+  assert(part < snapshot->parts.count);
   const lade_snapshot_part *row = &snapshot->parts.rows[part];
   for (size_t i = row->first_counter; i < row->first_counter + row->counter_count; i++) {
     const lade_snapshot_counter *counter = &snapshot->counters.rows[i];

@@ -12,6 +12,7 @@
  * T2  Counters are those of the copy: they count what happened until then, and are not rolled back.
  * Locks: none here; those of the parts, one after the other.
  */
+#include <assert.h>
 #include <unistd.h>
 
 #include "base/cancellation.h"
@@ -28,6 +29,7 @@ enum { MOST_PARTS = 1000 };
  * recalled go into the map, by address. */
 static lade_status layout_store(const ladei_inspect_layout *layout, lade_snapshot *snapshot, ladei_pair_map *recalled) {
   const lade_snapshot_part *part = ladei_inspect_part(snapshot);
+  assert(part->first_segment <= snapshot->segments.count && part->first_block <= snapshot->blocks.count);
   snapshot->segments.count = part->first_segment;
   snapshot->blocks.count = part->first_block;
   const ladei_inspect_layout_block *block = ladei_inspect_layout_next_block(layout, NULL);
@@ -82,6 +84,7 @@ static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalle
 static lade_status layout_take_over(const ladei_inspect_layout *layout, lade_snapshot *snapshot, size_t events) {
   ladei_pair_map recalled = {.room = 0};
   lade_status status = layout_store(layout, snapshot, &recalled);
+  assert(events <= snapshot->events.count); /* T1: what was undone is taken out */
   snapshot->events.count = events;
   if (status == LADE_OK) blocks_recall(snapshot, &recalled);
   ladei_pair_map_clear(&recalled);
@@ -101,6 +104,7 @@ static lade_status part_roll_back(lade_snapshot *snapshot, uint64_t time_ns) {
   for (size_t i = snapshot->events.count; status == LADE_OK && i > first; i--)
     status = ladei_inspect_layout_undo(&layout, &snapshot->events.rows[i - 1]);
   if (status == LADE_OK && layout.unfit == 0) {
+    assert(part->time_ns >= time_ns);
     status = layout_take_over(&layout, snapshot, first);
     ladei_inspect_part(snapshot)->time_ns = time_ns;
   }

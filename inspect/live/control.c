@@ -23,6 +23,7 @@
  */
 #include "inspect/live/control.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -97,6 +98,7 @@ static uint64_t now_ms(void) {
 /* Note [Stacks that clients ask for] */
 static lade_status stacks_find(uint32_t max_frames, lade_stacks **out) {
   static _Atomic(lade_stacks *) sets[STACK_SETS];
+  assert(max_frames < STACK_SETS); /* request_check() */
   *out = atomic_load_explicit(&sets[max_frames], memory_order_acquire);
   if (*out != NULL) return LADE_OK;
   lade_stacks_options options;
@@ -200,6 +202,7 @@ void ladei_control_serve(ladei_control *control) {
   if (job == NULL) return;
   job_do(control, job);
   ladei_lock_acquire(&control->lock);
+  assert(job->state == JOB_RUNNING && control->job == job); /* CT6 */
   job->state = JOB_DONE;
   ladei_condition_broadcast(&control->changed);
   ladei_lock_release(&control->lock);
@@ -209,6 +212,7 @@ void ladei_control_serve(ladei_control *control) {
 static lade_status job_hand_over(ladei_control *control, control_job *job) {
   uint64_t deadline_ms = now_ms() + job->request.wait_ms;
   ladei_lock_acquire(&control->lock);
+  assert(control->job == NULL && job->state == JOB_WAITING); /* one after the other */
   control->job = job;
   while (job->state != JOB_DONE) {
     uint64_t now = now_ms();
@@ -217,6 +221,7 @@ static lade_status job_hand_over(ladei_control *control, control_job *job) {
     uint64_t pause_ms = over ? 1000 : deadline_ms - now;
     (void)ladei_condition_wait_for(&control->changed, &control->lock, pause_ms * 1000000);
   }
+  assert(job->state != JOB_RUNNING); /* CT6: it is the thread's again */
   control->job = NULL;
   bool done = job->state == JOB_DONE;
   ladei_lock_release(&control->lock);
@@ -383,7 +388,8 @@ static void connection_serve(ladei_control *control, control_connection *connect
   ladei_control_reply_init(&reply);
   bool heard = !peer_has_gone(connection->fd);
   lade_status status = heard ? request_do(control, &packet, &reply) : LADE_OK;
-  packet_close(&packet); /* CT4 */
+  packet_close(&packet);
+  assert(packet.fd_count == 0); /* CT4 */
   if (heard) reply_send(connection->fd, &reply, status);
   connection_close(connection);
 }
@@ -423,6 +429,7 @@ static void peer_refuse(int fd) {
 
 /* One connection; false: there is none, or no place or descriptor for it. */
 static bool connection_accept(ladei_control *control) {
+  ladei_lock_assert_none_held();
   control_connection *place = place_find(control);
   if (place == NULL) return false;
   int fd = accept4(control->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

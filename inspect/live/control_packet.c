@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests and replies: each field is checked before one is used. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -44,6 +45,7 @@ static lade_status packet_read(const char *what, const char magic[8], const void
   for (size_t i = out_bytes; i < bytes; i++)
     if (((const char *)data)[i] != 0)
       return ladei_error(LADE_ERR_UNSUPPORTED, 0, "control: %s has fields that are not known here", what);
+  assert(head.bytes == bytes && bytes >= sizeof head);
   memset(out, 0, out_bytes);
   memcpy(out, data, bytes < out_bytes ? bytes : out_bytes);
   return LADE_OK;

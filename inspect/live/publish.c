@@ -8,6 +8,7 @@
  * P2  After a fork the child's copy has no thread, and makes no call on the parts.
  * Locks: publisher->lock (a leaf) for `stop`; held for no call.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -65,6 +66,7 @@ static uint64_t wall_ns(void) {
 /* A key that was not there at the begin, or is in another place, has none here. */
 static lade_status value_take(const char *key, int64_t value, void *user) {
   lade_publisher *p = user;
+  assert(p->filled <= p->value_count);
   if (p->filled < p->value_count && p->keys[p->filled] == key) p->values[p->filled++] = value;
   return LADE_OK;
 }
@@ -73,6 +75,7 @@ static void values_store(lade_publisher *p) {
   ladei_published_header *header = p->header;
   _Atomic(int64_t) *values = (_Atomic(int64_t) *)(void *)((char *)header + header->values_at);
   uint64_t sequence = atomic_load_explicit(&header->sequence, memory_order_relaxed);
+  assert(sequence % 2 == 0 && header->value_count == p->value_count); /* P1, L2 */
   atomic_store_explicit(&header->sequence, sequence + 1, memory_order_relaxed);
   /* L2: each is a release, so that who sees one of them sees the odd number, too. */
   for (size_t i = 0; i < p->value_count; i++) atomic_store_explicit(&values[i], p->values[i], memory_order_release);
@@ -174,6 +177,7 @@ static ladei_published_header header_plan(const lade_publisher *p, uint64_t text
 static uint32_t text_put(const lade_publisher *p, uint64_t *used, const char *text) {
   char *texts = (char *)p->header + p->header->texts_at;
   uint32_t at = (uint32_t)*used;
+  assert(*used + strlen(text) + 1 <= p->header->texts_bytes); /* L1 */
   memcpy(texts + at, text, strlen(text) + 1);
   *used += strlen(text) + 1;
   return at;
@@ -194,6 +198,7 @@ static void layout_write(const lade_publisher *p, const size_t *counts) {
     value += counts[i];
   }
   for (size_t i = 0; i < p->value_count; i++) keys[i] = text_put(p, &used, p->keys[i]);
+  assert(value == p->value_count && used == p->header->texts_bytes); /* L1 */
 }
 
 static lade_status system_error(const char *what) {

@@ -2,6 +2,7 @@
 /* Reading what a process publishes. Nothing in it is trusted: offsets are checked before the first use, and copied once. */
 #include "inspect/live/published.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -66,6 +67,7 @@ static lade_status values_copy(const ladei_published_header *live, const ladei_p
 static const char *text_at(const char *texts, uint64_t texts_bytes, uint32_t at, uint64_t most) {
   if (at >= texts_bytes) return NULL;
   uint64_t left = texts_bytes - at;
+  assert(texts[texts_bytes] == '\0'); /* bytes_copy() */
   return memchr(texts + at, '\0', left <= most ? left : most + 1) != NULL ? texts + at : NULL;
 }
 
