@@ -3,9 +3,9 @@
  * The public calls of an allocator that its backend answers: what is wrong for every backend is refused here, the rest
  * goes to the backend's function. Creation and destruction of what all backends have in common.
  *
- * I1  A thread that is cancelled ends after its call (base/cancellation.h). The native backend holds cancellation off itself,
- *     where a call leaves its fast path; until there it only resolves the stream. For other backends, and in calls that are
- *     rare, it is held off here for the whole call.
+ * I1  A thread that is cancelled ends after its call (base/cancellation.h). The native backend holds cancellation off
+ *     itself, where a call leaves its fast path; until there it only resolves the stream. For other backends, and in
+ *     calls that are rare, it is held off here for the whole call.
  * Calls that change blocks are operations of the history while a history or a tracker listens (history.h).
  * Locks: none held over a backend's function.
  */
@@ -44,8 +44,8 @@ static lade_status alloc_check(const lade_device_allocator *allocator, size_t by
   return bytes < LADEI_SIZE_LIMIT ? LADE_OK : ladei_error_argument(call, "bytes", "less than 2^60", "%zu", bytes);
 }
 
-/* Whether the call is the backend's function alone: nearly always. All else, with the frame that an operation needs on the
- * stack, is in a function of its own, so that such a call does not pay for it. */
+/* Whether the call is the backend's function alone: nearly always. All else, with the frame that an operation needs on
+ * the stack, is in a function of its own, so that such a call does not pay for it. */
 static inline bool call_is_plain(const lade_device_allocator *allocator) {
   return allocator != NULL && ladei_process_is_own_by_mark(&allocator->runtime->owner) &&
          !atomic_load_explicit(&allocator->attention.any, memory_order_relaxed);

@@ -10,8 +10,8 @@
 lade_status ladei_device_allocator_create(lade_runtime *runtime, int device, const lade_device_options *options,
                                           bool events_only, lade_device_allocator **out);
 
-/* As lade_device_free(), for memory that a room above keeps, and frees in whatever thread: also in the code of a capture, which may free
- * its own memory alone. */
+/* As lade_device_free(), for memory that a room above keeps, and frees in whatever thread: also in the code of a
+ * capture, which may free its own memory alone. */
 lade_status ladei_device_free_kept(lade_device_allocator *allocator, void *pointer);
 
 /* Recounts the backend's invariants (heap.h, ledger.h); LADE_ERR_INTERNAL names the one broken. For tests; no call in

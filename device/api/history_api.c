@@ -2,9 +2,9 @@
 /*
  * History as the program sees it: turning it on and off, annotations, copies of the ring. Model in history.h.
  *
- * Note [Copying the ring]. The ring may be large, and no thread may wait while all of it is copied. So it is copied some
- * thousand events at a time, oldest first, up to the end that it had at the call. Events that were overwritten before
- * they were copied are lost; then the ones copied before them are dropped too, so that a copy never has a gap.
+ * Note [Copying the ring]. The ring may be large, and no thread may wait while all of it is copied. So it is copied
+ * some thousand events at a time, oldest first, up to the end that it had at the call. Events that were overwritten
+ * before they were copied are lost; then the ones copied before them are dropped too, so that a copy never has a gap.
  *
  * Locks: the allocator's lock; memory for rings and copies is taken without it.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plug-ins from shared libraries: two functions by the names of their symbols, as PyTorch's pluggable allocator has them,
- * as callbacks of lade_device_plugin.
+ * Plug-ins from shared libraries: two functions by the names of their symbols, as PyTorch's pluggable allocator has
+ * them, as callbacks of lade_device_plugin.
  *
  *   lade_device_plugin.alloc --> library_alloc --> alloc(size, device, stream)
  *   lade_device_plugin.free  --> library_free  --> free(pointer, size, device, stream)

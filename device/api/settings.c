@@ -277,7 +277,8 @@ static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
   if (any) setting_add(text, "roundup_power2_divisions:[%s]", list);
 }
 
-/* The options that differ from the defaults. The keys are those of config_keys.c; the test of this call reads the text with them. */
+/* The options that differ from the defaults. The keys are those of config_keys.c; the test of this call reads the text
+ * with them. */
 static void settings_write(ladei_bounded_text *text, const lade_device_options *own) {
   if (own->backend == LADE_DEVICE_CUDA_MALLOC_ASYNC) setting_add(text, "backend:cudaMallocAsync");
   mib_add(text, "max_split_size_mb", own->max_split_bytes);

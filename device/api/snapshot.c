@@ -3,11 +3,11 @@
  * Copies of an allocator's segments and blocks.
  *
  * S1  The arrays have room for as many entries as there are blocks: each run has a block, and each block one entry.
- * S2  `context` of an entry is the record, counted; in the public snapshot what the program captured, and the records are in
- *     `contexts`.
+ * S2  `context` of an entry is the record, counted; in the public snapshot what the program captured, and the records
+ *     are in `contexts`.
  * S3  Segments and counters are of one moment and go by one definition: what is on its way back to the driver is shown,
- *     as a cached block, and counted, until the driver has it. What a thread is freeing is handed out until counters have its free; no
- *     thread cache that a visitor reached has a block meanwhile.
+ *     as a cached block, and counted, until the driver has it. A block that a thread is freeing is handed out until
+ *     counters have its free; no thread cache that a visitor reached has a block meanwhile.
  * Locks: the allocator's lock while copying; memory is allocated without it, and again where the heap grew meanwhile.
  */
 #include "device/api/snapshot.h"

@@ -51,8 +51,8 @@ typedef struct ladei_device_moment {
   ladei_history_copy history;   /* empty where it is off */
 } ladei_device_moment;
 
-/* As a call of the program, with the event of a snapshot; errors as above. Without `events` the copy of the history has none.
- * Destroy: no lock held. */
+/* As a call of the program, with the event of a snapshot; errors as above. Without `events` the copy of the history has
+ * none. Destroy: no lock held. */
 lade_status ladei_device_moment_take(lade_device_allocator *allocator, const lade_device_pool_id *only, bool events,
                                      ladei_device_moment *out);
 void ladei_device_moment_destroy(ladei_device_moment *moment);

@@ -112,8 +112,8 @@ static lade_status pool_peaks_reset(lade_device_allocator *allocator) {
   return status;
 }
 
-/* The driver maps free memory of the pool anew, so all of it counts together; but what is left of a piece of 32 MiB is of use for
- * small requests alone, so this is an upper estimate. */
+/* The driver maps free memory of the pool anew, so all of it counts together; but what is left of a piece of 32 MiB is
+ * of use for small requests alone, so this is an upper estimate. */
 static lade_status pool_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;

@@ -29,10 +29,10 @@ static ladei_device_record *record_of_ticket(ladei_retire_ticket *ticket) {
 
 /*
  * Note [Nested calls]. The source of the pluggable backend is the program's, as its reclaimers are. One that calls the
- * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it waits
- * for no other thread: the ledger's list names the calls that are under way, with their threads. Memory goes back inside of a poll of
- * runtime/retire, too, for which a call that waits for all uses waits: so a flush nested in that waits for the device, and polls; and
- * no stream is retired there.
+ * allocator it serves, in the same thread, does so inside of a request or a free that others may be waiting for. So it
+ * waits for no other thread: the ledger's list names the calls that are under way, with their threads. Memory goes back
+ * inside of a poll of runtime/retire, too, for which a call that waits for all uses waits: so a flush nested in that
+ * waits for the device, and polls; and no stream is retired there.
  */
 struct ladei_device_nested_call {
   ladei_device_nested_call *next, *prev;
@@ -173,8 +173,8 @@ static void refused_append(lade_device_allocator *allocator, ladei_device_record
 
 /* ---- Giving back: no lock held ----------------------------------------------------------------------------------- */
 
-/* Between the two, memory of records that this thread offers is on its way: a thread that finds none waits for it. begin: lock held;
- * end: not. */
+/* Between the two, memory of records that this thread offers is on its way: a thread that finds none waits for it.
+ * begin: lock held; end: not. */
 static void return_begin(lade_device_allocator *allocator) {
   ladei_lock_assert_held(&allocator->lock);
   allocator->returns.in_flight++;
@@ -394,7 +394,8 @@ static bool returns_seen(lade_device_allocator *allocator, const ledger_request 
   return more;
 }
 
-/* `step` beside others; *out_beside: others took or gave meanwhile. What is nested in a slow path belongs to it. */
+/* `step` beside others; *out_beside: others took or gave meanwhile. A step that is nested in a slow path belongs to
+ * it. */
 static lade_status request_slow_path(lade_device_allocator *allocator, ledger_request *request,
                                      lade_status (*step)(lade_device_allocator *allocator, ledger_request *request),
                                      bool *out_beside) {
@@ -451,8 +452,8 @@ static lade_status request_alone(lade_device_allocator *allocator, ledger_reques
   return status;
 }
 
-/* Memory ran out: what is finished goes back, and the program's reclaimers are asked, outside of the slow path; then everything
- * is waited for; then again, alone, after other threads moved memory meanwhile. */
+/* Memory ran out: what is finished goes back, and the program's reclaimers are asked, outside of the slow path; then
+ * everything is waited for; then again, alone, after other threads moved memory meanwhile. */
 static lade_status request_retry(lade_device_allocator *allocator, ledger_request *request, lade_status status) {
   uint64_t given = 0;
   bool beside = false;
@@ -554,8 +555,8 @@ lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, 
 }
 
 /*
- * Notes the stream's own uses of its live blocks, so that they are waited for like those of other streams. Under one hold of
- * the lock: a free sees a mark and its note, or neither. Such a note makes no driver call.
+ * Notes the stream's own uses of its live blocks, so that they are waited for like those of other streams. Under one
+ * hold of the lock: a free sees a mark and its note, or neither. Such a note makes no driver call.
  */
 static lade_status own_uses_note(lade_device_allocator *allocator, const ladei_stream *stream) {
   ladei_lock_assert_held(&allocator->lock);

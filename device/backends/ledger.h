@@ -6,19 +6,20 @@
  *                                                                              ^  | refused
  *                                                                              +- REFUSED: tried again
  *
- * Each allocation has a record, found by any address inside it: so frees of wrong pointers are distinguished, uses by other
- * streams are waited for before the source gets the memory back, and the counters are kept whatever the source is.
+ * Each allocation has a record, found by any address inside it: so frees of wrong pointers are distinguished, uses by
+ * other streams are waited for before the source gets the memory back, and the counters are kept whatever the source
+ * is.
  *
- * L1  by_address holds exactly the LIVE, FREED and REFUSED records; their ranges do not overlap. `giving` holds the GIVING
- *     ones: once the source has the memory, it may hand it out again at any moment.
- * L2  allocation gauges sum LIVE records; active gauges and requested bytes sum all. A ledger has no pools: what the gauges
- *     keep under the large one is shown as the sum alone.
+ * L1  by_address holds exactly the LIVE, FREED and REFUSED records; their ranges do not overlap. `giving` holds the
+ *     GIVING ones: once the source has the memory, it may hand it out again at any moment.
+ * L2  allocation gauges sum LIVE records; active gauges and requested bytes sum all. A ledger has no pools: what the
+ *     gauges keep under the large one is shown as the sum alone.
  * L3  `refused` holds exactly the REFUSED records, except those that a thread has taken out to try again.
- * L4  After stream_retire of a block's stream no call names that stream: its give says NULL instead. Gives under way that
- *     name it are waited for.
+ * L4  After stream_retire of a block's stream no call names that stream: its give says NULL instead. Gives under way
+ *     that name it are waited for.
  * L5  A request is refused only for what it found while no other thread took or gave: takes and gives are slow paths
- *     and returns as in native/slow_path.c. Calls nested in the source's are the exception: they wait for no other thread
- *     (Note [Nested calls]).
+ *     and returns as in native/slow_path.c. Calls nested in the source's are the exception: they wait for no other
+ *     thread (Note [Nested calls]).
  * Locks: the allocator's lock guards all; the source is called without it.
  */
 #ifndef LADE_DEVICE_BACKENDS_LEDGER_H
@@ -86,7 +87,8 @@ lade_status ladei_device_ledger_free(lade_device_allocator *allocator, void *poi
 lade_status ladei_device_ledger_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream);
 lade_status ladei_device_ledger_stream_retire(lade_device_allocator *allocator, lade_stream stream);
 
-/* Waits for all uses and for the device, and gives back what was freed. The first failure; what is left is tried again. */
+/* Waits for all uses and for the device, and gives back what was freed. The first failure; what is left is tried
+ * again. */
 lade_status ladei_device_ledger_flush(lade_device_allocator *allocator);
 
 /* Removes the pools from what is shown. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The native backend with LADE_DEVICE_UNCACHED: what lade_device_alloc hands out is a driver allocation each, given back
- * by the free, so that a tool sees every access beyond an end or after a free. Raw allocations are cached as always, and
- * every call knows both kinds by their address.
+ * The native backend with LADE_DEVICE_UNCACHED: what lade_device_alloc hands out is a driver allocation each, given
+ * back by the free, so that a tool sees every access beyond an end or after a free. Raw allocations are cached as
+ * always, and every call knows both kinds by their address.
  *
  *   alloc --> device_alloc --> in `blocks` --free--> device idle --> device_free        raw_alloc --> native
  *
  * N1  blocks holds what is handed out. While a block is given back it is not there: the driver may hand the address out
  *     again before its free returns.
- * N2  No counter moves for it, and a use by another stream of the device need not be noted: the free waits for the device. Of
- *     streams of other devices the device is noted, and waited for as well.
+ * N2  No counter moves for it, and a use by another stream of the device need not be noted: the free waits for the
+ *     device. Of streams of other devices the device is noted, and waited for as well.
  * Locks: the allocator's lock guards blocks. No driver call under it.
  */
 #include <stdlib.h>
@@ -162,7 +162,7 @@ static lade_status uncached_free(lade_device_allocator *allocator, void *pointer
   return status;
 }
 
-/* ---- Calls on both kinds ------------------------------------------------------------------------------------------ */
+/* ---- Calls on both kinds ----------------------------------------------------------------------------------------- */
 
 /* N2 */
 static lade_status uncached_record_stream(lade_device_allocator *allocator, void *pointer, lade_stream stream) {

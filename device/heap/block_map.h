@@ -121,8 +121,8 @@ static inline void ladei_device_block_map_replace(ladei_device_block_map *map, u
   ladei_device_block_map_write(table, slot, address, block);
 }
 
-/* Brings the place of an address into the cache, for a call to come. Inlined by force, since gcc takes the call of a function
- * out that does nothing else; so must be a function that does nothing but call this one. */
+/* Brings the place of an address into the cache, for a call to come. Inlined by force, since gcc takes the call of a
+ * function out that does nothing else; so must be a function that does nothing but call this one. */
 static inline __attribute__((always_inline)) void ladei_device_block_map_prefetch(const ladei_device_block_map *map,
                                                                                   uint64_t address) {
   const ladei_device_block_map_table *table = ladei_device_block_map_table_of(map);

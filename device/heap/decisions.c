@@ -150,8 +150,8 @@ void ladei_device_heap_pick_aged(ladei_device_heap *heap, uint64_t target, ladei
   }
 }
 
-/* Removes the granules that lie wholly in [from, to) of a free block; what is left of it at its edges stays free. Returns the
- * upper edge, or the block where nothing is removed; NULL: there is none. */
+/* Removes the granules that lie wholly in [from, to) of a free block; what is left of it at its edges stays free.
+ * Returns the upper edge, or the block where nothing is removed; NULL: there is none. */
 static ladei_device_block *block_leave_granules(ladei_device_heap *heap, ladei_device_block *block, uint64_t from,
                                                 uint64_t to, ladei_device_block_list *leaving) {
   const ladei_device_heap_segment *segment = block->segment;

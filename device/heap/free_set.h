@@ -6,12 +6,12 @@
  *   used              one bit for each class that is not empty
  *   classes[c]        the blocks of these sizes, of all streams, by (stream, size, address)
  *
- * Few blocks lie in class 0 all together, in one sorted set; they are spread over the classes when they have become many, and
- * gathered again when few are left.
+ * Few blocks lie in class 0 all together, in one sorted set; they are spread over the classes when they have become
+ * many, and gathered again when few are left.
  *
- * A class holds few blocks also where a pool has very many, so that a walk over its leaves is short; and each class has a
- * finger of its own. The whole keeps the order of one set: the smallest block of a stream that is large enough, at the
- * lowest address, is in the class of the size or in the next one that has a block of that stream.
+ * A class holds few blocks also where a pool has very many, so that a walk over its leaves is short; and each class has
+ * a finger of its own. The whole keeps the order of one set: the smallest block of a stream that is large enough, at
+ * the lowest address, is in the class of the size or in the next one that has a block of that stream.
  *
  * I1  A block is in the class of its size, key.word[1]; in class 0 while the set is not spread.
  * I2  Bit c of `used` is set exactly if classes[c] is not empty.
@@ -112,8 +112,8 @@ ladei_device_free_set_find_from(const ladei_device_free_set *set, size_t class, 
   return NULL;
 }
 
-/* The stream's smallest entry of at least `size`, the lowest address of equals; NULL if there is none. Inlined by force,
- * since every allocation asks. */
+/* The stream's smallest entry of at least `size`, the lowest address of equals; NULL if there is none. Inlined by
+ * force, since every allocation asks. */
 static inline __attribute__((always_inline)) const ladei_device_sorted_entry *
 ladei_device_free_set_find(const ladei_device_free_set *set, uint64_t stream, uint64_t size) {
   ladei_order_key key = {{stream, size, 0}};

@@ -7,10 +7,11 @@
  *   stored     current and freed of the small and of the large pool; three peaks: of either pool, and of their sum
  *   computed   all = small + large;   allocated = current - start + freed
  *
- * so taking a block moves one word and compares two peaks, and giving it back moves two words. What moves with each pair lies
- * side by side, and apart from what is only compared with: threads that share an allocator take two lines of cache from each
- * other for all gauges, where it would be one for each. (Sixteen on an H200 paid 5.7 us for a pair beyond the driver's
- * calls so; 6.5 with a line for each gauge, 6.6 with two lines for what is current and two for what was freed.)
+ * so taking a block moves one word and compares two peaks, and giving it back moves two words. All that moves with each
+ * pair lies side by side, and apart from all that is only compared with: threads that share an allocator take two lines
+ * of cache from each other for all gauges, where it would be one for each. (Sixteen on an H200 paid 5.7 us for a pair
+ * beyond the driver's calls so; 6.5 with a line for each gauge, 6.6 with two lines for what is current and two for what
+ * was freed.)
  *
  * G1  peak of a pool >= its current; sum_peak >= the sum of both currents.
  * G2  `start` is what `current` was when the sums were last reset.

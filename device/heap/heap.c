@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of one device; model and invariants in heap.h. Here: records, the two sets, splitting and coalescing, and the two
- * ends of a block's life.
+ * Blocks of one device; model and invariants in heap.h. Here: records, the two sets, splitting and coalescing, and the
+ * two ends of a block's life.
  */
 #include "device/heap/heap.h"
 
@@ -163,8 +163,8 @@ void ladei_device_block_remove(ladei_device_block *block) {
   ladei_device_block_state_set(block, LADEI_DEVICE_HEAP_BUSY);
 }
 
-/* A FREE block whose key was `from` has got another address or size. Inlined by force, as block_settle: each frame less on
- * the way of a hot free is 1 to 2 of its 20 ns. */
+/* A FREE block whose key was `from` has got another address or size. Inlined by force, as block_settle: each frame less
+ * on the way of a hot free is 1 to 2 of its 20 ns. */
 static inline __attribute__((always_inline)) void block_move_in_set(ladei_device_block *block,
                                                                     const ladei_order_key *from) {
   ladei_device_heap_segment *segment = block->segment;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The heap of one device: segments, blocks and pools, and every decision about them. Makes no driver call: a
- * block that needs one is removed here, the call is made elsewhere (native/) with no lock held, and committed here again.
+ * block that needs one is removed here, the call is made elsewhere (native/) with no lock held, and committed here
+ * again.
  *
  *   segment |-- ALLOCATED --|-- FREE --|-- PENDING --|        one driver allocation, or
  *   segment |-- ALLOCATED --|-- FREE --|----- HOLE -----|     one reservation of addresses, mapped in part
@@ -12,10 +13,10 @@
  *   PENDING   freed; its ticket waits in runtime/retire for the other streams that used it
  *   DEFERRED  freed with uses by other streams of the capture under way into its pool; it comes back after the capture,
  *             or within it (native/capture_reuse.c)
- *   BUSY      removed for a driver call in flight, or on its way to the requester; touched by the thread that removed it only
+ *   BUSY      removed for a driver call in flight, or on its way to the requester; its thread alone touches it
  *   RECENT    cached too, but not in the set yet: coalescing is deferred (recent.h)
- *   THREAD    freed, and in the hands of a thread that may hand it out again (state/thread_caches.h); counts as ALLOCATED here
- *   SUSPENDED its pool's memory is away (native/suspend.c): handed out where `requested` is not 0, else cached, in no set
+ *   THREAD    freed, and a thread may hand it out again (state/thread_caches.h); counts as ALLOCATED here
+ *   SUSPENDED its pool's memory is away (native/suspend.c): handed out if `requested` is not 0, else cached, in no set
  *
  *   BUSY --insert---> FREE, HOLE --remove------> BUSY        in the cache
  *   BUSY --hand_out-> ALLOCATED --free_begin---> BUSY        the program has it
@@ -30,23 +31,25 @@
  * I1  The blocks of a segment cover it without gap or overlap, linked in address order; the first one starts the
  *     segment.
  * I2  Each FREE block is in the free set and each HOLE in the hole set of its segment's pool, and nothing else is.
- * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above it, and
- *     without one as FREE: for I9, and for all code except this folder and the recount. K1 to K4 in recent.h.)
+ * I3  No two neighbours are both FREE, and no two both HOLE. (A RECENT block counts as one with the FREE block above
+ *     it, and without one as FREE: for I9, and for all code except this folder and the recount. K1 to K4 in recent.h.)
  * I4  A block is a multiple of 512 bytes; a HOLE begins and ends at granules of its segment.
- * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of segments that are hidden while
- *     the driver takes them back. Those are in `hidden`, and counted, until the driver has said that they are gone, or
- *     has handed out their addresses again.
- * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle, except for a note that
- *     met the free of its block: that one counts for the next tenant of the record.
+ * I5  `starts`, and the segment's start bits where it has any, name exactly the starts of all blocks, except of
+ *     segments that are hidden while the driver takes them back. Those are in `hidden`, and counted, until the driver
+ *     has said that they are gone, or has handed out their addresses again.
+ * I6  Only HOLE, SUSPENDED and BUSY blocks may be unmapped; the ticket of a FREE or RECENT block or HOLE is idle,
+ *     except for a note that met the free of its block: that one counts for the next tenant of the record.
  * I7  reserved bytes = plain segments + mapped parts of expandable ones; the segment gauge counts the plain ones.
- * I8  allocation gauges sum ALLOCATED and THREAD blocks, and SUSPENDED ones that are handed out; active gauges those, PENDING
- *     and DEFERRED blocks; requested bytes sum what was asked for in active ones.
+ * I8  allocation gauges sum ALLOCATED and THREAD blocks, and SUSPENDED ones that are handed out; active gauges those,
+ *     PENDING and DEFERRED blocks; requested bytes sum what was asked for in active ones.
  * I9  inactive_split sums the FREE blocks of plain segments that have a neighbour.
  * I10 all = small_pool + large_pool for current, allocated and freed of every gauge.
- * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in I7.
- * I12 `leaves` has room for the leaves of all sets of all pools with each block in one that `starts` has room for. So what
- *     makes a block FREE or a HOLE needs no memory.
- * ladei_device_allocator_check recounts all: they hold whenever the lock is free, also while driver calls are in flight.
+ * I11 A private pool's segment_count is the number of its segments, of both kinds; its reserved_bytes are theirs as in
+ *     I7.
+ * I12 `leaves` has room for the leaves of all sets of all pools with each block in one that `starts` has room for. So
+ *     what makes a block FREE or a HOLE needs no memory.
+ * ladei_device_allocator_check recounts all: they hold whenever the lock is free, also while driver calls are in
+ * flight.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_HEAP_H
@@ -235,8 +238,8 @@ static inline size_t ladei_device_start_granule(const ladei_device_heap_segment 
   return (size_t)(address - segment->address) / LADEI_DEVICE_BLOCK_QUANTUM;
 }
 
-/* Whether counters have the block as handed out (I8), be a thread freeing it or not. One look, as a thread may turn ALLOCATED into
- * THREAD and back meanwhile. */
+/* Whether counters have the block as handed out (I8), be a thread freeing it or not. One look, as a thread may turn
+ * ALLOCATED into THREAD and back meanwhile. */
 static inline bool ladei_device_block_handed_out(const ladei_device_block *block) {
   uint8_t state = atomic_load_explicit(&block->state, memory_order_relaxed);
   return state == LADEI_DEVICE_HEAP_ALLOCATED || state == LADEI_DEVICE_HEAP_THREAD;
@@ -285,7 +288,8 @@ static inline ladei_order_key ladei_device_block_hole_key(const ladei_device_blo
   return (ladei_order_key){{block->segment->stream_key, block->address, 0}};
 }
 
-/* For segments.c: a BUSY block over all of a segment, with its start, for which room was reserved; and the end of its record. */
+/* For segments.c: a BUSY block over all of a segment, with its start, for which room was reserved; and the end of its
+ * record. */
 ladei_device_block *ladei_device_block_cover(ladei_device_heap *heap, ladei_device_heap_segment *segment, bool mapped);
 void ladei_device_block_drop(ladei_device_heap *heap, ladei_device_block *block);
 
@@ -306,8 +310,8 @@ ladei_device_block *ladei_device_block_hand_out(ladei_device_heap *heap, ladei_d
                                                 size_t requested, bool split);
 /* Its second step, for a BUSY block that is handed out whole: the gauges, except inactive_split. */
 void ladei_device_block_hand_out_whole(ladei_device_heap *heap, ladei_device_block *block, size_t requested);
-/* The same of the low `size` bytes of a BUSY block, for a caller that hands out all of it bit by bit: the rest stays BUSY and is
- * returned; NULL: there is none. Room for one block was reserved. */
+/* The same of the low `size` bytes of a BUSY block, for a caller that hands out all of it bit by bit: the rest stays
+ * BUSY and is returned; NULL: there is none. Room for one block was reserved. */
 ladei_device_block *ladei_device_block_hand_out_low(ladei_device_heap *heap, ladei_device_block *block, size_t size);
 /* First half of a free: the client's gauges. */
 void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *block);
@@ -315,8 +319,9 @@ void ladei_device_block_free_begin(ladei_device_heap *heap, ladei_device_block *
 void ladei_device_block_free_wait(ladei_device_heap *heap, ladei_device_block *block, ladei_device_block_state state);
 /* Second half: nothing uses the block any more. It becomes FREE and coalesces. */
 void ladei_device_block_free_complete(ladei_device_heap *heap, ladei_device_block *block);
-/* The same for a caller that frees a whole segment upwards: the block coalesces with `run`, which lies below it, is BUSY and counts as
- * FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next run. */
+/* The same for a caller that frees a whole segment upwards: the block coalesces with `run`, which lies below it, is
+ * BUSY and counts as FREE (NULL: nothing free is there), and with what is FREE above; the result is BUSY, and the next
+ * run. */
 ladei_device_block *ladei_device_block_free_complete_into(ladei_device_heap *heap, ladei_device_block *run,
                                                           ladei_device_block *block);
 

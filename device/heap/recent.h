@@ -10,22 +10,23 @@
  *   alloc    |-- L: ALLOCATED --|---- F: FREE -----|    the same size, stream and pool: no search, nothing moves
  *   else     |-------------- M: FREE --------------|    settled, before anything that looks at these blocks
  *
- * No decision is made from a recent block: what the heap would decide with M in place of L and F is known. It found M for
- * this very request, and since then the free blocks of this stream and pool have not changed.
+ * No decision is made from a recent block: what the heap would decide with M in place of L and F is known. It found M
+ * for this very request, and since then the free blocks of this stream and pool have not changed.
  *
- * K1  A slot names a block that a search has found, or the low part of it, and what was searched for. Nothing has changed
- *     the free blocks of its stream and pool since, nor the settings: whatever does either forgets the slot first
- *     (ladei_device_recent_forget, ladei_device_recent_forget_all). Streams that share a slot by chance forget each
- *     other's.
- * K2  A RECENT block is the one that its slot names, as `freed`. The block below it is not FREE; the one above is FREE exactly
- *     if it is the rest of M. `recent_count` counts them.
- * K3  What looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The functions
- *     that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the decisions. What takes
- *     another way calls ladei_device_recent_settle. The recount (check.c) knows about recent blocks instead.
+ * K1  A slot names a block that a search has found, or the low part of it, and what was searched for. Nothing has
+ *     changed the free blocks of its stream and pool since, nor the settings: whatever does either forgets the slot
+ *     first (ladei_device_recent_forget, ladei_device_recent_forget_all). Streams that share a slot by chance forget
+ *     each other's.
+ * K2  A RECENT block is the one that its slot names, as `freed`. The block below it is not FREE; the one above is FREE
+ *     exactly if it is the rest of M. `recent_count` counts them.
+ * K3  What looks at blocks or at a free set, as they are shown to the program or decided about, settles first. The
+ *     functions that lead there do it themselves: ladei_device_heap_find, ladei_device_heap_segment_block, the
+ *     decisions. Other ways to them call ladei_device_recent_settle. The recount (check.c) knows about recent blocks
+ *     instead.
  * K4  The FREE block above, or else the RECENT block, has the age that M would have.
  *
- * heap.c and recent.c are one state machine in two files: whatever changes the free blocks settles recent ones first, and
- * settling one is a change of the free blocks.
+ * heap.c and recent.c are one state machine in two files: whatever changes the free blocks settles recent ones first,
+ * and settling one is a change of the free blocks.
  * Locks: the allocator's lock, held by the caller of every function here.
  */
 #ifndef LADE_DEVICE_HEAP_RECENT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments: how they come and go, in which order they are, which of their blocks an address lies in. Model and invariants in
- * heap.h.
+ * Segments: how they come and go, in which order they are, which of their blocks an address lies in. Model and
+ * invariants in heap.h.
  *
  * Locks: the allocator's lock.
  */
@@ -171,9 +171,9 @@ ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *hea
 
 /*
  * Note [Start bits on demand]
- * A segment gets its bits with the first question for an address inside one of its blocks, which programs seldom ask: each
- * split and each coalescing would pay for them with a line of cache of their own, and 20 MiB with 5 KiB. The blocks are walked
- * for that question anyway. False: too large, or no memory; then they are walked the next time, too.
+ * A segment gets its bits with the first question for an address inside one of its blocks, which programs seldom ask:
+ * each split and each coalescing would pay for them with a line of cache of their own, and 20 MiB with 5 KiB. The
+ * blocks are walked for that question anyway. False: too large, or no memory; then they are walked the next time, too.
  */
 static bool start_bits_need(const ladei_device_heap *heap, ladei_device_heap_segment *segment) {
   if (segment->starts.words != NULL) return true;

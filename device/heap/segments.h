@@ -17,9 +17,9 @@ void ladei_device_heap_segment_discard(ladei_device_heap *heap, ladei_device_hea
 ladei_device_block *ladei_device_heap_segment_insert(ladei_device_heap *heap, ladei_device_heap_segment *segment,
                                                      uint64_t address, bool mapped);
 /*
- * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back: from
- * then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or remove
- * it, which counts it out and frees both records.
+ * Hides a segment whose only block is BUSY from every search by address, before the driver is asked to take it back:
+ * from then on the driver may hand out the same addresses to another thread. Then either show it again, as it was, or
+ * remove it, which counts it out and frees both records.
  */
 void ladei_device_heap_segment_hide(ladei_device_heap *heap, ladei_device_block *block);
 void ladei_device_heap_segment_show(ladei_device_heap *heap, ladei_device_block *block);
@@ -65,22 +65,24 @@ ladei_device_block *ladei_device_heap_segment_block(const ladei_device_heap *hea
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe; the first other address of a
- * segment a walk over its blocks. */
+/* The block that an address lies in, any state; NULL if in none. Exact starts take one probe; the first other address
+ * of a segment a walk over its blocks. */
 ladei_device_block *ladei_device_heap_find(const ladei_device_heap *heap, uint64_t address);
 /* Without the lock: the block that is handed out and starts at the address; NULL if that is uncertain. */
 ladei_device_block *ladei_device_heap_peek(const ladei_device_heap *heap, uint64_t address);
 
 /*
- * Brings into the processor's cache all that the free of a block will look at, in three steps, each of which looks at what the one
- * before has brought: for a caller that knows its frees in advance. They change nothing, and any address will do.
+ * Brings into the processor's cache all that the free of a block will look at, in three steps, each of which looks at
+ * what the one before has brought: for a caller that knows its frees in advance. They change nothing, and any address
+ * will do.
  */
 static inline void ladei_device_heap_prefetch_start(const ladei_device_heap *heap, uint64_t address) {
   ladei_device_block_map_prefetch(&heap->starts, address);
 }
 /* The record of the block there, which is returned; NULL: none. */
 const ladei_device_block *ladei_device_heap_prefetch_block(const ladei_device_heap *heap, uint64_t address);
-/* The records of its neighbours, and where the one above it is among the starts. It may be another block's record by now. */
+/* The records of its neighbours, and where the one above it is among the starts. It may be another block's record by
+ * now. */
 void ladei_device_heap_prefetch_beside(const ladei_device_heap *heap, const ladei_device_block *block);
 
 #endif /* LADE_DEVICE_HEAP_SEGMENTS_H */

@@ -4,15 +4,16 @@
  *
  *   leaves   [ 512 @a  512 @c  512 @f ... ]   [ 512 @k  512 @m ... ]   [ 1024 @b ... ]        an ordered set of them
  *
- * A walk over records that lie anywhere is a row of cache misses. Here it goes over the heads of leaves, which are few, and ends
- * in one leaf, whose lines lie side by side; the records of the blocks are not looked at. A heap with 18,000 free
- * blocks has them in 1,000 leaves.
+ * A walk over records that lie anywhere is a row of cache misses. Here it goes over the heads of leaves, which are few,
+ * and ends in one leaf, whose lines lie side by side; the records of the blocks are not looked at. A heap with 18,000
+ * free blocks has them in 1,000 leaves.
  *
- * Leaves come from a slab of the caller's, in which room was reserved: ladei_device_sorted_leaves_most says how many it takes.
+ * Leaves come from a slab of the caller's, in which room was reserved: ladei_device_sorted_leaves_most says how many it
+ * takes.
  *
  * I1  The entries of a leaf are in order, and so are the leaves. No leaf is empty.
- * I2  The key of a leaf, `order.key`, is at most that of its first entry and greater than that of the last entry of the leaf
- *     before. The first leaf of a set has the key 0.
+ * I2  The key of a leaf, `order.key`, is at most that of its first entry and greater than that of the last entry of the
+ *     leaf before. The first leaf of a set has the key 0.
  * I3  Two leaves beside each other have LADEI_DEVICE_SORTED_PAIR_LEAST entries or more.
  * I4  The leaf of the finger, if it has one, is one of the set; its index may be one more than that of the last entry.
  * Locks: the caller's.

@@ -69,8 +69,9 @@ static void holes_mark(lade_device_allocator *allocator, const ladei_device_priv
 
 static bool pool_stays(const ladei_device_private_pool *pool, bool closing) { return pool->use_count > 0 && !closing; }
 
-/* Whether anything of the pools of a kind may go. Where all that is free in them are rests of plain segments, as `inactive_split` says
- * (I9 in heap.h), nothing has to be looked at: a program that is out of memory, and asks again and again, has thousands of them. */
+/* Whether anything of the pools of a kind may go. Where all that is free in them are rests of plain segments, as
+ * `inactive_split` says (I9 in heap.h), nothing has to be looked at: a program that is out of memory, and asks again
+ * and again, has thousands of them. */
 static bool pools_have_whole(const lade_device_allocator *allocator, bool small, bool closing) {
   ladei_lock_assert_held(&allocator->lock);
   const ladei_device_heap *heap = &allocator->heap;
@@ -118,8 +119,9 @@ static lade_status pending_wait(lade_device_allocator *allocator) {
 }
 
 /*
- * Waits for all pending blocks and gives back everything cached, except what would break a capture: *out_kept bytes. Goes on
- * after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in between.
+ * Waits for all pending blocks and gives back everything cached, except what would break a capture: *out_kept bytes.
+ * Goes on after a failed wait: what is cached can go all the same. Returns the first failure. Lock held, released in
+ * between.
  */
 static lade_status cache_flush(lade_device_allocator *allocator, uint64_t *out_kept) {
   ladei_lock_assert_held(&allocator->lock);
@@ -216,8 +218,8 @@ static bool flush_allowed(const lade_device_allocator *allocator) {
   return atomic_load(&allocator->routes.captures) == 0 || !allocator->heap.settings.reference;
 }
 
-/* A block of the request's stream in a pool that lends, which becomes the request's. A capture takes none: its graph keeps the
- * address. */
+/* A block of the request's stream in a pool that lends, which becomes the request's. A capture takes none: its graph
+ * keeps the address. */
 static ladei_device_block *request_borrow(lade_device_allocator *allocator, ladei_device_request *request) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;
@@ -320,7 +322,8 @@ static lade_status request_slow_path_alone(lade_device_allocator *allocator, lad
   return status;
 }
 
-/* Everything below the cache, unless an estimate refuses it. Steps that failed on the way to success leave no trace in the thread's error record. */
+/* Everything below the cache, unless an estimate refuses it. Steps that failed on the way to success leave no trace in
+ * the thread's error record. */
 static lade_status request_acquire(lade_device_allocator *allocator, ladei_device_request *request,
                                    ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -337,8 +340,9 @@ static lade_status request_acquire(lade_device_allocator *allocator, ladei_devic
   return status;
 }
 
-/* After a miss: closes the open batches of events and, where that finished any, looks again; then takes what threads have
- * ready; then asks the program's reclaimers and, if they freed anything, looks a last time; then grows or gives back. */
+/* After a miss: closes the open batches of events and, where that finished any, looks again; then takes what threads
+ * have ready; then asks the program's reclaimers and, if they freed anything, looks a last time; then grows or gives
+ * back. */
 static lade_status request_seek(lade_device_allocator *allocator, ladei_device_request *request,
                                 ladei_device_block **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -384,8 +388,8 @@ static lade_status records_missing(void) {
   return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "device allocator: no memory for the record of a block");
 }
 
-/* Hands the block out, or the part of it that is wanted. `found`: by a search, just now. False: there is no memory for a
- * record, and the block is cached. */
+/* Hands the block out, or the part of it that is wanted. `found`: by a search, just now. False: there is no memory for
+ * a record, and the block is cached. */
 static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap *heap,
                                                               const ladei_device_request *request,
                                                               ladei_device_block *block, bool found, void **out) {
@@ -402,8 +406,8 @@ static inline __attribute__((always_inline)) bool block_serve(ladei_device_heap 
   return true;
 }
 
-/* Inlined by force, as all of the way of a hot allocation. Serves the request from the cache. False: nothing there fits, request->found is false; or there is no memory for a
- * record. */
+/* Serves the request from the cache. False: nothing there fits, request->found is false; or there is no memory for a
+ * record. Inlined by force, as all of the way of a hot allocation. */
 static inline __attribute__((always_inline)) bool request_hit(lade_device_allocator *allocator,
                                                               ladei_device_request *request, void **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -478,8 +482,8 @@ lade_status ladei_device_native_alloc(lade_device_allocator *allocator, size_t b
   return ladei_device_is_exhausted(status) ? ladei_device_report_exhausted(allocator, &request, status) : status;
 }
 
-/* The cache as it is: a look at the uses that freed blocks wait for would be calls of the driver. A search that misses is followed by
- * another one for the same request, so there is none where searches are counted. */
+/* The cache as it is: a look at the uses that freed blocks wait for would be calls of the driver. A search that misses
+ * is followed by another one for the same request, so there is none where searches are counted. */
 lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
                                             void **out) {
   ladei_device_request request;
@@ -497,8 +501,8 @@ lade_status ladei_device_native_alloc_ready(lade_device_allocator *allocator, si
 
 /* ---- Free, record ------------------------------------------------------------------------------------------------ */
 
-/* Takes a block back. Returns it if it is still to be handed to ladei_device_uses_add, without the lock. Inlined by force,
- * or a second caller costs each free 18 instructions. */
+/* Takes a block back. Returns it if it is still to be handed to ladei_device_uses_add, without the lock. Inlined by
+ * force, or a second caller costs each free 18 instructions. */
 static inline __attribute__((always_inline)) ladei_device_block *block_free(lade_device_allocator *allocator,
                                                                             ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);

@@ -2,24 +2,26 @@
 /*
  * Two switches between the cache and the driver.
  *
- * Caching off: requests that no route takes are served by segments of their own, of the request's rounded size, in a pool that
- * is never in use; what is free in it goes back at once. All else is as ever, so counters, history and snapshots know these
- * blocks.
+ * Caching off: requests that no route takes are served by segments of their own, of the request's rounded size, in a
+ * pool that is never in use; what is free in it goes back at once. All else is as ever, so counters, history and
+ * snapshots know these blocks.
  *
  *   on    alloc --> default pools          free --> default pools
  *   off   alloc --> driver --> uncached    free --> uncached --> driver, of blocks of that pool; others into their pools
  *
- * Frees held: nothing goes back to the driver. A hold is a count, no lock: no thread waits for its end, so a thread that exits with
- * one, or a callback that meets one, blocks none.
+ * Frees held: nothing goes back to the driver. A hold is a count, no lock: no thread waits for its end, so a thread
+ * that exits with one, or a callback that meets one, blocks none.
  *
  *   hold      waits for what is on its way back; from then on give_back puts its blocks into the cache again: wanted back
  *   resume    the last one: of segments wanted back, what is free now goes back
  *
- * N1  `uncached` has a block free only until the thread that freed it has offered it to the driver, or where that refused, or
- *     frees are held; and its use count is 0, so a flush takes it too.
- * N2  While `frees_held` is not 0, no thread is in a call that gives memory back, except those that begin() found: hold waits for them
- *     (`returns.in_flight`). Memory that a growth just got and cannot keep is the exception: it goes back even then.
- * N3  Memory of a pool that was captured into since, and is in use, does not go back at a resume (P4 in private_pool.c).
+ * N1  `uncached` has a block free only until the thread that freed it has offered it to the driver, or where that
+ *     refused, or frees are held; and its use count is 0, so a flush takes it too.
+ * N2  While `frees_held` is not 0, no thread is in a call that gives memory back, except those that begin() found: hold
+ *     waits for them (`returns.in_flight`). Memory that a growth just got and cannot keep is the exception: it goes
+ *     back even then.
+ * N3  Memory of a pool that was captured into since, and is in use, does not go back at a resume (P4 in
+ *     private_pool.c).
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/caching.h"

@@ -12,7 +12,8 @@ void ladei_device_uncached_init(lade_device_allocator *allocator);
 static inline bool ladei_device_uncached_any(const lade_device_allocator *allocator) {
   return allocator->caching.uncached.segment_count > 0;
 }
-/* Gives back what of it is free; what is refused stays for the next time. No lock held; keeps the thread's error record. */
+/* Gives back what of it is free; what is refused stays for the next time. No lock held; keeps the thread's error
+ * record. */
 void ladei_device_uncached_give_back(lade_device_allocator *allocator);
 
 #endif /* LADE_DEVICE_NATIVE_CACHING_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reuse within a capture: a block that other streams of the capture used comes back as soon as the graph itself runs what its own
- * stream captures next after all of them (LADE_DEVICE_CAPTURE_REUSE; without it, after the capture).
+ * Reuse within a capture: a block that other streams of the capture used comes back as soon as the graph itself runs
+ * what its own stream captures next after all of them (LADE_DEVICE_CAPTURE_REUSE; without it, after the capture).
  *
  *   own     a ------------ wait -- w         free here: markers {a, s}.   From a, s is not reached: the block stays.
  *            \            /                  After the wait the frontier {a, s} reaches both: it comes back, and w,
@@ -10,25 +10,25 @@
  *   free -> DEFERRED, marking --frontiers of the streams that used it--> markers --request: all of them seen--> PENDING -> FREE
  *                                            \--a failure, or no proof possible--> none: it waits for the capture's end
  *
- * A marker is a node of a frontier: what the next captured work of a stream depends on. All work that a stream captured is a
- * marker or before one. A walk holds the nodes that were seen from the frontiers of a stream, back over their dependencies;
- * since a frontier only grows (a program that sets dependencies by itself, which the drivers allow, must not take any away), each
- * request looks at new nodes alone.
+ * A marker is a node of a frontier: what the next captured work of a stream depends on. All work that a stream captured
+ * is a marker or before one. A walk holds the nodes that were seen from the frontiers of a stream, back over their
+ * dependencies; since a frontier only grows (a program that sets dependencies by itself, which the drivers allow, must
+ * not take any away), each request looks at new nodes alone.
  *
- * G1  A block has markers only if it is DEFERRED and no longer `marking`; they are at least the frontiers, at its free, of its
- *     own stream and of all streams noted, all in one capture, whose id they keep. So a use that is not in the capture, or on a
- *     stream that cannot be asked any more, leaves the block without.
- * G2  What a walk has seen runs before all that its stream captures from now on. A walk that failed on its way is dropped
- *     whole, or nodes after the failure would never be looked at.
- * G3  A walk is in the list of a pool that is captured into, or belongs to the one thread that extends it. The end of that
- *     capture drops the list.
+ * G1  A block has markers only if it is DEFERRED and no longer `marking`; they are at least the frontiers, at its free,
+ *     of its own stream and of all streams noted, all in one capture, whose id they keep. So a use that is not in the
+ *     capture, or on a stream that cannot be asked any more, leaves the block without.
+ * G2  What a walk has seen runs before all that its stream captures from now on. A walk that failed on its way is
+ *     dropped whole, or nodes after the failure would never be looked at.
+ * G3  A walk is in the list of a pool that is captured into, or belongs to the one thread that extends it. The end of
+ *     that capture drops the list.
  * G4  A `marking` block stays in the list of deferred ones, whatever ends meanwhile.
- * G5  A block comes back by this only while the capture of its free is under way, decided with the lock; its own stream was then
- *     in the capture that the markers name.
+ * G5  A block comes back by this only while the capture of its free is under way, decided with the lock; its own stream
+ *     was then in the capture that the markers name.
  *
  * uses.c and capture_reuse.c are one state machine in two files (uses.c says why).
- * Locks: the allocator's lock for lists, markers and `marking`. No driver call under it: a walk is out of its list meanwhile, and a
- * pool has a visitor.
+ * Locks: the allocator's lock for lists, markers and `marking`. No driver call under it: a walk is out of its list
+ * meanwhile, and a pool has a visitor.
  */
 #include "device/native/capture_reuse.h"
 

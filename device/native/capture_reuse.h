@@ -5,8 +5,8 @@
 
 #include "device/state/allocator.h"
 
-/* A block has just become DEFERRED, and is `marking` until this call ends: sees where its streams are in the capture. No lock
- * held. Never fails: a block without markers comes back after the capture. */
+/* A block has just become DEFERRED, and is `marking` until this call ends: sees where its streams are in the capture.
+ * No lock held. Never fails: a block without markers comes back after the capture. */
 void ladei_device_capture_reuse_mark(lade_device_allocator *allocator, ladei_device_block *block);
 /* Gives back the DEFERRED blocks of the stream whose uses the capture orders before its next work. No lock held. */
 void ladei_device_capture_reuse_settle(lade_device_allocator *allocator, const ladei_stream *stream);

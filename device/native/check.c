@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and R2
- * (routes.c), P2, P5 and P6 (private_pool.c), Z1 and Z2 (suspend.c). Slow and simple
+ * Recount of the heap's invariants I1 to I11 (heap.h), K1 and K2 (recent.h), U2 (uses.c), H1 to H4 (history.h), R1 and
+ * R2 (routes.c), P2, P5 and P6 (private_pool.c), Z1 and Z2 (suspend.c). Slow and simple
  * on purpose: it shares no shortcut with the code it checks.
  *
  * Locks: the allocator's lock during the whole recount. No driver call.
@@ -61,8 +61,8 @@ static void blocks_recount_split(heap_recount *r, const ladei_device_block *lowe
   gauges_add(&r->sums.inactive_split_bytes, small, (size_t)(highest->address - lowest->address) + highest->size);
 }
 
-/* K1 in plain segments: a search would lead to the block, as no other one of the stream fits better. What the rules for
- * expandable ones (decisions.c) make of a mixture is left out. */
+/* K1 in plain segments: a search would lead to the block, as no other one of the stream fits better. Mixtures, for
+ * which expandable ones have rules of their own (decisions.c), are left out. */
 static bool recent_is_best(const ladei_device_block *block, size_t rounded) {
   const ladei_device_free_set *set = &block->segment->pool->free;
   const ladei_device_block *rest = block_is(block->next, LADEI_DEVICE_HEAP_FREE) ? block->next : NULL;

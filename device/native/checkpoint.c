@@ -13,20 +13,20 @@
  * Of an expandable segment each mapped run is saved. Memory that was wholly free may be given back in between
  * (lade_device_pool_trim), which graphs do not miss:
  *
- *   INTACT   all of it is there: laid out from its start. What is mapped beyond a run since then stays free
+ *   INTACT   all of it is there: laid out from its start. Memory mapped beyond a run since then stays free
  *   HOLED    a run of which parts are not mapped, or which is part of a longer one now: the blocks that were used are cut out of
  *            what is free around them
  *   GONE     a segment or run without memory, in which nothing was used: left out
  *
- * C1  A set either finds every saved segment INTACT, HOLED with memory under all that was used, or GONE, nothing in them
- *     pending and nothing with foreign uses, and then cannot fail; or changes nothing. Notes come without the lock: one that
- *     comes after the look changes nothing either.
- * C2  A set counts, and tells listeners, what freeing block by block and handing out block by block would; but a segment's free
- *     blocks pass through the free set only where they stay there. (A segment that is handed out again at once is BUSY in
- *     between.)
- * C3  Where threads free without the lock (T1 of thread_caches.h) a set claims every block that is handed out from the pool before it
- *     looks at them, and what it hands out for a moment before it frees it. Where one of them came first the set changes nothing; of
- *     what was handed out for a moment it leaves the block to that thread.
+ * C1  A set either finds every saved segment INTACT, HOLED with memory under all that was used, or GONE, nothing in
+ *     them pending and nothing with foreign uses, and then cannot fail; or changes nothing. Notes come without the
+ *     lock: one that comes after the look changes nothing either.
+ * C2  A set counts, and tells listeners, what freeing block by block and handing out block by block would; but a
+ *     segment's free blocks pass through the free set only where they stay there. (A segment that is handed out again
+ *     at once is BUSY in between.)
+ * C3  Where threads free without the lock (T1 of thread_caches.h) a set claims every block that is handed out from the
+ *     pool before it looks at them, and what it hands out for a moment before it frees it. Where one of them came first
+ *     the set changes nothing; of what was handed out for a moment it leaves the block to that thread.
  * Locks: the allocator's lock throughout get and set; deferred frees are settled before, without it.
  */
 #include <assert.h>
@@ -65,7 +65,8 @@ struct lade_device_checkpoint {
   saved_block *blocks;
 };
 
-/* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is there. */
+/* The pool that a checkpoint is taken of or set for. Of a released one it may be taken, as long as the pool is
+ * there. */
 static lade_status pool_ready(const lade_device_allocator *allocator, const char *call, lade_device_pool_id id,
                               bool released_too, const ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -88,7 +89,8 @@ static bool run_begins(const ladei_device_block *block) {
   return block->previous == NULL || block->previous->state == LADEI_DEVICE_HEAP_HOLE;
 }
 
-/* Counts the pool's segments and runs, and their blocks. LADE_ERR_BUSY where a freed block still waits for other streams. */
+/* Counts the pool's segments and runs, and their blocks. LADE_ERR_BUSY where a freed block still waits for other
+ * streams. */
 static lade_status pool_count(const lade_device_allocator *allocator, const ladei_device_private_pool *pool,
                               size_t *segments, size_t *blocks) {
   ladei_lock_assert_held(&allocator->lock);
@@ -345,9 +347,9 @@ static bool saved_covers(const lade_device_allocator *allocator, const restore *
 }
 
 /*
- * Frees a block under the lock. Outside the saved segments one with foreign uses becomes pending, as in any free. Inside
- * there were none (C1); a note that has come since, without the lock, has met a free of its block and counts for a later
- * tenant of the record.
+ * Frees a block under the lock. Outside the saved segments one with foreign uses becomes pending, as in any free.
+ * Inside there were none (C1); a note that has come since, without the lock, has met a free of its block and counts for
+ * a later tenant of the record.
  */
 static void block_free(lade_device_allocator *allocator, const restore *r, ladei_device_block *block) {
   ladei_lock_assert_held(&allocator->lock);
@@ -383,8 +385,8 @@ static bool restored_whole(restore *r, const ladei_device_block *block) {
 }
 
 /*
- * Frees everything handed out from a segment, upwards. What is free already joins `run`, which enters the free set once, at
- * its end: neither counters nor listeners can tell that from a free of each block.
+ * Frees everything handed out from a segment, upwards. A block that is free already joins `run`, which enters the free
+ * set once, at its end: neither counters nor listeners can tell that from a free of each block.
  */
 static void segment_free_all(lade_device_allocator *allocator, restore *r, ladei_device_block *block,
                              size_t *freed_count) {

@@ -3,9 +3,9 @@
  * Limits on growth, and driver calls for plain segments, or those of a provider.
  *
  * D1  growing_bytes sums what threads may get from the driver with the calls that they make or are about to make. It is
- *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or gone:
- *     reserved + growing, and what the driver refused to take (expandable.c, E2), never exceed a limit by growing. (LADE_DEVICE_REFERENCE
- *     compares another figure, as PyTorch.)
+ *     taken under the hold of the lock that compares it with the limits, and given up when the memory is counted or
+ *     gone: reserved + growing, and what the driver refused to take (expandable.c, E2), never exceed a limit by
+ *     growing. (LADE_DEVICE_REFERENCE compares another figure, as PyTorch.)
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/driver.h"

@@ -6,11 +6,11 @@
  *   reservation, 9/8 of the device   | mapped: blocks ........ | HOLE | mapped ... |          HOLE              |
  *   granules (2 MiB or 20 MiB)       |  h  |  h  |  h  |  h  |   0    |  h  |  h  |  0  |  0  |  0  | ...
  *
- * E1  Granules of mapped blocks have a handle and are mapped, except on a lost device (Z6 in suspend.c). Those of a BUSY block belong to the thread that removed
- *     it, which works on them without the lock.
+ * E1  Granules of mapped blocks have a handle and are mapped, except on a lost device (Z6 in suspend.c). Those of a
+ *     BUSY block belong to the thread that removed it, which works on them without the lock.
  * E2  A granule of a HOLE has neither, except after a failed clean-up: then it keeps what the driver did not take back,
- *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes` sums
- *     such granules; they are the allocator's memory, and so count against the limits, but are no reserved bytes.
+ *     and the next mapping of the granule uses it, or the next full flush tries again. Nothing is lost. `held_bytes`
+ *     sums such granules; they are the allocator's memory, and so count against the limits, but are no reserved bytes.
  * E3  Nothing is unmapped while a peer is being given access (heap->grants), and no peer while something is being unmapped
  *     (`unmappings`): each waits for the other. So the driver is never asked about addresses that lose their memory.
  * Locks: Note [Calls without the lock] in allocator.h.
@@ -201,7 +201,8 @@ static lade_status block_unmap(lade_device_allocator *allocator, const ladei_dev
   ladei_device_heap_segment *segment = block->segment;
   ladei_lock_assert_none_held();
   *out_gone = false;
-  /* Unmapping waits for nothing. PyTorch's allocator waits for the stream here also when it is idle, and so does this. */
+  /* Unmapping waits for nothing. PyTorch's allocator waits for the stream here also when it is idle, and so does
+   * this. */
   lade_status status = ladei_device_segment_finish(allocator, segment, true);
   if (status != LADE_OK) return status;
   size_t first = (size_t)(block->address - segment->address) / segment->granules->bytes;
@@ -418,7 +419,8 @@ static size_t granules_for(size_t granule_bytes, size_t bytes) {
   return bytes / granule_bytes + (bytes % granule_bytes != 0);
 }
 
-/* The bytes that run_map will ask the driver for: in each hole of the run what is still missing there, in whole granules. */
+/* The bytes that run_map will ask the driver for: in each hole of the run what is still missing there, in whole
+ * granules. */
 static size_t run_missing(const ladei_device_block *block, size_t granule_bytes, size_t size) {
   size_t have = 0;
   size_t missing = 0;
@@ -445,8 +447,8 @@ static size_t run_held(const ladei_device_block *block, size_t granule_bytes, si
   return held;
 }
 
-/* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. What is not needed is a hole again. What is
- * mapped is counted and leaves *growing. */
+/* Maps what is needed of a BUSY hole: at least `wanted` bytes of it, or all. The rest is a hole again. Bytes that are
+ * mapped are counted and leave *growing. */
 static lade_status hole_map(lade_device_allocator *allocator, ladei_device_block *hole, size_t wanted,
                             size_t *growing) {
   ladei_lock_assert_held(&allocator->lock);

@@ -19,8 +19,8 @@ void ladei_device_expandable_unmapped(lade_device_allocator *allocator, ladei_de
 
 /* Offers what the driver refused once more (E2). Lock as above; no thread gives a peer access. The first refusal. */
 lade_status ladei_device_expandable_retry(lade_device_allocator *allocator);
-/* Takes the memory out from under granules [first, first + count); what the driver refuses stays (E2). The first refusal. No lock held;
- * no grant is under way. */
+/* Takes the memory out from under granules [first, first + count); what the driver refuses stays (E2). The first
+ * refusal. No lock held; no grant is under way. */
 lade_status ladei_device_expandable_leave(lade_device_allocator *allocator, ladei_device_heap_segment *segment,
                                           size_t first, size_t count);
 /* Puts memory under them again, also where they have some: all of them or none. Likewise. */
@@ -37,8 +37,8 @@ uint64_t ladei_device_expandable_held(const ladei_device_block *block);
 /* Gives back the addresses of a segment whose BUSY hole covers all of it. Lock as above. */
 lade_status ladei_device_expandable_release(lade_device_allocator *allocator, ladei_device_heap_segment *segment);
 
-/* Gives a device access to everything mapped in expandable segments, then calls `append` under the same hold of the lock
- * that found nothing left to do. On failure it was not called. No lock held. */
+/* Gives a device access to everything mapped in expandable segments, then calls `append` under the same hold of the
+ * lock that found nothing left to do. On failure it was not called. No lock held. */
 lade_status ladei_device_expandable_grant(lade_device_allocator *allocator, int peer,
                                           lade_status (*append)(lade_device_allocator *allocator, int peer));
 

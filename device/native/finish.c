@@ -12,22 +12,22 @@
  *   a thread's own               an event recorded on the legacy stream of its context, which is ordered after all of them
  *   destroyed without retire     the device, where the driver notices
  *
- * The last one is help for programs that break the contract (lade_device_stream_retire() in lade/device.h), and no more: the
- * question names a stale handle, on which a driver may crash. Nothing that is known here tells such a stream from one that lives, and
- * waiting for the device in every case would break captures. A stream that may be gone by right is never named (I6 in
- * graph/single/single.c); of that kind there are none here.
+ * The last one is help for programs that break the contract (lade_device_stream_retire() in lade/device.h), and no
+ * more: the question names a stale handle, on which a driver may crash. Nothing that is known here tells such a stream
+ * from one that lives, and waiting for the device in every case would break captures. A stream that may be gone by
+ * right is never named (I6 in graph/single/single.c); of that kind there are none here.
  *
- * Note [Captures and giving back]. A capturing stream is neither asked nor waited for, and so a segment of such a stream, or
- * of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so where the device
- * would have to be waited for while this allocator knows of a capture, as that would break it. No call says whether
- * others capture on the device; so a program retires its streams, and then no device is waited for. The race between
- * asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a private pool's begin
- * names: their memory stays without a question until its end (P3 in private_pool.c).
+ * Note [Captures and giving back]. A capturing stream is neither asked nor waited for, and so a segment of such a
+ * stream, or of a thread's own while the legacy stream cannot be used, stays cached: LADE_ERR_CAPTURE. That is also so
+ * where the device would have to be waited for while this allocator knows of a capture, as that would break it. No call
+ * says whether others capture on the device; so a program retires its streams, and then no device is waited for. The
+ * race between asking and calling (Note [Asking and capturing] in runtime/ops.h) is not there for streams that a
+ * private pool's begin names: their memory stays without a question until its end (P3 in private_pool.c).
  *
- * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to it. One that the
- *     driver does not take back lies among the spent ones, and is offered again.
- * Locks: none are held here; `last` of a segment is set under the allocator's lock, while no thread gives memory back, and
- * does not change as long as the segment lives.
+ * F1  A last event is recorded once, and covers all work of its stream. It goes with the last segment that refers to
+ *     it. One that the driver does not take back lies among the spent ones, and is offered again.
+ * Locks: none are held here; `last` of a segment is set under the allocator's lock, while no thread gives memory back,
+ * and does not change as long as the segment lives.
  */
 #include "device/native/finish.h"
 

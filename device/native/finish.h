@@ -12,7 +12,8 @@
  */
 lade_status ladei_device_segment_finish(lade_device_allocator *allocator, const ladei_device_heap_segment *segment,
                                         bool wait);
-/* Returns when all work on the device is over: LADE_ERR_CAPTURE while the allocator knows of a capture. No lock held. */
+/* Returns when all work on the device is over: LADE_ERR_CAPTURE while the allocator knows of a capture. No lock
+ * held. */
 lade_status ladei_device_finish(lade_device_allocator *allocator);
 /* In the thread that the segment is got for: what finishing its own stream's work will need. No lock held. */
 void ladei_device_segment_legacy_resolve(lade_device_allocator *allocator, ladei_device_heap_segment *segment);

@@ -20,8 +20,8 @@ static lade_status segment_return(lade_device_allocator *allocator, const ladei_
   return status == LADE_OK ? ladei_device_driver_segment_free(allocator, segment, segment->address) : status;
 }
 
-/* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the sake
- * of a capture only where there is no other. */
+/* Calls the driver for each block, without the lock. Returns the first refusal, its record in *out_error; one for the
+ * sake of a capture only where there is no other. */
 static lade_status blocks_call(lade_device_allocator *allocator, ladei_device_block *first, lade_error *out_error) {
   ladei_lock_assert_none_held();
   lade_status result = LADE_OK;

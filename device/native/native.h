@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the native backend: those in the tables of backends, with contracts in device/state/backend.h; and what it
- * alone has, as the public calls of these names. */
+/* The functions of the native backend: those in the tables of backends, with contracts in device/state/backend.h; and
+ * what it alone has, as the public calls of these names. */
 #ifndef LADE_DEVICE_NATIVE_NATIVE_H
 #define LADE_DEVICE_NATIVE_NATIVE_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of private pools: which there are, and what a call may not do with one. Model and invariants in private_pool.c.
+ * The list of private pools: which there are, and what a call may not do with one. Model and invariants in
+ * private_pool.c.
  *
  * Locks: the allocator's lock.
  */

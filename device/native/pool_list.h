@@ -11,8 +11,8 @@ ladei_device_private_pool *ladei_device_private_pool_find(const ladei_device_hea
 lade_status ladei_device_private_pool_in_use(const ladei_device_heap *heap, const char *call, lade_device_pool_id id,
                                              ladei_device_private_pool **out);
 
-/* LADE_ERR_BUSY for a call that would put blocks into a graph tree's pool, or take memory out of it, and is none of the tree's own
- * (tree_thread). Lock held. */
+/* LADE_ERR_BUSY for a call that would put blocks into a graph tree's pool, or take memory out of it, and is none of the
+ * tree's own (tree_thread). Lock held. */
 lade_status ladei_device_tree_refuse(const lade_device_allocator *allocator, const char *call,
                                      const ladei_device_private_pool *pool);
 /* LADE_ERR_BUSY for a call that needs the pool's memory while it is away. Lock held. */

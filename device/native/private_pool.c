@@ -9,20 +9,21 @@
  *   new: use_count 1 --begin, retain, scope: +1--> ... --release, end of a scope: -1--> 0: released
  *   released --full flush: what is free goes back--> gone with its last segment
  *
- * Inside a pool blocks are reused as usual. The rules of captures (uses.c, finish.c) hold while one is under way, and of
- * scopes there are none: events are polled, frees complete, the cache goes back as without them.
+ * Inside a pool blocks are reused as usual. The rules of captures (uses.c, finish.c) hold while one is under way, and
+ * of scopes there are none: events are polled, frees complete, the cache goes back as without them.
  *
- * P1  use_count is creations, begins, retains and scopes begun, less releases and scopes ended. A pool with use_count 0 is
- *     never used again; under its id a new one is, when it is gone.
+ * P1  use_count is creations, begins, retains and scopes begun, less releases and scopes ended. A pool with use_count 0
+ *     is never used again; under its id a new one is, when it is gone.
  * P2  A pool appears at most once among the captures under way, and then has use_count > 0 unless it was released
  *     during its capture. `capturing` says whether it does. As long as it does, the pool is there.
- * P3  When begin returns, no thread that gives memory back asks the streams that it names, and none will before the end.
+ * P3  When begin returns, no thread that gives memory back asks the streams that it names, and none will before the
+ *     end.
  * P4  Memory that graphs may use serves nothing else: a pool that was ever captured into (`capture` > 0) lends nothing
  *     (LADE_DEVICE_POOL_USE_ON_OOM), and gives back no oversize block for a request while it is in use.
  * P5  Segments of a pool that splits nothing, or has a provider, are plain.
  * P6  `pools.lending` counts the pools with LADE_DEVICE_POOL_USE_ON_OOM.
- * P7  A pool that a graph tree has to itself is used by calls of the tree alone: the tree frees what it does not know, and its
- *     recordings touch what is free. The last use of it is the tree's.
+ * P7  A pool that a graph tree has to itself is used by calls of the tree alone: the tree frees what it does not know,
+ *     and its recordings touch what is free. The last use of it is the tree's.
  * Locks: the allocator's lock. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/private_pool.h"

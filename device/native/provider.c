@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Providers: callbacks of the program that give and take plain segments in place of the driver. All above a segment stays
- * lade's: blocks, streams, statistics, history, snapshots.
+ * Providers: callbacks of the program that give and take plain segments in place of the driver. All above a segment
+ * stays lade's: blocks, streams, statistics, history, snapshots.
  *
  *   pool with a provider of its own --> that one
  *   any other pool                  --> the allocator's, if lade_device_provider_set() has set one --> else the driver
  *
  * V1  A segment goes back to where it came from: a pool's provider is constant, and the allocator's is from the first
  *     segment on.
- * V2  A callback runs without any lock, in the thread of the call that needs it. Where that is a slow path, others wait for
- *     it; so a callback must not need memory from the allocator that it serves. `providers.calls` names the threads that
- *     are in one: their own calls that would wait for them are refused.
+ * V2  A callback runs without any lock, in the thread of the call that needs it. Where that is a slow path, others wait
+ *     for it; so a callback must not need memory from the allocator that it serves. `providers.calls` names the threads
+ *     that are in one: their own calls that would wait for them are refused.
  * V3  What a callback gives is taken only if it is a multiple of 512 and lies in no segment.
  * Locks: the allocator's lock guards the list of calls.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Graphs of captures that failed, and that the driver refused to take back. They never were a graph of the program's, so the
- * allocator keeps them, and offers them again: before each capture, and when it is destroyed.
+ * Graphs of captures that failed, and that the driver refused to take back. They never were a graph of the program's,
+ * so the allocator keeps them, and offers them again: before each capture, and when it is destroyed.
  *
  * J1  What is in the list is in no other one, and is not launched: its memory may serve others.
  * Locks: the allocator's lock guards the list. A thread that offers has taken it as a whole.

@@ -11,7 +11,8 @@ typedef struct ladei_device_refused_graph {
   ladei_graph graph;
 } ladei_device_refused_graph;
 
-/* Gives a graph back to the driver, now or later; takes the record, or frees it. Leaves the error record alone. No lock held. */
+/* Gives a graph back to the driver, now or later; takes the record, or frees it. Leaves the error record alone. No lock
+ * held. */
 void ladei_device_graph_drop(lade_device_allocator *allocator, ladei_device_refused_graph *record, ladei_graph graph);
 /* Offers again what was refused so far. The first refusal. No lock held. */
 lade_status ladei_device_refused_offer(lade_device_allocator *allocator);

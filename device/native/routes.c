@@ -5,19 +5,20 @@
  *   oldest                                                            newest
  *   capture (streams s1)  scope of thread 7   scope of streams s2, s3   scope of thread 7
  *
- * The newest route that takes the request leads it, so scopes nest. Among captures it is the one begun first that counts, or
- * with LADE_DEVICE_NEWEST_POOL the one begun last: where the newest route that takes the request is a capture, the captures
- * decide among themselves.
+ * The newest route that takes the request leads it, so scopes nest. Among captures it is the one begun first that
+ * counts, or with LADE_DEVICE_NEWEST_POOL the one begun last: where the newest route that takes the request is a
+ * capture, the captures decide among themselves.
  *
- * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `leading` counts all that.
+ * While caching is off (caching.c), what no route takes is led to the pool of uncached memory. `leading` counts all
+ * that.
  *
  * R1  A route keeps its pool: of captures by `capturing`, of scopes by a use, which no release takes.
  * R2  `captures` and `scopes` are the numbers of routes of their kind; a pool's scope_count that of scopes to it.
  * R3  While there is a route, thread caches are empty (state/thread_caches.h, T6): they know no routes.
- * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads that it
- *     starts are not routed, and the scope of a thread that has exited routes nothing.
- * R5  A scope leads no request of a capture to a pool that is not captured into: the pool would hand the block out again while
- *     the graph names it, and none of the rules of captures would hold.
+ * R4  A route of a thread takes requests of that thread alone, by its number, which no other thread ever has: threads
+ *     that it starts are not routed, and the scope of a thread that has exited routes nothing.
+ * R5  A scope leads no request of a capture to a pool that is not captured into: the pool would hand the block out
+ *     again while the graph names it, and none of the rules of captures would hold.
  * Locks: the allocator's lock guards the list. No driver call, except resolving the streams named, before the lock.
  */
 #include "device/native/routes.h"

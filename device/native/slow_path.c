@@ -2,21 +2,23 @@
 /*
  * When memory is out: a request may be refused only for what it found while no other thread moved memory.
  *
- * A thread is in the slow path while it grows or gives memory back, with driver calls in between and the lock released. What
- * others have in such a call is neither cached nor free, so what one thread finds may be wrong a moment later: a growth in
- * flight leaves the rest of its segment, or fails and returns its share of a limit; memory on its way back is the driver's
- * again. (For what a poll of another thread has found finished, runtime/retire waits in a flush.)
+ * A thread is in the slow path while it grows or gives memory back, with driver calls in between and the lock released.
+ * Memory that others have in such a call is neither cached nor free, so what one thread finds may be wrong a moment
+ * later: a growth in flight leaves the rest of its segment, or fails and returns its share of a limit; memory on its
+ * way back is the driver's again. (For what a poll of another thread has found finished, runtime/retire waits in a
+ * flush.)
  *
  *   slow path --served------------------------------------------------------> done
  *             --exhausted, no other thread was in it meanwhile--------------> out of memory
  *             --exhausted--> alone: the others finish, new ones wait; search, slow path --> done, or out of memory
  *
- * S1  While `alone` is set, only the thread that set it is in the slow path; others wait before their first step, holding
- *     nothing.
- * S2  In the slow path no thread waits, except for threads that need nothing from it: those that give back, and grants (E3 in
- *     expandable.c). So the threads before a lone one come to an end, and a lone one waits for none.
- * S3  No callback of the program runs in the slow path: it may allocate, and would wait for itself. Where the memory itself
- *     comes from callbacks, calls nested in them do not enter it (Note [Nested calls] in device/backends/ledger.c).
+ * S1  While `alone` is set, only the thread that set it is in the slow path; others wait before their first step,
+ *     holding nothing.
+ * S2  In the slow path no thread waits, except for threads that need nothing from it: those that give back, and grants
+ *     (E3 in expandable.c). So the threads before a lone one come to an end, and a lone one waits for none.
+ * S3  No callback of the program runs in the slow path: it may allocate, and would wait for itself. Where the memory
+ *     itself comes from callbacks, calls nested in them do not enter it (Note [Nested calls] in
+ *     device/backends/ledger.c).
  * Locks: the allocator's lock.
  */
 #include "device/native/slow_path.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Suspended pools: the physical memory of a private pool goes back, its addresses stay, its bytes wait in pinned memory. Graphs know
- * addresses alone, so when memory is mapped there again, with the bytes, they can be launched as before.
+ * Suspended pools: the physical memory of a private pool goes back, its addresses stay, its bytes wait in pinned
+ * memory. Graphs know addresses alone, so when memory is mapped there again, with the bytes, they can be launched as
+ * before.
  *
  *   LIVE --suspend: blocks marked--> LEAVING: device waited for, bytes copied out, granules unmapped --> AWAY
  *    ^   <--failure up to the first granule that goes: pinned memory given back, marks taken away--'
@@ -12,22 +13,25 @@
  *
  *   segment  |  run of mapped granules  |  hole  |  run  |      piece: up to 64 MiB of a run, and its pinned memory
  *
- * All that is mapped is saved, free blocks as well: replays of graphs leave bytes there that the program may still want.
+ * All that is mapped is saved, free blocks as well: replays of graphs leave bytes there that the program may still
+ * want.
  *
- * Z1  From the marking on until all is back, every block of the pool is SUSPENDED and not `mapped`: no search finds it, no free or
- *     record takes it, no peer is given access to it, and no sum of reserved bytes has it. Nothing else of the pool changes, as what would
- *     change it is LADE_ERR_BUSY.
- * Z2  Granules that the driver did not take back stay the pool's, and are used again by resume. Once AWAY, `held_bytes` of the allocator
- *     has them; before, `growing_bytes` has all, so that limits hold at every moment.
- * Z3  What fails leaves the pool LIVE with its bytes, or AWAY with its bytes in pinned memory. The first granule that the driver
- *     takes decides: before it all can be undone without asking for anything, after it the rest is offered, too, and what is
- *     refused is held.
- * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for all there are.
- * Z5  No suspend begins while a call queues work of graphs on the pool's memory, and no such call begins while the memory is away: Note
- *     [Launches beside a suspend].
- * Z6  On a lost device nothing comes back, and nothing is used: there the first resume makes the pool LIVE without memory under it,
- *     so that what is handed out of it can be freed.
- * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is released.
+ * Z1  From the marking on until all is back, every block of the pool is SUSPENDED and not `mapped`: no search finds it,
+ *     no free or record takes it, no peer is given access to it, and no sum of reserved bytes has it. Nothing else of
+ *     the pool changes, as what would change it is LADE_ERR_BUSY.
+ * Z2  Granules that the driver did not take back stay the pool's, and are used again by resume. Once AWAY, `held_bytes`
+ *     of the allocator has them; before, `growing_bytes` has all, so that limits hold at every moment.
+ * Z3  What fails leaves the pool LIVE with its bytes, or AWAY with its bytes in pinned memory. The first granule that
+ *     the driver takes decides: before it all can be undone without asking for anything, after it the rest is offered,
+ *     too, and what is refused is held.
+ * Z4  No peer is added while memory leaves or returns (`unmappings`; E3 in expandable.c): what returns is mapped for
+ *     all there are.
+ * Z5  No suspend begins while a call queues work of graphs on the pool's memory, and no such call begins while the
+ *     memory is away: Note [Launches beside a suspend].
+ * Z6  On a lost device nothing comes back, and nothing is used: there the first resume makes the pool LIVE without
+ *     memory under it, so that what is handed out of it can be freed.
+ * Locks: Note [Calls without the lock] in allocator.h. `visitors` keeps the pool, Z1 its blocks, while the lock is
+ * released.
  */
 #include "device/native/suspend.h"
 
@@ -78,10 +82,11 @@ bool ladei_device_pool_is_suspended(lade_device_allocator *allocator, lade_devic
 
 /*
  * Note [Launches beside a suspend]
- *   A launch counts itself in the pool's `launching`, and then looks whether any pool is suspended; a suspend counts itself in
- *   `pools.suspended`, and then looks at `launching`. All four are sequentially consistent, so at least one of both sees the other: the
- *   launch looks at its pool under the lock then, the suspend is LADE_ERR_BUSY. What a launch has queued before, the suspend waits for
- *   with all other work on the device. Launches are many, so they take no lock while nothing is suspended.
+ *   A launch counts itself in the pool's `launching`, and then looks whether any pool is suspended; a suspend counts
+ *   itself in `pools.suspended`, and then looks at `launching`. All four are sequentially consistent, so at least one
+ *   of both sees the other: the launch looks at its pool under the lock then, the suspend is LADE_ERR_BUSY. The suspend
+ *   waits for all work on the device, that of earlier launches included. Launches are many, so they take no lock while
+ *   nothing is suspended.
  */
 
 ladei_device_private_pool *ladei_device_pool_visit(lade_device_allocator *allocator, lade_device_pool_id id) {
@@ -136,7 +141,8 @@ static bool suspension_release(lade_device_allocator *allocator, ladei_device_su
   return all;
 }
 
-/* It is no pool's any more. What the driver refused is offered once more later. Leaves the error record alone. */
+/* It is no pool's any more. Memory that the driver refused is offered once more later. Leaves the error record
+ * alone. */
 static void suspension_end(lade_device_allocator *allocator, ladei_device_suspension *suspension) {
   lade_error first;
   ladei_error_save(&first);
@@ -226,7 +232,8 @@ static bool blocks_each(lade_device_allocator *allocator, const ladei_device_pri
   return true;
 }
 
-/* Z1. A thread that frees a block claims it without the lock (T1 in thread_caches.h); so does this: false, where that came first. */
+/* Z1. A thread that frees a block claims it without the lock (T1 in thread_caches.h); so does this: false, where that
+ * came first. */
 static bool block_suspend(lade_device_allocator *allocator, ladei_device_block *block) {
   if (block->state == LADEI_DEVICE_HEAP_FREE)
     ladei_device_block_remove(block);
@@ -408,7 +415,8 @@ static lade_status options_check(const lade_device_suspend_options *options) {
 
 /* ---- Suspending -------------------------------------------------------------------------------------------------- */
 
-/* A suspension with all that it needs of records, and the pool marked. LADE_NOT_READY: a freed block is still in use, or on its way. */
+/* A suspension with all that it needs of records, and the pool marked. LADE_NOT_READY: a freed block is still in use,
+ * or on its way. */
 static lade_status suspend_begin(lade_device_allocator *allocator, lade_device_pool_id id,
                                  const lade_device_suspend_options *options, ladei_device_private_pool **out) {
   ladei_lock_assert_held(&allocator->lock);
@@ -633,7 +641,8 @@ static bool pool_is_free(const lade_device_allocator *allocator, const ladei_dev
   return true;
 }
 
-/* Each run is one block, as nothing of it is handed out, and now a hole. What the driver refused is the hole's (E2 in expandable.c). */
+/* Each run is one block, as nothing of it is handed out, and now a hole. Granules that the driver refused are the
+ * hole's (E2 in expandable.c). */
 static void segment_abandon(lade_device_allocator *allocator, ladei_device_heap_segment *segment) {
   ladei_lock_assert_held(&allocator->lock);
   ladei_device_heap *heap = &allocator->heap;

@@ -3,7 +3,8 @@
  * The native backend with thread caches (device/state/thread_caches.h): a call that its thread's cache cannot serve is
  * the native one.
  *
- * A3 of allocator.c holds except for the order: a probe of a call that a cache serves is in the order of its thread's calls.
+ * A3 of allocator.c holds except for the order: a probe of a call that a cache serves is in the order of its thread's
+ * calls.
  * Locks: as allocator.c; none on the way through a cache.
  */
 #include "base/error.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trimming a private pool: what is wholly free in it goes back now, whatever its use count, except for what the caller wants
- * to keep: graphs know the addresses of their capture, and lade does not know which graphs live.
+ * Trimming a private pool: what is wholly free in it goes back now, whatever its use count, except for what the caller
+ * wants to keep: graphs know the addresses of their capture, and lade does not know which graphs live.
  *
  *   pool   | plain: free |  | plain: used, free |  | expandable: free ... kept ... free |
  *            goes back        stays                   goes back       stays    goes back

@@ -7,13 +7,13 @@
  *   free, with uses of the capture under way        DEFERRED: settled at the first chance after the capture, or within it by
  *                                                   capture_reuse.c
  *
- * Note [Uses in captures]. A block of a private pool may be used by several streams of the capture into that pool. Such a
- * use runs when the graph is launched, and the graph orders it before what is captured next; so after the capture there is
- * nothing to wait for, while during it the block must not be handed out again. Such notes carry a mark, and are
- * forgotten when the free is settled. What makes one is that the stream noted and the block's own stream are in the same
- * capture, by the id of that, and that the block's pool is being captured into. All other uses are waited for as usual: those
- * of streams that do not capture by the stream, whatever captures meanwhile; those in other captures, and of blocks from
- * the default pools, by the end of the graph. The same stream noted outside the capture carries no mark.
+ * Note [Uses in captures]. A block of a private pool may be used by several streams of the capture into that pool. Such
+ * a use runs when the graph is launched, and the graph orders it before what is captured next; so after the capture
+ * there is nothing to wait for, while during it the block must not be handed out again. Such notes carry a mark, and
+ * are forgotten when the free is settled. A note has one where the stream noted and the block's own stream are in the
+ * same capture, by the id of that, and the block's pool is being captured into. All other uses are waited for as usual:
+ * those of streams that do not capture by the stream, whatever captures meanwhile; those in other captures, and of
+ * blocks from the default pools, by the end of the graph. The same stream noted outside the capture carries no mark.
  *
  * With LADE_DEVICE_REFERENCE a note of whatever stream carries the mark during a capture, every free with uses is
  * deferred then, and no event is asked: hazard H9.
@@ -22,8 +22,8 @@
  * U2  deferred holds exactly the DEFERRED blocks, in the order of their frees.
  * U3  Whether a capture is under way is decided, for a free as for settling, under the hold of the lock that does it.
  *
- * uses.c and capture_reuse.c are one state machine in two files: a DEFERRED block leaves that state here after the capture, and
- * there within it.
+ * uses.c and capture_reuse.c are one state machine in two files: a DEFERRED block leaves that state here after the
+ * capture, and there within it.
  * Locks: Note [Calls without the lock] in allocator.h.
  */
 #include "device/native/uses.h"
@@ -129,8 +129,8 @@ uint64_t ladei_device_capture_of(const lade_device_allocator *allocator, const l
   return info.status == LADEI_CAPTURE_ACTIVE ? info.id : 0;
 }
 
-/* Note [Uses in captures]. The block is handed out, so its segment keeps its pool. (A thread's own streams have no mark:
- * their uses end with the note.) */
+/* Note [Uses in captures]. The block is handed out, so its segment keeps its pool. (A thread's own streams have no
+ * mark: their uses end with the note.) */
 static bool use_in_own_capture(const lade_device_allocator *allocator, const ladei_device_block *block,
                                const ladei_stream *use) {
   const ladei_device_heap_segment *segment = block->segment;

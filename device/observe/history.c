@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: trackers, operations, the ring, and what the heap reports. Model and invariants in history.h; settings, reading
- * and annotations in device/api/history_api.c.
+ * Recording: trackers, operations, the ring, and what the heap reports. Model and invariants in history.h; settings,
+ * reading and annotations in device/api/history_api.c.
  *
  * Locks: the allocator's lock. No callback is called under it: contexts that nothing refers to any more wait in a
  * list, events for trackers in a queue. Trackers get them from a copy of their own list.
@@ -134,8 +134,8 @@ typedef struct event_facts {
   ladei_history_context *context; /* the caller's */
 } event_facts;
 
-/* The place of the next event: after the others, or that of the oldest one, which is in no near cache. So the place of some events later is
- * asked for now; beyond the ring a prefetch does no harm. */
+/* The place of the next event: after the others, or that of the oldest one, which is in no near cache. So the place of
+ * some events later is asked for now; beyond the ring a prefetch does no harm. */
 enum { AHEAD = 6 * 64 };
 static inline __attribute__((always_inline)) ladei_history_event *ring_place(ladei_device_history *history) {
   ladei_lock_assert_held(history->lock);
@@ -156,8 +156,8 @@ static inline __attribute__((always_inline)) ladei_history_event *ring_place(lad
   return place;
 }
 
-/* The event keeps references of its own. It is written where it stays: a copy of what was just written by words makes the
- * processor wait, which costs more than all else here. */
+/* The event keeps references of its own. It is written where it stays: a copy of what was just written by words makes
+ * the processor wait, which costs more than all else here. */
 static inline __attribute__((always_inline)) void ring_append(ladei_device_history *history, uint64_t sequence,
                                                               const event_facts *facts) {
   ladei_history_event *place = ring_place(history);

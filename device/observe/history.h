@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * History of one allocator: the ring of its last events, the contexts of events and blocks, and the queue of events that
- * are not delivered to trackers yet.
+ * History of one allocator: the ring of its last events, the contexts of events and blocks, and the queue of events
+ * that are not delivered to trackers yet.
  *
  *   ring, 8 places, 11 events so far     8   9  10 | 3   4   5   6   7       place of an event: its number % capacity
  *                                           newest   oldest
  *
  * The history is the heap's listener (heap.h) while it is on or there are trackers. A call of the program is an
- * operation: everything that it causes, in whatever function, gets the context captured for it (V2 in history/threads.h).
- * Contexts are counted records: Note [Contexts] in history/contexts.h.
+ * operation: everything that it causes, in whatever function, gets the context captured for it (V2 in
+ * history/threads.h). Contexts are counted records: Note [Contexts] in history/contexts.h.
  *
- * Note [Time of events]. A call looks at the clock when it begins, before the lock, and tells the history; the thread that has
- * the lock then stamps its events with the latest look that the history knows, its own or a later one. So times never fall.
+ * Note [Time of events]. A call looks at the clock when it begins, before the lock, and tells the history; the thread
+ * that has the lock then stamps its events with the latest look that the history knows, its own or a later one. So
+ * times never fall.
  *
  * H1  The ring holds the events [appended - count, appended), count <= capacity.
  * H2  While history is off: the ring is empty, and no block and no segment has a context.
@@ -70,7 +71,8 @@ static inline void ladei_device_history_lock(lade_device_allocator *allocator) {
 
 /*
  * A call of the program begins and ends, for calls that found a listener. No lock held. The first captures a
- * context if the history wants one at `level`; the second delivers events to trackers, and keeps the thread's error record.
+ * context if the history wants one at `level`; the second delivers events to trackers, and keeps the thread's error
+ * record.
  */
 enum { LADEI_DEVICE_CONTEXT_NOT_WANTED = LADE_CONTEXT_ALL + 1 }; /* a level that is never reached */
 void ladei_device_history_begin(lade_device_allocator *allocator, unsigned level, ladei_device_operation *op);
@@ -85,7 +87,8 @@ void ladei_device_history_watch(lade_device_allocator *allocator);
 /* Records an event without block or segment; there is a listener. Lock held. */
 void ladei_device_history_event(ladei_device_heap *heap, lade_device_action action, uint64_t address, uint64_t bytes,
                                 lade_stream stream, lade_device_pool_id pool);
-/* Records a note: on a block that is handed out, which keeps it, or NULL: on nothing. Takes one reference. Lock held. */
+/* Records a note: on a block that is handed out, which keeps it, or NULL: on nothing. Takes one reference. Lock
+ * held. */
 void ladei_device_history_note(ladei_device_heap *heap, ladei_device_block *block, ladei_history_context *note);
 /* The block loses its note, if it has one. Lock held. */
 void ladei_device_history_note_drop(ladei_device_history *history, ladei_device_block *block);

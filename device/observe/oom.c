@@ -5,9 +5,9 @@
  *   facts: counters (lock), driver and processes (no lock) --> history's event (lock) --> observers --> text
  *
  * The text, in this order; fields in brackets only where they say something:
- *   the words that programs know, device, bytes asked for, bytes needed from the driver; total, free; [processes, as far as NVML knows them]; [limit];
- *   allocated [of it cached in private pools, as far as a limited number of their blocks shows]; reserved but unallocated [and
- *   what may help]; [pending]; [capture]; [refused by the driver]; cause
+ *   the words that programs know, device, bytes asked for, bytes needed from the driver; total, free; [processes, as
+ *   far as NVML knows them]; [limit]; allocated [of it cached in private pools, as far as a limited number of their
+ *   blocks shows]; reserved but unallocated [and what may help]; [pending]; [capture]; [refused by the driver]; cause
  *
  * Locks: the allocator's lock while counters are copied; no callback or driver call is made under it.
  */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of a device allocator's statistics: the 122 keys under which PyTorch's allocator shows the same quantities. */
+/* The names of a device allocator's statistics: the 122 keys under which PyTorch's allocator shows the same
+ * quantities. */
 #include "base/stat_keys.h"
 #include "lade/device.h"
 

@@ -6,8 +6,9 @@
  *      |                       ^                              |
  *      +--refused--> gone      +-----------refused------------+
  *
- * M1  A handle has at most one entry. While an entry is OPENING or CLOSING, its driver call is in flight and others wait for
- *     it; so the driver is never asked to open what is open, nor to close what another thread has just opened again.
+ * M1  A handle has at most one entry. While an entry is OPENING or CLOSING, its driver call is in flight and others
+ *     wait for it; so the driver is never asked to open what is open, nor to close what another thread has just opened
+ *     again.
  * M2  An OPEN entry has count > 0, others have 0.
  * Locks: the allocator's lock, never during a driver call.
  */
@@ -76,7 +77,8 @@ static void mapping_state_set(ladei_device_ipc_mapping *mapping, ipc_state state
   mapping->state = state;
 }
 
-/* Link to the entry of a handle, waiting while its driver call is in flight; the link's target is NULL if there is none. */
+/* Link to the entry of a handle, waiting while its driver call is in flight; the link's target is NULL if there is
+ * none. */
 static ladei_device_ipc_mapping **mapping_find(lade_device_allocator *allocator, const lade_device_ipc_handle *handle) {
   ladei_lock_assert_held(&allocator->lock);
   for (;;) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The allocator's memory as others may know and use it: the driver allocation behind a block, the largest block to be
+ * The allocator's memory as others may know and use it: the driver allocation of a block, the largest block to be
  * had, access by other devices, copies between devices.
  *
  * Q1  A device among the peers has access to all mapped memory of expandable segments, except mappings in flight, whose

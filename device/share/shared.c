@@ -12,8 +12,8 @@
  *                   ^-------refused--|                        (no caller was given its address; destroy tries again)
  *
  * V1  While descriptors are made, `grants` keeps the granules mapped.
- * V2  A mapping is in the list while any of its addresses are reserved; what the driver did not take back of it stays noted,
- *     and the next close goes on from there.
+ * V2  A mapping is in the list while any of its addresses are reserved; what the driver did not take back of it stays
+ *     noted, and the next close goes on from there.
  * Locks: the allocator's lock guards the list and the reading of granules. No driver call under it.
  */
 #include "device/share/shared.h"
@@ -247,7 +247,8 @@ static void mapping_enter(lade_device_allocator *allocator, ladei_device_shared_
   ladei_lock_release(&allocator->lock);
 }
 
-/* A mapping that could not be made. What the driver does not take back either is kept, for ladei_device_shared_finish. */
+/* A mapping that could not be made. A part that the driver does not take back either is kept, for
+ * ladei_device_shared_finish. */
 static void mapping_drop(lade_device_allocator *allocator, ladei_device_shared_mapping *mapping) {
   lade_error error;
   ladei_error_save(&error);

@@ -8,8 +8,8 @@
 /* Whether the address lies in memory of another process that is open here. Lock held. */
 bool ladei_device_shared_has(const lade_device_allocator *allocator, const void *pointer);
 
-/* For destroy, which excludes other calls: whether the program has memory of other processes open; what failed opens and
- * clean-ups left behind goes back. */
+/* For destroy, which excludes other calls: whether the program has memory of other processes open; memory that failed
+ * opens and clean-ups left goes back. */
 bool ladei_device_shared_open(const lade_device_allocator *allocator);
 lade_status ladei_device_shared_finish(lade_device_allocator *allocator);
 

@@ -15,9 +15,10 @@
  *   1. removes what it is about: free blocks leave their set and become BUSY, budget is taken (`limits.growing_bytes`);
  *   2. releases the lock, calls, takes the lock again;
  *   3. commits: the gauges move only now, so after a failed call the blocks are inserted again, and that is all.
- * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not coalesce. What was read before
- * step 2 is not trusted after it. A thread that runs out of memory while another one has some in a driver call waits for
- * that one and tries again (`returns.count`; slow_path.c), so that no request fails for memory that was on its way.
+ * Meanwhile other threads allocate and free; they see BUSY blocks as neighbours that do not coalesce. Values read
+ * before step 2 are not trusted after it. A thread that runs out of memory while another one has some in a driver call
+ * waits for that one and tries again (`returns.count`; slow_path.c), so that no request fails for memory that was on
+ * its way.
  *
  * Locks: `lock` (LADEI_RANK_DEVICE) guards all fields that are not said to be constant or atomic.
  */
@@ -108,7 +109,8 @@ static inline void ladei_device_attended_update(lade_device_allocator *allocator
   atomic_store_explicit(&allocator->attention.any, attended, memory_order_relaxed);
 }
 
-/* Another object names the allocator, or does so no more: the last access that it makes, at any time, from any thread. */
+/* Another object names the allocator, or does so no more: the last access that it makes, at any time, from any
+ * thread. */
 static inline void ladei_device_allocator_acquire(lade_device_allocator *allocator) {
   atomic_fetch_add_explicit(&allocator->users, 1, memory_order_relaxed);
 }
@@ -116,8 +118,8 @@ static inline void ladei_device_allocator_release(lade_device_allocator *allocat
   atomic_fetch_sub_explicit(&allocator->users, 1, memory_order_release);
 }
 
-/* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one, too. Lock
- * held. */
+/* Limit on reserved bytes by the memory fraction; UINT64_MAX: none. In PyTorch's allocator of the replays 1.0 is one,
+ * too. Lock held. */
 static inline uint64_t ladei_device_fraction_limit(const lade_device_allocator *allocator) {
   bool limits = allocator->limits.fraction < 1.0 || allocator->heap.settings.reference;
   return allocator->limits.fraction_set && limits ? allocator->limits.fraction_bytes : UINT64_MAX;

@@ -11,8 +11,8 @@
  * Every backend has the limits, the callbacks, the imports of ipc.c and the counters of its allocator in common with
  * the others: `heap.counters` count for all of them, the rest of `heap` serves the native one alone.
  *
- * B1  A function that a backend lacks is NULL, and what the native backend alone has is called by its name where `has_heap`:
- *     else the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
+ * B1  A function that a backend lacks is NULL, and what the native backend alone has is called by its name where
+ *     `has_heap`: else the public call answers LADE_ERR_UNSUPPORTED, naming call and backend.
  * B2  The backend of an allocator never changes once it is open.
  * B3  Arguments that are wrong for every backend (NULL, the size limit, a pool named {0, 0}) do not come here.
  * Locks: a backend's functions are called with none held.
@@ -31,10 +31,11 @@ typedef struct ladei_device_backend_setup {
 
 typedef struct ladei_device_backend {
   const char *name; /* as lade_device_backend_name() says it */
-  /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there is what
-   * no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
+  /* It is native: blocks and segments are in the allocator's heap. History, trackers and snapshots show them, and there
+   * is what no table has: exports, pools as objects, scopes, providers, checkpoints (native/native.h). */
   bool has_heap;
-  /* The memory that `alloc` hands out is the driver's own: the cache is not turned off or held for it, and no provider gives it. */
+  /* The memory that `alloc` hands out is the driver's own: the cache is not turned off or held for it, and no provider
+   * gives it. */
   bool is_uncached;
 
   /* After the common part was set up; on failure nothing is left. */
@@ -43,7 +44,8 @@ typedef struct ladei_device_backend {
   lade_status (*close)(lade_device_allocator *allocator, bool wait);
   /* As ladei_device_allocator_check. */
   lade_status (*check)(lade_device_allocator *allocator);
-  /* Optional: the same, also beside calls in flight, which are left out of the sums; *out_looked_at: blocks and events. */
+  /* Optional: the same, also beside calls in flight, which are left out of the sums; *out_looked_at: blocks and
+   * events. */
   lade_status (*recount)(lade_device_allocator *allocator, size_t *out_looked_at);
 
   lade_status (*alloc)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
@@ -54,8 +56,8 @@ typedef struct ladei_device_backend {
   lade_status (*empty_cache)(lade_device_allocator *allocator);
   lade_status (*stream_retire)(lade_device_allocator *allocator, lade_stream stream);
 
-  /* Optional, as everything below. As alloc, out of the cache alone: LADE_NOT_READY where that has none, with no trace left. Asks the
-   * driver for nothing but the stream, and does not wait. */
+  /* Optional, as everything below. As alloc, out of the cache alone: LADE_NOT_READY where that has none, with no trace
+   * left. Asks the driver for nothing but the stream, and does not wait. */
   lade_status (*alloc_ready)(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out);
   /* Statistics that the counters of the allocator do not hold; and peaks kept elsewhere. */
   lade_status (*stats_complete)(lade_device_allocator *allocator, lade_device_stats *stats);

@@ -7,8 +7,8 @@
 #include "device/state/backend.h"
 #include "runtime/last_stream.h"
 
-/* An allocator that is NULL, or was made by a parent of this process, is refused. In all of these `call` is the name of the
- * public function. */
+/* An allocator that is NULL, or was made by a parent of this process, is refused. In all of these `call` is the name of
+ * the public function. */
 static inline lade_status ladei_device_check_call(const lade_device_allocator *allocator, const char *call) {
   return allocator == NULL ? ladei_error_null(call, "allocator") : ladei_runtime_check_process(allocator->runtime);
 }

@@ -9,8 +9,8 @@
 #include "history/clock.h"
 #include "history/event.h"
 
-/* Settings of a history; constant. Kept until the allocator ends, since a call may look at them for as long as it takes; equal
- * ones are kept once. */
+/* Settings of a history; constant. Kept until the allocator ends, since a call may look at them for as long as it
+ * takes; equal ones are kept once. */
 typedef struct ladei_device_history_settings {
   struct ladei_device_history_settings *next;
   lade_history_options options;

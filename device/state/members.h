@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Members of an allocator by the files of device/ that own them: a type each, whose owner's model says what the fields mean.
- * The types stand here because the owners are above the object (allocator.h); those of the history are in history_state.h.
+ * Members of an allocator by the files of device/ that own them: a type each, whose owner's model says what the fields
+ * mean. The types stand here because the owners are above the object (allocator.h); those of the history are in
+ * history_state.h.
  *
  * Locks: the allocator's lock guards all that is not atomic; what is atomic is written under it, too.
  */
@@ -55,8 +56,8 @@ typedef struct ladei_device_imports {
   atomic_size_t count; /* entries of both */
 } ladei_device_imports;
 
-/* observe/callbacks.c: those of one kind, in order of adding. Function pointers are kept as the general kind and called as what they
- * were added as. */
+/* observe/callbacks.c: those of one kind, in order of adding. Function pointers are kept as the general kind and called
+ * as what they were added as. */
 enum { LADEI_DEVICE_CALLBACKS_MAX = 16 };
 typedef struct ladei_device_callback {
   void (*function)(void);

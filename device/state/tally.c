@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tallies: what the code of a capture allocates and frees, so that a capture that fails leaves no block, and one that would
- * keep addresses of memory that nothing keeps for it fails.
+ * Tallies: what the code of a capture allocates and frees, so that a capture that fails leaves no block, and one that
+ * would keep addresses of memory that nothing keeps for it fails.
  *
  *   begin (pool P, thread T) .. alloc: from P, of any caller: an entry .. free of it: the entry goes .. end
  *                               alloc by T from elsewhere: refused, the block is free again
  *                               free by T of another block: refused, the block stays
  *
- * A graph keeps the addresses of its capture, and its pool keeps the memory. An allocation elsewhere would be the graph's by
- * address alone; and a block from before the capture, freed in it, would serve others while the graph uses it.
+ * A graph keeps the addresses of its capture, and its pool keeps the memory. An allocation elsewhere would be the
+ * graph's by address alone; and a block from before the capture, freed in it, would serve others while the graph uses
+ * it.
  *
- * I1  An entry is in exactly one tally, that of the pool that its block was allocated from, from the allocation to the free.
+ * I1  An entry is in exactly one tally, that of the pool that its block was allocated from, from the allocation to the
+ *     free.
  * I2  While there is a tally, `attention.any` is set: every allocation and free comes by here.
  * I3  A pool is in at most one tally: it is captured into once at a time.
  * Locks: the allocator's lock guards tallies and entries.

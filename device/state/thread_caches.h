@@ -11,25 +11,30 @@
  *   free     the bin of the block's stream and size is there, and has room: the block goes there. Else to the pools
  *   flush    closes the asymmetric locks of all threads, gives their blocks to the pools, and opens the locks again
  *
- * For the heap a block in a cache is handed out, until a flush; so a call that wants to know better flushes first, and one that
- * must not be disturbed while it looks around holds the caches meanwhile (ladei_device_thread_caches_hold). Peaks alone count it.
+ * For the heap a block in a cache is handed out, until a flush; so a call that wants to know better flushes first, and
+ * one that must not be disturbed while it looks around holds the caches meanwhile (ladei_device_thread_caches_hold).
+ * Peaks alone count it.
  *
  * T1  A block goes from ALLOCATED to THREAD by a compare-and-exchange, in the thread that frees it: of two frees of one
- *     block one is refused. The thread that made it THREAD owns it, puts it into its cache, or gives it to the heap. Code
- *     that takes handed out blocks for other reasons (suspend.c, checkpoint.c) claims them in the same way, though it holds the lock.
- * T2  In a cache are only blocks of default pools and of streams that are not retired, that no other stream used, of at most
- *     LADEI_DEVICE_THREAD_BLOCK_MOST bytes, and below options.max_split_bytes. Each serves requests of its stream and of the
- *     very size that it was handed out for.
- * T3  A thread has bins for what it allocated itself: what it only frees for others goes to the pools, where those find it.
- * T4  Bins, blocks and counters are touched by the owner inside its asymmetric lock; by a visitor (allocator's lock held,
- *     asymmetric lock closed, and the wait at it said that the owner is out); by the owner with the allocator's lock held;
- *     and with that lock where no thread makes a call: at the end of the allocator, and of the thread.
+ *     block one is refused. The thread that made it THREAD owns it, puts it into its cache, or gives it to the heap.
+ *     Code that takes handed out blocks for other reasons (suspend.c, checkpoint.c) claims them in the same way, though
+ *     it holds the lock.
+ * T2  In a cache are only blocks of default pools and of streams that are not retired, that no other stream used, of at
+ *     most LADEI_DEVICE_THREAD_BLOCK_MOST bytes, and below options.max_split_bytes. Each serves requests of its stream
+ *     and of the very size that it was handed out for.
+ * T3  A thread has bins for what it allocated itself: what it only frees for others goes to the pools, where those find
+ *     it.
+ * T4  Bins, blocks and counters are touched by the owner inside its asymmetric lock; by a visitor (allocator's lock
+ *     held, asymmetric lock closed, and the wait at it said that the owner is out); by the owner with the allocator's
+ *     lock held; and with that lock where no thread makes a call: at the end of the allocator, and of the thread.
  * T5  cached_bytes of a thread is at most its quota, and the quotas together are at most the allocator's budget.
- * T6  While `paused` is not 0 (history, trackers, captures into private pools), caches that a visitor reached are empty.
- * T7  A cache is in its allocator's list until its thread exits or the allocator ends, and in its thread's list until the
- *     thread exits or sees that the allocator ended; each of the two holds one of `references`.
+ * T6  While `paused` is not 0 (history, trackers, captures into private pools), caches that a visitor reached are
+ *     empty.
+ * T7  A cache is in its allocator's list until its thread exits or the allocator ends, and in its thread's list until
+ *     the thread exits or sees that the allocator ended; each of the two holds one of `references`.
  *
- * Where the kernel refuses to help (base/asym_lock.h), a thread that is not in a call keeps its blocks until its next call.
+ * Where the kernel refuses to help (base/asym_lock.h), a thread that is not in a call keeps its blocks until its next
+ * call.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->allocator under cache->lock and, if there is one,
  * counts itself in `leaving` before it lets go of the lock; destroy sets cache->allocator to NULL under the same lock and
@@ -102,8 +107,8 @@ lade_status ladei_device_thread_caches_create(lade_device_allocator *allocator);
 /* No call is under way, but threads may exit. The caches are empty, or their blocks are not needed any more. */
 void ladei_device_thread_caches_end(lade_device_allocator *allocator);
 
-/* With the lock held. hold: gives what threads have ready to the pools, and keeps threads out of their caches until let;
- * returns the number of blocks. Both do nothing in an allocator without thread caches. */
+/* With the lock held. hold: gives what threads have ready to the pools, and keeps threads out of their caches until
+ * let; returns the number of blocks. Both do nothing in an allocator without thread caches. */
 size_t ladei_device_thread_caches_hold(lade_device_allocator *allocator);
 void ladei_device_thread_caches_let(lade_device_allocator *allocator);
 /* Both at once, with the lock held. */
