@@ -30,6 +30,7 @@
  * V4  A driver's allocation that fails for lack of memory is tried again after lade's cache went back.
  * Locks: none.
  */
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -89,6 +90,7 @@ static bool serve(preload_device *device, int ordinal, const device_request *req
   *block = (preload_block){
       .pointer = pointer, .bytes = request->bytes, .device = ordinal, .is_ordered = request->is_ordered};
   ladei_preload_range_widen(&device->heap_range, pointer, request->bytes, HEAP_SEGMENT_BYTES);
+  assert(ladei_preload_heap_may_own(pointer)); /* V2: its free finds it */
   if (!ladei_preload_blocks_add(&ladei_preload_device_blocks, block)) {
     ladei_preload_begin();
     (void)device->lade->lade_device_free(device->heap, pointer);
@@ -194,12 +196,14 @@ RETRY_HOOK(mipmapped_array_create, (CUmipmappedArray * out, const CUDA_ARRAY3D_D
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
 static void block_pend(preload_device *device, preload_block *block) {
+  assert(block->device == device->ordinal && block->next == NULL); /* B1 of blocks.h: out of the table */
   ladei_preload_pending_add(&device->heap_pending, block);
   ladei_preload_pending_wait(&device->heap_pending, ladei_preload_settings()->pending_bytes);
 }
 
 /* What no work uses any more, or what lade has been told of all streams that do. */
 static void block_return(preload_device *device, preload_block *block) {
+  assert(block->device == device->ordinal && block->next == NULL);
   ladei_preload_begin();
   (void)device->lade->lade_device_free(device->heap, block->pointer);
   ladei_preload_end();

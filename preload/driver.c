@@ -6,6 +6,7 @@
  */
 #include "preload/driver.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -85,6 +86,7 @@ static void *exported_real(preload_row row) {
   void *found = atomic_load_explicit(&reals[row], memory_order_acquire);
   if (found == NULL) {
     found = exported_find(rows[row].exported);
+    assert(found != rows[row].hook || found == NULL); /* D2: else it would call itself */
     if (found != NULL && of_driver(found)) atomic_store_explicit(&reals[row], found, memory_order_release);
   }
   return found;

@@ -18,6 +18,7 @@
  * H2  The driver is never given an address inside lade's memory to free or to unregister.
  * Locks: none.
  */
+#include <assert.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -83,6 +84,7 @@ static bool serve(preload_device *device, int ordinal, const pinned_request *req
                            .device = ordinal,
                            .by_alloc_host = request->by_alloc_host};
   ladei_preload_range_widen(&device->pinned_range, pointer, request->bytes, segment_bytes());
+  assert(ladei_preload_may_own(pointer)); /* H2: its free finds it */
   if (!ladei_preload_blocks_add(&ladei_preload_pinned_blocks, block)) {
     ladei_preload_begin();
     (void)device->lade->lade_pinned_free(device->pool, pointer);
@@ -144,6 +146,7 @@ static void free_recorded(preload_device *device, void *pointer) {
 }
 
 static void block_give(preload_device *device, preload_block *block) {
+  assert(block->device == device->ordinal && block->next == NULL); /* B1 of blocks.h: out of the table */
   uint64_t limit = ladei_preload_settings()->pending_bytes;
   if (ladei_preload_settings()->mode == PRELOAD_FAST && !block->waits_for_all) {
     uint64_t bytes = block->bytes;
@@ -256,6 +259,7 @@ static bool flags_claim(atomic_uint *slot) {
 
 static unsigned block_flags(const preload_block *block) {
   static atomic_uint known[2][SERVED_FLAGS + 1];
+  assert((block->flags & ~SERVED_FLAGS) == 0);
   atomic_uint *slot = &known[block->by_alloc_host ? 1 : 0][block->flags];
   if (!flags_claim(slot)) return atomic_load(slot) - 1;
   unsigned flags;
