@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts are captured by the program; Note [Contexts] in contexts.h. Where its callback is that of lade's own stacks, they are asked
- * by name: their records are counted already.
+ * Contexts are captured by the program; Note [Contexts] in contexts.h. Where its callback is that of lade's own stacks,
+ * they are asked by name: their records are counted already.
  *
  * Locks: none.
  */

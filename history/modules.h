@@ -37,7 +37,7 @@ typedef struct ladei_modules {
 } ladei_modules;
 
 void ladei_modules_init(ladei_modules *modules);
-/* What was opened for a module (symbols.h) is closed before. */
+/* The symbols of a module (symbols.h) are closed before. */
 void ladei_modules_destroy(ladei_modules *modules);
 
 /* Looks again if there were loads or unloads since; gives the generation. False: there is no memory. No lock held. */

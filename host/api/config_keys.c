@@ -10,7 +10,7 @@
 #include "base/size.h"
 #include "lade/config.h"
 
-/* What was not said is 0. */
+/* A field that was not said is 0. */
 static const ladei_setting_word register_words[] = {{"True", 1, false}, {"False", 2, false}, {NULL, 0, false}};
 
 static const ladei_setting_word sources[] = {{"register", LADE_PINNED_SOURCE_REGISTER, true},

@@ -2,8 +2,8 @@
 /*
  * The history of a pinned pool as the program sees it: on and off, notes, copies. Model in history.h.
  *
- * A pool gets its history when it is turned on for the first time, and keeps it: a call may look at it for as long as it
- * takes. While it is on, no call is on the fast path (pool->fast.id), and all of that costs nothing while it is off.
+ * A pool gets its history when it is turned on for the first time, and keeps it: a call may look at it for as long as
+ * it takes. While it is on, no call is on the fast path (pool->fast.id), and all of that costs nothing while it is off.
  *
  * Locks: none here; those of history.h.
  */

@@ -12,14 +12,14 @@
  *   that names the pool by its id, and a ready block or room for one. Whatever is not as usual (first call of the
  *   thread, empty or full magazine, a wrong pointer, a forked child, whose thread-local names no pool)
  *   goes to the slow path, which looks at everything anew. The one atomic read-modify-write of a pair of small calls is
- *   the compare-and-swap in free. Blocks with streams noted leave the fast path behind it, for the thread's buffer in
+ *   the compare-and-swap in free. Blocks with streams noted leave the fast path after it, for the thread's buffer in
  *   runtime/retire.
  *
  * I1  Of several frees of one block exactly one succeeds: the one whose compare-and-swap takes the word out of IN_USE.
  *     After it a block in a slot may be another thread's at once, so all that is needed of the record is read before.
- * I2  A thread that is cancelled ends after its call (base/cancellation.h). What calls the driver here holds that off, but
- *     for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does for them
- *     under a claim it protects itself.
+ * I2  A thread that is cancelled ends after its call (base/cancellation.h). A call of the driver here holds that off,
+ *     except for the notes and frees of the fast path: they hold nothing while they do, and what runtime/retire does
+ *     for them under a claim it protects itself.
  * Locks: none here; those of the parts that are called.
  */
 #include "host/api/pinned.h"
@@ -146,7 +146,7 @@ static ladei_pinned_block *request_ready(const ladei_pinned_request *request) {
                                  ladei_pinned_pages(request->bytes), request->bytes);
 }
 
-/* What a seek brought besides the block that is handed out. */
+/* Blocks of a seek besides the one that is handed out. */
 static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *rest) {
   if (rest == NULL) return;
   while (rest != NULL) {
@@ -158,7 +158,8 @@ static void rest_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, l
   ladei_pinned_call_answer(pool, cache);
 }
 
-/* With room for the guard. Blocks of 1 KiB and 2 KiB begin at a multiple of that, so their rooms are of the next power of two. */
+/* With room for the guard. Blocks of 1 KiB and 2 KiB begin at a multiple of that, so their rooms are of the next power
+ * of two. */
 static size_t debug_bytes(size_t bytes) {
   bool whole = bytes == LADEI_KIB || bytes == 2 * LADEI_KIB;
   return bytes + (whole ? bytes : LADEI_PINNED_DEBUG_GUARD_BYTES);
@@ -197,7 +198,7 @@ static lade_status block_alloc(lade_pinned_pool *pool, size_t bytes, uint64_t ah
   return LADE_OK;
 }
 
-/* What the cap leaves, and what a block for the request has. */
+/* Records the room under the cap and the size of a block for the request. */
 static void oom_record(const lade_pinned_pool *pool, ladei_pinned_history *history, size_t bytes) {
   uint64_t reserved = ladei_pinned_gauge_current(&pool->counters.reserved_bytes);
   uint64_t left = reserved < pool->settings.max_bytes ? pool->settings.max_bytes - reserved : 0;
@@ -237,8 +238,8 @@ static lade_status alloc_from(lade_pinned_pool *pool, size_t bytes, uint64_t ahe
   return status;
 }
 
-/* Note [Fast path], with history or latencies on: the block is taken as ever, and recorded before anybody knows of it. NULL: they are
- * off, or another way is to be tried. */
+/* Note [Fast path], with history or latencies on: the block is taken as ever, and recorded before anybody knows of it.
+ * NULL: they are off, or another way is to be tried. */
 static void *alloc_attended(lade_pinned_pool *pool, size_t bytes) {
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   ladei_pinned_latency_mark mark = ladei_pinned_latency_begin(pool);
@@ -277,7 +278,7 @@ static lade_status alloc_at(lade_pinned_pool *pool, size_t bytes, uint64_t ahead
   return alloc_from(pool, bytes, ahead, node, call, out);
 }
 
-/* What is not on the fast path. Apart, so that this pays nothing for it. */
+/* All that is not on the fast path. Apart, so that this pays nothing for it. */
 static __attribute__((noinline)) lade_status alloc_any(lade_pinned_pool *pool, size_t bytes, void **out) {
   bool given = pool != NULL && out != NULL;
   void *block = given ? alloc_attended(pool, bytes) : NULL;
@@ -503,8 +504,8 @@ static __attribute__((noinline)) lade_status record_any(lade_pinned_pool *pool, 
   return block_note(pool, pointer, stream, 0, "lade_pinned_record_event");
 }
 
-/* Note [Fast path]: a block in the segment of the thread's last one, with no note or one of the thread's shard. Noting again what
- * was noted changes nothing, so the other way begins anew. */
+/* Note [Fast path]: a block in the segment of the thread's last one, with no note or one of the thread's shard. Noting
+ * again what was noted changes nothing, so the other way begins anew. */
 lade_status lade_pinned_record_event(lade_pinned_pool *pool, void *pointer, lade_stream stream) {
   uint64_t word;
   ladei_pinned_thread_cache *cache = pool == NULL ? NULL : ladei_pinned_thread_cache_fast(pool->fast.cache_id);
@@ -608,7 +609,7 @@ lade_status lade_pinned_reserve(lade_pinned_pool *pool, uint64_t bytes, int devi
   return status;
 }
 
-/* What the records say of what was found there. */
+/* Fills `info` from the records of the place that was found. */
 static void info_read(const lade_pinned_pool *pool, const ladei_pinned_lookup *found, const void *pointer,
                       lade_pinned_info *info) {
   info->state = LADE_PINNED_CACHED;

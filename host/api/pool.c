@@ -75,7 +75,7 @@ static lade_status options_check(const lade_pinned_options *options, int device_
   return status != LADE_OK ? status : length_check("options.register_chunk_bytes", options->register_chunk_bytes);
 }
 
-/* What is known while a pool is created. */
+/* State of a creation. */
 typedef struct creation {
   const lade_pinned_options *options;
   const ladei_pinned_hooks *hooks;
@@ -177,7 +177,7 @@ static lade_status devices_create(lade_pinned_pool *pool, int device_count) {
   return LADE_OK;
 }
 
-/* What create made besides the retire object; all of it may be missing. */
+/* Ends all parts that create made, without the retire object; each may be missing. */
 static void pool_dispose(lade_pinned_pool *pool) {
   for (uint32_t i = 0; i < ladei_pinned_pool_node_count(pool); i++) {
     ladei_pinned_node_destroy(ladei_pinned_pool_node(pool, i));
@@ -207,11 +207,12 @@ static void pool_dispose(lade_pinned_pool *pool) {
 
 /*
  * Note [Shards]
- *   Threads with streams of their own retire their blocks in shards (runtime/retire/retire_shards.h): each of 16 threads on an
- *   H200 machine paid 1.9 us for a recorded cycle where they shared one, 0.25 with a shard each, before they shared no counters
- *   (benchmarks/results/h200/pinned_crowd.json, pinned_crowd_before.json). Who looks at the pending blocks
- *   of all threads pays a barrier of all processors in each shard with open batches. That is often where the program has set a
- *   cap below the one that lade takes, for misses at the cap, and where a background thread looks. There is one shard then.
+ *   Threads with streams of their own retire their blocks in shards (runtime/retire/retire_shards.h): each of 16
+ *   threads on an H200 machine paid 1.9 us for a recorded cycle where they shared one, 0.25 with a shard each, before
+ *   they shared no counters (benchmarks/results/h200/pinned_crowd.json, pinned_crowd_before.json). A look at the
+ *   pending blocks of all threads costs a barrier of all processors in each shard with open batches. That is often
+ *   where the program has set a cap below the one that lade takes, for misses at the cap, and where a background thread
+ *   looks. There is one shard then.
  */
 static uint32_t shards_choose(const lade_pinned_pool *pool, creation *with, const ladei_retire_options *retire) {
   if (with->hooks->shards != 0) return with->hooks->shards;
@@ -247,7 +248,7 @@ static void background_log(lade_pinned_pool *pool, lade_status status) {
   pool->background.failure = failed ? status : LADE_OK;
 }
 
-/* Segments that nobody uses go back while the system is short of memory, at most once a second: a pool that needs them again
+/* Unused segments go back while the system is short of memory, at most once a second: a pool that needs them again
  * pins them again. */
 static lade_status pool_relieve(lade_pinned_pool *pool) {
   const uint64_t least_ns = UINT64_C(1000000000);
@@ -257,7 +258,8 @@ static lade_status pool_relieve(lade_pinned_pool *pool) {
   return ladei_pinned_pool_return(pool, UINT64_MAX, &pool->counters.pressure_returns);
 }
 
-/* The background thread's work. Failures stay with the blocks (quarantine), and show to the callers who look themselves. */
+/* The background thread's work. Failures stay with the blocks (quarantine), and show to callers that look
+ * themselves. */
 static uint64_t pool_look(void *user) {
   lade_pinned_pool *pool = user;
   uint64_t done = 0;

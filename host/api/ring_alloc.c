@@ -19,7 +19,7 @@
 
 ladei_pinned_ring_shares *ladei_pinned_ring_shares_of(lade_pinned_pool *pool) { return &pool->ring_shares; }
 
-/* What may come back. */
+/* Memory that may come back. */
 typedef struct outlook {
   ladei_pinned_ring_shares_view rings;
   bool pending;
@@ -28,7 +28,7 @@ typedef struct outlook {
 static outlook outlook_of(lade_pinned_pool *pool, const ladei_pinned_ring_share *share) {
   ladei_retire_counters uses;
   ladei_retire_shards_counters_get(pool->retire, &uses);
-  /* What is in quarantine may stay there. */
+  /* Uses in quarantine may stay there. */
   bool pending = ladei_pinned_pending_read(pool).blocks > uses.quarantined_uses;
   return (outlook){.rings = ladei_pinned_ring_shares_look(&pool->ring_shares, share), .pending = pending};
 }

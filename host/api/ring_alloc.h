@@ -11,9 +11,9 @@
 ladei_pinned_ring_shares *ladei_pinned_ring_shares_of(lade_pinned_pool *pool);
 
 /*
- * Where threads that fill blocks near `device` shall run: the OS index of its NUMA node, with the topology in *out, which is
- * the pool's and lives as long; -1 and NULL: anywhere. What the pool has to know of the machine before its first segment,
- * which takes it milliseconds, it knows then. No lock held; touches no error record.
+ * Where threads that fill blocks near `device` shall run: the OS index of its NUMA node, with the topology in *out,
+ * which is the pool's and lives as long; -1 and NULL: anywhere. The pool then knows all of the machine that
+ * its first segment needs, which takes milliseconds. No lock held; touches no error record.
  */
 int ladei_pinned_ring_place(lade_pinned_pool *pool, int device, const ladei_topology **out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names of a pinned pool's statistics: the 28 keys under which PyTorch's pinned cache shows the same quantities, then all
- * fields of lade_pinned_stats.
+ * The names of a pinned pool's statistics: the 28 keys under which PyTorch's pinned cache shows the same quantities,
+ * then all fields of lade_pinned_stats.
  */
 #include "base/stat_keys.h"
 #include "lade/pinned.h"

@@ -14,9 +14,9 @@
  *       |        |             `--- PENDING <--'        PENDING: freed, streams may still use it
  *       `- RUN --'                                      RUN: both directions; the first page is FREE before and after
  *
- * K1  A word's state changes along these arrows alone, and its generation by one at each hand-out, else not (but where a
- *     record begins or ends with its segment). ladei_pinned_word_may_become has the table; builds without NDEBUG check
- *     each change.
+ * K1  A word's state changes along these arrows alone, and its generation by one at each hand-out, else not (but where
+ *     a record begins or ends with its segment). ladei_pinned_word_may_become has the table; builds without NDEBUG
+ *     check each change.
  *
  * Who may change a record
  *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
@@ -29,8 +29,8 @@
  * is: that to a run has its lowest bit set.
  *
  * The ticket is runtime/retire's account of the streams that use the block; notes on it may come from any thread.
- * The generation grows whenever a block is handed out, and never falls, also where a segment's records serve another one
- * (segment.h).
+ * The generation grows whenever a block is handed out, and never falls, also where a segment's records serve another
+ * one (segment.h).
  */
 #ifndef LADE_HOST_BLOCKS_BLOCK_H
 #define LADE_HOST_BLOCKS_BLOCK_H
@@ -206,16 +206,16 @@ static inline void ladei_pinned_block_requested_set(ladei_pinned_block *block, s
   atomic_store_explicit(&block->requested_or_next, requested_bytes, memory_order_relaxed);
 }
 
-/* What was asked for of a block of `bytes` that is in use by its word; else 0, also where the record says something else already. Any
- * thread, which looks at the word again. A block of a slot is in use before its record says how much of it (ready.h): for some
- * instructions it is what its last user asked for. */
+/* Bytes asked for of a block of `bytes` that is in use by its word; else 0, also where the record says something else
+ * already. Any thread, which looks at the word again. A block of a slot is in use before its record says how much of it
+ * (ready.h): for some instructions it is what its last user asked for. */
 static inline size_t ladei_pinned_block_requested_by(const ladei_pinned_block *block, uint64_t word, size_t bytes) {
   if (ladei_pinned_word_state(word) != LADEI_PINNED_BLOCK_IN_USE) return 0;
   size_t requested = atomic_load_explicit(&block->requested_or_next, memory_order_acquire);
   return requested <= bytes ? requested : 0;
 }
 
-/* CACHED -> IN_USE, by the one who holds the block. */
+/* CACHED -> IN_USE, by the thread that holds the block. */
 static inline void ladei_pinned_block_hand_out(ladei_pinned_block *block, size_t requested_bytes) {
   uint64_t word = atomic_load_explicit(&block->word, memory_order_relaxed);
   ladei_pinned_block_requested_set(block, requested_bytes);

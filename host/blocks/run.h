@@ -33,7 +33,8 @@ _Static_assert(sizeof(ladei_pinned_run) % 64 == 0, "the slab lays each record at
 size_t ladei_pinned_run_pages(unsigned class_index);
 unsigned ladei_pinned_run_blocks(unsigned class_index);
 
-/* Splits a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the node's lock, here and below. */
+/* Splits a FREE block of ladei_pinned_run_pages(class) that is in no list. Caller holds the node's lock, here and
+ * below. */
 void ladei_pinned_run_open(ladei_pinned_run *run, ladei_pinned_segment *segment, ladei_pinned_block *pages,
                            unsigned class_index);
 /* All blocks are free: the pages are one FREE block again. */

@@ -11,11 +11,12 @@
  *     if the word is not 0. Under a running change the summary may say yes for an empty word, never the reverse.
  * I3  No two neighbours are both FREE.
  * I4  A page at which no block starts has state NONE, or RUN inside a run.
- * I5  Generations of a record never fall: within a life of the segment the record keeps them, and those of the next life
- *     begin above the highest that came back in this one. So what was read of a record before is never true again, once
- *     the block was handed out since or the segment given back.
- * Locks: the node's guards splitting and coalescing. Lookups take none: a block in use has its bit set before it is handed
- * out and no other bit up to its end until it is taken back, so a search downwards from any of its pages ends at it.
+ * I5  Generations of a record never fall: within a life of the segment the record keeps them, and those of the next
+ *     life begin above the highest that came back in this one. So what was read of a record before is never true again,
+ *     once the block was handed out since or the segment given back.
+ * Locks: the node's guards splitting and coalescing. Lookups take none: a block in use has its bit set before it is
+ * handed out and no other bit up to its end until it is taken back, so a search downwards from any of its pages ends at
+ * it.
  */
 #include "host/blocks/segment.h"
 
@@ -66,7 +67,7 @@ ladei_pinned_segment *ladei_pinned_segment_create(size_t pages) {
 
 void ladei_pinned_segment_destroy(ladei_pinned_segment *segment) { munmap(segment, segment->metadata_bytes); }
 
-/* What readers of stale pointers and later users of the record look at. Its ticket is idle. */
+/* Clears the fields that readers of stale pointers and later users of the record look at. Its ticket is idle. */
 static void record_clear(ladei_pinned_block *block) {
   if (ladei_pinned_block_word(block) == 0 && ladei_pinned_block_next(block) == NULL &&
       ladei_pinned_block_prev(block) == NULL)
@@ -194,7 +195,7 @@ static void block_resize(ladei_pinned_block *block, size_t pages) {
                                                 << LADEI_PINNED_BLOCK_CLASS_SHIFT);
 }
 
-/* The block behind this one, whatever its state; NULL at the end. */
+/* The block after this one, whatever its state; NULL at the end. */
 static ladei_pinned_block *block_after(const ladei_pinned_segment *segment, const ladei_pinned_block *block) {
   size_t page = ladei_pinned_segment_page_of(segment, block) + ladei_pinned_block_pages(block);
   return page < ladei_pinned_segment_page_count(segment) ? &segment->blocks[page] : NULL;

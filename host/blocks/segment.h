@@ -26,7 +26,7 @@ typedef struct ladei_pinned_segment {
   /* Constant while the segment has memory; read by anyone through a stale pointer. */
   _Atomic(uintptr_t) base; /* 0: no memory */
   _Atomic(size_t) page_count;
-  _Atomic(size_t) bytes;   /* whole pages, but for powers of two below a page under PyTorch's policy */
+  _Atomic(size_t) bytes;   /* whole pages, except for powers of two below a page under PyTorch's policy */
   _Atomic(int32_t) source; /* lade_pinned_source */
   _Atomic(uint32_t) node;  /* index of the node's cache in the pool */
   void *mapped;            /* this and the next two: what the source needs to give it back */

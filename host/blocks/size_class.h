@@ -6,9 +6,9 @@
  *   class   7 ..  14   4 KiB steps to 32 KiB
  *   class  15 ..       eight steps in each power of two above: 36, 40, ... 64, 72, 80, ... KiB
  *
- * A block is at most 1/8 larger than asked, or 4 KiB where that is more (512 B below 4 KiB). Above 1 MiB, where blocks of
- * a class need not be alike, it is divided in 64 steps of a power of two: at most 1/64 larger. Blocks of a page and more
- * consist of whole pages: 4 KiB is the unit of pinning, of direct file reads and of the block records.
+ * A block is at most 1/8 larger than asked, or 4 KiB where that is more (512 B below 4 KiB). Above 1 MiB, where blocks
+ * of a class need not be alike, it is divided in 64 steps of a power of two: at most 1/64 larger. Blocks of a page and
+ * more consist of whole pages: 4 KiB is the unit of pinning, of direct file reads and of the block records.
  */
 #ifndef LADE_HOST_BLOCKS_SIZE_CLASS_H
 #define LADE_HOST_BLOCKS_SIZE_CLASS_H
@@ -56,7 +56,8 @@ static inline size_t ladei_pinned_class_bytes(unsigned class_index) {
   return (size_t)((step & 7) + 9) << ((step >> 3) + LADEI_PINNED_PAGE_SHIFT);
 }
 
-/* Blocks up to 1 MiB that move at once between a thread's magazine and what all threads share: few where they are large. */
+/* Blocks up to 1 MiB that move at once between a thread's magazine and what all threads share: few where they are
+ * large. */
 enum { LADEI_PINNED_BATCH_MOST = 16 };
 static inline unsigned ladei_pinned_batch(size_t bytes) {
   return bytes <= 4 * LADEI_KIB     ? LADEI_PINNED_BATCH_MOST

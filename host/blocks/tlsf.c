@@ -61,7 +61,7 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_pinned_block *block) {
   index->page_count -= ladei_pinned_block_pages(block);
 }
 
-/* The first list at or behind `at` that holds a block. False: none. */
+/* The first list at or after `at` that holds a block. False: none. */
 static bool slot_full(const ladei_tlsf *index, tlsf_slot *at) {
   if (at->level >= LADEI_PINNED_TLSF_LEVELS) return false;
   unsigned steps = index->step_bitmap[at->level] & (0xffu << at->step);

@@ -36,9 +36,9 @@ void ladei_tlsf_remove(ladei_tlsf *index, ladei_pinned_block *block);
 ladei_pinned_block *ladei_tlsf_find(const ladei_tlsf *index, size_t pages);
 
 /*
- * Of the blocks of at least `pages` the one whose excess and placement cost together are least, among the first few that are
- * looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The cost is in
- * parts of a page, LADEI_PINNED_TLSF_PAGE_PARTS to a page.
+ * Of the blocks of at least `pages` the one whose excess and placement cost together are least, among the first few
+ * that are looked at (at most 32), from the smallest on; if none of those is large enough, as ladei_tlsf_find. The cost
+ * is in parts of a page, LADEI_PINNED_TLSF_PAGE_PARTS to a page.
  */
 #define LADEI_PINNED_TLSF_PAGE_PARTS ((uint64_t)1 << 16)
 typedef uint64_t (*ladei_tlsf_cost)(const void *user, const ladei_pinned_block *block);

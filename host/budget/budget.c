@@ -108,7 +108,7 @@ static lade_status refusal(const ladei_pinned_budget *budget, uint64_t bytes, co
       (unsigned long long)state->held_bytes, (unsigned long long)answer->most_bytes, reasons[answer->limit]);
 }
 
-/* What holds then is what held before there was a ledger. */
+/* Then the rules of before the ledger hold. */
 static lade_status fault_decide(ladei_pinned_budget *budget, uint64_t bytes, const ladei_ledger_state *state) {
   char fault[LADEI_LEDGER_FAULT_BYTES];
   atomic_store_explicit(&budget->is_short, false, memory_order_relaxed);

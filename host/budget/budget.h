@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool's part in the budget of all pools: what its options say, what the ledger answers, and what holds where the ledger
- * cannot be asked. Knows nothing of the pool.
+ * A pool's part in the budget of all pools: what its options say, what the ledger answers, and what holds where the
+ * ledger cannot be asked. Knows nothing of the pool.
  *
  * J1  What is charged here is what the pool has reserved, whatever happened to the ledger.
  */
@@ -62,9 +62,9 @@ static inline void ladei_pinned_budget_set_aside(ladei_pinned_budget *budget) {
 }
 /* Whether the budget leaves so much now, as far as can be told; asked only where it is short. */
 bool ladei_pinned_budget_leaves(ladei_pinned_budget *budget, uint64_t bytes);
-/* What the last answer left to the pool, UINT64_MAX unless the budget is short. */
+/* Bytes that the last answer left to the pool, UINT64_MAX unless the budget is short. */
 uint64_t ladei_pinned_budget_left(const ladei_pinned_budget *budget);
-/* What others ask for since the last call. */
+/* Bytes that others ask for since the last call. */
 uint64_t ladei_pinned_budget_asked(ladei_pinned_budget *budget);
 
 /* The settings in force, into options. */

@@ -8,17 +8,18 @@
  *   charge:  enter (file lock; read; attach, or look whether all is there) -> look for the owner of one slot, decide ->
  *            refused: look for more slots without owner, decide again -> write the own slot -> leave
  *
- * Thousands of processes that start at once wait for each other at the file lock. So who joins asks for few locks of slots, and
- * reads what its process says of itself before it has the file lock. Where something is short, all slots of processes that
- * have ended are found in one go: a process id is no proof, so the lock of each is asked for, which is cheap then.
+ * Thousands of processes that start at once wait for each other at the file lock. So a pool that joins asks for few
+ * locks of slots, and reads what its process says of itself before it has the file lock. Where something is short, all
+ * slots of processes that have ended are found in one go: a process id is no proof, so the lock of each is asked for,
+ * which is cheap then.
  *
  * W1  held_bytes is what the pool holds, whether the ledger knows it or not.
  * W2  While attached, the own slot's lock is held, and the slot says held_bytes unless `told` is false.
- * W3  Between enter and leave the file lock is held, and `file.data` has the file's bytes with every slot sound; slots that
- *     were found without owner are free in it.
+ * W3  Between enter and leave the file lock is held, and `file.data` has the file's bytes with every slot sound; slots
+ *     that were found without owner are free in it.
  * W4  A failure at any step leaves the slot free, or without owner, or as it was; what it should say is written later.
- * Locks: ledger->lock, between the threads of the process: locks of open files do not keep these apart. Held for the calls
- * of ledger_file.c, whose lock is taken under it.
+ * Locks: ledger->lock, between the threads of the process: locks of open files do not keep these apart. Held for the
+ * calls of ledger_file.c, whose lock is taken under it.
  */
 #include "host/budget/ledger.h"
 
@@ -47,12 +48,13 @@ struct ladei_ledger {
   ladei_ledger_terms terms;
   ladei_ledger_file file;
   bool attached;
-  bool told;              /* W2 */
-  bool impatient;         /* the last wait for the file lock was in vain */
-  bool fault_was_told;    /* to ladei_ledger_fault_is_new */
-  size_t index;           /* of the own slot, while attached */
-  size_t probe;           /* slot whose owner is looked for next */
-  ladei_ledger_slot slot; /* as written last; before, while the file is open: what it will be but for others' terms */
+  bool told;           /* W2 */
+  bool impatient;      /* the last wait for the file lock was in vain */
+  bool fault_was_told; /* to ladei_ledger_fault_is_new */
+  size_t index;        /* of the own slot, while attached */
+  size_t probe;        /* slot whose owner is looked for next */
+  ladei_ledger_slot
+      slot; /* as written last; before, while the file is open: what it will be, except for others' terms */
   uint64_t held_bytes;
   uint64_t requests; /* as read last */
   uint64_t faults;
@@ -112,7 +114,7 @@ ladei_ledger *ladei_ledger_create(const char *path, const ladei_ledger_terms *te
   return ledger;
 }
 
-/* W4: whoever reads it next finds the slot without owner. */
+/* W4: the next reader finds the slot without owner. */
 static void detach(ladei_ledger *ledger) {
   ledger->attached = false;
   ledger->told = ledger->held_bytes == 0;
@@ -121,7 +123,7 @@ static void detach(ladei_ledger *ledger) {
 
 /* ---- Slots without owner ----------------------------------------------------------------------------------------- */
 
-/* W3. Written as free where that is possible: who reads it next would find the same. */
+/* W3. Written as free where that is possible: the next reader would find the same. */
 static void slot_free(ladei_ledger *ledger, size_t index) {
   static const ladei_ledger_slot unused;
   ladei_ledger_fault ignored;
@@ -156,7 +158,7 @@ static void owners_look_hard(ladei_ledger *ledger) {
   owners_look(ledger, PROBES_PER_REFUSAL);
 }
 
-/* W3. A slot that is torn or damaged is nobody's, or the file cannot be trusted. */
+/* W3. A slot that is torn or damaged has no owner, or the file cannot be trusted. */
 static bool slots_check(ladei_ledger *ledger) {
   size_t count = ladei_ledger_file_count(&ledger->file);
   const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
@@ -194,8 +196,8 @@ static void defaults_adopt(ladei_ledger *ledger, ladei_ledger_slot *slot) {
   }
 }
 
-/* The first free slot whose lock can be had; a new one behind the end, where the file may have been longer: whoever has its slot
- * there has the lock, too, and does not know yet that the file was cut. */
+/* The first free slot whose lock can be had; a new one behind the end, where the file may have been longer: whoever has
+ * its slot there has the lock, too, and does not know yet that the file was cut. */
 static bool slot_find(ladei_ledger *ledger, size_t *out) {
   size_t count = ladei_ledger_file_count(&ledger->file);
   size_t most = ladei_ledger_file_header(&ledger->file)->most_slots;
@@ -255,7 +257,7 @@ static bool attach(ladei_ledger *ledger) {
 
 /* ---- Entering, leaving ------------------------------------------------------------------------------------------- */
 
-/* The own slot is as it was written: otherwise the file was cut, or changed by who has no right to. */
+/* The own slot is as it was written: otherwise the file was cut, or changed without right. */
 static bool own_slot_check(ladei_ledger *ledger) {
   const ladei_ledger_slot *slots = ladei_ledger_file_slots(&ledger->file);
   if (ledger->index < ladei_ledger_file_count(&ledger->file) &&
@@ -285,8 +287,8 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
   return false;
 }
 
-/* Slots at the end that nobody has, of a time with more pools: each charge would read them, until the machine starts anew. Some
- * stay, so that pools that come and go change no length. */
+/* Slots at the end that nobody has, of a time with more pools: each charge would read them, until the machine starts
+ * anew. Some stay, so that pools that come and go change no length. */
 static void end_cut(ladei_ledger *ledger) {
   enum { MOST_SPARE = 64 };
   size_t count = ladei_ledger_file_count(&ledger->file), taken = count;
@@ -303,7 +305,7 @@ static bool enter(ladei_ledger *ledger, uint64_t patience_ns) {
   if (full && !ledger->attached) patience_ns = LADEI_LEDGER_JOIN_PATIENCE_NS;
   bool locked = file_lock(ledger, ledger->impatient ? IMPATIENT_NS : patience_ns, &bytes);
   if (!locked && ledger->fault.timed_out) {
-    /* Who has waited for little has learnt little. */
+    /* A short wait teaches little. */
     ledger->impatient = ledger->impatient || full;
     return false;
   }
@@ -351,7 +353,7 @@ static void fault_count(ladei_ledger *ledger) {
 
 /* ---- Charges and credits ----------------------------------------------------------------------------------------- */
 
-/* Entered. What the ledger was not told yet is told here: the pool holds it whatever the ledger says. */
+/* Entered. Tells the ledger what it does not know yet: the pool holds it whatever the ledger says. */
 static bool charge_decide(ladei_ledger *ledger, uint64_t bytes, bool *out_granted) {
   ladei_ledger_slot *own = &ladei_ledger_file_slots(&ledger->file)[ledger->index];
   uint64_t most = UINT64_MAX - ledger->held_bytes < bytes ? UINT64_MAX : ledger->held_bytes + bytes;
@@ -445,8 +447,8 @@ static void tell_late(ladei_ledger *ledger) {
 uint64_t ladei_ledger_asked(ladei_ledger *ledger) {
   uint64_t asked = 0;
   ladei_lock_acquire(&ledger->lock);
-  /* Where the file was removed, as systemd-logind does with a user's files in /dev/shm when he logs out (RemoveIPC), others make a
-   * new one, in which this pool lacks until it says again what it holds. */
+  /* Where the file was removed, as systemd-logind does with a user's files in /dev/shm when he logs out (RemoveIPC),
+   * others make a new one, in which this pool lacks until it says again what it holds. */
   if (ledger->attached && ladei_ledger_file_is_gone(&ledger->file)) ledger->told = false;
   tell_late(ledger);
   if (ledger->attached && ladei_ledger_requests_read(&ledger->file) != ledger->requests &&

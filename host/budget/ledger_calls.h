@@ -10,8 +10,8 @@
 /* Of a text that says what is wrong with a ledger. */
 enum { LADEI_LEDGER_FAULT_BYTES = 400 };
 
-/* What a ledger asks the system. Tests put faults and other clocks in place of it. Each as the call of its name; failures in
- * errno. */
+/* Calls of a ledger to the system. Tests put faults and other clocks in place of it. Each as the call of its name;
+ * failures in errno. */
 typedef struct ladei_ledger_calls {
   int (*open)(void *user, const char *path, int flags, mode_t mode);
   int (*close)(void *user, int fd);

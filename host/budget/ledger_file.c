@@ -3,11 +3,11 @@
  * The file of a ledger.
  *
  * L1 to L3: ledger_file.h.
- * A file is read and written with pread() and pwrite() and never mapped: who cuts a mapped file ends every process that
- * touches it. A slot is written by one call and lies in one page, so a process that is killed has written all of it or none;
- * where it has not, the checksum says so and the slot has no owner.
- * Locks: files_lock, held while a file is opened or closed, and across fork(). It has no rank: other locks without order to it
- * are held across fork(), too, in whatever order their owners came to be.
+ * A file is read and written with pread() and pwrite() and never mapped: cutting a mapped file ends every process that
+ * touches it. A slot is written by one call and lies in one page, so a process that is killed has written all of it or
+ * none; where it has not, the checksum says so and the slot has no owner.
+ * Locks: files_lock, held while a file is opened or closed, and across fork(). It has no rank: other locks without
+ * order to it are held across fork(), too, in whatever order their owners came to be.
  */
 #include "host/budget/ledger_file.h"
 
@@ -68,8 +68,8 @@ static void child_begins(void) {
 
 static void fork_prepare(void) { (void)pthread_atfork(before_fork, parent_goes_on, child_begins); }
 
-/* Under files_lock. L1: where the program has closed all descriptors, a pool that opens the same file anew may get the number of
- * another pool. No file says so: it is the same one. */
+/* Under files_lock. L1: where the program has closed all descriptors, a pool that opens the same file anew may get the
+ * number of another pool. No file says so: it is the same one. */
 static void file_list(ladei_ledger_file *file) {
   for (ladei_ledger_file *other = files_first; other != NULL; other = other->next)
     if (other->fd == file->fd) atomic_store(&other->lost, true);
@@ -104,7 +104,7 @@ static int descriptor_raise(int fd) {
   return raised;
 }
 
-/* Never follows a link, waits for no other end of a pipe, and becomes nobody's terminal. */
+/* Never follows a link, waits for no other end of a pipe, and becomes no terminal. */
 static int path_open(const ladei_ledger_calls *calls, const char *path, bool make, bool *made) {
   const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK;
   int fd;
@@ -114,7 +114,7 @@ static int path_open(const ladei_ledger_calls *calls, const char *path, bool mak
   if (fd >= 0 || errno != ENOENT || !make) return fd;
   fd = calls->open(calls->user, path, flags | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   *made = fd >= 0;
-  /* Somebody was faster. */
+  /* Another process was faster. */
   return fd < 0 && errno == EEXIST ? calls->open(calls->user, path, flags, 0) : fd;
 }
 
@@ -170,7 +170,7 @@ bool ladei_ledger_file_open(ladei_ledger_file *file, const char *path, bool make
   return good;
 }
 
-/* The descriptor is this file's, or nobody's business. */
+/* The descriptor is this file's, or another one that does not matter. */
 static void file_forget(ladei_ledger_file *file, bool close_it) {
   (void)pthread_mutex_lock(&files_lock);
   if (close_it) file->calls->close(file->calls->user, file->fd);
@@ -245,8 +245,8 @@ static bool same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* Half as long as was waited so far, more or less: thousands that asked a thousand times a second each, or all at the same time,
- * would keep the processors from the one that has the lock. */
+/* Half as long as was waited so far, more or less: thousands that asked a thousand times a second each, or all at the
+ * same time, would keep the processors from the one that has the lock. */
 static uint64_t queue_pause_ns(queue *own, uint64_t now_ns, uint64_t left_ns) {
   enum { SHORTEST_NS = 20 * 1000, LONGEST_NS = 200 * 1000 * 1000 };
   uint64_t pause_ns = (now_ns - own->begin_ns) / 2;
@@ -270,7 +270,8 @@ static bool queue_wait(queue *own, const ladei_ledger_calls *calls, const struct
   return true;
 }
 
-/* L1: flock() of another file would change a lock that the program has on it. So the descriptor is looked at before, too. */
+/* L1: flock() of another file would change a lock that the program has on it. So the descriptor is looked at before,
+ * too. */
 bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns,
                             ladei_ledger_fault *fault) {
   struct stat found;
@@ -313,7 +314,7 @@ bool ladei_ledger_slot_has_owner(ladei_ledger_file *file, size_t index) {
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
-/* What there is of the bytes; below 0: a failure. */
+/* Bytes that are there; below 0: a failure. */
 static ssize_t all_read(ladei_ledger_file *file, void *data, size_t bytes, off_t offset) {
   size_t done = 0;
   while (done < bytes) {
@@ -349,7 +350,7 @@ static bool room_make(ladei_ledger_file *file, size_t room) {
   return true;
 }
 
-/* What there is of `bytes`; of a file that is too long for a ledger, enough to see that. */
+/* The part of `bytes` that is there; of a file that is too long for a ledger, enough to see that. */
 static bool bytes_read(ladei_ledger_file *file, const char *path, size_t bytes, ladei_ledger_fault *fault) {
   const size_t most = LADEI_LEDGER_HEADER_BYTES + (size_t)(LADEI_LEDGER_MOST_SLOTS + 1) * LADEI_LEDGER_SLOT_BYTES;
   bytes = bytes < most ? bytes : most;
@@ -376,7 +377,7 @@ static uint64_t wall_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Nothing was written yet; or the file was emptied while something was written behind its begin. */
+/* Nothing was written yet; or the file was emptied while something was written after its begin. */
 static bool header_is_missing(const ladei_ledger_file *file) {
   static const char zeros[offsetof(ladei_ledger_header, requests)];
   size_t begin = file->bytes < sizeof zeros ? file->bytes : sizeof zeros;

@@ -2,11 +2,12 @@
 /*
  * The file of a ledger: opening what may be trusted, its locks, its bytes. Knows slots and no pools.
  *
- * L1  A file descriptor is used only while it is the file that was opened: a program may close descriptors that are not its
- *     own (closefrom), and another file gets the number.
- * L2  No wait is longer than the patience of its caller while the file stays as it is, and LADEI_LEDGER_QUEUE times that while
- *     others change it.
- * L3  After fork() the child has closed its copies of all descriptors: a copy would keep the locks of a parent that ended.
+ * L1  A file descriptor is used only while it is the file that was opened: a program may close descriptors that are not
+ *     its own (closefrom), and another file gets the number.
+ * L2  No wait is longer than the patience of its caller while the file stays as it is, and LADEI_LEDGER_QUEUE times
+ *     that while others change it.
+ * L3  After fork() the child has closed its copies of all descriptors: a copy would keep the locks of a parent that
+ *     ended.
  */
 #ifndef LADE_HOST_BUDGET_LEDGER_FILE_H
 #define LADE_HOST_BUDGET_LEDGER_FILE_H
@@ -19,10 +20,10 @@
 #define LADEI_LEDGER_SLOT_LOCK (INT64_C(1) << 40)
 
 /*
- * How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. Who joins waits
- * longer: where thousands of processes start at once, the one that has the lock gets a processor only after all of them have
- * had one. Where the file changes meanwhile nobody is stopped: others were first, and are waited for up to LADEI_LEDGER_QUEUE
- * times as long.
+ * How long a process is waited for that holds the file lock, which takes some microseconds unless it is stopped. A pool
+ * that joins waits longer: where thousands of processes start at once, the one that has the lock gets a processor only
+ * after all of them have had one. Where the file changes meanwhile no process is stopped: others were first, and are
+ * waited for up to LADEI_LEDGER_QUEUE times as long.
  */
 #define LADEI_LEDGER_PATIENCE_NS      UINT64_C(500000000)
 #define LADEI_LEDGER_JOIN_PATIENCE_NS UINT64_C(2000000000)
@@ -40,7 +41,7 @@ typedef struct ladei_ledger_file {
   struct ladei_ledger_file *next, *before; /* open files of the process, for L3 */
 } ladei_ledger_file;
 
-/* What is wrong, for people: written by each function that fails, with the path before it. */
+/* The fault, for people: written by each function that fails, with the path before it. */
 typedef struct ladei_ledger_fault {
   char text[LADEI_LEDGER_FAULT_BYTES];
   bool timed_out; /* the file lock was not free */
@@ -55,15 +56,17 @@ void ladei_ledger_file_init(ladei_ledger_file *file, const ladei_ledger_calls *c
 bool ladei_ledger_file_open(ladei_ledger_file *file, const char *path, bool make, ladei_ledger_fault *fault);
 /* Locks end. Open or not. */
 void ladei_ledger_file_close(ladei_ledger_file *file);
-/* L1. Of an open file whose lock was taken. Where it was removed, or the descriptor is another file's, it is not open any more (fd);
- * else *out_bytes is its length. False: that cannot be told. */
+/* L1. Of an open file whose lock was taken. Where it was removed, or the descriptor is another file's, it is not open
+ * any more (fd); else *out_bytes is its length. False: that cannot be told. */
 bool ladei_ledger_file_is_there(ladei_ledger_file *file, const char *path, size_t *out_bytes,
                                 ladei_ledger_fault *fault);
 
-/* L1. Whether the file was removed, or the descriptor is another file's: as far as can be told, and without its lock. */
+/* L1. Whether the file was removed, or the descriptor is another file's: as far as can be told, and without its
+ * lock. */
 bool ladei_ledger_file_is_gone(const ladei_ledger_file *file);
 
-/* Takes the file lock; waits as L2 says. L1: where the program has closed the descriptor, the file is not open any more. */
+/* Takes the file lock; waits as L2 says. L1: where the program has closed the descriptor, the file is not open any
+ * more. */
 bool ladei_ledger_file_lock(ladei_ledger_file *file, const char *path, uint64_t patience_ns, ladei_ledger_fault *fault);
 void ladei_ledger_file_unlock(ladei_ledger_file *file);
 /* Takes a slot's lock, which ends with the file. False: another open file has it. */
@@ -78,7 +81,7 @@ bool ladei_ledger_file_read(ladei_ledger_file *file, const char *path, size_t by
                             ladei_ledger_fault *fault);
 bool ladei_ledger_slot_write(ladei_ledger_file *file, const char *path, size_t index, const ladei_ledger_slot *slot,
                              ladei_ledger_fault *fault);
-/* Makes the file end behind its first `count` slots, where that can be had; those behind them are free. The file lock is held. */
+/* Makes the file end after its first `count` slots, if possible; those after them are free. The file lock is held. */
 void ladei_ledger_file_cut(ladei_ledger_file *file, size_t count);
 /* The header's count of requests; as far as it can be had. */
 uint64_t ladei_ledger_requests_read(ladei_ledger_file *file);

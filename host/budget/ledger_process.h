@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a slot of a ledger says about its process, for people: ids mean something in their own namespace alone. */
+/* A process as a slot of a ledger describes it, for people: ids mean something in their own namespace alone. */
 #ifndef LADE_HOST_BUDGET_LEDGER_PROCESS_H
 #define LADE_HOST_BUDGET_LEDGER_PROCESS_H
 
@@ -8,7 +8,8 @@
 
 /* When the process began, in the kernel's ticks; 0 where that cannot be read. */
 uint64_t ladei_ledger_process_start(uint32_t process_id);
-/* Whether it reads the same to that process as to the calling one: not in another namespace of time, nor where that cannot be told. */
+/* Whether it reads the same to that process as to the calling one: not in another namespace of time, nor where that
+ * cannot be told. */
 bool ladei_ledger_process_shares_time(uint32_t process_id);
 /* The calling process's namespace of process ids: its inode; 0 where that cannot be read. */
 uint32_t ladei_ledger_namespace(void);

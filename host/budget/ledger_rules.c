@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the slots of a ledger mean.
+ * The meaning of the slots of a ledger.
  *
- * The budget is the smallest one that the options of a pool say; where none does, the default of the first pool that came,
- * or a larger cap that a pool was given by its options: a program that sets its cap may use it.
+ * The budget is the smallest one that the options of a pool say; where none does, the default of the first pool that
+ * came, or a larger cap that a pool was given by its options: a program that sets its cap may use it.
  *
  * Entitled: what others must leave to a pool, though it does not hold it.
  *   first come   what it holds
- *   fair         an equal part of what fixed parts leave, if it holds or wants something; among `local_ranks` pools at least
+ *   fair         an equal part of what fixed parts leave, if it holds or wants something; among `local_ranks` pools at
+ *                least
  *   part         its part, in the order of the slots, as far as the budget goes
  *
  * R1 to R3: ledger_rules.h. Locks: none.
@@ -71,7 +72,7 @@ const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count
   const char *wrong = ladei_ledger_header_check(&header);
   if (wrong != NULL) return wrong;
   size_t slots =
-      (bytes - sizeof header) / LADEI_LEDGER_SLOT_BYTES; /* behind them: of a slot that was not written whole */
+      (bytes - sizeof header) / LADEI_LEDGER_SLOT_BYTES; /* after them: part of a slot that was not written whole */
   if (slots > header.most_slots) return "is longer than its header says";
   *out_count = slots;
   return NULL;
@@ -123,7 +124,7 @@ static uint64_t parts_sum(const ladei_ledger_slot *slots, size_t count, size_t s
   return sum;
 }
 
-/* What slots other than `self` hold or are entitled to. */
+/* Bytes that slots other than `self` hold or are entitled to. */
 static uint64_t others_sum(const ladei_ledger_slot *slots, size_t count, size_t self, uint64_t budget, uint64_t fair) {
   uint64_t sum = 0, parts = 0;
   for (size_t i = 0; i < count; i++) {
@@ -150,7 +151,7 @@ ladei_ledger_answer ladei_ledger_decide(const ladei_ledger_slot *slots, size_t c
   uint64_t fair = (budget - parts) / more(more(s.fair_pools, s.ranks), 1);
   uint64_t share = own->share == LADEI_LEDGER_FAIR ? fair : own->share == LADEI_LEDGER_PART ? part : UINT64_MAX;
   uint64_t common = left_of(budget, others_sum(slots, count, self, budget, fair));
-  bool in_group = s.said == 0 && own->group_id != 0; /* who says a budget knows what the groups leave */
+  bool in_group = s.said == 0 && own->group_id != 0; /* a pool that states a budget knows what the groups leave */
   uint64_t group = in_group ? left_of(s.group_bytes, s.group_held - less(own->bytes, s.group_held)) : UINT64_MAX;
   ladei_ledger_answer answer = {.budget_bytes = budget,
                                 .held_bytes = s.held,

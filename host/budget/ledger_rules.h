@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the slots of a ledger mean: the format of its file (docs/formats.md, "Ledger of pinned memory"), and who may charge how
- * much. No calls, no clock, no locks: ledger_file.c reads the slots and acts.
+ * The meaning of the slots of a ledger: the format of its file (docs/formats.md, "Ledger of pinned memory"), and how
+ * much each pool may charge. No calls, no clock, no locks: ledger_file.c reads the slots and acts.
  *
  *   file:   header | slot 0 | slot 1 | ...           a slot per pool; free ones at the end are cut off
  *
  * R1  The parts that pools are entitled to add up to no more than the budget.
- * R2  A charge that is granted leaves the sum of all charges at most at the budget, and that of a control group at most at
- *     the group's limit, however much the others were granted before.
+ * R2  A charge that is granted leaves the sum of all charges at most at the budget, and that of a control group at most
+ *     at the group's limit, however much the others were granted before.
  * R3  What a pool may charge depends on the slots alone: two processes that read the same file decide the same.
  */
 #ifndef LADE_HOST_BUDGET_LEDGER_RULES_H
@@ -81,11 +81,11 @@ void ladei_ledger_slot_seal(ladei_ledger_slot *slot);
 bool ladei_ledger_slot_is_sound(const ladei_ledger_slot *slot);
 static inline bool ladei_ledger_slot_is_taken(const ladei_ledger_slot *slot) { return slot->mark != 0; }
 
-/* A file's bytes as they were read: what is wrong with them, static; NULL: a ledger of `*out_count` slots, each of which may be
- * unsound. */
+/* A file's bytes as they were read: what is wrong with them, static; NULL: a ledger of `*out_count` slots, each of
+ * which may be unsound. */
 const char *ladei_ledger_parse(const void *data, size_t bytes, size_t *out_count);
 
-/* Who limits a charge. */
+/* The limit of a charge. */
 typedef enum ladei_ledger_limit {
   LADEI_LEDGER_BY_BUDGET,
   LADEI_LEDGER_BY_SHARE, /* the pool's own share or part is used up */
@@ -101,7 +101,7 @@ typedef struct ladei_ledger_answer {
   ladei_ledger_limit limit;
 } ladei_ledger_answer;
 
-/* What the pool of slot `self`, which is taken, may hold. All slots are sound. */
+/* Bytes that the pool of slot `self`, which is taken, may hold. All slots are sound. */
 ladei_ledger_answer ladei_ledger_decide(const ladei_ledger_slot *slots, size_t count, size_t self);
 
 #endif /* LADE_HOST_BUDGET_LEDGER_RULES_H */

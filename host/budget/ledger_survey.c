@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ledger from outside: who holds what, and slots that nobody owns any more.
+ * A ledger from outside: the holders, and slots without an owner.
  *
  * S1  Nothing of the file changes unless slots are released, and then with the file lock held.
  * Locks: none of the process's.
@@ -15,7 +15,7 @@
 #include "host/budget/ledger_file.h"
 #include "host/budget/ledger_process.h"
 
-/* Its process has ended, though somebody has the lock: a child, made without the C library's fork(). */
+/* Its process has ended, though the lock is held: by a child, made without the C library's fork(). */
 static bool row_is_orphan(const ladei_ledger_row *row) {
   uint32_t namespace_id = ladei_ledger_namespace();
   if (!row->has_owner || namespace_id == 0 || row->slot.namespace_id != namespace_id) return false;

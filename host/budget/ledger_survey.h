@@ -26,8 +26,9 @@ typedef struct ladei_ledger_survey {
 } ladei_ledger_survey;
 
 /*
- * Reads a ledger, and with `release_dead` frees slots that have no owner. LADE_NOT_READY: there is no such file. LADE_ERR_IO: it cannot be
- * opened or read; LADE_ERR_INVALID_ARGUMENT: it is no ledger that pools would take. LADE_ERR_BUSY: nothing can be released now.
+ * Reads a ledger, and with `release_dead` frees slots that have no owner. LADE_NOT_READY: there is no such file.
+ * LADE_ERR_IO: it cannot be opened or read; LADE_ERR_INVALID_ARGUMENT: it is no ledger that pools would take.
+ * LADE_ERR_BUSY: nothing can be released now.
  */
 lade_status ladei_ledger_survey_take(const char *path, bool release_dead, const ladei_ledger_calls *calls,
                                      ladei_ledger_survey *out);

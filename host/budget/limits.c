@@ -3,10 +3,11 @@
  * Limits on pinned memory.
  *
  * A group's headroom is its limit less what it uses, where page cache does not count as used: the kernel drops cache
- * before it refuses memory. Version 2 keeps memory.max, memory.high, memory.current and memory.stat in the group's folder;
- * version 1 memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold as well.
- * Above memory.high the kernel refuses nothing: it reclaims, and slows the group down until it is below again. Pinned
- * memory cannot be reclaimed, so what is above stays there, and the group is slow for good. Hence it is a limit here.
+ * before it refuses memory. Version 2 keeps memory.max, memory.high, memory.current and memory.stat in the group's
+ * folder; version 1 memory.limit_in_bytes, memory.usage_in_bytes and memory.stat. The limits of all groups above hold
+ * as well. Above memory.high the kernel refuses nothing: it reclaims, and slows the group down until it is below again.
+ * Pinned memory cannot be reclaimed, so what is above stays there, and the group is slow for good. Hence it is a limit
+ * here.
  *
  * I1  Every file may be missing, unreadable or malformed; it then limits nothing.
  * Locks: none.
@@ -69,7 +70,7 @@ static bool group_number(const char *folder, const char *name, const char *key, 
   return length > 0 && (size_t)length < sizeof path && ladei_pinned_file_number(path, key, out);
 }
 
-/* What version 1 writes where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
+/* Version 1 writes this where there is none: the largest signed number, rounded down to pages of up to 64 KiB. */
 #define VERSION_1_NO_LIMIT ((uint64_t)INT64_MAX & ~UINT64_C(0xffff))
 
 /* "max" is no number, and is none. */
@@ -158,8 +159,8 @@ void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out) {
     out->memlock_bytes = memlock.rlim_cur;
 }
 
-/* The program, the driver's own bookkeeping and page tables need memory in the same group: with all of it pinned, the next
- * page fault of any of its processes ends in the kernel's killer. */
+/* The program, the driver's own bookkeeping and page tables need memory in the same group: with all of it pinned, the
+ * next page fault of any of its processes ends in the kernel's killer. */
 static uint64_t without_an_eighth(uint64_t bytes) { return bytes == LADEI_PINNED_NO_LIMIT ? bytes : bytes - bytes / 8; }
 
 uint64_t ladei_pinned_limits_group_cap(const ladei_pinned_limits *limits) {

@@ -21,8 +21,8 @@ typedef struct ladei_pinned_limits {
 /* `root` stands before /proc and /sys: "" for this machine, a folder for tests. Unreadable files are no limit. */
 void ladei_pinned_limits_read(const char *root, ladei_pinned_limits *out);
 
-/* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and seven eighths of the groups'
- * headroom. */
+/* Default of lade_pinned_options.max_bytes: the smaller of half of the available memory and seven eighths of the
+ * groups' headroom. */
 uint64_t ladei_pinned_limits_default_cap(const ladei_pinned_limits *limits);
 
 /* The two of which it is the smaller one. */

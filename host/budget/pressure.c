@@ -4,8 +4,8 @@
  *
  *   some avg10=0.00 avg60=0.00 avg300=0.00 total=12345        microseconds in which some task waited
  *
- * The events of a group count those of the groups below it; those of the groups above it are in their own files, all of which
- * are read.
+ * The events of a group count those of the groups below it; those of the groups above it are in their own files, all of
+ * which are read.
  *
  * E1  Every file may be missing, unreadable or malformed: it then says nothing.
  * Locks: none; one thread.

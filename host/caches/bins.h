@@ -8,15 +8,16 @@
  * A block keeps its slot while it is in use or pending, so that taking it and giving it back is one
  * compare-and-swap of its word each:
  *
- *   take       CACHED + IN_SLOT -> IN_USE + IN_SLOT     whoever succeeds has the block
+ *   take       CACHED + IN_SLOT -> IN_USE + IN_SLOT     the winner has the block
  *   give back  IN_USE + IN_SLOT -> CACHED + IN_SLOT     from then on anybody may take it
  *   put        the holder of a CACHED block marks it, then puts it into an empty slot
  *   empty      empties the slot, then takes the mark off, and the block if it is CACHED
  *
  * B1  What is in a slot is marked IN_SLOT. Only `empty` empties slots, and only one thread at a time does so on a node
  *     (the caller's lock), so a full slot keeps its block meanwhile.
- * B2  A marked block is in a slot, but for the moments between the two steps of `put` and of `empty`. In these moments
- *     a thread that looked at a slot before may still take and give back the block; the second step deals with that.
+ * B2  A marked block is in a slot, except for the moments between the two steps of `put` and of `empty`. In these
+ *     moments a thread that looked at a slot before may still take and give back the block; the second step deals with
+ *     that.
  * B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: what goes through the
  *     node's free memory comes back only by being handed out, and that changes the generation.
  */
@@ -62,7 +63,8 @@ static inline ladei_pinned_block *ladei_pinned_bins_take(ladei_pinned_bins *bins
 /* Takes the mark off. True: the block is CACHED and the caller's now; false: it is in use or pending. */
 bool ladei_pinned_bins_unmark(ladei_pinned_block *block);
 
-/* Puts a CACHED block into a slot; it may be in use again when this returns. False: no slot is empty; the block stays the caller's. */
+/* Puts a CACHED block into a slot; it may be in use again when this returns. False: no slot is empty; the block stays
+ * the caller's. */
 static inline bool ladei_pinned_bins_put(ladei_pinned_bins *bins, ladei_pinned_block *block, unsigned class_index) {
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   _Atomic(ladei_pinned_block *) *slots = bins->classes[bin].slots;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of a pinned pool: the types, and what changes one of them. Who counts what is in usage.h, what users read of it
- * in stats.h.
+ * Counters of a pinned pool: the types, and the functions that change one. The counting is in usage.h, what users read
+ * of it in stats.h.
  *
  * A counter is an atomic of its own, without a lock, where its comment names no guard.
  */
@@ -46,7 +46,7 @@ typedef struct ladei_pinned_published_use {
   ladei_pinned_published blocks, bytes, requested;
 } ladei_pinned_published_use;
 
-/* What one thread publishes of one class: before, and now. */
+/* Values that one thread publishes of one class: before, and now. */
 typedef struct ladei_pinned_thread_use {
   uint64_t blocks, bytes, requested;
 } ladei_pinned_thread_use;

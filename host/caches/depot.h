@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The depot of a node: ready blocks up to 1 MiB, for all threads, without a lock. Blocks that find no room in a thread's
- * magazines come here in lists, and from here into an empty magazine, of any thread.
+ * The depot of a node: ready blocks up to 1 MiB, for all threads, without a lock. Blocks that find no room in a
+ * thread's magazines come here in lists, and from here into an empty magazine, of any thread.
  *
- *   slots of a class:  | list | list | list | ... 16          slot: 0, or a list of CACHED blocks linked by next, and its length
+ *   slots of a class:  | list | list | list | ... 16   slot: 0, or a list of CACHED blocks linked by next, its length
  *
  *   put     a compare-and-swap of an empty slot            a list of at most a batch (size_class.h)
  *   take    an exchange of a full slot with 0              the whole list
  *
- * Z1  A list is in one slot or one thread's: nobody else looks at its blocks.
- * Z2  A class has as many slots as its part of the depot's bytes pays for, so what lies in all of them is at most that much.
+ * Z1  A list is in one slot or one thread's: no other thread looks at its blocks.
+ * Z2  A class has as many slots as its part of the depot's bytes pays for, so what lies in all of them is at most that
+ *     much.
  *
- * A block leaves the depot for the free memory of its node, to coalesce there, before a request is refused or the pool grows.
+ * A block leaves the depot for the free memory of its node, to coalesce there, before a request is refused or the pool
+ * grows.
  *
- * What it is for: Note [Depot] in depot.c.
+ * Its purpose: Note [Depot] in depot.c.
  */
 #ifndef LADE_HOST_CACHES_DEPOT_H
 #define LADE_HOST_CACHES_DEPOT_H
@@ -36,8 +38,8 @@ ladei_pinned_depot *ladei_pinned_depot_create(size_t bytes);
 /* All blocks were taken out. NULL does nothing. */
 void ladei_pinned_depot_destroy(ladei_pinned_depot *depot);
 
-/* `count` CACHED blocks of the class, at most a batch, linked by next, that nobody else knows of. False: no slot is empty; they
- * stay the caller's. */
+/* `count` CACHED blocks of the class, at most a batch, linked by next, that no other thread knows of. False: no slot is
+ * empty; they stay the caller's. */
 bool ladei_pinned_depot_put(ladei_pinned_depot *depot, unsigned class_index, ladei_pinned_block *list, unsigned count);
 
 /* A list of the class, the caller's now; NULL: there is none. */

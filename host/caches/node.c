@@ -7,8 +7,8 @@
  * I2  A run is in the list of its class if and only if it has a free block; a run without a block in use does not
  *     exist.
  * I3  reserved_bytes is the sum over the segments; free_small_bytes the sum of the free small blocks.
- * I4  The ticket of a block that is FREE is idle (but for a note that raced with a free, a mistake of the user's; such
- *     notes are dropped when the block's record stops being that of a block).
+ * I4  The ticket of a block that is FREE is idle (except for a note that raced with a free, a mistake of the user's;
+ *     such notes are dropped when the block's record stops being that of a block).
  * Locks: node->lock guards all of it. Nothing is called under it but base/ and ladei_retire_shards_forget.
  */
 #include "host/caches/node.h"
@@ -50,8 +50,8 @@ static lade_status node_recount_all(ladei_pinned_node *node);
 #endif
 
 /*
- * The end of a change. Builds without NDEBUG recount the invariants here, of segments and runs too, and stop the program
- * where one is broken, near its cause: after every so many changes, such that each pays for sixteen pages.
+ * The end of a change. Builds without NDEBUG recount the invariants here, of segments and runs too, and stop the
+ * program where one is broken, near its cause: after every so many changes, such that each pays for sixteen pages.
  */
 static void lock_release_recounted(ladei_pinned_node *node) {
 #ifndef NDEBUG
@@ -93,7 +93,7 @@ static void block_split(ladei_pinned_node *node, ladei_tlsf *index, ladei_pinned
   if (rest != NULL) ladei_tlsf_insert(&node->split, rest);
 }
 
-/* What a block costs beside its excess, in parts of a page: the more, the younger its segment and the higher it lies. */
+/* Cost of a block beside its excess, in parts of a page: the more, the younger its segment and the higher it lies. */
 typedef struct placement_cost {
   const ladei_pinned_node *node;
   uint64_t weight; /* from one birth to the next */
@@ -101,13 +101,14 @@ typedef struct placement_cost {
 
 /*
  * Note [Old segments first]
- *   What is not allocated in the youngest segments lets them become wholly free, and then they can be given back. So of
- *   two free blocks the one in the older segment is better, and in one segment the lower one, even if it fits worse. How
- *   much worse depends on how much is free. Where that is little, a bad fit costs a new segment soon: best fit then.
- *   Where it is more than random replacement leaves behind anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on, there is
- *   something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to the highest.
- *   Not where there is one segment, which nothing can empty.
- *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments, reserved by requested bytes after 20 turnovers,
+ *   If nothing is allocated from the youngest segments, they become wholly free and can be given back. So of
+ *   two free blocks the one in the older segment is better, and in one segment the lower one, even if it fits worse.
+ *   How much worse depends on how much is free. Where that is little, a bad fit costs a new segment soon: best fit
+ *   then. Where it is more than random replacement leaves behind anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on,
+ *   there is something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to
+ *   the highest. Not where there is one segment, which nothing can empty.
+ *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments, reserved by requested bytes after 20
+ *   turnovers,
  *   median and largest of 30 and 80 runs:     token 1.124, 1.159    dali 1.187, 1.295
  *   with a weight of the request's size:            1.148, 1.176         1.190, 1.311
  *   Neither finer nor coarser sizes, nor more blocks looked at, nor the fullest segment first did better. What is left
@@ -345,10 +346,10 @@ static void blocks_carve(ladei_pinned_node *node, ladei_pinned_segment *segment,
 }
 
 /*
- * Blocks above the small ones: of each free block that fits best as many as it has. What is left of it would mostly fit the next
- * request best, too, so these are the blocks that requests of one each would get, for one change of the index.
- * Of single pages the last one is odd, if need be for one less: the records of an even page and the next one are a pair of
- * cache lines, which processors fetch together, and are mostly one thread's so.
+ * Blocks above the small ones: of each free block that fits best as many as it has. What is left of it would mostly fit
+ * the next request best, too, so these are the blocks that requests of one each would get, for one change of the index.
+ * Of single pages the last one is odd, if need be for one less: the records of an even page and the next one are a pair
+ * of cache lines, which processors fetch together, and are mostly one thread's so.
  */
 static ladei_pinned_block *several_take(ladei_pinned_node *node, size_t bytes, unsigned count) {
   ladei_pinned_block *list = NULL, *block;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cache of one NUMA node: its segments, and the free blocks in them. Ready blocks lie in its bins (bins.h) and its depot
- * (depot.h).
+ * The cache of one NUMA node: its segments, and the free blocks in them. Ready blocks lie in its bins (bins.h) and its
+ * depot (depot.h).
  *
  *   take    free blocks by size (tlsf.h) -> split -> CACHED block        small ones from runs (run.h)
  *   put     CACHED block -> coalesced with free neighbours -> free blocks by size
@@ -44,7 +44,7 @@ typedef struct ladei_pinned_node {
   uint64_t reserved_peak;
   bool growing;                        /* guard: the pool's lock. A thread is pinning a segment for this node */
   _Atomic(uint32_t) growths;           /* changed under the pool's lock: segments that came by growing */
-  ladei_pinned_bins bins;              /* no guard but for emptying them */
+  ladei_pinned_bins bins;              /* no guard, except for emptying them */
   ladei_pinned_depot *depot;           /* no guard; constant */
   ladei_pinned_node_counters counters; /* guards: see there */
   uint64_t changes_since_recount;      /* in builds without NDEBUG: see lock_release_recounted in node.c */
@@ -85,8 +85,8 @@ ladei_pinned_block *ladei_pinned_node_add_segment(ladei_pinned_node *node, ladei
 /* Adds a segment all of which is a CACHED block of the caller's. */
 ladei_pinned_block *ladei_pinned_node_add_taken_segment(ladei_pinned_node *node, ladei_pinned_segment *segment);
 
-/* Adds a segment that ladei_pinned_node_remove_free_segment took out, or that was counted and not added: its memory could not be
- * given back. */
+/* Adds a segment that ladei_pinned_node_remove_free_segment took out, or that was counted and not added: its memory
+ * could not be given back. */
 void ladei_pinned_node_restore_segment(ladei_pinned_node *node, ladei_pinned_segment *segment);
 /* Counts memory that was pinned for the node and never came to be in it. */
 void ladei_pinned_node_count_reserved(ladei_pinned_node *node, uint64_t bytes);
@@ -94,8 +94,8 @@ void ladei_pinned_node_count_reserved(ladei_pinned_node *node, uint64_t bytes);
 /* Wholly free segments that were not seen free before were so from now on. */
 void ladei_pinned_node_stamp_free_segments(ladei_pinned_node *node, uint64_t now_ns);
 
-/* The oldest wholly free segment that was seen free at `free_before_ns` or before (UINT64_MAX: that is free) is taken out
- * if it was born before `born_before`; NULL: none. Its birth, or UINT64_MAX, is stored either way. */
+/* The oldest wholly free segment that was seen free at `free_before_ns` or before (UINT64_MAX: that is free) is taken
+ * out if it was born before `born_before`; NULL: none. Its birth, or UINT64_MAX, is stored either way. */
 ladei_pinned_segment *ladei_pinned_node_remove_free_segment(ladei_pinned_node *node, uint64_t free_before_ns,
                                                             uint64_t born_before, uint64_t *out_birth);
 
@@ -105,7 +105,7 @@ uint64_t ladei_pinned_node_free_bytes(ladei_pinned_node *node);
 void ladei_pinned_node_reserved(ladei_pinned_node *node, lade_pinned_gauge *out);
 void ladei_pinned_node_reserved_peak_reset(ladei_pinned_node *node);
 
-/* ---- All nodes of a pool ------------------------------------------------------------------------------------------- */
+/* ---- All nodes of a pool ----------------------------------------------------------------------------------------- */
 
 /* Node index of a device before it was looked up. */
 enum { LADEI_PINNED_NODE_UNRESOLVED = -1 };
@@ -121,7 +121,7 @@ typedef struct ladei_pinned_nodes {
 
 /* ---- Looking ----------------------------------------------------------------------------------------------------- */
 
-/* What a snapshot says of a block, or of a piece of free memory. */
+/* A snapshot of a block, or of a piece of free memory. */
 typedef struct ladei_pinned_block_view {
   uintptr_t address;
   size_t bytes, requested_bytes; /* the latter 0 unless in use */

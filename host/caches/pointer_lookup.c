@@ -3,7 +3,7 @@
  * Owner lookup: address -> segment (page map) -> page record -> block, or run -> small block.
  *
  * Note [Stale lookups]
- *   A pointer that its owner may use leads through records that nobody changes: its block is in use, so its segment
+ *   A pointer that its owner may use leads through records that no thread changes: its block is in use, so its segment
  *   has memory, its run exists, its record's word stays. For any other pointer the records on the way may change under
  *   the reader. All of them are type-stable (segment metadata and run records live as long as the pool) and all that is
  *   read is atomic, so the reader gets some block record, perhaps of other memory. A pointer to a run says that it is
@@ -29,7 +29,7 @@ ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const voi
   ladei_pinned_lookup found = {ladei_pagemap_get(map, pointer), NULL, 0, 0};
   if (found.segment == NULL) return found;
   if ((uintptr_t)pointer - ladei_pinned_segment_base(found.segment) >= ladei_pinned_segment_bytes(found.segment)) {
-    found.segment = NULL; /* behind a segment that ends within the page, or the segment is another one by now */
+    found.segment = NULL; /* after a segment that ends within the page, or the segment is another one by now */
     return found;
   }
   ladei_switch_point("find the block", 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ready blocks: those that an alloc can have without a lock. Up to 1 MiB they lie in the thread's magazines, and behind these in
- * the node's depot (depot.h); above, the one that the thread used last lies with it, others in the node's bins, but in pools that keep
- * little ready (keeps_large). A block of the thread's own leaves the
+ * Ready blocks: those that an alloc can have without a lock. Up to 1 MiB they lie in the thread's magazines, and next
+ * in the node's depot (depot.h); above, the one that the thread used last lies with it, others in the node's bins, but
+ * in pools that keep little ready (keeps_large). A block of the thread's own leaves the
  * compare-and-swap of free as the only locked instruction of a pair: 17 ns, with two 27 ns.
  */
 #ifndef LADE_HOST_CACHES_READY_H
@@ -43,8 +43,9 @@ static inline ladei_pinned_block *ladei_pinned_ready_take(ladei_pinned_thread_ca
   return block;
 }
 
-/* Owner. A CACHED block, in no slot, goes to a bin. False: there is no room, somebody waits, or a drain is going on. Inside the
- * asymmetric lock: who looks for memory announces that, waits in its drain for those inside, and then empties the bins. */
+/* Owner. A CACHED block, in no slot, goes to a bin. False: there is no room, a thread waits, or a drain is going on.
+ * Inside the asymmetric lock: a thread that looks for memory announces that, waits in its drain for those inside, and
+ * then empties the bins. */
 static inline bool ladei_pinned_bins_offer(ladei_pinned_thread_cache *cache, ladei_pinned_node *node,
                                            ladei_pinned_block *block, unsigned class_index) {
   if (!ladei_asym_lock_enter(&cache->asym_lock)) return false;
@@ -54,9 +55,9 @@ static inline bool ladei_pinned_bins_offer(ladei_pinned_thread_cache *cache, lad
   return put;
 }
 
-/* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large one that the
- * thread itself took, unless it takes one size all the time. Among the free blocks of the node that can coalesce with its
- * neighbours and be split to fit; in a bin it waits for a request of its class. */
+/* A CACHED block, in no slot, becomes ready. False: it is to go to its node: there is no room for it, or it is a large
+ * one that the thread itself took, unless it takes one size all the time. Among the free blocks of the node that can
+ * coalesce with its neighbours and be split to fit; in a bin it waits for a request of its class. */
 static inline __attribute__((always_inline)) bool
 ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                        ladei_pinned_node *node, ladei_pinned_block *block, unsigned class_index) {
@@ -64,8 +65,8 @@ ladei_pinned_ready_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_cou
     return ladei_pinned_magazine_put(cache, &counters->classes[class_index], block);
   unsigned bin = class_index - LADEI_PINNED_MAGAZINE_CLASSES;
   if (ladei_pinned_kept_put(cache, counters, bin, block)) return true;
-  /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a bin is better
-   * than to wait for them: 16 threads that replace large blocks take a fourth less so. */
+  /* Random sizes rarely repeat so often, since a class has eight of them. Where others are at the node's free memory, a
+   * bin is better than to wait for them: 16 threads that replace large blocks take a fourth less so. */
   bool wanted = block->ticket.spare != cache->id || counters->repeats[bin] >= 4 || ladei_lock_is_busy(&node->lock);
   return wanted && cache->keeps_large && ladei_pinned_bins_offer(cache, node, block, class_index);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cache of one thread: made, emptied, counted. Who may do that and when is I2 in thread_caches.c.
+ * The cache of one thread: made, emptied, counted. I2 in thread_caches.c says which thread may do that and when.
  *
  * Locks: none.
  */

@@ -3,12 +3,14 @@
  * Thread caches: for each thread that uses a pool, magazines of ready blocks up to 1 MiB, of larger ones the one last
  * used, and the counters of all that the thread allocates and frees.
  *
- *   thread --tls--> ladei_pinned_thread_cache --nodes[i]--> ladei_pinned_class_counts[class]: magazine (a list of CACHED blocks), counters
+ *   thread --tls--> ladei_pinned_thread_cache --nodes[i]--> ladei_pinned_class_counts[class]: a magazine, counters
  *   pool --threads--> the same caches, so that a drain reaches those of threads that sleep
  *
- * The owner takes and puts blocks between ladei_asym_lock_enter and leave, without lock or atomic read-modify-write; a drain
- * closes the asymmetric locks of all threads, takes their magazines, and opens them again. Counters have one writer, the owner,
- * and are read by anyone.
+ * A magazine is a list of CACHED blocks.
+ *
+ * The owner takes and puts blocks between ladei_asym_lock_enter and leave, without lock or atomic read-modify-write; a
+ * drain closes the asymmetric locks of all threads, takes their magazines, and opens them again. Counters have one
+ * writer, the owner, and are read by anyone.
  */
 #ifndef LADE_HOST_CACHES_THREAD_CACHE_H
 #define LADE_HOST_CACHES_THREAD_CACHE_H
@@ -29,10 +31,10 @@ enum { LADEI_PINNED_MAGAZINE_MAX_BLOCKS = 32 };
 
 enum { LADEI_PINNED_CLASS_WORDS = (LADEI_PINNED_CLASSES + 63) / 64 };
 
-/* What different threads write lies so far apart: processors fetch cache lines in pairs. */
+/* Fields that different threads write lie so far apart: processors fetch cache lines in pairs. */
 enum { LADEI_PINNED_SHARING_BYTES = 128 };
 
-/* What one thread knows of one class on one node: a cache line. */
+/* The knowledge of one thread of one class on one node: a cache line. */
 typedef struct ladei_pinned_class_counts {
   _Atomic(uint64_t) allocs, frees;
   _Atomic(uint64_t) requested_allocated, requested_freed;
@@ -46,7 +48,7 @@ typedef struct ladei_pinned_class_counts {
       _Atomic(uint64_t) bytes_allocated, bytes_freed;
     };
   };
-  /* What of the above the pool's peaks have seen. Owner only. */
+  /* The part of the above that the pool's peaks have seen. Owner only. */
   uint64_t published_blocks, published_requested;
 } ladei_pinned_class_counts;
 
@@ -77,7 +79,7 @@ typedef struct ladei_pinned_thread_counters {
 
 typedef struct ladei_pinned_thread_cache {
   _Alignas(LADEI_PINNED_SHARING_BYTES) ladei_asym_lock asym_lock;
-  uint32_t id;                        /* in the pool, from 1; large blocks remember who took them. Constant */
+  uint32_t id;                        /* in the pool, from 1; large blocks remember the taker. Constant */
   bool keeps_large;                   /* blocks above 1 MiB may be ready: constant */
   const ladei_pinned_segment *recent; /* where the last block was found; owner only */
   size_t cached_bytes;                /* in the magazines; guard: asym_lock */
@@ -88,15 +90,15 @@ typedef struct ladei_pinned_thread_cache {
   uint32_t poll_fruitless;  /* looks in a row that found nothing */
   uint32_t steal_skip;      /* wishes for quota until the next look for idle threads; owner only */
   uint32_t steal_fruitless; /* looks in a row that found none */
-  /* Calls that found a magazine empty or without room; and of the last one the class, NULL: there was none. Written by the owner */
+  /* Calls that found a magazine empty or without room; and of the last one the class, NULL: there was none. Written by
+   * the owner */
   _Atomic(uint64_t) misses;
   _Atomic(ladei_pinned_class_counts *) missed_counts;
   bool reached, victim; /* by the drain, or the look, that is going on; guard: the pool's lock, as the next two */
   uint64_t seen_uses;   /* what it had done when it was looked at last, or given quota */
   struct ladei_pinned_thread_cache *next_victim;
-  uint32_t
-      stripe; /* of the threads that use one transit word and one shard of retirement; set when linked, and constant then */
-  ladei_retire *retire;              /* that shard */
+  uint32_t stripe;      /* of the threads that use one transit word and one shard of retirement; constant once linked */
+  ladei_retire *retire; /* that shard */
   ladei_retire_buffer retire_buffer; /* to its shard of the pool's retire object */
   _Atomic(ladei_pinned_thread_counters *)
       nodes[LADEI_PINNED_MAX_NODES]; /* made when first used; constant from then on */
@@ -144,7 +146,7 @@ static inline ladei_pinned_thread_cache *ladei_pinned_thread_cache_fast(uint64_t
   return ladei_tls.pool_id == pool_id ? ladei_tls.cache : NULL;
 }
 
-/* Owner. Whether somebody needs what the thread has ready and cannot take it. */
+/* Owner. Whether another thread needs the ready blocks and cannot take them. */
 static inline bool ladei_pinned_thread_cache_is_called(const ladei_pinned_thread_cache *cache) {
   return ladei_asym_lock_is_called(&cache->asym_lock) || ladei_retire_buffer_is_called(&cache->retire_buffer);
 }
@@ -211,8 +213,8 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 /*
  * Larger blocks. The one that the thread itself took last it keeps, one of a class; so a thread that uses a block again
  * and again has it as cheaply as a small one. What another thread took goes to the bins (bins.h), or that thread would
- * never find it; so do the blocks of a thread that takes one size after the other, as from a ring of buffers. All others
- * go back to the node.
+ * never find it; so do the blocks of a thread that takes one size after the other, as from a ring of buffers. All
+ * others go back to the node.
  */
 
 /* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */
@@ -231,7 +233,8 @@ static inline ladei_pinned_block *ladei_pinned_kept_take(ladei_pinned_thread_cac
   return block;
 }
 
-/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, somebody waits, or a drain is going on. */
+/* Owner. Keeps a CACHED block, in no slot. False: not the last one taken, one is kept, a thread waits, or a drain is
+ * going on. */
 static inline bool ladei_pinned_kept_put(ladei_pinned_thread_cache *cache, ladei_pinned_thread_counters *counters,
                                          unsigned bin, ladei_pinned_block *block) {
   if (counters->last[bin] != block || !ladei_asym_lock_enter(&cache->asym_lock)) return false;
@@ -278,8 +281,8 @@ static inline void ladei_pinned_thread_cache_missed(ladei_pinned_thread_cache *c
   atomic_store_explicit(&cache->missed_counts, counts, memory_order_release);
 }
 
-/* New, empty counters; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in their place,
- * as those of larger ones. */
+/* New, empty counters; NULL when there is no memory. Without `magazines` the bytes of small classes are counted in
+ * their place, as those of larger ones. */
 ladei_pinned_thread_counters *ladei_pinned_thread_counters_create(unsigned node, bool magazines);
 
 /* ---- Life and contents ------------------------------------------------------------------------------------------- */
@@ -298,8 +301,9 @@ ladei_pinned_block *ladei_pinned_magazine_halve(ladei_pinned_thread_cache *cache
 
 /* Bytes that it has ready; exact when its thread is not inside. */
 uint64_t ladei_pinned_thread_cache_bytes(const ladei_pinned_thread_cache *cache);
-/* Of what the thread has done with its magazines so far: mostly the same later if it was idle meanwhile, and else not. Misses,
- * and all uses of the class that it missed last. Reads two lines of cache of the thread's, which it writes to. */
+/* Of what the thread has done with its magazines so far: mostly the same later if it was idle meanwhile, and else not.
+ * Misses, and all uses of the class that it missed last. Reads two lines of cache of the thread's, which it writes
+ * to. */
 uint64_t ladei_pinned_thread_cache_uses(const ladei_pinned_thread_cache *cache);
 
 #endif /* LADE_HOST_CACHES_THREAD_CACHE_H */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving back: what is ready to the nodes, where it coalesces; segments that are wholly free to the system, the oldest first.
+ * Giving back: what is ready to the nodes, where it coalesces; segments that are wholly free to the system, the oldest
+ * first.
  *
  * Locks: none here; those of the nodes and of the caches of threads. The driver is called under none.
  */
@@ -92,9 +93,9 @@ lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, ui
 
 /*
  * Note [Giving back beside others]
- *   What others have in their hands, the pool's own thread above all, is nowhere where it is found: blocks that they take out of
- *   caches, segments that they pin or unpin. So a trim begins when nothing is in transit, and ends when the segments that others
- *   took out meanwhile are gone, or back in their node.
+ *   What others have in their hands, the pool's own thread above all, is nowhere where it is found: blocks that they
+ *   take out of caches, segments that they pin or unpin. So a trim begins when nothing is in transit, and ends when the
+ *   segments that others took out meanwhile are gone, or back in their node.
  */
 lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   uint64_t released = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pool keeps ready goes to its nodes, and what its nodes keep free goes back. */
+/* Ready blocks of a pool go to its nodes, and free segments of its nodes go back. */
 #ifndef LADE_HOST_GROW_GIVE_BACK_H
 #define LADE_HOST_GROW_GIVE_BACK_H
 

@@ -3,8 +3,8 @@
  * Growing a pool by segments, for a request or ahead of requests.
  *
  * I1  At most one thread at a time grows a node by an ordinary segment; others that miss meanwhile wait for it and look
- *     again, and so does one that missed before the node grew (node->growths), so that a burst of misses pins one segment and
- *     not many.
+ *     again, and so does one that missed before the node grew (node->growths), so that a burst of misses pins one
+ *     segment and not many.
  * Locks: pool->lock for `growing`. The driver is called without it.
  */
 #include "host/grow/grow.h"
@@ -22,10 +22,10 @@ static uint64_t cap_left(const lade_pinned_pool *pool) {
 
 /*
  * Note [The first segments]
- *   A request waits until its segment is touched and registered, and a program of a few blocks needs no more than them. So where
- *   the program names no size, a pool begins with a segment of one huge page, or as long as the request, and each further one
- *   is as large as all before together, until there are 16 MiB; then segments have their usual size: what is left over at the
- *   ends of segments counts the more, the smaller they are.
+ *   A request waits until its segment is touched and registered, and a program of a few blocks needs no more than them.
+ *   So where the program names no size, a pool begins with a segment of one huge page, or as long as the request, and
+ *   each further one is as large as all before together, until there are 16 MiB; then segments have their usual size:
+ *   what is left over at the ends of segments counts the more, the smaller they are.
  */
 enum { FIRST_ONES_BYTES = 16 << 20 };
 
@@ -37,8 +37,8 @@ static size_t usual_bytes(lade_pinned_pool *pool, size_t least) {
   return ladei_size_max(grown, least); /* rounded up, a block may be longer than the size that the program names */
 }
 
-/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. The pool's own
- * cap refuses before the budget is asked, which may leave less still. */
+/* A segment of the usual size; else of what the cap leaves, or just large enough, where the usual one is refused. The
+ * pool's own cap refuses before the budget is asked, which may leave less still. */
 static lade_status segment_pin_any(lade_pinned_pool *pool, const ladei_pinned_request *request,
                                    ladei_pinned_segment **out) {
   size_t least = ladei_pinned_request_least_bytes(request);
@@ -64,7 +64,7 @@ static bool growth_begin(lade_pinned_pool *pool, ladei_pinned_node *node, uint32
   return !late;
 }
 
-/* The node has a new segment: who waits looks again. */
+/* The node has a new segment: waiting threads look again. */
 static void growth_tell(lade_pinned_pool *pool, ladei_pinned_node *node) {
   ladei_lock_acquire(&pool->lock);
   atomic_fetch_add_explicit(&node->growths, 1, memory_order_release);
@@ -94,16 +94,16 @@ static lade_status segment_add(lade_pinned_pool *pool, const ladei_pinned_reques
 
 /*
  * Note [Growing ahead]
- *   The threads of a ring (ring_alloc.h) ask for its first blocks at the same time, and grew the pool one after the other, each
- *   segment mapped, touched and registered before the next one. So a request may say how much will be asked for soon. Who grows the
- *   node for it pins all that the node lacks to that as one series, and the others have each segment as soon as it is there. On an
- *   H200 machine the last of 24 threads had its block after 7 ms in place of 22, and 8 GiB of a file were loaded at 51.2 GB/s in
- *   place of 48.7 (benchmarks/results/h200/load_ahead.txt).
+ *   The threads of a ring (ring_alloc.h) ask for its first blocks at the same time, and grew the pool one after the
+ *   other, each segment mapped, touched and registered before the next one. So a request may say how much will be asked
+ *   for soon. Who grows the node for it pins all that the node lacks to that as one series, and the others have each
+ *   segment as soon as it is there. On an H200 machine the last of 24 threads had its block after 7 ms in place of 22,
+ *   and 8 GiB of a file were loaded at 51.2 GB/s in place of 48.7 (benchmarks/results/h200/load_ahead.txt).
  *   It is no promise: where the cap, the budget or the system leave less, the pool grows as for one request.
  */
 enum { AHEAD_FIRST_BYTES = 8 << 20 };
 
-/* What to pin for the request and those to come, in whole huge pages; 0: for the request alone. */
+/* Bytes to pin for the request and those to come, in whole huge pages; 0: for the request alone. */
 static uint64_t ahead_bytes(lade_pinned_pool *pool, const ladei_pinned_request *request) {
   if (request->ahead == 0 || request->exact) return 0;
   uint64_t free_bytes = ladei_pinned_node_free_bytes(request->node), least = ladei_pinned_request_least_bytes(request);
@@ -115,7 +115,7 @@ static uint64_t ahead_bytes(lade_pinned_pool *pool, const ladei_pinned_request *
   return useful ? bytes : 0;
 }
 
-/* LADE_OK without a block: nothing was pinned. What fails behind the first segment is nobody's failure. */
+/* LADE_OK without a block: nothing was pinned. A failure after the first segment is no failure of the request. */
 static lade_status grow_ahead(lade_pinned_pool *pool, const ladei_pinned_request *request, uint64_t bytes,
                               ladei_pinned_block **out) {
   ladei_pinned_series own;
@@ -191,13 +191,13 @@ static lade_status segments_pin(lade_pinned_pool *pool, ladei_pinned_node *node,
   return status;
 }
 
-/* What a node lacks to `bytes` of free memory, in whole pages. */
+/* Bytes that a node lacks to `bytes` of free memory, in whole pages. */
 static uint64_t missing_bytes(ladei_pinned_node *node, uint64_t bytes) {
   uint64_t free_bytes = ladei_pinned_node_free_bytes(node);
   return free_bytes >= bytes ? 0 : (uint64_t)ladei_pinned_pages(bytes - free_bytes) << LADEI_PINNED_PAGE_SHIFT;
 }
 
-/* What is to be pinned, looked at with nothing in transit. Nothing is, where it would not be enough. */
+/* Plans the bytes to pin, looked at with nothing in transit. Nothing is, where it would not be enough. */
 static lade_status reserve_plan(lade_pinned_pool *pool, ladei_pinned_node *node, uint64_t bytes,
                                 uint64_t *out_missing) {
   ladei_pinned_transits_stop(&pool->cap_wait);

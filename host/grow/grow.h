@@ -9,8 +9,8 @@ static inline uint32_t ladei_pinned_growths(const ladei_pinned_node *node) {
   return atomic_load_explicit(&node->growths, memory_order_acquire);
 }
 
-/* A CACHED block of new memory for a request that missed after `seen` growths of its node. LADE_OK without a block: another thread grew
- * the node; look again. */
+/* A CACHED block of new memory for a request that missed after `seen` growths of its node. LADE_OK without a block:
+ * another thread grew the node; look again. */
 lade_status ladei_pinned_pool_grow(lade_pinned_pool *pool, const ladei_pinned_request *request, uint32_t seen,
                                    ladei_pinned_block **out);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pool is asked for. */
+/* A request for a block. */
 #ifndef LADE_HOST_GROW_REQUEST_H
 #define LADE_HOST_GROW_REQUEST_H
 
@@ -19,7 +19,7 @@ typedef struct ladei_pinned_request {
   ladei_pinned_thread_counters *counters;
 } ladei_pinned_request;
 
-/* What the request needs at least, as a segment of its own. */
+/* Bytes that the request needs at least, as a segment of its own. */
 static inline size_t ladei_pinned_request_least_bytes(const ladei_pinned_request *request) {
   bool small = request->class_index < LADEI_PINNED_SMALL_CLASSES;
   return (small ? ladei_pinned_run_pages(request->class_index) : request->pages) << LADEI_PINNED_PAGE_SHIFT;

@@ -4,25 +4,26 @@
  *
  *   seek:  node's cache -> look at pending blocks -> empty all magazines, depots and bins, node's cache again -> grow
  *   grow:  under the cap    a segment, smaller where that is all the cap or the system leaves
- *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what is in
- *                           transit (cap_wait.h) and look again, also for blocks of other sizes than the class has; else wait
- *                           for a block to come back, if the pool waits and blocks are pending or in caches that only their
- *                           owners can empty; else LADE_ERR_LIMIT
- *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them, too
+ *          at the cap       split a segment that was kept whole; else give free segments back and grow; else stop what
+ *                           is in transit (cap_wait.h) and look again, also for blocks of other sizes than the class
+ *                           has; else wait for a block to come back, if the pool waits and blocks are pending or in
+ *                           caches that only their owners can empty; else LADE_ERR_LIMIT
+ *          beyond the       the same; the other pools of the budget are asked to give back, and the wait is for them,
+ *                           too
  *          budget
  *          refused          give all free segments back and try once more; else stop what is in transit and look again;
  *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
  *
  * Note [What a refusal means]
- *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less the
- *   request, or what all pools of the budget held the budget less the request, when it was charged; or that what was free lay in
- *   pieces shorter than the request (of a page to 1 MiB: than a block of its class), in segments other parts of which were in use
- *   or pending, or on other nodes where the pool is strict. What other threads keep ready, what is between two lists, a
- *   segment that is being pinned for another request or unpinned, what another thread's poll has found done: all of that
- *   is collected or waited for first. The wait is for driver calls that are under way, and not for streams. Three cases are
- *   left: what threads keep ready that cannot be fenced (base/asym_lock.h) and make no call; a stream in quarantine that
- *   another thread waits for, which nobody else can ask; and 32 looks in a row, after each of which blocks came back and
- *   others took them.
+ *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less
+ *   the request, or what all pools of the budget held the budget less the request, when it was charged; or that what
+ *   was free lay in pieces shorter than the request (of a page to 1 MiB: than a block of its class), in segments other
+ *   parts of which were in use or pending, or on other nodes where the pool is strict. What other threads keep ready,
+ *   what is between two lists, a segment that is being pinned for another request or unpinned, what another thread's
+ *   poll has found done: all of that is collected or waited for first. The wait is for driver calls that are under way,
+ *   and not for streams. Three cases are left: what threads keep ready that cannot be fenced (base/asym_lock.h) and
+ *   make no call; a stream in quarantine that another thread waits for, which no other thread can ask; and 32 looks in
+ *   a row, after each of which blocks came back and others took them.
  *
  * Locks: none here; those of the parts that are called.
  */
@@ -49,7 +50,8 @@ static ladei_pinned_block *depot_take(lade_pinned_pool *pool, const ladei_pinned
   return list;
 }
 
-/* Ready for all threads, or in free memory. More than one block are in transit until the caller has put the rest away. */
+/* Ready for all threads, or in free memory. More than one block are in transit until the caller has put the rest
+ * away. */
 static ladei_pinned_block *cache_take(lade_pinned_pool *pool, const ladei_pinned_request *request) {
   bool shared = request->counters != NULL && request->class_index < LADEI_PINNED_MAGAZINE_CLASSES &&
                 request->node->depot->slot_counts[request->class_index] > 0;
@@ -88,15 +90,15 @@ static lade_status reclaim(lade_pinned_pool *pool) {
 
 /* ---- At the cap -------------------------------------------------------------------------------------------------- */
 
-/* What a request may have of one node. */
+/* A block of one node for a request. */
 typedef ladei_pinned_block *node_taker(ladei_pinned_node *node, const ladei_pinned_request *request);
 
 static ladei_pinned_block *usual_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
   return ladei_pinned_node_take(node, request->bytes, request->exact, 1);
 }
 
-/* A block of another size than those of the request's class: above 1 MiB, where blocks of a class need not be alike, one just as long as
- * the request; for a small request a page. */
+/* A block of another size than those of the request's class: above 1 MiB, where blocks of a class need not be alike,
+ * one just as long as the request; for a small request a page. */
 static ladei_pinned_block *odd_take(ladei_pinned_node *node, const ladei_pinned_request *request) {
   if (request->class_index < LADEI_PINNED_SMALL_CLASSES)
     return ladei_pinned_node_take(node, LADEI_PINNED_PAGE_BYTES, false, 1);
@@ -156,10 +158,10 @@ static bool cap_leaves(lade_pinned_pool *pool, uint64_t bytes) {
          ladei_pinned_budget_leaves(&pool->budget, bytes);
 }
 
-enum { LOOKS = 32 }; /* where others bring back and take all the time, somebody has to end */
+enum { LOOKS = 32 }; /* where others bring back and take all the time, the search has to end */
 
-/* Once in each place. True: a block was found, or what makes it worth while to look again: a segment to be given back, or,
- * where new memory is not refused, room under the cap. */
+/* Once in each place. True: a block was found, or what makes it worth while to look again: a segment to be given back,
+ * or, where new memory is not refused, room under the cap. */
 static bool look_once(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
                       ladei_pinned_block **out) {
   *out = node_take_any(pool, request);
@@ -213,15 +215,15 @@ static bool budget_may_leave(const lade_pinned_pool *pool) {
   return pool->runtime->ops->step == NULL && ladei_pinned_budget_is_short(&pool->budget);
 }
 
-/* Whether there is something to wait for: what other pools of the budget were asked for; what streams use, or what is in caches that only their owners can empty, who
- * were called, and bring it in their next calls. */
+/* Whether there is something to wait for: memory that other pools of the budget were asked for; pending blocks; blocks
+ * in caches that only their owners can empty, who were called and bring them in their next calls. */
 static bool comes_back(lade_pinned_pool *pool) {
   if (budget_may_leave(pool)) return true;
   return atomic_load_explicit(&pool->threads.unreached, memory_order_relaxed) ||
          ladei_pinned_pending_read(pool).blocks > 0;
 }
 
-/* Until something came back to the pool, whoever brought it; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
+/* Until something came back to the pool, from any thread; on virtual time, until a stream did. LADE_ERR_TIMEOUT:
  * nothing did. */
 static lade_status room_wait(lade_pinned_pool *pool, uint64_t least, uint32_t seen, uint64_t deadline_ns) {
   enum { SHORTEST_NS = 10 * 1000, LONGEST_NS = 1000 * 1000 };
@@ -251,7 +253,7 @@ typedef struct search {
   lade_error refusal;   /* the last one */
 } search;
 
-/* The budget may leave room at each look, and be full at each charge: somebody has to end. */
+/* The budget may leave room at each look, and be full at each charge: the search has to end. */
 static bool search_may_grow(search *own, const lade_pinned_pool *pool) {
   return !ladei_pinned_budget_is_short(&pool->budget) || own->short_looks++ < LOOKS;
 }
@@ -348,8 +350,8 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_requ
   return LADE_OK;
 }
 
-/* Before it grows, a pool gives others what they ask for. A driver that refuses to take memory back is no failure of the
- * request. */
+/* Before it grows, a pool gives others what they ask for. A driver that refuses to take memory back is no failure of
+ * the request. */
 static void others_serve(lade_pinned_pool *pool) {
   if (pool->budget.ledger != NULL) LADEI_PINNED_ASIDE(ladei_pinned_pool_answer(pool));
 }

@@ -6,10 +6,10 @@
  *     exceeds max_bytes.
  * I2  A segment is in the page map from before its first block can be taken until its memory is given back; so an
  *     address of the pool's memory always leads to its segment.
- * I3  What is counted in reserved_bytes is charged to the budget of all pools (budget.h), or is about to be, or was given back to it
- *     a moment ago: charged after it was counted, credited before it is not.
- * I4  A segment that is counted in reserved_bytes and in no node is in transit (cap_wait.h), and so are blocks that are CACHED
- *     and in no list, magazine or slot, but for those of a free or an alloc that is going on.
+ * I3  What is counted in reserved_bytes is charged to the budget of all pools (budget.h), or is about to be, or was
+ *     given back to it a moment ago: charged after it was counted, credited before it is not.
+ * I4  A segment that is counted in reserved_bytes and in no node is in transit (cap_wait.h), and so are blocks that are
+ *     CACHED and in no list, magazine or slot, except for those of a free or an alloc that is going on.
  * Locks: pool->lock for spare metadata. The driver is called without it.
  */
 #include "host/grow/segments.h"
@@ -50,7 +50,8 @@ static void metadata_release(lade_pinned_pool *pool, ladei_pinned_segment *segme
   spare_put(pool, segment);
 }
 
-/* Makes spare records for `count` segments of that length. Fewer where the system has no memory: who asks for one is told. */
+/* Makes spare records for `count` segments of that length. Fewer where the system has no memory: the next request for
+ * one reports that. */
 static void metadata_prepare(lade_pinned_pool *pool, size_t pages, uint64_t count) {
   size_t capacity = ladei_pinned_segment_capacity(pages);
   ladei_pinned_segment *segment;
@@ -235,14 +236,14 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
 
 /*
  * Note [Several segments]
- *   Touching memory takes processors, and registering it the driver, one thread at a time. So segments that are pinned together
- *   are mapped as one region, and threads touch the next ones while one is registered; each has a registration of its own, since
- *   each is given back by itself. What is touched ahead is counted and checked as if it were asked for one after the other. Only
- *   segments of whole huge pages lie in a region: others would share pages that cannot be given back by one alone.
- *   Registering is what all of it waits for. So nothing else is done between two registrations that waits for those who touch:
- *   the records of all segments and the nodes of the page map are mapped first. To map is to wait for the kernel's lock of the
- *   address space, which those who touch hold for each step, and take again at once: on an H200 machine one map beside four of them
- *   lasted 3 to 6 ms, and three of the four waited behind it.
+ *   Touching memory takes processors, and registering it the driver, one thread at a time. So segments that are pinned
+ *   together are mapped as one region, and threads touch the next ones while one is registered; each has a registration
+ *   of its own, since each is given back by itself. What is touched ahead is counted and checked as if it were asked
+ *   for one after the other. Only segments of whole huge pages lie in a region: others would share pages that cannot be
+ *   given back by one alone. Registering is what all of it waits for. So nothing else is done between two registrations
+ *   that waits for those who touch: the records of all segments and the nodes of the page map are mapped first. To map
+ *   is to wait for the kernel's lock of the address space, which those who touch hold for each step, and take again at
+ *   once: on an H200 machine one map beside four of them lasted 3 to 6 ms, and three of the four waited for it.
  */
 enum { AHEAD_BYTES = 256 << 20 };
 
@@ -298,7 +299,7 @@ lade_status ladei_pinned_series_next(ladei_pinned_series *own, ladei_pinned_segm
   return status;
 }
 
-/* What was counted and is not pinned is no longer counted. Keeps the last error. */
+/* Counted bytes that are not pinned are no longer counted. Keeps the last error. */
 void ladei_pinned_series_close(ladei_pinned_series *own) {
   lade_error saved;
   ladei_error_save(&saved);

@@ -5,8 +5,8 @@
 
 #include "host/grow/request.h"
 
-/* A segment of `bytes` that fits under the cap, for the request's node, in which it is not yet. The caller is in transit (I4), here and
- * below. */
+/* A segment of `bytes` that fits under the cap, for the request's node, in which it is not yet. The caller is in
+ * transit (I4), here and below. */
 lade_status ladei_pinned_segment_pin(lade_pinned_pool *pool, const ladei_pinned_request *request, size_t bytes,
                                      ladei_pinned_segment **out);
 /* Gives a segment back that was taken out of its node. On failure it is in its node again. */
@@ -27,7 +27,7 @@ void ladei_pinned_series_open(ladei_pinned_series *own, lade_pinned_pool *pool, 
                               size_t first_bytes);
 /* The next segment, in no node yet, while `pinned` is less than `bytes`. */
 lade_status ladei_pinned_series_next(ladei_pinned_series *own, ladei_pinned_segment **out);
-/* What was counted and is not pinned is no longer counted. Keeps the last error. */
+/* Counted bytes that are not pinned are no longer counted. Keeps the last error. */
 void ladei_pinned_series_close(ladei_pinned_series *own);
 
 #endif /* LADE_HOST_GROW_SEGMENTS_H */

@@ -2,34 +2,38 @@
 /*
  * Waiting at a pool's cap: stopping transits, waking waiters.
  *
- * I1  While ladei_pinned_transits_stop has returned and ladei_pinned_transits_resume was not called, nothing is in transit, and
- *     everything that was is visible to the one who stopped (the count is lowered with release, and read with acquire).
- * I2  Whoever begins a transit sees STOPPED in the word that counted it, or is waited for.
+ * I1  While ladei_pinned_transits_stop has returned and ladei_pinned_transits_resume was not called, nothing is in
+ *     transit, and everything that was is visible to the one who stopped (the count is lowered with release, and read
+ *     with acquire).
+ * I2  A thread that begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
  * Why no return of memory is missed.
  *   waiter    W1 waiters + 1    W2 seen = returns    W3 looks everywhere    W4 sleeps while returns == seen
  *   returner  R1 puts the memory where W3 looks      R2 where waiters != 0: returns + 1, wakes
- *   If R2 sees the waiter, `returns` changes after W2, and W4 does not sleep, or wakes: the change is made under the lock
- *   that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the two:
+ *   If R2 sees the waiter, `returns` changes after W2, and W4 does not sleep, or wakes: the change is made under the
+ *   lock that W4 looks under. If it does not, R1 comes before W3, which finds the memory, because of what orders the
+ *   two:
  *     a node            its lock. Were R1 after W3 in it, R2 would see what was written before W3, that is W1.
  *     the cap           the transit of the segment, which W3 stops: it ends before W3, or begins after it and sees W1.
  *     a depot           the transit of the list, which W3 stops, too.
- *     a bin             as a thread's own: its owner looks for waiters inside the asymmetric lock, and fills none if there are any.
- *     a thread's own    not filled while somebody waits. W3 begins with a drain (seek.c), which waits for frees that are
- *                       inside an asymmetric lock. After it magazines have no quota, and none is given to them while there are waiters
- *                       (quotas are given under the lock of the drain, so W1 is seen); and of larger blocks none is kept
- *                       (their owner looks for waiters inside that lock). Blocks that were in slots are not any more: their
- *                       frees come by a node.
- *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain, brings it
- *   back in its next call; nothing is added to it meanwhile.
+ *     a bin             as a thread's own: its owner looks for waiters inside the asymmetric lock, and fills none if
+ *                       there are any.
+ *     a thread's own    not filled while a thread waits. W3 begins with a drain (seek.c), which waits for frees that
+ *                       are inside an asymmetric lock. After it magazines have no quota, and none is given to them
+ *                       while there are waiters (quotas are given under the lock of the drain, so W1 is seen); and of
+ *                       larger blocks none is kept (their owner looks for waiters inside that lock). Blocks that were
+ *                       in slots are not any more: their frees come by a node.
+ *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain,
+ *   brings it back in its next call; nothing is added to it meanwhile.
  *
- * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with transits
- * stopped (seek.c). Two threads can keep a block free between them, and hide it: one frees into a place that was looked at,
- * then the other one takes from a place that will be. So while transits are stopped there is one place, the free memory of nodes:
- * after the drain nothing comes to what threads keep and to bins, since the look is a waiter (as above), nor to depots, as that is
- * a transit. Whatever moves between nodes, or between the pieces and the whole segments of one, changes `returns` (R2), and then
- * they are looked at again. If it does not change, then at the end of the look no block is free that fits: it was not free
- * when its place was looked at, and nothing has come back since the look began, but for frees that are going on.
+ * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with
+ * transits stopped (seek.c). Two threads can keep a block free between them, and hide it: one frees into a place that
+ * was looked at, then the other one takes from a place that will be. So while transits are stopped there is one place,
+ * the free memory of nodes: after the drain nothing comes to what threads keep and to bins, since the look is a waiter
+ * (as above), nor to depots, as that is a transit. Whatever moves between nodes, or between the pieces and the whole
+ * segments of one, changes `returns` (R2), and then they are looked at again. If it does not change, then at the end of
+ * the look no block is free that fits: it was not free when its place was looked at, and nothing has come back since
+ * the look began, except for frees that are going on.
  *
  * Locks: those of the parts, leaves; no other is taken under them.
  */

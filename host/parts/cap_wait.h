@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting at a pool's cap: what is in transit, and who waits for memory that comes back.
+ * Waiting at a pool's cap: memory in transit, and threads that wait for memory to come back.
  *
  *   transit   memory that is free, yet nowhere where a request would find it: a segment in the midst of being pinned
  *             or unpinned; blocks that a thread took out of one list and has not put into the next
@@ -8,14 +8,14 @@
  *             not there then is in use, pending, or free in pieces that are too short. Meanwhile it counts as a waiter
  *   wait      a request that may wait (wait_ms) sleeps until a block comes back
  *
- * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped in
- * that order, so nobody who moves blocks, a free above all, waits for a driver call of another thread.
+ * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped
+ * in that order, so no thread that moves blocks, as a free does, waits for a driver call of another thread.
  *
- * Blocks are in transit all the time, so those words are several, and a thread keeps to that of its stripe; who stops transits
- * stops all.
+ * Blocks are in transit all the time, so those words are several, and a thread keeps to that of its stripe; who stops
+ * transits stops all.
  *
- * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held. Inside
- * of one, another is begun with ladei_pinned_transit_try_begin alone.
+ * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held.
+ * Inside of one, another is begun with ladei_pinned_transit_try_begin alone.
  */
 #ifndef LADE_HOST_PARTS_CAP_WAIT_H
 #define LADE_HOST_PARTS_CAP_WAIT_H
@@ -26,7 +26,8 @@
 #include "base/switch.h"
 
 typedef struct ladei_pinned_transit {
-  /* LADEI_PINNED_TRANSIT_STOPPED, and LADEI_PINNED_TRANSIT_ONE for each transit under way. Threads write to different ones */
+  /* LADEI_PINNED_TRANSIT_STOPPED, and LADEI_PINNED_TRANSIT_ONE for each transit under way. Threads write to different
+   * ones */
   _Alignas(128) _Atomic(uint32_t) word;
   ladei_lock lock; /* for `changed` */
   ladei_condition changed;
@@ -34,8 +35,8 @@ typedef struct ladei_pinned_transit {
 
 enum { LADEI_PINNED_TRANSIT_STOPPED = 1, LADEI_PINNED_TRANSIT_ONE = 2 };
 
-/* Words for transits of blocks, one for each stripe of threads (thread_cache.h). A test that goes through all schedules has as much to
- * go through as there are. */
+/* Words for transits of blocks, one for each stripe of threads (thread_cache.h). A test that goes through all schedules
+ * has as much to go through as there are. */
 #ifdef LADEI_SCHEDULED
 enum { LADEI_PINNED_STRIPES = 2 };
 #else
@@ -44,10 +45,10 @@ enum { LADEI_PINNED_STRIPES = 16 };
 
 typedef struct ladei_pinned_cap_wait {
   _Alignas(128) _Atomic(uint32_t)
-      waiters;     /* requests that wait for memory to come back, or have stopped transits: mostly nobody writes here */
+      waiters; /* requests that wait for memory to come back, or have stopped transits: mostly no thread writes here */
   ladei_lock lock; /* guards changes of `returns` */
   ladei_condition returned;
-  _Atomic(uint32_t) returns; /* times that memory came back while somebody waited */
+  _Atomic(uint32_t) returns; /* times that memory came back while a thread waited */
   ladei_pinned_transit segments;
   ladei_pinned_transit blocks[LADEI_PINNED_STRIPES];
 } ladei_pinned_cap_wait;
@@ -61,7 +62,7 @@ void ladei_pinned_cap_wait_destroy(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_transit_begin_slowly(ladei_pinned_transit *transit);
 void ladei_pinned_transit_end_slowly(ladei_pinned_transit *transit);
 
-/* The last one under way wakes the one who stopped them. */
+/* The last one under way wakes the thread that stopped them. */
 static inline void ladei_pinned_transit_end(ladei_pinned_transit *transit) {
   ladei_switch_point("transit end", 0);
   uint32_t word = atomic_fetch_sub_explicit(&transit->word, LADEI_PINNED_TRANSIT_ONE, memory_order_release);
@@ -86,8 +87,8 @@ static inline void ladei_pinned_transit_begin(ladei_pinned_transit *transit) {
 /* Returns when the transits are over that were under way. */
 void ladei_pinned_transit_wait(ladei_pinned_transit *transit);
 
-/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time. The caller
- * is a waiter in between: after its drain, what is freed goes to the free memory of nodes. */
+/* Returns when nothing is in transit, and lets nothing begin until ladei_pinned_transits_resume. One thread at a time.
+ * The caller is a waiter in between: after its drain, what is freed goes to the free memory of nodes. */
 void ladei_pinned_transits_stop(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 
@@ -110,7 +111,7 @@ static inline bool ladei_pinned_cap_wait_is_over(ladei_pinned_cap_wait *cap_wait
 /* Sleeps until then, for at most `timeout_ns`. */
 void ladei_pinned_cap_wait_sleep(ladei_pinned_cap_wait *cap_wait, uint32_t seen, uint64_t timeout_ns);
 
-/* Whether somebody waits: then threads keep nothing for themselves. */
+/* Whether a thread waits: then threads keep nothing for themselves. */
 static inline bool ladei_pinned_cap_has_waiters(ladei_pinned_cap_wait *cap_wait) {
   ladei_switch_point("awaited", 0);
   return atomic_load_explicit(&cap_wait->waiters, memory_order_seq_cst) != 0;

@@ -2,9 +2,9 @@
 /*
  * Debug mode: poison, guards, call stacks.
  *
- * I1  All free memory of a pool in debug mode is poison, unless somebody wrote to it who must not.
- * I2  Stacks are kept by address, for texts only: nothing is decided by them, and where there is no memory for one it is
- *     missing in the text.
+ * I1  All free memory of a pool in debug mode is poison, unless a thread wrote to it that must not.
+ * I2  Stacks are kept by address, for texts only: nothing is decided by them, and where there is no memory for one it
+ *     is missing in the text.
  * Locks: debug->lock guards the table and the last text.
  */
 #include "host/parts/debug.h"
@@ -108,7 +108,7 @@ static size_t stack_add(char *text, size_t used, const char *what, const stack *
   return own->count > 0 ? used : text_add(text, used, " %s", "unknown");
 }
 
-/* "; allocated by 0x.. 0x.., freed by 0x.." behind what is in `text`. Under the lock. */
+/* "; allocated by 0x.. 0x.., freed by 0x.." after what is in `text`. Under the lock. */
 static void history_add(ladei_pinned_debug *debug, char *text, uintptr_t address) {
   ladei_lock_assert_held(&debug->lock);
   static const stack none = {0, {NULL}};

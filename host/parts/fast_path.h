@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which calls of a pool may be on the fast path (Note [Fast path] in pinned.c): those of threads whose thread-local names `id`.
+ * Which calls of a pool may be on the fast path (Note [Fast path] in pinned.c): those of threads whose thread-local
+ * names `id`.
  *
- * F1  `id` is cache_id, or while anything attends to calls one that no thread-local names: no call is on the fast path then.
+ * F1  `id` is cache_id, or while anything attends to calls one that no thread-local names: no call is on the fast path
+ *     then.
  * Locks: `lock`, a leaf.
  */
 #ifndef LADE_HOST_PARTS_FAST_PATH_H

@@ -2,8 +2,9 @@
 /*
  * The history of a pinned pool; model and invariants in history.h.
  *
- * Note [Memory of the history]. Chunks are made as shards need them, up to what the options allow; then the oldest full one serves
- * again. Where there is no memory for one, the event is lost, and what was before it is not shown any more (Y3).
+ * Note [Memory of the history]. Chunks are made as shards need them, up to what the options allow; then the oldest full
+ * one serves again. Where there is no memory for one, the event is lost, and what was before it is not shown any more
+ * (Y3).
  */
 #include "host/parts/history.h"
 
@@ -17,8 +18,8 @@
 
 enum { CHUNK = LADEI_PINNED_HISTORY_CHUNK_EVENTS, SHARDS = LADEI_PINNED_HISTORY_SHARDS };
 
-/* Blocks of one size lie at even distances. After one multiplication two at certain distances would share their shard at every second
- * start of a program, whatever the addresses; so there are two. */
+/* Blocks of one size lie at even distances. After one multiplication two at certain distances would share their shard
+ * at every second start of a program, whatever the addresses; so there are two. */
 static ladei_pinned_history_shard *shard_of(ladei_pinned_history *history, uint64_t address) {
   uint64_t hash = (address >> 9) * 0x9E3779B97F4A7C15u;
   hash = (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
@@ -71,8 +72,9 @@ static ladei_pinned_history_chunk *oldest_take(ladei_pinned_history *history) {
   return chunk;
 }
 
-/* Lets go of what the events of a chunk refer to that was taken out; contexts that nobody else refers to are added to *dead. Its
- * events are cold, and were often written by another processor: so not under the history's lock, and only where there is something. */
+/* Lets go of what the events of a chunk refer to that was taken out; contexts without another reference are added to
+ * *dead. Its events are cold, and were often written by another processor: so not under the history's lock, and only
+ * where there is something. */
 static void chunk_let_go(ladei_pinned_history_chunk *chunk, ladei_history_context **dead) {
   for (uint32_t i = 0; chunk->refers && i < chunk->count; i++) {
     ladei_history_context_drop(dead, chunk->events[i].context);
@@ -95,15 +97,17 @@ static void dead_keep(ladei_pinned_history *history, ladei_history_context *dead
 }
 
 /*
- * Note [Chunks ahead]. A chunk that serves again is the oldest, so it is in no near cache, or in another processor's. Its lines are
- * asked for while the events before them are written. Not those behind its end: another thread may be writing there.
+ * Note [Chunks ahead]. A chunk that serves again is the oldest, so it is in no near cache, or in another processor's.
+ * Its lines are asked for while the events before them are written. Not those after its end: another thread may be
+ * writing there.
  */
 enum { PREFETCH_BYTES = 6 * 64 };
 static void chunk_prefetch(const ladei_pinned_history_chunk *chunk) {
   for (size_t at = 0; at < PREFETCH_BYTES + 64; at += 64) __builtin_prefetch((const char *)chunk + at, 1);
 }
 
-/* Puts the shard's chunk, if any, to the full ones, and gives it an empty one; NULL where there is no memory. Shard's lock held. */
+/* Puts the shard's chunk, if any, to the full ones, and gives it an empty one; NULL where there is no memory. Shard's
+ * lock held. */
 static __attribute__((noinline)) ladei_pinned_history_chunk *chunk_renew(ladei_pinned_history *history,
                                                                          ladei_pinned_history_shard *shard) {
   ladei_lock_assert_held(&shard->lock);
@@ -139,7 +143,7 @@ static void event_lose(ladei_pinned_history *history, uint64_t order) {
   ladei_lock_release(&history->lock);
 }
 
-/* Y1. The shard's lock is held: `ticks` were read before it, but for the processor's counter. */
+/* Y1. The shard's lock is held: `ticks` were read before it, except for the processor's counter. */
 static inline __attribute__((always_inline)) void event_stamp(ladei_pinned_history *history,
                                                               ladei_pinned_history_shard *shard, uint64_t ticks,
                                                               ladei_history_event *event) {
@@ -161,8 +165,8 @@ static uint64_t ticks_before_lock(const ladei_pinned_history *history) {
                                                        : ladei_history_ticks(history->clock);
 }
 
-/* Adds a stamped event behind the others; it keeps references of its own. It is written where it stays: a copy of what was just
- * written by words makes the processor wait. */
+/* Adds a stamped event after the others; it keeps references of its own. It is written where it stays: a copy of what
+ * was just written by words makes the processor wait. */
 static inline __attribute__((always_inline)) void
 event_append(ladei_pinned_history *history, ladei_pinned_history_shard *shard, const ladei_history_event *event) {
   const lade_history_options *options = ladei_pinned_history_options(history);
@@ -281,7 +285,7 @@ static ladei_history_context *unreferenced_take(ladei_pinned_history *history) {
   return dead;
 }
 
-/* What is let go of by the program's own callback. */
+/* References that the program's own callback lets go of. */
 static __attribute__((noinline)) void call_release(ladei_pinned_history_call *call, bool work) {
   int cancellation = ladei_cancellation_hold();
   lade_error saved;
@@ -307,8 +311,8 @@ static inline ladei_history_event event_make(lade_device_action action, uint64_t
   return (ladei_history_event){{.address = address, .bytes = bytes, .what = what}};
 }
 
-/* The block has the call's context and no note. There may be those of its last user: of a free that began while history was
- * being turned off, and was not recorded, beside an alloc that began before. */
+/* The block has the call's context and no note. There may be those of its last user: of a free that began while history
+ * was being turned off, and was not recorded, beside an alloc that began before. */
 static void live_begin(ladei_pinned_history_live *live, ladei_pinned_history_call *call) {
   ladei_history_context_drop(&call->dead, live->context);
   ladei_history_context_drop(&call->dead, live->note);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of the history of a pinned pool. The events of all shards are gathered, one chunk or shard in each hold of a lock, and then
- * merged by their order; Y1 to Y3: history.h.
+ * Copies of the history of a pinned pool. The events of all shards are gathered, one chunk or shard in each hold of a
+ * lock, and then merged by their order; Y1 to Y3: history.h.
  */
 #include "host/parts/history_copy.h"
 
@@ -39,7 +39,7 @@ static bool copied_reserve(ladei_pinned_history *history, copied *out) {
   return false;
 }
 
-/* What has no room is lost (Y3). */
+/* Events without room are lost (Y3). */
 static void chunk_copy(copied *out, const ladei_pinned_history_chunk *chunk) {
   uint64_t last = chunk->last_order;
   if (out->count + chunk->count > out->room) {
@@ -81,7 +81,7 @@ static uint64_t order_now(ladei_pinned_history *history) {
 /* One full chunk in each hold of the lock, the newest first: what is lost meanwhile is the oldest. */
 static void full_copy(ladei_pinned_history *history, copied *out) {
   ladei_lock_acquire(&history->lock);
-  uint64_t next = history->full_taken + history->full_count; /* number of the chunk behind */
+  uint64_t next = history->full_taken + history->full_count; /* number of the chunk after the last */
   while (next > history->full_taken) {
     size_t at = (history->full_begin + (size_t)(--next - history->full_taken)) % history->full_room;
     const ladei_pinned_history_chunk *chunk = history->full[at];

@@ -28,7 +28,8 @@ void ladei_pinned_ring_listener_remove(ladei_pinned_ring_shares *shares, ladei_p
   ladei_lock_release(&shares->listeners_lock);
 }
 
-/* Callbacks run here, and may create and destroy pipelines: whoever comes then is awake, whoever is left is woken later. */
+/* Callbacks run here, and may create and destroy pipelines: a pipeline that comes then is awake, one that is left is
+ * woken later. */
 static void listeners_wake_virtual(ladei_pinned_ring_shares *shares) {
   ladei_lock_assert_none_held();
   uint64_t changes = shares->changes;
@@ -108,8 +109,8 @@ ladei_pinned_ring_shares_view ladei_pinned_ring_shares_look(ladei_pinned_ring_sh
   return view;
 }
 
-/* Whose turn it is. The first may be kept from asking, as by callbacks that have all threads of its pipeline: after some
- * time others go first, once. */
+/* Whose turn it is. The first may be kept from asking, as by callbacks that have all threads of its pipeline: after
+ * some time others go first, once. */
 static bool share_is_next(ladei_pinned_ring_shares *shares, const ladei_pinned_ring_share *share) {
   ladei_lock_assert_held(&shares->lock);
   enum { PASSED_MOST = 32 };

@@ -2,11 +2,13 @@
 /*
  * The default policy.
  *
- *   put       ready with the thread, else in the depot or a bin of the node, else among the node's free blocks (ready.h)
+ *   put       ready with the thread, else in the depot or a bin of the node, else among the node's free blocks
+ *             (ready.h)
  *   retire    the thread's buffer in runtime/retire, or a queue there; PENDING until blocks_retired
  *
- * D1  A block counts as pending from before runtime/retire gets its ticket until just before others can have it: until the thread
- *     leaves the lock inside which it puts the block into its magazine, or begins to hand it on in a transit.
+ * D1  A block counts as pending from before runtime/retire gets its ticket until just before others can have it: until
+ *     the thread leaves the lock inside which it puts the block into its magazine, or begins to hand it on in a
+ *     transit.
  * Locks: none here; those of the parts that are called.
  */
 #include "host/policies/policy_default.h"
@@ -84,8 +86,9 @@ static void block_put(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, 
 
 /* ---- Pending blocks ---------------------------------------------------------------------------------------------- */
 
-/* PENDING -> CACHED -> ready. A block in a slot is ready, and perhaps another thread's, by the change of its word. One that
- * is in none is the caller's alone and cannot get into one before it is CACHED: no locked instruction is needed. */
+/* PENDING -> CACHED -> ready. A block in a slot is ready, and perhaps another thread's, by the change of its word. One
+ * that is in none is the caller's alone and cannot get into one before it is CACHED: no locked instruction is
+ * needed. */
 static void block_unretire(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block) {
   uint64_t word = ladei_pinned_block_word(block);
   while (ladei_pinned_word_is_in_slot(word)) {
@@ -105,7 +108,7 @@ static inline ladei_pinned_thread_counters *counters_there(const ladei_pinned_th
 /* The block has become pending, and the thread's buffer has not got its ticket, or there is nothing to wait for. */
 static __attribute__((noinline)) void retire_slowly(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                                     ladei_pinned_block *block, ladei_retire_added added, bool quiet) {
-  uint64_t word = ladei_pinned_block_word(block); /* nobody's but the caller's until it is added */
+  uint64_t word = ladei_pinned_block_word(block); /* the caller's alone until it is added */
   size_t bytes = ladei_pinned_block_bytes(block, word);
   if (added == LADEI_RETIRE_ADDED_NOT) {
     ladei_retire *shard = ladei_pinned_retire_shard(pool, cache);
@@ -134,8 +137,8 @@ static uint64_t ticket_word(ladei_retire_ticket *ticket) {
 }
 
 /*
- * PENDING -> CACHED -> the thread's magazine, of the first blocks of a list, as far as they are alike and fit. Returns the others.
- * Inside the asymmetric lock: whoever looks for the blocks finds them pending yet, or in the magazine.
+ * PENDING -> CACHED -> the thread's magazine, of the first blocks of a list, as far as they are alike and fit. Returns
+ * the others. Inside the asymmetric lock: a look for the blocks finds them pending yet, or in the magazine.
  */
 static ladei_retire_ticket *list_to_magazine(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache,
                                              ladei_retire_ticket *list) {

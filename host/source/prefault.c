@@ -5,27 +5,28 @@
  * A page fault zeroes the page; with one thread that is slower than the memory, and registration by the driver takes
  * faults with one thread. The area is cut into steps of 2 MiB, so that a huge page is touched by one thread only, and
  * every thread fetches the next step until none is left: an uneven machine loses nothing. The kernel is asked to fill a
- * step in one call (MADV_POPULATE_WRITE, Linux 5.14): that saves the exception per page. 1 GiB by two threads in pages of
- * 4 KiB: 145 ms instead of 225; in huge pages both are as fast.
+ * step in one call (MADV_POPULATE_WRITE, Linux 5.14): that saves the exception per page. 1 GiB by two threads in pages
+ * of 4 KiB: 145 ms instead of 225; in huge pages both are as fast.
  *
  * Note [Threads that touch]
- *   Helpers live as long as the area is touched: to make 15 threads for each segment of 64 MiB costs more than the touching,
- *   since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for. For that reason
- *   they are made before anything may be touched, too.
- *   Where the number is lade's choice, it follows from the length of the area alone: one for each 16 MiB, four at least, up to all
- *   that there are. On an H200 machine of 16 processors, 128 MiB (pinned_pin_128M.json): touching alone takes 6.0 ms with four
- *   threads, 3.5 with 8, 2.8 with 16, and registering them 3.3. 16 GiB
- *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads, 416 with 8,
- *   275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12, 404 with 16. A version
- *   that doubled the threads as long as that was faster stayed at four: what it compared ran beside registrations, which
- *   wait for the same memory. To register by two or four threads brings nothing: the driver does it one by one
- *   (benchmarks/results/h100/register_threads.txt).
+ *   Helpers live as long as the area is touched: to make 15 threads for each segment of 64 MiB costs more than the
+ *   touching, since their stacks are mapped and unmapped under the same lock of the kernel that page faults wait for.
+ *   For that reason they are made before anything may be touched, too.
+ *   Where the number is lade's choice, it follows from the length of the area alone: one for each 16 MiB, four at
+ *   least, up to all that there are. On an H200 machine of 16 processors, 128 MiB (pinned_pin_128M.json): touching
+ *   alone takes 6.0 ms with four threads, 3.5 with 8, 2.8 with 16, and registering them 3.3. 16 GiB
+ *   (benchmarks/results/h200/pinned_pin_16G.json, reserve_parts.txt): touching alone takes 757 ms with four threads,
+ *   416 with 8, 275 with 16, and registering alone 378; a reserve, which does both at once, 482 with 8, 430 with 12,
+ *   404 with 16. A version that doubled the threads as long as that was faster stayed at four: what it compared ran
+ *   beside registrations, which wait for the same memory. To register by two or four threads brings nothing: the driver
+ *   does it one by one (benchmarks/results/h100/register_threads.txt).
  *
- * I1  position <= limit <= bytes. Steps below `position` are touched, or in somebody's hand.
+ * I1  position <= limit <= bytes. Steps below `position` are touched, or in a thread's hand.
  * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.
  * I3  The last helper ends before ladei_prefault_close returns.
- * I4  While steps are left, a helper that sleeps is about to be woken: the opener wakes one when it allows more, and whoever
- *     takes a step that is not the last one wakes another. To wake all of them, each time, would be the opener's time.
+ * I4  While steps are left, a helper that sleeps is about to be woken: the opener wakes one when it allows more, and
+ *     whoever takes a step that is not the last one wakes another. To wake all of them, each time, would be the
+ *     opener's time.
  * Locks: prefault->lock, a leaf, held for no touching.
  */
 #include "host/source/prefault.h"

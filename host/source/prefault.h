@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Touching the pages of an area ahead of whoever pins them, with threads near a NUMA node.
+ * Touching the pages of an area before they are pinned, with threads near a NUMA node.
  *
  *   |-- touched --|== steps in hand ==|-- may be touched --|-- not yet --|
  *                                  position              limit         bytes
  *
  *   ladei_prefault_open(&prefault, &how, address, bytes);
  *   ladei_prefault_allow(&prefault, bytes);
- *   for each part: ladei_prefault_wait(&prefault, end of the part), pin the part   // the next ones are touched meanwhile
+ *   for each part: ladei_prefault_wait(&prefault, end of the part), pin the part   // the next ones are touched
+ *                                                                                  meanwhile
  *   ladei_prefault_close(&prefault);
  */
 #ifndef LADE_HOST_SOURCE_PREFAULT_H
@@ -23,11 +24,11 @@ enum { LADEI_PREFAULT_MAX_THREADS = 64, LADEI_PREFAULT_LEAST_THREADS = 4 };
 
 #define LADEI_PREFAULT_SHARE_BYTES (16 * LADEI_MIB)
 
-/* Who touches. */
+/* The threads that touch. */
 typedef struct ladei_prefault_crew {
   const ladei_topology *topology; /* the threads are bound near `node` where this is not NULL and node not -1 */
   int node;
-  unsigned threads;     /* at most, the calling one included; 0: nobody, and ladei_prefault_wait does nothing */
+  unsigned threads;     /* at most, the calling one included; 0: none, and ladei_prefault_wait does nothing */
   bool fewer_for_small; /* one for each LADEI_PREFAULT_SHARE_BYTES at most, but LADEI_PREFAULT_LEAST_THREADS */
 } ladei_prefault_crew;
 
@@ -57,15 +58,15 @@ typedef struct ladei_prefault {
 void ladei_prefault_open(ladei_prefault *prefault, const ladei_prefault_crew *crew, void *address, size_t bytes);
 /* The first `end` bytes may be touched; never fewer than before. */
 void ladei_prefault_allow(ladei_prefault *prefault, size_t end);
-/* Returns when the first `end` bytes, which are allowed, are touched, and helps with them. Pages for which the system has
- * no memory stay as they are: whoever pins them is told. The opener's thread only, as all but helpers are. */
+/* Returns when the first `end` bytes, which are allowed, are touched, and helps with them. Pages for which the system
+ * has no memory stay as they are: pinning them fails. The opener's thread only, as all but helpers are. */
 void ladei_prefault_wait(ladei_prefault *prefault, size_t end);
 /* Up to there all is touched: at least `end` of the last wait. */
 size_t ladei_prefault_touched(ladei_prefault *prefault);
-/* Whether somebody touches. */
+/* Whether threads touch. */
 static inline bool ladei_prefault_is_on(const ladei_prefault *prefault) { return prefault->crew.threads > 0; }
-/* Leaves untouched what nobody has in hand, and ends the threads. Before any of the area is unmapped that is allowed and
- * was not waited for. */
+/* Leaves untouched what nobody has in hand, and ends the threads. Before any of the area is unmapped that is allowed
+ * and was not waited for. */
 void ladei_prefault_close(ladei_prefault *prefault);
 
 /* All of an area at once. */

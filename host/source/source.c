@@ -101,7 +101,7 @@ static bool registration_is_refused(const ladei_pinned_sources *sources) {
   return atomic_load_explicit(&sources->registration.state, memory_order_acquire) == REGISTRATION_REFUSED;
 }
 
-/* What one request learns, all later ones know. */
+/* Keeps what one request learns for all later ones. */
 static void registration_note(ladei_pinned_sources *sources, lade_status status) {
   ladei_pinned_registration *registration = &sources->registration;
   int unknown = REGISTRATION_UNKNOWN, next = status == LADE_OK ? REGISTRATION_WORKS : REGISTRATION_KEEPING;
@@ -161,7 +161,7 @@ static lade_status registration_check(ladei_pinned_sources *sources) {
 }
 
 /* Registers what is not registered yet, chunk by chunk, and stops at the first refusal. Each chunk is waited for, where
- * the memory begins `offset` bytes behind what is touched; NULL: nobody touches. */
+ * the memory begins `offset` bytes after what is touched; NULL: no thread touches. */
 static lade_status chunks_register(ladei_pinned_sources *sources, ladei_pinned_memory *memory, ladei_prefault *prefault,
                                    size_t offset) {
   size_t chunk;
@@ -197,7 +197,7 @@ static lade_status chunks_unregister(ladei_pinned_sources *sources, ladei_pinned
 static lade_status mapped_undo(ladei_pinned_sources *sources, ladei_pinned_memory *memory, lade_status status) {
   lade_error saved;
   ladei_error_save(&saved);
-  /* What the driver will not let go of stays mapped for good: the device may write there. */
+  /* Memory that the driver does not let go of stays mapped for good: the device may write there. */
   if (chunks_unregister(sources, memory) == LADE_OK) munmap(memory->mapped, memory->mapped_bytes);
   ladei_error_restore(&saved);
   return status;
@@ -242,8 +242,8 @@ typedef struct driver_memory {
   lade_pinned_source source;
 } driver_memory;
 
-/* lade finds the owner of an address by its page. What shares a page is asked for with a page more at once, since giving memory back
- * may wait for the device; else only where it does not begin on one. */
+/* lade finds the owner of an address by its page. What shares a page is asked for with a page more at once, since
+ * giving memory back may wait for the device; else only where it does not begin on one. */
 static lade_status page_acquire(ladei_pinned_sources *sources, const driver_memory *kind, int node, size_t bytes,
                                 ladei_pinned_memory *out) {
   size_t more = bytes < kind->own_bytes ? (size_t)LADEI_PINNED_PAGE_BYTES : 0;
@@ -370,9 +370,9 @@ static lade_status source_try(ladei_pinned_sources *sources, const source_entry 
 
 /*
  * Note [Nodes that are full]
- *   Memory that is bound to a NUMA node, strictly by us or by the policy of the process, does not come from elsewhere where
- *   the node has none left: the kernel calls its killer. So the node is asked first. Others may be faster between the
- *   question and the first touch; but a pool that grows to what a node has ends in an error.
+ *   Memory that is bound to a NUMA node, strictly by us or by the policy of the process, does not come from elsewhere
+ *   where the node has none left: the kernel calls its killer. So the node is asked first. Others may be faster between
+ *   the question and the first touch; but a pool that grows to what a node has ends in an error.
  */
 static lade_status nodes_check(const ladei_pinned_sources *sources, int node, size_t bytes) {
   uint64_t free_bytes;

@@ -2,18 +2,19 @@
 /*
  * Where pinned memory comes from: pieces of memory for segments, from the first source that has some.
  *
- *   register   mapped by lade, bound to the wanted NUMA node, prefaulted by threads, then registered with the driver, at
- *              once or in chunks
+ *   register   mapped by lade, bound to the wanted NUMA node, prefaulted by threads, then registered with the driver,
+ *              at once or in chunks
  *   driver     the driver's own pinned allocation, placed as the driver pleases
  *   pool       from a driver pool of host memory, on the wanted node where the driver can do that
  *   pageable   mapped by lade and not pinned at all; only where the user allows it
  *
  * Note [Chunks]
  *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. It then
- *   refuses copies and fills over the border of two (Note [Copies end with registrations] in runtime/ops.h). So no block
- *   that is as long as a chunk or shorter lies across a border: ordinary segments are one chunk at most, and segments of
- *   several chunks are never split. A block longer than a chunk begins at a border, and whoever copies it does so chunk by
- *   chunk: pipeline/endpoints/copy.c and lade_copy_async do, other users ask lade_pinned_find how far they may go.
+ *   refuses copies and fills over the border of two (Note [Copies end with registrations] in runtime/ops.h). So no
+ *   block that is as long as a chunk or shorter lies across a border: ordinary segments are one chunk at most, and
+ *   segments of several chunks are never split. A block longer than a chunk begins at a border, and whoever copies it
+ *   does so chunk by chunk: pipeline/endpoints/copy.c and lade_copy_async do, other users ask lade_pinned_find how far
+ *   they may go.
  *
  * Called without locks; acquire and release call the driver and may take long.
  */
@@ -33,11 +34,11 @@
 
 /*
  * Note [Registration refused for good]
- *   Where memory is encrypted (confidential computing), and in some containers, the driver registers nothing, and says that it
- *   does not support it. Each segment would be mapped, touched, refused and unmapped again. So a pool on hardware first has one
- *   page registered, and keeps such a refusal: source register then answers at once, with the driver's first words. A refusal
- *   for want of memory is none of that kind. The page stays registered as long as the pool lives: giving it back would wait
- *   for all work of the device (docs/driver-behaviour.md, 20).
+ *   Where memory is encrypted (confidential computing), and in some containers, the driver registers nothing, and says
+ *   that it does not support it. Each segment would be mapped, touched, refused and unmapped again. So a pool on
+ *   hardware first has one page registered, and keeps such a refusal: source register then answers at once, with the
+ *   driver's first words. A refusal for want of memory is none of that kind. The page stays registered as long as the
+ *   pool lives: giving it back would wait for all work of the device (docs/driver-behaviour.md, 20).
  */
 typedef struct ladei_pinned_registration {
   _Atomic(int) state;   /* of the pool's device; source.c */
@@ -72,7 +73,7 @@ typedef struct ladei_pinned_memory {
   lade_pinned_source source;
 } ladei_pinned_memory;
 
-/* What pinning or unpinning cost. */
+/* Cost of pinning or unpinning. */
 typedef struct ladei_pinned_source_cost {
   uint64_t calls; /* successful ones: one at most in a call of acquire or release */
   uint64_t ns;    /* in them */
@@ -116,11 +117,12 @@ typedef struct ladei_pinned_region {
   ladei_prefault prefault;
 } ladei_pinned_region;
 
-/* For `bytes`, a multiple of the page size, of which pieces will be asked for that are multiples of a huge page but for the
- * last; 0: no area. */
+/* For `bytes`, a multiple of the page size, of which pieces will be asked for that are multiples of a huge page except
+ * for the last; 0: no area. */
 void ladei_pinned_region_open(ladei_pinned_sources *sources, const ladei_topology *topology, int node, size_t bytes,
                               ladei_pinned_region *out);
-/* The next `bytes` may be touched: they count as used. Where nobody touches, not before the last ones are acquired. LADE_ERR_OUT_OF_PINNED_MEMORY where the nodes have too little. */
+/* The next `bytes` may be touched: they count as used. Without threads that touch, not before the last ones are
+ * acquired. LADE_ERR_OUT_OF_PINNED_MEMORY where the nodes have too little. */
 lade_status ladei_pinned_region_allow(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes);
 /* As ladei_pinned_memory_acquire, of the next `bytes`, which are allowed. What other sources give in their place is not
  * part of the area. */
@@ -129,7 +131,7 @@ lade_status ladei_pinned_region_acquire(ladei_pinned_sources *sources, ladei_pin
 /* Gives back what was not taken. */
 void ladei_pinned_region_close(ladei_pinned_region *region);
 
-/* Gives back what was registered to ask the driver; nobody else uses the sources. On failure it is still held. */
+/* Gives back what was registered to ask the driver; no other thread uses the sources. On failure it is still held. */
 lade_status ladei_pinned_registration_close(ladei_pinned_sources *sources);
 
 /* Gives it back. On failure it is still held, and pinned too as far as that can be: otherwise its source is pageable

@@ -3,9 +3,9 @@
  * NUMA topology by hwloc: which node a device is near to, which nodes this process may use, binding of memory and
  * threads. Nodes are named by their OS index, -1 meaning "unknown" or "none in particular".
  *
- * Loading takes a millisecond, with devices fifteen, as each one's registers are read. A pool loads it once, when it first
- * pins memory for a device whose node matters; the one with devices only on a machine of several nodes, where neither the
- * driver nor the kernel names the device's.
+ * Loading takes a millisecond, with devices fifteen, as each one's registers are read. A pool loads it once, when it
+ * first pins memory for a device whose node matters; the one with devices only on a machine of several nodes, where
+ * neither the driver nor the kernel names the device's.
  */
 #ifndef LADE_HOST_SOURCE_TOPOLOGY_H
 #define LADE_HOST_SOURCE_TOPOLOGY_H
@@ -42,8 +42,8 @@ void ladei_topologies_destroy(ladei_topologies *own);
 /* NULL: it cannot be loaded; touches no error record. No lock held. */
 const ladei_topology *ladei_topologies_get(ladei_topologies *own, bool devices);
 
-/* Node of the PCI device "0000:41:00.0" as the kernel names it, without any topology; -1 where it does not. `root` stands
- * before /sys: "" for this machine, a folder for tests. */
+/* Node of the PCI device "0000:41:00.0" as the kernel names it, without any topology; -1 where it does not. `root`
+ * stands before /sys: "" for this machine, a folder for tests. */
 int ladei_topology_node_of_pci_file(const char *root, const char *bus_id);
 
 /* The node of a machine that has no other one; -1 where there are several. */
@@ -68,7 +68,7 @@ typedef struct ladei_topology_node {
 /* Describes the first `capacity` of all nodes, usable or not, and returns how many there are. */
 size_t ladei_topology_nodes(const ladei_topology *topology, ladei_topology_node *out, size_t capacity);
 
-/* What the machine says of the way between two nodes, 10 being the way to oneself; 0 where it does not say. */
+/* Distance between two nodes as the machine states it, 10 being the way to oneself; 0 where it does not say. */
 unsigned long ladei_topology_distance(const ladei_topology *topology, int from, int to);
 
 /* Whether this machine is described, not a made-up one. */

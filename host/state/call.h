@@ -35,7 +35,8 @@ static inline lade_status ladei_pinned_enter_with(const lade_pinned_pool *pool, 
     ladei_log_flush();                                                                                                 \
   } while (0)
 
-/* Held, and in the middle of a call that does not need it: a failure is none of the call's, and leaves the thread's error record alone. */
+/* Held, and in the middle of a call that does not need it: a failure is none of the call's, and leaves the thread's
+ * error record alone. */
 #define LADEI_PINNED_ASIDE(expression)                                                                                 \
   do {                                                                                                                 \
     lade_error saved;                                                                                                  \

@@ -2,8 +2,9 @@
 /*
  * Latencies of a pinned pool's calls, counted while the program asks for it.
  *
- *   off   the fast path is as it is; what is behind it looks at `timed`
- *   on    no call is on the fast path (pool->fast.id), as with a history: begin reads the runtime's clock, end reads it again
+ *   off   the fast path is as it is; the other calls look at `timed`
+ *   on    no call is on the fast path (pool->fast.id), as with a history: begin reads the runtime's clock, end reads it
+ *         again
  *
  * PL1  latencies is NULL until they are turned on for the first time, and there until the pool is destroyed.
  * PL2  A call that began while they were off is not counted.

@@ -3,8 +3,8 @@
  * Nodes of a pool: made when they are first asked for, found by device.
  *
  * N1  nodes[0 .. node_count) are there and have different os_index; a node's segments have its index.
- * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular; the one
- *     with devices, which takes ten times as long, only for a device whose node nobody names, among several nodes.
+ * N2  The topology is loaded at most once, and only for a device whose node is not known to be none in particular; the
+ *     one with devices, which takes ten times as long, only for a device whose node is not named, among several nodes.
  * Locks: pool->lock for adding nodes; that of the topologies for loading. Neither is held when the driver is called.
  */
 #include "host/state/nodes.h"
@@ -19,7 +19,7 @@ const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool) {
   return ladei_topologies_get(&pool->sources.topologies, false);
 }
 
-/* Of a device whose driver does not know it. What takes least is asked first. */
+/* Of a device whose driver does not know it. The cheapest question comes first. */
 static int node_of_pci(lade_pinned_pool *pool, const char *bus_id) {
   bool this_machine = pool->sources.topologies.kind == LADEI_TOPOLOGY_SYSTEM;
   int node = this_machine ? ladei_topology_node_of_pci_file(pool->sources.root, bus_id) : -1;
@@ -35,7 +35,7 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
   lade_status status = pool->runtime->ops->device_properties(pool->runtime->self, device, &properties);
   if (status != LADE_OK) return status;
   *out = properties.numa_node < 0 ? -1 : properties.numa_node;
-  /* The PCI address of a software device is nobody's on this machine. */
+  /* The PCI address of a software device names no device of this machine. */
   if (*out < 0 && !pool->runtime->software_device) *out = node_of_pci(pool, properties.pci_bus_id);
   return LADE_OK;
 }
@@ -123,7 +123,7 @@ lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, co
   return node_acquire(pool, os_node < 0 ? -1 : os_node, out);
 }
 
-/* ---- Blocks that go back -------------------------------------------------------------------------------------------- */
+/* ---- Blocks that go back ----------------------------------------------------------------------------------------- */
 
 void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list) {
   bool any = list != NULL;

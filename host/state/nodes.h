@@ -8,8 +8,8 @@
 /* The machine's topology, loaded at the first call; NULL where it cannot be loaded. */
 const ladei_topology *ladei_pinned_pool_topology(lade_pinned_pool *pool);
 
-/* The node's cache that requests near a device go to. Looks at the topology the first time. `call` is the public function,
- * for messages, here and below. */
+/* The node's cache that requests near a device go to. Looks at the topology the first time. `call` is the public
+ * function, for messages, here and below. */
 lade_status ladei_pinned_pool_node_of_device(lade_pinned_pool *pool, int device, const char *call,
                                              ladei_pinned_node **out);
 
@@ -22,11 +22,11 @@ lade_status ladei_pinned_pool_nearest_node(lade_pinned_pool *pool, int device, i
 lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, const char *call,
                                          ladei_pinned_node **out);
 
-/* CACHED blocks of any nodes, linked by next, go back to their nodes, and who waits for some is woken. */
+/* CACHED blocks of any nodes, linked by next, go back to their nodes, and threads that wait for some are woken. */
 void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list);
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block);
-/* The same, but those up to 1 MiB become ready for all threads, as far as the depots have room. In a transit: who looks for memory
- * with transits stopped empties the depots once. */
+/* The same, but those up to 1 MiB become ready for all threads, as far as the depots have room. In a transit: who looks
+ * for memory with transits stopped empties the depots once. */
 void ladei_pinned_pool_share(lade_pinned_pool *pool, ladei_pinned_block *list);
 
 #endif /* LADE_HOST_STATE_NODES_H */

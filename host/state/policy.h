@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policy of a pinned pool: which sizes blocks have, how one is found, and what becomes of one that is free again. A pool gets
- * its policy when it is created.
+ * Policy of a pinned pool: which sizes blocks have, how one is found, and what becomes of one that is free again. A
+ * pool gets its policy when it is created.
  *
  *   policy_default.c   lade's own                  policy_pytorch.c   the decisions of PyTorch's pinned cache
  *
- * The fast path of alloc and free knows lade's own policy alone: it needs a thread cache, and a pool whose policy uses none
- * has none.
+ * The fast path of alloc and free knows lade's own policy alone: it needs a thread cache, and a pool whose policy uses
+ * none has none.
  */
 #ifndef LADE_HOST_STATE_POLICY_H
 #define LADE_HOST_STATE_POLICY_H
@@ -24,7 +24,7 @@ typedef struct ladei_pinned_policy {
   uint32_t event_batch;    /* frees that one event covers; 0: what the user says */
   uint32_t sources;        /* set of lade_pinned_source bits, where the user names none */
 
-  /* What the policy keeps in pool->policy_state. */
+  /* The policy's own state, in pool->policy_state. */
   lade_status (*open)(lade_pinned_pool *pool);
   void (*close)(lade_pinned_pool *pool); /* also after an open that failed, or none */
 
@@ -34,10 +34,11 @@ typedef struct ladei_pinned_policy {
 
   /* CACHED blocks as ladei_pinned_pool_seek() gives them. */
   lade_status (*seek)(lade_pinned_pool *pool, const struct ladei_pinned_request *request, ladei_pinned_block **out);
-  /* A CACHED block, in no bin, becomes ready, or goes back to its node. `cache` is the calling thread's, here and below;
-   * NULL: it has none. */
+  /* A CACHED block, in no bin, becomes ready, or goes back to its node. `cache` is the calling thread's, here and
+   * below; NULL: it has none. */
   void (*put)(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block);
-  /* A PENDING block whose streams are noted goes to runtime/retire. `quiet`: its last use is done, no event is needed. */
+  /* A PENDING block whose streams are noted goes to runtime/retire. `quiet`: its last use is done, no event is
+   * needed. */
   void (*retire)(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache, ladei_pinned_block *block, uint64_t word,
                  size_t bytes, bool quiet);
   /* runtime/retire's callback: tickets of blocks whose streams are done. `pool` is a lade_pinned_pool. */

@@ -16,8 +16,8 @@
  *   policies   policy_default, policy_pytorch          the choices
  *   api        pinned, pool, snapshot, history_api     the public calls
  *
- * Locks, outermost first: pool->threads.lock, pool->lock, node->lock, those of base/ and runtime/retire. No driver call under
- * any of them.
+ * Locks, outermost first: pool->threads.lock, pool->lock, node->lock, those of base/ and runtime/retire. No driver call
+ * under any of them.
  */
 #ifndef LADE_HOST_STATE_POOL_STATE_H
 #define LADE_HOST_STATE_POOL_STATE_H
@@ -52,7 +52,7 @@ typedef struct ladei_pinned_hooks {
   uint32_t shards;      /* of retirement, a power of two; 0: as Note [Shards] in pool.c says */
 } ladei_pinned_hooks;
 
-/* What the program has chosen, or lade for it. Constant. */
+/* Choices of the program, or of lade for it. Constant. */
 typedef struct ladei_pinned_settings {
   int device; /* that lade_pinned_alloc is near to */
   uint32_t event_batch;
@@ -65,7 +65,7 @@ typedef struct ladei_pinned_settings {
   size_t magazine_bytes;      /* in the magazines of all threads */
 } ladei_pinned_settings;
 
-/* What growing and giving back need besides the nodes. Guard: the pool's lock. */
+/* State of growing and giving back besides the nodes. Guard: the pool's lock. */
 typedef struct ladei_pinned_growth {
   ladei_condition grown;       /* some node->growing went back to false */
   ladei_pinned_segment *spare; /* metadata without memory, linked by next */
@@ -104,7 +104,7 @@ static inline uint32_t ladei_pinned_pool_node_count(const lade_pinned_pool *pool
 static inline ladei_pinned_node *ladei_pinned_pool_node(const lade_pinned_pool *pool, uint32_t index) {
   return atomic_load_explicit(&pool->nodes.list[index], memory_order_acquire);
 }
-/* What threads that have no cache, or none any more, counted on a node that is there. */
+/* Counts of threads without a cache, or without one any more, on a node that is there. */
 static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_pinned_pool *pool, uint32_t index) {
   return atomic_load_explicit(&pool->threads.exited[index], memory_order_acquire);
 }
@@ -112,8 +112,8 @@ static inline ladei_pinned_thread_counters *ladei_pinned_pool_exited(const lade_
 static inline bool ladei_pinned_pool_counts_bytes(const lade_pinned_pool *pool, unsigned class_index) {
   return class_index >= LADEI_PINNED_MAGAZINE_CLASSES || !pool->policy->uses_thread_caches;
 }
-/* Whether threads refill their magazines with several blocks, nodes have depots, and blocks above 1 MiB are kept ready: not where there
- * is little room for them. */
+/* Whether threads refill their magazines with several blocks, nodes have depots, and blocks above 1 MiB are kept ready:
+ * not where there is little room for them. */
 static inline bool ladei_pinned_pool_keeps_lists(const lade_pinned_pool *pool) {
   return pool->settings.magazine_bytes >= LADEI_MIB;
 }
@@ -133,7 +133,7 @@ static inline ladei_pinned_transit *ladei_pinned_pool_transit(lade_pinned_pool *
   return &pool->cap_wait.blocks[cache == NULL ? 0 : cache->stripe];
 }
 
-/* What the pool records to; NULL: its history is off. */
+/* The history that records; NULL: its history is off. */
 static inline ladei_pinned_history *ladei_pinned_pool_recording(const lade_pinned_pool *pool) {
   return atomic_load_explicit(&pool->history.recording, memory_order_acquire);
 }

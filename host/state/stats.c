@@ -3,10 +3,10 @@
  * Statistics of a pinned pool: gauges from the counters, of classes, nodes and the pool.
  *
  * I1  A node's values are the sums of its classes', the pool's those of its nodes'. Peaks are each level's own.
- * I2  A reset of the sums notes what they are (pool->counters.base); nothing that threads count in is changed by it. A reset of
- *     peaks takes them to 0, from where the read that follows raises them to what is there.
- * I3  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached blocks
- *     are taken at each read, when memory came and before it goes.
+ * I2  A reset of the sums notes what they are (pool->counters.base); nothing that threads count in is changed by it. A
+ *     reset of peaks takes them to 0, from where the read that follows raises them to what is there.
+ * I3  The peaks of reserved are exact; usage.c says how exact those of what is in use and pending are. Those of cached
+ *     blocks are taken at each read, when memory came and before it goes.
  * Locks: pool->threads.lock while threads are summed; it guards the peaks of cached blocks and pool->counters.base.
  */
 #include "host/state/stats.h"
@@ -27,7 +27,7 @@ static lade_pinned_gauge gauge_of(uint64_t allocated, uint64_t freed, uint64_t p
   return out;
 }
 
-/* What is read now is a peak as good as what threads published. */
+/* A value that is read now is as good a peak as one that threads published. */
 static lade_pinned_gauge in_use_gauge(uint64_t allocated, uint64_t freed, ladei_pinned_published *published) {
   lade_pinned_gauge out = gauge_of(allocated, freed, ladei_pinned_counter_read(&published->peak));
   ladei_pinned_peak_raise(&published->peak, out.peak);
@@ -41,7 +41,7 @@ static lade_pinned_gauge guarded_gauge(uint64_t allocated, uint64_t freed, uint6
   return out;
 }
 
-/* What came to the cached blocks from below, free memory or the driver, and what went back there. */
+/* Memory that came to the cached blocks from below, free memory or the driver, and memory that went back there. */
 typedef struct supply {
   ladei_pinned_amount in, out;
 } supply;
@@ -61,7 +61,7 @@ static void in_use_peaks_limit(lade_pinned_gauge *in_use, lade_pinned_gauge *req
   requested->peak = ladei_size_max(ladei_size_min(requested->peak, in_use->peak), requested->current);
 }
 
-/* What belongs to a class, a node, or the pool. */
+/* Counters of a class, a node, or the pool. */
 typedef struct level {
   ladei_pinned_published_use *in_use;
   ladei_pinned_pending *pending; /* its peaks */
@@ -72,8 +72,8 @@ static level level_of(ladei_pinned_level_counters *counters) {
   return (level){&counters->in_use, &counters->pending, &counters->cached_peak};
 }
 
-/* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending any
- * more; less what was handed out or went back below. Under pool->threads.lock. */
+/* One class, node, or the pool: cached is what came from below, was freed without a stream in use, or is not pending
+ * any more; less what was handed out or went back below. Under pool->threads.lock. */
 static void gauges_read(const ladei_pinned_usage *usage, const supply *below, const level *own,
                         const ladei_pinned_amount *retired_now, ladei_pinned_gauges *out) {
   const ladei_pinned_amount *pending = &usage->pending_allocated, *retired = &usage->pending_retired;

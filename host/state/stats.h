@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users read of a pool's counters. */
+/* A pool's counters, as users read them. */
 #ifndef LADE_HOST_STATE_STATS_H
 #define LADE_HOST_STATE_STATS_H
 
 #include "host/caches/counters.h"
 #include "lade/pinned.h"
 
-/* What users read of a class, a node or the pool. */
+/* Gauges of a class, a node or the pool, as users read them. */
 typedef struct ladei_pinned_gauges {
   lade_pinned_gauge requested_bytes, in_use_bytes, pending_bytes, cached_bytes;
   lade_pinned_gauge in_use_blocks, pending_blocks, cached_blocks;

@@ -4,25 +4,27 @@
  *
  * I1  A cache is in its pool's list from its creation until its thread exits or the pool ends, and in its thread's list
  *     until the thread exits or sees that the pool ended; each of the two holds one of `owners`.
- * I2  The magazines and kept blocks are touched only by the owner inside its asymmetric lock; by a drain (pool->lock held, asymmetric lock
- *     closed, and the wait at it said that the owner is out); by the owner under pool->lock; under pool->lock where the
- *     owner makes no call, at the end of the pool; or when the cache is out of the pool's list and its thread is at its
- *     end. A cache whose owner cannot be fenced keeps what it has until the owner's next call (ladei_pinned_thread_cache_answer)
- *     or its exit.
- * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most its quota.
- * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads.lock, in one step with
- *     the cache leaving the list: a reader who holds that lock counts everything once.
+ * I2  The magazines and kept blocks are touched only by the owner inside its asymmetric lock; by a drain (pool->lock
+ *     held, asymmetric lock closed, and the wait at it said that the owner is out); by the owner under pool->lock;
+ *     under pool->lock where the owner makes no call, at the end of the pool; or when the cache is out of the pool's
+ *     list and its thread is at its end. A cache whose owner cannot be fenced keeps what it has until the owner's next
+ *     call (ladei_pinned_thread_cache_answer) or its exit.
+ * I3  (Note [Quota]) The sum of all quotas is at most the pool's magazine budget; cached_bytes of a thread is at most
+ *     its quota.
+ * I4  What an exiting thread counted is added to the pool's `exited` counters under pool->threads.lock, in one step
+ *     with the cache leaving the list: a reader that holds that lock counts everything once.
  *
  * Thread exit and destroy may meet. The exiting thread looks at cache->pool under cache->lock and, if there is a pool,
- * announces itself in pool->threads.leaving before it lets go of the lock; destroy sets cache->pool to NULL under the same lock
- * and then waits until nobody is leaving.
+ * announces itself in pool->threads.leaving before it lets go of the lock; destroy sets cache->pool to NULL under the
+ * same lock and then waits until no thread is leaving.
  *
- * I5  While any thread keeps a larger block, pool->threads.large_kept is true, or pool->threads.unreached where the last drain could not
- *     look at it.
+ * I5  While any thread keeps a larger block, pool->threads.large_kept is true, or pool->threads.unreached where the
+ *     last drain could not look at it.
  * I6  A thread is in the stripe that had the fewest threads when it began: as long as there are no more threads than
- *     stripes, each has a transit word for itself, and a shard where there are as many. Threads that come and go leave no gaps.
- * Locks: pool->lock guards the lists, stripes and quotas; cache->lock the pointer to the pool. Threads begin and end under
- * pool->threads.lock too, taken first: who holds it reads the list, and keeps nobody else from the pool.
+ *     stripes, each has a transit word for itself, and a shard where there are as many. Threads that come and go leave
+ *     no gaps.
+ * Locks: pool->lock guards the lists, stripes and quotas; cache->lock the pointer to the pool. Threads begin and end
+ * under pool->threads.lock too, taken first: its holder reads the list, and keeps no other thread from the pool.
  */
 #include "host/state/thread_caches.h"
 
@@ -275,8 +277,8 @@ static lade_pinned_pool *pool_enter_leaving(ladei_pinned_thread_cache *cache) {
   return pool;
 }
 
-/* The thread leaves one pool. In a forked child pools of the parent's stay as they are: their locks may be held by threads
- * that do not exist here. */
+/* The thread leaves one pool. In a forked child pools of the parent's stay as they are: their locks may be held by
+ * threads that do not exist here. */
 static void cache_exit(ladei_pinned_thread_cache *cache, pid_t process) {
   if (cache->process != process) return;
   lade_pinned_pool *pool = pool_enter_leaving(cache);
@@ -381,8 +383,8 @@ static bool quota_grant(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   return true;
 }
 
-/* Caches that idle, linked by next_victim: looked for from where the last look ended, until they have `bytes` of quota in
- * all, or enough were looked at. */
+/* Caches that idle, linked by next_victim: looked for from where the last look ended, until they have `bytes` of quota
+ * in all, or enough were looked at. */
 static ladei_pinned_thread_cache *idle_find(lade_pinned_pool *pool, const ladei_pinned_thread_cache *own,
                                             size_t bytes) {
   ladei_lock_assert_held(&pool->lock);
@@ -425,12 +427,12 @@ static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_threa
 
 /*
  * Note [Quota]
- *   What a thread keeps is bounded by its quota, and all quotas by the pool's budget. A thread begins with none, and what it
- *   has doubles each time that it is not enough. Where the budget is spent, what idle threads have is taken: they need
- *   none, and ask again when they go on. Who has found no idle thread asks less often from then on; while many threads
- *   share a budget that is too small for them, each block costs the node's lock, and no more than that.
- *   Before there were small steps and stealing, the 64 first threads had a MiB each of a budget of 64 MiB, for good; each
- *   miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
+ *   What a thread keeps is bounded by its quota, and all quotas by the pool's budget. A thread begins with none, and
+ *   what it has doubles each time that it is not enough. Where the budget is spent, what idle threads have is taken:
+ *   they need none, and ask again when they go on. A thread that found no idle one asks less often from then on; while
+ *   many threads share a budget that is too small for them, each block costs the node's lock, and no more than that.
+ *   Before there were small steps and stealing, the 64 first threads had a MiB each of a budget of 64 MiB, for good;
+ *   each miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
  */
 enum { QUOTA_LEAST_BYTES = 64 << 10, STEAL_FRUITLESS_MOST = 6 };
 
@@ -458,7 +460,7 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
   if (raised && !quota_grant(pool, cache, step) && !quota_grant(pool, cache, bytes)) {
     size_t before = quota_sum(pool);
     list = idle_steal(pool, idle_find(pool, cache, bytes));
-    bool fruitless = quota_sum(pool) == before; /* nobody idles, or can be reached */
+    bool fruitless = quota_sum(pool) == before; /* no thread idles, or can be reached */
     raised = quota_grant(pool, cache, step) || quota_grant(pool, cache, bytes);
     cache->steal_fruitless =
         fruitless ? cache->steal_fruitless + (cache->steal_fruitless < STEAL_FRUITLESS_MOST ? 1 : 0) : 0;
@@ -472,9 +474,9 @@ static bool quota_raise(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache
 
 /*
  * Note [Refill]
- *   The first miss of a class takes one block, each further one twice as many as the one before, up to a batch; and half as many
- *   again when blocks of the class were in the way. So a thread that uses one size has few misses, and one with random sizes
- *   takes little that it gives back unused: that cost the node's lock both ways, for each block.
+ *   The first miss of a class takes one block, each further one twice as many as the one before, up to a batch; and
+ *   half as many again when blocks of the class were in the way. So a thread that uses one size has few misses, and one
+ *   with random sizes takes little that it gives back unused: that cost the node's lock both ways, for each block.
  */
 static uint32_t refill_next(ladei_pinned_thread_counters *counters, unsigned class_index) {
   uint8_t *refill = &counters->refills[class_index];

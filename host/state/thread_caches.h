@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread caches of a pool: made and found, drained, given room, and left behind by threads that exit. */
+/* The thread caches of a pool: made and found, drained, given room, and left by threads that exit. */
 #ifndef LADE_HOST_STATE_THREAD_CACHES_H
 #define LADE_HOST_STATE_THREAD_CACHES_H
 
@@ -14,16 +14,16 @@ uint64_t ladei_pinned_thread_pool_id(void);
 /* The thread's cache in the pool, made if need be; NULL where there is no memory for it: do without. */
 ladei_pinned_thread_cache *ladei_pinned_thread_cache_of(lade_pinned_pool *pool);
 
-/* The same for a call on the pool; NULL also in a mode (debug, a policy without thread caches) in which every block goes back
- * to its node and every call takes the slow path. */
+/* The same for a call on the pool; NULL also in a mode (debug, a policy without thread caches) in which every block
+ * goes back to its node and every call takes the slow path. */
 static inline ladei_pinned_thread_cache *ladei_pinned_call_cache(lade_pinned_pool *pool) {
   return pool->fast.cache_id != pool->id ? NULL : ladei_pinned_thread_cache_of(pool);
 }
 
-/* Owner. Does what ladei_pinned_thread_cache_is_called() says that somebody asks for. */
+/* Owner. Answers a call that ladei_pinned_thread_cache_is_called() shows. */
 void ladei_pinned_thread_cache_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache);
 
-/* What visitors could not do for themselves. Not in a transit: it waits until they are not stopped. */
+/* Answers calls of visitors. Not in a transit: it waits until they are not stopped. */
 static inline void ladei_pinned_call_answer(lade_pinned_pool *pool, ladei_pinned_thread_cache *cache) {
   if (cache != NULL && ladei_pinned_thread_cache_is_called(cache)) ladei_pinned_thread_cache_answer(pool, cache);
 }
@@ -46,14 +46,15 @@ ladei_pinned_block *ladei_pinned_magazine_make_room(lade_pinned_pool *pool, lade
  * fenced (base/asym_lock.h) keep theirs; the owners are called, and give them back in their next calls. */
 ladei_pinned_block *ladei_pinned_thread_caches_drain(lade_pinned_pool *pool);
 
-/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their retire buffers
- * are emptied too. */
+/* The same of all caches, which needs no fence, for the end of the pool: no thread makes any other call. Their retire
+ * buffers are emptied too. */
 ladei_pinned_block *ladei_pinned_thread_caches_take(lade_pinned_pool *pool);
 
 /* Waits until blocks that exiting threads had taken out before the last drain are back in their nodes. */
 void ladei_pinned_thread_caches_wait_for_exits(lade_pinned_pool *pool);
 
-/* Closes the retire buffers of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open again. */
+/* Closes the retire buffers of all threads for good, before runtime/retire goes; or, `for_good` false, lets them open
+ * again. */
 void ladei_pinned_thread_caches_close_retire_buffers(lade_pinned_pool *pool, bool for_good);
 
 /* Destroy: the pool lets go of all caches, drained before, and waits for threads that are just leaving. */

@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in use and what is pending: counted by threads, published to nodes, summed when it is read.
+ * Blocks in use and pending: counted by threads, published to nodes, summed when it is read.
  *
  * U1  Current values and sums are exact whenever no thread is inside the pool.
- * U2  (Note [Peak of what is in use]) The peaks of what is in use are taken when threads refill or flush a magazine, and at each read
- *     (stats.c); they are too low by at most what magazines, the depot and bins hold, and too high by at most that and, for each thread that
- *     frees what others allocated, fewer than 16 blocks of each class. The pool's are never more than what it had reserved. Those of pending are taken at each 16th of a thread's frees of a class, before
- *     blocks come back, and at each read; they are never more than what was pending at that moment, and less by what U3 leaves
- *     unpublished.
- * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at any time, and less
- *     by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
+ * U2  (Note [Peak of what is in use]) The peaks of what is in use are taken when threads refill or flush a magazine,
+ *     and at each read (stats.c); they are too low by at most what magazines, the depot and bins hold, and too high by
+ *     at most that and, for each thread that frees what others allocated, fewer than 16 blocks of each class. The
+ *     pool's are never more than what it had reserved. Those of pending are taken at each 16th of a thread's frees of a
+ *     class, before blocks come back, and at each read; they are never more than what was pending at that moment, and
+ *     less by what U3 leaves unpublished.
+ * U3  (Note [Peak of pending]) What a thread has published of a class is at most its own part of what is pending, at
+ *     any time, and less by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
  *
  * Note [Peak of what is in use]
- *   What a thread allocates is shown when a magazine is filled, that is before it is handed out. Frees that another request may
- *   have at once need not be shown for that: the block is in a magazine. All others have to be, or blocks count that are pending, or free in
- *   their node. A thread shows its frees of all classes before it shows an alloc, which it can: `shown` has the classes of which it
- *   showed allocs. So a thread that frees what it allocates sees its peaks as they are, whatever the sizes. What it frees of others'
- *   it shows with each 16th free of a class.
+ *   What a thread allocates is shown when a magazine is filled, that is before it is handed out. Frees that another
+ *   request may have at once need not be shown for that: the block is in a magazine. All others have to be, or blocks
+ *   count that are pending, or free in their node. A thread shows its frees of all classes before it shows an alloc,
+ *   which it can: `shown` has the classes of which it showed allocs. So a thread that frees what it allocates sees its
+ *   peaks as they are, whatever the sizes. What it frees of others' it shows with each 16th free of a class.
  *
  * Note [Peak of pending]
- *   A thread counts alone what it frees, and what comes back in its calls, whoever freed it. The difference is its own part of what
- *   is pending, below 0 for a thread that mostly gets back what others freed. The node knows a lower bound of each part, so
- *   the sum that it has is never more than what is pending. Who looks for a peak adds the rest of its own part, so a thread alone
- *   sees the peak as it is. While a thread's part moves within the slack, as that of one that frees and gets back batch by batch, it
- *   writes nothing that others read; the bound is set so that this holds for a part that has just risen or fallen out of it.
- *   Where each batch was published, 16 threads spent 60 ns of each cycle of alloc, record and free on these counters (H200
- *   machine), and where each moment summed all threads' counters, 57 us for each batch with 1,000 of them.
+ *   A thread counts alone what it frees, and what comes back in its calls, from any thread. The difference is its own
+ *   part of what is pending, below 0 for a thread that mostly gets back what others freed. The node knows a lower bound
+ *   of each part, so the sum that it has is never more than what is pending. Who looks for a peak adds the rest of its
+ *   own part, so a thread alone sees the peak as it is. While a thread's part moves within the slack, as that of one
+ *   that frees and gets back batch by batch, it writes nothing that others read; the bound is set so that this holds
+ *   for a part that has just risen or fallen out of it. Where each batch was published, 16 threads spent 60 ns of each
+ *   cycle of alloc, record and free on these counters (H200 machine), and where each moment summed all threads'
+ *   counters, 57 us for each batch with 1,000 of them.
  *
- * Locks: pool->threads.lock keeps the list of threads still while it is summed; every counter is an atomic of its own. A sum
- * over 1,000 threads takes milliseconds, so it is made without pool->lock: only other readers wait for it, and threads that
- * begin or end.
+ * Locks: pool->threads.lock keeps the list of threads still while it is summed; every counter is an atomic of its own.
+ * A sum over 1,000 threads takes milliseconds, so it is made without pool->lock: only other readers wait for it, and
+ * threads that begin or end.
  */
 #include "host/state/usage.h"
 
@@ -97,7 +99,7 @@ void ladei_pinned_in_use_sub_shared(lade_pinned_pool *pool, unsigned node, unsig
   if (ladei_pinned_pool_counts_bytes(pool, class_index)) ladei_pinned_count(&counts->bytes_freed, bytes);
 }
 
-/* ---- Thread counters ----------------------------------------------------------------------------------------------- */
+/* ---- Thread counters --------------------------------------------------------------------------------------------- */
 
 static uint64_t difference(const _Atomic(uint64_t) *more, const _Atomic(uint64_t) *less) {
   return atomic_load_explicit(more, memory_order_relaxed) - atomic_load_explicit(less, memory_order_relaxed);
@@ -256,7 +258,7 @@ static void pending_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned c
   ladei_pinned_counter_pair_add(&exited->class_pending[class_index].flow.retired, amount.blocks, amount.bytes);
 }
 
-/* Of counters with one writer. Release: who sees that blocks came back sees that they were pending. */
+/* Of counters with one writer. Release: a thread that sees that blocks came back sees that they were pending. */
 static void counter_pair_add_own(ladei_pinned_counter_pair *pair, ladei_pinned_amount amount) {
   ladei_pinned_amount sum = ladei_pinned_counter_pair_read(pair);
   atomic_store_explicit(&pair->blocks, sum.blocks + amount.blocks, memory_order_release);
@@ -315,7 +317,7 @@ ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool
   return pairs_sum(pool, node, class_retired_of, class_index);
 }
 
-/* What is retired is read first: it was pending before. */
+/* Retired blocks are read first: they were pending before. */
 ladei_pinned_amount ladei_pinned_pending_read(lade_pinned_pool *pool) {
   ladei_pinned_amount now = {0, 0};
   ladei_lock_acquire(&pool->threads.lock);

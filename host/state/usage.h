@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in use and what is pending in a pool.
+ * Blocks in use and pending in a pool.
  *
- * Every alloc and free counts with its thread alone (thread_cache.h). Threads publish to the nodes now and then, for the peaks;
- * whoever reads sums over the threads.
+ * Every alloc and free counts with its thread alone (thread_cache.h). Threads publish to the nodes now and then, for
+ * the peaks; a reader sums over the threads.
  */
 #ifndef LADE_HOST_STATE_USAGE_H
 #define LADE_HOST_STATE_USAGE_H
@@ -12,8 +12,8 @@
 #include "host/caches/thread_cache.h"
 #include "lade/pinned.h"
 
-/* Pending blocks: U3 and Note [Peak of pending]. The caller counts in its own counters of the node, or, where it has none (NULL), in
- * those of threads without. */
+/* Pending blocks: U3 and Note [Peak of pending]. The caller counts in its own counters of the node, or, where it has
+ * none (NULL), in those of threads without. */
 void ladei_pinned_pending_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t bytes);
 void ladei_pinned_pending_look(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters, unsigned class_index);
 enum { LADEI_PINNED_PENDING_LOOK = 16 };
@@ -48,8 +48,8 @@ ladei_pinned_amount ladei_pinned_retired_read(const lade_pinned_pool *pool);
 ladei_pinned_amount ladei_pinned_node_retired_read(const lade_pinned_pool *pool, unsigned node);
 ladei_pinned_amount ladei_pinned_class_retired_read(const lade_pinned_pool *pool, unsigned node, unsigned class_index);
 
-/* A block is in use, or no longer. Counted as pending ones are: in the caller's counters of the node, or (NULL) in those of threads
- * without. */
+/* A block is in use, or no longer. Counted as pending ones are: in the caller's counters of the node, or (NULL) in
+ * those of threads without. */
 void ladei_pinned_in_use_add_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
                                     uint64_t bytes);
 void ladei_pinned_in_use_sub_shared(lade_pinned_pool *pool, unsigned node, unsigned class_index, uint64_t requested,
@@ -69,8 +69,8 @@ static inline void ladei_pinned_in_use_sub(lade_pinned_pool *pool, ladei_pinned_
     ladei_pinned_in_use_sub_shared(pool, node, class_index, requested, bytes);
 }
 
-/* Publishes to the pool's peaks what the thread did with a class since the last time, behind its frees of all others: at refill and
- * flush. */
+/* Publishes to the pool's peaks what the thread did with a class since the last time, after its frees of all others: at
+ * refill and flush. */
 void ladei_pinned_class_counts_publish(lade_pinned_pool *pool, ladei_pinned_thread_counters *counters,
                                        unsigned class_index);
 /* The same after a free of a block that did not become ready, if 16 frees were not shown yet; larger blocks at once. */
