@@ -36,14 +36,15 @@ static void key_make(void) {
   atomic_store(&thread_key_made, ladei_thread_key_create(&thread_key, thread_destroy) == 0);
 }
 
-ladei_history_thread *ladei_history_thread_find(void) {
+/* The calling thread's state; NULL if it has none. */
+static ladei_history_thread *thread_find(void) {
   bool made = atomic_load_explicit(&thread_key_made, memory_order_acquire);
   return made ? pthread_getspecific(thread_key) : NULL;
 }
 
 ladei_history_thread *ladei_history_thread_get(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  ladei_history_thread *thread = ladei_history_thread_find();
+  ladei_history_thread *thread = thread_find();
   if (thread != NULL) return thread;
   (void)pthread_once(&once, key_make);
   if (!atomic_load(&thread_key_made) || (thread = calloc(1, sizeof *thread)) == NULL) return NULL;
@@ -64,12 +65,12 @@ bool ladei_history_call_begin(ladei_history_call *call, const void *cache, ladei
 }
 
 void ladei_history_call_end(ladei_history_call *call) {
-  ladei_history_thread *thread = ladei_history_thread_find();
+  ladei_history_thread *thread = thread_find();
   if (thread != NULL && thread->calls == call) thread->calls = call->outer;
 }
 
 ladei_history_context *ladei_history_call_context(const void *cache) {
-  const ladei_history_thread *thread = ladei_history_thread_find();
+  const ladei_history_thread *thread = thread_find();
   const ladei_history_call *call = thread == NULL ? NULL : thread->calls;
   while (call != NULL && call->cache != cache) call = call->outer;
   return call == NULL ? NULL : call->context;
@@ -99,7 +100,7 @@ static bool tags_copy(ladei_history_thread *thread) {
 }
 
 ladei_history_tags *ladei_history_tags_make(atomic_ullong *lost) {
-  ladei_history_thread *thread = ladei_history_thread_find();
+  ladei_history_thread *thread = thread_find();
   if (thread == NULL || (thread->label == NULL && thread->scope_count == 0)) return NULL;
   if (thread->tags == NULL && !tags_copy(thread)) {
     atomic_fetch_add_explicit(lost, 1, memory_order_relaxed);
@@ -123,7 +124,7 @@ static lade_status too_long(const char *call, size_t length) {
 lade_status lade_history_label_set(const char *label) {
   size_t length = label == NULL ? 0 : strnlen(label, (size_t)LADEI_HISTORY_TEXT_MOST + 1);
   if (length > LADEI_HISTORY_TEXT_MOST) return too_long(__func__, strlen(label));
-  ladei_history_thread *thread = label == NULL ? ladei_history_thread_find() : ladei_history_thread_get();
+  ladei_history_thread *thread = label == NULL ? thread_find() : ladei_history_thread_get();
   if (label == NULL && thread == NULL) return LADE_OK;
   char *copy = label == NULL ? NULL : strdup(label);
   if (thread == NULL || (label != NULL && copy == NULL)) {
@@ -157,7 +158,7 @@ lade_status lade_history_scope_push(const char *name) {
 }
 
 lade_status lade_history_scope_pop(void) {
-  ladei_history_thread *thread = ladei_history_thread_find();
+  ladei_history_thread *thread = thread_find();
   if (thread == NULL || thread->scope_count == 0)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: the thread has no open scope; expected one", __func__);
   thread->scope_count--;

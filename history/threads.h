@@ -50,8 +50,7 @@ typedef struct ladei_history_thread {
   uintptr_t stack_low, stack_high; /* set by unwind.c; 0: not yet */
 } ladei_history_thread;
 
-/* The calling thread's state; NULL if it has none; of the second function, if there is no memory for it. */
-ladei_history_thread *ladei_history_thread_find(void);
+/* The calling thread's state, made if need be; NULL if there is no memory for it. */
 ladei_history_thread *ladei_history_thread_get(void);
 
 /* Whether any thread of the process ever had a label or a scope; if not, there is nothing to look for. */
