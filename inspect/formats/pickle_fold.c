@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "inspect/formats/pickle_machine.h"
+#include "inspect/formats/pickle_reader.h"
 
 typedef struct fold {
   ladei_pickle_reader *reader;

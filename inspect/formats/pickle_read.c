@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "inspect/formats/pickle_machine.h"
+#include "inspect/formats/pickle_reader.h"
 
 enum { MOST_DEVICE = 1023, MOST_PARTS = 1000, OWN_VERSION = 1 };
 

@@ -12,8 +12,8 @@
  *     of 2 bytes to a row of 72, or a file of marks, end there.
  * Nothing recurses: neither the machine nor the readers of its records.
  */
-#ifndef LADE_INSPECT_FORMATS_PICKLE_MACHINE_H
-#define LADE_INSPECT_FORMATS_PICKLE_MACHINE_H
+#ifndef LADE_INSPECT_FORMATS_PICKLE_READER_H
+#define LADE_INSPECT_FORMATS_PICKLE_READER_H
 
 #include "inspect/formats/pickle_words.h"
 #include "inspect/snapshot.h"
@@ -169,4 +169,4 @@ lade_status ladei_pickle_text(ladei_pickle_reader *reader, const ladei_pickle_va
 const ladei_pickle_value *ladei_pickle_find(const ladei_pickle_reader *reader, const ladei_pickle_value *map,
                                             ladei_pickle_word key);
 
-#endif /* LADE_INSPECT_FORMATS_PICKLE_MACHINE_H */
+#endif /* LADE_INSPECT_FORMATS_PICKLE_READER_H */
