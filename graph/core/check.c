@@ -139,7 +139,7 @@ static lade_status groups_check(const ladei_tree_group *groups, const ladei_tree
 }
 
 static lade_status nodes_check(const ladei_tree_core *core) {
-  size_t count = 0, listed = 0;
+  size_t count = 0, reachable = 0, listed = 0, of_path = 0;
   uint64_t driver_bytes = 0;
   const ladei_tree_node *before = NULL;
   lade_status status = groups_check(core->roots, NULL, &listed);
@@ -148,17 +148,18 @@ static lade_status nodes_check(const ladei_tree_core *core) {
       return ladei_tree_wrong("whether recordings are listed by their ids", 0, 1);
     before = node;
     count++;
+    reachable += node->parent == NULL || node->parent->listed; /* an evicted one may have listed children */
     driver_bytes += node->driver_bytes;
     status = groups_check(node->groups, node, &listed);
   }
   for (size_t i = 0; i < core->path.count && status == LADE_OK; i++) {
-    const ladei_tree_node *node =
-        core->path.entries[i].node; /* of a function that was removed, it may have listed children */
-    if (node != NULL && !node->listed) status = groups_check(node->groups, node, &listed);
+    const ladei_tree_node *node = core->path.entries[i].node;
+    if (node != NULL && !node->listed) status = groups_check(node->groups, node, &of_path);
   }
   if (status != LADE_OK) return status;
-  if (before != core->last_node || count != core->node_count || listed != count)
+  if (before != core->last_node || count != core->node_count)
     return ladei_tree_wrong("the number of recordings", core->node_count, count);
+  if (listed != reachable) return ladei_tree_wrong("the number of recordings in groups", listed, reachable);
   if (driver_bytes != core->driver_bytes)
     return ladei_tree_wrong("the driver's memory of recordings", core->driver_bytes, driver_bytes);
   return LADE_OK;
