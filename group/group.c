@@ -7,7 +7,7 @@
  * G1  A collective call reaches the table only if its arguments are right, no other one is under way in this rank, and the group
  *     works.
  * G2  A group breaks once. `first` is set before `broken` is, and constant from then on.
- * G3  The other ranks are told (ops.abort) once, by whoever broke the group.
+ * G3  The other ranks are told (ops.abort) once, by the thread that broke the group.
  * Locks: group->lock (leaf) guards `broken` and `first`; no operation is called under it. `busy` is the turn of collective calls.
  */
 #include <assert.h>
@@ -49,7 +49,7 @@ static lade_status broken_error(lade_group *group) {
                      group->first.text);
 }
 
-/* Breaks the group unless it is; whoever did tells the others. */
+/* Breaks the group unless it is; the thread that did tells the others. */
 static void group_break(lade_group *group, const lade_error *why) {
   assert(ladei_status_is_error((int32_t)why->status));
   ladei_lock_assert_none_held(); /* for ops.abort() */

@@ -82,7 +82,7 @@ static void block_coalesce(ladei_inspect_layout *layout, layout_block *block) {
   }
 }
 
-/* Makes the inactive block one with those behind it, as far as `end`. */
+/* Makes the inactive block one with those after it, as far as `end`. */
 static void block_extend(ladei_inspect_layout *layout, layout_block *block, uint64_t end) {
   const layout_segment *segment = segment_around(layout, block->row.address, block->row.bytes);
   assert(segment != NULL); /* L1 */
@@ -191,7 +191,7 @@ static bool range_is_inactive(const ladei_inspect_layout *layout, uint64_t addre
   return true;
 }
 
-/* The part of a segment behind `address`, as a segment of its own. */
+/* The part of a segment after `address`, as a segment of its own. */
 static void segment_split(ladei_inspect_layout *layout, layout_segment *segment, layout_segment *behind,
                           uint64_t address) {
   assert(address > segment->row.address && address < segment_end(segment));

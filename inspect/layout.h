@@ -12,9 +12,9 @@
  *   annotate             the note before, if any         with the note
  *
  * What an event does not tell is what the block had before: its stack, where a free has one of its own, and its note. The block is
- * then marked as `recalled`, for who has the events before.
+ * then marked as `recalled`, for a caller that has the events before.
  *
- * An event that does not fit what is there, as in a file that somebody else wrote or after events were lost, is counted
+ * An event that does not fit what is there, as in a file of another writer or after events were lost, is counted
  * and changes nothing.
  *
  * L1  Blocks are ordered by address and do not overlap; each lies in one segment, and they cover all segments.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The object behind lade_snapshot: tables, filled by those who take or read a snapshot, and constant afterwards.
+ * The object of a lade_snapshot: tables, filled by the calls that take or read a snapshot, and constant afterwards.
  *
  *   parts --> segments --> blocks --.
  *     |                             +--> stacks --> frames --> modules
@@ -97,7 +97,7 @@ lade_snapshot_part *ladei_inspect_part(lade_snapshot *snapshot); /* the last one
  * with it; for what was read from a file. */
 lade_status ladei_inspect_finish(lade_snapshot *snapshot);
 
-/* Names of numbers, in their order; NULL behind the last. */
+/* Names of numbers, in their order; NULL after the last. */
 extern const char *const ladei_inspect_actions[]; /* lade_device_action */
 extern const char *const ladei_inspect_states[];  /* lade_device_block_state */
 extern const char *const ladei_inspect_kinds[];   /* lade_part_kind, from 1 on */

@@ -36,7 +36,7 @@ struct lade_safetensors {
 };
 
 /*
- * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, but for path and name. `name` is looked up
+ * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, except path and name. `name` is looked up
  * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
  */
 lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);

@@ -46,7 +46,7 @@ enum { NUMBER_DIGITS = 15, ID_RANDOM_DIGITS = 16, PART_DIGITS = 5, LOCK_TRIES = 
 static const uint64_t number_most = UINT64_C(999999999999999); /* of NUMBER_DIGITS */
 static const char no_index[] = "none";
 static const char foreign_index[] = "foreign";
-static const char broken_index[] = "broken"; /* of which nobody knows what it named */
+static const char broken_index[] = "broken"; /* of which no index says what it named */
 static const char ending[] = ".safetensors";
 
 static lade_status generation_error(const char *doing, const char *path) {

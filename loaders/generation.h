@@ -35,7 +35,7 @@ typedef struct ladei_loader_generation {
  */
 lade_status ladei_loader_generation_begin(const char *path, bool sync, ladei_loader_generation *out);
 
-/* Whether a save to `path` could begin, in one file or else several; but for what killed saves have left it changes
+/* Whether a save to `path` could begin, in one file or else several; except files that killed saves left it changes
  * nothing. As lade_safetensors_save(). */
 lade_status ladei_loader_generation_check(const char *path, bool several);
 

@@ -13,7 +13,7 @@
  * D1  All ranks make the same calls of the group, in the same order: what a rank finds wrong on its own it says in the next gather, and
  *     all ranks stop there, with the words of the first rank that failed.
  * D2  A part goes out only after every rank's read of its part of the round has succeeded.
- * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over. A buffer is read into again only behind the copies that
+ * D3  A rank has at most AHEAD + 1 parts between its read and its hand-over. A buffer is read into again only after the copies that
  *     sort its rows, in stream order; these write `sorted` only after the scatter before has returned: a rank reads one part of a round.
  * D4  A failed load leaves no transfer under way, and none of its buffers. (Its memory the caller frees, as without a group.)
  * Locks: none. The thread that calls.
@@ -47,7 +47,7 @@ typedef struct group_load {
   void *sorted;                   /* rows of a part, those of a rank together; NULL: this rank scatters nothing */
   lade_piece *ranges;
   size_t *tickets;     /* by part that this rank reads: its first in load->tickets, ... */
-  size_t *ticket_ends; /* ... and the one behind its last */
+  size_t *ticket_ends; /* ... and the one after its last */
   void **sources;      /* by part: the buffer of a scattered one */
   uint64_t *row_bytes; /* by rank: of all rows of the part at hand */
 } group_load;
@@ -339,7 +339,7 @@ static lade_status load_agree(const group_load *g, const lade_load_options *opti
 static lade_status load_round(group_load *g, size_t round, size_t rounds, load_record *records) {
   size_t first = round * g->plan->size, end = ladei_size_min(first + g->plan->size, g->plan->part_count);
   lade_status status = round_read(g, round + AHEAD);
-  /* A share of what is for this rank alone goes behind it, so that storage is never idle and the others never wait for it. */
+  /* A share of what is for this rank alone goes after it, so that storage is never idle and the others never wait for it. */
   uint64_t share = g->rest_bytes / rounds * ladei_size_min(round + AHEAD, rounds);
   if (status == LADE_OK) status = ladei_loader_load_submit(g->load, &g->rest, share);
   if (status == LADE_OK) status = round_await(g, first, end);

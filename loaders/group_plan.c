@@ -12,9 +12,9 @@
  *
  * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
  * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is the same on all
- *     ranks but for what `rank` picks out of it. The ranks compare checksums before they act on it.
+ *     ranks except what `rank` picks out of it. The ranks compare checksums before they act on it.
  * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size, (i + 1) * size) are
- *     a round: each has another root, and but for the last rounds all are scattered or none is: their lengths are alike then. Who has
+ *     a round: each has another root, and except in the last rounds all are scattered or none is: their lengths are alike then. Who has
  *     read least so far reads the longest.
  * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: what is broadcast lies together
  *     there, in the order of the files, with the same padding.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who reads what when a group loads a checkpoint, and who gets it. No file, no device, no group is touched. */
+/* Which rank reads which bytes when a group loads a checkpoint, and which ranks get them. No file, no device, no group is touched. */
 #ifndef LADE_LOADERS_GROUP_PLAN_H
 #define LADE_LOADERS_GROUP_PLAN_H
 

@@ -258,7 +258,7 @@ static lade_status json_error(const json_error_t *error, const char *what, size_
   return ladei_error(LADE_ERR_FORMAT, 0, "%s is no JSON: byte %zu: %s", what, before + (size_t)error->position, text);
 }
 
-/* The blanks of JSON: as the safetensors package has it, they may stand before and behind the object. */
+/* The blanks of JSON: as the safetensors package has it, they may stand before and after the object. */
 static size_t blanks_end(const char *text, size_t bytes, size_t at) {
   while (at < bytes && text[at] != '\0' && strchr(" \t\n\r", text[at]) != NULL) at++;
   return at;

@@ -17,7 +17,7 @@ typedef struct ladei_loader_index_file {
 } ladei_loader_index_file;
 
 /*
- * Records are rows of `field_count` ranges. Keys lie one behind the other in one text; a record's entry says where, or
+ * Records are rows of `field_count` ranges. Keys lie one after the other in one text; a record's entry says where, or
  * SIZE_MAX for none.
  */
 struct lade_record_index {

@@ -8,17 +8,17 @@
  *   | member | ... | zeros | member | ... | zeros to the end |                  two, with options.ignore_zeros
  *
  * Where a member's bytes begin is libarchive's position when it has read the header, since no filter lies between it
- * and the file. Where the next one begins is its position when it has skipped the bytes; if that is not right behind
+ * and the file. Where the next one begins is its position when it has skipped the bytes; if that is not right after
  * them, they do not lie together.
  *
  * Note [End marks]
  *   libarchive stops at the first block of zeros, or where the file just ends, and looks no further: a header that was
- *   wiped and a second archive would end the shard silently, as they do for GNU tar and tarfile. So what lies at and behind
- *   that place is looked at here. Behind zeros that are to be passed a new reader begins: a second archive owes nothing to
+ *   wiped and a second archive would end the shard silently, as they do for GNU tar and tarfile. So what lies at and after
+ *   that place is looked at here. After zeros that are to be passed a new reader begins: a second archive owes nothing to
  *   the first.
  *
  * Note [Global headers]
- *   A global header of the pax dialect ('g') speaks for all members behind it. libarchive passes it, whatever it says; GNU
+ *   A global header of the pax dialect ('g') speaks for all members after it. libarchive passes it, whatever it says; GNU
  *   tar and tarfile obey. Comments and times do not matter here. One that names members, or says how long they are, does:
  *   such an archive is refused. So are headers without "ustar" in them, and sizes in any notation: the judges obey those, too.
  *
@@ -204,7 +204,7 @@ static lade_status read_error(const tar_shard *s, uint64_t at) {
                      (unsigned long long)at, strerror(reason));
 }
 
-/* Of what follows a header, in whole blocks. A size is octal digits, with blanks around them, or, behind a byte 0x80, a number of
+/* Of what follows a header, in whole blocks. A size is octal digits, with blanks around them, or, after a byte 0x80, a number of
  * eleven bytes (base 256). */
 static lade_status header_padded_bytes(const tar_shard *s, uint64_t at, const char header[TAR_BLOCK], uint64_t *out) {
   const unsigned char *field = (const unsigned char *)header + AT_SIZE;
@@ -297,7 +297,7 @@ static bool entry_is_other(const tar_shard *s, struct archive_entry *entry) {
   }
 }
 
-/* Why the member's bytes are not `bytes` side by side, with the next header right behind them; NULL: they are. */
+/* Why the member's bytes are not `bytes` side by side, with the next header right after them; NULL: they are. */
 static const char *entry_scattered(const tar_shard *s, struct archive_entry *entry, bool followed) {
   if (s->lib.entry_hardlink(entry) != NULL || s->lib.entry_symlink(entry) != NULL)
     return "it is a link: its bytes are not here (write it with --dereference --hard-dereference)";
@@ -432,7 +432,7 @@ static lade_status zeros_pass(const tar_shard *s, uint64_t at, uint64_t *out) {
   }
 }
 
-/* A global header of the pax dialect with no member behind it, as git writes of nothing: libarchive passes it. Of archives one behind
+/* A global header of the pax dialect with no member after it, as git writes of nothing: libarchive passes it. Of archives one after
  * the other it speaks of the next one's members. */
 static lade_status global_headers_pass(tar_shard *s) {
   for (;;) {

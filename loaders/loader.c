@@ -11,7 +11,7 @@
  *                PLANNED          <-'   STAGED              <-'                        <-'
  *
  * FILLING plans a batch (unless it is planned) and submits its transfer; with skip_unreadable it also leaves out the records
- * that cannot be read. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, behind whose
+ * that cannot be read. WAITING lets the consumer's stream wait for the transfer. RETURNING records that stream, after whose
  * work the next transfer into the slot runs. These three are *busy*: a thread works on the slot without the lock.
  *
  * The next batch of a slot is read while the consumer's stream still works on the one before; only its copies wait, for an
@@ -20,7 +20,7 @@
  * Device memory comes from the allocator, on the stream that the options name, whose work so far a transfer into a new
  * block waits for; or on one of the loader's own, on which nothing ever runs. A slot keeps its block as long as its
  * batches fit and arrive. A transfer that fails may have waited for no stream, whose work still uses the block then, and the
- * stream may be gone when the batch is tried again: so the block goes back to the allocator, which knows who uses it.
+ * stream may be gone when the batch is tried again: so the block goes back to the allocator, which knows its streams.
  *
  * I1  The slots that are not EMPTY hold batches next_number .. cursor.batches - 1, each once, and those that are OUT.
  * I2  A busy slot is worked on by one thread, without the lock; other threads look at nothing but its state and its batch's
@@ -269,7 +269,7 @@ static lade_status return_error(lade_loader *loader) {
 /* Waits for another thread to change a slot. Called with the lock. */
 static lade_status change_wait(lade_loader *loader, uint64_t deadline_ns) {
   ladei_lock_assert_held(&loader->lock);
-  bool is_virtual = loader->runtime->ops->step != NULL; /* one thread: nobody else could change anything */
+  bool is_virtual = loader->runtime->ops->step != NULL; /* one thread: no other could change anything */
   uint64_t now = now_ns(loader);
   if (is_virtual || now >= deadline_ns) return return_error(loader);
   (void)ladei_condition_wait_for(&loader->changed, &loader->lock, deadline_ns - now);
@@ -382,7 +382,7 @@ static lade_status batch_prune(lade_loader *loader, ladei_loader_slot *s, uint64
   return status;
 }
 
-/* Goes on behind the batch of a FILLING slot, of which nothing is left. */
+/* Goes on after the batch of a FILLING slot, of which nothing is left. */
 static void batch_pass(lade_loader *loader, ladei_loader_slot *s) {
   ladei_lock_acquire(&loader->lock);
   assert(s->state == LADEI_LOADER_SLOT_FILLING && s->batch.number == loader->next_number);

@@ -39,7 +39,7 @@ struct lade_loader {
   ladei_condition changed; /* a slot's state */
   ladei_loader_cursor cursor;
   uint64_t next_number;                 /* of the batch to hand out next */
-  uint64_t state_epoch, state_position; /* behind the batch handed out last */
+  uint64_t state_epoch, state_position; /* after the batch handed out last */
   lade_loader_stats counters;
   ladei_loader_skips skips;
   ladei_loader_slot slots[64]; /* options.prefetch of them */

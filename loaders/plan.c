@@ -13,7 +13,7 @@
  * I2  offsets ascend; every field of a record begins at a multiple of options.alignment.
  * I3  A batch plan with records is whole: tables, size and number are its own. Where no batch comes, it has no records.
  * I4  A gap is shorter than plan->zeros: an empty record's stride, or less than alignment, and up to 7 bytes at the tables.
- * Locks: none. A plan is constant; a cursor and a batch belong to whoever plans.
+ * Locks: none. A plan is constant; a cursor and a batch belong to the thread that plans.
  */
 #include "loaders/plan.h"
 

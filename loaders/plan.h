@@ -28,7 +28,7 @@ typedef struct ladei_loader_cursor {
 /* One batch. Its arrays are used again by the next one that is planned into it. */
 typedef struct ladei_loader_batch_plan {
   uint64_t number, epoch;
-  uint64_t end_position; /* of the cursor behind it, in its epoch */
+  uint64_t end_position; /* of the cursor after it, in its epoch */
   uint64_t count;
   uint64_t table_offset; /* where the tables begin, in bytes */
   uint64_t bytes;        /* tables included */
@@ -52,7 +52,7 @@ lade_status ladei_loader_plan_next(const ladei_loader_plan *plan, ladei_loader_c
                                    ladei_loader_batch_plan *out);
 void ladei_loader_batch_plan_dispose(ladei_loader_batch_plan *batch);
 
-/* Leaves records out of a batch, by place in it; the cursor's position behind it stays. */
+/* Leaves records out of a batch, by place in it; the cursor's position after it stays. */
 void ladei_loader_batch_leave_out(const ladei_loader_plan *plan, ladei_loader_batch_plan *batch, const bool *left_out);
 
 static inline const uint64_t *ladei_loader_batch_offsets(const ladei_loader_batch_plan *batch) { return batch->tables; }

@@ -3,9 +3,9 @@
  * Loading tensors: the public calls, and the life of a load. tensor_load.c has its steps.
  *
  * I3  Segments are freed only after every ticket is over.
- * I4  A call says that tensors are there only after their files were looked at behind the last read: a file that was
+ * I4  A call says that tensors are there only after their files were looked at after the last read: a file that was
  *     written to since it was opened gives an error. `intact` is set when that held for all of them, and stays.
- * Locks: none. A load is constant once it is made, but for `intact`; its tickets have their own.
+ * Locks: none. A load is constant once it is made, except `intact`; its tickets have their own.
  */
 #include <assert.h>
 #include <stdio.h>

@@ -63,7 +63,7 @@ typedef struct save {
   ladei_loader_generation generation; /* of several files */
   const lade_metadata *metadata;      /* of each file */
   size_t metadata_count;
-  lade_metadata *own_metadata; /* behind `metadata`, if it is not the caller's */
+  lade_metadata *own_metadata; /* after `metadata`, if it is not the caller's */
   int folder;                  /* the generation's, with several files; -1: not open */
   ladei_save *index;
   ladei_loader_ticket_list tickets;

@@ -111,7 +111,7 @@ static lade_status memory_alloc_each(lade_tensor_load *load) {
   return status;
 }
 
-/* Places for the pieces of a kind, behind those that have one. */
+/* Places for the pieces of a kind, after those that have one. */
 static void places_give(lade_tensor_load *load, bool broadcast, size_t alignment, size_t *totals) {
   for (size_t i = 0; i < load->piece_count; i++) {
     ladei_loader_piece *p = &load->pieces[load->order[i]];

@@ -65,7 +65,7 @@ static void unit_put(ladei_loader_text *text, uint32_t unit) {
   ladei_loader_text_put(text, escaped, (size_t)snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)unit));
 }
 
-/* One character of valid UTF-8, as one or two units of UTF-16; the number of bytes it had, none behind the end. */
+/* One character of valid UTF-8, as one or two units of UTF-16; the number of bytes it had, none after the end. */
 static size_t character_escape(ladei_loader_text *text, const unsigned char *c) {
   size_t bytes = c[0] < 0x80 ? 1 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : 4;
   uint32_t code = bytes == 1 ? c[0] : c[0] & (0x7fu >> bytes);

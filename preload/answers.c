@@ -30,7 +30,7 @@ static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)add
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Behind what was asked for there is memory that is nobody's. */
+/* After the bytes that were asked for there is memory of no block. */
 static preload_owner block_owner(preload_blocks *all, const void *start, const void *address, preload_block *out) {
   bool holds = ladei_preload_blocks_find(all, start, out) && (uintptr_t)address - (uintptr_t)start < out->bytes;
   return holds ? PRELOAD_OF_BLOCK : PRELOAD_OF_NONE;
@@ -64,7 +64,7 @@ static preload_owner owner_of(CUdeviceptr address, preload_block *out, bool *out
   return owner;
 }
 
-/* An address in no allocation of the driver's, which it is asked about instead of one that is nobody's (A1). */
+/* An address in no allocation of the driver's, which it is asked about instead of one of no block (A1). */
 static CUdeviceptr nowhere(void) {
   static const char byte;
   return (CUdeviceptr)(uintptr_t)&byte;

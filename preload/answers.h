@@ -11,8 +11,8 @@
 
 /* Whose an address is. */
 typedef enum preload_owner {
-  PRELOAD_OF_OTHERS, /* not lade's: the driver knows, or nobody */
-  PRELOAD_OF_NONE,   /* in lade's memory, and not the program's: it was freed, or lies behind what was asked for */
+  PRELOAD_OF_OTHERS, /* not lade's: at most the driver's */
+  PRELOAD_OF_NONE,   /* in lade's memory, and not the program's: it was freed, or lies after the bytes asked for */
   PRELOAD_OF_BLOCK,  /* in a block that the program holds */
 } preload_owner;
 

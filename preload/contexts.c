@@ -106,7 +106,7 @@ static bool primary_known(int device) {
 }
 
 /* A primary context that is active, made known; it is held only while it is looked at. Inside the gate, which is closed while one
- * ends: it would be known behind its end. */
+ * ends: it would be known after its end. */
 static void primary_learn_inside(int device) {
   unsigned flags;
   int active = 0;
@@ -350,7 +350,7 @@ static CUresult mark_query(const preload_mark *mark, CUcontext handle) {
   return code;
 }
 
-/* Codes that say nothing of the context's work; among them those of captures, which nobody noted. */
+/* Codes that say nothing of the context's work; among them those of captures, which were not noted. */
 static bool is_refusal(CUresult code) {
   bool is_of_capture = code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   return is_of_capture || code == CUDA_ERROR_OUT_OF_MEMORY || code == CUDA_ERROR_NOT_SUPPORTED ||
@@ -431,7 +431,7 @@ static bool context_of(CUcontext handle, int device, preload_slot *out) {
   return found;
 }
 
-/* Enters, waiting for those who have closed the gate for a moment: ends of streams and of other contexts. False: a stream captures. */
+/* Enters, waiting for threads that have closed the gate for a moment: ends of streams and of other contexts. False: a stream captures. */
 static bool gate_enter_for_end(void) {
   for (int i = 0; i < PRELOAD_END_POLLS; i++) {
     if (ladei_preload_gate_enter(&ladei_preload_recording)) return true;
@@ -479,7 +479,7 @@ static void events_destroy(const preload_slot *slot) {
 
 void ladei_preload_context_clear(CUcontext handle, int device) {
   preload_slot found;
-  assert(atomic_load(&ladei_preload_recording.closed) > 0); /* nobody else records */
+  assert(atomic_load(&ladei_preload_recording.closed) > 0); /* no other thread records */
   if (!context_of(handle, device, &found)) return;
   ladei_preload_orphans_drop(found.index, found.generation);
   events_destroy(&found);

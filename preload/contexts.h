@@ -8,7 +8,7 @@
  *     in a call of the program seen here, were created or retained by one, or are active as a device's primary context.
  * C2  Where the driver has cuCtxRecordEvent (12.5) it covers the streams of a context. Otherwise an event goes to its legacy
  *     stream, which waits for all blocking and per-thread ones, and to each non-blocking stream.
- * C3  A stream that is destroyed leaves an event behind, an orphan; a point is not done before the orphans older than it. Where
+ * C3  A stream that is destroyed leaves an event, an orphan; a point is not done before the orphans older than it. Where
  *     there is no event to be had, its work is waited for before it is destroyed.
  *     A stream that captures left it before it began to, or joined the capture of another one.
  * C4  While any stream captures, nothing is recorded or asked: both would break the capture. The gate is closed meanwhile, so
@@ -18,7 +18,7 @@
  * Locks: contexts_lock (contexts.c) guards the table of contexts, streams_lock (streams.c) those of streams, orphans and captures; no driver
  * call is made under either.
  *
- * contexts.c and streams.c are one state machine in two files: a point covers what streams leave behind, and streams leave it in contexts.
+ * contexts.c and streams.c are one state machine in two files: a point covers what streams leave, and streams leave it in contexts.
  */
 #ifndef LADE_PRELOAD_CONTEXTS_H
 #define LADE_PRELOAD_CONTEXTS_H
@@ -62,9 +62,9 @@ bool ladei_preload_stream_is_of(CUstream stream, int device);
 void ladei_preload_context_note(CUcontext handle);
 void ladei_preload_context_note_primary(CUcontext handle, int device);
 /* Before the driver destroys a context (handle), or a device's primary one (NULL): waits for its work, for about a second. DONE or LOST:
- * nothing runs there any more. UNDER_WAY: that goes on, or nobody can say, since a stream captures for example. */
+ * nothing runs there any more. UNDER_WAY: that goes on, or is unknown, since a stream captures for example. */
 preload_progress ladei_preload_context_wait(CUcontext handle, int device);
-/* The same, when nothing runs there: its events go. The caller has closed the gate (streams.h), so nobody else records. */
+/* The same, when nothing runs there: its events go. The caller has closed the gate (streams.h), so no other thread records. */
 void ladei_preload_context_clear(CUcontext handle, int device);
 /* When the driver has destroyed it, and before the gate opens: forgets it, with its streams and captures. */
 void ladei_preload_context_forget(CUcontext handle, int device);

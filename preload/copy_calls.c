@@ -6,7 +6,7 @@
  *                                       in a capture, for a node of a graph, on a stream of another context than the pool's: the
  *                                       block's free will wait for all streams
  *
- * W1  A use is noted behind the call and before the program can free the block, since its call has not returned.
+ * W1  A use is noted after the call and before the program can free the block, since its call has not returned.
  * W2  Pinned memory is watched on either side of a copy: devices reach it by its address, and may be told so.
  * W3  Modes but fast watch nothing, though a program that is linked with the driver calls these hooks in every mode: nobody retires
  *     the streams there.

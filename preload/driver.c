@@ -71,7 +71,7 @@ static void *driver_library(void) {
   return library != NULL ? library : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-/* Where the program was linked with the driver, that is the one; otherwise the one that everybody opens. */
+/* Where the program was linked with the driver, that is the one; otherwise libcuda.so.1. */
 static void *exported_find(const char *exported) {
   void *found = ladei_preload_dlsym(RTLD_NEXT, exported);
   if (found != NULL) return found;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A gate: many may be inside at once, and whoever closes it waits until they have left.
+ * A gate: many may be inside at once, and a thread that closes it waits until they have left.
  *
  *   if (ladei_preload_gate_enter(&gate)) { ... ladei_preload_gate_leave(&gate); }       never waits
  *   ladei_preload_gate_close(&gate); ... alone ... ladei_preload_gate_open(&gate);     waits for those inside
  *
  * N1  After close has returned and until the matching open, enter fails, in every thread. Several may have it closed at once;
  *     it is open when all have opened it.
- * N2  Who is inside may make calls of the driver; who closes it holds no lock, and is not inside.
+ * N2  A thread inside may make calls of the driver; one that closes it holds no lock, and is not inside.
  */
 #ifndef LADE_PRELOAD_GATE_H
 #define LADE_PRELOAD_GATE_H

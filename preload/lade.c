@@ -4,7 +4,7 @@
  * looks.
  *
  * I1  Its symbols are seen by this library alone (RTLD_LOCAL), and it stays (docs/design.md, "Unloading").
- * Locks: none; `state` says who opens.
+ * Locks: none; `state` says which thread opens.
  */
 #include "preload/lade.h"
 

@@ -5,7 +5,7 @@
  * R1  Who retains a primary context while its last reference goes finds it as it was, or as it is made anew: what lade has in it
  *     does not go behind his back.
  * Locks: primary_locks, one for each device, held while its primary context is retained, released or reset; the gates are closed,
- * and the driver is called, under it. Who is inside a gate takes none of them.
+ * and the driver is called, under it. A thread inside a gate takes none of them.
  */
 #include <pthread.h>
 
@@ -55,7 +55,7 @@ static preload_progress context_settle(CUcontext context, int device) {
   return work;
 }
 
-/* It has other users still, by cuCtxAttach. Who detaches has it current, and its end takes it away. */
+/* It has other users still, by cuCtxAttach. The thread that detaches has it current, and its end takes it away. */
 static bool is_current(CUcontext context) {
   CUcontext current = NULL;
   return DRIVER_CALL(ctx_get_current)(&current) == CUDA_SUCCESS && current == context;

@@ -147,7 +147,7 @@ void ladei_preload_pending_poll(preload_pending *pending) {
   if (atomic_load(&pending->recorded) == 0) open_record(pending);
 }
 
-/* False: nobody can say when it will be done. */
+/* False: it is unknown when it will be done. */
 static bool batch_wait(preload_pending *pending, preload_batch *batch) {
   preload_progress progress;
   while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY)

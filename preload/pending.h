@@ -2,7 +2,7 @@
 /*
  * Freed blocks that streams may still use, of one pool.
  *
- *   free --> open batch --full, or somebody looks for memory--> recorded batch (a point) --done--> the pool
+ *   free --> open batch --full, or a call looks for memory--> recorded batch (a point) --done--> the pool
  *                 ^------------- the point cannot be recorded --------/
  *
  * P1  A block goes back to its pool only after a point that was recorded after its free is done.

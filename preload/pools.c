@@ -378,7 +378,7 @@ static uint64_t pool_pending_bytes(preload_device *device) {
  * Reading the statistics costs microseconds, so it is done once for a part of the limit.
  *
  * The wait ends with the work that was queued before it: what is pending then, more of the same wait would not end. Uses of a stream that
- * was destroyed where nobody saw it are such; they stay pending until the pool lacks memory, and asks the device for them.
+ * was destroyed unseen are such; they stay pending until the pool lacks memory, and asks the device for them.
  */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit) {
   preload_point point;

@@ -100,7 +100,7 @@ void ladei_preload_sums(preload_sums *out);
 
 /* Whether a hook passes its call on without looking at it: in lade's own calls, in mode off, and in a child of fork(). */
 bool ladei_preload_passes(void);
-/* The same for the hooks on device memory, which pass where nobody asked for LADE_PRELOAD_DEVICE, too. */
+/* The same for the hooks on device memory, which pass where LADE_PRELOAD_DEVICE is not set, too. */
 bool ladei_preload_heaps_pass(void);
 bool ladei_preload_forked(void);
 void ladei_preload_watch_fork(void);

@@ -24,7 +24,7 @@
 
 typedef bool variable_read(const char *value, void *field);
 typedef struct setting_row {
-  const char *name; /* behind the prefix */
+  const char *name; /* after the prefix */
   const char *expected;
   variable_read *read;
   size_t offset;
@@ -65,7 +65,7 @@ static bool path_read(const char *value, void *field) {
   return path != NULL;
 }
 
-/* A number with nothing, K, M, G or T behind it, each with "iB" or not. */
+/* A number with nothing, K, M, G or T after it, each with "iB" or not. */
 static bool size_read(const char *value, void *field) {
   static const char letters[] = "KMGT";
   char *end;

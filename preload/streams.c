@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams of the program, the events that destroyed ones leave behind, and captures under way. One state machine with contexts.c
+ * Streams of the program, the events that destroyed ones leave, and captures under way. One state machine with contexts.c
  * (contexts.h).
  *
  *   capture begins: the gate closes, then the driver's call; the capture is noted, or the gate opens again
  *   capture ends, its stream has been destroyed, its context ends: the note goes, the gate opens
- *   a stream is to be destroyed that captures: its capture ends first, so that the work from before it can leave an event behind
+ *   a stream is to be destroyed that captures: its capture ends first, so that the work from before it can leave an event
  *
  * T1  The gate is closed as often as there are notes of captures, and once for each call that begins one or ends a context.
  * T2  Orphans are done in the order of their numbers, as far as points ask, and whoever adds one: a program that destroys streams
@@ -374,7 +374,7 @@ void ladei_preload_capture_give_up(CUstream stream) {
   ladei_preload_capture_closed(stream, code == CUDA_SUCCESS);
 }
 
-/* The gate keeps the handle out of the calls of those who record now. An event on a stream that captures would become part of
+/* The gate keeps the handle out of the calls of threads that record now. An event on a stream that captures would become part of
  * the graph. */
 void ladei_preload_stream_forget(CUstream stream, preload_stream_end *out) {
   bool has_graph;

@@ -6,13 +6,13 @@
  *   (assembler, keeps the           \----- none: the C library's dlsym, jumped to with the registers as they came
  *    arguments)
  *
- * The C library's dlsym reads its own return address, to know who asks for RTLD_NEXT, RTLD_DEFAULT and what is visible there;
+ * The C library's dlsym reads its own return address, to know which library asks for RTLD_NEXT, RTLD_DEFAULT and what is visible there;
  * a call from here would make this library the caller. So the jump.
  *
  * S1  Every call that is not about a name of the driver ends in the C library's own function, with the caller's return address
  *     and arguments. Of such a call nothing is allocated, locked or written but, once, the two pointers below.
  * S2  A name of the driver is answered with a hook only where the same look-up without this library finds the driver's
- *     function. RTLD_NEXT is the C library's: who asks for it wants what comes behind himself.
+ *     function. RTLD_NEXT is the C library's: a library that asks for it wants what comes after itself.
  * S3  A look-up that fails leaves its text for dlerror().
  * Locks: none.
  */

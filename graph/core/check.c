@@ -82,7 +82,7 @@ static lade_status storages_check(const ladei_tree_core *core) {
 
 /* ---- The path ---------------------------------------------------------------------------------------------------- */
 
-/* G5; rows lie one behind the other, and a recording's parent is the one before it. */
+/* G5; rows lie one after the other, and a recording's parent is the one before it. */
 static lade_status path_check(const ladei_tree_core *core) {
   const ladei_tree_path *path = &core->path;
   size_t row = 0;
@@ -115,7 +115,7 @@ static size_t bucketed(const ladei_tree_group *group) {
   return count;
 }
 
-/* G4, of groups behind one node, or of the roots. Adds the recordings that they list. */
+/* G4, of groups after one node, or of the roots. Adds the recordings that they list. */
 static lade_status groups_check(const ladei_tree_group *groups, const ladei_tree_node *parent, size_t *listed) {
   size_t all = 0;
   for (const ladei_tree_group *group = groups; group != NULL; group = group->next) {

@@ -175,7 +175,7 @@ struct ladei_tree_node {
   ladei_tree_node *list_next, *list_before; /* of all listed ones, by id */
   ladei_tree_group *groups;                 /* of its children; the one used last first */
   size_t children;                          /* listed ones */
-  size_t offspring;                         /* nodes that are there and stand behind it, listed or not */
+  size_t offspring;                         /* nodes that are there and stand after it, listed or not */
   uint64_t hash;                            /* of what a call must have to match: ladei_tree_hash */
   uint32_t depth;
   uint32_t input_count, output_count;
@@ -197,7 +197,7 @@ struct ladei_tree_node {
   size_t used_range_count;
 };
 
-/* Recordings of one instance behind one node. */
+/* Recordings of one instance after one node. */
 struct ladei_tree_group {
   ladei_tree_group *next;
   ladei_tree_instance *instance;
@@ -339,7 +339,7 @@ uint32_t ladei_tree_path_alive_list(const ladei_tree_path *path, lade_graph_posi
 ladei_tree_node *ladei_tree_node_make(ladei_tree_instance *instance, uint32_t inputs, uint32_t outputs, uint32_t before,
                                       uint32_t after_dead, uint32_t after);
 void ladei_tree_node_free(ladei_tree_node *node);
-/* The group of an instance behind a node (NULL: the roots); NULL: there is none. */
+/* The group of an instance after a node (NULL: the roots); NULL: there is none. */
 ladei_tree_group *ladei_tree_group_find(ladei_tree_core *core, ladei_tree_node *parent,
                                         const ladei_tree_instance *instance);
 /* ... made where there is none; NULL: no memory. */

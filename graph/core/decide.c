@@ -6,7 +6,7 @@
  *   2  RECORDING, WARMUP, or EXECUTION before a cold function: the path ends, if it may
  *   3  an input is mutated that is neither static nor the path's: eager
  *   4  the function is cold, or the path has come to warm-ups: warm-up
- *   5  a recording matches: replay. None does, behind replays: the path ends, if it may, and the roots are looked at
+ *   5  a recording matches: replay. None does, after replays: the path ends, if it may, and the roots are looked at
  *   6  a limit: eager, or the recording longest unused goes
  *   7  record
  *
@@ -102,7 +102,7 @@ static ladei_tree_node *look_one_by_one(question *q, const ladei_tree_group *gro
   return NULL;
 }
 
-/* Among the recordings behind the current node, or the roots. */
+/* Among the recordings after the current node, or the roots. */
 static ladei_tree_node *look(question *q) {
   q->plan->why_count = 0;
   q->moved = false;

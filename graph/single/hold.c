@@ -4,13 +4,13 @@
  *
  *   lade_graph --maker--> hold <--user object-- native graph, executable graphs, launches in flight
  *                          | one use of the pool, and the allocator
- *                          '-- given back by whoever comes first: the user object's end, or the maker who knows better
+ *                          '-- given back by the first of them: the user object's end, or the maker
  *
  * The driver ends a user object in the call that drops the last reference; of an executable graph that was launched, on a thread of
  * its own, some time later. A maker that has waited for the launches and destroyed all that was made cancels the hold, so that the
  * pool is free when its call returns.
  *
- * I1  The use is given back exactly once: by whoever finds HOLD_ARMED and makes it HOLD_GIVING. A maker that comes second waits for
+ * I1  The use is given back exactly once: by the thread that finds HOLD_ARMED and makes it HOLD_GIVING. A maker that comes second waits for
  *     HOLD_OVER, which is the last that the first one writes.
  * I2  A hold has two owners, the maker and the user object; the last one frees it.
  * I3  The end of a user object makes no driver call (lade_device_pool_release() makes none) and waits for nothing but the allocator's
@@ -43,7 +43,7 @@ static void hold_release(ladei_graph_hold *hold) {
 static void hold_give_back(ladei_graph_hold *hold) {
   int expected = HOLD_ARMED;
   if (!atomic_compare_exchange_strong(&hold->state, &expected, HOLD_GIVING)) return;
-  assert(atomic_load(&hold->owners) > 0); /* I1: whoever gives back has it */
+  assert(atomic_load(&hold->owners) > 0); /* I1: the thread that gives back has it */
   (void)lade_device_pool_release(hold->allocator, hold->pool);
   ladei_device_allocator_release(hold->allocator);
   atomic_store(&hold->state, HOLD_OVER);

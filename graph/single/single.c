@@ -11,17 +11,17 @@
  * graph goes from the former version to the new one, and the driver has it keep the new native graph's user objects in place of the
  * former one's, once launches under way have ended.
  *
- * I1  Everything up to the commit of an update makes things that nobody else sees; the commit changes pointers alone. So a failure at
+ * I1  Everything up to the commit of an update makes things that no other thread sees; the commit changes pointers alone. So a failure at
  *     any step leaves the graph as it was.
- * I2  An executable graph is in one driver call at a time: the driver does not serialise them. Who makes one has the turn.
- * I3  Launches come one behind the other on the device. The driver sees to it for one executable graph; behind a replacement the
- *     first launch on another stream waits for `fence`, recorded behind the last launch of the former one.
+ * I2  An executable graph is in one driver call at a time: the driver does not serialise them. The thread that makes one has the turn.
+ * I3  Launches come one after the other on the device. The driver sees to it for one executable graph; after a replacement the
+ *     first launch on another stream waits for `fence`, recorded after the last launch of the former one.
  * I6  The handle of a stream that may be gone is never named: a driver need not survive that. Those that stay are options.stream
- *     and the legacy one. Behind a launch on any other stream `fence` is recorded at once (`fenced`), and what has to wait for that
+ *     and the legacy one. After a launch on any other stream `fence` is recorded at once (`fenced`), and what has to wait for that
  *     launch waits for it. Where that fails the launch is waited for in its place; where that fails too, the device later.
  * I4  What the driver refused to take back is spent, and offered again by each update and by the destruction.
  * I5  The allocator lives longer than the graph (ladei_device_allocator_acquire()) and its holds.
- * Locks: the graph's lock (a leaf) guards the turn alone; everything else is of who has the turn, or of the destruction. No driver
+ * Locks: the graph's lock (a leaf) guards the turn alone; everything else belongs to the turn, or to the destruction. No driver
  * call is made under it.
  */
 #include <assert.h>
@@ -53,7 +53,7 @@ struct lade_graph {
   bool launched;
   ladei_stream last; /* of the last launch */
   bool stays;        /* I6: `last` may be named */
-  bool fenced;       /* `fence` is behind the last launch */
+  bool fenced;       /* `fence` is after the last launch */
   lade_event fence;  /* NULL: none yet */
   uint64_t fence_context;
   bool fence_due;
@@ -175,7 +175,7 @@ static bool stream_stays(const lade_graph *graph, const ladei_stream *stream) {
          (stream->kind == LADEI_STREAM_ORDINARY && stream->handle == graph->options.stream);
 }
 
-/* All work on the device. Captures that the allocator knows of, but for `own` ones, whose driver's part is over, would not outlive it. */
+/* All work on the device. Captures that the allocator knows of, except `own` ones, whose driver's part is over, would not outlive it. */
 static lade_status device_finish(const lade_graph *graph, size_t own) {
   size_t captures = atomic_load(&graph->allocator->routes.captures);
   if (captures > own)
@@ -232,7 +232,7 @@ static lade_status fence_need(lade_graph *graph, const ladei_stream *stream) {
   return LADE_OK;
 }
 
-/* I3: before a replacement. An event that is due may be recorded anew: behind the same launch, or later. */
+/* I3: before a replacement. An event that is due may be recorded anew: after the same launch, or later. */
 static lade_status fence_place(lade_graph *graph, size_t own_captures, bool *out_due) {
   const lade_runtime *runtime = graph->allocator->runtime;
   *out_due = graph->launched && graph->fenced;
@@ -282,7 +282,7 @@ static void capture_undo(lade_graph_capture_state *state, ladei_graph_candidate 
   ladei_graph_session_discard(&state->session);
 }
 
-/* The code's status, as the capture's: with the words that it left behind. */
+/* The code's status, as the capture's: with the words that it left. */
 static lade_status work_judge(const char *call, lade_status status, const lade_error *before) {
   if (status == LADE_OK) return LADE_OK;
   lade_error words;
@@ -615,7 +615,7 @@ static bool streams_equal(const ladei_stream *a, const ladei_stream *b) {
   return a->context == b->context && a->id == b->id;
 }
 
-/* I6: right behind the launch, which stands whatever fails here. */
+/* I6: right after the launch, which stands whatever fails here. */
 static void fence_launch(lade_graph *graph, const ladei_stream *stream) {
   lade_error before;
   ladei_error_save(&before);

@@ -2,7 +2,7 @@
 /*
  * Versions of single graphs: in the making, and spent.
  *
- * Locks: none; whoever has the graph's turn.
+ * Locks: none; the thread that has the graph's turn.
  */
 #include "graph/single/versions.h"
 

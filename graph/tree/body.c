@@ -2,7 +2,7 @@
 /*
  * A body's context: what it asks, allocates and names, and what becomes of all that when it returns.
  *
- *   locals   what it allocated: freed, or an output, or freed behind it
+ *   locals   what it allocated: freed, or an output, or freed after it
  *   inputs   where it finds them: in place, or of a recording in blocks of the pool
  *   outputs  named by address; the memory that the address lies in says what they are
  *
@@ -51,7 +51,7 @@ static size_t table_place(const lade_graph_context *context, uint64_t address) {
   return (size_t)((address >> 4) * 0x9e3779b97f4a7c15u >> 32) & (context->table_count - 1);
 }
 
-/* In the place of a freed one of the address, which nobody looks for any more: so an address that comes back often has one. */
+/* In the place of a freed one of the address, which no call looks for any more: so an address that comes back often has one. */
 static void table_put(lade_graph_context *context, uint32_t local) {
   uint64_t address = context->locals[local].address;
   size_t place = table_place(context, address);
@@ -297,7 +297,7 @@ static bool input_has(const lade_graph_context *context, size_t index, const lad
          range_has(context->inputs[index].address, context->run->call.inputs[index].bytes, out->address, out->bytes);
 }
 
-/* Of many inputs by address: where each begins, and behind these, where the farthest of those up to each ends. */
+/* Of many inputs by address: where each begins, and after these, where the farthest of those up to each ends. */
 static void inputs_order(lade_graph_context *context) {
   enum { FEW = 16 };
   size_t count = context->run->call.count;
@@ -417,7 +417,7 @@ static size_t older_find(lade_graph_context *context, const ladei_tree_out *out)
 
 /* An entry without outputs begins where the next one does. */
 static lade_graph_position row_position(const ladei_tree_path *path, size_t row) {
-  size_t low = 0, high = path->count; /* those from here on begin behind the row */
+  size_t low = 0, high = path->count; /* those from here on begin after the row */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if (path->entries[middle].row <= row)

@@ -3,7 +3,7 @@
  * Buffers, for any thread.
  *
  * What a slot says is read under the lock. Where a run is under way, retains and releases are noted in the slot and take effect
- * behind it: what the run has decided, by counts that it read, stays true. So `held` is what the run leaves of the counts.
+ * after it: what the run has decided, by counts that it read, stays true. So `held` is what the run leaves of the counts.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -151,7 +151,7 @@ lade_status lade_graph_buffer_record_stream(lade_graph_tree *tree, lade_graph_bu
   if (status != LADE_OK) return status;
   if (resolved.device != tree->device)
     return ladei_error_argument(__func__, "stream", "one of the tree's device", "of device %d", resolved.device);
-  int cancellation = ladei_cancellation_hold(); /* an event on its way is nobody's */
+  int cancellation = ladei_cancellation_hold(); /* an event on its way has no owner */
   status = outside ? lade_device_record_stream(tree->outside, address, stream) : ladei_tree_order_note(tree, &resolved);
   ladei_cancellation_resume(cancellation);
   return status;

@@ -147,7 +147,7 @@ static lade_status ranges_check(lade_graph_tree *tree, const ladei_tree_call *ca
       return touching(i, reach);
     if (mutated != SIZE_MAX && inputs[mutated].address + inputs[mutated].bytes > begin) return touching(mutated, i);
     if (reach == SIZE_MAX || end > inputs[reach].address + inputs[reach].bytes) reach = i;
-    if (is_mutated(&inputs[i])) mutated = i; /* it begins behind the end of the one before */
+    if (is_mutated(&inputs[i])) mutated = i; /* it begins after the end of the one before */
   }
   return LADE_OK;
 }

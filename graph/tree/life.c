@@ -108,7 +108,7 @@ void ladei_tree_node_evict(lade_graph_tree *tree, ladei_tree_node *node) {
   ladei_tree_node_forget(tree, node);
 }
 
-/* Recordings of a function that is removed, and those behind them. */
+/* Recordings of a function that is removed, and those after them. */
 static void doomed_evict(lade_graph_tree *tree) {
   ladei_tree_core *core = &tree->core;
   for (ladei_tree_node *node = core->first_node; node != NULL; node = node->list_next) /* parents come first */
@@ -474,7 +474,7 @@ static bool buffers_await(lade_graph_tree *tree, bool wait) {
   return tree->core.slots.valid_count == 0;
 }
 
-/* The tree's stream is behind all runs then; of a lost device nothing is waited for. */
+/* The tree's stream is after all runs then; of a lost device nothing is waited for. */
 static lade_status work_await(lade_graph_tree *tree, bool wait) {
   lade_status status = ladei_tree_order_before(tree, &tree->stream);
   if (status == LADE_OK) ladei_tree_order_commit(tree, &tree->stream);
@@ -493,7 +493,7 @@ static void functions_remove(lade_graph_tree *tree) {
 
 /* All that the driver might refuse to take back: recordings, and the stream. Then it is still to be destroyed, and the tree with it. */
 static lade_status driver_close(lade_graph_tree *tree) {
-  assert(tree->core.slots.valid_count == 0); /* nobody names memory of the pool */
+  assert(tree->core.slots.valid_count == 0); /* no handle names memory of the pool */
   ladei_tree_path_leave(&tree->core, &tree->ending);
   ladei_tree_ending_clear(tree);
   tree->core.state = LADE_GRAPH_STATE_NONE;

@@ -3,7 +3,7 @@
  * The pool's memory: to have it in one piece, and to give back what no recording needs.
  *
  * A recording's work touches what its body was given, at every replay, also where that was freed again: node->used_ranges. What is
- * alive in the path lies in ranges of recordings of the path, but for those that were evicted and for warm-ups: their storages are
+ * alive in the path lies in ranges of recordings of the path, except those that were evicted and warm-ups: their storages are
  * kept besides.
  */
 #include <stdlib.h>
@@ -105,7 +105,7 @@ static lade_status pool_trim(lade_graph_tree *tree, uint64_t *out_bytes) {
   if (keep == NULL)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_graph_tree_trim: no memory for a list of ranges");
   size_t count = kept_ranges(tree, keep);
-  /* The allocator asks the tree's stream about free memory: so it has to be behind all runs. */
+  /* The allocator asks the tree's stream about free memory: so it has to be after all runs. */
   lade_status status = ladei_tree_order_before(tree, &tree->stream);
   if (status == LADE_OK) {
     ladei_tree_order_commit(tree, &tree->stream);

@@ -7,10 +7,10 @@
  *
  * O1  `last` is the stream of the last run; all that ran before is ordered before what is queued on it from then on.
  * O2  The next run waits for `last`, where it is another stream, for `noted` and for `gates`; then they are forgotten. What is noted
- *     beside a run is behind `noted_waited`, and for the next one. In between `noted_waited` is 0, and no stream is noted twice.
- * O3  No call waits on the host, but where the driver refuses an event: behind a run on a thread's own stream, and behind a warm-up (run.c).
+ *     beside a run is after `noted_waited`, and for the next one. In between `noted_waited` is 0, and no stream is noted twice.
+ * O3  No call waits on the host, but where the driver refuses an event: after a run on a thread's own stream, and after a warm-up (run.c).
  * O4  No event is recorded for a run on a stream that captures: it would be of that capture, and with it every stream that waits for it.
- * A stream of a thread may be named by that thread alone (runtime/ops.h), so behind a run on one an event is recorded at once;
+ * A stream of a thread may be named by that thread alone (runtime/ops.h), so after a run on one an event is recorded at once;
  * `own_event`, which there is before the run does anything.
  */
 #include <assert.h>
@@ -79,7 +79,7 @@ static void waited_return(lade_graph_tree *tree) {
   ladei_lock_release(&tree->lock);
 }
 
-/* O4: behind what the program has queued on a stream of its own. */
+/* O4: after what the program has queued on a stream of its own. */
 static lade_status event_behind(lade_graph_tree *tree, const ladei_stream *stream, const char *call,
                                 ladei_event **out) {
   LADEI_TRY(ladei_stream_uncaptured(tree->runtime, stream, call));
@@ -105,7 +105,7 @@ static ladei_stream noted_at(lade_graph_tree *tree, size_t index) {
   return noted;
 }
 
-/* What is recorded behind a run on a thread's own stream. */
+/* Recorded after a run on a thread's own stream. */
 static lade_status own_event_need(lade_graph_tree *tree, const ladei_stream *stream) {
   if (stream->kind != LADEI_STREAM_PER_THREAD) return LADE_OK;
   if (tree->own_event != NULL && tree->own_event->context == stream->context) return LADE_OK;
@@ -219,7 +219,7 @@ lade_status ladei_tree_order_note(lade_graph_tree *tree, const ladei_stream *str
 
 /* ---- Public ------------------------------------------------------------------------------------------------------ */
 
-/* The event covers what was queued on it. False, nothing changed: a note has come since, perhaps of the stream for work behind the
+/* The event covers what was queued on it. False, nothing changed: a note has come since, perhaps of the stream for work after the
  * event. */
 static bool stream_forget(lade_graph_tree *tree, const ladei_stream *stream, ladei_event *gate, uint64_t notes) {
   ladei_lock_acquire(&tree->lock);

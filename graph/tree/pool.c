@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tree's pool: how allocations get there, what is in it, and how it is brought to the state behind a path.
+ * The tree's pool: how allocations get there, what is in it, and how it is brought to the state after a path.
  *
  * The thread that calls a body is routed to the pool whatever stream it names, so that a block for another stream, which no later
  * recording could use again, is found (`foreign_segments`).
@@ -159,7 +159,7 @@ lade_status ladei_tree_pool_read(lade_graph_tree *tree, ladei_tree_blocks *out) 
 
 bool ladei_tree_pool_has(const lade_graph_tree *tree, uint64_t address, uint64_t bytes) {
   const lade_device_range *list = tree->segments.list;
-  size_t low = 0, high = tree->segments.count; /* those from here on begin behind the range */
+  size_t low = 0, high = tree->segments.count; /* those from here on begin after the range */
   while (low < high) {
     size_t middle = low + (high - low) / 2;
     if ((uint64_t)(uintptr_t)list[middle].address < address + bytes)

@@ -289,7 +289,7 @@ static lade_status node_build(ladei_tree_run *run, lade_graph_context *context, 
   return LADE_OK;
 }
 
-/* The pool as it is behind the recording. False: it cannot be had, and the recording is a warm-up. */
+/* The pool as it is after the recording. False: it cannot be had, and the recording is a warm-up. */
 static bool checkpoint_take(ladei_tree_run *run, ladei_tree_node *node) {
   lade_graph_tree *tree = run->tree;
   bool failed = (run->faults & LADE_GRAPH_FAULT_CHECKPOINT_GET) != 0 ||
@@ -319,7 +319,7 @@ static void record_commit(ladei_tree_run *run, ladei_tree_node *node, ladei_tree
   if (run->end_open) ladei_tree_end_commit(run);
   assert(!node->listed && node->native != NULL);
   tree->stats.recordings++;
-  if (!listed) { /* its launch is under way; the exec goes behind it */
+  if (!listed) { /* its launch is under way; the exec goes after it */
     node_discard(tree, node);
     ladei_tree_commit(run, NULL, LADE_GRAPH_STATE_WARMUP);
     return;

@@ -85,7 +85,7 @@ lade_status lade_graph_tree_nodes_each(lade_graph_tree *tree, lade_graph_node_vi
   if (visit == NULL) return ladei_error_null(__func__, "visit");
   lade_status status = ladei_tree_enter_reading(tree, __func__, &inside);
   if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold(); /* also in the callback: nobody else leaves the tree */
+  int cancellation = ladei_cancellation_hold(); /* also in the callback: no other thread leaves the tree */
   for (const ladei_tree_node *node = tree->core.first_node; node != NULL && status == LADE_OK; node = node->list_next) {
     const ladei_tree_instance *instance = node->instance;
     lade_graph_node_info info = {.struct_size = sizeof info,

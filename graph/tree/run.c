@@ -8,7 +8,7 @@
  *   end          carries come first; when they are done nothing of it fails. Before a recording the path only leaves the core, and may
  *                come back until inputs are copied; else its end is committed at once
  *   replay       copies and launch come first, then nothing fails
- *   warm-up      what the body did stands; its memory is freed, and behind a restore the path's blocks, too. Where the caller's stream
+ *   warm-up      what the body did stands; its memory is freed, and after a restore the path's blocks, too. Where the caller's stream
  *                cannot be made to wait for it, the call does
  *   eager        what the body did stands; its memory is freed
  *
@@ -490,7 +490,7 @@ static void mismatches_count(ladei_tree_run *run) {
   for (size_t i = 0; i < run->plan.why_count; i++) run->tree->stats.mismatches[run->tree->core.why[i]]++;
 }
 
-/* Handles whose last count was taken, and storages that nobody has any more. */
+/* Handles whose last count was taken, and storages without references. */
 static void takes_end(ladei_tree_run *run) {
   lade_graph_tree *tree = run->tree;
   ladei_lock_assert_held(&tree->lock);

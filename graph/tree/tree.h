@@ -23,7 +23,7 @@
  * T2  In NONE and EXECUTION no block of the pool is handed out; else exactly those of the storages of the path that are alive.
  * T3  State, path, lists and handles change when nothing can fail any more. What is done before can be undone (record.c), or is said to
  *     stand where a run fails (lade_graph_tree_run).
- * T4  What runs on a stream is ordered behind everything that ran before (order.c).
+ * T4  Work on a stream is ordered after everything that ran before (order.c).
  * Locks: tree->lock (LADEI_RANK_TREE) guards what is said above. No driver call, no call of the allocator and no callback under it.
  */
 #ifndef LADE_GRAPH_TREE_TREE_H
@@ -181,7 +181,7 @@ lade_status ladei_tree_enter_run(lade_graph_tree *tree, const char *call);
 lade_status ladei_tree_enter_reading(lade_graph_tree *tree, const char *call, bool *out_inside);
 /* Makes the caller the owner of a tree that has none. With the lock. */
 void ladei_tree_own_locked(lade_graph_tree *tree);
-/* Whether its pool's memory is away, whoever has suspended it. No lock held. */
+/* Whether its pool's memory is away, whichever call suspended it. No lock held. */
 bool ladei_tree_suspended(const lade_graph_tree *tree);
 /* From here to the end the tree's pool is not suspended. LADE_ERR_BUSY, with no end to follow, while it is. No lock held. */
 lade_status ladei_tree_awake_begin(const lade_graph_tree *tree, const char *call);
@@ -270,7 +270,7 @@ void ladei_tree_context_close(lade_graph_context *context);
 lade_status ladei_tree_context_inputs(lade_graph_context *context);
 /* Hooks and body; LADE_ERR_CALLBACK also for outputs that were not named. */
 lade_status ladei_tree_context_call(lade_graph_context *context);
-/* What is left in the pool that nobody knows; LADE_ERR_CALLBACK lists it, and it is freed. */
+/* Frees blocks left in the pool that no record knows; LADE_ERR_CALLBACK lists them, and it is freed. */
 lade_status ladei_tree_context_leftovers(lade_graph_context *context);
 /* Outputs get their kinds and counts, everything else is freed and given up. Cannot fail. */
 void ladei_tree_context_settle(lade_graph_context *context);
@@ -293,7 +293,7 @@ lade_status ladei_tree_copy_inputs(ladei_tree_run *run, const ladei_tree_node *n
 lade_status ladei_tree_launch(ladei_tree_run *run, const ladei_tree_node *node);
 /* Out of a path that ends: carries, frees its blocks, takes it out of the core. On failure all is as before. */
 lade_status ladei_tree_path_end(ladei_tree_run *run);
-/* The pool as it is behind the current node. On failure nothing has changed. */
+/* The pool as it is after the current node. On failure nothing has changed. */
 lade_status ladei_tree_restore(ladei_tree_run *run);
 lade_status ladei_tree_record(ladei_tree_run *run);
 lade_status ladei_tree_eager(ladei_tree_run *run, uint32_t reason);
@@ -312,7 +312,7 @@ void ladei_tree_order_forget(lade_graph_tree *tree);
 
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
-/* The pool is the tree's alone, and empty: what is found in it behind a body is freed. LADE_ERR_INVALID_ARGUMENT says what it is else. */
+/* The pool is the tree's alone, and empty: blocks found in it after a body are freed. LADE_ERR_INVALID_ARGUMENT says what it is else. */
 lade_status ladei_tree_pool_own(lade_graph_tree *tree);
 void ladei_tree_pool_disown(lade_graph_tree *tree);
 /* From here to the end the thread's calls that need the pool are the tree's own; others are refused. No body or callback in between,

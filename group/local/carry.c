@@ -13,7 +13,7 @@
  * C3  Each rank keeps one copy in flight while the next one is queued, whatever the timing: so on "sim" the same calls come at the
  *     same virtual times, and with three slots no rank waits for one that waits for it.
  * C4  When a call returns, none of its copies is in flight.
- * C5  Times are the sender's: on "sim" who takes something moves its clock to them at least.
+ * C5  Times are the sender's: on "sim" a receiver moves its clock to them at least.
  * Locks: none. The thread whose turn it is.
  */
 #include "group/local/carry.h"
@@ -76,11 +76,11 @@ static char *slot_memory(const ladei_group_carrier *c, uint32_t root, uint64_t p
   return base + piece_slot(c, piece) * shared->slot_bytes;
 }
 
-/* The copies of a call that are in flight: at most one but for the moment in which the next is queued (C3). */
+/* The copies of a call that are in flight: at most one except in the moment in which the next is queued (C3). */
 typedef struct flight {
   ladei_group_carrier *carrier;
   ladei_group_counter counter; /* what its end raises */
-  uint32_t whom;               /* whom that wakes */
+  uint32_t whom;               /* the ranks that it wakes */
   bool flies;
   uint64_t piece;
 } flight;

@@ -6,7 +6,7 @@
  *
  * L1  Whatever fails in one rank after the rendezvous is posted before it gives up: the others fail with its words.
  * L2  An operation returns with none of its copies in flight.
- * Locks: none. One thread at a time, but for `abort`, which only posts.
+ * Locks: none. One thread at a time, except `abort`, which only posts.
  */
 #include <assert.h>
 #include <stdio.h>

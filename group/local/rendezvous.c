@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rendezvous of a local group: rank 0 listens at a socket, the others come and say who they are.
+ * The rendezvous of a local group: rank 0 listens at a socket, the others connect and say which rank they are.
  *
  *   rank 0:  listen --hello of all--> answer to all --> gone
  *              '--a wrong hello, a rank that hangs up, the time limit--> the reason to all that have come
@@ -145,7 +145,7 @@ typedef struct host {
   ladei_group_answer answer;
 } host;
 
-/* V6. A descriptor for folder_unlock(); -1 where the folder cannot be locked; -2 where somebody does not let go of it. */
+/* V6. A descriptor for folder_unlock(); -1 where the folder cannot be locked; -2 where another process does not let go of it. */
 static int folder_lock(const place *where, uint64_t deadline_ns) {
   char folder[sizeof where->address.sun_path];
   memcpy(folder, where->address.sun_path, sizeof folder);
@@ -171,7 +171,7 @@ static void folder_unlock(int fd) {
   (void)close(fd);
 }
 
-/* Whether nobody listens at a path: a killed process left its socket behind. */
+/* Whether no process listens at a path: a killed process left its socket. */
 static bool place_is_stale(const place *where) {
   struct stat stat;
   if (lstat(where->address.sun_path, &stat) != 0 || !S_ISSOCK(stat.st_mode)) return false;

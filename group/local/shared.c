@@ -13,7 +13,7 @@
  *     The same is found by the signature that goes with a record or piece.
  * S3  A failure is posted once by each rank, with the words of the first one that it saw: so all ranks give the same reason.
  * S4  No wait is longer than its deadline, and a sleep within it no longer than a look around: the deaths of peers ring no bell.
- * S5  The memory cannot shrink (it is sealed), and nothing in it is an index, a size or an address to whoever reads it.
+ * S5  The memory cannot shrink (it is sealed), and nothing in it is an index, a size or an address to its readers.
  * Locks: none.
  */
 #include "group/local/shared.h"
@@ -311,7 +311,7 @@ lade_status ladei_group_shared_wait(ladei_group_shared *shared, uint32_t peer, l
     failure found = {.status = LADE_OK};
     uint32_t heard = atomic_load_explicit(bell, memory_order_acquire);
     uint64_t now_ns = wall_ns();
-    /* First who has failed, then the counter: who raised it before it left has done its part. */
+    /* First the failure, then the counter: a rank that raised it before it left has done its part. */
     failures_look(shared, peer, &found);
     if (found.status == LADE_OK && now_ns - looked_ns >= LOOK_NS && looked_ns != 0) deaths_look(shared, peer, &found);
     if (looked_ns == 0 || now_ns - looked_ns >= LOOK_NS) looked_ns = now_ns;

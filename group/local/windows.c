@@ -137,7 +137,7 @@ lade_status ladei_group_carrier_agree(ladei_group_carrier *c, lade_group_transpo
   if (by_device) LADEI_TRY(device_agree(c, records, &failed)); /* W1 */
   if (c->by_device) return LADE_OK;
   windows_close(c);
-  /* A window goes when nobody has it open any more (W2). */
+  /* A window goes when no rank has it open any more (W2). */
   if (by_device) LADEI_TRY(ladei_group_exchange(c->shared, c->runtime, LADEI_GROUP_BARRIER, NULL, 0, NULL));
   window_free(c);
   assert(!c->by_device && c->window == NULL);

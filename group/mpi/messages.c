@@ -5,7 +5,7 @@
  *   exchange    others --call, record--> rank 0: the same call?  --all records, or the difference--> others
  *   notice      a rank that fails --status, text--> each other one, which looks for it while it waits
  *
- * Rank 0 collects, so that it knows, and can tell, who is missing.
+ * Rank 0 collects, so that it knows, and can tell, which rank is missing.
  *
  * N1  Nothing here waits in MPI: requests are begun and asked, with a time limit.
  * N2  A receive that is not done when a call fails is taken back. Another request has a moment to end, and is left behind then,
@@ -184,7 +184,7 @@ static lade_status records_collect(ladei_mpi_messages *m, ladei_mpi_wait *wait) 
   return status;
 }
 
-/* ... then one behind the other. */
+/* ... then one after the other. */
 static void records_close_up(ladei_mpi_messages *m, size_t room) {
   memcpy(m->records, m->own, room);
   for (uint32_t i = 1; i < m->size; i++)
@@ -233,7 +233,7 @@ static lade_status shared_from_first(ladei_mpi_messages *m, void *memory, size_t
   return request_finish_or_leave(m, &request, 0, wait);
 }
 
-/* One by one: who waits for it can give up. */
+/* One by one: a rank that waits for it can give up. */
 static lade_status verdict_share(ladei_mpi_messages *m, const verdict *v, ladei_mpi_wait *wait) {
   lade_status status = LADE_OK;
   for (uint32_t i = 1; i < m->size && status == LADE_OK; i++) {
@@ -264,7 +264,7 @@ static lade_status records_bring(ladei_mpi_messages *m, size_t room, ladei_mpi_w
 
 lade_status ladei_mpi_exchange(ladei_mpi_messages *m, const ladei_mpi_call *call, const void *record, size_t bytes) {
   assert(bytes <= LADE_GROUP_RECORD_BYTES && call->root < m->size &&
-         !m->abandoned); /* N2: what was left behind ends the group */
+         !m->abandoned); /* N2: a request that was abandoned ends the group */
   size_t room = record_room(bytes);
   ladei_mpi_call own = *call;
   ladei_mpi_wait wait;

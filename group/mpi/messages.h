@@ -30,7 +30,7 @@ typedef struct ladei_mpi_call {
 enum { LADEI_MPI_BARRIER, LADEI_MPI_GATHER, LADEI_MPI_BROADCAST, LADEI_MPI_SCATTER };
 
 typedef struct ladei_mpi_messages {
-  void *link; /* the plug-in's, of what was left behind */
+  void *link; /* the plug-in's, of abandoned requests */
   const ladei_mpi_plugin *plugin;
   ladei_mpi_communicator *communicator;
   uint32_t rank, size;
@@ -39,8 +39,8 @@ typedef struct ladei_mpi_messages {
   char *records;               /* of all ranks, each with its call in front */
   char *own;                   /* this rank's */
   ladei_mpi_request *requests; /* as many as ranks */
-  bool abandoned;              /* a request was left behind: what it may touch stays where it is */
-  bool heard;                  /* of another rank's failure, or all were told of this one's: nobody needs to be told */
+  bool abandoned;              /* a request was abandoned: what it may touch stays where it is */
+  bool heard;                  /* of another rank's failure, or all were told of this one's: no rank needs to be told */
   atomic_bool failing;         /* this rank gives up; `notice` is written */
   ladei_mpi_notice notice;
   ladei_mpi_notice incoming;
@@ -60,13 +60,13 @@ lade_status ladei_mpi_messages_open(ladei_mpi_messages *m, const ladei_mpi_plugi
 /* Leaves in place what abandoned requests may still touch. */
 void ladei_mpi_messages_close(ladei_mpi_messages *m);
 
-/* Ranks other than 0 wait an eighth longer, to hear from rank 0 who is missing. */
+/* Ranks other than 0 wait an eighth longer, to hear from rank 0 which rank is missing. */
 void ladei_mpi_wait_begin(const ladei_mpi_messages *m, ladei_mpi_wait *wait);
 /* Lets a moment pass. LADE_ERR_TIMEOUT, naming `whom`, at the limit; the failure of another rank, or what this one gave up by. */
 lade_status ladei_mpi_wait_on(ladei_mpi_messages *m, ladei_mpi_wait *wait, uint32_t whom);
 /* LADE_OK, LADE_NOT_READY, or an error. */
 lade_status ladei_mpi_test(ladei_mpi_messages *m, ladei_mpi_request *request);
-/* The call that began the request has failed. Where it stays behind, `abandoned` is set, and it is not 0. */
+/* The call that began the request has failed. Where it cannot be ended, `abandoned` is set, and it is not 0. */
 void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is_receive);
 /* A call of the plug-in has ended with `code`. */
 lade_status ladei_mpi_result(const ladei_mpi_messages *m, const char *what, int code);

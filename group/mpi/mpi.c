@@ -16,11 +16,11 @@
  * Q1  A slot's second stage begins when its first has ended; its first stage begins again when its second has ended.
  * Q2  The pieces of a call are the same, in the same order, on both sides: the calls were compared before (messages.c).
  * Q3  When a call returns, none of its copies is in flight.
- * Q4  A request that is left behind leaves what MPI may touch: this struct (`messages.abandoned`), and the slots if it is of
+ * Q4  An abandoned request leaves what MPI may touch: this struct (`messages.abandoned`), and the slots if it is of
  *     a piece (`slots_stay`). Those of host memory are unregistered nevertheless, so that the runtime can be closed.
  * Q5  MPI is called by one thread at a time: by the one that has `turn`. Who gives up while another has it leaves the notice to that
  *     one, which looks at `failing` in every wait and when it gives the turn back.
- * Locks: none but `turn`, an exchange that nobody waits for.
+ * Locks: none but `turn`, an exchange that no thread waits for.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static bool is_virtual(const mpi_group *g) { return ops_of(g)->step != NULL; }
 
 /* --- turns, records ----------------------------------------------------------------------------------------------- */
 
-/* Sends the notice of a rank that gives up, if nobody else is in MPI. */
+/* Sends the notice of a rank that gives up, if no other thread is in MPI. */
 static void notice_send(mpi_group *g) {
   if (atomic_flag_test_and_set_explicit(&g->turn, memory_order_acquire)) return;
   if (atomic_load_explicit(&g->messages.failing, memory_order_acquire)) ladei_mpi_tell(&g->messages);
@@ -100,7 +100,7 @@ static lade_status meet(mpi_group *g, ladei_mpi_call call, const void *record, s
 
 /* One piece: whose part it is of, and where it lies. */
 typedef struct mpi_piece {
-  uint32_t rank; /* the other side: who gets it, at the root; else the root */
+  uint32_t rank; /* the other side: the receiver, at the root; else the root */
   char *memory;
   size_t bytes;
 } mpi_piece;
@@ -364,7 +364,7 @@ typedef struct introduction {
   ladei_group_needs needs; /* slots and events */
 } introduction;
 
-/* Each rank finds the same: nobody needs to be told. */
+/* Each rank finds the same: none needs to be told. */
 static lade_status introductions_compare(mpi_group *g, bool *out_all_can) {
   introduction own, other;
   memcpy(&own, ladei_mpi_record(&g->messages, g->messages.rank, sizeof own), sizeof own);

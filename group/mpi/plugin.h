@@ -7,7 +7,7 @@
  *   ---------- ladei_mpi_plugin ----------
  *   plugins/mpi  liblade_mpi.so.0                 knows nothing else
  *
- * Functions that can fail return 0 or a code of MPI's, for `text`. None waits for another rank, but for `begin`, when it is the
+ * Functions that can fail return 0 or a code of MPI's, for `text`. None waits for another rank, except `begin`, when it is the
  * first to start MPI, and `communicator_free`, which MPI calls collective and no MPI that is known lets wait.
  * One thread at a time calls them.
  */
@@ -34,7 +34,7 @@ typedef struct ladei_mpi_plugin {
   /* A duplicate of MPI_COMM_WORLD, or of what MPI_Comm_c2f made `given`. It is used only after the request is done. */
   int (*communicator_copy)(int is_given, int32_t given, ladei_mpi_communicator **out, ladei_mpi_request *out_request);
   int (*rank)(ladei_mpi_communicator *communicator, uint32_t *out_rank, uint32_t *out_size);
-  /* One that is not `clean`, in which messages may lie that nobody takes, is forgotten and never freed: MPI would give its number to
+  /* One that is not `clean`, in which messages may lie that no rank takes, is forgotten and never freed: MPI would give its number to
    * the next one, and those messages with it. */
   void (*communicator_free)(ladei_mpi_communicator *communicator, int is_clean);
   /* From `begin` on memory belongs to the request until it is done. At most INT_MAX bytes. */
@@ -50,7 +50,7 @@ typedef struct ladei_mpi_plugin {
   int (*cancel)(ladei_mpi_request *request);
   /* Whether a message with this tag waits to be received. */
   int (*probe)(ladei_mpi_communicator *communicator, int tag, int *out_found, uint32_t *out_from);
-  /* Requests are left behind, with the memory that `link` lies in: MPI is not ended by this process, as that would wait for
+  /* Requests are abandoned, with the memory that `link` lies in: MPI is not ended by this process, as that would wait for
    * them. The plug-in keeps `*link`, so that the memory stays known. */
   void (*leave_behind)(void **link);
   /* 1: memory of CUDA devices may be given to the calls above. */

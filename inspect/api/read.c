@@ -59,7 +59,7 @@ static bool is_no_snapshot(const char *data, size_t bytes) {
   return blanks < bytes && reader_of(data, bytes) == NULL;
 }
 
-/* More room behind the `room` bytes that are full; all that the file has, once it looks like a snapshot. */
+/* More room after the `room` bytes that are full; all that the file has, once it looks like a snapshot. */
 static size_t room_next(size_t room, size_t file_bytes) {
   if (room == 0) return FIRST_ROOM;
   return room * 2 > file_bytes ? room * 2 : file_bytes + 1; /* one more: it shows the end */
@@ -67,7 +67,7 @@ static size_t room_next(size_t room, size_t file_bytes) {
 
 /*
  * All that comes out of a descriptor, or its beginning where that is no snapshot; `out` is freed by the caller, also after an error.
- * Files are read and not mapped: one that is cut meanwhile would kill who looks behind its new end.
+ * Files are read and not mapped: one that is cut meanwhile would kill a reader that looks past its new end.
  */
 static lade_status stream_read(int fd, const char *path, size_t file_bytes, char **out, size_t *out_bytes) {
   size_t room = 0;

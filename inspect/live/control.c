@@ -6,16 +6,16 @@
  *                            |
  *                            '-- nothing came for REQUEST_MS, or another one needs its place: close
  *
- * CT1 Only a peer of the publisher's user, or root, is heard. The kernel says who it is (SO_PEERCRED).
+ * CT1 Only a peer of the publisher's user, or root, is heard. The kernel says which user it is (SO_PEERCRED).
  * CT2 A request is one packet, checked whole before anything is done. A connection has one request.
  * CT3 The thread never waits for a client: sockets do not block, and a snapshot goes into a regular file alone, which takes
  *     bytes or fails as its file system does. What a client does, or does not do, holds neither the publisher nor other
  *     clients up; only a file system that hangs does, which the same user chose.
  * CT4 The library opens no path that a client names. A descriptor that came is closed, whatever happens; it is written from
  *     the thread alone, in which signals are blocked: a file that has grown too large or has no reader is an error.
- * CT5 After a fork the child has no thread and answers nobody. Its copies of the descriptors are closed when it destroys its
+ * CT5 After a fork the child has no thread and answers no peer. Its copies of the descriptors are closed when it destroys its
  *     publisher, or execs.
- * CT6 A job belongs to the thread, but for the time it is RUNNING, when it belongs to the caller of ladei_control_serve().
+ * CT6 A job belongs to the thread, except while it is RUNNING, when it belongs to the caller of ladei_control_serve().
  * Locks: control->lock (a leaf) guards `job` and the state of what it points to; held for no call.
  *
  * Note [Stacks that clients ask for]. They are captured by whichever threads allocate, some of which may be in the middle of
@@ -208,7 +208,7 @@ void ladei_control_serve(ladei_control *control) {
   ladei_lock_release(&control->lock);
 }
 
-/* CT6: until somebody serves it, or nobody waits for it any more. */
+/* CT6: until it is served, or is no longer waited for. */
 static lade_status job_hand_over(ladei_control *control, control_job *job) {
   uint64_t deadline_ms = now_ms() + job->request.wait_ms;
   ladei_lock_acquire(&control->lock);
@@ -342,7 +342,7 @@ static lade_status packet_check(const control_packet *packet, ladei_control_requ
   return wanted == 1 ? descriptor_check(packet->fds[0]) : LADE_OK;
 }
 
-/* The client has closed its side: nobody reads what would be done. */
+/* The client has closed its side: no reply would be read. */
 static bool peer_has_gone(int fd) {
   struct pollfd at = {.fd = fd};
   return poll(&at, 1, 0) > 0 && (at.revents & (POLLHUP | POLLERR)) != 0;
@@ -457,7 +457,7 @@ static int wait_ms(const ladei_control *control) {
   return first <= now ? 0 : (int)(first - now);
 }
 
-/* Requests first, so that who has spoken is served before places are taken from who is silent. */
+/* Requests first, so that peers that have spoken are served before places are taken from silent ones. */
 static void round_serve(ladei_control *control, const struct pollfd *ready) {
   for (size_t i = 0; i < MOST_CONNECTIONS && !atomic_load(&control->stop); i++)
     if (control->connections[i].fd >= 0 && ready[AT_CONNECTIONS + i].revents != 0)

@@ -104,7 +104,7 @@ static lade_status socket_create(control_call *call) {
   return status;
 }
 
-/* The kernel tells whose the other end is: so nobody else can be taken for the process. */
+/* The kernel tells whose the other end is: so no other process can be taken for it. */
 static lade_status peer_check(const control_call *call) {
   struct ucred peer;
   socklen_t bytes = sizeof peer;
@@ -217,7 +217,7 @@ static lade_status request_make(control_call *call, uint32_t index, uint32_t wai
 
 /* --- snapshots ---------------------------------------------------------------------------------------------------- */
 
-/* Copied before it is read: who has the descriptor too may change it meanwhile. */
+/* Copied before it is read: another holder of the descriptor may change it meanwhile. */
 static lade_status memory_read(const control_call *call, int fd, uint64_t bytes, lade_snapshot **out) {
   char *data = bytes > SIZE_MAX - 1 ? NULL : malloc(bytes + 1);
   if (data == NULL)

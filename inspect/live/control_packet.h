@@ -11,7 +11,7 @@
  *     reply   <------------------------------    status, words, bytes; then the connection ends
  *
  * The socket keeps packets apart (SOCK_SEQPACKET), and has a name in the abstract namespace: it is no file, so that nothing is
- * left of a process that is killed. Its name is random, and known to those who may read the published memory.
+ * left of a process that is killed. Its name is random, and known to processes that may read the published memory.
  *
  * Requests and replies may grow at their ends: `bytes` says how much of them there is, what is missing is zero, and what
  * is unknown must be zero. The version is for what cannot be told that way.

@@ -3,7 +3,7 @@
  * Publishing counters. Keys are fixed at the begin; a refresh visits the counters of all parts into memory of its own, under
  * no lock, and copies them between two steps of the sequence.
  *
- * P1  One thread refreshes at a time: `refreshing` says so. Who comes meanwhile is told LADE_ERR_BUSY; the publisher's
+ * P1  One thread refreshes at a time: `refreshing` says so. A call that comes meanwhile gets LADE_ERR_BUSY; the publisher's
  *     thread leaves that turn out.
  * P2  After a fork the child's copy has no thread, and makes no call on the parts.
  * Locks: publisher->lock (a leaf) for `stop`; held for no call.
@@ -77,7 +77,7 @@ static void values_store(lade_publisher *p) {
   uint64_t sequence = atomic_load_explicit(&header->sequence, memory_order_relaxed);
   assert(sequence % 2 == 0 && header->value_count == p->value_count); /* P1, L2 */
   atomic_store_explicit(&header->sequence, sequence + 1, memory_order_relaxed);
-  /* L2: each is a release, so that who sees one of them sees the odd number, too. */
+  /* L2: each is a release, so that a reader that sees one of them sees the odd number, too. */
   for (size_t i = 0; i < p->value_count; i++) atomic_store_explicit(&values[i], p->values[i], memory_order_release);
   atomic_store_explicit(&header->refreshed_ns, wall_ns(), memory_order_release);
   atomic_store_explicit(&header->sequence, sequence + 2, memory_order_release);
