@@ -3,7 +3,7 @@
  * A pair: pinned pool, device allocator and pipeline of one device, created together and destroyed in reverse.
  *
  * I1  They are created in the order pool, allocator, pipeline; one that was destroyed is NULL.
- * Locks: none of its own; the handle is constant but for destroy, which excludes everything else.
+ * Locks: none of its own; the handle is constant until destroy, which excludes all other calls.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pipeline's life: what it is made of, what lade chooses for it, and how it is taken apart.
+ * A pipeline's life: its parts, lade's choices for it, and how it is taken apart.
  *
  *   lade_pipeline --- core (what to do next) --- driver (threads, or virtual time) --- runtime, pinned pool
  *        ^ references: itself until destroyed, and each ticket
@@ -10,7 +10,7 @@
  * I2  Streams and events are destroyed only when no order is out, nothing is in flight on them, and no call on a ticket
  *     counts among `calls` (ticket.c).
  * Locks: pipeline->lock guards the core, `finished`, `released`, `references`. No call of driver, pool or callback is
- * made under it. What is constant after creation is read without it.
+ * made under it. Fields that are constant after creation are read without it.
  */
 #include "lade/pipeline.h"
 #include "host/api/ring_alloc.h"
@@ -89,15 +89,15 @@ enum { JOINED_MOST = 8 };
 /*
  * Note [Depth]
  * A limit: a ring grows only while its blocks are all busy. One block for each read or write that may be under way, and
- * eight for copies, which wait for each other and until their end is found out. (On an H200 with 12 readers four leave its
- * link idle for a twentieth of the time.) To a GPU two for each reader, so that it finds a block of its own (Note [Readers
- * that stay] in core_pick.c) while others are copied. Where the copy engine is a thread, chunks should pass from reader to engine
- * through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB does best from 64 KiB
- * to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
+ * eight for copies, which wait for each other and until their end is found. (On an H200 with 12 readers four leave its
+ * link idle for a twentieth of the time.) To a GPU two for each reader, so that it finds a block of its own (Note
+ * [Readers that stay] in core_pick.c) while others are copied. If the copy engine is a thread, chunks should pass from
+ * reader to engine through the caches, yet not so fast that a moment without a processor stops the other side: 1 MiB
+ * does best from 64 KiB to 16 MiB (benchmarks/run_targets), and chunks that no cache holds anyway get few blocks.
  *
- * Eight more are for chunks of stalled transfers (core_schedule.c, Note [Stalled transfers]): half of all slots then hold a
- * small transfer, which is split into eight chunks, so that all of its copies can be queued behind a stream that is late, and the
- * caller need not wait for that stream.
+ * Eight more are for chunks of stalled transfers (core_schedule.c, Note [Stalled transfers]): half of all slots then
+ * hold a small transfer, which is split into eight chunks, so that all of its copies can be queued after work of a
+ * stream that is late, and the caller need not wait for that stream.
  */
 static uint32_t blocks_ahead(const lade_pipeline *pipeline, lade_direction direction) {
   const lade_pipeline_options *options = &pipeline->options;
@@ -282,8 +282,8 @@ static lade_status side_create(lade_pipeline *pipeline, ladei_pipe_side *side) {
              : status;
 }
 
-/* Gives up all that a drained or half-made pipeline holds but its memory. After a failure it may be called again;
- * `force` goes on instead, for lack of anyone who could. */
+/* Releases all parts of a drained or half-made pipeline except its memory. After a failure it may be called again; with
+ * `force` it goes on instead, since no caller could repeat it. */
 static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   for (unsigned i = 0; i < 2; i++) {
     lade_status status = side_destroy(pipeline, &pipeline->sides[i]);
@@ -299,7 +299,7 @@ static lade_status pipeline_dismantle(lade_pipeline *pipeline, bool force) {
   return LADE_OK;
 }
 
-/* What of the pool's settings copies depend on. */
+/* Reads the pool's settings that copies depend on. */
 static lade_status pool_settings_read(lade_pipeline *pipeline) {
   lade_pinned_options settings;
   lade_pinned_options_init(&settings);

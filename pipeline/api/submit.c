@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Submitting: checks what comes from the caller and makes a transfer of it that the core understands.
+ * Submitting: checks the caller's request and makes a transfer of it that the core understands.
  *
  *   check the request -> place among max_transfers -> ticket: pieces, files, destination, dependency -> core
  *
- * I1  A submit that fails leaves nothing behind: what it took on the way goes back in reverse.
+ * I1  A submit that fails keeps nothing: the resources it took are given back in reverse.
  * I2  unfinished transfers + calls inside submit <= max_transfers.
  * Locks: pipeline->lock for the place and the core. No call of driver, allocator or pool is made under it.
  */

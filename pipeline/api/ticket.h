@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the public calls share about tickets and the caller's streams. */
+/* Tickets and the caller's streams, for all public calls. */
 #ifndef LADE_PIPELINE_API_TICKET_H
 #define LADE_PIPELINE_API_TICKET_H
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a pipeline learns while it runs.
+ * Measurements of a running pipeline, and the sizes that follow from them.
  *
  * Note [Chunk and link]
  * A link spends about 3 us on starting each copy, serially. For 0.97 of its rate a copy must last 100 us: 2 MiB at
  * 12 GB/s, 3 MiB at 25, 6.4 MiB at 55; sizes are such that blocks fill the pool's segments. A larger one only holds
  * more pinned memory, and fills and drains the ring more slowly. At hundreds of GB/s the bound of 16 MiB gives 0.93. So
- * copies of a direction are timed by the device, and blocks grow to that size, as the next ones are needed. They never
- * shrink: a measurement can only come out too slow, when the engine served something else in between, or the copy was short.
- * (Pipelines on an H200 that measured their first copies alone, of 1 MiB each, stayed at 3.1 MiB. By the rule above that
- * is what copies of 32 to 50 us lead to; the link's part of them is 1 MiB at 55 GB/s, 19 us.) So the longer copies that a measurement brings about are measured again, and one of
- * many later on. All pipelines of a runtime share what is known of a link: of two that begin at once each measures
- * its copies beside the other's, and where one had longer chunks the engine, which serves them in turn, gave it more.
+ * the device times the copies of a direction, and blocks grow to that size, as the next ones are needed. They never
+ * shrink: a measurement can only be too slow, if the engine served something else in between, or the copy was short.
+ * (Pipelines on an H200 that measured only their first copies, of 1 MiB each, stayed at 3.1 MiB. By the rule above
+ * copies of 32 to 50 us lead to that; the link's part of them is 1 MiB at 55 GB/s, 19 us.) So the longer copies that
+ * follow a measurement are measured again, and later one of many. All pipelines of a runtime share the measurements of
+ * a link: two that begin at once each measure their copies beside the other's, and the engine, which serves them in
+ * turn, gave more to the one with longer chunks.
  *
  * Note [Requests at once]
  * Storage with latency is faster with more requests under way; a page cache served by as many threads as there are
@@ -19,19 +20,19 @@
  * that brings 2 % at least.
  *
  * Note [Writers]
- * Writes to one file through the page cache wait for one lock, that of its inode: while one thread copies, all others spin.
- * And what a writer fetches should still be in the processor's cache, where a device's writes have a small part: few blocks,
- * small ones. On an H200, 2 GiB to a file, GB/s and core-seconds per GiB, beside 6.86 and 0.158 by hand (one thread):
+ * Writes to one file through the page cache wait for its inode's lock: while one thread copies, all others spin. A
+ * writer's bytes should still be in the processor's cache, where a device's writes have a small part: few, small
+ * blocks. On an H200, 2 GiB to a file, GB/s and core-seconds per GiB, beside 6.86 and 0.158 by hand (one thread):
  *
  *   12 writers                                4.8, 2.1     2 writers, 4 blocks of 2 MiB     6.79, 0.353
  *   2 writers, 20 blocks, chunks of 4.9 MiB   5.16, 0.422  1 writer, 2 to 16 blocks of 1 MiB  6.47 to 6.55, 0.21
  *   2 writers, 8 blocks of 512 KiB            6.00, 0.417  1 writer, 8 blocks of 512 KiB    6.84, 0.227
  *
- * So chunks are 512 KiB, and a transfer begins with one writer for each file, and doubles them while that brings 5 %, as where
- * a file system copies in parallel, or writes have latency. What is found out is kept for the place, a file system and a number
- * of files: so it is measured across many short transfers, and a long one does not find out what is known. One transfer of
- * many tries anew, since what else happens there may be over. Transfers to one file count their writes together; such as write
- * side by side learn nothing.
+ * So chunks are 512 KiB. A transfer begins with one writer for each file, and doubles them while that brings 5 %, as
+ * where a file system copies in parallel, or writes have latency. The result is kept for the place, a file system and a
+ * number of files: so it is measured across many short transfers, and a long one does not repeat the measurement. One
+ * transfer of many tries anew, since other load there may be over. Transfers to one file count their writes together;
+ * transfers that write side by side learn nothing.
  *
  * Locks: none; the caller's.
  */
@@ -39,9 +40,9 @@
 
 /*
  * Note [Bytes under way]
- * A chunk that is still in the processor's cache when the copy engine fetches it, and when the next one is read into its block,
- * leaves the memory's bandwidth to the readers. How much of a cache that other machines of the host share is ours, nobody tells.
- * Parts of the rate of a loop written by hand, 12 threads with 2 blocks of 4 MiB each, in turn with it, 8 GiB:
+ * A chunk that is still in the processor's cache when the copy engine fetches it, and when the next one is read into
+ * its block, leaves the memory's bandwidth to the readers. Our share of a cache that a host's other machines use too is
+ * unknown. Parts of the rate of a loop written by hand, 12 threads with 2 blocks of 4 MiB each, in turn with it, 8 GiB:
  *
  *   MiB, all blocks                  64     80            96            104    112    128           144
  *   H200, host at rest               0.96   0.98                        0.99          1.00          1.01
@@ -187,7 +188,7 @@ void ladei_pipe_window_pause(ladei_pipe_window *window) {
 }
 
 void ladei_pipe_window_restart(ladei_pipe_window *window) {
-  if (window->trying) window->size /= 2; /* not known to be faster; else each restart would leave a doubling behind */
+  if (window->trying) window->size /= 2; /* not known to be faster; otherwise each restart would leave a doubling */
   window->trying = false;
   window->settled = window->size >= window->most;
   measure_again(window);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a pipeline learns while it runs: how long a copy must be for this link, and how many reads this storage wants at
+ * Measurements of a running pipeline: how long a copy must be for this link, and how many reads this storage wants at
  * once. Pure: numbers in, numbers out.
  */
 #ifndef LADE_PIPELINE_CORE_ADAPT_H
@@ -16,7 +16,7 @@ enum { LADEI_PIPE_CHUNK_FIRST = 1 << 20, LADEI_PIPE_CHUNK_MOST = 16 << 20, LADEI
 /* Joined copies are as long as so many that the link wants, at most: 0.2 ms; or so many bytes where nothing is known of the link. */
 enum { LADEI_PIPE_JOINED_CHUNKS = 2, LADEI_PIPE_JOINED_FIRST = 4 << 20 };
 
-/* What blocks are likely to grow to, before anything is known of a link: what links of 12 GB/s want. */
+/* The size that blocks are likely to grow to, before a link is measured: that for 12 GB/s. */
 enum { LADEI_PIPE_CHUNK_BULK = 2 << 20 };
 
 /* A turn of copies is as long as so many that the link wants: Note [Turns] in core_pick.c; or so many bytes where nothing is known of
@@ -34,12 +34,12 @@ size_t ladei_pipe_chunk_for_link(size_t bytes, uint64_t ns);
 /* That chunk, or a shorter one where so many blocks of it were more than `window_bytes`; not below a quarter of it, about. */
 size_t ladei_pipe_chunk_for_window(size_t chunk, unsigned blocks, uint64_t window_bytes);
 
-/* What the length of the next chunk depends on. Bytes. */
+/* The length of the next chunk depends on these. Bytes. */
 typedef struct ladei_pipe_chunk_need {
   uint64_t left;       /* of the transfer, not begun */
   size_t lead;         /* the chunk begins so far into its first unit */
   size_t most;         /* lead and chunk together, at most */
-  size_t unit;         /* not 0: lead and chunk together are a multiple of it, but for the end of the transfer. A power
+  size_t unit;         /* not 0: lead and chunk together are a multiple of it, except at the transfer's end. A power
                           of two, above `lead`; one above `most` counts as 0 */
   bool to_device;      /* reads first, then copies */
   unsigned requests;   /* READ or WRITE orders at once; not 0 */
@@ -80,7 +80,7 @@ void ladei_pipe_window_init(ladei_pipe_window *window, unsigned least, unsigned 
 /* Chunks to files through the page cache; Note [Writers]. */
 enum { LADEI_PIPE_CHUNK_TO_FILE = 512 << 10 };
 
-/* What was measured stays, and time until the window is full again does not count. */
+/* Measurements stay, and time until the window is full again does not count. */
 void ladei_pipe_window_pause(ladei_pipe_window *window);
 
 /*

@@ -85,7 +85,7 @@ struct ladei_pipe_slot {
   bool keep_block;         /* an early RELEASE failed: wait for the batch instead */
   bool lost;               /* its batch was lost while a RELEASE was out */
   bool used;               /* its block has carried a chunk since it was acquired */
-  unsigned taker;          /* who took the last READ into it: ring->takers.asking then */
+  unsigned taker;          /* the taker of the last READ into it: ring->takers.asking then */
   ladei_pipe_slot *joined; /* COPYING: the next one of the same order; NULL: the last */
   bool stalled;            /* READING or WRITING: the call is overdue */
   bool shortened;          /* ladei_pipe_chunk_is_short of its chunk */
@@ -170,7 +170,7 @@ struct ladei_pipe_core_transfer {
   TAILQ_ENTRY(ladei_pipe_core_transfer)
   fair_queue_link; /* its fair queue's list, while `waiting`; ring->schedule.held, while `held` */
   bool waiting;    /* could begin a chunk, */
-  bool held;       /* ... or could but for its share of the slots */
+  bool held;       /* ... or has its share of the slots and could otherwise */
   bool unissued;   /* counted in ring->schedule.unissued */
   bool asks;       /* in ring->schedule.asking, by fair_queue_link, */
   bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
@@ -197,7 +197,7 @@ TAILQ_HEAD(ladei_core_transfer_list, ladei_pipe_core_transfer);
 /* Transfers of one level and submitter that could begin a chunk, in the order of submission. */
 typedef struct ladei_pipe_fair_queue {
   struct ladei_core_transfer_list waiting;
-  uint64_t served; /* bytes begun; behind by no more than the level's clock when it comes back from having nothing */
+  uint64_t served; /* bytes begun; raised to at least the level's clock when it comes back from having nothing */
 } ladei_pipe_fair_queue;
 
 typedef struct ladei_pipe_priority {
@@ -206,7 +206,7 @@ typedef struct ladei_pipe_priority {
   uint64_t clock;  /* `served` of the fair queue that began a chunk last */
 } ladei_pipe_priority;
 
-/* What a ring gives up while others wait for blocks. */
+/* The blocks that a ring gives up while others wait for blocks. */
 typedef enum ladei_pipe_yield {
   LADEI_PIPE_YIELD_NONE = 0,
   LADEI_PIPE_YIELD_SPARE, /* blocks without chunk but the last */
@@ -238,9 +238,9 @@ typedef struct ladei_pipe_ring_blocks {
   ladei_pipe_yield yield; /* to others that wait for blocks of the same pool */
 } ladei_pipe_ring_blocks;
 
-/* Who takes READ orders: Note [Readers that stay] in core_pick.c. */
+/* The takers of READ orders: Note [Readers that stay] in core_pick.c. */
 typedef struct ladei_pipe_takers {
-  unsigned asking;   /* its last block comes before the one used last; as the driver numbers them from 1; 0: nobody */
+  unsigned asking;   /* its last block comes before the one used last; as the driver numbers them from 1; 0: none */
   bool asking_stays; /* one of `staying` is the asking one */
   unsigned staying;  /* places of the window that are kept for takers of READ orders */
 } ladei_pipe_takers;
@@ -248,7 +248,7 @@ typedef struct ladei_pipe_takers {
 /* READ or WRITE orders of transfers that are not ordered. */
 typedef struct ladei_pipe_host_orders {
   unsigned window; /* out, at most ... */
-  unsigned out;    /* ... and now, but for those that are overdue. Of an ordered one there is at most one */
+  unsigned out;    /* ... and now, without overdue ones. At most one of an ordered transfer */
   bool paces;      /* READ orders keep pace with the copies: Note [Pace of reads] in core_pick.c */
 } ladei_pipe_host_orders;
 
@@ -259,7 +259,7 @@ typedef struct ladei_pipe_call_orders {
   unsigned active; /* slots with chunks of such transfers */
 } ladei_pipe_call_orders;
 
-/* What one COPY order takes: Note [Joined copies] in core_pick.c. */
+/* The slots that one COPY order takes: Note [Joined copies] in core_pick.c. */
 typedef struct ladei_pipe_joined {
   unsigned most; /* slots, at most, ... */
   size_t bytes;  /* ... and so many bytes, if there are several */
@@ -334,8 +334,8 @@ typedef enum ladei_pipe_order_kind {
   LADEI_PIPE_ORDER_WRITE,   /* slot->block -> sink */
   LADEI_PIPE_ORDER_RELEASE, /* give slot->block back to the pool; `in_flight`: note its copy stream first. Must not fail
                           where `last_resort` is set */
-  LADEI_PIPE_ORDER_FINISH, /* all of `transfer` is done, or it failed: bring it to its end, let go of what belongs to it and
-                          tell its owner. What fails then is its outcome */
+  LADEI_PIPE_ORDER_FINISH,  /* all of `transfer` is done, or it failed: end it, release its resources and tell
+                          its owner. A failure of these is its outcome */
 } ladei_pipe_order_kind;
 
 typedef struct ladei_pipe_order {
@@ -365,7 +365,7 @@ static inline bool ladei_pipe_order_is_host(const ladei_pipe_order *order) {
 /* Whether it takes no longer than driver calls that wait for nothing. */
 bool ladei_pipe_order_is_short(const ladei_pipe_order *order);
 
-/* What a completion brought about, for those who wait. */
+/* The effects of a completion, for threads that wait. */
 enum {
   LADEI_PIPE_CHANGED_QUEUED = 1u << 0,   /* all copies of a transfer are submitted */
   LADEI_PIPE_CHANGED_FINISHED = 1u << 1, /* a transfer is finished */
@@ -390,8 +390,8 @@ void ladei_pipe_core_set_bulk(ladei_pipe_ring *ring, size_t bytes);
 /* That chunk, or a shorter one where blocks of it for `requests` and for copies were more than `window_bytes`. */
 size_t ladei_pipe_core_chunk_in_window(const ladei_pipe_ring *ring, size_t chunk, unsigned requests,
                                        uint64_t window_bytes);
-/* What was found out about the ring's link: copies of `chunk` bytes are long enough; 0: nothing. Joined copies and turns go by it, and
- * blocks grow to it, as far as they stay in the window. True: they have grown. */
+/* Sets the measured length of copies that is enough for the ring's link; 0: none. Joined copies and turns follow
+ * `chunk`, and blocks grow to it, as far as they stay in the window. True: they have grown. */
 bool ladei_pipe_core_set_link(ladei_pipe_ring *ring, size_t chunk, unsigned requests, uint64_t window_bytes);
 
 /* So many READ or WRITE orders of the ring are out at most, from now on. */
@@ -416,13 +416,13 @@ void ladei_pipe_core_stall(ladei_pipe_slot *slot);
 
 /* Queues a transfer whose first group of fields is set and whose rest is zero. */
 void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, lade_direction direction);
-/* Ends a transfer with `error`, unless it has one or is settled. What is under way for it is waited for. */
+/* Ends a transfer with `error`, unless it has one or is settled. Its orders under way are waited for. */
 void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error);
 
 /* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; what `out` holds
  * means nothing then. */
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
-/* Who takes the next order to the device, and whether a place is kept for it: Note [Readers that stay] in core_pick.c. */
+/* Taker of the next order to the device; `stays`: a place is kept for it (Note [Readers that stay] in core_pick.c). */
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays);
 /* Keeps a place for the taker of a READ that is complete; or lets it go, before the taker does anything that may take long. */
 void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays);
@@ -448,7 +448,7 @@ static inline bool ladei_pipe_core_awaits_block(const ladei_pipe_ring *ring) {
   return ring->blocks.awaits && ring->blocks.count == ring->blocks.acquire_out && ring->schedule.issuing != NULL &&
          !ring->schedule.issuing->unstaged;
 }
-/* What the rings shall give up from now on. */
+/* The blocks that the rings give up from now on. */
 void ladei_pipe_core_set_yield(ladei_pipe_core *core, ladei_pipe_yield yield);
 /* Time has passed: POLL, and ACQUIRE where it has to wait, may be worth while again. */
 void ladei_pipe_core_poll_wake(ladei_pipe_core *core);

@@ -154,7 +154,7 @@ static bool list_has(const struct ladei_core_transfer_list *list, const ladei_pi
   return found;
 }
 
-/* What I7 in core_schedule.c says about one transfer. */
+/* I7 in core_schedule.c, of one transfer. */
 static lade_status check_waiting(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   bool unissued = ladei_pipe_transfer_is_unissued(transfer);
   bool waiting = list_has(&ring->schedule.levels[transfer->level].fair_queues[transfer->fair_queue].waiting, transfer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What core_orders.c, core_ring.c, core_schedule.c, core_pick.c and core_check.c share. */
+/* Shared by core_orders.c, core_ring.c, core_schedule.c, core_pick.c and core_check.c. */
 #ifndef LADE_PIPELINE_CORE_CORE_INTERNAL_H
 #define LADE_PIPELINE_CORE_CORE_INTERNAL_H
 
@@ -20,7 +20,7 @@ static inline bool ladei_pipe_copy_stream_waits(const ladei_pipe_copy_stream *co
   return copy_stream->index > 0 && copy_stream->index < LADEI_PIPE_COPY_STREAM_SHORT;
 }
 
-/* Whether the transfer's copies go to the first copy stream, behind all that is queued there. */
+/* Whether the transfer's copies go to the first copy stream, after all that is queued there. */
 static inline bool ladei_pipe_transfer_queues_first(const ladei_pipe_core_transfer *transfer) {
   return transfer->dependency == LADEI_PIPE_DEPENDENCY_NONE &&
          transfer->copy_stream == &transfer->ring->copy_streams[0];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline's state machine: what taking and completing an order changes. core_ring.c makes the rings, core_schedule.c says which
- * transfer is next, core_pick.c picks the order, core_check.c recounts the invariants; see core.h for the states and the orders that
- * lead from one to the next.
+ * The pipeline's state machine: the changes when an order is taken or completed. core_ring.c makes the rings,
+ * core_schedule.c chooses the next transfer, core_pick.c picks the order, core_check.c recounts the invariants; core.h
+ * explains the states and the orders between them.
  *
  *   submit -> fair queue of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
@@ -13,22 +13,23 @@
  *     ring->copy_streams_copied has the bits of the copy streams that have COPIED slots.
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
- * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when nothing is active, its dependency is not
- *     QUERYING and it has failed or all its bytes are done; settled once, finished once. ring->schedule.may_stall = the sum of
- *     active over transfers that may stall, copy_stream->transfers = transfers QUERYING or AWAITED there, not settled.
+ * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when
+ *     nothing is active, its dependency is not QUERYING and it has failed or all its bytes are done; settled once,
+ *     finished once. ring->schedule.may_stall = the sum of active over transfers that may stall, copy_stream->transfers
+ *     = transfers QUERYING or AWAITED there, not settled.
  * I4  ring->blocks.count = slots with a block or ACQUIRING, at most blocks.limit when the last block was asked for.
  * I5  A failed transfer begins no chunk, and none of its slots is READY or LANDED.
  * I6  done_bytes <= queued_bytes <= issued_bytes <= bytes (to the host likewise: copies are queued before they land).
  * I7 is in core_schedule.c: which transfers wait to be scheduled.
  * I8  READY slots are in the order of their transfers' levels, highest first.
- * I9  ring->calls.active = slots that carry chunks of transfers that call back, ring->calls.out = those READING or WRITING;
- *     transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING or WRITING,
- *     never more than its `writers` were when the last WRITE was given; ring->host.out = slots READING or WRITING but for stalled ones
- *     and ordered transfers'.
+ * I9  ring->calls.active = slots that carry chunks of transfers that call back, ring->calls.out = those READING or
+ *     WRITING; transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING
+ *     or WRITING, never more than its `writers` were when the last WRITE was given; ring->host.out = slots READING or
+ *     WRITING, except stalled ones and ordered transfers'.
  * I10 Slots, batches and stream dependencies go from state to state as the three functions of
  *     core_internal.h that end in _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
- * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes = the sum of bytes
- *     of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
+ * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes =
+ *     the sum of bytes of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
  */
 #include "pipeline/core/core.h"
@@ -93,7 +94,7 @@ static void slot_retire(ladei_pipe_slot *slot) {
   }
 }
 
-/* Behind those of its transfer's level, before those of lower ones. */
+/* After the slots of its transfer's level, before those of lower levels. */
 static void slot_to_ready(ladei_pipe_slot *slot) {
   struct ladei_slot_list *list = &slot->ring->lists.ready;
   ladei_pipe_slot *before = TAILQ_LAST(list, ladei_slot_list);
@@ -198,7 +199,7 @@ void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *trans
   transfer_settle(transfer);
 }
 
-/* What a failed order means for the transfer it was for. */
+/* Applies an order's failure to its transfer. */
 static unsigned transfer_fail_by(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error) {
   if (transfer == NULL || ladei_pipe_transfer_failed(transfer)) return 0;
   ladei_pipe_core_fail(core, transfer, error);
@@ -585,7 +586,7 @@ static unsigned complete_copy(ladei_pipe_core *core, const ladei_pipe_order *ord
     return changed;
   }
   if (status != LADE_OK) {
-    /* What is queued of it uses the block until its batch is done. */
+    /* The queued part uses the block until its batch is done. */
     unsigned changed = transfer_fail_by(core, transfer, error);
     slot_to_copied(order->slot);
     return changed;

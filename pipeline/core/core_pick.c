@@ -32,15 +32,15 @@ static bool pick_finish(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [Readers that stay]
- * A reader that writes into the block that it wrote into before finds a part of it in the cache of its own processor; in another
- * one's it fetches the lines from there. So it takes that block, if it is free. And it goes on reading: while it queues the copy of
- * what it has read (COPY, RECORD, POLL: some 20 us), the place of its READ in the window is kept for it. Else the thread that polls takes it,
- * is a reader then, and 19 threads take turns at what twelve could do, each with its own cache and a wake-up between.
- * Two H100s for which 8 GiB of one page cache are read, 12 readers each with 24 blocks of 2 MiB, as parts of a loop by hand: 0.76
- * with the block used last, 0.81 with the own one, 0.91 to 0.94 with readers that stay, too (benchmarks/results/h100, reader_blocks.txt).
- * A copy may hang in the driver, whose queue is full behind a stream that waits. So no place is kept during a copy that waits for a stream, nor
- * where nothing else is being read.
- * To have it wait until its own block is free was tried: then the link rests when it has to be woken for that.
+ * A reader that writes into its last block finds a part of it in the cache of its own processor; in another block it
+ * fetches the lines from there. So it takes its last block, if free. And it goes on reading: while it queues the copy
+ * of the bytes read (COPY, RECORD, POLL: some 20 us), the place of its READ in the window is kept. Otherwise the thread
+ * that polls takes the place and is a reader then, and 19 threads take turns at the work of twelve, each with its own
+ * cache and a wake-up between. Two H100s for which 8 GiB of one page cache are read, 12 readers each with 24 blocks of
+ * 2 MiB, as parts of a loop by hand: 0.76 with the block used last, 0.81 with the reader's own, 0.91 to 0.94 with
+ * readers that stay, too (benchmarks/results/h100, reader_blocks.txt). A copy may hang in the driver, whose queue is
+ * full after a stream that waits. So no place is kept during a copy that waits for a stream, nor if nothing else is
+ * being read. Tried: readers that wait for their own block. Then the link rests while they are woken.
  */
 static ladei_pipe_slot *free_for_taker(const ladei_pipe_ring *ring) {
   ladei_pipe_slot *first = TAILQ_FIRST(&ring->lists.free), *slot = first;
@@ -68,11 +68,11 @@ static bool pick_asking(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [Short transfers]
- * Copies are queued as soon as they can be, so that the link never waits: eight chunks of 5 MiB are 0.7 ms on a link of 55 GB/s.
- * A transfer of 64 KiB behind them waited for all. On a stream of its own it waits for the one that runs, where an engine takes
- * streams in turn, and else for a turn (Note [Turns]). In virtual time, with streams in turn: 1,056 -> 198 us
- * (PipelineSchedule.SmallTransfersPassTheQueuedCopiesOfABulk). Short is what is less than such a chunk by far; urgent transfers
- * pass in the same way.
+ * Copies are queued as soon as possible, so that the link never waits: eight chunks of 5 MiB are 0.7 ms on a link of 55
+ * GB/s. A transfer of 64 KiB queued after them waited for all. On a stream of its own it waits for the copy that runs,
+ * if an engine takes streams in turn, and otherwise for a turn (Note [Turns]). In virtual time, with streams in turn:
+ * 1,056 -> 198 us (PipelineSchedule.SmallTransfersPassTheQueuedCopiesOfABulk). Short is far less than such a chunk;
+ * urgent transfers pass in the same way.
  */
 enum { SHORT_TRANSFER_BYTES = 1 << 20 };
 
@@ -106,17 +106,17 @@ static ladei_pipe_copy_stream *copy_stream_for(const ladei_pipe_ring *ring, cons
  *   an event each    1 MiB 47.9, 2 MiB 50.6, 3 MiB 52.5, 6.4 MiB 53.8
  *   four a batch           52.3,       53.8,       54.3,         54.7
  *
- * So an order COPY takes up to joined.most READY slots. Readers finish one by one: a READY slot waits for others while the link has
- * work for some 0.3 ms, six blocks, a READ is out that may bring another, and no other copy comes for the same stream. So less and
- * less is under way while it waits, and before the link rests POLL has found that out, and what waits is queued. What is joined
- * takes the link 0.2 ms at most: by so much later than by itself a transfer may be over, and so long a short one on another
- * stream may wait for its turn.
- * Only copies that wait for nothing, on the first copy stream, are joined: on one that waits for a stream of the caller's a caller may wait until
- * all are queued, and only then let the stream go on. Slots that cannot be queued together are queued one by one: whose copy failed,
- * or has too many parts for a batch, is found out then, and the others have no part in it.
- * 8 GiB of the page cache, by 12 readers, as parts of the pinned copies alone: 0.90 to 0.94 one by one, 0.94 to 0.98 joined, where
- * a loop by hand has 0.92 to 0.97 (h100/staging_joined.txt). Eight slots in place of four, where the bytes allow them: 0.4 to 0.8 %
- * more (h200/staging_joined.txt).
+ * So an order COPY takes up to joined.most READY slots. Readers finish one by one: a READY slot waits for others while
+ * the link has work for some 0.3 ms, six blocks, a READ is out that may bring another, and no other copy comes for the
+ * same stream. So ever less is under way while it waits, and before the link rests POLL has found that out, and the
+ * slots that wait are queued. A joined copy takes the link 0.2 ms at most: a transfer may end that much later than
+ * alone, and a short one on another stream may wait that long for its turn. Joined are only copies that wait for
+ * nothing, on the first copy stream: on a copy stream that waits for a caller's stream the caller may wait until all
+ * copies are queued, and only then let its stream go on. Slots that cannot be queued together are queued one by one:
+ * this finds the slot whose copy failed, or has too many parts for a batch, and the others are not affected. 8 GiB of
+ * the page cache, by 12 readers, as parts of the pinned copies alone: 0.90 to 0.94 one by one, 0.94 to 0.98 joined,
+ * where a loop by hand has 0.92 to 0.97 (h100/staging_joined.txt). Eight slots in place of four, where the bytes allow
+ * them: 0.4 to 0.8 % more (h200/staging_joined.txt).
  */
 enum { HELD_BLOCKS = 6 };
 
@@ -137,17 +137,18 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
 
 /*
  * Note [Turns]
- * A copy engine goes on with one stream as long as that has copies queued, and takes up another one in a gap. So beside a bulk whose
- * copies follow each other without one, what another stream holds waits until the bulk is over: on an H200 at 51 GB/s 64 KiB
- * waited 0.35 to 0.65 ms in the median and 10 to 50 ms in the 99th percentile, at 53 GB/s 80 ms, all of the bulk; and one of two
- * pipelines had a hundredth of the link (benchmarks/results/h200/small_beside_bulk.txt; "sim" with engine_stays does the same).
- * So a copy stream that others wait for, those of the same ring or of other pipelines, queues no more than its turn, and then
- * nothing until all of that is over. A turn is four of the copies that the link wants, 0.5 ms, and longer beside copies behind a
- * stream of the caller's, which may have to wait for that all the same. What passes others (Note [Short transfers]) rests for other
- * pipelines alone; and what waits for a stream of the caller's for nobody: a caller may wait until all of it is queued, and only then
- * let the stream go on. Then 64 KiB took 0.72 ms in the median and 1.0 to 1.1 in the 99th percentile, and the second pipeline had 0.99 of
- * its bytes when the first was through. (small_beside_bulk_turns.txt, transfers_beside.json; while there is always one of 64 KiB, a
- * gap of some 40 us each costs the bulk a tenth.)
+ * A copy engine goes on with one stream as long as that has copies queued, and takes up another stream in a gap. So
+ * beside a bulk whose copies follow each other without a gap, another stream waits until the bulk is over: on an H200
+ * at 51 GB/s 64 KiB waited 0.35 to 0.65 ms in the median and 10 to 50 ms in the 99th percentile, at 53 GB/s 80 ms, all
+ * of the bulk; and one of two pipelines had a hundredth of the link (benchmarks/results/h200/small_beside_bulk.txt;
+ * "sim" with engine_stays does the same). So a copy stream that others wait for, those of the same ring or of other
+ * pipelines, queues no more than its turn, and then nothing until all of that is over. A turn is four of the copies
+ * that the link needs, 0.5 ms, and longer beside copies queued after a caller's stream, which may have to wait for that
+ * in any case. A stream whose copies pass others (Note [Short transfers]) rests for other pipelines alone. A stream
+ * that waits for a caller's stream rests for none: a caller may wait until all of it is queued, and only then let its
+ * stream go on. Then 64 KiB took 0.72 ms in the median and 1.0 to 1.1 in the 99th percentile, and the second pipeline
+ * had 0.99 of its bytes when the first was through. (small_beside_bulk_turns.txt, transfers_beside.json; while there is
+ * always one of 64 KiB, a gap of some 40 us each costs the bulk a tenth.)
  */
 enum { LONG_TURNS = 4 };
 
@@ -216,8 +217,8 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  * All blocks that an event covers come back when the last of their copies is over. So long copies get an event each: the
  * blocks come back one by one, which keeps readers busy with fewer of them, and an event costs less than a hundredth of
  * such a copy. Short ones share: a quarter of the blocks at most, so that the other three quarters keep both sides busy
- * while it is found out. A long copy goes behind short ones only when those have their event, so that their ends do not
- * wait for its. With all of a copy stream's events in use copies gather until one is free.
+ * until the end is found. A long copy is queued after short ones only when those have their event, so that their ends
+ * do not wait for its own. If all of a copy stream's events are in use, copies gather until one is free.
  */
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
@@ -309,8 +310,8 @@ static bool transfer_passes(const ladei_pipe_core_transfer *transfer) {
 }
 
 /*
- * What is stalled in others comes on top of what the transfer may have; and one for a transfer whose copies pass, which would wait
- * for a block of those that it passes else, and with joined copies for several of them.
+ * Slots of others that may stall are added to the transfer's; and one for a transfer whose copies pass, which would
+ * otherwise wait for a block of those that it passes, and with joined copies for several of them.
  */
 static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned own = ladei_pipe_transfer_may_stall(transfer) ? transfer->active : 0;
@@ -321,7 +322,7 @@ static unsigned blocks_for(const ladei_pipe_ring *ring, const ladei_pipe_core_tr
   return wanted < ring->blocks.limit ? wanted : ring->blocks.limit;
 }
 
-/* Whether there is no free block but those that others may have, on top of what the transfer may. */
+/* Whether all free blocks are those that others may have, beside the transfer's. */
 static bool blocks_are_for_others(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   unsigned most = blocks_for(ring, transfer), free_blocks = 0;
   const ladei_pipe_slot *slot;
@@ -334,7 +335,7 @@ static bool pick_read(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_core_transfer *transfer = ring->schedule.issuing;
   assert(!ring->takers.asking_stays || ring->takers.staying > 0);
   unsigned kept = ring->takers.staying - (ring->takers.asking_stays ? 1u : 0u);
-  unsigned taken = ring->host.out + (ring->host.out > 0 ? kept : 0); /* all who stay may hang in their copies */
+  unsigned taken = ring->host.out + (ring->host.out > 0 ? kept : 0); /* all that stay may hang in their copies */
   if (transfer == NULL || transfer->no_host || (!transfer->ordered && taken >= reads_most(ring, transfer)) ||
       blocks_are_for_others(ring, transfer))
     return false;

@@ -6,33 +6,33 @@
  *                                                            that has any
  *   held       T3 T6                                         have chunks to begin, and their share of the slots
  *
- * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under way
- *     before the next) waits in its fair queue or is held. ring->schedule.issuing is the first of the fair queue served least among
- *     those of the highest level that has any; it does not have its share yet. NULL: none waits, and all that are held have
- *     their share. (One whose reads wait for its dependency could not begin: it is in ring->schedule.asking until that has passed. Nor could one
- *     whose chunks begin with their copies, while its dependency is QUERYING.)
- *     ring->schedule.unissued counts those with chunks not begun, whether they could begin or not, ring->schedule.left_bytes what
- *     of them is not begun.
+ * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under
+ *     way before the next) waits in its fair queue or is held. ring->schedule.issuing is the first of the fair queue
+ *     served least among those of the highest level that has any; it does not have its share yet. NULL: none waits, and
+ *     all that are held have their share. (A transfer whose reads wait for its dependency cannot begin: it is in
+ *     ring->schedule.asking until that has passed. Nor can one whose chunks begin with their copies, while its
+ *     dependency is QUERYING.) ring->schedule.unissued counts transfers with chunks not begun, whether they can begin
+ *     or not, ring->schedule.left_bytes their bytes not begun.
  *
  * Note [Stalled transfers]
- * Chunks of most transfers pass by themselves. Those that wait for a stream of the program, and those in its callbacks, may
- * stall for ever, and so may the blocks they are in. So such a transfer takes a share of the slots: half of what others of
- * the kind leave, but for one slot, which is for transfers that cannot stall. With its share it is held until slots come
- * back, or until its copies are seen to run. What is stalled comes on top of the blocks that others may have, so that they
- * are as fast as without it, as long as depth allows; the transfer itself gets no more for it: as many as any other may
+ * Chunks of most transfers pass by themselves. Transfers that wait for a stream of the program, or are in its
+ * callbacks, may stall for ever, with their blocks. So such a transfer's share of the slots is half of those that
+ * others of the kind leave, except one slot, which is for transfers that cannot stall. With its share it is held until
+ * slots come back, or until its copies are seen to run. Stalled blocks are added to those that others may have, so that
+ * others are as fast as without it, as long as depth allows; the transfer itself gets no more: as many as any other may
  * have are its share, too.
  *
- * A call may take for ever. So a transfer that calls back may stall until one of its calls has returned, and again while
- * one is overdue (the driver says so: ladei_pipe_core_stall); what answers keeps its slots. But a sink that is called in
- * order may stall always: if it is slow, it would else hold all blocks with what it has yet to take. Of the slots for what
- * may stall, callbacks leave one more, to what waits for a stream, and to calls that answer; and all calls together leave
- * the last one, so that what answered and begins to hang does not take it.
+ * A call may take for ever. So a transfer that calls back may stall until one of its calls has returned, and again
+ * while one is overdue (by ladei_pipe_core_stall); one whose calls return keeps its slots. But an ordered sink may
+ * stall always: a slow one would otherwise hold all blocks with bytes it has yet to take. Of the slots for transfers
+ * that may stall, callbacks leave one more, to waits for a stream, and to calls that return; and all calls together
+ * leave the last one, so that a call that returned before and now hangs does not take it.
  *
  * Note [Copies under way]
- * What is queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
- * the blocks; copies from and to pinned memory by nothing, and chunks are large there. So of one transfer more are begun
- * only while at most 32 MiB are under way: three chunks of 16 MiB, which keep a link of 55 GB/s busy for 900 us, and an
- * urgent transfer or a cancellation waiting no longer than that.
+ * Copies queued on a stream can neither be overtaken nor taken back. Staged copies are kept back by their reads, and by
+ * the blocks; copies from and to pinned memory by nothing, and their chunks are large. So more chunks of one transfer
+ * begin only while at most 32 MiB are under way: three chunks of 16 MiB, which keep a link of 55 GB/s busy for 900 us,
+ * and an urgent transfer or a cancellation waits no longer than that.
  *
  * Locks: none; see core_orders.c.
  */
@@ -90,8 +90,8 @@ static void held_leave(ladei_pipe_core_transfer *transfer) {
   transfer->ring->schedule.held_calls -= transfer->calls ? 1 : 0;
 }
 
-/* It may go on. What was not used while it waited for its stream or for a call that hangs is gone; not so where it waited
- * for slots alone. */
+/* It may go on. Service unused while it waited for its stream or for a call that hangs is lost; not so if it waited for
+ * slots alone. */
 static void held_go(ladei_pipe_core_transfer *transfer) {
   bool could_stall = transfer->dependency != LADEI_PIPE_DEPENDENCY_NONE || transfer->stalled > 0;
   held_leave(transfer);
@@ -105,8 +105,8 @@ static bool held_before(const ladei_pipe_core_transfer *a, const ladei_pipe_core
   return fair_queues[a->fair_queue].served < fair_queues[b->fair_queue].served;
 }
 
-/* One that may go on; NULL: none. Behind one that may stall, has no slot and may have none, none is better off where
- * none calls back; those with slots are looked at when they lose one. */
+/* A held transfer that may go on; NULL: none. If none calls back, the search ends at one that has its share and no
+ * slot: none after it is better off; those with slots are checked when they lose one. */
 static ladei_pipe_core_transfer *held_first(const ladei_pipe_ring *ring) {
   ladei_pipe_core_transfer *first = NULL;
   ladei_pipe_core_transfer *transfer;

@@ -143,7 +143,7 @@ lade_status ladei_pipe_order_explain(const ladei_pipe_order *order, lade_status 
   return ladei_error_prefix(status, "transfer %s: %s: ", direction, doing[order->kind]);
 }
 
-/* Nobody hears of it where joined copies fail: each is tried again by itself. */
+/* A failure of joined copies is not reported: each is tried again by itself. */
 static lade_status joined_copy(lade_pipeline *pipeline, ladei_pipe_order *order) {
   lade_error before;
   ladei_error_save(&before);

@@ -4,31 +4,31 @@
  * queued by the thread that read it, without a hand-over.
  *
  *   order there          take it; if more are there and a thread sleeps, wake one (that one wakes the next), unless
- *                        a thread is on the way already; the one that went to sleep last, so that a few threads do
- *                        what a few can do. A submit with much to read wakes all that it takes
+ *                        a thread is on the way already; the last one to fall asleep, so that no more threads work than
+ *                        are needed. A submit with much to read wakes all that it takes
  *   requests in storage  one thread, the reaper, waits for them there, and completes their orders
  *   only copies to end   one thread, the poller, asks again and again: at once for a moment, then less and less often; and
- *                        so where a block is waited for, at the cap of the pool
+ *                        so if a block is awaited, at the cap of the pool
  *   nothing              sleep until work is signalled
  *
  * A READ or WRITE of a file that goes through the storage's engine is over for its thread once it is submitted; it comes
  * back from the engine to the reaper. A thread can be reaper and poller at once.
  *
- * Callbacks of the caller may take long, or never return. With the first one a thread is started that watches them, and does
- * nothing else. A call that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls,
- * and some stalled, another thread is started. So callbacks that hang hold up no other order.
+ * Callbacks of the caller may take long, or never return. The first one starts a thread that only watches them. A call
+ * that has not returned for 50 ms is stalled: the core hears of it, and when all threads are in calls, and some
+ * stalled, another thread is started. So callbacks that hang hold up no other order.
  *
  * I1  At most one thread is the poller, and at most one the reaper. While there is none, and copies are under way that
  *     only POLL can end, or requests that only the reaper can fetch, at least one thread is awake, and passes the task on
  *     before it begins something that takes long.
  * I2  A thread that goes to sleep has seen the core without an order for it, under the lock.
- * I3  Whenever the lock is free, there is an order that is not taken, and a thread waits that could take it, then one is on
- *     the way: a thread that looks at the core next, under the lock, and that waits for nothing but the
- *     lock and a processor until then. Before it starts on what it takes, it passes on what else there is to the next one
- *     who waits (Note [On the way]).
+ * I3  Whenever the lock is free, there is an order that is not taken, and a thread waits that could take it, then one
+ *     is on the way: a thread that looks at the core next, under the lock, and that waits for nothing but the lock and
+ *     a processor until then. Before it starts on the order it takes, it passes further orders on to the next thread
+ *     that waits (Note [On the way]).
  * I4  An order whose request is in storage is kept in `pending`, under its slot's number.
- * I5  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While there is one that is
- *     not stalled, the watch (if there is one) is awake, or sleeps no longer than until that is due.
+ * I5  `calls` are the calls under way, in the order in which they began; stalled ones are marked. While one is not
+ *     stalled, the watch (if there is one) is awake, or sleeps no longer than until that call is due.
  * Locks: the pipeline's; it is given up for every order, and once per chunk.
  */
 #include <pthread.h>
@@ -106,7 +106,7 @@ typedef struct threads_state {
   lade_pipeline *pipeline;
   bool spins; /* more than one processor: waiting awake does not keep the awaited from running */
   TAILQ_HEAD(threads_bed_list, threads_bed)
-  sleeping;          /* who went to sleep last is first; guarded by the lock, as is all
+  sleeping;          /* the last one to fall asleep is first; guarded by the lock, as is all
                                                         below */
   unsigned waking;   /* threads that have been signalled and have not come back */
   unsigned looking;  /* threads that wait awake or ask for the end of copies */
@@ -214,7 +214,7 @@ static void request_submit_locked(threads_state *state, const ladei_pipe_order *
   ladei_lock_acquire(&pipeline->lock);
 }
 
-/* What the reaper does: waits in storage and completes what is over. Called with the lock, which is released meanwhile. */
+/* The reaper's task: waits in storage, completes finished requests. The caller's lock is released meanwhile. */
 static unsigned requests_reap(threads_state *state, uint64_t wait_ns) {
   ladei_lock_assert_held(&state->pipeline->lock);
   lade_pipeline *pipeline = state->pipeline;

@@ -2,9 +2,10 @@
 /*
  * Chains of a chunk: extents that follow each other on the device.
  *
- * C1  An extent belongs to the first chain, from the one behind that which grew last on, whose end it begins at; else it begins one.
- *     Both walks, the one that measures the chains and the one that takes their bytes, go by this rule: they agree.
- * C2  What decides is constant from the opening of the transfer's files on, so READ and COPY of a chunk agree.
+ * C1  An extent belongs to the first chain, from the one after that which grew last on, whose end it begins at;
+ *     otherwise it begins one. Both walks, the one that measures the chains and the one that takes their bytes, follow
+ *     this rule: they agree.
+ * C2  The values that decide are constant once the transfer's files are open, so READ and COPY of a chunk agree.
  * Locks: none held, none taken.
  */
 #include "pipeline/endpoints/chains.h"

@@ -103,7 +103,7 @@ typedef struct vector {
   struct iovec places[VECTOR_MOST];
 } vector;
 
-/* What one call does not get (the end of the file, an error, a signal) is read extent by extent, which finds out why. */
+/* Bytes that one call does not get (end of file, error, signal) are read extent by extent, which finds the cause. */
 static lade_status vector_read(const ladei_pipe_slot *slot, vector *v) {
   const ladei_pipe_pieces *pieces = &ladei_pipe_ticket_of(slot->transfer)->pieces;
   const file_range *range = &v->range;

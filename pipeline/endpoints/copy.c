@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of a chunk: one where host and device side are both in one piece, else as few as the driver takes.
+ * Copies of a chunk: one if host and device side are both in one piece, otherwise as few as the driver takes.
  *
  *   block    [ a ][ b ][ c ][ d ]        b and c lie side by side on the device too: they are one run
  *   device   a'      b'c'       d'       three runs: one batched copy, or three copies where the driver has none
  *
- * What lies together on the device and not in the chunk is sorted into the block: chains.h.
+ * Extents that are adjacent on the device but not in the chunk are sorted into the block: chains.h.
  *
  * I1  Runs are submitted in the order of the block; a failure says whether some were.
  * I2  The host side of a run lies in one pinned range: Note [Copies end with registrations] in runtime/ops.h. A block of
@@ -108,7 +108,7 @@ static lade_status host_copy(ladei_pipe_copies *copies, char *device, char *host
   return status;
 }
 
-/* Finds the allocation that `device` lies in, if that is not known already. What the driver does not know is taken for one. */
+/* Finds the allocation of `device`, if not known already. Memory unknown to the driver is taken for one allocation. */
 static void allocation_find(ladei_pipe_copies *copies, const char *device, size_t bytes) {
   const lade_runtime *runtime = copies->pipeline->runtime;
   ladei_pointer_attributes *out = &copies->allocation;
@@ -166,7 +166,7 @@ static lade_status extent_copy(ladei_pipe_copies *copies, const ladei_pipe_exten
   return extent->piece->direct ? extent->piece->kind->copy(copies, extent) : staged_copy(copies, extent);
 }
 
-/* What chunk.c has sorted into the block: I3. */
+/* Copies the extents that chunk.c has sorted into the block: I3. */
 static lade_status chains_copy(ladei_pipe_copies *copies, const ladei_pipe_chains *chains) {
   const ladei_pointer_attributes *allocation = &copies->allocation;
   lade_status status = LADE_OK;
@@ -201,7 +201,7 @@ static lade_status slot_copy(ladei_pipe_copies *copies, const ladei_pipe_slot *s
   return ladei_pipe_chains_find(slot, &chains) ? chains_copy(copies, &chains) : extents_copy(copies);
 }
 
-/* What is gathered: one by one if need be, but for joined slots. */
+/* Submits the gathered copies: one by one if need be, except joined slots. */
 static lade_status gathered_submit(ladei_pipe_copies *copies) {
   if (copies->order->slot->joined == NULL) return ladei_pipe_copies_submit(copies);
   clock_begin(copies);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kinds of endpoints. What pipeline/ does with the host side of a piece goes through the table of the piece's kind:
+ * Kinds of endpoints. pipeline/ accesses the host side of a piece through the table of the piece's kind:
  *
  *   submit        check, is_direct, open    of each piece
  *   READ, WRITE   move                      of each extent of a piece that is neither direct nor one of a file
@@ -32,7 +32,7 @@ struct ladei_pipe_endpoint_kind {
   uint32_t sink_flags;   /* ... and as a sink */
   bool calls;            /* moves bytes by a function of the program, which may take for ever */
   bool opens_empty;      /* opened, too, where it has no bytes */
-  /* Refuses what cannot be transferred; flags are checked behind it. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_UNSUPPORTED. */
+  /* Refuses an unusable endpoint; flags are checked afterwards. LADE_ERR_INVALID_ARGUMENT, LADE_ERR_UNSUPPORTED. */
   lade_status (*check)(const ladei_pipe_request *request, const lade_endpoint *host, uint64_t bytes);
   /* Whether copies reach all of its memory without a staging block; fills in the reaches of the piece. NULL: they do not. */
   bool (*is_direct)(ladei_pipe_request *request, ladei_pipe_piece *piece);

@@ -120,9 +120,9 @@ static void chunks_suit(lade_ticket *ticket) {
 /*
  * Note [GPUDirect Storage]
  * cuFile moves bytes between file and device memory while its caller waits: the host half of a chunk is then all of it,
- * there is no block, and no copy. To the device such a read knows nothing of streams: in a transfer that must run after work
- * on one it begins when that is over, which is asked again and again. To the host the order COPY still brings the stream's
- * order: the write begins when the event behind it has passed.
+ * without a block or a copy. To the device such a read knows nothing of streams: in a transfer that must run after work
+ * on a stream it begins when that work is over, which is asked again and again. To the host the order COPY still brings
+ * the stream's order: the write begins when the event after that work has passed.
  */
 static bool cufile_suits(const lade_ticket *ticket, const lade_transfer *request) {
   bool suits = ticket->pieces.count > 0 && request->checksum == LADE_CHECKSUM_NONE;
@@ -156,8 +156,8 @@ static void range_note(ladei_pipe_storage_file *file, uint64_t begin, uint64_t b
   file->range_bytes += bytes;
 }
 
-/* What lies between the ranges stays a hole: ranges with less than all bytes from the first to the last have gaps. Where a range
- * without bytes lies behind all others the file ends there. */
+/* The bytes between the ranges stay a hole: ranges with less than all bytes from the first to the last have gaps. If a
+ * range without bytes lies after all others the file ends there. */
 static void files_preallocate(const lade_ticket *ticket) {
   if (ticket->to_device) return;
   for (size_t i = 0; i < ticket->pieces.count; i++) {

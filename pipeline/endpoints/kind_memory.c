@@ -4,10 +4,10 @@
  *
  *   |--- first_reach ---|--- next_reach ---|--- next_reach ---|-- rest --|      registrations side by side
  *
- * I1  A piece is direct only if all of its bytes are pinned. A sink is not where sums are compared: what does not match must not
- *     get there.
- * I2  Pinned ranges behind the first are of one length, as those of a pool with register_chunk_bytes are; but the last
- *     may be any that holds the rest, if that is no longer. Other pieces are staged.
+ * I1  A piece is direct only if all of its bytes are pinned. A sink is not if sums are compared: bytes that do not
+ *     match must not get there.
+ * I2  Pinned ranges after the first have one length, as those of a pool with register_chunk_bytes do; except the last,
+ *     which may have any length that holds the rest, if it is no longer. Other pieces are staged.
  * Locks: none. Asks the driver; an answer it refuses to give means "not pinned".
  */
 #include <string.h>

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timing copies of a direction, by events of the device before and after one of them: the first ones, and one now and then.
+ * Timing copies of a direction, by device events before and after one of them: the first ones, and one now and then.
  *
  *   off                          chunks are not chosen by lade, or the driver refused
  *   idle --COPY: record--> busy --recorded--> pending --POLL: both events done--> busy --> idle
  *
- * I1  Who moves the state away from idle or pending owns the events until it moves it back.
- * I2  A copy is measured only if it is as long as what is known asks for, by half at least: a short one measures its start,
- *     and the events, more than the link. So what is found makes longer copies, and these are measured next.
- *     What does not go over the link (copies within a device, from peers) is not counted: it can only make it seem slower.
- * I3  What is known of a link grows only, and is known to all pipelines of the runtime that copy over it.
- * I4  What fails here fails nothing else: the direction goes on with the chunks it has.
+ * I1  The thread that moves the state away from idle or pending owns the events until it moves it back.
+ * I2  A copy is measured only if it has at least half of the length that the known rate asks for: a short one measures
+ *     its start, and the events, more than the link. So the result makes longer copies, and these are measured next.
+ *     Copies that avoid the link (within a device, from peers) are not counted: they can only make it seem slower.
+ * I3  The known rate of a link only grows, and is known to all pipelines of the runtime that copy over it.
+ * I4  A failure here fails nothing else: the direction goes on with the chunks it has.
  * Locks: none; the state is atomic. Called by the threads that execute COPY and POLL.
  */
 #include "pipeline/endpoints/probe.h"
@@ -93,7 +93,7 @@ void ladei_pipe_probe_end(const lade_runtime *runtime, const ladei_stream *strea
   state_set(probe, recorded ? PROBE_PENDING : bytes > 0 ? PROBE_OFF : PROBE_IDLE);
 }
 
-/* What a measurement found is kept, if it is more than what is known. */
+/* Keeps the result of a measurement if it is more than the known one. */
 static void chunk_learn(ladei_pipe_probe *probe, size_t chunk) {
   size_t known = atomic_load_explicit(&probe->link->chunk_bytes, memory_order_relaxed);
   while (chunk > known) {

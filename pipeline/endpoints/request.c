@@ -42,8 +42,8 @@ static lade_status endpoint_check(const ladei_pipe_request *request, const lade_
   return status == LADE_OK ? flags_check(request, kind, host) : status;
 }
 
-/* Checks one range and puts it behind those there are. `device` is where it lies, or NULL: see ladei_pipe_pieces_place. A range
- * without bytes has a place all the same, which is that of the next one if it has none of its own. */
+/* Checks one range and appends it. `device` is its place, or NULL: see ladei_pipe_pieces_place. A range without bytes
+ * has a place all the same, that of the next one if it has none of its own. */
 static lade_status piece_add(ladei_pipe_request *request, ladei_pipe_pieces *pieces, const lade_endpoint *host,
                              void *device, uint64_t bytes) {
   lade_status status = endpoint_check(request, host, pieces->bytes, bytes);

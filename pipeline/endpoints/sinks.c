@@ -6,12 +6,12 @@
  *   sinks      out.bin ------------------------------------> ./out.bin      one for each spelling
  *   files      folder 17, "out.bin"                                         one: refused if a sink is atomic
  *
- * A file with LADE_FILE_ATOMIC is a new one for each time that it is opened, and the last one renamed is the one that stays. So
- * what else of the transfer goes to that name would be lost.
+ * A file with LADE_FILE_ATOMIC is a new one each time that it is opened, and the last one renamed stays. So other bytes
+ * of the transfer for that name would be lost.
  *
  * I1  Pieces of one spelling have the same flags if any of them is atomic, so they share one open file (files.c).
- * I2  Two spellings mean the same file if they have the same folder (device and inode) and the same last component. What is
- *     written in place follows symbolic links first; what is atomic replaces them.
+ * I2  Two spellings mean the same file if they have the same folder (device and inode) and the same last component. A
+ *     sink written in place follows symbolic links first; an atomic sink replaces them.
  * Locks: none.
  */
 #include "pipeline/endpoints/sinks.h"
@@ -42,7 +42,7 @@ static bool is_atomic(const named_sink *s) { return (s->flags & LADE_FILE_ATOMIC
 
 static bool same_name(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
 
-/* Pieces with a path, but for those that are named as the one before. out NULL: only counts them. */
+/* Pieces with a path, except those with the same name as the one before. out NULL: only counts them. */
 static size_t sinks_gather(const lade_transfer *transfer, named_sink *out) {
   const lade_endpoint *before = NULL;
   size_t count = 0;
@@ -86,7 +86,7 @@ static lade_status flags_error(ladei_pipe_request *request, const named_sink *fi
   return ladei_error_argument(call, ladei_pipe_field_of(request, "host.flags").name, expected, "0x%x", other->flags);
 }
 
-/* What fits into a message of a path: its end, which is where spellings differ. */
+/* The part of a path that fits into a message: its end, where spellings differ. */
 static const char *name_end(const char *name) {
   enum { SHOWN = 60 };
   size_t length = strlen(name);

@@ -3,8 +3,8 @@
  * The pieces of a transfer, looked up for each chunk; endpoints/request.c makes them.
  *
  * I1  list[i].begin + list[i].bytes = list[i + 1].begin; the first begins at 0, the last ends at `bytes`.
- * I2  No piece of the list is empty: pieces of 0 bytes are left out, and those of them that are opened kept in `empty`, behind the list, in
- *     backward order. Together they are no more than there are pieces.
+ * I2  No piece of the list is empty: pieces of 0 bytes are left out; those of them that are opened are kept in `empty`,
+ *     after the list, in backward order. Together they are no more than there are pieces.
  * Locks: none. Made and freed by one thread; constant in between.
  */
 #include "pipeline/state/pieces.h"

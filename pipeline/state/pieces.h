@@ -31,7 +31,7 @@ typedef struct ladei_pipe_piece {
 typedef struct ladei_pipe_pieces {
   ladei_pipe_piece *list; /* in the order of `begin`, without gaps; &one for a single one */
   size_t count;
-  ladei_pipe_piece *empty; /* without bytes, yet opened, or created; behind the list */
+  ladei_pipe_piece *empty; /* without bytes, yet opened, or created; after the list */
   size_t empty_count;
   uint64_t bytes;
   size_t direct; /* of the list, those that are copied from where they are, or to there */
@@ -50,10 +50,10 @@ typedef struct ladei_pipe_extent {
 
 void ladei_pipe_pieces_free(ladei_pipe_pieces *pieces);
 
-/* Gives pieces without a place of their own one behind the other, from `device` on. */
+/* Places pieces without a place of their own one after the other, from `device` on. */
 void ladei_pipe_pieces_place(ladei_pipe_pieces *pieces, void *device);
 
-/* The next extent of the chunk [offset, offset + bytes); false behind the last. */
+/* The next extent of the chunk [offset, offset + bytes); false after the last. */
 bool ladei_pipe_pieces_next(const ladei_pipe_pieces *pieces, uint64_t offset, size_t bytes, ladei_pipe_extent *extent);
 
 #endif /* LADE_PIPELINE_STATE_PIECES_H */

@@ -37,17 +37,17 @@ typedef struct ladei_pipe_probe {
   lade_event end;
   size_t bytes;          /* of the copy between them */
   unsigned left;         /* measurements to come, one right after the other */
-  _Atomic(unsigned) let; /* ... and behind them: long copies that were not measured since one was */
+  _Atomic(unsigned) let; /* ... and after those: long copies left to pass before the next one */
 } ladei_pipe_probe;
 
-/* What a copy stream of the core runs on. */
+/* The device's stream and events of a copy stream of the core. */
 typedef struct ladei_pipe_stream {
   ladei_stream stream;
   bool live;                               /* the stream exists */
   ladei_event *events[LADEI_PIPE_BATCHES]; /* of its batches; NULL until first needed */
 } ladei_pipe_stream;
 
-/* What the copies of one direction need. */
+/* Resources of the copies of one direction. */
 typedef struct ladei_pipe_side {
   ladei_pipe_stream copy_streams[LADEI_PIPE_COPY_STREAMS];
   ladei_pipe_probe probe;
@@ -121,7 +121,7 @@ static inline lade_ticket *ladei_pipe_ticket_of(ladei_pipe_core_transfer *transf
   return (lade_ticket *)(void *)transfer;
 }
 
-/* What runs the core: takes orders, executes and completes them. */
+/* Runs the core: takes orders, executes and completes them. */
 struct ladei_pipe_driver {
   unsigned queue; /* host orders of one direction that it can have under way for each reader */
   bool threads;   /* executes orders on threads of its own, each of which a READ or WRITE keeps until it is over */

@@ -30,7 +30,7 @@ typedef struct ladei_save ladei_save;
 struct ladei_pipe_cufile;
 struct iovec;
 
-/* What a file is opened from. */
+/* The origin of a file: its path or the caller's descriptor. */
 typedef struct ladei_pipe_storage_source {
   const char *name; /* for messages; the path, where lade opens it */
   bool by_path;
@@ -38,7 +38,7 @@ typedef struct ladei_pipe_storage_source {
   uint32_t flags; /* lade_file_flags */
 } ladei_pipe_storage_source;
 
-/* A file of one transfer. Constant once it is open, but for what is atomic. */
+/* A file of one transfer. Constant once it is open, except atomic fields. */
 typedef struct ladei_pipe_storage_file {
   ladei_pipe_storage *storage;
   struct ladei_pipe_storage_file *next; /* in the ticket's list */
@@ -64,7 +64,7 @@ typedef struct ladei_pipe_storage_file {
   _Atomic(bool) cancelled;           /* requests end after the call that is under way */
 } ladei_pipe_storage_file;
 
-/* What one system call has to move. */
+/* The bytes that one system call has to move. */
 typedef struct ladei_pipe_storage_call {
   int fd;
   bool direct;
@@ -100,8 +100,8 @@ typedef struct ladei_pipe_storage_request {
 
 TAILQ_HEAD(ladei_pipe_storage_request_list, ladei_pipe_storage_request);
 
-/* What moves requests without a thread of its own for each. Every function may be called by any thread, reap by one at
- * a time. */
+/* Moves requests without a thread of its own for each. Every function may be called by any thread, reap by one at a
+ * time. */
 typedef struct ladei_pipe_storage_engine {
   lade_storage kind;
   /* For at most `requests` requests at once and blocks numbered below `blocks`. Where it is not to be had: an error
@@ -112,8 +112,8 @@ typedef struct ladei_pipe_storage_engine {
   int (*file_add)(void *self, int fd);
   void (*file_remove)(void *self, int index);
   void (*submit)(void *self, ladei_pipe_storage_request *request);
-  /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`, and less when it has to look after a
-   * cancellation. 0: makes no system call but for a cancellation. */
+  /* Requests that are over, at most `room`. Waits for the first one at most `wait_ns`, and less if a cancellation must
+   * be repeated. 0: makes no system call except for a cancellation. */
   unsigned (*reap)(void *self, uint64_t wait_ns, ladei_pipe_storage_request **out, unsigned room);
   void (*wake)(void *self);
   /* Marks the file's requests; makes no system call. */
@@ -170,9 +170,8 @@ lade_status ladei_pipe_storage_file_open(ladei_pipe_storage *storage, const lade
 /* The file's ranges are not whole blocks: goes through the page cache. */
 void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file);
 
-/* All of [begin, end) will be written: has the file system set room aside for what of that lies behind the end of the
- * file, where that costs little. Its size stays as it is; what is not written stays set aside until the file is truncated
- * or removed. */
+/* All of [begin, end) will be written: the file system sets room aside for its part after the end of the file, where
+ * that costs little. The size stays as it is; unwritten room stays set aside until the file is truncated or removed. */
 void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end);
 
 /* The file's own chunks: at most *chunk_bytes, which is lowered to what O_DIRECT can use. Returns the lead of the first
@@ -181,10 +180,10 @@ size_t ladei_pipe_storage_file_layout(ladei_pipe_storage_file *file, uint64_t of
                                       size_t *chunk_bytes);
 
 /*
- * The end of a file whose transfer has gone well, in three steps; of one that has not, the last step alone. With several
+ * The end of a file whose transfer has gone well, in three steps; after a failure the last step alone. With several
  * files each step is taken for all of them before the next.
  *
- * Finish: flushed as was asked for, and closed; an atomic file is complete but for its name. LADE_ERR_IO.
+ * Finish: flushed as requested, and closed; an atomic file is complete except for its name. LADE_ERR_IO.
  */
 lade_status ladei_pipe_storage_file_finish(ladei_pipe_storage_file *file);
 /* An atomic file is under its name. LADE_ERR_IO: it is not. */
@@ -225,9 +224,9 @@ void ladei_pipe_storage_direct_refuse(ladei_pipe_storage_file *file, int code);
 /* LADE_ERR_TRUNCATED: a read at byte `at` got nothing, with so many bytes of its range left. Names where the file ends. */
 lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left);
 
-/* What the request has to do next, into request->call. */
+/* Sets request->call to the request's next step. */
 void ladei_pipe_storage_call_next(ladei_pipe_storage_request *request);
-/* Takes note of what came of it: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */
+/* Notes its result: bytes moved, or a negative errno. LADE_NOT_READY: there is more to do. */
 lade_status ladei_pipe_storage_call_done(ladei_pipe_storage_request *request, int64_t result);
 
 #endif /* LADE_PIPELINE_STORAGE_STORAGE_H */

@@ -9,15 +9,15 @@
  *   cufile    cuFile (files.c says when); else as auto
  *
  * Note [Page cache and io_uring]
- * Bytes that lie in the page cache are copied by a processor, whoever asks for them. By pread the copy runs in the reader
- * that asked, and as many run side by side as there are readers. io_uring runs it in the call that submits, one after the
- * other, or hands it to a thread of the kernel, which costs a switch per request. It pays where nothing is copied: with
+ * A processor copies bytes that lie in the page cache, in every way. With pread the reader that asks copies, and as
+ * many copies run side by side as there are readers. io_uring copies in the call that submits, one after the other, or
+ * hands the copy to a thread of the kernel, which costs a switch per request. It pays where nothing is copied: with
  * O_DIRECT many requests are under way without a thread waiting for each. (bench/staging_throughput --storage)
  *
- * I1  What a file is opened with beside the caller's descriptor is closed with it.
+ * I1  Descriptors opened for a file beside the caller's are closed with it.
  * I2  A file with `save` is under no name, or a temporary one, until ladei_pipe_storage_file_rename has renamed it.
- * I3  What a close says of a file that was written is an error of its transfer, and known before the rename.
- * Locks: none. Counters are atomic; files are constant but for their atomic fields.
+ * I3  A failed close of a written file is an error of its transfer, and known before the rename.
+ * Locks: none. Counters are atomic; files are constant except their atomic fields.
  */
 #include "pipeline/storage/storage.h"
 
@@ -172,7 +172,7 @@ static int file_reopen(const ladei_pipe_storage_file *file, int fd, int flag) {
   return open_at_once(self, (file->write ? O_WRONLY : O_RDONLY) | flag);
 }
 
-/* What O_DIRECT asks for. False: this file does not have it. */
+/* The alignment that O_DIRECT needs. False: this file does not have it. */
 static bool direct_alignment(ladei_pipe_storage_file *file) {
   file->align = page_bytes;
   file->memory_align = page_bytes;
@@ -257,7 +257,7 @@ static lade_status path_open(ladei_pipe_storage_file *file, const ladei_pipe_sto
   return fd >= 0 ? LADE_OK : open_error(source->name);
 }
 
-/* What a descriptor with O_APPEND is given goes to the end of the file, wherever it belongs. */
+/* Refuses O_APPEND: such a descriptor writes all bytes to the end of the file, wherever they belong. */
 static lade_status descriptor_check(const ladei_pipe_storage_file *file) {
   int flags = file->write ? fcntl(file->fd, F_GETFL) : 0;
   if (flags < 0 || (flags & O_APPEND) == 0) return LADE_OK;
@@ -370,10 +370,10 @@ void ladei_pipe_storage_file_set_buffered(ladei_pipe_storage_file *file) {
 
 /*
  * Note [Room for what is written]
- * With room set aside at once a file lies in few pieces, and writes find their blocks. The size is not changed: it says how
- * far was written, also after a failure, and when several transfers write one file. On file systems in memory that would
- * touch all pages, by one thread (0.4 s for a GiB). Who cannot, or has too little room, is not asked again: the writes will
- * tell. Nothing is set aside but what the transfer writes: what lies between the file's end and the first range is a hole.
+ * With room set aside at once a file lies in few pieces, and writes find their blocks. The size stays: it says how far
+ * was written, also after a failure, and when several transfers write one file. On file systems in memory one thread
+ * would touch all pages (0.4 s for a GiB). After a refusal or with too little room nothing is asked again: the writes
+ * will tell. Only the transfer's bytes get room: those between the file's end and the first range are a hole.
  */
 void ladei_pipe_storage_file_preallocate(ladei_pipe_storage_file *file, uint64_t begin, uint64_t end) {
   struct stat facts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One read or write of a file's range, split into what single system calls can do.
+ * One read or write of a file's range, split into single system calls.
  *
  *   read with O_DIRECT: whole blocks of the file, so that the first and last bytes of the range come with their
  *   neighbours; these land around the buffer, in the block that holds it
@@ -8,15 +8,15 @@
  *        file    ....|..######|########|####....|....        # asked for
  *        block       |--######|########|####----|            - comes with it, `skip` bytes in front
  *
- *   write with O_DIRECT: the whole blocks within the range; what is left in front and behind goes through the page cache
+ *   write with O_DIRECT: the whole blocks within the range; the rest before and after goes through the page cache
  *
- *   A page holds bytes of one way only: `align` is a page at least. So neither way overwrites what the other has done.
+ *   A page holds bytes of one way only: `align` is a page at least. So neither way overwrites the other's bytes.
  *
  * I1  Calls move the range's bytes in order, each once. A short read or write goes on where it stopped, with O_DIRECT at
  *     the beginning of that block; an interrupted call is repeated.
  * I2  A read that gets nothing has met the end of the file: LADE_ERR_TRUNCATED. One that gets nothing but neighbours is
  *     repeated through the page cache, to the byte.
- * I3  Where O_DIRECT is refused for a call, the file goes on through the page cache, for good.
+ * I3  If O_DIRECT is refused for a call, the file goes on through the page cache, for good.
  * I4  A failure names the file and the offset of the byte in it.
  * Locks: none.
  */
@@ -150,7 +150,7 @@ static lade_status request_failed(ladei_pipe_storage_request *request, int code)
 lade_status ladei_pipe_storage_truncated(const char *name, int fd, uint64_t at, uint64_t left) {
   uint64_t end = at;
   struct stat facts;
-  /* Chunks behind the end get nothing as well: only the file knows where it ends. */
+  /* Chunks after the end get nothing, too: only the file knows where it ends. */
   if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && (uint64_t)facts.st_size < at) end = (uint64_t)facts.st_size;
   return ladei_error(LADE_ERR_TRUNCATED, 0, "reading %s: it ends at byte %llu, %llu bytes before the end of the range",
                      name, (unsigned long long)end, (unsigned long long)(at + left - end));

@@ -4,40 +4,41 @@
  *
  *   submit --> queue --> the submitter: entries of the ring, io_uring_enter --> kernel --> completions --> the reaper
  *                ^                                                                            |
- *                +---- what a short read has left, what was interrupted ----------------------+
+ *                +---- the rest of a short read, interrupted requests ------------------------+
  *
  * The submission side of the ring belongs to the *submitter*: the thread that found no other submitter when it queued
  * a request. It goes on until the queue is empty, so others only add to the queue, and no lock is held in a system call.
  * The completion side belongs to the *reaper*, the one thread in reap.
  *
  * Note [Page cache]
- *   Bytes in the page cache are copied by a processor. The kernel does that inside io_uring_enter, request by request: one
- *   thread, the submitter, copies for all (5 GB/s on a machine where readers with pread bring 60). So such requests are for
- *   threads of the kernel from the start: as many reads run as processors are free; writes of one file run one after the other,
- *   as its lock would have it anyway.
+ *   A processor copies bytes in the page cache. The kernel does that inside io_uring_enter, request by request: one
+ *   thread, the submitter, copies for all (5 GB/s on a machine where readers with pread bring 60). So such requests go
+ *   to threads of the kernel from the start: as many reads run as processors are free; writes of one file run one after
+ *   the other, as its lock requires anyway.
  *
  * Note [Cancellations that miss]
- *   The kernel may take a cancellation and leave the request as it is. Its thread that has the request tries it without
- *   waiting and then leaves it with the pipe: a cancellation in between is answered with -EALREADY, and the request stays for
- *   ever (1 of 100 that come within 20 us of the submit, Linux 6.18). Between two places nobody finds it: -ENOENT. So no answer
- *   counts, only that the request comes back. Until then it is cancelled again, after 1 ms, 2 ms ... 128 ms. The reaper does
- *   it: requests come back through it alone, so while nobody reaps, nobody waits for them either.
- *   A cancellation names the request by its address. By the time the kernel looks, that may be another one's: its call is
+ *   The kernel may take a cancellation and leave the request. The kernel's thread that has it tries it without waiting,
+ *   then leaves it with the pipe: a cancellation in between is answered with -EALREADY, and the request stays for ever
+ *   (1 of 100 that come within 20 us of the submit, Linux 6.18). Between two places it is not found: -ENOENT. So no
+ *   answer counts, only the request's return. Until then the reaper cancels it again, after 1 ms, 2 ms ... 128 ms:
+ *   requests come back through the reaper alone, so while no thread reaps, none waits for them either.
+ *   either.
+ *   A cancellation names the request by its address. When the kernel looks, another request may be there: its call is
  *   ended, and it goes on where it stopped, since its file is not cancelled (request_failed).
  *
  * I1  A request is in exactly one place: queue, kernel (in_kernel), `done`, or out of reap.
  * I2  At most `requests` are in the kernel, and a cancellation for each: neither side of the ring can overflow.
- * I3  When the kernel refuses io_uring_enter for good, the ring is `broken`: what is not in the kernel is moved by pread
- *     and pwrite, by the thread that submits it. What is in the kernel still completes.
+ * I3  When the kernel refuses io_uring_enter for good, the ring is `broken`: requests not in the kernel are moved by
+ *     pread and pwrite, by the thread that submits them. Those in the kernel still complete.
  * I4  A block is registered under its number from its second request on, until block_forget. Registering pins its pages
- *     once instead of at each request; where that is refused, requests go on without.
- * I5  A request of a cancelled file is marked (`cancel`) while it is in the kernel: by the cancel if it is there already, and
- *     else when it comes there. The submitter goes on until no mark is left.
- * I6  While a request is in the kernel that was cancelled (`asked`), `again_ns` is the time at which it is marked once more.
- *     A reap waits until then at most, and marks when all cancellations are answered. So no request waits for storage that
- *     never answers, unless the ring is broken.
- * Locks: `lock` guards the lists, `submitting`, what is about cancellations, and the requests' marks; no system call is made
- * under it. `blocks` belongs to whoever has the slot of that number.
+ *     once instead of at each request; if that is refused, requests go on without.
+ * I5  A request of a cancelled file is marked (`cancel`) while it is in the kernel: by the cancel if it is there
+ *     already, and otherwise when it comes there. The submitter goes on until no mark is left.
+ * I6  While a cancelled request is in the kernel (`asked`), `again_ns` is the time at which it is marked once more. A
+ *     reap waits until then at most, and marks when all cancellations are answered. So no request waits for storage
+ *     that never answers, unless the ring is broken.
+ * Locks: `lock` guards the lists, `submitting`, the fields of cancellations, and the requests' marks; no system call is
+ * made under it. `blocks[i]` belongs to the thread that has slot i.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -209,7 +210,7 @@ static void kernel_remove(uring *self, ladei_pipe_storage_request *request) {
   request->asked = false;
 }
 
-/* What the ring did not take. */
+/* Gives the ring up, and runs the requests that it did not take. */
 static void ring_break(uring *self, unsigned taken, unsigned count) {
   self->broken = true;
   for (unsigned i = taken; i < count; i++) {
@@ -402,7 +403,7 @@ static uint64_t wait_until_again(uring *self, uint64_t wait_ns) {
   return answered && left_ns < wait_ns ? left_ns : wait_ns;
 }
 
-/* The kernel's answer to a cancellation. What it says does not count. */
+/* The kernel's answer to a cancellation; its result does not count. */
 static void cancel_answered(uring *self) {
   ladei_lock_acquire(&self->lock);
   self->unanswered--;
