@@ -42,6 +42,7 @@
 
 #include "base/error.h"
 #include "base/file_limit.h"
+#include "group/frame.h"
 #include "group/local/messages.h"
 
 #define MS_NS UINT64_C(1000000)
@@ -55,15 +56,9 @@ enum {
 #define SYS_pidfd_open 434 /* the same on all processors */
 #endif
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 * MS_NS + (uint64_t)now.tv_nsec;
-}
-
 /* For poll(): rounded up, so that a wait is never a spin. */
 static int left_ms(uint64_t deadline_ns) {
-  uint64_t now_ns = wall_ns();
+  uint64_t now_ns = ladei_group_wall_ns();
   return now_ns >= deadline_ns ? 0 : (int)((deadline_ns - now_ns + MS_NS - 1) / MS_NS);
 }
 
@@ -118,7 +113,7 @@ static int message_send(int socket, const void *message, size_t bytes, const int
                         uint64_t deadline_ns) {
   int error;
   while ((error = ladei_group_message_send(socket, message, bytes, fds, count)) == ETOOMANYREFS &&
-         wall_ns() < deadline_ns)
+         ladei_group_wall_ns() < deadline_ns)
     pause_before_retry();
   return error;
 }
@@ -155,7 +150,7 @@ static int folder_lock(const place *where, uint64_t deadline_ns) {
   if (fd < 0) return -1;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     bool later = errno == EWOULDBLOCK || errno == EINTR;
-    if (!later || wall_ns() >= deadline_ns) {
+    if (!later || ladei_group_wall_ns() >= deadline_ns) {
       (void)close(fd);
       return later ? -2 : -1;
     }
@@ -220,7 +215,7 @@ static lade_status host_listen(host *h, uint64_t deadline_ns) {
 static void host_leave(const host *h) {
   if (!h->bound) return;
   struct stat stat;
-  int folder = folder_lock(&h->where, wall_ns() + HEAR_MS * MS_NS);
+  int folder = folder_lock(&h->where, ladei_group_wall_ns() + HEAR_MS * MS_NS);
   if (lstat(h->where.address.sun_path, &stat) == 0 && stat.st_dev == h->bound_device && stat.st_ino == h->bound_inode)
     (void)unlink(h->where.address.sun_path);
   folder_unlock(folder);
@@ -292,7 +287,7 @@ static void stranger_accept(host *h) {
   if (peer_is_own(socket, &process)) {
     for (int i = 0; i < STRANGERS; i++) {
       if (h->strangers[i].socket >= 0) continue;
-      h->strangers[i] = (stranger){socket, wall_ns() + HELLO_MS * MS_NS};
+      h->strangers[i] = (stranger){socket, ladei_group_wall_ns() + HELLO_MS * MS_NS};
       return;
     }
   }
@@ -374,7 +369,7 @@ static lade_status stranger_expire(host *h, stranger *s) {
 
 /* `until_ns`: brought forward to when the next one expires. */
 static lade_status strangers_expire(host *h, uint64_t *until_ns) {
-  uint64_t now_ns = wall_ns();
+  uint64_t now_ns = ladei_group_wall_ns();
   for (int i = 0; i < STRANGERS; i++) {
     stranger *s = &h->strangers[i];
     if (s->socket < 0) continue;
@@ -415,7 +410,7 @@ static lade_status host_round(host *h, uint64_t deadline_ns) {
 static lade_status ranks_await(host *h, uint64_t deadline_ns) {
   if (h->shared->size > 1) LADEI_TRY(host_listen(h, deadline_ns));
   while (h->come < h->shared->size) {
-    if (wall_ns() >= deadline_ns) return missing_error(h);
+    if (ladei_group_wall_ns() >= deadline_ns) return missing_error(h);
     LADEI_TRY(host_round(h, deadline_ns));
   }
   return LADE_OK;
@@ -468,7 +463,7 @@ static lade_status guest_connect(const ladei_group_shared *shared, int socket, u
   while (connect(socket, (const struct sockaddr *)&where.address, where.length) != 0) {
     bool later = errno == ECONNREFUSED || errno == ENOENT || errno == EAGAIN || errno == EINTR;
     if (!later) return system_error(shared, "connect");
-    if (wall_ns() >= deadline_ns) {
+    if (ladei_group_wall_ns() >= deadline_ns) {
       return ladei_error(LADE_ERR_TIMEOUT, 0, "group \"%s\": rank 0 did not come within %.3g s", shared->name,
                          (double)shared->timeout_ns / 1e9);
     }
@@ -501,7 +496,7 @@ static lade_status guest_come(const ladei_group_shared *shared, int32_t transpor
     if (*guest < 0) return system_error(shared, "socket");
     LADEI_TRY(guest_connect(shared, *guest, deadline_ns));
     error = guest_hello(shared, transport, *guest, deadline_ns);
-  } while (error == EPIPE && wall_ns() < deadline_ns);
+  } while (error == EPIPE && ladei_group_wall_ns() < deadline_ns);
   errno = error;
   return error == 0 ? LADE_OK : system_error(shared, "sendmsg to rank 0");
 }

@@ -281,13 +281,9 @@ static void lateness_tell(const ladei_group_shared *shared, uint32_t peer, failu
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+uint64_t ladei_group_shared_deadline(const ladei_group_shared *shared) {
+  return ladei_group_wall_ns() + shared->timeout_ns;
 }
-
-uint64_t ladei_group_shared_deadline(const ladei_group_shared *shared) { return wall_ns() + shared->timeout_ns; }
 
 /* Sleeps until the bell rings after `heard`, or a look around is due. */
 static void bell_await(const ladei_group_shared *shared, uint32_t heard, uint64_t left_ns) {
@@ -310,7 +306,7 @@ lade_status ladei_group_shared_wait(ladei_group_shared *shared, uint32_t peer, l
   for (;;) {
     failure found = {.status = LADE_OK};
     uint32_t heard = atomic_load_explicit(bell, memory_order_acquire);
-    uint64_t now_ns = wall_ns();
+    uint64_t now_ns = ladei_group_wall_ns();
     /* First the failure, then the counter: a rank that raised it before it left has done its part. */
     failures_look(shared, peer, &found);
     if (found.status == LADE_OK && now_ns - looked_ns >= LOOK_NS && looked_ns != 0) deaths_look(shared, peer, &found);

@@ -20,11 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/backoff.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "group/frame.h"
 
 /* What rank 0 sends before the records, which follow only if all ranks make the same call: else their lengths differ. */
 typedef struct verdict {
@@ -39,12 +39,6 @@ typedef struct verdict {
 
 static size_t record_room(size_t bytes) { return sizeof(ladei_mpi_call) + bytes; }
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 lade_status ladei_mpi_result(const ladei_mpi_messages *m, const char *what, int code) {
   char text[256];
   if (code == 0) return LADE_OK;
@@ -55,7 +49,7 @@ lade_status ladei_mpi_result(const ladei_mpi_messages *m, const char *what, int 
 /* N2 */
 void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is_receive) {
   ladei_backoff backoff = {0};
-  uint64_t deadline_ns = wall_ns() + MOMENT_NS;
+  uint64_t deadline_ns = ladei_group_wall_ns() + MOMENT_NS;
   int done = 0;
   if (*request == 0) return;
   ladei_lock_assert_none_held();
@@ -63,7 +57,7 @@ void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is
     m->abandoned = m->plugin->cancel(request) != 0 || m->abandoned;
     return;
   }
-  while (!done && wall_ns() < deadline_ns) {
+  while (!done && ladei_group_wall_ns() < deadline_ns) {
     if (m->plugin->test(request, &done) != 0) done = 1;
     if (!done) ladei_backoff_wait(&backoff);
   }
@@ -119,7 +113,7 @@ static lade_status notice_receive(ladei_mpi_messages *m, uint32_t from) {
 
 void ladei_mpi_wait_begin(const ladei_mpi_messages *m, ladei_mpi_wait *wait) {
   uint64_t grace_ns = m->rank == 0 ? 0 : m->timeout_ns / 8;
-  *wait = (ladei_mpi_wait){wall_ns() + m->timeout_ns + grace_ns, 0};
+  *wait = (ladei_mpi_wait){ladei_group_wall_ns() + m->timeout_ns + grace_ns, 0};
 }
 
 lade_status ladei_mpi_wait_on(ladei_mpi_messages *m, ladei_mpi_wait *wait, uint32_t whom) {
@@ -129,7 +123,7 @@ lade_status ladei_mpi_wait_on(ladei_mpi_messages *m, ladei_mpi_wait *wait, uint3
   LADEI_TRY(ladei_mpi_result(m, "looking for notices",
                              m->plugin->probe(m->communicator, LADEI_MPI_TAG_NOTICE, &found, &from)));
   if (found) return notice_receive(m, from);
-  if (wall_ns() >= wait->deadline_ns)
+  if (ladei_group_wall_ns() >= wait->deadline_ns)
     return ladei_error(LADE_ERR_TIMEOUT, 0, "rank %u has not come within %.3g s", whom, (double)m->timeout_ns * 1e-9);
   ladei_backoff backoff = {wait->rounds++};
   ladei_backoff_wait(&backoff);
@@ -300,13 +294,13 @@ static lade_status memory_alloc(ladei_mpi_messages *m) {
 
 static lade_status communicator_open(ladei_mpi_messages *m, bool is_given, int32_t given) {
   ladei_mpi_request request = 0;
-  uint64_t deadline_ns = wall_ns() + m->timeout_ns;
+  uint64_t deadline_ns = ladei_group_wall_ns() + m->timeout_ns;
   ladei_backoff backoff = {0};
   LADEI_TRY(
       ladei_mpi_result(m, "a communicator", m->plugin->communicator_copy(is_given, given, &m->communicator, &request)));
   lade_status status;
   while ((status = ladei_mpi_test(m, &request)) == LADE_NOT_READY) {
-    if (wall_ns() >= deadline_ns) {
+    if (ladei_group_wall_ns() >= deadline_ns) {
       m->abandoned = true;
       return ladei_error(LADE_ERR_TIMEOUT, 0, "a rank of the communicator has not come within %.3g s",
                          (double)m->timeout_ns * 1e-9);

@@ -15,7 +15,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/backoff.h"
 #include "base/error.h"
@@ -47,12 +46,6 @@ static const lade_runtime_ops *ops_of(const nccl_group *g) { return g->runtime->
 
 /* --- NCCL's answers ----------------------------------------------------------------------------------------------- */
 
-static uint64_t wall_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static lade_status nccl_error(const nccl_group *g, const char *what, int code) {
   return ladei_error(LADE_ERR_DRIVER, code, "NCCL: %s: %s (code %d)", what, g->nccl.text(code), code);
 }
@@ -80,7 +73,7 @@ static const uint64_t spin_ns = 200000;
 static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadline_ns, ladei_backoff *backoff) {
   if (atomic_load_explicit(&g->failing, memory_order_acquire))
     return ladei_error(g->why.status, g->why.native_code, "given up: %.400s", g->why.text);
-  uint64_t now_ns = wall_ns(), began_ns = deadline_ns - g->timeout_ns;
+  uint64_t now_ns = ladei_group_wall_ns(), began_ns = deadline_ns - g->timeout_ns;
   if (now_ns >= deadline_ns)
     return ladei_error(LADE_ERR_TIMEOUT, 0, "NCCL: %s: not all ranks have come within %.3g s", what,
                        (double)g->timeout_ns * 1e-9);
@@ -93,7 +86,7 @@ static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadl
 
 /* Until nothing is in progress in the communicator (L1). */
 static lade_status state_await(const nccl_group *g, const char *what) {
-  uint64_t deadline_ns = wall_ns() + g->timeout_ns;
+  uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
   ladei_backoff backoff = {0};
   lade_status status;
   while ((status = state_ask(g, what)) == LADE_NOT_READY) LADEI_TRY(wait_on(g, what, deadline_ns, &backoff));
@@ -108,7 +101,7 @@ static lade_status call_settle(const nccl_group *g, const char *what, int code) 
 
 /* Until the work queued on the stream so far has ended. NCCL reports what befalls it besides. */
 static lade_status stream_await(const nccl_group *g, const char *what, const ladei_stream *stream) {
-  uint64_t deadline_ns = wall_ns() + g->timeout_ns;
+  uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
   ladei_backoff backoff = {0};
   lade_status status;
   LADEI_TRY(ops_of(g)->event_record(g->runtime->self, g->event, stream));
