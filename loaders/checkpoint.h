@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What opening, loading and saving of checkpoints share. */
+/* Shared by opening, loading and saving of checkpoints. */
 #ifndef LADE_LOADERS_CHECKPOINT_H
 #define LADE_LOADERS_CHECKPOINT_H
 
@@ -36,11 +36,12 @@ struct lade_safetensors {
 };
 
 /*
- * Opens a file of a checkpoint and reads its header; what was in *file is forgotten, except path and name. `name` is looked up
- * in the open folder, or AT_FDCWD. What was opened stays to be disposed of on failure, too. As lade_safetensors_open().
+ * Opens a file of a checkpoint and reads its header; the previous content of *file is dropped, except path and name.
+ * `name` is looked up in the open folder, or AT_FDCWD. On failure, too, the caller disposes of *file. As
+ * lade_safetensors_open().
  */
 lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);
-/* Whether what was read of it since then is of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */
+/* Whether the bytes read since then are of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */
 lade_status ladei_loader_checkpoint_file_recheck(const ladei_loader_checkpoint_file *file);
 void ladei_loader_checkpoint_file_dispose(ladei_loader_checkpoint_file *file);
 /* An index as JSON; json_decref() it. LADE_ERR_IO with *out_absent: there is no such file. */

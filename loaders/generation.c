@@ -116,7 +116,7 @@ static void id_choose(ladei_loader_generation *generation) {
 
 /* --- the index ---------------------------------------------------------------------------------------------------- */
 
-/* What the index on disk says. `out_id` as old_id; *out_index is NULL where there is none. */
+/* Reads the index on disk and its save id. `out_id` as old_id; *out_index is NULL if there is none. */
 static lade_status index_look(const ladei_loader_generation *generation, char out_id[LADEI_LOADER_SAVE_ID_BYTES],
                               json_t **out_index) {
   bool absent = false;
@@ -137,7 +137,7 @@ static lade_status index_look(const ladei_loader_generation *generation, char ou
   return LADE_OK;
 }
 
-/* Whether the index takes any tensor from the file, or from one of its name elsewhere: the way there may be written in many ways. */
+/* Whether the index takes any tensor from the file, or from one of that name elsewhere (spellings of the path vary). */
 static bool index_names(json_t *index, const char *entry) {
   const char *tensor;
   json_t *value;
@@ -281,7 +281,7 @@ static lade_status lock_take(ladei_loader_generation *generation) {
   return status;
 }
 
-/* What the save that was killed wrote; false: there was none. */
+/* Reads the journal of a killed save; false: there was none. */
 static bool journal_read(const ladei_loader_generation *generation, char new_id[LADEI_LOADER_SAVE_ID_BYTES],
                          char old_id[LADEI_LOADER_SAVE_ID_BYTES]) {
   char text[JOURNAL_BYTES] = {0};

@@ -43,8 +43,8 @@ lade_status ladei_loader_generation_check(const char *path, bool several);
 char *ladei_loader_generation_file_name(const ladei_loader_generation *generation, size_t number, size_t count);
 
 /*
- * Ends it. If the index on disk is this save's, and `good` (it is there for good), the files of the save that it replaced
- * are removed; if it is another's, those of this one. What cannot be removed now is for the next save to remove.
+ * Ends it. If the index on disk is this save's, and `good` (it is there for good), the files of the replaced save are
+ * removed; if it is another's, those of this one. The next save removes those that cannot be removed now.
  */
 void ladei_loader_generation_end(ladei_loader_generation *generation, bool good);
 

@@ -311,7 +311,7 @@ static void buffers_free(group_load *g) {
   free(g->rest.ranges);
 }
 
-/* What this rank does by itself before it hears of the others. */
+/* This rank's own steps before it hears of the others. */
 static lade_status load_prepare(group_load *g, const lade_load_options *options) {
   LADEI_TRY(ladei_loader_load_alloc(g->load, options));
   LADEI_TRY(buffers_make(g));

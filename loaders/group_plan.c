@@ -11,13 +11,14 @@
  *   row of a sliced tensor:  | rank 0 | rank 1 | rank 2 |  next row ...          a run is a rank's share of a row
  *
  * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
- * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is the same on all
- *     ranks except what `rank` picks out of it. The ranks compare checksums before they act on it.
- * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size, (i + 1) * size) are
- *     a round: each has another root, and except in the last rounds all are scattered or none is: their lengths are alike then. Who has
- *     read least so far reads the longest.
- * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: what is broadcast lies together
- *     there, in the order of the files, with the same padding.
+ * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is equal
+ *     on all ranks except for the choices by `rank`. The ranks compare checksums before they act on it.
+ *     it.
+ * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size,
+ *     (i + 1) * size) are a round: each has another root, and except in the last rounds all are scattered or none is:
+ *     their lengths are alike then. The rank that has read least so far reads the longest.
+ * P4  A bundle, pieces that are broadcast together, has the same distances in memory on all ranks: its pieces lie
+ *     together there, in the order of the files, with the same padding.
  * Locks: none.
  */
 #include "loaders/group_plan.h"
@@ -195,7 +196,7 @@ static bool runs_are_long(const ladei_loader_cut *cut, uint32_t size) {
   return cut->outer == 1 || ladei_loader_cut_run(cut, 0, size, NULL) >= LONG_RUN_BYTES;
 }
 
-/* What a piece is on this rank, and what each rank reads of it outside of parts. */
+/* Sets a piece's bytes and runs on this rank, and adds to each rank's reads outside of parts. */
 static void piece_set(ladei_loader_group_plan *plan, const ladei_loader_cut *cut, ladei_loader_piece *p) {
   uint64_t whole = p->bytes;
   if (whole == 0) return;

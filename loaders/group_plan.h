@@ -15,7 +15,7 @@ typedef struct ladei_loader_cut {
   uint64_t outer, size, unit_bits;
 } ladei_loader_cut;
 
-/* What one rank reads and the others get in one operation of the group. */
+/* The bytes that one rank reads and the others get in one operation of the group. */
 typedef struct ladei_loader_part {
   size_t first,
       count; /* pieces, by their place in the order: one that is scattered, or those of them that are broadcast */
@@ -41,8 +41,8 @@ typedef struct ladei_loader_group_plan {
  * Plans the load of `load`, whose tensors are listed, for one rank, and tells the pieces what they are here: bytes, runs, carried. Parts
  * are the same on all ranks, in the same order; each round of `size` of them has each rank as root once at most.
  *
- * LADE_ERR_INVALID_ARGUMENT: a rule that does not fit its tensor; LADE_ERR_CALLBACK; LADE_ERR_OUT_OF_HOST_MEMORY. What was made
- * hangs at load->plan either way.
+ * LADE_ERR_INVALID_ARGUMENT: a rule that does not fit its tensor; LADE_ERR_CALLBACK; LADE_ERR_OUT_OF_HOST_MEMORY. The
+ * plan, also a partial one, is at load->plan in every case.
  */
 lade_status ladei_loader_group_plan_make(lade_tensor_load *load, const lade_load_options *options, uint32_t rank,
                                          uint32_t size);

@@ -5,7 +5,7 @@
  *   {"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, ...}   and blanks around it
  *
  * jansson reads the JSON: it refuses text that is not UTF-8, names given twice, numbers beyond 63 bits, and nesting
- * without end. What it leaves open is checked here.
+ * without end. All other rules are checked here.
  *
  * I1  entries[0].begin = 0, entries[i].begin = entries[i - 1].end, and the last end is where the file ends.
  * I2  Each entry's bytes are those that its dtype and shape ask for.

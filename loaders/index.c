@@ -149,7 +149,7 @@ static lade_status file_open(const char *path, bool keep, ladei_loader_index_fil
     if (fd >= 0) close(fd);
     return ladei_error(LADE_ERR_IO, reason, "%s: cannot open: %s", ladei_loader_path_text(path), strerror(reason));
   }
-  /* What is opened again later must not depend on the working directory. */
+  /* A file that is opened again later must not depend on the working directory. */
   out->path = !S_ISREG(facts.st_mode) ? NULL : keep ? strdup(path) : realpath(path, NULL);
   if (out->path == NULL) {
     close(fd);

@@ -37,7 +37,7 @@ struct lade_record_index {
   lade_index_left_out left_out;
 };
 
-/* What an addition may have to take back. */
+/* The counts before an addition, to which a failed one returns. */
 typedef struct ladei_loader_index_mark {
   size_t file_count, count, key_length;
 } ladei_loader_index_mark;

@@ -225,7 +225,7 @@ static lade_status header_padded_bytes(const tar_shard *s, uint64_t at, const ch
 
 /* --- global headers: Note [Global headers] ------------------------------------------------------------------------ */
 
-/* What a global header must not say of all members: where their bytes are, or whose they are. */
+/* Keys that a global header must not set for all members: those of a member's bytes or name. */
 static bool key_is_of_members(const char *key, size_t length) {
   static const char *const keys[] = {"path", "size", "linkpath"};
   bool found = length >= 11 && memcmp(key, "GNU.sparse.", 11) == 0;

@@ -394,7 +394,7 @@ static void batch_pass(lade_loader *loader, ladei_loader_slot *s) {
   (void)slot_refill(loader, s, NULL); /* what keeps it is found again by slot_take() */
 }
 
-/* What one call has met of such errors. */
+/* Such errors during one call. */
 typedef struct skipping {
   unsigned tries;  /* of a batch whose records can all be read */
   uint64_t passed; /* records in batches of which nothing was left */
@@ -524,8 +524,8 @@ static lade_status batch_return(lade_loader *loader, uint64_t number, lade_strea
     slot_change(loader, s, LADEI_LOADER_SLOT_OUT);
     return status;
   }
-  /* Its reads were over when it was handed out, and its copies come before any the slot will have. What is left to find
-   * out is whether they went well. */
+  /* Its reads were over when it was handed out, and its copies come before any the slot will have. Only their outcome
+   * is still unknown. */
   lade_status outcome = lade_ticket_wait(s->ticket, LADE_WAIT_FOREVER);
   if (outcome != LADE_OK) number_error(outcome, s);
   lade_error error;
@@ -683,7 +683,7 @@ static lade_status loader_create(const lade_record_index *index, lade_pipeline *
   if (status != LADE_OK) {
     lade_error first;
     ladei_error_save(&first);
-    /* A second attempt, since the first may have met a failure that passes. What then stays is lost with the device. */
+    /* A second attempt, since the first failure may have been temporary. After two the rest is lost with the device. */
     bool clean = loader_dismantle(loader) == LADE_OK || loader_dismantle(loader) == LADE_OK;
     if (clean) loader_free(loader);
     ladei_error_restore(&first);

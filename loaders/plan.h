@@ -6,7 +6,7 @@
 #include "loaders/index.h"
 #include "loaders/permutation.h"
 
-/* What all batches share. Constant after ladei_loader_plan_init. */
+/* Shared by all batches. Constant after ladei_loader_plan_init. */
 typedef struct ladei_loader_plan {
   const lade_record_index *index;
   lade_loader_options options; /* with all defaults put in; resume is not used any more */

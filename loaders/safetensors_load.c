@@ -98,7 +98,7 @@ static lade_status load_build(lade_tensor_load *load, const lade_load_options *o
   return status == LADE_OK ? transfers_submit(load) : status;
 }
 
-/* Of one that was built in part. What can never end (on "sim") would still write its memory: it keeps that. */
+/* Frees a load built in part. Transfers that cannot end (on "sim") would still write its memory: then both stay. */
 static void load_undo(lade_tensor_load *load) {
   lade_error first;
   ladei_error_save(&first);
@@ -165,7 +165,7 @@ lade_status lade_safetensors_load(lade_safetensors *file, const lade_load_target
   return status;
 }
 
-/* What `status`, which the tickets gave, means for the load. */
+/* The load's outcome, from the tickets' `status`. */
 static lade_status load_outcome(lade_tensor_load *load, lade_status status) {
   bool asks = status == LADE_OK && !atomic_load_explicit(&load->intact, memory_order_relaxed);
   return asks ? ladei_loader_load_recheck(load) : status;

@@ -442,7 +442,7 @@ static lade_status metadata_make(save *s) {
   return LADE_OK;
 }
 
-/* What several files need before the first of them is begun. */
+/* Prepares a save to several files, before the first of them. */
 static lade_status several_begin(save *s) {
   lade_status status = ladei_loader_generation_begin(s->path, !s->options.no_sync, &s->generation);
   s->folder = s->generation.folder;

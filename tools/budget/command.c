@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lade budget`: who holds what of the budget that the pinned pools of all processes of this user share.
+ * `lade budget`: each process's part of the budget that the pinned pools of all processes of this user share.
  *
  * It reads the ledger's file as any pool does, and changes it only with --release-dead.
  */

@@ -6,13 +6,13 @@
  *
  *   buffer   | given out ...  | begin: "alloc 7 512 0\nfree 3\nal" end |   free   | PADDING |
  *
- * A line ends with a zero in the place of its newline. What is left at the end of a block moves to the
- * front and the next block is read after it; a line longer than the buffer makes it grow.
+ * A line ends with a zero in the place of its newline. The rest at the end of a block moves to the front and the next
+ * block is read after it; a line longer than the buffer makes it grow.
  *
- * L1  Behind `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
- * L2  A zero lies at `end`, so a search for something else than a zero stops there. Bytes after it are old.
- * L3  A line with a zero byte may be given out before its end was read. Every reader refuses it, and a binary file, a sparse one or
- *     /dev/zero, may have no newline for as long as there is memory.
+ * L1  After `end` there are always PADDING readable bytes, so short words may be compared without a look at the end.
+ * L2  A zero lies at `end`, so a search for anything but a zero stops there. Bytes after it are old.
+ * L3  A line with a zero byte may be given out before its end was read. Every reader refuses it, and a binary file, a
+ *     sparse one or /dev/zero, may have no newline for as long as there is memory.
  */
 #ifndef LADE_TOOLS_COMMON_LINES_H
 #define LADE_TOOLS_COMMON_LINES_H
@@ -40,9 +40,9 @@ typedef enum line_result { LINE_READ, LINE_END, LINE_FAILED } line_result;
 line_result line_source_next(line_source *source, char **out_line, size_t *out_length);
 
 /*
- * What is read and not given out yet, for a caller that knows its lines when it sees them: it looks at them where they lie
- * (L1, L2), and skips past the newline of a line that it has read; any other it leaves to line_source_next. Empty
- * until that one was called.
+ * The bytes read and not given out yet, for a caller that recognizes its lines in place (L1, L2): it skips past the
+ * newline of a line that it has read, and leaves any other line to line_source_next. Empty before the first call of
+ * that.
  */
 static inline const char *line_source_peek(const line_source *source) {
   return source->buffer != NULL ? source->begin : "";

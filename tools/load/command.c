@@ -300,7 +300,7 @@ static bool other_load(const stage *s, const load_arguments *a, outcome *o) {
 
 /* --- reports ------------------------------------------------------------------------------------------------------ */
 
-/* ", by io_uring with O_DIRECT (4096 bytes through the page cache)". What verification reads is not in it. */
+/* ", by io_uring with O_DIRECT (4096 bytes through the page cache)". Reads of the verification do not count. */
 static void moved_print(const moved_bytes *moved) {
   const uint64_t by[] = {moved->pread, moved->uring, moved->cufile};
   static const char *const names[] = {"pread", "io_uring", "cuFile"};

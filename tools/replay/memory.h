@@ -4,8 +4,8 @@
  *
  *   0x700000000000 | used, live | used | never used ... | used by an `at` | never used ...
  *
- * A range lies at the lowest address, in steps of 2 MiB, where nothing has been used before; or where the trace says
- * (`at`), unless something live overlaps it there. What was there counts as used either way.
+ * A range lies at the lowest address, in steps of 2 MiB, that was never used; or where the trace says (`at`), unless a
+ * live range overlaps it there. It counts as used in both cases.
  *
  * M1  Live ranges do not overlap. `used` covers each of them, and each that was live once, in whole steps.
  * M2  The runs of `used` neither overlap nor touch.
