@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hooks that say something about memory: the driver knows lade's segments, the program knows its blocks.
+ * The hooks that answer questions about memory: the driver knows lade's segments, the program knows its blocks.
  *
- *   cuMemGetAddressRange, cuPointerGetAttribute(s)   start and size are the block's; all else is the driver's answer, but for
- *                                                    device memory: no legacy handle can be had (below), and memory of
- *                                                    cuMemAllocAsync is of the pool that the device has. Where no block is, the
- *                                                    answer is that for an address in no allocation
- *   cuPointerSetAttribute   a switch of the whole segment: turned on, and never off for neighbours that want it
- *   cuMemGetInfo            what is cached in whole segments is free: it goes back before any request fails for lack of memory. Freed
- *                           blocks are waited for first, as the driver's cuMemFree would have; pieces of segments that hold blocks
- *                           of the program's are not free, since no large request could have them
- *   cuIpcGetMemHandle       refused for lade's blocks: the handle would be the segment's, with its start and its neighbours, and the
- *                           same one for the next block there
+ *   cuMemGetAddressRange, cuPointerGetAttribute(s)   start and size are the block's; the rest is the driver's answer,
+ *                           except that device memory has no legacy handle (below), and memory of cuMemAllocAsync is of
+ *                           the device's current pool. Outside all blocks: the answer for an address in no allocation
+ *   cuPointerSetAttribute   applies to the whole segment: a switch is turned on, and never off, as neighbours may need
+ *                           it
+ *   cuMemGetInfo            cached whole segments are free: they go back before any request fails for lack of memory.
+ *                           The hook waits for freed blocks first, as the driver's cuMemFree would have; pieces of
+ *                           segments that hold blocks are not free, since no large request could get them
+ *   cuIpcGetMemHandle       refused for lade's blocks: the handle would be the segment's, with its start and its
+ *                           neighbours, and the same one for the next block there
  *
- * A1  Of memory of lade's that the program does not hold, no hook gives an answer of the segment's.
+ * A1  For lade's memory that the program does not hold, no hook returns the segment's answer.
  * Locks: none.
  */
 #include "preload/answers.h"
@@ -30,7 +30,7 @@ static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)add
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* After the bytes that were asked for there is memory of no block. */
+/* A block may be larger than the requested bytes; the memory after them is of no owner. */
 static preload_owner block_owner(preload_blocks *all, const void *start, const void *address, preload_block *out) {
   bool holds = ladei_preload_blocks_find(all, start, out) && (uintptr_t)address - (uintptr_t)start < out->bytes;
   return holds ? PRELOAD_OF_BLOCK : PRELOAD_OF_NONE;
@@ -64,7 +64,7 @@ static preload_owner owner_of(CUdeviceptr address, preload_block *out, bool *out
   return owner;
 }
 
-/* An address in no allocation of the driver's, which it is asked about instead of one of no block (A1). */
+/* An address in no allocation of the driver: the hooks ask about it instead of an address without an owner (A1). */
 static CUdeviceptr nowhere(void) {
   static const char byte;
   return (CUdeviceptr)(uintptr_t)&byte;
@@ -147,7 +147,7 @@ static uint64_t device_cached_bytes(const preload_device *device) {
   return status == LADE_OK && stats.reserved_bytes.all.current > taken ? stats.reserved_bytes.all.current - taken : 0;
 }
 
-/* Of the current context's device, with that device's heap; NULL: there is none. */
+/* Enters the current context's device if it has a heap; NULL: there is none. */
 static preload_device *current_heap_enter(void) {
   CUdevice native;
   if (ladei_preload_heaps_pass() || !ladei_preload_opened() || DRIVER_CALL(ctx_get_device)(&native) != CUDA_SUCCESS)

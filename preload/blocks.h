@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The blocks that the program holds of lade: what it asked for, by address. One table for pinned memory, one for device memory.
+ * lade's blocks that the program holds, by address, as requested. One table for pinned memory, one for device memory.
  *
- * B1  A block is in the table from the moment its address is known to the program until the program frees it: of two threads
- *     that free one address, one takes it.
- * Locks: one for each shard; nothing is called under it.
+ * B1  A block is in the table from the moment at which the program knows its address until the program frees it: if two
+ *     threads free one address, one of them takes the block.
+ * Locks: one for each shard; it is held during no call.
  */
 #ifndef LADE_PRELOAD_BLOCKS_H
 #define LADE_PRELOAD_BLOCKS_H
@@ -15,13 +15,13 @@
 #include <stdint.h>
 
 typedef struct preload_block {
-  struct preload_block *next; /* in its shard's bucket; later among the blocks freed together */
+  struct preload_block *next; /* in its shard's bucket; later in the list of blocks freed together */
   void *pointer;
   size_t bytes;   /* as asked for */
-  int device;     /* ordinal: whose pool it is of */
+  int device;     /* ordinal of its pool's device */
   unsigned flags; /* pinned: of cuMemHostAlloc, as asked for */
   bool by_alloc_host;
-  bool waits_for_all; /* pinned: streams may use it that its pool does not know of */
+  bool waits_for_all; /* pinned: streams that its pool does not know may use it */
   bool is_ordered;    /* device memory: of cuMemAllocAsync */
 } preload_block;
 
@@ -34,9 +34,9 @@ bool ladei_preload_blocks_add(preload_blocks *all, preload_block *block);
 bool ladei_preload_blocks_find(preload_blocks *all, const void *pointer, preload_block *out);
 /* Whether a block has bytes in [begin, end). Looks at every block. */
 bool ladei_preload_blocks_overlap(preload_blocks *all, uintptr_t begin, uintptr_t end);
-/* The block that begins there, taken out; NULL: there is none. */
+/* Takes out the block that begins there; NULL: there is none. */
 preload_block *ladei_preload_blocks_take(preload_blocks *all, const void *pointer);
-/* All blocks of a device, taken out and linked by `next`. */
+/* Takes out all blocks of a device, linked by `next`. */
 preload_block *ladei_preload_blocks_take_all(preload_blocks *all, int device);
 /* Notes that the free of the block must wait for all streams. */
 void ladei_preload_blocks_wait_for_all(preload_blocks *all, const void *pointer);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call of the driver that the preload library knows, in two tables.
+ * Every driver call that the preload library knows, in two tables.
  *
- *   PRELOAD_CALLS: what it calls itself          X(field, symbol, since, exported, (parameters))
- *   PRELOAD_HOOKS: what it puts itself before    X(field, symbol, since, exported, flavour, group, (parameters))
+ *   PRELOAD_CALLS: functions that it calls       X(field, symbol, since, exported, (parameters))
+ *   PRELOAD_HOOKS: functions that it replaces    X(field, symbol, since, exported, flavour, group, (parameters))
  *
- *     field     preload_call_<field> is the prototype; of a hook, hook_<field> is the function that takes its place, which
- *               the linker knows by its exported name
- *     symbol    name for cuGetProcAddress; as text, since headers define most names as others
- *     since     CUDA version, 1000 * major + 10 * minor, from which on cuGetProcAddress gives this prototype
- *     exported  name in libcuda, and of a hook also the name under which this library exports it
+ *     field     preload_call_<field> is the prototype; for a hook, hook_<field> is the replacing function, known to the
+ *               linker by its exported name
+ *     symbol    name for cuGetProcAddress; as text, since headers redefine most names by macros
+ *     since     first CUDA version, 1000 * major + 10 * minor, for which cuGetProcAddress gives this prototype
+ *     exported  name in libcuda, and for a hook also the name under which this library exports it
  *     flavour   LEGACY, or PER_THREAD: a stream of NULL is the calling thread's default stream (_ptsz)
- *     group     when a look-up gives the hook: ALWAYS; WATCH, in mode fast; DEVICE, where LADE_PRELOAD_DEVICE asks for it
+ *     group     when a look-up gives the hook: ALWAYS; WATCH, in mode fast; DEVICE, if LADE_PRELOAD_DEVICE asks for it
  *
  * Numbers and prototypes are the driver's binary interface, which never changes for one exported name.
  */
@@ -21,7 +21,7 @@
 #include <cuda.h>
 #include <stddef.h>
 
-/* What headers before CUDA 12.8 lack; the layout is fixed for ever in the driver. */
+/* Headers before CUDA 12.8 lack these types; their layout is fixed in the driver's binary interface. */
 typedef struct preload_copy_operand {
   int type; /* 1: a pointer */
   union {
@@ -49,10 +49,10 @@ _Static_assert(sizeof(preload_copy_3d) == sizeof(CUDA_MEMCPY3D_BATCH_OP), "CUDA_
 _Static_assert(offsetof(preload_copy_3d, destination) == offsetof(CUDA_MEMCPY3D_BATCH_OP, dst), "dst moved");
 #endif
 
-/* An operation of a stream on a value in memory. */
+/* A stream operation on a value in memory. */
 typedef struct preload_value_op {
   int operation;
-  CUdeviceptr address; /* of those below */
+  CUdeviceptr address; /* for the operations below */
   cuuint64_t rest[4];
 } preload_value_op;
 enum {
@@ -74,7 +74,7 @@ typedef struct preload_value_ops {
 } preload_value_ops;
 _Static_assert(sizeof(preload_value_ops) == sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS), "it has another size");
 
-/* The head of CUgraphNodeParams (12.2), as far as nodes that use memory have it. */
+/* The head of CUgraphNodeParams (12.2), for the nodes that use memory. */
 typedef struct preload_node_params {
   CUgraphNodeType type;
   int reserved[3];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which contexts there are, and recording in them. One state machine with streams.c, where streams and captures are (contexts.h).
+ * The table of contexts, and recording in them. One state machine with streams.c (contexts.h).
  *
  * Locks: contexts_lock, as contexts.h says.
  */
@@ -16,20 +16,20 @@
 
 typedef struct known_context {
   CUcontext handle; /* NULL: a free slot */
-  int device;       /* ordinal where it is a primary context, else -1 */
+  int device;       /* ordinal if it is a primary context, otherwise -1 */
   unsigned generation;
-  CUevent *events; /* done with, for reuse */
+  CUevent *events; /* no longer needed, for reuse */
   size_t event_count, event_room;
 } known_context;
 
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static known_context contexts[PRELOAD_CONTEXTS_MAX];
-static bool overflow;             /* a context found no slot: C1 cannot be kept any more, nothing is recorded */
-static atomic_uint changes;       /* of the table, so that threads drop what they remember */
+static bool overflow;             /* a context found no slot: C1 no longer holds, so nothing is recorded */
+static atomic_uint changes;       /* of the table: threads drop their remembered answer when it grows */
 static _Atomic(int) device_count; /* 0: not asked yet */
 static CUdevice natives[PRELOAD_DEVICES_MAX];
 
-/* The last answer that a thread had; its context is current for long as a rule. */
+/* A thread's last answer; a context usually stays current for long. */
 static _Thread_local struct {
   CUcontext handle;
   unsigned changes;
@@ -87,7 +87,7 @@ void ladei_preload_context_note_primary(CUcontext handle, int device) {
   if (handle != NULL) context_add(handle, device);
 }
 
-/* Device of a primary context that is known as such; -2: the context is not known. */
+/* Device of a context known as primary; -1: it is not known as such; -2: the context is not known. */
 static int context_device(CUcontext handle) {
   pthread_mutex_lock(&contexts_lock);
   const known_context *known = context_find(handle);
@@ -105,8 +105,8 @@ static bool primary_known(int device) {
   return found;
 }
 
-/* A primary context that is active, made known; it is held only while it is looked at. Inside the gate, which is closed while one
- * ends: it would be known after its end. */
+/* Notes the device's primary context if it is active, and holds it only meanwhile. Runs inside the gate, which is
+ * closed while a context ends: otherwise the context could be noted after its end. */
 static void primary_learn_inside(int device) {
   unsigned flags;
   int active = 0;
@@ -119,7 +119,7 @@ static void primary_learn_inside(int device) {
   (void)DRIVER_CALL(primary_ctx_release)(natives[device]);
 }
 
-/* False: not now, since one ends or a stream captures. */
+/* False: not possible now, since a context ends or a stream captures. */
 static bool primary_learn(int device) {
   if (primary_known(device)) return true;
   if (!ladei_preload_gate_enter(&ladei_preload_recording)) return false;
@@ -128,7 +128,7 @@ static bool primary_learn(int device) {
   return true;
 }
 
-/* Answers that could not be had in full are not kept. */
+/* Remembers only final answers. */
 static int device_remember(CUcontext handle, unsigned now, int device, bool is_final) {
   if (is_final) {
     remembered.handle = handle;
@@ -155,7 +155,7 @@ int ladei_preload_current_device(void) {
   return device_remember(handle, now, device, learned);
 }
 
-/* What is not known yet may be a primary context that was made where nobody looked. */
+/* An unknown context may be a primary one that was made by a call without a hook. */
 static int handle_device(CUcontext handle) {
   unsigned now = atomic_load(&changes);
   if (handle == remembered.handle && now == remembered.changes) return remembered.device;
@@ -194,7 +194,7 @@ static CUevent event_reuse(unsigned slot, unsigned generation) {
   return event;
 }
 
-/* An event of the context, or why the driver refuses: it may be gone. */
+/* An event of the context, or the driver's code if it refuses: the context may be gone. */
 static CUresult event_take(const preload_slot *slot, CUevent *out) {
   CUcontext popped;
   *out = event_reuse(slot->index, slot->generation);
@@ -208,7 +208,7 @@ static CUresult event_take(const preload_slot *slot, CUevent *out) {
   return code;
 }
 
-/* Where there is no memory to keep it the event goes back to the driver. */
+/* Keeps the event for reuse; without memory for that it goes back to the driver. */
 static void event_give(const preload_mark *mark) {
   pthread_mutex_lock(&contexts_lock);
   known_context *known = &contexts[mark->slot];
@@ -247,7 +247,7 @@ static bool mark_add(preload_point *point, unsigned slot, unsigned generation, C
   return true;
 }
 
-/* An event by `record`, into the point. */
+/* Records an event on the stream, or in the whole context (NULL), and adds it to the point. */
 static CUresult mark_record(preload_point *point, const preload_slot *slot, CUstream stream) {
   CUevent event;
   CUresult code = event_take(slot, &event);
@@ -296,7 +296,7 @@ static size_t slots_copy(preload_slot slots[PRELOAD_CONTEXTS_MAX], bool *out_com
   return count;
 }
 
-/* A context that vanished by calls that are not seen here holds no work any more. */
+/* A context that was ended by calls without hooks holds no work any more. */
 static CUresult slot_record(preload_point *point, const preload_slot *slot) {
   assert(atomic_load(&ladei_preload_recording.inside) > 0); /* C4: no capture begins meanwhile */
   CUresult code = DRIVER_HAS(ctx_record_event) ? mark_record(point, slot, NULL) : streams_record(point, slot);
@@ -340,7 +340,7 @@ static CUcontext mark_context(const preload_mark *mark) {
   return handle;
 }
 
-/* In a thread without a context the driver's answer may be that, and none about the event. */
+/* Without a current context the driver may refuse for that reason; then the query is made in the event's context. */
 static CUresult mark_query(const preload_mark *mark, CUcontext handle) {
   CUcontext popped;
   CUresult code = DRIVER_CALL(event_query)(mark->event);
@@ -350,7 +350,7 @@ static CUresult mark_query(const preload_mark *mark, CUcontext handle) {
   return code;
 }
 
-/* Codes that say nothing of the context's work; among them those of captures, which were not noted. */
+/* Codes that say nothing of the context's work, including those of captures that were not noted. */
 static bool is_refusal(CUresult code) {
   bool is_of_capture = code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   return is_of_capture || code == CUDA_ERROR_OUT_OF_MEMORY || code == CUDA_ERROR_NOT_SUPPORTED ||
@@ -373,7 +373,7 @@ void ladei_preload_mark_discard(const preload_mark *mark) {
   if (current) event_give(mark);
 }
 
-/* While another stream may capture. */
+/* Works also while another stream captures. */
 bool ladei_preload_mark_stream(CUstream stream, preload_mark *out) {
   CUcontext handle = NULL;
   CUcontext popped;
@@ -431,7 +431,7 @@ static bool context_of(CUcontext handle, int device, preload_slot *out) {
   return found;
 }
 
-/* Enters, waiting for threads that have closed the gate for a moment: ends of streams and of other contexts. False: a stream captures. */
+/* Waits while ends of streams and of other contexts close the gate for a moment. False: a stream captures. */
 static bool gate_enter_for_end(void) {
   for (int i = 0; i < PRELOAD_END_POLLS; i++) {
     if (ladei_preload_gate_enter(&ladei_preload_recording)) return true;
@@ -441,7 +441,7 @@ static bool gate_enter_for_end(void) {
   return false;
 }
 
-/* A failure is an end, too: nothing runs in a context that is lost. */
+/* Stops at a failure, too: nothing runs in a lost context. */
 static preload_progress point_wait(preload_point *point) {
   for (int i = 0; i < PRELOAD_END_POLLS; i++) {
     if (!gate_enter_for_end()) return PRELOAD_UNDER_WAY;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mode fast: the hooks on copies, fills, and values that streams write or wait for, which tell the pools what streams use which blocks.
+ * Mode fast: the hooks on copies, fills, and values that streams write or wait for. They tell the pools which streams
+ * use which blocks.
  *
  *   the driver's own call --succeeds--> for each address in lade's memory: the stream is recorded for its block
- *                                       in a capture, for a node of a graph, on a stream of another context than the pool's: the
- *                                       block's free will wait for all streams
+ *                                       in a capture, for a node of a graph, on a stream of another context than the
+ *                                       pool's: the block's free will wait for all streams
  *
- * W1  A use is noted after the call and before the program can free the block, since its call has not returned.
- * W2  Pinned memory is watched on either side of a copy: devices reach it by its address, and may be told so.
- * W3  Modes but fast watch nothing, though a program that is linked with the driver calls these hooks in every mode: nobody retires
- *     the streams there.
+ * W1  A use is noted after the driver's call and before the program can free the block: the hook has not returned.
+ * W2  Pinned memory is watched on both sides of a copy: it has a device address, by which a copy may name it.
+ * W3  Modes other than fast watch nothing, although a program that is linked with the driver calls these hooks in every
+ *     mode: in those modes no hook retires streams in the pools.
  * W4  A block whose use cannot be recorded waits for all streams, too.
- * W5  The pool knows streams of its device's primary context alone: those of others end with contexts that it outlives.
+ * W5  The pool knows only streams of its device's primary context: it outlives other contexts and their streams.
  * Locks: none.
  */
 #include "preload/counters.h"
@@ -45,7 +46,7 @@ static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_
 
 /* ---- Where a copy begins ----------------------------------------------------------------------------------------- */
 
-/* A side of a copy in up to three dimensions: its first byte; NULL: in an array. */
+/* The first byte of one side of a copy in up to three dimensions; NULL: it is in an array. */
 static const void *side(CUmemorytype type, const void *host, CUdeviceptr address, size_t pitch, size_t height, size_t x,
                         size_t y, size_t z) {
   const void *base = type == CU_MEMORYTYPE_HOST ? host : at(address); /* W2 */
@@ -95,7 +96,7 @@ static void use_batch_3d(const preload_copy_3d *copies, size_t count, CUstream s
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Where an operation's value lies; NULL: it has none. */
+/* The address of an operation's value; NULL: it has none. */
 static const void *value_at(const preload_value_op *op) {
   switch (op->operation) {
   case PRELOAD_VALUE_WAIT_32:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the library counts for its report, over all devices.
+ * The library's counters for its report, over all devices.
  */
 #ifndef LADE_PRELOAD_COUNTERS_H
 #define LADE_PRELOAD_COUNTERS_H

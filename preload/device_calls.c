@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hooks that allocate and free device memory, where LADE_PRELOAD_DEVICE asks for it.
+ * The hooks that allocate and free device memory, if LADE_PRELOAD_DEVICE asks for it.
  *
- *                    lade allocates on      at the free, lade waits for                        before it may be used again by
- *   cuMemAlloc       the home stream        cuMemFree:      all streams of all contexts        whoever calls cuMemAlloc
- *                                           cuMemFreeAsync: the stream that it names           the same
- *   cuMemAllocAsync  the stream that it     cuMemFreeAsync there: nothing                      the same stream, in its order
- *                    names                  ... on another one:   that stream                  the first stream
- *                                           cuMemFree:            nothing, as the driver       the first stream, in its order
+ *                    lade allocates on    at the free, lade waits for                    before reuse by
+ *   cuMemAlloc       the home stream      cuMemFree:      all streams of all contexts    any caller of cuMemAlloc
+ *                                         cuMemFreeAsync: the stream that it names       the same
+ *   cuMemAllocAsync  the stream that it   cuMemFreeAsync there: nothing                  the same stream, in its order
+ *                    names                ... on another one:   that stream              the first stream
+ *                                         cuMemFree:            nothing, as the driver   the first stream, in its order
  *
- * A stream of another context than the device's primary one is not waited for alone, but with all others: it may end before the heap
- * has asked about it.
+ * For a stream of another context than the device's primary one lade waits for all streams, not for that one alone: it
+ * may end before the heap has queried it.
  *
- * The driver's cuMemFree may wait for the device, for memory of cuMemAlloc, so the program need not have waited. It does not wait
- * for memory of cuMemAllocAsync: the program has. cuMemFreeAsync takes memory of both.
+ * For memory of cuMemAlloc the driver's cuMemFree may wait for the device, so the program need not wait itself. For
+ * memory of cuMemAllocAsync it does not wait: the program must have waited. cuMemFreeAsync takes memory of both.
  *
- *   alloc   no primary context, or no size; the stream captures (the driver makes a node of the graph); the program has given the
- *           device's pool peers, or the device another pool (from then on); lade has none      -> the driver's own call
- *           else a block of the device's heap
- *   free    a block of the program's                                                -> as above
- *           the same, on a stream that captures: it is no allocation of a graph     -> CUDA_ERROR_INVALID_VALUE; it stays a block
- *           another address of lade's: freed already, or not a start                -> CUDA_ERROR_INVALID_VALUE, as the driver says
- *           else, be it the driver's from before, of a graph, a pool, pitched or managed  -> the driver's own call
+ *   alloc   no primary context, or no size; the stream captures (the driver makes a node of the graph); the program has
+ *           given the device's pool peers, or the device another pool (from then on); lade has no memory
+ *                                                                                -> the driver's own call
+ *           otherwise                                                            -> a block of the device's heap
+ *   free    a block of the program                                               -> as above
+ *           the same, on a stream that captures: it is no allocation of a graph  -> CUDA_ERROR_INVALID_VALUE; stays
+ *           another address of lade: already freed, or not the start of a block  -> CUDA_ERROR_INVALID_VALUE, as driver
+ *           otherwise (the driver's, of a graph or pool, pitched or managed)     -> the driver's own call
  *
- * V1  H1 of pinned_calls.c: what lade cannot do the driver is asked, and its answer is the program's.
+ * V1  H1 of pinned_calls.c: requests that lade cannot serve go to the driver, and its answer is the program's.
  * V2  The driver is never given an address inside lade's memory to free.
- * V3  What lies cached for the home stream is used by no stream (O4 of pools.h): so it is for cuMemAlloc, whose caller may use it
- *     anywhere at once. Blocks of cuMemAllocAsync never come there, nor the others to a stream of the program's.
- * V4  A driver's allocation that fails for lack of memory is tried again after lade's cache went back.
+ * V3  No stream uses memory that is cached for the home stream (O4 of pools.h): so it serves cuMemAlloc, whose caller
+ *     may use it anywhere at once. Blocks of cuMemAllocAsync never get there, nor do blocks of cuMemAlloc get to a
+ *     stream of the program.
+ * V4  A driver's allocation that fails for lack of memory is tried again after lade's cache has gone back.
  * Locks: none.
  */
 #include <assert.h>
@@ -53,7 +55,7 @@ typedef struct device_request {
   CUstream stream; /* of an ordered one */
 } device_request;
 
-/* By ordinal: the program has done something with the device's pool that memory from elsewhere would not follow. */
+/* By ordinal: the program has changed the device's pool in a way that lade's memory would not follow. */
 static atomic_bool pool_is_programs[PRELOAD_DEVICES_MAX];
 
 static void *at(CUdeviceptr address) { return (void *)(uintptr_t)address; }
@@ -71,7 +73,7 @@ static void *heap_alloc_once(preload_device *device, const device_request *reque
   return pointer;
 }
 
-/* From the cache; else after waiting for what is pending. NULL: lade has none. */
+/* From the cache; otherwise after waiting for pending blocks. NULL: lade has none. */
 static void *heap_alloc(preload_device *device, const device_request *request) {
   ladei_preload_pending_poll(&device->heap_pending);
   void *pointer = heap_alloc_once(device, request);
@@ -115,7 +117,7 @@ static int ordered_device(const device_request *request, preload_counter *out_wh
   return -1;
 }
 
-/* The device whose heap may serve the request; -1, counted why: none. */
+/* The device whose heap may serve the request; -1: none, and the reason is counted. */
 static int request_device(const device_request *request) {
   preload_counter why = PRELOAD_DEVICE_ALLOCS_BY_CONTEXT;
   int ordinal = -1;
@@ -127,7 +129,7 @@ static int request_device(const device_request *request) {
   return ordinal;
 }
 
-/* Whether lade served the request; counts why not. */
+/* Whether lade served the request; counts the reason if not. */
 static bool request_served(const device_request *request) {
   ladei_preload_settings_complain();
   int ordinal = request_device(request);
@@ -144,7 +146,7 @@ static bool request_served(const device_request *request) {
   return true;
 }
 
-/* V4: whether the driver, which gave this code, is to be asked once more. */
+/* V4: whether to call the driver once more after it returned this code. */
 static bool asks_again(CUresult code) {
   if (code != CUDA_ERROR_OUT_OF_MEMORY || ladei_preload_heaps_pass() || !ladei_preload_heaps_give_back()) return false;
   ladei_preload_count(PRELOAD_DEVICE_RETRIES, 1);
@@ -168,7 +170,7 @@ CUresult hook_mem_alloc(CUdeviceptr *out, size_t bytes) {
 ALLOC_ASYNC_HOOK(mem_alloc_async, legacy)
 ALLOC_ASYNC_HOOK(mem_alloc_async_ptsz, per_thread)
 
-/* ---- Allocations that are always the driver's --------------------------------------------------------------------- */
+/* ---- Allocations that are always the driver's -------------------------------------------------------------------- */
 
 #define RETRY_HOOK(field, parameters, arguments)                                                                       \
   CUresult hook_##field parameters {                                                                                   \
@@ -201,7 +203,7 @@ static void block_pend(preload_device *device, preload_block *block) {
   ladei_preload_pending_wait(&device->heap_pending, ladei_preload_settings()->pending_bytes);
 }
 
-/* What no work uses any more, or what lade has been told of all streams that do. */
+/* For a block that no work uses any more, or of which lade knows all streams that still use it. */
 static void block_return(preload_device *device, preload_block *block) {
   assert(block->device == device->ordinal && block->next == NULL);
   ladei_preload_begin();
@@ -210,7 +212,7 @@ static void block_return(preload_device *device, preload_block *block) {
   free(block);
 }
 
-/* Of the stream of the allocation there is nothing to note; handles do not tell, since the driver gives them to later streams. */
+/* Records even the allocation's stream, without need: its handle does not identify it, as later streams may get it. */
 static bool use_record(preload_device *device, void *pointer, CUstream stream) {
   if (!ladei_preload_stream_is_of(stream, device->ordinal)) return false;
   ladei_preload_begin();
@@ -219,7 +221,7 @@ static bool use_record(preload_device *device, void *pointer, CUstream stream) {
   return status == LADE_OK;
 }
 
-/* B1 of blocks.h: of two threads one gets the block. */
+/* B1 of blocks.h: if two threads free it, one gets the block. */
 static CUresult block_free(preload_device *device, void *pointer) {
   preload_block *block = ladei_preload_blocks_take(&ladei_preload_device_blocks, pointer);
   if (block == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -227,8 +229,9 @@ static CUresult block_free(preload_device *device, void *pointer) {
   return CUDA_SUCCESS;
 }
 
-/* A use that cannot be recorded is waited for with all others, where the stream is one. (Another thread may free the block
- * meanwhile, which is a mistake of the program: the use then counts for the block's next tenant, and does no harm.) */
+/* If the use cannot be recorded and the handle is a stream, the block waits for all streams. (Another thread may free
+ * the block meanwhile, which is a mistake of the program: the use then counts for the block's next allocation, and does
+ * no harm.) */
 static CUresult block_free_ordered(preload_device *device, void *pointer, CUstream stream) {
   int ordinal;
   bool recorded = use_record(device, pointer, stream);
@@ -240,7 +243,7 @@ static CUresult block_free_ordered(preload_device *device, void *pointer, CUstre
   return CUDA_SUCCESS;
 }
 
-/* Whether an address lies in memory of lade's, in use or not. */
+/* Whether an address lies in lade's memory, in use or not. */
 static bool is_lades(const void *pointer) {
   lade_device_block_info info;
   preload_device *device = ladei_preload_heap_of(pointer, &info);
@@ -248,14 +251,14 @@ static bool is_lades(const void *pointer) {
   return device != NULL;
 }
 
-/* What the driver says of a free whatever the address is. */
+/* The code that the driver returns for a free of any address; CUDA_SUCCESS: there is none. */
 static CUresult context_check(void) {
   CUcontext current = NULL;
   CUresult code = DRIVER_CALL(ctx_get_current)(&current);
   return code == CUDA_SUCCESS && current == NULL ? CUDA_ERROR_INVALID_CONTEXT : code;
 }
 
-/* `stream` NULL: cuMemFree. On a stream that captures the free would become a node, of memory that is no graph's. */
+/* `stream` NULL: cuMemFree. On a stream that captures the free would become a node, for memory that is no graph's. */
 static CUresult known_free(const preload_block *known, const CUstream *stream) {
   CUresult code = stream == NULL                    ? context_check()
                   : ladei_preload_captures(*stream) ? CUDA_ERROR_INVALID_VALUE
@@ -267,7 +270,7 @@ static CUresult known_free(const preload_block *known, const CUstream *stream) {
   return code;
 }
 
-/* Frees what lies in lade's memory. False: it does not, nothing done. */
+/* Frees an address in lade's memory. False: it lies elsewhere, nothing done. */
 static bool freed(CUdeviceptr address, const CUstream *stream, CUresult *out_code) {
   preload_block known;
   void *pointer = at(address);
@@ -303,7 +306,7 @@ CUresult hook_mem_free_async_ptsz(CUdeviceptr address, CUstream stream) {
 
 /* ---- Pools of the driver ----------------------------------------------------------------------------------------- */
 
-/* From here on the driver serves cuMemAllocAsync there. Memory that lade gave before is not in the pool. */
+/* From here on the driver serves cuMemAllocAsync of that device. Memory that lade gave before is not in the pool. */
 static void pool_leave(int ordinal, const char *call) {
   static atomic_bool told;
   if (atomic_exchange(&pool_is_programs[ordinal], true) || ladei_preload_counted(PRELOAD_DEVICE_ORDERED_SERVED) == 0 ||
@@ -315,7 +318,7 @@ static void pool_leave(int ordinal, const char *call) {
           call);
 }
 
-/* Whether cuMemAllocAsync may take from the pool: it is the device's now, or was first. */
+/* Whether cuMemAllocAsync may take from the pool: it is the device's current or default pool. */
 static bool is_pool_of(CUdevice device, CUmemoryPool pool) {
   CUmemoryPool current = NULL, first = NULL;
   (void)DRIVER_CALL(device_get_mem_pool)(&current, device);

@@ -2,7 +2,7 @@
 /*
  * The rows of calls.h as data, the driver's function of each, and the choice of a hook.
  *
- * Locks: none. Two threads that look for one function find the same and store it twice.
+ * Locks: none. Two threads that look up one function find the same address and store it twice.
  */
 #include "preload/driver.h"
 
@@ -44,10 +44,10 @@ _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-exec")))
 
 /* ---- The driver's own functions ---------------------------------------------------------------------------------- */
 
-/* CUDA_ERROR_NOT_FOUND whatever the arguments are: on both processors a caller may pass more than a callee takes. */
+/* Called with any arguments: on both processors a caller may pass more than the callee takes. */
 static CUresult driver_lacks(void) { return CUDA_ERROR_NOT_FOUND; }
 
-/* D4. Look-ups of the program's that succeed leave no text for dlerror(). */
+/* D4. A failure here leaves no text for dlerror(), as the program's look-up has succeeded. */
 static void library_keep(const char *path) {
   void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
   if (library != NULL)
@@ -56,7 +56,7 @@ static void library_keep(const char *path) {
     (void)dlerror();
 }
 
-/* D3: the first library that a function of the driver is found in. */
+/* D3: the driver library is the first library in which a function of the driver is found. */
 static bool of_driver(void *function) {
   Dl_info object;
   void *none = NULL;
@@ -71,7 +71,7 @@ static void *driver_library(void) {
   return library != NULL ? library : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 }
 
-/* Where the program was linked with the driver, that is the one; otherwise libcuda.so.1. */
+/* From the driver that the program was linked with; otherwise from libcuda.so.1. */
 static void *exported_find(const char *exported) {
   void *found = ladei_preload_dlsym(RTLD_NEXT, exported);
   if (found != NULL) return found;
@@ -86,7 +86,7 @@ static void *exported_real(preload_row row) {
   void *found = atomic_load_explicit(&reals[row], memory_order_acquire);
   if (found == NULL) {
     found = exported_find(rows[row].exported);
-    assert(found != rows[row].hook || found == NULL); /* D2: else it would call itself */
+    assert(found != rows[row].hook || found == NULL); /* D2: otherwise it would call itself */
     if (found != NULL && of_driver(found)) atomic_store_explicit(&reals[row], found, memory_order_release);
   }
   return found;
@@ -116,7 +116,7 @@ void *ladei_preload_real_find(preload_row row) {
   ladei_preload_begin();
   found = real_look_up(row);
   ladei_preload_end();
-  /* Not there in a driver that is loaded: it will not come. */
+  /* A loaded driver that lacks the function will not get it later. */
   if (found == NULL && atomic_load(&driver_base) != NULL) found = (void *)driver_lacks;
   if (found != NULL) atomic_store_explicit(&reals[row], found, memory_order_release);
   return found == (void *)driver_lacks ? NULL : found;
@@ -128,7 +128,7 @@ void *ladei_preload_real(preload_row row) {
   return found != NULL ? found : (void *)driver_lacks;
 }
 
-/* Threads that come at once look up the same: to wait for another one could be to wait for oneself. */
+/* Concurrent threads all look up the functions: waiting for another thread could deadlock on the loader's lock. */
 void ladei_preload_real_find_all(void) {
   static atomic_bool done;
   if (atomic_load_explicit(&done, memory_order_acquire)) return;
@@ -145,7 +145,7 @@ static bool group_enabled(int group) {
   return group == GROUP_ALWAYS;
 }
 
-/* In mode off look-ups find the driver's own functions, and cuInit alone is seen, which says what is wrong with a setting. */
+/* In mode off look-ups find the driver's own functions, except cuInit, whose hook reports a wrong setting. */
 static bool row_enabled(preload_row row) {
   if (rows[row].hook == NULL) return false;
   if (ladei_preload_settings()->mode == PRELOAD_OFF)
@@ -153,7 +153,7 @@ static bool row_enabled(preload_row row) {
   return group_enabled(rows[row].group);
 }
 
-/* What the hook of a row passes on to, where it was not known before. */
+/* The hook of a row, if it is enabled; `found` becomes the function that the hook calls, if none was known before. */
 static void *hook_take(preload_row row, void *found) {
   void *none = NULL;
   if (!row_enabled(row) || !of_driver(found)) return found; /* D3 */
@@ -161,7 +161,7 @@ static void *hook_take(preload_row row, void *found) {
   return rows[row].hook;
 }
 
-/* Most symbols mean the same for per-thread streams, and have no second row. */
+/* Most symbols are the same for per-thread streams, and have no second row. */
 static int row_flavour(const char *symbol, cuuint64_t flags) {
   for (int row = 0; row < PRELOAD_ROWS && (flags & FLAVOUR_PER_THREAD) != 0; row++)
     if (rows[row].flavour == FLAVOUR_PER_THREAD && strcmp(rows[row].symbol, symbol) == 0) return FLAVOUR_PER_THREAD;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's own functions behind the hooks, and the look-ups that hand out hooks in their place.
+ * The driver's own functions that hooks call, and the look-ups that hand out hooks in their place.
  *
- *   program --dlsym("cuGetProcAddress_v2")--> hook_get_proc_address_2 --> ... ("cuMemHostAlloc") --> hook_mem_host_alloc
+ *   program --dlsym("cuGetProcAddress_v2")--> hook_get_proc_address_2 --"cuMemHostAlloc"--> hook_mem_host_alloc
  *   lade, this library                    --> the driver's own functions
  *
- * D1  A hook is handed out only where the driver has the function, and in a prototype that the hook has: the driver gives the
- *     same function for the version that was asked for and for the one that the hook was written for.
- * D2  Between ladei_preload_begin() and ladei_preload_end() the calling thread is inside this library or lade: look-ups are the
- *     driver's own, and every hook passes its call on.
- * D3  What is behind a hook lies in one driver library, the first that was seen. Functions of another one are handed out as
- *     they are.
+ * D1  A hook is handed out only if the driver has the function, and in the prototype of the hook: the driver gives the
+ *     same function for the requested version and for the version that the hook was written for.
+ * D2  Between ladei_preload_begin() and ladei_preload_end() the calling thread is inside this library or lade: look-ups
+ *     are the driver's own, and every hook passes its call on.
+ * D3  All functions that hooks call lie in one driver library, the first that was seen. Functions of another one are
+ *     handed out as they are.
  * D4  That library stays when the program closes it: hooks call it, and opened again it must be the same.
- * D5  The driver's functions are looked up before a hook is inside any gate: a look-up takes the loader's lock, and may meet a thread
- *     that has this lock, in a constructor of the program, and waits for those inside.
+ * D5  The driver's functions are looked up before a hook is inside any gate: a look-up takes the loader's lock. Another
+ *     thread may hold this lock, in a constructor of the program, and wait for the threads inside.
  * Locks: none; a function, once found, stays.
  */
 #ifndef LADE_PRELOAD_DRIVER_H
@@ -25,8 +25,8 @@
 
 #include "preload/calls.h"
 
-/* The driver's function of a row. DRIVER_CALL never gives NULL: where there is no driver, or no such function in it, what
- * it gives returns CUDA_ERROR_NOT_FOUND. */
+/* The driver's function of a row. DRIVER_CALL never gives NULL: without a driver, or if the driver lacks the function,
+ * it gives one that returns CUDA_ERROR_NOT_FOUND. */
 #define DRIVER_CALL(field) ((preload_call_##field *)ladei_preload_real(PRELOAD_ROW_##field))
 #define DRIVER_HAS(field)  (ladei_preload_real_find(PRELOAD_ROW_##field) != NULL)
 void *ladei_preload_real(preload_row row);
@@ -39,9 +39,9 @@ void ladei_preload_real_find_all(void);
 void *ladei_preload_hook_for(const char *symbol, int version, cuuint64_t flags, void *found);
 /* The hook for what a look-up by the exported name found in a library, or `found`. */
 void *ladei_preload_hook_named(const char *exported, void *found);
-/* Whether a name is one of the driver's that hooks have; cheap for names that begin with anything but "cu". */
+/* Whether a driver function of that name has a hook; cheap for names that do not begin with "cu". */
 bool ladei_preload_name_known(const char *exported);
-/* Whether an address lies in this library. */
+/* Whether an address is one of this library's hooks. */
 bool ladei_preload_owns(const void *address);
 
 extern _Thread_local int ladei_preload_depth __attribute__((tls_model("initial-exec")));
@@ -52,7 +52,7 @@ static inline void ladei_preload_end(void) {
   ladei_preload_depth--;
 }
 
-/* Calls in between break no capture that is under way, the thread's own included. */
+/* Calls in between break no capture under way, the thread's own included. */
 static inline bool ladei_preload_relax(CUstreamCaptureMode *out_before) {
   *out_before = CU_STREAM_CAPTURE_MODE_RELAXED;
   return DRIVER_CALL(thread_exchange_mode)(out_before) == CUDA_SUCCESS;

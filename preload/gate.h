@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A gate: many may be inside at once, and a thread that closes it waits until they have left.
+ * A gate: many threads may be inside at once, and a thread that closes it waits until they have left.
  *
  *   if (ladei_preload_gate_enter(&gate)) { ... ladei_preload_gate_leave(&gate); }       never waits
- *   ladei_preload_gate_close(&gate); ... alone ... ladei_preload_gate_open(&gate);     waits for those inside
+ *   ladei_preload_gate_close(&gate); ... alone ... ladei_preload_gate_open(&gate);     waits for threads inside
  *
- * N1  After close has returned and until the matching open, enter fails, in every thread. Several may have it closed at once;
- *     it is open when all have opened it.
- * N2  A thread inside may make calls of the driver; one that closes it holds no lock, and is not inside.
+ * N1  After close has returned and until the matching open, enter fails in every thread. Several threads may have it
+ *     closed at once; it is open when all have opened it.
+ * N2  A thread inside may make driver calls. A thread that closes the gate holds no lock that a thread inside takes,
+ *     and is not inside.
  */
 #ifndef LADE_PRELOAD_GATE_H
 #define LADE_PRELOAD_GATE_H
@@ -28,7 +29,7 @@ static inline void ladei_preload_gate_leave(preload_gate *gate) {
   (void)inside;
 }
 
-/* Sequentially consistent, as is close: of two that meet, one sees the other. */
+/* Sequentially consistent, as is close: of a concurrent enter and close, at least one sees the other. */
 static inline bool ladei_preload_gate_enter(preload_gate *gate) {
   atomic_fetch_add(&gate->inside, 1);
   if (atomic_load(&gate->closed) == 0) return true;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens liblade.so.0: the file that LADE_PRELOAD_LIBRARY names, else the one beside this library, else where the loader
- * looks.
+ * Opens liblade.so.0: the file that LADE_PRELOAD_LIBRARY names, otherwise the one beside this library, otherwise the
+ * one that the loader finds.
  *
- * I1  Its symbols are seen by this library alone (RTLD_LOCAL), and it stays (docs/design.md, "Unloading").
- * Locks: none; `state` says which thread opens.
+ * I1  Only this library sees its symbols (RTLD_LOCAL), and it stays loaded (docs/design.md, "Unloading").
+ * Locks: none; one thread changes `state` to LIBRARY_OPENING, and opens.
  */
 #include "preload/lade.h"
 

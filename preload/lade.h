@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * liblade.so.0, opened when the process first asks for memory that lade can serve. So a process that never does loads this
- * small library alone, and nothing that lade is linked with.
+ * liblade.so.0, opened when the process first asks for memory that lade can serve. A process that never does loads only
+ * this small library, and nothing that lade is linked with.
  */
 #ifndef LADE_PRELOAD_LADE_H
 #define LADE_PRELOAD_LADE_H
@@ -47,9 +47,8 @@ typedef struct preload_lade {
 #undef PRELOAD_LADE_FIELD
 } preload_lade;
 
-/* NULL, after one line on stderr, where the library cannot be opened or lacks a function; and without a line, and `out_busy`
- * true, while another thread opens it: to wait for that could be to wait for oneself, since the loader has a lock of its own, which
- * the caller may hold. Any thread. */
+/* NULL after one line on stderr: the library cannot be opened or lacks a function. NULL without a line, `out_busy`
+ * true: another thread opens it; waiting could deadlock, as the caller may hold the loader's lock. Any thread. */
 const preload_lade *ladei_preload_lade(bool *out_busy);
 
 #endif /* LADE_PRELOAD_LADE_H */

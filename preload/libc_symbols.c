@@ -2,8 +2,8 @@
 /*
  * Looks a function up in the dynamic symbol tables of libc.so.6 and libdl.so.2.
  *
- * I1  Reads only what the loader has mapped and relocated; the number of symbols comes from a hash table, since the symbol
- *     table has no end of its own.
+ * I1  Reads only memory that the loader has mapped and relocated. The number of symbols comes from a hash table, since
+ *     the symbol table does not mark its end.
  * Locks: the loader's own, inside dl_iterate_phdr().
  */
 #include "preload/libc_symbols.h"
@@ -33,7 +33,7 @@ static bool is_searched(const char *path) {
   return base != NULL && (strcmp(base, "libc.so.6") == 0 || strcmp(base, "libdl.so.2") == 0);
 }
 
-/* glibc relocates the pointers of a dynamic section in place; a value below the base was not. */
+/* glibc relocates the pointers of a dynamic section in place; a value below the base is not relocated. */
 static const void *table_at(ElfW(Addr) base, ElfW(Addr) value) {
   return (const void *)(value < base ? base + value : value); /* NOLINT: addresses of the loader */
 }

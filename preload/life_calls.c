@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hooks on what lives around memory: the driver's start, contexts, streams, captures.
+ * The hooks on the objects around memory: the driver's start, contexts, streams, captures.
  *
- * R1  Who retains a primary context while its last reference goes finds it as it was, or as it is made anew: what lade has in it
- *     does not go behind his back.
- * Locks: primary_locks, one for each device, held while its primary context is retained, released or reset; the gates are closed,
- * and the driver is called, under it. A thread inside a gate takes none of them.
+ * R1  A thread that retains a primary context while its last reference goes finds it as it was, or made anew: lade's
+ *     objects in it do not go after that thread has it.
+ * Locks: primary_locks, one for each device, held while its primary context is retained, released or reset; the gates
+ * are closed, and the driver is called, with it held. A thread inside a gate takes none of them.
  */
 #include <pthread.h>
 
@@ -45,8 +45,8 @@ CUresult hook_ctx_create_4(CUcontext *out, void *parameters, unsigned flags, CUd
   return created(DRIVER_CALL(ctx_create_4)(out, parameters, flags, device), out);
 }
 
-/* Closes the gate for the end of a context. What waits for the context gets its answer before, while the context is there to give
- * it; and what was freed of a primary one's memory is waited for, wherever it is used. */
+/* Closes the gate for the end of a context. Before that, pending blocks are collected while their events can be
+ * queried, and freed memory of a primary context is waited for in all contexts that use it. */
 static preload_progress context_settle(CUcontext context, int device) {
   preload_progress work = ladei_preload_context_wait(context, device);
   if (work == PRELOAD_DONE && device >= 0) ladei_preload_device_settle(device);
@@ -55,13 +55,13 @@ static preload_progress context_settle(CUcontext context, int device) {
   return work;
 }
 
-/* It has other users still, by cuCtxAttach. The thread that detaches has it current, and its end takes it away. */
+/* After a detach the context is still current only if it has other users, by cuCtxAttach. */
 static bool is_current(CUcontext context) {
   CUcontext current = NULL;
   return DRIVER_CALL(ctx_get_current)(&current) == CUDA_SUCCESS && current == context;
 }
 
-/* No pool is in a context of the program's own; its events are. Work that goes on ends with the context. */
+/* A context of the program's own has no pool, but has events. Work that is still running ends with the context. */
 static CUresult context_end(preload_call_ctx_destroy *call, CUcontext context, bool by_users) {
   if (ladei_preload_passes() || context == NULL) return call(context);
   if (context_settle(context, -1) != PRELOAD_UNDER_WAY) ladei_preload_context_clear(context, -1);
@@ -77,7 +77,7 @@ CUresult hook_ctx_detach(CUcontext context) { return context_end(DRIVER_CALL(ctx
 
 static pthread_mutex_t primary_locks[PRELOAD_DEVICES_MAX] = {[0 ... PRELOAD_DEVICES_MAX - 1] =
                                                                  PTHREAD_MUTEX_INITIALIZER}; /* R1 */
-static int retained[PRELOAD_DEVICES_MAX]; /* references of the program to the primary contexts; under these locks */
+static int retained[PRELOAD_DEVICES_MAX]; /* the program's references to the primary contexts; under these locks */
 
 static int primary_ordinal(CUdevice device) {
   return ladei_preload_passes() ? -1 : ladei_preload_device_ordinal(device);
@@ -101,9 +101,9 @@ static bool primary_is_active(CUdevice device) {
 }
 
 /*
- * The primary context of a device is about to go: what lade has in it goes first, so that the driver finds it gone. Memory that is
- * still in use stays as it is, and the pool ends without giving it back. A reset ends that use; a release does not, where lade's
- * reference stays with the pool. Where lade has none the context is gone, with whatever else ran there.
+ * Before the primary context of a device goes, lade gives back its memory there. Memory that is still in use stays as
+ * it is, and the pool ends without giving it back. A reset ends that use; a release does not, if lade's reference stays
+ * with the pool. Without lade's reference the context is gone, with all work that ran there.
  */
 static CUresult primary_end(preload_call_primary_ctx_reset *call, CUdevice device, int ordinal, bool is_reset) {
   preload_progress work = context_settle(NULL, ordinal);
@@ -163,7 +163,7 @@ static bool is_special(CUstream stream) {
   return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-/* Where lade has no event for what it knows of the stream, it finds it idle. */
+/* If lade cannot cover its uses of the stream by an event, it waits until the stream is idle. */
 static void stream_retire(CUstream stream) {
   const preload_settings *settings = ladei_preload_settings();
   if (settings->mode != PRELOAD_FAST && settings->device == PRELOAD_DEVICE_OFF) return;
@@ -192,7 +192,7 @@ CUresult hook_stream_destroy_1(CUstream stream) { return stream_end(DRIVER_CALL(
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-/* Only while something captures may a wait bring a stream into a capture. */
+/* A wait can bring a stream into a capture only while a stream captures. */
 #define WAIT_HOOK(field)                                                                                               \
   CUresult hook_##field(CUstream stream, CUevent event, unsigned flags) {                                              \
     bool looks = !ladei_preload_passes() && ladei_preload_recording_blocked();                                         \
@@ -204,7 +204,7 @@ CUresult hook_stream_destroy_1(CUstream stream) { return stream_end(DRIVER_CALL(
 WAIT_HOOK(stream_wait_event)
 WAIT_HOOK(stream_wait_event_ptsz)
 
-/* What a handle of NULL names in the _ptsz functions. */
+/* The stream that a handle of NULL names in the _ptsz functions. */
 static CUstream per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_PER_THREAD : stream; }
 
 #define CAPTURE_HOOK(field, has_graph, named, parameters, arguments)                                                   \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A moment's sleep between two questions.
+ * A short sleep between two polls.
  *
- * Z1  A thread that is cancelled while it waits here goes on, and ends at its next cancellation point: it has blocks in its hands, and
- *     others wait for it to leave a gate.
+ * Z1  A thread that is cancelled during this sleep goes on, and ends at its next cancellation point: it may hold
+ *     blocks, and others wait for it to leave a gate.
  */
 #ifndef LADE_PRELOAD_PAUSE_H
 #define LADE_PRELOAD_PAUSE_H
@@ -11,10 +11,10 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Between two questions while a thread waits: about what a copy of 1 MiB takes. */
+/* Between two polls while a thread waits: about the time of a copy of 1 MiB. */
 enum { PRELOAD_POLL_NS = 20000 };
-/* How long the end of a context waits, in all a second, for its work, and as long for other work that uses its memory: a kernel that never
- * ends must not keep a process from ending. */
+/* The end of a context waits a second in all for its work, and as long for other work that uses its memory: a kernel
+ * that never ends must not keep a process from ending. */
 enum { PRELOAD_END_POLLS = 1000, PRELOAD_END_POLL_NS = 1000000 };
 
 /* `ns`: less than a second. */

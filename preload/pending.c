@@ -14,7 +14,7 @@
 #include "preload/driver.h"
 #include "preload/pause.h"
 
-/* One event for so many small blocks, as in lade's own batches; a large block is worth an event of its own. */
+/* This many small blocks share one event, as in lade's own batches; a large block is worth an event of its own. */
 enum { BATCH_BLOCKS = 16, BATCH_BYTES = 4 << 20 };
 
 void ladei_preload_pending_init(preload_pending *pending, preload_give_back *give_back, void *user) {
@@ -135,7 +135,7 @@ void ladei_preload_pending_collect(preload_pending *pending) {
       batch_release(pending, batch);
       continue;
     }
-    /* One that the driver does not speak of must not keep the others waiting. */
+    /* A batch of unknown progress must not keep the others waiting. */
     (progress == PRELOAD_UNDER_WAY ? batch_put_first : batch_put_last)(pending, batch);
     return;
   }
@@ -147,7 +147,7 @@ void ladei_preload_pending_poll(preload_pending *pending) {
   if (atomic_load(&pending->recorded) == 0) open_record(pending);
 }
 
-/* False: it is unknown when it will be done. */
+/* False: its progress is unknown, or its context has failed. */
 static bool batch_wait(preload_pending *pending, preload_batch *batch) {
   preload_progress progress;
   while ((progress = ladei_preload_point_progress(&batch->point)) == PRELOAD_UNDER_WAY)
@@ -165,7 +165,7 @@ void ladei_preload_pending_wait(preload_pending *pending, uint64_t bytes) {
       open_record(pending);
       batch = batch_take(pending);
     }
-    if (batch == NULL) return; /* not recorded, or in the hands of another thread */
+    if (batch == NULL) return; /* not recorded, or another thread has it */
     if (!batch_wait(pending, batch)) {
       batch_put_last(pending, batch);
       return;

@@ -2,11 +2,11 @@
 /*
  * Freed blocks that streams may still use, of one pool.
  *
- *   free --> open batch --full, or a call looks for memory--> recorded batch (a point) --done--> the pool
+ *   free --> open batch --full, or a thread looks for memory--> recorded batch (a point) --done--> the pool
  *                 ^------------- the point cannot be recorded --------/
  *
  * P1  A block goes back to its pool only after a point that was recorded after its free is done.
- * P2  Each batch is in the hands of one thread, or in the queue. So no driver call is made under the lock.
+ * P2  Each batch is with one thread, or in the queue. So no driver call is made under the lock.
  * P3  `bytes` is the sum over all blocks here.
  * Locks: `lock` guards the lists.
  */
@@ -44,11 +44,11 @@ typedef struct preload_pending {
 void ladei_preload_pending_init(preload_pending *pending, preload_give_back *give_back, void *user);
 /* Takes the block. */
 void ladei_preload_pending_add(preload_pending *pending, preload_block *block);
-/* Gives back what is done. Never waits. */
+/* Gives back the blocks that are done. Never waits. */
 void ladei_preload_pending_collect(preload_pending *pending);
-/* The same; and records what is not recorded yet, where nothing else is under way. */
+/* The same; and records the open batch if no recorded one is left. */
 void ladei_preload_pending_poll(preload_pending *pending);
-/* Waits until at most `bytes` are pending, or a capture forbids to ask. */
+/* Waits until at most `bytes` are pending, or a capture forbids to query. */
 void ladei_preload_pending_wait(preload_pending *pending, uint64_t bytes);
 /* Gives everything back. The caller knows that no stream uses it, and no other thread is inside. */
 void ladei_preload_pending_drop(preload_pending *pending);

@@ -3,18 +3,18 @@
  * The hooks on pinned memory.
  *
  *   alloc   flags that lade cannot serve, no primary context current, lade fails  -> the driver's own call
- *           else a block of the device's pool
- *   free    a block of the program's                                   -> pending, or back to the pool
- *           another address of lade's: freed already, or not a start   -> CUDA_ERROR_INVALID_VALUE, as the driver says
- *           else                                                       -> the driver's own call
- *   register      pages of a block that the program holds -> CUDA_ERROR_INVALID_VALUE, as of memory that the driver allocated
- *                 else                                        -> what the driver says
- *   unregister    an address in such a block                  -> CUDA_ERROR_INVALID_VALUE, as register
- *                 other memory of lade's                      -> CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, as of memory that was freed
- *                 else                                        -> the driver's own call
+ *           otherwise                                                             -> a block of the device's pool
+ *   free    a block of the program                                     -> pending, or back to the pool
+ *           another address of lade: already freed, or not a start     -> CUDA_ERROR_INVALID_VALUE, as the driver
+ *           otherwise                                                  -> the driver's own call
+ *   register     bytes of a block that the program holds  -> CUDA_ERROR_INVALID_VALUE, as for the driver's own memory
+ *                otherwise                                -> the driver's answer
+ *   unregister   an address in such a block               -> CUDA_ERROR_INVALID_VALUE, as register
+ *                other memory of lade                     -> CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, as for freed memory
+ *                otherwise                                -> the driver's own call
  *
- * H1  Nothing that the driver was asked for and refused is replaced by a success, and the other way round: what lade cannot do
- *     the driver is asked.
+ * H1  A refusal of the driver is never replaced by a success, nor a success by a refusal: requests that lade cannot
+ *     serve go to the driver.
  * H2  The driver is never given an address inside lade's memory to free or to unregister.
  * Locks: none.
  */
@@ -50,7 +50,7 @@ static CUresult driver_alloc(const pinned_request *request) {
                                 : DRIVER_CALL(mem_host_alloc)(request->out, request->bytes, request->flags);
 }
 
-/* From the cache; else after waiting for what is pending. NULL: lade has none. */
+/* From the cache; otherwise after waiting for pending blocks. NULL: lade has none. */
 static void *pool_alloc(preload_device *device, size_t bytes) {
   void *pointer = NULL;
   ladei_preload_pending_poll(&device->pending);
@@ -96,7 +96,7 @@ static bool serve(preload_device *device, int ordinal, const pinned_request *req
   return true;
 }
 
-/* Whether lade served the request; counts why not. */
+/* Whether lade served the request; counts the reason if not. */
 static bool request_served(const pinned_request *request) {
   if (request->out == NULL || request->bytes == 0 || request->bytes >= REQUEST_LIMIT ||
       (request->flags & ~SERVED_FLAGS) != 0) {
@@ -116,7 +116,7 @@ static bool request_served(const pinned_request *request) {
   return served;
 }
 
-/* What lade keeps cached must not be what the driver lacks. */
+/* The driver must not run out of memory because of lade's cache. */
 static CUresult request_alloc(const pinned_request *request) {
   if (ladei_preload_passes()) return driver_alloc(request);
   ladei_preload_settings_complain();
@@ -138,7 +138,7 @@ CUresult hook_mem_alloc_host_1(void **out, unsigned bytes) {
 
 /* ---- Free -------------------------------------------------------------------------------------------------------- */
 
-/* Fast mode: the pool itself knows the streams. It must not grow without end where the driver's own free would have waited. */
+/* Fast mode: the pool itself knows the streams. block_give() limits its growth, as the driver's own free would wait. */
 static void free_recorded(preload_device *device, void *pointer) {
   ladei_preload_begin();
   (void)device->lade->lade_pinned_free(device->pool, pointer);
@@ -159,7 +159,7 @@ static void block_give(preload_device *device, preload_block *block) {
   ladei_preload_pending_wait(&device->pending, limit);
 }
 
-/* B1 of blocks.h: of two threads one gets the block. */
+/* B1 of blocks.h: if two threads free it, one gets the block. */
 static bool block_free(const void *pointer, int ordinal) {
   preload_device *device = ladei_preload_device_enter(ordinal, false);
   if (device == NULL) return false;
@@ -169,7 +169,7 @@ static bool block_free(const void *pointer, int ordinal) {
   return block != NULL;
 }
 
-/* Whether an address lies in memory of lade's, in use or not. */
+/* Whether an address lies in lade's memory, in use or not. */
 static bool is_lades(const void *pointer) {
   lade_pinned_info info;
   preload_device *device = ladei_preload_may_own(pointer) ? ladei_preload_device_of(pointer, &info) : NULL;
@@ -195,15 +195,15 @@ CUresult hook_mem_free_host(void *pointer) {
 
 /* ---- Registering ------------------------------------------------------------------------------------------------- */
 
-/* Exact bytes are registered. */
+/* Registering applies to exact bytes, not pages. */
 static bool bytes_overlap_blocks(const void *pointer, size_t bytes) {
   uintptr_t begin = (uintptr_t)pointer;
   uintptr_t end = bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes;
   return ladei_preload_blocks_overlap(&ladei_preload_pinned_blocks, begin, end);
 }
 
-/* The driver sees the program's block as a part of memory that lade registered, and not as one that it allocated. Of what the program
- * does not hold its answer stays. */
+/* The driver sees the program's block as part of memory that lade registered, not as memory that it allocated. Its
+ * answer stays for memory that the program does not hold. */
 static CUresult register_answer(CUresult code, const void *pointer, size_t bytes) {
   bool mends = code == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && !ladei_preload_passes();
   return mends && bytes_overlap_blocks(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : code;
@@ -224,12 +224,12 @@ CUresult hook_mem_host_unregister(void *pointer) {
   return owner == PRELOAD_OF_BLOCK ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; /* H2 */
 }
 
-/* ---- What is said about memory ----------------------------------------------------------------------------------- */
+/* ---- Questions about memory -------------------------------------------------------------------------------------- */
 
-/* What the driver says of memory that it makes itself for the same call. The memory stays until its context ends, 2 MiB for each set of
- * flags: the driver's free waits for the device, and who asks for flags may be who the device waits for. A small allocation may share a
- * chunk of the driver's with others, and is told the flags of the first of them (a page on an H200, driver 580): so it is a large one,
- * and whether it is portable is what the program asked for. */
+/* The flags that the driver gives for its own memory of the same call, the twin. The twin stays until its context ends,
+ * 2 MiB for each set of flags: the driver's free waits for the device, and the device may wait for the thread that asks
+ * for flags. A small allocation may share a chunk of the driver's with others, and gets the flags of the first of them
+ * (a page on an H200, driver 580): so the twin is large, and the portable flag is the requested one. */
 static bool twin_flags(const preload_block *block, unsigned *out) {
   void *twin = NULL;
   pinned_request request = {&twin, TWIN_BYTES, block->flags, block->by_alloc_host};
@@ -244,9 +244,9 @@ static bool twin_flags(const preload_block *block, unsigned *out) {
   return found;
 }
 
-enum { FLAGS_UNKNOWN = 0, FLAGS_ASKED = UINT_MAX }; /* else the flags plus 1 */
+enum { FLAGS_UNKNOWN = 0, FLAGS_ASKED = UINT_MAX }; /* otherwise the flags plus 1 */
 
-/* Whether this thread asks. Another one that does is waited for: its twin would stay beside this thread's. */
+/* Whether this thread asks. Waits for another thread that asks: otherwise both of their twins would stay. */
 static bool flags_claim(atomic_uint *slot) {
   unsigned seen = FLAGS_UNKNOWN;
   while (!atomic_compare_exchange_strong(slot, &seen, FLAGS_ASKED)) {
@@ -275,7 +275,7 @@ CUresult hook_mem_host_get_flags(unsigned *out, void *pointer) {
   preload_block block;
   preload_owner owner = out == NULL ? PRELOAD_OF_OTHERS : ladei_preload_pinned_owner(pointer, &block);
   if (owner == PRELOAD_OF_BLOCK) *out = block_flags(&block);
-  /* A1 of answers.c: the driver would tell how lade registered it. */
+  /* A1 of answers.c: the driver's answer would be the flags of lade's registration. */
   if (owner != PRELOAD_OF_OTHERS) return owner == PRELOAD_OF_BLOCK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   return DRIVER_CALL(mem_host_get_flags)(out, pointer);
 }

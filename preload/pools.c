@@ -2,7 +2,8 @@
 /*
  * Opening, using and ending the pools of devices.
  *
- * I1  Every call of lade's runs between ladei_preload_begin() and ladei_preload_end(), so that its look-ups find the driver itself.
+ * I1  Every call of lade runs between ladei_preload_begin() and ladei_preload_end(), so that its look-ups find the
+ *     driver itself.
  * Locks: sums_lock guards the sums of pools that have ended.
  */
 #include "preload/pools.h"
@@ -37,7 +38,7 @@ void ladei_preload_watch_fork(void) {
   pthread_once(&once, fork_watch);
 }
 
-/* Every hook asks one of the two first. */
+/* Every hook calls one of these two functions first. */
 bool ladei_preload_passes(void) {
   if (ladei_preload_inside() || ladei_preload_forked() || ladei_preload_settings()->mode == PRELOAD_OFF) return true;
   ladei_preload_real_find_all(); /* D5 */
@@ -53,7 +54,8 @@ bool ladei_preload_heaps_pass(void) {
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* LADE_BUDGET, and what launchers say of ranks. Keys of LADE_ALLOC_CONF and of PyTorch's variables are for pools that a program makes. */
+/* LADE_BUDGET, and the launchers' variables on ranks. Keys of LADE_ALLOC_CONF and of PyTorch's variables are for pools
+ * that a program makes. */
 static lade_status budget_read(const preload_lade *lade, lade_config *out, lade_pinned_options *options) {
   lade_config_init(out);
   lade_status status = lade->lade_config_from_env(out);
@@ -81,7 +83,7 @@ static lade_status pool_open(preload_device *device, int ordinal) {
   options.device = ordinal;
   options.max_bytes = settings->max_bytes;
   options.segment_bytes = settings->segment_bytes;
-  options.flags = LADE_PINNED_DEVICE_MAPPED; /* kernels may read it where it lies, as they may the driver's own */
+  options.flags = LADE_PINNED_DEVICE_MAPPED; /* kernels may access it in place, as they may the driver's own memory */
   options.sources = LADE_PINNED_SOURCE_REGISTER | LADE_PINNED_SOURCE_DRIVER;
   status = device->lade->lade_runtime_open("cuda", NULL, &device->runtime);
   if (status != LADE_OK) return status;
@@ -104,7 +106,7 @@ static void heap_give_back(void *user, void *pointer) {
   (void)device->lade->lade_device_free(device->heap, pointer);
 }
 
-/* Plain segments: peers that the program lets at its context reach no others. */
+/* Plain segments: peers to which the program gives access to its context reach no other kind. */
 static lade_status heap_open(preload_device *device, int ordinal) {
   const preload_lade *lade = device->lade;
   lade_device_options options;
@@ -157,7 +159,7 @@ static preload_device_state device_open(preload_device *device, int ordinal) {
 
 static preload_device_state device_end(preload_device *device, int ordinal, bool idle);
 
-/* One thread opens. Others go to the driver meanwhile: the loader's lock may be theirs (lade.h). O2: not inside the gate. */
+/* One thread opens. Others go to the driver meanwhile: they may hold the loader's lock (lade.h). O2: outside the gate. */
 static void device_open_once(preload_device *device, int ordinal) {
   preload_device_state state = PRELOAD_DEVICE_NONE;
   if (!atomic_compare_exchange_strong(&device->state, &state, PRELOAD_DEVICE_OPENING)) return;
@@ -375,10 +377,11 @@ static uint64_t pool_pending_bytes(preload_device *device) {
 }
 
 /*
- * Reading the statistics costs microseconds, so it is done once for a part of the limit.
+ * Reading the statistics costs microseconds, so it is done once per quarter of the limit.
  *
- * The wait ends with the work that was queued before it: what is pending then, more of the same wait would not end. Uses of a stream that
- * was destroyed unseen are such; they stay pending until the pool lacks memory, and asks the device for them.
+ * The wait ends with the work that was queued before it: a longer wait would not free blocks that are still pending
+ * then. Examples are uses of a stream that was destroyed by a call without a hook; they stay pending until the pool
+ * lacks memory and waits for the device.
  */
 void ladei_preload_recorded_wait(preload_device *device, uint64_t bytes, uint64_t limit) {
   preload_point point;
@@ -400,7 +403,7 @@ static void ended_add(const preload_device *device) {
   pthread_mutex_unlock(&sums_lock);
 }
 
-/* What the program holds ends with the context, as the driver's own memory does. */
+/* The program's blocks end with the context, as the driver's own memory does. */
 static void blocks_end(preload_blocks *all, int ordinal, preload_give_back *give_back, preload_device *device) {
   preload_block *next;
   for (preload_block *block = ladei_preload_blocks_take_all(all, ordinal); block != NULL; block = next) {
@@ -439,7 +442,7 @@ static lade_status pinned_end(preload_device *device, int ordinal) {
   return device->lade->lade_pinned_pool_destroy(device->pool, true);
 }
 
-/* A pool that cannot end is left as it is: its addresses must not come to mean anything else. */
+/* A pool that cannot end is left as it is: its addresses must not get another meaning. */
 static preload_device_state device_end(preload_device *device, int ordinal, bool idle) {
   ended_add(device);
   if (!idle) {
@@ -472,11 +475,11 @@ void ladei_preload_device_settle(int ordinal) {
 void ladei_preload_device_close(int ordinal, preload_progress work) {
   if (ordinal < 0 || ordinal >= PRELOAD_DEVICES_MAX) return;
   preload_device *device = &devices[ordinal];
-  atomic_store(&device->ending, true); /* before the look at the state: of two that meet, one sees the other */
+  atomic_store(&device->ending, true); /* before the state is read: of a concurrent open and close one sees the other */
   ladei_preload_gate_close(&device->gate);
   preload_device_state state = PRELOAD_DEVICE_OPENING;
   (void)atomic_compare_exchange_strong(&device->state, &state,
-                                       PRELOAD_DEVICE_GIVEN_UP); /* else it says what there is */
+                                       PRELOAD_DEVICE_GIVEN_UP); /* otherwise `state` gets the current one */
   if (state == PRELOAD_DEVICE_OPEN) {
     bool idle = work == PRELOAD_LOST || (work == PRELOAD_DONE && !pending_any(device));
     atomic_store(&device->state, device_end(device, ordinal, idle));

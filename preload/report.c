@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LADE_PRELOAD_REPORT: what the library did, written when the process ends.
+ * LADE_PRELOAD_REPORT: counts of the library's work, written when the process ends.
  *
- * I1  Nothing is written by a process that never asked for memory that lade serves, nor by a child of fork().
+ * I1  A process that never asked for memory that lade serves writes nothing, nor does a child of fork().
  * Locks: none.
  */
 #include <errno.h>
@@ -16,22 +16,22 @@
 #include "preload/pools.h"
 #include "preload/settings.h"
 
-/* "%p" in the name becomes the process id, so that ranks do not overwrite each other's. The length of the name, also of one for which
- * there is no room. */
+/* "%p" in the name becomes the process id, so that ranks do not overwrite each other's reports. Returns the length of
+ * the name, also if it does not fit. */
 static int path_make(const char *pattern, char *path, size_t room) {
   const char *mark = strstr(pattern, "%p");
   return mark == NULL ? snprintf(path, room, "%s", pattern)
                       : snprintf(path, room, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2);
 }
 
-/* A number from 0 on, with a decimal point whatever locale the program has set; printf() goes by the locale. */
+/* Prints a number of at least 0 with a decimal point in every locale; printf() follows the program's locale. */
 static void decimal_print(FILE *file, double value) {
   enum { MILLION = 1000000 };
   uint64_t millionths = (uint64_t)(value * (double)MILLION + 0.5);
   fprintf(file, "%" PRIu64 ".%06" PRIu64, millionths / MILLION, millionths % MILLION);
 }
 
-/* What pinning every byte served would have taken at the rate that pinning took here, less what it took. */
+/* The time to pin every served byte, at this run's time per pinned byte, minus the time that pinning took. */
 static double saved_seconds(const preload_sums *sums, uint64_t bytes_served) {
   if (sums->pinned_bytes == 0) return 0;
   double ns_per_byte = (double)sums->driver_alloc_ns / (double)sums->pinned_bytes;
@@ -71,7 +71,7 @@ static bool anything_counted(void) {
   return false;
 }
 
-/* The loader runs this after the program's own destructors: what they freed is counted. */
+/* The loader runs this after the program's own destructors: their frees are counted. */
 __attribute__((destructor)) static void report_write(void) {
   char path[4096]; /* PATH_MAX: no longer name can be opened */
   preload_sums sums;

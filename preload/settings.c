@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the variables LADE_PRELOAD_..., and finds those whose name or value is wrong.
+ * Reads the variables LADE_PRELOAD_..., and finds wrong names and values.
  *
- * I1  A variable of that prefix that is not in the table is an error, as is a value that its row does not take: a typing
- *     mistake must not run a program in another mode than asked for.
+ * I1  A variable of that prefix that is not in the table is an error, as is a value that its row does not take: a
+ *     typing mistake must not run a program in another mode than the requested one.
  * I2  With an error the mode is PRELOAD_OFF.
- * Locks: `once` alone.
+ * Locks: `once` only.
  */
 #include "preload/settings.h"
 
@@ -58,14 +58,14 @@ static bool device_read(const char *value, void *field) {
   return true;
 }
 
-/* A copy: programs write over their environment, to have another name in ps. */
+/* A copy: programs overwrite their environment to change their name in ps. */
 static bool path_read(const char *value, void *field) {
   char *path = value[0] == '\0' ? NULL : strdup(value);
   if (path != NULL) *(const char **)field = path;
   return path != NULL;
 }
 
-/* A number with nothing, K, M, G or T after it, each with "iB" or not. */
+/* A number, then nothing, K, M, G or T, each of these with "iB" or without. */
 static bool size_read(const char *value, void *field) {
   static const char letters[] = "KMGT";
   char *end;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the environment asks of the preload library: the variables LADE_PRELOAD_... (docs/preload.md).
+ * The settings of the preload library: the variables LADE_PRELOAD_... of the environment (docs/preload.md).
  */
 #ifndef LADE_PRELOAD_SETTINGS_H
 #define LADE_PRELOAD_SETTINGS_H
@@ -24,10 +24,10 @@ typedef struct preload_settings {
   preload_mode mode;
   preload_device_calls device; /* which allocations of device memory lade serves; PRELOAD_DEVICE_OFF in mode off */
   const char *report;          /* NULL: none */
-  const char *library;         /* NULL: beside this library, else where the loader finds it */
+  const char *library;         /* NULL: beside this library, otherwise the one that the loader finds */
   uint64_t max_bytes, segment_bytes; /* of each device's pool; 0: the pool's own default */
   uint64_t pending_bytes;            /* freed blocks that streams may still use, before a free waits */
-  char wrong[256];                   /* what is wrong with a variable; "" for nothing. The mode is off then. */
+  char wrong[256];                   /* the error in a variable, and the mode is off; "": there is none */
 } preload_settings;
 
 /* Read once, when the process first looks at the driver. Any thread. */

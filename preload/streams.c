@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams of the program, the events that destroyed ones leave, and captures under way. One state machine with contexts.c
- * (contexts.h).
+ * Streams of the program, the events of destroyed ones (orphans), and captures under way. One state machine with
+ * contexts.c (contexts.h).
  *
- *   capture begins: the gate closes, then the driver's call; the capture is noted, or the gate opens again
- *   capture ends, its stream has been destroyed, its context ends: the note goes, the gate opens
- *   a stream is to be destroyed that captures: its capture ends first, so that the work from before it can leave an event
+ *   capture begins: the gate closes, then the driver's call; the capture is noted, or the gate opens again capture
+ *   ends, its stream has been destroyed, its context ends: the note goes, the gate opens a stream that captures is to
+ *   be destroyed: its capture ends first, so that an event can cover the work from before it
  *
- * T1  The gate is closed as often as there are notes of captures, and once for each call that begins one or ends a context.
- * T2  Orphans are done in the order of their numbers, as far as points ask, and whoever adds one: a program that destroys streams
- *     and frees nothing gathers none.
- * T3  A stream leaves its event before it captures, since it cannot while it does, and not everybody can end the capture for it: nobody
- *     can, where it joined that of another stream. The event is kept. It becomes an orphan if the stream is destroyed in the capture,
- *     and goes when the stream leaves another one or is destroyed, or when nothing captures any more.
+ * T1  The gate is closed once for each note of a capture, and for each call that begins a capture or ends a context.
+ * T2  Orphans are removed in the order of their numbers: up to a point's number by its queries, and by each thread that
+ *     adds an orphan, so that a program that destroys streams and frees nothing gathers none.
+ * T3  A stream leaves its event before it captures: none can be recorded during a capture, and the thread that destroys
+ *     the stream may be unable to end the capture; no thread can if the stream joined another one's. The event is kept.
+ *     It becomes an orphan if the stream is destroyed in the capture, and goes when the stream leaves another event or
+ *     is destroyed otherwise, or when no stream captures any more.
  * Locks: streams_lock guards all tables here; no driver call is made under it.
  */
 #include "preload/streams.h"
@@ -32,7 +33,7 @@ typedef struct noted_stream {
 typedef struct preload_orphan {
   struct preload_orphan *next;
   uint64_t number;
-  CUstream handle; /* kept: of the stream, which is alive */
+  CUstream handle; /* in `kept`: the stream, which is alive */
   preload_mark mark;
 } orphan;
 
@@ -40,7 +41,7 @@ typedef struct noted_capture {
   struct noted_capture *next;
   CUstream handle;
   pthread_t thread; /* of the per-thread stream */
-  bool has_graph;   /* its graph is the program's: it was there before */
+  bool has_graph;   /* its graph is the program's: it existed before */
   unsigned slot, generation;
 } noted_capture;
 
@@ -70,7 +71,7 @@ static bool current_slot(preload_slot *out) {
 
 static bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
 
-/* Of the context that a stream is of; the thread's own one is of the current context. */
+/* The slot of a stream's context; the per-thread stream is of the current context. */
 static bool stream_slot(CUstream stream, preload_slot *out) {
   CUcontext handle = NULL;
   if (stream == NULL || stream == CU_STREAM_LEGACY || is_per_thread(stream)) return current_slot(out);
@@ -139,7 +140,7 @@ void ladei_preload_stream_wait(CUstream stream) {
   ladei_preload_restore(before, relaxed);
 }
 
-/* Without an event there is no other way to know when its work is over. */
+/* Without an event it waits for the stream: nothing else tells when its work is over. */
 static orphan *orphan_make(CUstream stream) {
   orphan *made = malloc(sizeof *made);
   if (made != NULL) *made = (orphan){.handle = stream};
@@ -161,7 +162,7 @@ static void orphan_add(orphan *made) {
   pthread_mutex_unlock(&streams_lock);
 }
 
-/* Of streams that are alive. */
+/* Drops events of streams that are alive. */
 static void orphans_drop(orphan *first) {
   orphan *next;
   for (orphan *one = first; one != NULL; one = next) {
@@ -207,7 +208,7 @@ preload_progress ladei_preload_orphans_progress(uint64_t through) {
   return PRELOAD_DONE;
 }
 
-/* The context has been waited for: its orphans are done. They keep their place, since points count on their numbers. */
+/* The context has been waited for: its orphans are done. They keep their place, since points rely on their numbers. */
 static bool orphan_settle(unsigned slot, unsigned generation) {
   preload_mark mark;
   bool found = false;
@@ -217,7 +218,7 @@ static bool orphan_settle(unsigned slot, unsigned generation) {
     if (!found) continue;
     mark = one->mark;
     assert(one->number > atomic_load(&orphans_gone));
-    one->mark.generation--; /* one that has passed: done */
+    one->mark.generation--; /* a past generation: done */
   }
   pthread_mutex_unlock(&streams_lock);
   if (found) ladei_preload_mark_discard(&mark);
@@ -226,14 +227,14 @@ static bool orphan_settle(unsigned slot, unsigned generation) {
 
 /* ---- Captures ---------------------------------------------------------------------------------------------------- */
 
-/* The driver need not answer to a stream that captures already. */
+/* The slot stays of no context if the driver does not answer, as for a stream that captures already. */
 void ladei_preload_capture_opening(CUstream stream, preload_slot *out_slot) {
   *out_slot = (preload_slot){PRELOAD_CONTEXTS_MAX, 0, NULL}; /* of no context */
   (void)stream_slot(stream, out_slot);
   ladei_preload_gate_close(&ladei_preload_recording);
 }
 
-/* Without memory for the note the gate stays closed: nothing is recorded any more, and no capture is broken. */
+/* Without memory for the note the gate stays closed: nothing is recorded any more, so no capture breaks. */
 void ladei_preload_capture_opened(CUstream stream, const preload_slot *slot, bool has_graph, bool succeeded) {
   if (!succeeded) {
     ladei_preload_gate_open(&ladei_preload_recording);
@@ -303,7 +304,7 @@ bool ladei_preload_captures(CUstream stream) {
   return DRIVER_CALL(stream_is_capturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* T3: what is kept for the stream. */
+/* T3: takes the stream's kept event. */
 static orphan *kept_take(CUstream stream) {
   orphan *found = NULL;
   pthread_mutex_lock(&streams_lock);
@@ -318,7 +319,7 @@ static orphan *kept_take(CUstream stream) {
   return found;
 }
 
-/* Of a stream that another thread has brought into a capture meanwhile the event may be a part of that. */
+/* If another thread has brought the stream into a capture meanwhile, the event may be a part of that: it is dropped. */
 preload_orphan *ladei_preload_capture_leave(CUstream stream) {
   bool is_special = stream == NULL || stream == CU_STREAM_LEGACY || is_per_thread(stream);
   if (is_special || ladei_preload_captures(stream)) return NULL;
@@ -328,7 +329,7 @@ preload_orphan *ladei_preload_capture_leave(CUstream stream) {
   return NULL;
 }
 
-/* Of two for one stream the later one covers the earlier one. */
+/* The later of two events on one stream covers the earlier one. */
 void ladei_preload_capture_left(preload_orphan *left) {
   if (left == NULL) return;
   if (!ladei_preload_captures(left->handle)) {
@@ -348,8 +349,8 @@ static bool capture_is_over(CUstream stream) {
   return DRIVER_CALL(stream_is_capturing)(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* The driver may refuse the end, in the wrong thread for example: then the capture goes on. Where it did not, the stream may capture
- * already for another thread: of two notes of one handle either may go. */
+/* The driver may refuse the end, in the wrong thread for example: then the capture goes on. If it did not refuse, the
+ * stream may already capture again for another thread: either of two notes of one handle may go. */
 void ladei_preload_capture_closed(CUstream stream, bool succeeded) {
   bool has_graph;
   if (capture_noted(stream, &has_graph) && (succeeded || capture_is_over(stream))) capture_remove(stream);
@@ -364,7 +365,7 @@ static void orphans_collect(void) {
   ladei_preload_gate_leave(&ladei_preload_recording);
 }
 
-/* What is captured is lost with the stream, and the driver may refuse to end it, in the wrong thread for example. */
+/* The captured work is lost. The driver may refuse to end the capture, in the wrong thread for example. */
 void ladei_preload_capture_give_up(CUstream stream) {
   CUgraph graph = NULL;
   bool has_graph;
@@ -374,8 +375,8 @@ void ladei_preload_capture_give_up(CUstream stream) {
   ladei_preload_capture_closed(stream, code == CUDA_SUCCESS);
 }
 
-/* The gate keeps the handle out of the calls of threads that record now. An event on a stream that captures would become part of
- * the graph. */
+/* The gate keeps the handle out of the calls of threads that record now. An event on a stream that captures would
+ * become part of the graph. */
 void ladei_preload_stream_forget(CUstream stream, preload_stream_end *out) {
   bool has_graph;
   out->captures = capture_noted(stream, &has_graph);
@@ -391,7 +392,7 @@ void ladei_preload_stream_forget(CUstream stream, preload_stream_end *out) {
   orphans_collect();
 }
 
-/* A new stream may have the handle, and capture, already: of two notes of one handle either may go. */
+/* A new stream may already have the handle, and capture: either of two notes of one handle may go. */
 void ladei_preload_stream_forgotten(CUstream stream, const preload_stream_end *end, bool is_gone) {
   if (is_gone && end->captures) capture_remove(stream);
   if (is_gone)
@@ -413,7 +414,7 @@ static noted_capture *capture_of(unsigned slot, unsigned generation) {
   return gone;
 }
 
-/* T3: of the context. */
+/* T3: takes the kept events of the context. */
 static orphan *kept_of(unsigned slot, unsigned generation) {
   orphan *found = NULL;
   pthread_mutex_lock(&streams_lock);

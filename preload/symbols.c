@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlsym and dlvsym, put before those of the C library: names of the driver lead to hooks, everything else to the C library.
+ * dlsym and dlvsym, put before those of the C library: names of the driver lead to hooks, all others to the C library.
  *
  *   dlsym(handle, name)        decide ---- the answer --------------------------> returned
  *   (assembler, keeps the           \----- none: the C library's dlsym, jumped to with the registers as they came
  *    arguments)
  *
- * The C library's dlsym reads its own return address, to know which library asks for RTLD_NEXT, RTLD_DEFAULT and what is visible there;
- * a call from here would make this library the caller. So the jump.
+ * The C library's dlsym reads its own return address, to know the caller for RTLD_NEXT, RTLD_DEFAULT and the names
+ * visible there; a call from here would make this library the caller. So the jump.
  *
- * S1  Every call that is not about a name of the driver ends in the C library's own function, with the caller's return address
- *     and arguments. Of such a call nothing is allocated, locked or written but, once, the two pointers below.
- * S2  A name of the driver is answered with a hook only where the same look-up without this library finds the driver's
- *     function. RTLD_NEXT is the C library's: a library that asks for it wants what comes after itself.
+ * S1  Every call that is not about a name of the driver ends in the C library's own function, with the caller's return
+ *     address and arguments. Such a call allocates, locks and writes nothing except, once, the two pointers below.
+ * S2  A name of the driver gets a hook only if the same look-up without this library finds the driver's function.
+ *     RTLD_NEXT is left to the C library: it asks for the objects after the caller.
  * S3  A look-up that fails leaves its text for dlerror().
  * Locks: none.
  */
@@ -25,7 +25,7 @@
 #include "preload/driver.h"
 #include "preload/libc_symbols.h"
 
-/* The sanitisers' own start looks symbols up, before they can take part in it. */
+/* The sanitisers look symbols up while they start, before instrumented code can run. */
 #define UNINSTRUMENTED __attribute__((no_sanitize("thread", "address", "undefined")))
 
 /* The functions of the C library, found once. */
@@ -42,7 +42,7 @@ UNINSTRUMENTED static void *libc_function(_Atomic(void *) *slot, const char *nam
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
-/* What the assembler below gets in two registers: the address to jump to, or NULL and the answer. */
+/* The assembler below gets this in two registers: the address to jump to, or NULL and the answer. */
 typedef struct symbol_decision {
   void *answer;
   void *jump;
@@ -56,7 +56,7 @@ static bool is_lade(void *caller) {
   return strncmp(slash == NULL ? object.dli_fname : slash + 1, "liblade.so", strlen("liblade.so")) == 0;
 }
 
-/* In the libraries that the caller was opened with. */
+/* Looks in the caller and the libraries that it was opened with. */
 static void *found_beside(void *caller, const char *name) {
   Dl_info object;
   if (dladdr(caller, &object) == 0 || object.dli_fname == NULL) return NULL;
@@ -67,7 +67,7 @@ static void *found_beside(void *caller, const char *name) {
   return ladei_preload_owns(found) ? NULL : found; /* the scope of the program itself has this library first */
 }
 
-/* What RTLD_DEFAULT finds behind this library. */
+/* The symbol that RTLD_DEFAULT finds after this library. */
 static void *found_by_default(void *caller, const char *name) {
   void *found = ladei_preload_dlsym(RTLD_NEXT, name);
   if (found == NULL) found = found_beside(caller, name);
@@ -97,7 +97,7 @@ symbol_decision ladei_preload_decide(void *handle, const char *name, void *calle
   return decision;
 }
 
-/* The driver's symbols have no versions that programs ask for: only what is there under the version is replaced. */
+/* Programs ask for no version of the driver's symbols: a hook replaces only a symbol that exists in that version. */
 UNINSTRUMENTED __attribute__((used, visibility("hidden"))) symbol_decision
 ladei_preload_decide_version(void *handle, const char *name, const char *version,
                              void *caller) __asm__("ladei_preload_decide_version");
