@@ -104,7 +104,7 @@ static lade_snapshot_frame *frame_next(snapshot_frames *list, uint64_t address, 
   return frame;
 }
 
-/* What the program's own function shows. */
+/* A frame from the program's own function. */
 static lade_status frame_visit(void *user, const lade_stack_frame *from) {
   snapshot_frames *list = user;
   uint32_t module = LADE_SNAPSHOT_NONE;

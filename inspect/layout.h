@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segments and blocks of one part of a snapshot as a thing that can be rolled back: events are undone one after the
- * other, the newest first, and what is left is the memory as it was before them.
+ * The segments and blocks of one part of a snapshot, which can be rolled back: events are undone one after the other,
+ * the newest first, and the result is the memory as it was before them.
  *
  *   undone               before it                       after it
  *   alloc                the block is inactive, one with its inactive neighbours     allocated
@@ -11,11 +11,11 @@
  *   segment free, unmap  inactive                        not there
  *   annotate             the note before, if any         with the note
  *
- * What an event does not tell is what the block had before: its stack, where a free has one of its own, and its note. The block is
+ * An event does not contain the block's earlier stack, if a free has one of its own, and its earlier note. The block is
  * then marked as `recalled`, for a caller that has the events before.
  *
- * An event that does not fit what is there, as in a file of another writer or after events were lost, is counted
- * and changes nothing.
+ * An event that does not fit the layout, as in another writer's file or after events were lost, is counted and changes
+ * nothing.
  *
  * L1  Blocks are ordered by address and do not overlap; each lies in one segment, and they cover all segments.
  * L2  No two inactive blocks of a segment are neighbours once one of them was changed by an undo.

@@ -154,7 +154,7 @@ static lade_status event_pass(lives_builder *b, const lade_snapshot_event *event
   }
 }
 
-/* What is open and was not seen at the end has lost its last events: it ends with the part. */
+/* A block still open and not seen at the end has lost its last events: its life ends with the part. */
 static void lives_close(lives_builder *b, uint64_t time_ns) {
   for (size_t i = 0; i < b->open_blocks.room; i++) {
     const ladei_pair_map_entry *entry = &b->open_blocks.entries[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a room fills in so that its objects can be parts of snapshots and of what is published. A new room adds a
+ * A room fills this in so that its objects can be parts of snapshots and of published memory. A new room adds a
  * lade_part_kind, a file in inspect/parts/ and a line in inspect/api/parts.c.
  */
 #ifndef LADE_INSPECT_PART_H
@@ -8,7 +8,7 @@
 
 #include "inspect/snapshot.h"
 
-/* What to copy. */
+/* The data to copy. */
 typedef struct ladei_inspect_wanted {
   lade_snapshot_options options;
   struct ladei_inspect_contexts *contexts; /* contexts.h */

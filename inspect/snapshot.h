@@ -59,7 +59,7 @@ struct lade_snapshot {
 /* An empty snapshot. LADE_ERR_OUT_OF_HOST_MEMORY. lade_snapshot_destroy() frees it, filled or not. */
 lade_status ladei_inspect_create(lade_snapshot **out);
 
-/* What symbols.h makes: a snapshot that has texts, stacks and frames of its own, and all else of another one. NULL is allowed. */
+/* Frees a snapshot made by symbols.h: it owns its texts, stacks and frames, all else is another's. NULL is allowed. */
 void ladei_inspect_named_destroy(lade_snapshot *named);
 
 /* A new row, zero; NULL, with the error recorded (LADE_ERR_OUT_OF_HOST_MEMORY, or LADE_ERR_LIMIT beyond 2^32 - 2 rows). Valid

@@ -14,7 +14,7 @@ typedef struct ladei_inspect_totals {
 /* Sums of what a file claims may exceed 2^63: they wrap, and are wrong, and no more than that. */
 static inline void ladei_inspect_totals_sum(int64_t *sum, uint64_t bytes) { *sum = (int64_t)((uint64_t)*sum + bytes); }
 
-/* What an event does to them. True: something. */
+/* Applies an event to the totals. True: they changed. */
 static inline bool ladei_inspect_totals_add(ladei_inspect_totals *totals, const lade_snapshot_event *event) {
   switch ((lade_device_action)event->action) {
   case LADE_DEVICE_ALLOC:

@@ -36,9 +36,8 @@ struct lade_safetensors {
 };
 
 /*
- * Opens a file of a checkpoint and reads its header; the previous content of *file is dropped, except path and name.
- * `name` is looked up in the open folder, or AT_FDCWD. On failure, too, the caller disposes of *file. As
- * lade_safetensors_open().
+ * Opens a file of a checkpoint and reads its header; *file is reset, except path and name. `name` is looked up in the
+ * open folder, or AT_FDCWD. The caller disposes of *file after a failure, too. As lade_safetensors_open().
  */
 lade_status ladei_loader_checkpoint_file_read(int folder, const char *name, ladei_loader_checkpoint_file *file);
 /* Whether the bytes read since then are of the file that was opened. LADE_ERR_IO: it was written to, or replaced. */

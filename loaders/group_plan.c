@@ -13,7 +13,6 @@
  * P1  Every byte of a tensor of the load is read by exactly one rank: by the root of its one part, or as a run of one rank.
  * P2  The plan is a function of the headers, the tensors, the rules, part_bytes and the number of ranks; so it is equal
  *     on all ranks except for the choices by `rank`. The ranks compare checksums before they act on it.
- *     it.
  * P3  Parts are in the order of the files, scattered ones by themselves and the others by themselves. Parts [i * size,
  *     (i + 1) * size) are a round: each has another root, and except in the last rounds all are scattered or none is:
  *     their lengths are alike then. The rank that has read least so far reads the longest.

@@ -52,7 +52,7 @@ static lade_status file_error(const char *path, const char *what) {
 
 enum { FIRST_ROOM = 1 << 16 };
 
-/* What is to be read begins so, and is of no format. */
+/* Whether data that begins so is of no format; false for blanks alone. */
 static bool is_no_snapshot(const char *data, size_t bytes) {
   size_t blanks = 0;
   while (blanks < bytes && strchr(" \t\r\n", data[blanks]) != NULL && data[blanks] != '\0') blanks++;

@@ -62,7 +62,7 @@ static size_t event_after(const lade_snapshot *snapshot, const lade_snapshot_par
   return first;
 }
 
-/* What the events of the part that are left say of the blocks in the map: their last note, and the stack of their alloc. */
+/* Takes the last note and the alloc's stack of the blocks in the map from the part's remaining events. */
 static void blocks_recall(lade_snapshot *snapshot, const ladei_pair_map *recalled) {
   size_t first = ladei_inspect_part(snapshot)->first_event, left = recalled->count;
   for (size_t i = snapshot->events.count; i > first && left > 0; i--) {

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control: the publisher's side. One thread accepts, reads requests, has them done one after the other, and replies.
+ * Control: the publisher's side. One thread accepts, reads requests, has each done in turn, and replies.
  *
  *   listener --accept--> connection --request--> job --(manual: ladei_control_serve)--> reply, close
  *                            |
  *                            '-- nothing came for REQUEST_MS, or another one needs its place: close
  *
- * CT1 Only a peer of the publisher's user, or root, is heard. The kernel says which user it is (SO_PEERCRED).
+ * CT1 Only a peer of the publisher's user, or root, is heard. The kernel tells the user (SO_PEERCRED).
  * CT2 A request is one packet, checked whole before anything is done. A connection has one request.
- * CT3 The thread never waits for a client: sockets do not block, and a snapshot goes into a regular file alone, which takes
- *     bytes or fails as its file system does. What a client does, or does not do, holds neither the publisher nor other
- *     clients up; only a file system that hangs does, which the same user chose.
- * CT4 The library opens no path that a client names. A descriptor that came is closed, whatever happens; it is written from
- *     the thread alone, in which signals are blocked: a file that has grown too large or has no reader is an error.
- * CT5 After a fork the child has no thread and answers no peer. Its copies of the descriptors are closed when it destroys its
- *     publisher, or execs.
+ * CT3 The thread never waits for a client: sockets do not block, and a snapshot goes into a regular file alone, which
+ *     takes bytes or fails as its file system does. No behaviour of a client holds up the publisher or other clients;
+ *     only a file system that hangs does, which the same user chose.
+ * CT4 The library opens no path that a client names. A descriptor that came is closed in every case; only the thread
+ *     writes to it, with signals blocked: a file that has grown too large or has no reader is an error.
+ * CT5 After a fork the child has no thread and answers no peer. Its copies of the descriptors are closed when it
+ *     destroys its publisher, or execs.
  * CT6 A job belongs to the thread, except while it is RUNNING, when it belongs to the caller of ladei_control_serve().
- * Locks: control->lock (a leaf) guards `job` and the state of what it points to; held for no call.
+ * Locks: control->lock (a leaf) guards `job` and the state of its target; no call is made under it.
  *
- * Note [Stacks that clients ask for]. They are captured by whichever threads allocate, some of which may be in the middle of
- * it when the publisher is destroyed. So these sets are the process's, at most one for each number of frames, and stay.
+ * Note [Stacks that clients ask for]. Threads that allocate capture them, and some may do so while the publisher is
+ * destroyed. So these sets are the process's, at most one for each number of frames, and stay.
  */
 #include "inspect/live/control.h"
 
@@ -130,7 +130,7 @@ static lade_status history_options_make(const ladei_control_request *request, la
   return LADE_OK;
 }
 
-/* What a part had before: `options` counts where `enabled`, else its history was off. */
+/* A part's history before: `options` if it was `enabled`, otherwise off. */
 typedef struct history_before {
   lade_history_options options;
   bool changed;
@@ -328,7 +328,7 @@ static bool packet_receive(int fd, control_packet *packet, bool *out_gone) {
   return bytes > 0;
 }
 
-/* What the request has beside it fits its command. */
+/* Checks that the packet came whole, and that its descriptors fit its command. */
 static lade_status packet_check(const control_packet *packet, ladei_control_request *out) {
   if (packet->cut)
     return ladei_error(LADE_ERR_INVALID_ARGUMENT, 0,

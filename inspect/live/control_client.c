@@ -2,9 +2,9 @@
 /*
  * Control: the client's side. Each call makes a connection of its own, for one request.
  *
- * Note [Network namespaces]. An abstract socket belongs to the network namespace that it was made in, and a container has its
- * own. A socket stays in the namespace where it was opened, whoever uses it. So where the process is in another one, a thread
- * enters that, opens the socket and ends. The kernel lets root do so.
+ * Note [Network namespaces]. An abstract socket belongs to the network namespace that it was made in, and a container
+ * has its own. A socket stays in the namespace where it was opened, for any user. So if the process is in
+ * another one, a thread enters that, opens the socket and ends. The kernel lets root do so.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 static const char request_magic[8] = "LADECTL\n";
 static const char reply_magic[8] = "LADECTR\n";
 
-/* What both begin with. */
+/* The beginning of both. */
 typedef struct packet_head {
   char magic[8];
   uint32_t version;

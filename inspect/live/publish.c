@@ -131,7 +131,7 @@ static void *refresh_again_and_again(void *user) {
 
 /* --- the layout --------------------------------------------------------------------------------------------------- */
 
-/* What the first visit of the counters finds. */
+/* The keys found in the first visit of the counters. */
 typedef struct key_list {
   const char **keys;
   size_t count, room;

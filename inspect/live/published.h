@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is published: one piece of memory, laid out once, of which the values change.
+ * The published data: one piece of memory, laid out once, in which only the values change.
  *
  *   header | parts | keys: offsets of texts | texts, each with its NUL | values
  *
  * L1  The header's offsets and counts are set before the memory is sealed, and never change.
- * L2  `sequence` is odd while values are written; a reader that finds it even and the same before and after has copied values
- *     of one refresh.
- * L3  The memory is sealed against shrinking, growing and writing by others, so that no reader is killed by what a
- *     publisher does, and none can disturb it.
- * L4  A reader's work and memory are bounded, whatever the page says: parts, values, texts and the length of a key have a most, and a
- *     value belongs to one part.
+ * L2  `sequence` is odd while values are written; a reader that finds it even and equal before and after has copied
+ *     values of one refresh.
+ * L3  The memory is sealed against shrinking, growing and writing by others, so that no publisher can kill a reader,
+ *     and no reader can disturb the memory.
+ * L4  A reader's work and memory are bounded for any content of the page: parts, values, texts and the length of a key
+ *     have a maximum, and a value belongs to one part.
  */
 #ifndef LADE_INSPECT_LIVE_PUBLISHED_H
 #define LADE_INSPECT_LIVE_PUBLISHED_H
@@ -40,11 +40,11 @@ typedef struct ladei_published_header {
   uint64_t parts_at, keys_at, texts_at, texts_bytes, values_at; /* from the header's begin */
   _Atomic(uint64_t) sequence;
   _Atomic(uint64_t) refreshed_ns; /* wall clock */
-  /* What earlier versions do not have; `header_bytes` tells. */
+  /* Absent in earlier versions; `header_bytes` tells. */
   char control[LADEI_PUBLISHED_CONTROL_BYTES]; /* name of the abstract socket, without its first 0; "": none */
 } ladei_published_header;
 
-/* The header of the first release: what is behind it may be missing. */
+/* The header of the first release: later fields may be missing. */
 enum { LADEI_PUBLISHED_LEAST_BYTES = offsetof(ladei_published_header, control) };
 
 typedef struct ladei_published_part {
@@ -55,7 +55,7 @@ typedef struct ladei_published_part {
   uint64_t first_value, value_count;
 } ladei_published_part;
 
-/* What a reader may want to know beside the counters. */
+/* Facts for a reader beside the counters. */
 typedef struct ladei_published_about {
   uint64_t process_id; /* as the process itself knows it: in a container, that of its namespace */
   uint64_t started_ns;

@@ -10,7 +10,7 @@
 
 static inline bool ladei_inspect_is_simulated(lade_runtime *runtime) { return strcmp(runtime->ops->name, "sim") == 0; }
 
-/* What to add to the runtime's clock. */
+/* The offset to add to the runtime's clock. */
 static inline uint64_t ladei_inspect_clock_offset_ns(lade_runtime *runtime) {
   struct timespec now;
   if (ladei_inspect_is_simulated(runtime)) return 0;

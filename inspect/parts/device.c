@@ -107,7 +107,7 @@ static lade_status events_copy(device_copy *copy, bool simulated) {
   return ladei_inspect_events_add(copy->to, copy->wanted->contexts, history, simulated, pool);
 }
 
-/* What a backend without segments of lade's has. */
+/* Counters alone, also of a backend without segments of lade's. */
 static lade_status counters_copy(lade_device_allocator *allocator, lade_snapshot *snapshot) {
   return device_counters(allocator, ladei_inspect_counter_visit, snapshot);
 }

@@ -147,7 +147,7 @@ static lade_status live_copy(const ladei_pinned_history_live *live, const ladei_
   return LADE_OK;
 }
 
-/* Both are in the order of addresses. What has no block, or an inactive one, came or went meanwhile. */
+/* Both are in the order of addresses. A life without a block, or with an inactive one, came or went meanwhile. */
 static lade_status lives_copy(const ladei_pinned_history_lives *lives, const ladei_inspect_wanted *wanted,
                               lade_snapshot *snapshot) {
   lade_snapshot_block *block = snapshot->blocks.rows + ladei_inspect_part(snapshot)->first_block;
