@@ -305,7 +305,9 @@ def test_a_stream_outlives_the_end_of_an_allocator_in_another_thread(cupy, devic
     gc.collect()
     thread = threading.Thread(target=kept[0].close if how == "closed" else kept.clear)
     thread.start()
-    while device.soft_call_count("stream_synchronize") == 0:
+    until = time.monotonic() + 60
+    while device.soft_call_count("event_synchronize") == 0:
+        assert time.monotonic() < until, "no wait for the held stream"
         time.sleep(0.001)
     stream = cupy.now.stream = None
     with cupy.lade.install():
