@@ -2,9 +2,9 @@
 /*
  * Block records: 64 bytes for each block of pinned memory, kept outside of it.
  *
- * A record belongs to memory: page i of a segment has record i, small block j of a run has record j, for as long as
- * the pool lives (type-stable memory). So a record may be read through a stale pointer at any time; what it says is
- * believed only if its word says the same before and after, or is changed by compare-and-swap.
+ * A record belongs to memory: page i of a segment has record i, small block j of a run has record j, for as long as the
+ * pool lives (type-stable memory). So a record may be read through a stale pointer at any time; its content is believed
+ * only if its word is the same before and after, or is changed by compare-and-swap.
  *
  *   word:  | generation 63..32 | node 23..16 | class 15..8 | IN_SLOT 3 | state 2..0 |
  *
@@ -14,19 +14,19 @@
  *       |        |             `--- PENDING <--'        PENDING: freed, streams may still use it
  *       `- RUN --'                                      RUN: both directions; the first page is FREE before and after
  *
- * K1  A word's state changes along these arrows alone, and its generation by one at each hand-out, else not (but where
- *     a record begins or ends with its segment). ladei_pinned_word_may_become has the table; builds without NDEBUG
- *     check each change.
+ * K1  A word's state changes along these arrows alone, and its generation by one at each hand-out and at no other time
+ *     (except when a record begins or ends with its segment). ladei_pinned_word_may_become has the table; builds
+ *     without NDEBUG check each change.
  *
- * Who may change a record
+ * The right to change a record, by state
  *   NONE, FREE, RUN   the holder of the node's lock: these records are parts of the node's free memory
- *   CACHED            whoever took the block out of the list that it was in; if IN_SLOT, whoever takes it by
+ *   CACHED            the thread that took the block out of its list; if IN_SLOT, the thread that takes it by
  *                     compare-and-swap of the word (bins.h)
- *   PENDING           the one to whom runtime/retire gives the ticket
- *   IN_USE            nobody but by compare-and-swap of the word, which makes one of two racing frees the loser
+ *   PENDING           the thread to which runtime/retire gives the ticket
+ *   IN_USE            any thread by compare-and-swap of the word alone, which makes one of two racing frees the loser
  *
- * A reader who finds RUN may meet the record as FREE again, and as RUN after that. So the pointer itself says what it
- * is: that to a run has its lowest bit set.
+ * A reader that finds RUN may find the record as FREE again, and as RUN after that. So the pointer itself tells its
+ * kind: a pointer to a run has its lowest bit set.
  *
  * The ticket is runtime/retire's account of the streams that use the block; notes on it may come from any thread.
  * The generation grows whenever a block is handed out, and never falls, also where a segment's records serve another

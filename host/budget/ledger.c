@@ -196,8 +196,8 @@ static void defaults_adopt(ladei_ledger *ledger, ladei_ledger_slot *slot) {
   }
 }
 
-/* The first free slot whose lock can be had; a new one behind the end, where the file may have been longer: whoever has
- * its slot there has the lock, too, and does not know yet that the file was cut. */
+/* The first free slot whose lock can be taken; or a new one after the end, where the file may have been longer: the
+ * pool with its slot there holds the lock, too, and does not know yet that the file was cut. */
 static bool slot_find(ladei_ledger *ledger, size_t *out) {
   size_t count = ladei_ledger_file_count(&ledger->file);
   size_t most = ladei_ledger_file_header(&ledger->file)->most_slots;
@@ -232,7 +232,7 @@ static bool slot_place(ladei_ledger *ledger, const ladei_ledger_slot *slot, size
   return true;
 }
 
-/* The file is locked and read. What the pool holds goes into the slot, however much that is. */
+/* The file is locked and read. The bytes that the pool holds go into the slot, without a limit. */
 static bool attach(ladei_ledger *ledger) {
   size_t index;
   ladei_ledger_slot slot = ledger->slot;
@@ -287,8 +287,8 @@ static bool file_lock(ladei_ledger *ledger, uint64_t patience_ns, size_t *out_by
   return false;
 }
 
-/* Slots at the end that nobody has, of a time with more pools: each charge would read them, until the machine starts
- * anew. Some stay, so that pools that come and go change no length. */
+/* Cuts unowned slots at the end, left from a time with more pools: each charge would read them until the machine
+ * restarts. Some stay, so that pools that come and go change no length. */
 static void end_cut(ladei_ledger *ledger) {
   enum { MOST_SPARE = 64 };
   size_t count = ladei_ledger_file_count(&ledger->file), taken = count;
@@ -432,7 +432,7 @@ static uint64_t others_want(ladei_ledger *ledger) {
   return sum;
 }
 
-/* What the ledger was not told, each time after twice as many looks: a folder that is full stays so for long. */
+/* Tells the ledger changes it missed, each time after twice as many looks: a full folder stays so for long. */
 static void tell_late(ladei_ledger *ledger) {
   enum { MOST_SKIPPED = 1024 };
   if (ledger->told || ledger->skips_left > 0) {

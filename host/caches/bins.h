@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bins: ready blocks above the magazines' sizes, for all threads of a node, without a lock. What one thread takes and
- * another one frees comes here (ready.h).
+ * Bins: ready blocks above the magazines' sizes, for all threads of a node, without a lock. Blocks that one thread
+ * takes and another one frees come here (ready.h).
  *
  *   bin of a class:  | slot | slot | slot | ... 8          slot: NULL, or a block that is IN_SLOT there
  *
@@ -9,17 +9,17 @@
  * compare-and-swap of its word each:
  *
  *   take       CACHED + IN_SLOT -> IN_USE + IN_SLOT     the winner has the block
- *   give back  IN_USE + IN_SLOT -> CACHED + IN_SLOT     from then on anybody may take it
+ *   give back  IN_USE + IN_SLOT -> CACHED + IN_SLOT     from then on any thread may take it
  *   put        the holder of a CACHED block marks it, then puts it into an empty slot
  *   empty      empties the slot, then takes the mark off, and the block if it is CACHED
  *
- * B1  What is in a slot is marked IN_SLOT. Only `empty` empties slots, and only one thread at a time does so on a node
+ * B1  A block in a slot is marked IN_SLOT. Only `empty` empties slots, and only one thread at a time does so on a node
  *     (the caller's lock), so a full slot keeps its block meanwhile.
  * B2  A marked block is in a slot, except for the moments between the two steps of `put` and of `empty`. In these
  *     moments a thread that looked at a slot before may still take and give back the block; the second step deals with
  *     that.
- * B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: what goes through the
- *     node's free memory comes back only by being handed out, and that changes the generation.
+ * B3  A word that was CACHED and is the same later was CACHED all the time, with the same size: a block that goes
+ *     through the node's free memory comes back only by being handed out, and that changes the generation.
  */
 #ifndef LADE_HOST_CACHES_BINS_H
 #define LADE_HOST_CACHES_BINS_H

@@ -103,16 +103,16 @@ typedef struct placement_cost {
  * Note [Old segments first]
  *   If nothing is allocated from the youngest segments, they become wholly free and can be given back. So of
  *   two free blocks the one in the older segment is better, and in one segment the lower one, even if it fits worse.
- *   How much worse depends on how much is free. Where that is little, a bad fit costs a new segment soon: best fit
- *   then. Where it is more than random replacement leaves behind anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on,
- *   there is something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to
- *   the highest. Not where there is one segment, which nothing can empty.
+ *   How much worse depends on how much is free. If little is free, a bad fit costs a new segment soon: best fit then.
+ *   If more is free than random replacement leaves anyhow, from PLACEMENT_FREE parts of PLACEMENT_ALL on, there is
+ *   something to be given back: one page for each further part, up to PLACEMENT_MOST, from the lowest block to the
+ *   highest. Not with one segment, which nothing can empty.
  *   Simulated with the lists of benchmarks/micro/sizes.h in 64 segments, reserved by requested bytes after 20
  *   turnovers,
  *   median and largest of 30 and 80 runs:     token 1.124, 1.159    dali 1.187, 1.295
  *   with a weight of the request's size:            1.148, 1.176         1.190, 1.311
- *   Neither finer nor coarser sizes, nor more blocks looked at, nor the fullest segment first did better. What is left
- *   is mostly the swing of what is requested: its highest sum was 6 to 15 % above the last one.
+ *   Neither finer nor coarser sizes, nor a look at more blocks, nor the fullest segment first did better. The rest is
+ *   mostly the swing of the requested bytes: their highest sum was 6 to 15 % above the last one.
  */
 enum { PLACEMENT_ALL = 2048, PLACEMENT_FREE = 164, PLACEMENT_MOST = 256 };
 
@@ -346,10 +346,10 @@ static void blocks_carve(ladei_pinned_node *node, ladei_pinned_segment *segment,
 }
 
 /*
- * Blocks above the small ones: of each free block that fits best as many as it has. What is left of it would mostly fit
+ * Blocks above the small ones: each free block that fits best is cut into as many as it has. Its rest would mostly fit
  * the next request best, too, so these are the blocks that requests of one each would get, for one change of the index.
  * Of single pages the last one is odd, if need be for one less: the records of an even page and the next one are a pair
- * of cache lines, which processors fetch together, and are mostly one thread's so.
+ * of cache lines, which processors fetch together, and so are mostly one thread's.
  */
 static ladei_pinned_block *several_take(ladei_pinned_node *node, size_t bytes, unsigned count) {
   ladei_pinned_block *list = NULL, *block;

@@ -8,7 +8,7 @@
  *   the reader. All of them are type-stable (segment metadata and run records live as long as the pool) and all that is
  *   read is atomic, so the reader gets some block record, perhaps of other memory. A pointer to a run says that it is
  *   one, as the same field holds a link of a list at other times. The reader believes a record only if the block covers
- *   the address and its word is the same before and after that look. Whoever then changes the block does so by
+ *   the address and its word is the same before and after that look. A thread that then changes the block does so by
  *   compare-and-swap of that word. Words of blocks that were handed out do not come again: generations never fall.
  *
  * Locks: none.

@@ -16,8 +16,8 @@ typedef struct ladei_pinned_lookup {
 } ladei_pinned_lookup;
 
 /*
- * Any address, any thread, any time. Certain for a block that is in use, by that word, and stays so for as long as
- * nobody frees it; for other addresses what was true at some moment during the call, or nothing (no block).
+ * Any address, any thread, any time. Certain for a block that is in use, by that word, and stays so until it is freed;
+ * for other addresses the state at some moment during the call, or nothing (no block).
  */
 ladei_pinned_lookup ladei_pinned_lookup_find(const ladei_pagemap *map, const void *pointer);
 
@@ -30,8 +30,7 @@ static inline bool ladei_pinned_lookup_is_same(const ladei_pinned_lookup *a, con
 
 /*
  * The same for the start of a block in use only, in a segment that probably covers the address (any, or NULL): the
- * block and its word, or NULL, when the caller looks again by the above. What the word says is certain once the word
- * could be swapped.
+ * block and its word, or NULL: the caller then uses the above. The word's content is certain once the word was swapped.
  */
 static inline ladei_pinned_block *ladei_pinned_lookup_find_start(const ladei_pinned_segment *segment, uintptr_t address,
                                                                  uint64_t *out_word) {

@@ -211,10 +211,10 @@ static inline bool ladei_pinned_magazine_put(ladei_pinned_thread_cache *cache, l
 }
 
 /*
- * Larger blocks. The one that the thread itself took last it keeps, one of a class; so a thread that uses a block again
- * and again has it as cheaply as a small one. What another thread took goes to the bins (bins.h), or that thread would
- * never find it; so do the blocks of a thread that takes one size after the other, as from a ring of buffers. All
- * others go back to the node.
+ * Larger blocks. A thread keeps the block that it took last itself, one of a class; so a thread that uses a block again
+ * and again has it as cheaply as a small one. Blocks that another thread took go to the bins (bins.h), or that thread
+ * would never find them; so do the blocks of a thread that takes one size after the other, as from a ring of buffers.
+ * All others go back to the node.
  */
 
 /* Owner. A kept block of at least `pages`, CACHED; NULL: none, or a drain is going on. */

@@ -93,9 +93,9 @@ lade_status ladei_pinned_pool_release(lade_pinned_pool *pool, uint64_t bytes, ui
 
 /*
  * Note [Giving back beside others]
- *   What others have in their hands, the pool's own thread above all, is nowhere where it is found: blocks that they
- *   take out of caches, segments that they pin or unpin. So a trim begins when nothing is in transit, and ends when the
- *   segments that others took out meanwhile are gone, or back in their node.
+ *   Memory in transit in other threads, the pool's own thread above all, cannot be found: blocks that they take out of
+ *   caches, segments that they pin or unpin. So a trim begins when nothing is in transit, and ends when the segments
+ *   that others took out meanwhile are gone, or back in their node.
  */
 lade_status ladei_pinned_pool_trim(lade_pinned_pool *pool, uint64_t keep_bytes) {
   uint64_t released = 0;

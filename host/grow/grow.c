@@ -94,12 +94,12 @@ static lade_status segment_add(lade_pinned_pool *pool, const ladei_pinned_reques
 
 /*
  * Note [Growing ahead]
- *   The threads of a ring (ring_alloc.h) ask for its first blocks at the same time, and grew the pool one after the
- *   other, each segment mapped, touched and registered before the next one. So a request may say how much will be asked
- *   for soon. Who grows the node for it pins all that the node lacks to that as one series, and the others have each
- *   segment as soon as it is there. On an H200 machine the last of 24 threads had its block after 7 ms in place of 22,
- *   and 8 GiB of a file were loaded at 51.2 GB/s in place of 48.7 (benchmarks/results/h200/load_ahead.txt).
- *   It is no promise: where the cap, the budget or the system leave less, the pool grows as for one request.
+ *   The threads of a ring (ring_alloc.h) ask for its first blocks together, and grew the pool one after the other, each
+ *   segment mapped, touched and registered before the next one. So a request may say how much will be asked for soon.
+ *   The thread that grows the node for it pins all that the node lacks as one series, and the others get each segment
+ *   as soon as it is there. On an H200 machine the last of 24 threads had its block after 7 ms in place of 22, and 8
+ *   GiB of a file were loaded at 51.2 GB/s in place of 48.7 (benchmarks/results/h200/load_ahead.txt). It is no promise:
+ *   if the cap, the budget or the system leaves less, the pool grows as for one request.
  */
 enum { AHEAD_FIRST_BYTES = 8 << 20 };
 

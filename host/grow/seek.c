@@ -15,15 +15,15 @@
  *                           else LADE_ERR_OUT_OF_PINNED_MEMORY
  *
  * Note [What a refusal means]
- *   LADE_ERR_LIMIT for a request says that at some moment of the call what was in use or pending exceeded the cap less
- *   the request, or what all pools of the budget held the budget less the request, when it was charged; or that what
- *   was free lay in pieces shorter than the request (of a page to 1 MiB: than a block of its class), in segments other
- *   parts of which were in use or pending, or on other nodes where the pool is strict. What other threads keep ready,
- *   what is between two lists, a segment that is being pinned for another request or unpinned, what another thread's
- *   poll has found done: all of that is collected or waited for first. The wait is for driver calls that are under way,
- *   and not for streams. Three cases are left: what threads keep ready that cannot be fenced (base/asym_lock.h) and
- *   make no call; a stream in quarantine that another thread waits for, which no other thread can ask; and 32 looks in
- *   a row, after each of which blocks came back and others took them.
+ *   LADE_ERR_LIMIT for a request says that at some moment of the call the bytes in use or pending exceeded the cap less
+ *   the request, or those held by all pools of the budget exceeded the budget less the request, when it was charged; or
+ *   that the free memory lay in pieces shorter than the request (of a page to 1 MiB: than a block of its class), in
+ *   segments other parts of which were in use or pending, or on other nodes if the pool is strict. Blocks that other
+ *   threads keep ready, that are between two lists, or that another thread's poll has found done, and segments being
+ *   pinned for another request or unpinned: all of these are collected or waited for first. The wait is for driver
+ *   calls that are under way, and not for streams. Three cases are left: blocks kept ready by threads that cannot be
+ *   fenced (base/asym_lock.h) and make no call; a stream in quarantine that another thread waits for, which no other
+ *   thread can ask; and 32 looks in a row, after each of which blocks came back and others took them.
  *
  * Locks: none here; those of the parts that are called.
  */
@@ -189,8 +189,8 @@ static bool look_stopped(lade_pinned_pool *pool, const ladei_pinned_request *req
   return found;
 }
 
-/* Note [What a refusal means]. What was pending at the look and is so after every stream was asked, was so at the look;
- * blocks that came back meanwhile were perhaps there then, in the hands of another thread's poll: look again. */
+/* Note [What a refusal means]. Blocks pending at the look and after every stream was asked were used by streams at the
+ * look; blocks that came back meanwhile were perhaps ready then, in another thread's poll: look again. */
 static bool look_at_rest(lade_pinned_pool *pool, const ladei_pinned_request *request, bool may_grow,
                          ladei_pinned_block **out) {
   lade_error saved;
@@ -216,7 +216,7 @@ static bool budget_may_leave(const lade_pinned_pool *pool) {
 }
 
 /* Whether there is something to wait for: memory that other pools of the budget were asked for; pending blocks; blocks
- * in caches that only their owners can empty, who were called and bring them in their next calls. */
+ * in caches that only their owners can empty: these were called and bring them in their next calls. */
 static bool comes_back(lade_pinned_pool *pool) {
   if (budget_may_leave(pool)) return true;
   return atomic_load_explicit(&pool->threads.unreached, memory_order_relaxed) ||
@@ -340,7 +340,7 @@ static lade_status seek_in_cache(lade_pinned_pool *pool, const ladei_pinned_requ
                                  ladei_pinned_block **out) {
   lade_status status = reclaim(pool);
   if (status != LADE_OK) return status;
-  /* What lies ready may be neighbours: together they are cheaper than new memory. First what costs little to get. */
+  /* Ready blocks may be neighbours: together they are cheaper than new memory. Those that cost little come first. */
   ladei_pinned_node_collect(request->node);
   *out = cache_take(pool, request);
   if (*out == NULL && ladei_pinned_thread_caches_keep(pool)) {

@@ -238,12 +238,12 @@ lade_status ladei_pinned_segment_unpin(lade_pinned_pool *pool, ladei_pinned_node
  * Note [Several segments]
  *   Touching memory takes processors, and registering it the driver, one thread at a time. So segments that are pinned
  *   together are mapped as one region, and threads touch the next ones while one is registered; each has a registration
- *   of its own, since each is given back by itself. What is touched ahead is counted and checked as if it were asked
- *   for one after the other. Only segments of whole huge pages lie in a region: others would share pages that cannot be
- *   given back by one alone. Registering is what all of it waits for. So nothing else is done between two registrations
- *   that waits for those who touch: the records of all segments and the nodes of the page map are mapped first. To map
- *   is to wait for the kernel's lock of the address space, which those who touch hold for each step, and take again at
- *   once: on an H200 machine one map beside four of them lasted 3 to 6 ms, and three of the four waited for it.
+ *   of its own, since each is given back by itself. Segments touched ahead are counted and checked as if requested one
+ *   after the other. Only segments of whole huge pages lie in a region: others would share pages that cannot be given
+ *   back by one alone. All of it waits for registering. So between two registrations nothing else is done that waits
+ *   for the touching threads: the records of all segments and the nodes of the page map are mapped first. To map is to
+ *   wait for the kernel's lock of the address space, which touching threads hold for each step, and take again at once:
+ *   on an H200 machine one map beside four of them lasted 3 to 6 ms, and three of the four waited for it.
  */
 enum { AHEAD_BYTES = 256 << 20 };
 

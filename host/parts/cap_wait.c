@@ -3,8 +3,8 @@
  * Waiting at a pool's cap: stopping transits, waking waiters.
  *
  * I1  While ladei_pinned_transits_stop has returned and ladei_pinned_transits_resume was not called, nothing is in
- *     transit, and everything that was is visible to the one who stopped (the count is lowered with release, and read
- *     with acquire).
+ *     transit, and all that was is visible to the thread that stopped transits (the count is lowered with release, and
+ *     read with acquire).
  * I2  A thread that begins a transit sees STOPPED in the word that counted it, or is waited for.
  *
  * Why no return of memory is missed.
@@ -23,8 +23,8 @@
  *                       while there are waiters (quotas are given under the lock of the drain, so W1 is seen); and of
  *                       larger blocks none is kept (their owner looks for waiters inside that lock). Blocks that were
  *                       in slots are not any more: their frees come by a node.
- *   What a thread keeps whose owner cannot be fenced (base/asym_lock.h) is seen when the owner, called by the drain,
- *   brings it back in its next call; nothing is added to it meanwhile.
+ *   Blocks kept by a thread that cannot be fenced (base/asym_lock.h) are seen when the thread, called by the drain,
+ *   brings them back in its next call; nothing is added to them meanwhile.
  *
  * Why no memory is missed that is free all the time. A request that may not wait is refused by one look, W1 to W3, with
  * transits stopped (seek.c). Two threads can keep a block free between them, and hide it: one frees into a place that

@@ -11,11 +11,11 @@
  * Two kinds of transit: `segments` may last as long as a driver call, `blocks` are some instructions. They are stopped
  * in that order, so no thread that moves blocks, as a free does, waits for a driver call of another thread.
  *
- * Blocks are in transit all the time, so those words are several, and a thread keeps to that of its stripe; who stops
- * transits stops all.
+ * Blocks are in transit all the time, so those words are several, and a thread uses that of its stripe; a thread that
+ * stops transits stops all.
  *
- * The rules of those who are in transit: a transit of blocks makes no driver call, and begins with no lade lock held.
- * Inside of one, another is begun with ladei_pinned_transit_try_begin alone.
+ * Rules for threads in transit: a transit of blocks makes no driver call, and begins with no lade lock held. Inside of
+ * one, another is begun with ladei_pinned_transit_try_begin alone.
  */
 #ifndef LADE_HOST_PARTS_CAP_WAIT_H
 #define LADE_HOST_PARTS_CAP_WAIT_H
@@ -94,7 +94,7 @@ void ladei_pinned_transits_resume(ladei_pinned_cap_wait *cap_wait);
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-/* Announces a waiter, before its last look. What comes back from now on shows: it differs from `returns` then. */
+/* Announces a waiter, before its last look. From now on returned memory makes `returns` differ from the result. */
 uint32_t ladei_pinned_cap_wait_begin(ladei_pinned_cap_wait *cap_wait);
 void ladei_pinned_cap_wait_end(ladei_pinned_cap_wait *cap_wait);
 

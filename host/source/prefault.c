@@ -24,8 +24,8 @@
  * I1  position <= limit <= bytes. Steps below `position` are touched, or in a thread's hand.
  * I2  in_hand[i] changes from SIZE_MAX under the hold of the lock that moves `position`.
  * I3  The last helper ends before ladei_prefault_close returns.
- * I4  While steps are left, a helper that sleeps is about to be woken: the opener wakes one when it allows more, and
- *     whoever takes a step that is not the last one wakes another. To wake all of them, each time, would be the
+ * I4  While steps are left, a helper that sleeps is about to be woken: the opener wakes one when it allows more, and a
+ *     thread that takes a step other than the last one wakes another. To wake all of them, each time, would be the
  *     opener's time.
  * Locks: prefault->lock, a leaf, held for no touching.
  */
@@ -53,8 +53,8 @@ unsigned ladei_prefault_threads(const ladei_prefault_crew *crew, size_t bytes) {
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-/* False: the kernel is too old to be asked. Where it has no memory, the pages stay as they are: whoever pins them next
- * is told. */
+/* False: the kernel is too old to be asked. If it has no memory, the pages stay as they are: the next thread that pins
+ * them is told. */
 static bool step_populate(char *address, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   int result;

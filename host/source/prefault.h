@@ -65,8 +65,8 @@ void ladei_prefault_wait(ladei_prefault *prefault, size_t end);
 size_t ladei_prefault_touched(ladei_prefault *prefault);
 /* Whether threads touch. */
 static inline bool ladei_prefault_is_on(const ladei_prefault *prefault) { return prefault->crew.threads > 0; }
-/* Leaves untouched what nobody has in hand, and ends the threads. Before any of the area is unmapped that is allowed
- * and was not waited for. */
+/* Leaves steps untouched that no thread has begun, and ends the threads. Called before any of the area is unmapped that
+ * is allowed and was not waited for. */
 void ladei_prefault_close(ladei_prefault *prefault);
 
 /* All of an area at once. */

@@ -242,8 +242,8 @@ typedef struct driver_memory {
   lade_pinned_source source;
 } driver_memory;
 
-/* lade finds the owner of an address by its page. What shares a page is asked for with a page more at once, since
- * giving memory back may wait for the device; else only where it does not begin on one. */
+/* lade finds the owner of an address by its page. Memory that may share a page is requested with one page more at once,
+ * since giving memory back may wait for the device; other memory only if it does not begin on a page. */
 static lade_status page_acquire(ladei_pinned_sources *sources, const driver_memory *kind, int node, size_t bytes,
                                 ladei_pinned_memory *out) {
   size_t more = bytes < kind->own_bytes ? (size_t)LADEI_PINNED_PAGE_BYTES : 0;
@@ -457,7 +457,7 @@ void ladei_pinned_region_open(ladei_pinned_sources *sources, const ladei_topolog
   ladei_prefault_open(&out->prefault, &crew, out->area.base, bytes);
 }
 
-/* Note [Nodes that are full]. What is allowed and not touched yet, the nodes will lack, too. */
+/* Note [Nodes that are full]. The nodes will lack memory that is allowed and not touched yet, too. */
 static lade_status region_nodes_check(const ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes) {
   lade_error saved;
   ladei_error_save(&saved);

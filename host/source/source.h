@@ -12,9 +12,9 @@
  *   A driver that refuses one large registration, or holds its locks for too long in it, may be given chunks. It then
  *   refuses copies and fills over the border of two (Note [Copies end with registrations] in runtime/ops.h). So no
  *   block that is as long as a chunk or shorter lies across a border: ordinary segments are one chunk at most, and
- *   segments of several chunks are never split. A block longer than a chunk begins at a border, and whoever copies it
- *   does so chunk by chunk: pipeline/endpoints/copy.c and lade_copy_async do, other users ask lade_pinned_find how far
- *   they may go.
+ *   segments of several chunks are never split. A block longer than a chunk begins at a border, and its copies are made
+ *   chunk by chunk: pipeline/endpoints/copy.c and lade_copy_async do so, other users ask lade_pinned_find how far they
+ *   may go.
  *
  * Called without locks; acquire and release call the driver and may take long.
  */
@@ -124,8 +124,8 @@ void ladei_pinned_region_open(ladei_pinned_sources *sources, const ladei_topolog
 /* The next `bytes` may be touched: they count as used. Without threads that touch, not before the last ones are
  * acquired. LADE_ERR_OUT_OF_PINNED_MEMORY where the nodes have too little. */
 lade_status ladei_pinned_region_allow(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes);
-/* As ladei_pinned_memory_acquire, of the next `bytes`, which are allowed. What other sources give in their place is not
- * part of the area. */
+/* As ladei_pinned_memory_acquire, of the next `bytes`, which are allowed. Memory from other sources in their place is
+ * not part of the area. */
 lade_status ladei_pinned_region_acquire(ladei_pinned_sources *sources, ladei_pinned_region *region, size_t bytes,
                                         ladei_pinned_memory *out, ladei_pinned_source_cost *cost);
 /* Gives back what was not taken. */

@@ -25,8 +25,8 @@ lade_status ladei_pinned_pool_node_of_os(lade_pinned_pool *pool, int os_node, co
 /* CACHED blocks of any nodes, linked by next, go back to their nodes, and threads that wait for some are woken. */
 void ladei_pinned_pool_put(lade_pinned_pool *pool, ladei_pinned_block *list);
 void ladei_pinned_pool_put_one(lade_pinned_pool *pool, ladei_pinned_block *block);
-/* The same, but those up to 1 MiB become ready for all threads, as far as the depots have room. In a transit: who looks
- * for memory with transits stopped empties the depots once. */
+/* The same, but those up to 1 MiB become ready for all threads, as far as the depots have room. In a transit: a thread
+ * that looks for memory with transits stopped empties the depots once. */
 void ladei_pinned_pool_share(lade_pinned_pool *pool, ladei_pinned_block *list);
 
 #endif /* LADE_HOST_STATE_NODES_H */

@@ -427,10 +427,10 @@ static ladei_pinned_block *idle_steal(lade_pinned_pool *pool, ladei_pinned_threa
 
 /*
  * Note [Quota]
- *   What a thread keeps is bounded by its quota, and all quotas by the pool's budget. A thread begins with none, and
- *   what it has doubles each time that it is not enough. Where the budget is spent, what idle threads have is taken:
- *   they need none, and ask again when they go on. A thread that found no idle one asks less often from then on; while
- *   many threads share a budget that is too small for them, each block costs the node's lock, and no more than that.
+ *   A thread's quota bounds what it keeps, and the pool's budget all quotas. A thread begins with none, and its quota
+ *   doubles each time that it is not enough. If the budget is spent, the quotas of idle threads are taken: they need
+ *   none, and ask again when they go on. A thread that found no idle one asks less often from then on; while many
+ *   threads share a budget that is too small for them, each block costs the node's lock, and no more than that.
  *   Before there were small steps and stealing, the 64 first threads had a MiB each of a budget of 64 MiB, for good;
  *   each miss of the 65th took 16 blocks from the node and put 15 back, 2,212 ns for a pair instead of 17.
  */

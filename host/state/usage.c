@@ -13,21 +13,21 @@
  *     any time, and less by fewer blocks than slack_of() says: 64 up to 64 KiB, 16 above.
  *
  * Note [Peak of what is in use]
- *   What a thread allocates is shown when a magazine is filled, that is before it is handed out. Frees that another
+ *   A thread shows its allocs when a magazine is filled, that is before blocks are handed out. Frees that another
  *   request may have at once need not be shown for that: the block is in a magazine. All others have to be, or blocks
  *   count that are pending, or free in their node. A thread shows its frees of all classes before it shows an alloc,
  *   which it can: `shown` has the classes of which it showed allocs. So a thread that frees what it allocates sees its
- *   peaks as they are, whatever the sizes. What it frees of others' it shows with each 16th free of a class.
+ *   peaks as they are, whatever the sizes. It shows its frees of others' blocks with each 16th free of a class.
  *
  * Note [Peak of pending]
- *   A thread counts alone what it frees, and what comes back in its calls, from any thread. The difference is its own
- *   part of what is pending, below 0 for a thread that mostly gets back what others freed. The node knows a lower bound
- *   of each part, so the sum that it has is never more than what is pending. Who looks for a peak adds the rest of its
- *   own part, so a thread alone sees the peak as it is. While a thread's part moves within the slack, as that of one
- *   that frees and gets back batch by batch, it writes nothing that others read; the bound is set so that this holds
- *   for a part that has just risen or fallen out of it. Where each batch was published, 16 threads spent 60 ns of each
- *   cycle of alloc, record and free on these counters (H200 machine), and where each moment summed all threads'
- *   counters, 57 us for each batch with 1,000 of them.
+ *   A thread counts alone its frees, and the blocks that come back in its calls, from any thread. The difference is its
+ *   own part of the pending blocks, below 0 for a thread that mostly gets back blocks that others freed. The node knows
+ *   a lower bound of each part, so its sum is never more than the pending blocks. A thread that looks for a peak adds
+ *   the rest of its own part, so a thread alone sees the peak as it is. While a thread's part moves within the slack,
+ *   as that of one that frees and gets back batch by batch, it writes nothing that others read; the bound is set so
+ *   that this holds for a part that has just risen or fallen out of it. When each batch was published, 16 threads spent
+ *   60 ns of each cycle of alloc, record and free on these counters (H200 machine), and when each moment summed all
+ *   threads' counters, 57 us for each batch with 1,000 of them.
  *
  * Locks: pool->threads.lock keeps the list of threads still while it is summed; every counter is an atomic of its own.
  * A sum over 1,000 threads takes milliseconds, so it is made without pool->lock: only other readers wait for it, and
