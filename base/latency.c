@@ -2,8 +2,6 @@
 /* Counts latencies, and names them: the name of the kind, then a figure or a bucket, in code-point order. */
 #include "base/latency.h"
 
-#include <string.h>
-
 #include "base/error.h"
 #include "base/size.h"
 
@@ -85,17 +83,4 @@ lade_status ladei_latency_each(const lade_device_latency *const kinds[LADEI_LATE
     for (size_t key = 0; status == LADE_OK && key < LATENCY_KEYS; key++)
       status = visit(names[kind][key], value_of(kinds[kind], key), user);
   return status;
-}
-
-lade_status ladei_latency_find(const char *call, const lade_device_latency *const kinds[LADEI_LATENCY_KINDS],
-                               const char *key, int64_t *out) {
-  for (size_t kind = 0; kind < LADEI_LATENCY_KINDS; kind++)
-    for (size_t i = 0; i < LATENCY_KEYS; i++)
-      if (strcmp(names[kind][i], key) == 0) {
-        *out = value_of(kinds[kind], i);
-        return LADE_OK;
-      }
-  return ladei_error_argument(call, "key",
-                              "alloc_ns, driver_ns or free_ns with .count, .max, .min, .total or .log2_00 to .log2_47",
-                              "\"%.96s\"", key);
 }

@@ -32,11 +32,8 @@ void ladei_latencies_clear(ladei_latencies *latencies);
 void ladei_latency_add(ladei_latency *latency, uint64_t ns);
 void ladei_latency_read(const ladei_latency *latency, lade_device_latency *out);
 
-/* For the public calls (`call` is their name): all figures by name in code-point order, or one of them. `kinds`: alloc,
- * driver, free, in the order of their names. */
+/* All figures by name, in code-point order. `kinds`: alloc, driver, free, in the order of their names. */
 lade_status ladei_latency_each(const lade_device_latency *const kinds[LADEI_LATENCY_KINDS], lade_stat_visit visit,
                                void *user);
-lade_status ladei_latency_find(const char *call, const lade_device_latency *const kinds[LADEI_LATENCY_KINDS],
-                               const char *key, int64_t *out);
 
 #endif /* LADE_BASE_LATENCY_H */

@@ -60,7 +60,7 @@ static waiting_line lines[WAITING_LINES];
 static _Atomic(uint64_t) line_order;
 static _Atomic(unsigned) lines_lost;
 
-const char *lade_log_level_name(lade_log_level level) {
+const char *ladei_log_level_name(lade_log_level level) {
   static const char *const names[] = {"off", "error", "warn", "info", "debug"};
   return (unsigned)level < sizeof names / sizeof names[0] ? names[level] : "unknown";
 }

@@ -22,6 +22,9 @@ static inline bool ladei_log_wants(lade_log_level level) {
   return __builtin_expect(atomic_load_explicit(&ladei_log_level, memory_order_relaxed) >= (int)level, 0);
 }
 
+/* "off", "error", "warn", "info", "debug"; "unknown" for a number that is no level. */
+const char *ladei_log_level_name(lade_log_level level);
+
 /* Used by the macros. */
 void ladei_log_write(lade_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 void ladei_log_wait(lade_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3), cold));

@@ -134,3 +134,9 @@ lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call
   *out = value_read(metric, guess, whole.stats);
   return LADE_OK;
 }
+
+lade_status ladei_stats_reset_check(const char *call, uint32_t what) {
+  const uint32_t known = LADE_STATS_RESET_PEAKS | LADE_STATS_RESET_SUMS;
+  if (what != 0 && (what & ~known) == 0) return LADE_OK;
+  return ladei_error_argument(call, "what", "LADE_STATS_RESET_PEAKS, LADE_STATS_RESET_SUMS or both", "%u", what);
+}

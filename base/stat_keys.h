@@ -113,4 +113,7 @@ lade_status ladei_stat_keys_each(const ladei_stat_table *table, const char *call
 lade_status ladei_stat_keys_find(const ladei_stat_table *table, const char *call, const void *stats, const char *key,
                                  int64_t *out);
 
+/* Whether `what` of the public call is a set of lade_stats_reset, not an empty one. */
+lade_status ladei_stats_reset_check(const char *call, uint32_t what);
+
 #endif /* LADE_BASE_STAT_KEYS_H */

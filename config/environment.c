@@ -67,7 +67,7 @@ static lade_status destination_open(const char *variable, const destination *d, 
 /* E3. A failure to write the log cannot be reported. */
 static void line_write(void *user, lade_log_level level, const char *text) {
   char line[LINE_BYTES];
-  int length = snprintf(line, sizeof line, "lade[%d]: %s: %s\n", (int)getpid(), lade_log_level_name(level), text);
+  int length = snprintf(line, sizeof line, "lade[%d]: %s: %s\n", (int)getpid(), ladei_log_level_name(level), text);
   size_t bytes = length < 0 ? 0 : (size_t)length < sizeof line ? (size_t)length : sizeof line - 1;
   ssize_t written = write((int)(intptr_t)user, line, bytes);
   (void)written;
@@ -75,7 +75,7 @@ static void line_write(void *user, lade_log_level level, const char *text) {
 
 static lade_status level_read(const destination *d, lade_log_level *out) {
   for (int level = LADE_LOG_OFF; level <= LADE_LOG_DEBUG; level++) {
-    if (!word_is(d, lade_log_level_name((lade_log_level)level))) continue;
+    if (!word_is(d, ladei_log_level_name((lade_log_level)level))) continue;
     *out = (lade_log_level)level;
     if (d->file == NULL || d->file[0] != '\0') return LADE_OK;
   }

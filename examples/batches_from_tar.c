@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
   LADE(lade_stream_create(runtime, 0, &stream));
 
   LADE(lade_index_create(argv[2], &index));
-  for (int i = 3; i < argc; i++) LADE(lade_index_add_tar(index, argv[i]));
+  for (int i = 3; i < argc; i++) LADE(lade_index_add_tar(index, argv[i], NULL));
   lade_loader_options_init(&options);
   options.batch_records = 256;
   options.shuffle = 1;

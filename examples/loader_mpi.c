@@ -61,7 +61,7 @@ static void rank_open(rank_run *run, char **arguments, int count) {
   LADE(lade_pair_create(run->runtime, device, NULL, &run->pair));
   LADE(lade_stream_create(run->runtime, device, &run->stream));
   LADE(lade_index_create(arguments[1], &run->index));
-  for (int i = 2; i < count; i++) LADE(lade_index_add_tar(run->index, arguments[i]));
+  for (int i = 2; i < count; i++) LADE(lade_index_add_tar(run->index, arguments[i], NULL));
   run->records = lade_index_count(run->index);
   run->seen = calloc(2 * run->records + 1, sizeof *run->seen);
   if (run->seen == NULL) fail("notes of the records", "no memory");

@@ -185,7 +185,6 @@ lade_status lade_group_gather(lade_group *group, const void *record, uint64_t by
 
 /* --- asking, giving up -------------------------------------------------------------------------------------------- */
 
-const char *lade_group_name(const lade_group *group) { return group != NULL ? group->name : ""; }
 uint32_t lade_group_rank(const lade_group *group) { return group != NULL ? group->rank : 0; }
 uint32_t lade_group_size(const lade_group *group) { return group != NULL ? group->size : 0; }
 

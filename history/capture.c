@@ -14,7 +14,7 @@
 
 ladei_history_context *ladei_history_context_capture(const lade_history_options *options, atomic_ullong *lost) {
   ladei_lock_assert_none_held();
-  if (options->capture == lade_stacks_capture) /* these stacks have records already */
+  if (options->capture == ladei_stacks_capture) /* these stacks have records already */
     return ladei_stacks_take(options->user, __builtin_return_address(0), lost);
   void *handle = options->capture(options->user);
   if (handle == NULL) return NULL;

@@ -125,23 +125,14 @@ lade_status lade_stacks_destroy(lade_stacks *stacks) {
 }
 
 void lade_stacks_use(lade_stacks *stacks, lade_history_options *options) {
-  options->capture = lade_stacks_capture;
-  options->release = lade_stacks_release;
-  options->describe = lade_stacks_describe;
+  options->capture = ladei_stacks_capture;
+  options->release = ladei_stacks_release;
+  options->describe = ladei_stacks_describe;
   options->user = stacks;
 }
 
-lade_status lade_stacks_stats_get(lade_stacks *stacks, lade_stacks_stats *stats) {
-  if (stacks == NULL) return ladei_error_null(__func__, "stacks");
-  lade_stacks_stats own = {.struct_size = sizeof own,
-                           .stacks = atomic_load(&stacks->count),
-                           .bytes = atomic_load(&stacks->bytes),
-                           .dropped = atomic_load(&stacks->dropped),
-                           .method = stacks->method};
-  ladei_lock_acquire(&stacks->modules.lock);
-  own.modules = (uint32_t)stacks->modules.count;
-  ladei_lock_release(&stacks->modules.lock);
-  return ladei_stats_write("lade_stacks_stats", &own, sizeof own, stats);
+ladei_stacks_counts ladei_stacks_count(const lade_stacks *stacks) {
+  return (ladei_stacks_counts){atomic_load(&stacks->count), atomic_load(&stacks->bytes), atomic_load(&stacks->dropped)};
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -210,7 +201,7 @@ static stack_entry *stack_create(lade_stacks *stacks, uint64_t hash, void *const
   atomic_init(&record->references, 1);
   record->handle = own;
   record->user = stacks;
-  record->describe = lade_stacks_describe;
+  record->describe = ladei_stacks_describe;
   memcpy(addresses_of(own), addresses, count * sizeof addresses[0]);
   return own;
 }
@@ -287,22 +278,16 @@ ladei_history_context *ladei_stacks_take(lade_stacks *stacks, const void *from, 
   return NULL;
 }
 
-__attribute__((noinline)) void *lade_stacks_capture(void *stacks) {
+__attribute__((noinline)) void *ladei_stacks_capture(void *stacks) {
   return stacks == NULL ? NULL : stack_capture(stacks, __builtin_return_address(0));
 }
 
-void lade_stacks_release(void *stacks, void *stack_pointer) {
+void ladei_stacks_release(void *stacks, void *stack_pointer) {
   (void)stacks;
   if (stack_pointer != NULL) atomic_fetch_sub_explicit(&record_of(stack_pointer)->references, 1, memory_order_acq_rel);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
-
-size_t lade_stacks_addresses(const void *stack_pointer, const uint64_t **out_addresses) {
-  const stack_entry *own = stack_pointer;
-  *out_addresses = addresses_of(own);
-  return own->count;
-}
 
 lade_status ladei_stacks_each(const void *stack_pointer, ladei_stacks_visit visit, void *user) {
   const stack_entry *own = stack_pointer;
@@ -326,7 +311,8 @@ static lade_status address_describe(void *user, uint64_t address, ladei_module *
   return ladei_symbols_describe(module, address, d->visit, d->visitor);
 }
 
-lade_status lade_stacks_describe(void *stacks, const void *stack_pointer, lade_stack_frame_visit visit, void *visitor) {
+lade_status ladei_stacks_describe(void *stacks, const void *stack_pointer, lade_stack_frame_visit visit,
+                                  void *visitor) {
   const stack_entry *own = stack_pointer;
   if (stacks == NULL || own == NULL || visit == NULL)
     return ladei_error_null(__func__, stacks == NULL ? "stacks" : own == NULL ? "stack" : "visit");

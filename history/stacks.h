@@ -20,7 +20,13 @@
 #include "history/modules.h"
 #include "lade/stacks.h"
 
-/* lade_stacks_capture() for histories: the stack's record, with one reference. Leaves out frames up to the call that
+/* What lade_stacks_use() puts into options of a history. The caller owns one reference to what a capture gives; NULL: there
+ * is no room. The stack begins with the frame of the caller. No lock held. */
+void *ladei_stacks_capture(void *stacks);
+void ladei_stacks_release(void *stacks, void *stack);
+lade_status ladei_stacks_describe(void *stacks, const void *stack, lade_stack_frame_visit visit, void *visitor);
+
+/* ladei_stacks_capture() for histories: the stack's record, with one reference. Leaves out frames up to the call that
  * returns to `from`. NULL: there is no room, and *lost is incremented. No lock held. */
 ladei_history_context *ladei_stacks_take(lade_stacks *stacks, const void *from, atomic_ullong *lost);
 
@@ -28,5 +34,12 @@ ladei_history_context *ladei_stacks_take(lade_stacks *stacks, const void *from, 
  * live as long as the set. A status other than LADE_OK ends the visit and is returned. */
 typedef lade_status (*ladei_stacks_visit)(void *user, uint64_t address, ladei_module *module);
 lade_status ladei_stacks_each(const void *stack, ladei_stacks_visit visit, void *user);
+
+/* For tests of Z1 to Z3. */
+typedef struct ladei_stacks_counts {
+  uint64_t stacks, bytes;
+  uint64_t dropped; /* captures that found no room or memory */
+} ladei_stacks_counts;
+ladei_stacks_counts ladei_stacks_count(const lade_stacks *stacks);
 
 #endif /* LADE_HISTORY_STACKS_H */

@@ -150,7 +150,7 @@ static lade_status context_describe(ladei_inspect_contexts *contexts, lade_snaps
   if (options->describe != NULL) return described_stack(options, snapshot, context->handle, out);
   if (context->describe == NULL) return LADE_OK;
   snapshot_frames list = {.contexts = contexts, .snapshot = snapshot};
-  LADEI_TRY(context->describe == lade_stacks_describe
+  LADEI_TRY(context->describe == ladei_stacks_describe
                 ? ladei_stacks_each(context->handle, address_visit, &list)
                 : context->describe(context->user, context->handle, frame_visit, &list));
   return ladei_inspect_stack(snapshot, list.frames, list.count, out);

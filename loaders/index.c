@@ -269,16 +269,6 @@ lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uin
   return status;
 }
 
-/* --- what was left out -------------------------------------------------------------------------------------------- */
-
-lade_status lade_index_left_out_get(const lade_record_index *index, lade_index_left_out *left_out) {
-  if (index == NULL) return ladei_error_null("lade_index_left_out_get", "index");
-  if (left_out == NULL) return ladei_error_null("lade_index_left_out_get", "left_out");
-  lade_index_left_out own = index->left_out;
-  own.struct_size = sizeof own;
-  return ladei_stats_write("lade_index_left_out", &own, sizeof own, left_out);
-}
-
 /* --- identity ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t not_zero(uint64_t hash) { return hash != 0 ? hash : 1; }
@@ -305,7 +295,15 @@ ladei_loader_index_identity ladei_loader_index_identity_of(const lade_record_ind
 
 uint64_t lade_index_count(const lade_record_index *index) { return index->count; }
 
-uint64_t lade_index_field_count(const lade_record_index *index) { return index->field_count; }
+lade_status lade_index_info_get(const lade_record_index *index, lade_index_info *info) {
+  if (index == NULL) return ladei_error_null("lade_index_info_get", "index");
+  if (info == NULL) return ladei_error_null("lade_index_info_get", "info");
+  lade_index_info own = index->info;
+  own.struct_size = sizeof own;
+  own.records = index->count;
+  own.fields = index->field_count;
+  return ladei_stats_write("lade_index_info", &own, sizeof own, info);
+}
 
 lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out) {
   if (index == NULL) return ladei_error_null("lade_index_range", "index");

@@ -34,7 +34,7 @@ struct lade_record_index {
   size_t count, capacity;
   char *key_text;
   size_t key_length, key_capacity;
-  lade_index_left_out left_out;
+  lade_index_info info; /* of members that were left out; the rest is filled in when it is read */
 };
 
 /* The counts before an addition, to which a failed one returns. */

@@ -522,14 +522,13 @@ static lade_status options_check(const lade_record_index *index, const lade_tar_
     return ladei_error_argument("lade_index_add_tar", "index", "an index with named fields", "one without");
   LADEI_TRY(names_check(index));
   if (options->ignore_zeros > 1)
-    return ladei_error_argument("lade_index_add_tar_with", "options.ignore_zeros", "0 or 1", "%u",
-                                options->ignore_zeros);
-  return ladei_options_reserved("lade_index_add_tar_with", "options.reserved", options->reserved);
+    return ladei_error_argument("lade_index_add_tar", "options.ignore_zeros", "0 or 1", "%u", options->ignore_zeros);
+  return ladei_options_reserved("lade_index_add_tar", "options.reserved", options->reserved);
 }
 
 /* Puts what a shard has left out into the index's counts, and names the first of each kind. */
 static void left_out_tell(tar_shard *s) {
-  lade_index_left_out *sums = &s->index->left_out;
+  lade_index_info *sums = &s->index->info;
   const struct {
     uint64_t *sum;
     const char *why;
@@ -558,7 +557,7 @@ static lade_status shard_add(tar_shard *s) {
   return status;
 }
 
-lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, const lade_tar_options *options) {
+lade_status lade_index_add_tar(lade_record_index *index, const char *path, const lade_tar_options *options) {
   tar_shard s = {.index = index, .path = path};
   lade_status status = ladei_options_read("lade_tar_options", options, &s.options, sizeof s.options);
   if (status == LADE_OK) status = options_check(index, &s.options);
@@ -567,8 +566,4 @@ lade_status lade_index_add_tar_with(lade_record_index *index, const char *path, 
   if (status == LADE_OK) status = shard_add(&s);
   ladei_cancellation_resume(cancellation);
   return status;
-}
-
-lade_status lade_index_add_tar(lade_record_index *index, const char *path) {
-  return lade_index_add_tar_with(index, path, NULL);
 }

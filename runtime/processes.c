@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/bounded_text.h"
 #include "base/cancellation.h"
 #include "base/error.h"
 #include "runtime/nvml.h"
@@ -69,25 +68,4 @@ void lade_device_processes_destroy(lade_device_processes *processes) {
   if (processes == NULL) return;
   free((void *)(uintptr_t)processes->list);
   free(processes);
-}
-
-static void process_add(ladei_bounded_text *text, const lade_device_process *process) {
-  ladei_bounded_text_add(text, "\nprocess %10u uses ", (unsigned)process->pid);
-  if (process->bytes_known)
-    ladei_bounded_text_add(text, "%12.3f MB GPU memory", (double)process->bytes / (1024.0 * 1024.0));
-  else
-    ladei_bounded_text_add(text, "an unknown amount of GPU memory");
-}
-
-lade_status lade_device_processes_write(const lade_device_processes *processes, char *buffer, size_t bytes,
-                                        size_t *out_needed) {
-  ladei_bounded_text text;
-  if (processes == NULL) return ladei_error_null(__func__, "processes");
-  lade_status status = ladei_bounded_text_begin(&text, __func__, buffer, bytes);
-  if (status != LADE_OK) return status;
-  ladei_bounded_text_add(&text, "GPU:%d", (int)processes->device);
-  if (processes->count == 0) ladei_bounded_text_add(&text, "\nno processes are running");
-  for (size_t i = 0; i < processes->count; i++) process_add(&text, &processes->list[i]);
-  ladei_bounded_text_end(&text, out_needed);
-  return LADE_OK;
 }

@@ -321,16 +321,6 @@ lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stre
   return status != LADE_OK ? status : runtime->ops->event_record(runtime->self, event, &resolved);
 }
 
-lade_status lade_event_query(lade_runtime *runtime, lade_event event) {
-  lade_status status = helper_enter(runtime, "event", event, __func__);
-  return status != LADE_OK ? status : runtime->ops->event_query(runtime->self, event);
-}
-
-lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event) {
-  lade_status status = helper_enter(runtime, "event", event, __func__);
-  return status != LADE_OK ? status : runtime->ops->event_synchronize(runtime->self, event);
-}
-
 static ladei_copy_direction direction_of(bool dst_on_device, bool src_on_device) {
   if (dst_on_device) return src_on_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
   return src_on_device ? LADEI_COPY_D2H : LADEI_COPY_H2H;

@@ -71,7 +71,7 @@ static bool shard_add(unsigned i, const char *path) {
   set.fds[i] = open(path, O_RDONLY);
   if (set.fds[i] < 0 || fstat(set.fds[i], &facts) != 0) return false;
   set.shard_bytes[i] = (uint64_t)facts.st_size;
-  return world_succeeded(lade_index_add_tar(set.index, path));
+  return world_succeeded(lade_index_add_tar(set.index, path, NULL));
 }
 
 static bool shards_make(uint64_t bytes) {

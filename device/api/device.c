@@ -116,8 +116,7 @@ lade_status lade_device_alloc_ready(lade_device_allocator *allocator, size_t byt
   return ladei_device_recounted(allocator, allocator->backend->alloc_ready(allocator, bytes, stream, out));
 }
 
-lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
-                                              void **out) {
+lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream, void **out) {
   lade_status status = alloc_check(allocator, bytes, out, __func__);
   if (status != LADE_OK) return status;
   if (bytes == 0) {
@@ -125,14 +124,6 @@ lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, 
     return LADE_OK;
   }
   return alloc_attended(allocator, bytes, stream, out, raw_alloc_operation);
-}
-
-lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out) {
-  return lade_device_raw_alloc_with_stream(allocator, bytes, LADE_STREAM_LEGACY, out);
-}
-
-lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer) {
-  return lade_device_free(allocator, pointer);
 }
 
 static __attribute__((noinline)) lade_status free_any(lade_device_allocator *allocator, void *pointer, bool judged) {
@@ -208,14 +199,6 @@ lade_status lade_device_base_get(lade_device_allocator *allocator, const void *p
   if (out_base == NULL || out_bytes == NULL)
     return ladei_error_null(__func__, out_base == NULL ? "out_base" : "out_bytes");
   LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(base_get, allocator, pointer, out_base, out_bytes));
-  return status;
-}
-
-lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (out_bytes == NULL) return ladei_error_null(__func__, "out_bytes");
-  LADEI_DEVICE_HELD(status, LADEI_DEVICE_CALL(largest_get, allocator, out_bytes));
   return status;
 }
 

@@ -228,21 +228,10 @@ static lade_status note_write(lade_device_allocator *allocator, const void *poin
   return status;
 }
 
-lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label) {
+lade_status lade_device_annotate(lade_device_allocator *allocator, const void *pointer, const char *text) {
   lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK && label == NULL) status = ladei_error_null(__func__, "label");
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  status = note_write(allocator, NULL, label, __func__);
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
-lade_status lade_device_block_annotate(lade_device_allocator *allocator, const void *pointer, const char *text) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = ladei_device_check_heap(allocator, __func__);
-  if (status == LADE_OK && (pointer == NULL || text == NULL))
-    status = ladei_error_null(__func__, pointer == NULL ? "pointer" : "text");
+  if (status == LADE_OK && pointer != NULL) status = ladei_device_check_heap(allocator, __func__);
+  if (status == LADE_OK && text == NULL) status = ladei_error_null(__func__, "text");
   if (status != LADE_OK) return status;
   int cancellation = ladei_cancellation_hold();
   status = note_write(allocator, pointer, text, __func__);
@@ -342,41 +331,10 @@ void ladei_device_history_shown_destroy(ladei_device_history_shown *shown) {
   free(shown->copy.events);
 }
 
-/* The program gets the public view, which borrows from the rest. */
-typedef struct history_view {
-  lade_device_history public;
-  ladei_device_history_shown shown;
-} history_view;
-
 static lade_status history_enter(lade_device_allocator *allocator, const void *out, const char *call) {
   lade_status status = ladei_device_check_call(allocator, call);
   if (status == LADE_OK) status = ladei_device_check_heap(allocator, call);
   return status == LADE_OK && out == NULL ? ladei_error_null(call, "out") : status;
-}
-
-lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out) {
-  ladei_history_copy copy;
-  lade_status status = history_enter(allocator, out, __func__);
-  if (status != LADE_OK) return status;
-  history_view *view = calloc(1, sizeof *view);
-  if (view == NULL) return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, 0, "lade_device_history_get: no memory for a copy");
-  status = ladei_device_history_read(allocator, UINT64_MAX, &copy);
-  if (status == LADE_OK) status = ladei_device_history_show(&copy, &view->shown);
-  if (status != LADE_OK) {
-    free(view);
-    return status;
-  }
-  view->public = (lade_device_history){(const lade_device_event *)(const void *)view->shown.copy.events,
-                                       view->shown.copy.count, view->shown.copy.lost_count};
-  *out = &view->public;
-  return LADE_OK;
-}
-
-void lade_device_history_destroy(lade_device_history *history) {
-  if (history == NULL) return;
-  history_view *view = (history_view *)(void *)history;
-  ladei_device_history_shown_destroy(&view->shown);
-  free(view);
 }
 
 lade_status lade_device_history_take(lade_device_allocator *allocator, lade_history **out) {

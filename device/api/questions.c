@@ -154,25 +154,6 @@ lade_status lade_device_pool_stats_each(lade_device_allocator *allocator, lade_s
   }
 }
 
-lade_status lade_device_pool_stats_find(lade_device_allocator *allocator, const char *key, int64_t *out) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  if (key == NULL || out == NULL) return ladei_error_null(__func__, key == NULL ? "key" : "out");
-  bool found = false;
-  int64_t value = 0;
-  ladei_lock_acquire(&allocator->lock);
-  for (const ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL && !found; pool = pool->next)
-    for (size_t cell = 0; cell < 4 && !found; cell++) {
-      found = strcmp(pool_key_of(pool->id, pool_cells[cell]).text, key) == 0;
-      if (found) value = (int64_t)pool_cell(&pool->reserved_bytes, cell);
-    }
-  ladei_lock_release(&allocator->lock);
-  if (!found)
-    return ladei_error_argument(__func__, "key", "a key that lade_device_pool_stats_each() shows", "\"%.96s\"", key);
-  *out = value;
-  return LADE_OK;
-}
-
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
 static void block_describe(const ladei_device_block *block, lade_device_block_info *out) {

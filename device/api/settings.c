@@ -28,7 +28,8 @@ static void ages_tick_update(lade_device_allocator *allocator) {
 
 static void fraction_store(lade_device_allocator *allocator, double fraction) {
   ladei_lock_assert_held(&allocator->lock);
-  allocator->limits.fraction_set = true;
+  allocator->limits.fraction_set = fraction != LADE_DEVICE_NO_FRACTION;
+  if (!allocator->limits.fraction_set) return;
   allocator->limits.fraction = fraction;
   allocator->limits.fraction_bytes = (uint64_t)(fraction * (double)allocator->total_bytes);
 }
@@ -37,9 +38,11 @@ static lade_status fraction_change(lade_device_allocator *allocator, double frac
   static const char call[] = "lade_device_set_memory_fraction";
   lade_status status = ladei_device_check_call(allocator, call);
   if (status != LADE_OK) return status;
-  if (!(fraction >= 0.0 && fraction <= 1.0)) return ladei_error_argument(call, "fraction", "0 to 1", "%g", fraction);
+  const bool none = fraction == LADE_DEVICE_NO_FRACTION;
+  if (!none && !(fraction >= 0.0 && fraction <= 1.0))
+    return ladei_error_argument(call, "fraction", "0 to 1, or LADE_DEVICE_NO_FRACTION", "%g", fraction);
   if (allocator->backend->memory_fraction_set != NULL) {
-    status = allocator->backend->memory_fraction_set(allocator, fraction);
+    status = allocator->backend->memory_fraction_set(allocator, none ? 1.0 : fraction);
     if (status != LADE_OK) return status;
   }
   ladei_lock_acquire(&allocator->lock);
@@ -64,26 +67,6 @@ lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, do
   *out_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 1.0;
   ladei_lock_release(&allocator->lock);
   return LADE_OK;
-}
-
-static lade_status fraction_clear(lade_device_allocator *allocator) {
-  lade_status status = LADE_OK;
-  if (allocator->backend->memory_fraction_set != NULL) status = allocator->backend->memory_fraction_set(allocator, 1.0);
-  if (status != LADE_OK) return status;
-  ladei_lock_acquire(&allocator->lock);
-  allocator->limits.fraction_set = false;
-  ages_tick_update(allocator);
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
-}
-
-lade_status lade_device_clear_memory_fraction(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  status = fraction_clear(allocator);
-  ladei_cancellation_resume(cancellation);
-  return status;
 }
 
 /* The texts below say these sizes. */

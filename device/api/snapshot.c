@@ -312,10 +312,6 @@ static lade_status view_take(lade_device_allocator *allocator, const lade_device
   return status;
 }
 
-lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out) {
-  return view_take(allocator, NULL, __func__, out);
-}
-
 /* The pool's events alone. */
 static void view_narrow(snapshot_view *view, lade_device_pool_id id) {
   lade_device_event *events = (lade_device_event *)(void *)view->history.copy.events;
@@ -325,12 +321,12 @@ static void view_narrow(snapshot_view *view, lade_device_pool_id id) {
   view->public.event_count = kept;
 }
 
-lade_status lade_device_pool_snapshot_take(lade_device_allocator *allocator, lade_device_pool_id id,
-                                           lade_device_snapshot **out) {
+lade_status lade_device_snapshot_take(lade_device_allocator *allocator, const lade_device_pool_id *pool,
+                                      lade_device_snapshot **out) {
   lade_device_pool_info info = {.struct_size = sizeof info};
-  lade_status status = lade_device_pool_info_get(allocator, id, &info); /* whether there is one */
-  if (status == LADE_OK) status = view_take(allocator, &id, __func__, out);
-  if (status == LADE_OK) view_narrow((snapshot_view *)(void *)*out, id);
+  if (pool != NULL) LADEI_TRY(lade_device_pool_info_get(allocator, *pool, &info)); /* whether there is one */
+  lade_status status = view_take(allocator, pool, __func__, out);
+  if (status == LADE_OK && pool != NULL) view_narrow((snapshot_view *)(void *)*out, *pool);
   return status;
 }
 

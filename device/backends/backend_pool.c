@@ -112,22 +112,6 @@ static lade_status pool_peaks_reset(lade_device_allocator *allocator) {
   return status;
 }
 
-/* The driver maps free memory of the pool anew, so all of it counts together; but what is left of a piece of 32 MiB is
- * of use for small requests alone, so this is an upper estimate. */
-static lade_status pool_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  uint64_t reserved = 0;
-  uint64_t used = 0;
-  lade_status status =
-      ops_of(allocator)->memory_info(allocator->runtime->self, allocator->device, &free_bytes, &total_bytes);
-  if (status == LADE_OK) status = attribute_get(allocator, LADEI_POOL_RESERVED_CURRENT, &reserved);
-  if (status == LADE_OK) status = attribute_get(allocator, LADEI_POOL_USED_CURRENT, &used);
-  if (status != LADE_OK) return status;
-  *out_bytes = free_bytes + (size_t)(reserved > used ? reserved - used : 0);
-  return LADE_OK;
-}
-
 static lade_status pool_peer_add(lade_device_allocator *allocator, int peer) {
   bool can = false;
   lade_status status = ops_of(allocator)->peer_can_access(allocator->runtime->self, peer, allocator->device, &can);
@@ -217,6 +201,5 @@ const ladei_device_backend ladei_device_backend_pool = {
     .stream_retire = ladei_device_ledger_stream_retire,
     .stats_complete = pool_stats_complete,
     .peaks_reset = pool_peaks_reset,
-    .largest_get = pool_largest_get,
     .peer_add = pool_peer_add,
 };

@@ -230,7 +230,6 @@ const ladei_device_backend ladei_device_backend_uncached = {
     .empty_cache = ladei_device_native_empty_cache,
     .stream_retire = ladei_device_native_stream_retire,
     .base_get = uncached_base_get,
-    .largest_get = ladei_device_native_largest_get,
     .peer_add = ladei_device_native_peer_add,
     .pool_begin = ladei_device_native_pool_begin,
     .pool_end = ladei_device_native_pool_end,

@@ -7,6 +7,7 @@
 #include "device/observe/report.h"
 
 #include "base/options.h"
+#include "base/stat_keys.h"
 #include "device/state/checks.h"
 #include "device/state/thread_caches.h"
 
@@ -36,26 +37,19 @@ lade_status lade_device_stats_get(lade_device_allocator *allocator, lade_device_
   return ladei_stats_write("lade_device_stats", &own, sizeof own, stats);
 }
 
-lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator) {
+lade_status lade_device_stats_reset(lade_device_allocator *allocator, uint32_t what) {
   lade_status status = ladei_device_check_call(allocator, __func__);
+  if (status == LADE_OK) status = ladei_stats_reset_check(__func__, what);
   if (status != LADE_OK) return status;
+  const bool peaks = (what & LADE_STATS_RESET_PEAKS) != 0, sums = (what & LADE_STATS_RESET_SUMS) != 0;
   ladei_lock_acquire(&allocator->lock);
   (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_counters_reset_peaks(&allocator->heap.counters);
-  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
-    ladei_device_gauge_reset_peak(&pool->reserved_bytes);
+  if (peaks) ladei_device_counters_reset_peaks(&allocator->heap.counters);
+  if (sums) ladei_device_counters_reset_sums(&allocator->heap.counters);
+  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next) {
+    if (peaks) ladei_device_gauge_reset_peak(&pool->reserved_bytes);
+    if (sums) ladei_device_gauge_reset_sums(&pool->reserved_bytes);
+  }
   ladei_lock_release(&allocator->lock);
-  return allocator->backend->peaks_reset == NULL ? LADE_OK : allocator->backend->peaks_reset(allocator);
-}
-
-lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status != LADE_OK) return status;
-  ladei_lock_acquire(&allocator->lock);
-  (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_counters_reset_sums(&allocator->heap.counters);
-  for (ladei_device_private_pool *pool = allocator->heap.private_pools; pool != NULL; pool = pool->next)
-    ladei_device_gauge_reset_sums(&pool->reserved_bytes);
-  ladei_lock_release(&allocator->lock);
-  return LADE_OK;
+  return peaks && allocator->backend->peaks_reset != NULL ? allocator->backend->peaks_reset(allocator) : LADE_OK;
 }

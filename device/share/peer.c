@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The allocator's memory as others may know and use it: the driver allocation of a block, the largest block to be
- * had, access by other devices, copies between devices.
+ * The allocator's memory as others may know and use it: the driver allocation of a block, access by other devices, copies
+ * between devices.
  *
  * Q1  A device among the peers has access to all mapped memory of expandable segments, except mappings in flight, whose
  *     threads see the new count of peers before they commit; and, through the driver, to all plain segments.
@@ -10,10 +10,8 @@
 #include "device/share/peer.h"
 
 #include "base/error.h"
-#include "device/heap/recent.h"
 #include "device/native/expandable.h"
 #include "device/state/checks.h"
-#include "device/state/thread_caches.h"
 
 lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                          size_t *out_bytes) {
@@ -34,31 +32,6 @@ lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const
   }
   ladei_lock_release(&allocator->lock);
   return status;
-}
-
-static size_t pool_largest(const ladei_device_block_pool *pool) {
-  return (size_t)ladei_device_free_set_largest_size(&pool->free);
-}
-
-lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes) {
-  size_t largest = 0;
-  size_t total = 0;
-  lade_status status =
-      allocator->runtime->ops->memory_info(allocator->runtime->self, allocator->device, &largest, &total);
-  if (status != LADE_OK) return status;
-  ladei_lock_acquire(&allocator->lock);
-  const ladei_device_heap *heap = &allocator->heap;
-  (void)ladei_device_thread_caches_flush(allocator);
-  ladei_device_recent_settle(heap);
-  largest = ladei_size_max(largest, pool_largest(&heap->small_pool));
-  largest = ladei_size_max(largest, pool_largest(&heap->large_pool));
-  for (const ladei_device_private_pool *pool = heap->private_pools; pool != NULL; pool = pool->next) {
-    largest = ladei_size_max(largest, pool_largest(&pool->small_pool));
-    largest = ladei_size_max(largest, pool_largest(&pool->large_pool));
-  }
-  ladei_lock_release(&allocator->lock);
-  *out_bytes = largest;
-  return LADE_OK;
 }
 
 /* ---- Peers ------------------------------------------------------------------------------------------------------- */
@@ -120,12 +93,4 @@ lade_status lade_device_copy_async(lade_device_allocator *destination_allocator,
   status = to->runtime->ops->stream_resolve(to->runtime->self, stream, &resolved);
   if (status != LADE_OK) return status;
   return ladei_copy_between(to->runtime, destination, to->device, source, from->device, bytes, &resolved);
-}
-
-lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source, size_t bytes) {
-  lade_status status = ladei_device_check_call(allocator, __func__);
-  if (status == LADE_OK) status = addresses_check(__func__, destination, source);
-  if (status != LADE_OK || bytes == 0) return status;
-  const lade_runtime_ops *ops = allocator->runtime->ops;
-  return ops->copy_sync(allocator->runtime->self, allocator->device, LADEI_COPY_D2D, destination, source, bytes);
 }

@@ -8,7 +8,6 @@
 /* For backend tables. */
 lade_status ladei_device_native_base_get(lade_device_allocator *allocator, const void *pointer, void **out_base,
                                          size_t *out_bytes);
-lade_status ladei_device_native_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
 lade_status ladei_device_native_peer_add(lade_device_allocator *allocator, int peer);
 
 #endif /* LADE_DEVICE_SHARE_PEER_H */

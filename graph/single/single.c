@@ -380,25 +380,6 @@ static lade_status state_check(const lade_graph_capture_state *state, const char
                      call, (unsigned long long)ladei_thread_number(), (unsigned long long)state->thread);
 }
 
-lade_status lade_graph_capture_end(lade_graph_capture_state *state, lade_graph **out) {
-  if (out == NULL) return ladei_error_null(__func__, "out");
-  LADEI_TRY(state_check(state, __func__));
-  if (state->is_update)
-    return ladei_error_argument(__func__, "state", "one of lade_graph_capture_begin()",
-                                "one of lade_graph_update_begin()");
-  int cancellation = ladei_cancellation_hold();
-  lade_graph *graph = state->graph;
-  lade_status status = first_finish(state, __func__);
-  if (status == LADE_OK)
-    *out = graph;
-  else
-    graph_free(graph);
-  free(state);
-  ladei_cancellation_resume(cancellation);
-  ladei_log_flush();
-  return status;
-}
-
 lade_status lade_graph_capture_abort(lade_graph_capture_state *state) {
   if (state == NULL) return LADE_OK;
   LADEI_TRY(state_check(state, __func__));
@@ -573,14 +554,16 @@ lade_status lade_graph_update_begin(lade_graph *graph, lade_graph_capture_state 
   return status;
 }
 
-lade_status lade_graph_update_end(lade_graph_capture_state *state, bool *out_in_place) {
+lade_status lade_graph_capture_end(lade_graph_capture_state *state, lade_graph **out) {
   LADEI_TRY(state_check(state, __func__));
-  if (!state->is_update)
-    return ladei_error_argument(__func__, "state", "one of lade_graph_update_begin()",
-                                "one of lade_graph_capture_begin()");
+  const bool is_update = state->is_update;
+  if (out == NULL && !is_update) return ladei_error_null(__func__, "out");
   int cancellation = ladei_cancellation_hold();
-  lade_status status = update_finish(state, __func__, out_in_place);
-  atomic_fetch_sub(&state->graph->open_updates, 1);
+  lade_graph *graph = state->graph;
+  lade_status status = is_update ? update_finish(state, __func__, NULL) : first_finish(state, __func__);
+  if (is_update) atomic_fetch_sub(&graph->open_updates, 1);
+  if (status == LADE_OK && out != NULL) *out = graph;
+  if (status != LADE_OK && !is_update) graph_free(graph);
   free(state);
   ladei_cancellation_resume(cancellation);
   ladei_log_flush();

@@ -46,35 +46,6 @@ lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes) {
   return status;
 }
 
-/* ---- Suspending -------------------------------------------------------------------------------------------------- */
-
-lade_status lade_graph_tree_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
-                                    uint64_t *out_bytes) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  if (ladei_tree_suspended(tree))
-    status = ladei_error(LADE_ERR_BUSY, 0, "%s: the tree is suspended already", __func__);
-  else
-    status = lade_device_pool_suspend(tree->allocator, tree->pool, options, out_bytes);
-  ladei_tree_leave(tree);
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
-lade_status lade_graph_tree_resume(lade_graph_tree *tree) {
-  lade_status status = ladei_tree_enter(tree, __func__);
-  if (status != LADE_OK) return status;
-  int cancellation = ladei_cancellation_hold();
-  if (!ladei_tree_suspended(tree))
-    status = ladei_error(LADE_ERR_INVALID_ARGUMENT, 0, "%s: the tree is not suspended", __func__);
-  else
-    status = lade_device_pool_resume(tree->allocator, tree->pool);
-  ladei_tree_leave(tree);
-  ladei_cancellation_resume(cancellation);
-  return status;
-}
-
 /* ---- Trim -------------------------------------------------------------------------------------------------------- */
 
 static size_t node_ranges(const ladei_tree_node *node, lade_device_range *out) {

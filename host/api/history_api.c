@@ -102,23 +102,16 @@ static lade_status note_write(ladei_pinned_history *history, uintptr_t address, 
   return live ? LADE_OK : not_in_use((const void *)address, call);
 }
 
-lade_status lade_pinned_annotate(lade_pinned_pool *pool, const char *label) {
+lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, const char *text) {
   lade_status status = ladei_pinned_enter(pool, __func__);
-  if (status == LADE_OK && label == NULL) status = ladei_error_null(__func__, "label");
+  if (status == LADE_OK && text == NULL) status = ladei_error_null(__func__, "text");
   if (status != LADE_OK) return status;
   ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
   if (history == NULL) return LADE_OK;
-  LADEI_PINNED_HELD(status, note_write(history, 0, 0, NULL, label, __func__));
-  return status;
-}
-
-lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *pointer, const char *text) {
-  lade_status status = ladei_pinned_enter(pool, __func__);
-  if (status == LADE_OK && (pointer == NULL || text == NULL))
-    status = ladei_error_null(__func__, pointer == NULL ? "pointer" : "text");
-  if (status != LADE_OK) return status;
-  ladei_pinned_history *history = ladei_pinned_pool_recording(pool);
-  if (history == NULL) return LADE_OK;
+  if (pointer == NULL) {
+    LADEI_PINNED_HELD(status, note_write(history, 0, 0, NULL, text, __func__));
+    return status;
+  }
   ladei_pinned_lookup found = ladei_pinned_lookup_find(&pool->map, pointer);
   if (found.segment == NULL) {
     return ladei_error(LADE_ERR_FOREIGN_POINTER, 0, "%s: pointer is %p; expected an address in this pool's memory",

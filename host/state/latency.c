@@ -54,12 +54,3 @@ lade_status lade_pinned_latency_each(const lade_pinned_latencies *latencies, lad
   LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
   return ladei_latency_each((const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, visit, user);
 }
-
-lade_status lade_pinned_latency_find(const lade_pinned_latencies *latencies, const char *key, int64_t *out) {
-  lade_pinned_latencies own;
-  if (latencies == NULL) return ladei_error_null(__func__, "latencies");
-  if (key == NULL || out == NULL) return ladei_error_null(__func__, key == NULL ? "key" : "out");
-  LADEI_TRY(ladei_options_read(__func__, latencies, &own, sizeof own));
-  return ladei_latency_find(__func__, (const lade_device_latency *const[]){&own.alloc, &own.driver, &own.free}, key,
-                            out);
-}

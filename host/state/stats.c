@@ -12,6 +12,7 @@
 #include "host/state/stats.h"
 
 #include "base/options.h"
+#include "base/stat_keys.h"
 #include "host/state/call.h"
 #include "host/state/usage.h"
 
@@ -270,8 +271,7 @@ lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *sta
   return ladei_stats_write("lade_pinned_stats", &own, sizeof own, stats);
 }
 
-lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool) {
-  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+static void sums_restart(lade_pinned_pool *pool) {
   lade_pinned_stats now;
   stats_read(pool, &now);
   ladei_pinned_timer_reset_extremes(&pool->counters.driver_allocs);
@@ -279,7 +279,6 @@ lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool) {
   ladei_lock_acquire(&pool->threads.lock);
   pool->counters.base = now;
   ladei_lock_release(&pool->threads.lock);
-  return LADE_OK;
 }
 
 static void counter_clear(_Atomic(uint64_t) *counter) { atomic_store_explicit(counter, 0, memory_order_relaxed); }
@@ -316,13 +315,19 @@ static void peaks_clear(lade_pinned_pool *pool) {
   }
 }
 
-lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool) {
-  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+static void peaks_restart(lade_pinned_pool *pool) {
   ladei_lock_acquire(&pool->threads.lock);
   peaks_clear(pool);
   ladei_lock_release(&pool->threads.lock);
   gauge_peak_reset(&pool->counters.reserved_bytes);
   gauge_peak_reset(&pool->counters.segments);
   ladei_pinned_cached_note(pool); /* a read, for I2 */
+}
+
+lade_status lade_pinned_stats_reset(lade_pinned_pool *pool, uint32_t what) {
+  LADEI_TRY(ladei_pinned_enter(pool, __func__));
+  LADEI_TRY(ladei_stats_reset_check(__func__, what));
+  if ((what & LADE_STATS_RESET_SUMS) != 0) sums_restart(pool);
+  if ((what & LADE_STATS_RESET_PEAKS) != 0) peaks_restart(pool);
   return LADE_OK;
 }

@@ -263,18 +263,15 @@ LADE_API LADE_MUST_CHECK lade_status lade_device_record_stream(lade_device_alloc
 
 /**
  * lade_device_alloc(), cached also in an allocator with LADE_DEVICE_UNCACHED: for parts of a program that need memory in
- * stream order whatever the mode. Without a stream: on the legacy default stream of the calling thread's current device,
- * which must be the allocator's.
+ * stream order whatever the mode. lade_device_free() knows how the memory was allocated.
  *
- * Everything else as lade_device_alloc(). lade_device_raw_free() and lade_device_free() are one call; both know how the
- * memory was allocated.
+ * @param stream  As lade_device_alloc(). NULL is the legacy default stream of the calling thread's current device, which must be
+ *                the allocator's.
+ *
+ * Everything else as lade_device_alloc().
  */
-LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, void **out);
-/** As lade_device_raw_alloc(). */
-LADE_API lade_status lade_device_raw_alloc_with_stream(lade_device_allocator *allocator, size_t bytes,
-                                                       lade_stream stream, void **out);
-/** As lade_device_raw_alloc(). */
-LADE_API lade_status lade_device_raw_free(lade_device_allocator *allocator, void *pointer);
+LADE_API lade_status lade_device_raw_alloc(lade_device_allocator *allocator, size_t bytes, lade_stream stream,
+                                           void **out);
 
 /**
  * Wait for pending blocks and give all wholly free segments back to the driver.
@@ -365,28 +362,27 @@ LADE_API lade_status lade_device_summary_write(const lade_device_stats *stats, i
                                                size_t bytes, size_t *out_needed);
 
 /**
- * Let the peaks start anew from the current values.
+ * Let statistics start anew.
+ *
+ * @param what  Set of lade_stats_reset. Sums are `allocated` and `freed` of each gauge, and the counters of retries, out-of-memory
+ *              errors, synchronisations, driver allocations and frees.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
-LADE_API lade_status lade_device_stats_reset_peak(lade_device_allocator *allocator);
+LADE_API lade_status lade_device_stats_reset(lade_device_allocator *allocator, uint32_t what);
 
-/**
- * Let the sums (`allocated` and `freed` of each gauge) and the counters of retries, out-of-memory errors,
- * synchronisations, driver allocations and frees start anew from 0.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_stats_reset_accumulated(lade_device_allocator *allocator);
+/** For lade_device_set_memory_fraction(): none. */
+#define LADE_DEVICE_NO_FRACTION (-1.0)
 
 /**
  * Limit reserved bytes to a share of the device's memory, from now on; nothing is given back at once.
  *
  * @param fraction  From 0 to 1. The limit is the fraction of all device memory, rounded down. 1: no limit (with
  *                  LADE_DEVICE_REFERENCE all of the device's memory). 0: nothing may be asked of the driver any more.
+ *                  LADE_DEVICE_NO_FRACTION: as if none had been set.
  *
  * A request that would exceed the limit is served as if the driver had no more memory. Every fraction, 1 included, also turns on
- * options.collection_threshold, which is a share of it: lade_device_clear_memory_fraction() turns both off.
+ * options.collection_threshold, which is a share of it; LADE_DEVICE_NO_FRACTION turns both off.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
@@ -395,10 +391,6 @@ LADE_API lade_status lade_device_set_memory_fraction(lade_device_allocator *allo
 /** Read the memory fraction in force; 1: no limit. Untouched on error. Threads: any. Waits: never. Errors:
  * LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
 LADE_API lade_status lade_device_get_memory_fraction(lade_device_allocator *allocator, double *out_fraction);
-
-/** Take the memory fraction away, as if none had been set. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT,
- * LADE_ERR_FORKED. */
-LADE_API lade_status lade_device_clear_memory_fraction(lade_device_allocator *allocator);
 
 /**
  * Read the settings in force, each default in its place.
@@ -448,7 +440,6 @@ LADE_API lade_status lade_device_configure(lade_device_allocator *allocator, con
  *   counters            all                    `all` of allocation, allocated_bytes, active, active_bytes and
  *                                              requested_bytes; calls, retries, failures; of cudaMallocAsync also
  *                                              reserved_bytes, current and peak, as the driver reports. Others are 0.
- *   largest_get         yes                    what the device and the pool have refused
  *   peer_add            yes                    yes, if the devices can           refused
  *   base_get            yes                    refused                           base_get
  *   ipc_export          yes                    refused                           refused
@@ -634,14 +625,6 @@ LADE_API lade_status lade_device_base_get(lade_device_allocator *allocator, cons
                                           size_t *out_bytes);
 
 /**
- * Upper estimate of the largest allocation that could succeed now: the device's free memory as the driver sees it, or
- * the largest cached block where that is larger.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_DEVICE_LOST, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_largest_get(lade_device_allocator *allocator, size_t *out_bytes);
-
-/**
  * Free and total memory of the device as the driver sees it, other processes and the context's own included.
  *
  * @param out_free_bytes, out_total_bytes  [out] Untouched on error. Cached memory of this process is not free here.
@@ -761,16 +744,6 @@ LADE_API lade_status lade_device_peer_add(lade_device_allocator *allocator, int 
 LADE_API lade_status lade_device_copy_async(lade_device_allocator *destination_allocator, void *destination,
                                             lade_device_allocator *source_allocator, const void *source, size_t bytes,
                                             lade_stream stream);
-
-/**
- * Copy within the device's memory and wait until that is done. 0 bytes: nothing.
- *
- * Threads: any. Waits: for the copy. Stream order: none but the legacy stream's; synchronise streams that write the source
- * or use the destination. Errors: as lade_device_copy_async(); LADE_ERR_CAPTURE beside the capture of a blocking stream, which
- * a use of the legacy stream breaks.
- */
-LADE_API lade_status lade_device_copy(lade_device_allocator *allocator, void *destination, const void *source,
-                                      size_t bytes);
 
 /* ---- Sharing with other processes -------------------------------------------------------------------------------- */
 
@@ -1230,10 +1203,6 @@ LADE_API lade_status lade_device_pool_live_equals(lade_device_allocator *allocat
  */
 LADE_API lade_status lade_device_pool_stats_each(lade_device_allocator *allocator, lade_stat_visit visit, void *user);
 
-/** Read one of them. Untouched on error. As lade_device_pool_stats_each(); LADE_ERR_INVALID_ARGUMENT also for a key that does
- * not exist. */
-LADE_API lade_status lade_device_pool_stats_find(lade_device_allocator *allocator, const char *key, int64_t *out);
-
 /* ---- Latencies --------------------------------------------------------------------------------------------------- */
 
 /** Latencies of an allocator since they were turned on. Fields are appended only. */
@@ -1275,9 +1244,6 @@ LADE_API lade_status lade_device_latency_get(lade_device_allocator *allocator, l
  * .min and .total. Parameters, threads, errors: as lade_device_stats_each(). */
 LADE_API lade_status lade_device_latency_each(const lade_device_latencies *latencies, lade_stat_visit visit,
                                               void *user);
-
-/** Read one of them by its name. As lade_device_stats_find(). */
-LADE_API lade_status lade_device_latency_find(const lade_device_latencies *latencies, const char *key, int64_t *out);
 
 /** Layout of a private pool at one moment. */
 typedef struct lade_device_checkpoint lade_device_checkpoint;
@@ -1376,58 +1342,29 @@ LADE_API lade_status lade_device_history_set(lade_device_allocator *allocator,
 /** Whether history is on. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED. */
 LADE_API lade_status lade_device_history_enabled(lade_device_allocator *allocator, bool *out_enabled);
 
-/** A copy of the ring. */
-typedef struct lade_device_history {
-  const lade_device_event *events; /**< Oldest first. */
-  size_t event_count;
-  uint64_t lost_count; /**< Events since history was turned on that the ring no longer holds. */
-} lade_device_history;
-
 /**
- * Copy the ring as it is at the call. It is left as it is.
+ * Copy the ring as it is at the call, with the wall clock, labels and scopes of threads, and notes on blocks. It is left as it is.
  *
- * @param out  [out] Caller owns it until lade_device_history_destroy(). Untouched on error. Empty where history is off.
+ * @param out  [out] Caller owns it until lade_history_destroy(). Untouched on error. Empty where history is off.
  *
  * Threads: any. Copies some thousand events at a time, so that allocations go on; what they overwrite meanwhile is lost.
  * Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
  */
-LADE_API lade_status lade_device_history_get(lade_device_allocator *allocator, lade_device_history **out);
-
-/**
- * The same with everything that the history knows: wall clock, labels and scopes of threads, notes on blocks.
- *
- * @param out  [out] Caller owns it until lade_history_destroy(). Untouched on error. Empty where history is off.
- *
- * Else as lade_device_history_get().
- */
 LADE_API lade_status lade_device_history_take(lade_device_allocator *allocator, lade_history **out);
 
-/** Free a copy. NULL does nothing. Threads: any; independent of the allocator's life. */
-LADE_API void lade_device_history_destroy(lade_device_history *history);
-
 /**
- * Write a note of the program's own into the history, and to trackers.
+ * Write a note into the history, and to trackers: on a block, or on nothing.
  *
- * @param label  Borrowed for the call. Not NULL. Carried from LADE_CONTEXT_ALLOC on; below that the event has none.
- *
- * Does nothing where there are neither history nor trackers.
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const char *label);
-
-/**
- * Write a note on a block: an event with its text at every level, and the text stays with the block until it is freed or has
- * another note. Snapshots that inspect/ takes have it.
- *
- * @param pointer  Any address inside a block handed out. Not NULL.
+ * @param pointer  Any address inside a block handed out: the event has the text at every level, and the text stays with the block,
+ *                 and in snapshots, until the block is freed or has another note. NULL: no block; the event has the text from
+ *                 LADE_CONTEXT_ALLOC on.
  * @param text     Borrowed for the call. Not NULL.
  *
  * Does nothing where there are neither history nor trackers.
- * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT,
- * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_UNSUPPORTED where the backend is not native; LADE_ERR_FORKED.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED; of a pointer
+ * LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, and LADE_ERR_UNSUPPORTED where the backend is not native.
  */
-LADE_API lade_status lade_device_block_annotate(lade_device_allocator *allocator, const void *pointer,
-                                                const char *text);
+LADE_API lade_status lade_device_annotate(lade_device_allocator *allocator, const void *pointer, const char *text);
 
 /** What a tracker gets besides the event: values just after it, for profilers. Fields are appended only. */
 typedef struct lade_device_event_totals {
@@ -1496,7 +1433,7 @@ typedef struct lade_device_snapshot {
   lade_device_stats stats;         /**< Of the same moment, counts of events apart. */
   const lade_device_event *events; /**< The history up to that moment; the snapshot's own event is the last. */
   size_t event_count;
-  uint64_t lost_count; /**< As in lade_device_history. */
+  uint64_t lost_count; /**< As in lade_history. */
   int32_t device;
   int32_t reserved;
 } lade_device_snapshot;
@@ -1505,22 +1442,17 @@ typedef struct lade_device_snapshot {
  * Copy segments, blocks, counters and history at one moment. Memory on its way back to the driver is there, as cached
  * memory, until the driver has it, in segments as in counters.
  *
- * @param out  [out] Caller owns it until lade_device_snapshot_destroy(). Untouched on error.
+ * @param pool  Borrowed for the call. NULL: everything. Else the segments, blocks and events of this private pool alone; the
+ *              counters are the allocator's.
+ * @param out   [out] Caller owns it until lade_device_snapshot_destroy(). Untouched on error.
  *
  * Threads: any; other calls wait only while segments and blocks are copied, some milliseconds for 100,000 blocks. The
- * history is copied as lade_device_history_get() does. Waits: never. Changes and polls nothing; with history on it writes
- * an event. Errors: LADE_ERR_UNSUPPORTED where the backend is not native; LADE_ERR_INVALID_ARGUMENT,
+ * history is copied as by lade_device_history_take(). Waits: never. Changes and polls nothing; with history on it writes
+ * an event. Errors: LADE_ERR_UNSUPPORTED where the backend is not native; LADE_ERR_INVALID_ARGUMENT, also for an unknown pool;
  * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
  */
-LADE_API lade_status lade_device_snapshot_take(lade_device_allocator *allocator, lade_device_snapshot **out);
-
-/**
- * The same of one private pool: its segments and blocks, and its events of the history. The counters are the allocator's.
- *
- * As lade_device_snapshot_take(); also LADE_ERR_INVALID_ARGUMENT for an unknown pool.
- */
-LADE_API lade_status lade_device_pool_snapshot_take(lade_device_allocator *allocator, lade_device_pool_id id,
-                                                    lade_device_snapshot **out);
+LADE_API lade_status lade_device_snapshot_take(lade_device_allocator *allocator, const lade_device_pool_id *pool,
+                                               lade_device_snapshot **out);
 
 /** Free a snapshot. NULL does nothing. Threads: any; independent of the allocator's life. */
 LADE_API void lade_device_snapshot_destroy(lade_device_snapshot *snapshot);

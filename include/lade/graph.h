@@ -655,7 +655,9 @@ LADE_API lade_status lade_graph_tree_verify(lade_graph_tree *tree);
 LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes);
 
 /**
- * Give back what no recording that is left ever used, and no valid buffer lies in.
+ * Give back what no recording that is left ever used, and no valid buffer lies in. (lade_device_pool_suspend() of the tree's pool,
+ * lade_graph_tree_state.pool, gives all of it back for a while, and no recording has to be made again: until
+ * lade_device_pool_resume() runs, reserve, trim, verify and destroy are LADE_ERR_BUSY, and buffers stay valid.)
  *
  * @param out_bytes  [out] NULL: not wanted. Untouched on error.
  *
@@ -663,23 +665,6 @@ LADE_API lade_status lade_graph_tree_reserve(lade_graph_tree *tree, size_t bytes
  * LADE_ERR_CAPTURE while a stream of its runs captures.
  */
 LADE_API lade_status lade_graph_tree_trim(lade_graph_tree *tree, uint64_t *out_bytes);
-
-/**
- * Give the pool's physical memory back while its addresses stay, until lade_graph_tree_resume(): for programs that are idle and keep
- * their recordings, none of which has to be made again. Runs, reserve, trim, verify and destroy are LADE_ERR_BUSY meanwhile. Buffers stay
- * valid; work of the program's must not touch them until the resume has returned.
- *
- * @param options    As of lade_device_pool_suspend(), also `out_bytes`. With LADE_DEVICE_SUSPEND_DISCARD the bytes of buffers are
- *                   anything afterwards.
- *
- * Threads: any; waits for a run. Waits: for all work on the device, and the copy. Errors, nothing changed: LADE_ERR_BUSY, also where
- * it is suspended; those of lade_device_pool_suspend(), LADE_ERR_UNSUPPORTED among them where the pool is not of expandable segments.
- */
-LADE_API lade_status lade_graph_tree_suspend(lade_graph_tree *tree, const lade_device_suspend_options *options,
-                                             uint64_t *out_bytes);
-/** Get the memory back, with its bytes, at the same addresses. As lade_device_pool_resume(); LADE_ERR_INVALID_ARGUMENT where the tree is
- * not suspended. */
-LADE_API lade_status lade_graph_tree_resume(lade_graph_tree *tree);
 
 /* ---- For tests of programs --------------------------------------------------------------------------------------- */
 
@@ -825,11 +810,12 @@ LADE_API lade_status lade_graph_capture_begin(lade_device_allocator *allocator, 
 /**
  * End a capture, and make it ready for launches.
  *
- * @param state  Taken, also on error, but for errors of another thread and LADE_ERR_INVALID_ARGUMENT.
- * @param out    [out] As lade_graph_capture().
+ * @param state  Taken, also on error, except for errors of another thread and LADE_ERR_INVALID_ARGUMENT.
+ * @param out    [out] As lade_graph_capture(); of lade_graph_update_begin() its graph, which the caller owns already; NULL: not
+ *               wanted, of an update alone.
  *
  * Threads: the one that began it; any with LADE_GRAPH_RELAXED. Another one: LADE_ERR_CAPTURE, the capture goes on.
- * Errors: those of lade_graph_capture(); LADE_ERR_INVALID_ARGUMENT for a capture of lade_graph_update_begin().
+ * Errors: those of lade_graph_capture(), of an update those of lade_graph_update().
  */
 LADE_API lade_status lade_graph_capture_end(lade_graph_capture_state *state, lade_graph **out);
 
@@ -871,11 +857,9 @@ LADE_API lade_status lade_graph_adopt(lade_device_allocator *allocator, lade_dev
  */
 LADE_API lade_status lade_graph_update(lade_graph *graph, lade_graph_work work, void *user, bool *out_in_place);
 
-/** The same for code without a callback, as lade_graph_capture_begin(). The graph is not destroyed before the end. */
+/** The same for code without a callback, as lade_graph_capture_begin(): lade_graph_capture_end() ends it and gives the graph, whose
+ * info counts updates in place and replacements. The graph is not destroyed before that. */
 LADE_API lade_status lade_graph_update_begin(lade_graph *graph, lade_graph_capture_state **out);
-/** End the capture of an update. As lade_graph_update() and lade_graph_capture_end(). */
-LADE_API lade_status lade_graph_update_end(lade_graph_capture_state *state, bool *out_in_place);
-
 /** The same with a graph that the program built, and the pool of its memory, as in lade_graph_adopt(): taken on success if the
  * graph's native graphs are. */
 LADE_API lade_status lade_graph_update_native(lade_graph *graph, lade_device_pool_id pool, void *native_graph,

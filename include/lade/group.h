@@ -213,8 +213,6 @@ LADE_API lade_status lade_group_create_local(lade_runtime *runtime, const lade_g
  */
 LADE_API lade_status lade_group_destroy(lade_group *group);
 
-/** Name of the implementation, such as "local". Valid until the group is destroyed. Threads: any. */
-LADE_API const char *lade_group_name(const lade_group *group);
 /** This rank's number; 0 for NULL. Threads: any. */
 LADE_API uint32_t lade_group_rank(const lade_group *group);
 /** Number of ranks; 0 for NULL. Threads: any. */

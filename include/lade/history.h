@@ -88,7 +88,7 @@ typedef struct lade_device_history_options {
   /** For these and `describe`. Must live until history is off (another history that is set meanwhile keeps what this one has
    * captured), calls under way have returned, those that take snapshots and copies included (a publisher with
    * LADE_PUBLISH_CONTROL takes snapshots in a thread of its own), and copies of the history (lade_history,
-   * lade_device_history, lade_device_snapshot) are destroyed. A lade_snapshot (lade/inspect.h) has named all contexts when it
+   * lade_device_snapshot) are destroyed. A lade_snapshot (lade/inspect.h) has named all contexts when it
    * is there, and needs nothing. */
   void *user;
   uint64_t max_bytes;    /**< Memory of the ring; contexts, labels and texts of notes come on top. 0: max_entries alone
@@ -97,7 +97,7 @@ typedef struct lade_device_history_options {
   uint32_t reserved;     /**< 0 */
   /** Names the frames of what one capture returned, for reports; called with no lock held, in the thread that reports. It gets
    * what the `capture` beside it returned and nothing else, also where another history has been set since, and may be called
-   * for as long as `user` must live. lade_stacks_describe() for stacks. NULL: reports have no frames. */
+   * for as long as `user` must live. NULL: reports have no frames. */
   lade_status (*describe)(void *user, const void *context, lade_stack_frame_visit visit, void *visitor);
 } lade_device_history_options;
 

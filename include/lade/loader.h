@@ -8,7 +8,7 @@
  *
  *   lade_record_index *index;
  *   lade_index_create("jpg,cls", &index);                // a sample has these two fields
- *   lade_index_add_tar(index, "shard-000000.tar");
+ *   lade_index_add_tar(index, "shard-000000.tar", NULL);
  *
  *   lade_loader_options options;
  *   lade_loader_options_init(&options);
@@ -105,7 +105,7 @@ LADE_API lade_status lade_index_add(lade_record_index *index, const char *key, c
 LADE_API lade_status lade_index_add_fixed(lade_record_index *index, const char *path, uint64_t skip_bytes,
                                           uint64_t record_bytes);
 
-/** How lade_index_add_tar_with() reads an archive. All zero means the defaults. */
+/** How lade_index_add_tar() reads an archive. All zero means the defaults. */
 typedef struct lade_tar_options {
   size_t struct_size;
   /** 1: blocks of zeros are passed, as by GNU tar's --ignore-zeros: of archives one behind the other all are read. Damage
@@ -126,54 +126,52 @@ LADE_INLINE void lade_tar_options_init(lade_tar_options *options) {
  * the path up to the first dot of its last part, the field's name what comes after that dot, in lower case. Fields that
  * the index does not have are left out, as are records without any that it has, folders, files without extension, and
  * those in folders named `__x__`. So are links and sparse members that are not fields of the index.
- * lade_index_left_out_get() counts those that may have been meant as fields.
+ * lade_index_info counts those that may have been meant as fields.
  *
  * The members are those that GNU tar and Python's tarfile see, or there is an error: nothing of a shard is lost silently.
+ *
+ * @param options  Borrowed for the call; NULL for defaults.
  *
  * Threads: one. Waits: for the reads of the tar headers. Errors: LADE_ERR_FORMAT, naming the byte, and the member if there
  * is one, when the archive is damaged, truncated, compressed, without end mark or goes on behind it, a field is sparse, a
  * link or continued in another volume, a global header names members or gives their size, a record lacks a field or has
- * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals or a '/' in all of its names;
+ * one twice; LADE_ERR_INVALID_ARGUMENT where the index has a field without a name, or with capitals or a '/' in all of its names, and for a wrong option;
  * LADE_ERR_IO when it cannot be read; those of lade_index_add_file(). After an error the index is as before.
  * Source: docs/pipeline.md "Records in batches".
  */
-LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path);
-
-/** The same. `options` are borrowed for the call; NULL for defaults. Errors also: LADE_ERR_INVALID_ARGUMENT. */
-LADE_API lade_status lade_index_add_tar_with(lade_record_index *index, const char *path,
-                                             const lade_tar_options *options);
+LADE_API lade_status lade_index_add_tar(lade_record_index *index, const char *path, const lade_tar_options *options);
 
 /**
- * Members of the tar shards of an index that are in no record, though their names end as those of a field's members do. The first of
- * each kind is logged with its name. Fields are appended only.
+ * What an index has, and the members of its tar shards that are in no record, though their names end as those of a field's members
+ * do. The first of each kind is logged with its name. Fields are appended only.
  */
-typedef struct lade_index_left_out {
+typedef struct lade_index_info {
   size_t struct_size;
+  uint64_t records;
+  uint64_t fields;          /**< Of each record. */
   uint64_t dotted;          /**< "a.b.jpg": "b.jpg" is no field, "jpg" is one. A key has no dot. */
   uint64_t private_folders; /**< In a folder named `__x__`. */
   uint64_t other_types;     /**< Pipes, sockets, devices. */
-} lade_index_left_out;
+} lade_index_info;
 
 /** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_index_left_out_init(lade_index_left_out *left_out) {
-  lade_index_left_out zero = LADE_ZERO;
-  *left_out = zero;
-  left_out->struct_size = sizeof(lade_index_left_out);
+LADE_INLINE void lade_index_info_init(lade_index_info *info) {
+  lade_index_info zero = LADE_ZERO;
+  *info = zero;
+  info->struct_size = sizeof(lade_index_info);
 }
 
 /**
- * Read how many members were left out.
+ * Read what an index has.
  *
- * @param left_out  [in,out] struct_size set by lade_index_left_out_init().
+ * @param info  [in,out] struct_size set by lade_index_info_init().
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
  */
-LADE_API lade_status lade_index_left_out_get(const lade_record_index *index, lade_index_left_out *left_out);
+LADE_API lade_status lade_index_info_get(const lade_record_index *index, lade_index_info *info);
 
 /** Number of records. Threads: any. */
 LADE_API uint64_t lade_index_count(const lade_record_index *index);
-/** Number of fields of each record. Threads: any. */
-LADE_API uint64_t lade_index_field_count(const lade_record_index *index);
 
 /** Read where a field of a record lies. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT. */
 LADE_API lade_status lade_index_range(const lade_record_index *index, uint64_t record, uint64_t field, lade_range *out);

@@ -11,7 +11,7 @@
  * lade_config_from_env() (lade/config.h) and by the `lade` command.
  *
  *   static void line(void *user, lade_log_level level, const char *text) {
- *     fprintf(user, "%s: %s\n", lade_log_level_name(level), text);
+ *     fprintf(user, "level %d: %s\n", (int)level, text);
  *   }
  *   lade_log_set(line, stderr, LADE_LOG_WARN);
  */
@@ -60,15 +60,6 @@ typedef void (*lade_log_callback)(void *user, lade_log_level level, const char *
  * Source: base/log.c.
  */
 LADE_API lade_status lade_log_set(lade_log_callback callback, void *user, lade_log_level level);
-
-/**
- * Name of a level: "off", "error", "warn", "info", "debug".
- *
- * @return Static text; "unknown" for a number that is no level. Never NULL.
- *
- * Threads: any. Waits: never. Errors: none.
- */
-LADE_API const char *lade_log_level_name(lade_log_level level);
 
 #ifdef __cplusplus
 }

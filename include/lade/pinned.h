@@ -462,20 +462,15 @@ LADE_API lade_status lade_pinned_stream_retire(lade_pinned_pool *pool, lade_stre
 LADE_API lade_status lade_pinned_stats_get(lade_pinned_pool *pool, lade_pinned_stats *stats);
 
 /**
- * Let all peaks start anew from the current values: those of the pool, of its nodes and of its size classes.
+ * Let statistics start anew.
+ *
+ * @param what  Set of lade_stats_reset. Peaks are those of the pool, of its nodes and of its size classes. Sums are `allocated` and
+ *              `freed` of each gauge of lade_pinned_stats, counts and times of calls, the shortest and the longest time; statistics of
+ *              nodes and size classes go on as they are. Current values and quarantined_uses stay.
  *
  * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
  */
-LADE_API lade_status lade_pinned_stats_reset_peak(lade_pinned_pool *pool);
-
-/**
- * Let everything in lade_pinned_stats that only grows start anew from 0: `allocated` and `freed` of each gauge, counts and times
- * of calls, the shortest and the longest time. Current values, peaks and quarantined_uses stay. Statistics of nodes and size
- * classes go on as they are.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_pinned_stats_reset_accumulated(lade_pinned_pool *pool);
+LADE_API lade_status lade_pinned_stats_reset(lade_pinned_pool *pool, uint32_t what);
 
 /**
  * Show the statistics by name: first the 28 that PyTorch has for its pinned cache, then all fields of lade_pinned_stats under
@@ -574,9 +569,6 @@ LADE_API lade_status lade_pinned_latency_get(lade_pinned_pool *pool, lade_pinned
 LADE_API lade_status lade_pinned_latency_each(const lade_pinned_latencies *latencies, lade_stat_visit visit,
                                               void *user);
 
-/** Read one of them by its name. As lade_pinned_stats_find(). */
-LADE_API lade_status lade_pinned_latency_find(const lade_pinned_latencies *latencies, const char *key, int64_t *out);
-
 /* ---- History: what happened, in order ---------------------------------------------------------------------------- */
 
 /**
@@ -609,27 +601,18 @@ LADE_API lade_status lade_pinned_history_enabled(lade_pinned_pool *pool, bool *o
 LADE_API lade_status lade_pinned_history_take(lade_pinned_pool *pool, lade_history **out);
 
 /**
- * Write a note of the program's own into the history.
+ * Write a note into the history: on a block, or on nothing.
  *
- * @param label  Borrowed for the call. Not NULL. Carried from LADE_CONTEXT_ALLOC on; below that the event has none.
- *
- * Does nothing while history is off.
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
- */
-LADE_API lade_status lade_pinned_annotate(lade_pinned_pool *pool, const char *label);
-
-/**
- * Write a note on a block: an event with its text at every level, and the text stays with the block until it is freed or has
- * another note. Snapshots that inspect/ takes have it.
- *
- * @param pointer  Any address inside a block in use. Not NULL.
+ * @param pointer  Any address inside a block in use: the event has the text at every level, and the text stays with the block, and
+ *                 in snapshots, until the block is freed or has another note. NULL: no block; the event has the text from
+ *                 LADE_CONTEXT_ALLOC on.
  * @param text     Borrowed for the call. Not NULL.
  *
  * Does nothing while history is off.
- * Threads: any. Waits: never. Errors: LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE, LADE_ERR_INVALID_ARGUMENT,
- * LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED.
+ * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT, LADE_ERR_OUT_OF_HOST_MEMORY, LADE_ERR_FORKED; of a pointer
+ * LADE_ERR_FOREIGN_POINTER, LADE_ERR_DOUBLE_FREE.
  */
-LADE_API lade_status lade_pinned_block_annotate(lade_pinned_pool *pool, const void *pointer, const char *text);
+LADE_API lade_status lade_pinned_annotate(lade_pinned_pool *pool, const void *pointer, const char *text);
 
 /** Counters of one size class on one NUMA node; gauges as in lade_pinned_stats. */
 typedef struct lade_pinned_class_stats {

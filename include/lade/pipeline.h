@@ -463,10 +463,6 @@ LADE_API lade_status lade_pipeline_info_get(lade_pipeline *pipeline, lade_pipeli
  */
 LADE_API lade_status lade_pipeline_stats_each(const lade_pipeline_info *info, lade_stat_visit visit, void *user);
 
-/** Read one number by its name. Out untouched on error. As lade_pipeline_stats_each(); LADE_ERR_INVALID_ARGUMENT also for
- * a key that does not exist. */
-LADE_API lade_status lade_pipeline_stats_find(const lade_pipeline_info *info, const char *key, int64_t *out);
-
 /**
  * Experimental: copy the events that a pipeline made with options.timeline_events keeps, oldest end first.
  *

@@ -65,6 +65,12 @@ typedef struct lade_device_latency {
   uint64_t buckets[LADE_DEVICE_LATENCY_BUCKETS];
 } lade_device_latency;
 
+/** What lade_device_stats_reset() and lade_pinned_stats_reset() let start anew. */
+typedef enum lade_stats_reset {
+  LADE_STATS_RESET_PEAKS = 1 << 0, /**< Peaks, from the current values. */
+  LADE_STATS_RESET_SUMS = 1 << 1,  /**< Sums and counters that only grow, from 0. */
+} lade_stats_reset;
+
 /** Flags of lade_device_summary_write() and its like. */
 typedef enum lade_summary_flag {
   LADE_SUMMARY_ABBREVIATED = 1 << 0, /**< Fewer rows. */
@@ -195,17 +201,6 @@ LADE_API lade_status lade_device_processes_get(lade_runtime *runtime, int device
 LADE_API void lade_device_processes_destroy(lade_device_processes *processes);
 
 /**
- * Write the list as text for people: a line for the device, then a line for each process, without a newline at the end.
- *
- * @param buffer      Gets as much as fits, and a NUL. NULL where `bytes` is 0.
- * @param out_needed  [out] Bytes that the whole text takes, with its NUL; NULL: not wanted.
- *
- * Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT.
- */
-LADE_API lade_status lade_device_processes_write(const lade_device_processes *processes, char *buffer, size_t bytes,
-                                                 size_t *out_needed);
-
-/**
  * Make a device the calling thread's current one, as cudaSetDevice does: special stream handles refer to it. A new thread has none,
  * also where there is one device alone.
  *
@@ -263,10 +258,6 @@ LADE_API lade_status lade_event_create(lade_runtime *runtime, int device, lade_e
 LADE_API lade_status lade_event_destroy(lade_runtime *runtime, lade_event event);
 /** Make the event represent the work queued on `stream` so far. Threads: any. Waits: never. */
 LADE_API lade_status lade_event_record(lade_runtime *runtime, lade_event event, lade_stream stream);
-/** LADE_OK when the recorded work is done (or none was recorded), LADE_NOT_READY otherwise. Threads: any. */
-LADE_API lade_status lade_event_query(lade_runtime *runtime, lade_event event);
-/** Wait for the recorded work. Threads: any. Waits: yes. */
-LADE_API lade_status lade_event_synchronize(lade_runtime *runtime, lade_event event);
 
 /**
  * Queue a copy whose direction is found from the two addresses, as cudaMemcpyAsync with cudaMemcpyDefault does.

@@ -55,23 +55,6 @@ LADE_INLINE void lade_stacks_options_init(lade_stacks_options *options) {
   options->struct_size = sizeof(lade_stacks_options);
 }
 
-/** Counters. Fields are appended only. */
-typedef struct lade_stacks_stats {
-  size_t struct_size;
-  uint64_t stacks;  /**< Kept. */
-  uint64_t bytes;   /**< Of them. */
-  uint64_t dropped; /**< Captures that found no room or memory: they have no stack. */
-  uint32_t method;  /**< In use; never LADE_STACKS_BEST. */
-  uint32_t modules; /**< The program and libraries that are known, unloaded ones included. */
-} lade_stacks_stats;
-
-/** Sets struct_size, so that the library knows how much it may write, and clears the rest. Threads: any. */
-LADE_INLINE void lade_stacks_stats_init(lade_stacks_stats *stats) {
-  const lade_stacks_stats zero = LADE_ZERO;
-  *stats = zero;
-  stats->struct_size = sizeof(lade_stacks_stats);
-}
-
 /**
  * Create an empty set of stacks, and open what walks them.
  *
@@ -91,41 +74,18 @@ LADE_API lade_status lade_stacks_create(const lade_stacks_options *options, lade
  */
 LADE_API lade_status lade_stacks_destroy(lade_stacks *stacks);
 
-/** Sets capture, release, describe and user of a history's options. Threads: any. */
+/**
+ * Sets capture, release, describe and user of a history's options: contexts are stacks of the set. A capture that finds no room
+ * in the set, or no memory, gives none. Frames are named by libdw from debug information that is on this machine (functions, files,
+ * lines and inlined calls; nothing is downloaded), else by the functions that libraries export; paths, bases and build ids are always
+ * given.
+ *
+ * @param stacks   Borrowed; lives as long as options.user must.
+ * @param options  [in,out] Set up by lade_history_options_init().
+ *
+ * Threads: any. Waits: never.
+ */
 LADE_API void lade_stacks_use(lade_stacks *stacks, lade_history_options *options);
-
-/** Counters of this moment. Threads: any. Waits: never. Errors: LADE_ERR_INVALID_ARGUMENT. */
-LADE_API lade_status lade_stacks_stats_get(lade_stacks *stacks, lade_stacks_stats *stats);
-
-/**
- * The stack of the calling thread, from the caller's frame on. NULL: there is no room (stats: dropped).
- *
- * @param stacks  A lade_stacks. The type is that of lade_history_options.capture.
- *
- * Caller owns one reference until lade_stacks_release(). Threads: any. Waits: never.
- */
-LADE_API void *lade_stacks_capture(void *stacks);
-
-/** Give one reference back. Threads: any. */
-LADE_API void lade_stacks_release(void *stacks, void *stack);
-
-/**
- * The raw addresses of a stack, innermost first: of each call the address behind it. Borrowed as long as the stack.
- *
- * @return  their number.
- */
-LADE_API size_t lade_stacks_addresses(const void *stack, const uint64_t **out_addresses);
-
-/**
- * Name the frames of a stack. With libdw functions, files, lines and what is inlined, from debug information that is on this machine
- * (nothing is downloaded); else functions that libraries export. Path, base and build id are always given.
- *
- * @param stacks  A lade_stacks. The type is that of lade_history_options.describe.
- * @param visit   Called for each frame, in this thread, with no lock held. What the frame names lives as long as the set.
- *
- * Threads: any. Reads files; milliseconds for the first stack of a library. Errors: LADE_ERR_INVALID_ARGUMENT; what `visit` returns.
- */
-LADE_API lade_status lade_stacks_describe(void *stacks, const void *stack, lade_stack_frame_visit visit, void *visitor);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,3 @@ static const ladei_stat_table table = {{{metrics, sizeof metrics / sizeof metric
 lade_status lade_pipeline_stats_each(const lade_pipeline_info *info, lade_stat_visit visit, void *user) {
   return ladei_stat_keys_each(&table, __func__, info, visit, user);
 }
-
-lade_status lade_pipeline_stats_find(const lade_pipeline_info *info, const char *key, int64_t *out) {
-  return ladei_stat_keys_find(&table, __func__, info, key, out);
-}

@@ -465,11 +465,15 @@ void bind_device(nb::module_ &module) {
           "A call of\nthe driver.")
       .def(
           "reset_peak_stats",
-          [](const AllocatorObject &self) { check(lade_device_stats_reset_peak(self.allocator->get())); },
+          [](const AllocatorObject &self) {
+            check(lade_device_stats_reset(self.allocator->get(), LADE_STATS_RESET_PEAKS));
+          },
           "Let all peaks start anew from the current values.")
       .def(
           "reset_accumulated_stats",
-          [](const AllocatorObject &self) { check(lade_device_stats_reset_accumulated(self.allocator->get())); },
+          [](const AllocatorObject &self) {
+            check(lade_device_stats_reset(self.allocator->get(), LADE_STATS_RESET_SUMS));
+          },
           "Let everything that only grows start anew from 0.")
       .def("summary", &allocator_summary, nb::arg("abbreviated") = false, "The statistics as a table for people.")
       .def("settings", &allocator_settings, "The settings in force, as text for ``settings=``.")

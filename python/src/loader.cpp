@@ -108,7 +108,7 @@ void index_add_tar(IndexObject &self, nb::handle path, bool ignore_zeros) {
   lade_tar_options options;
   lade_tar_options_init(&options);
   options.ignore_zeros = ignore_zeros;
-  index_change(self, [&](lade_record_index *index) { return lade_index_add_tar_with(index, text.c_str(), &options); });
+  index_change(self, [&](lade_record_index *index) { return lade_index_add_tar(index, text.c_str(), &options); });
 }
 
 void index_add_fixed(IndexObject &self, nb::handle path, nb::handle record_bytes_argument,
@@ -144,11 +144,18 @@ lade_range range_from(nb::handle item) {
   return {numbers[0], numbers[1], numbers[2]};
 }
 
+lade_index_info index_info(const Index &index) {
+  lade_index_info info;
+  lade_index_info_init(&info);
+  check(lade_index_info_get(index.handle, &info));
+  return info;
+}
+
 void index_add(IndexObject &self, nb::handle ranges, std::optional<std::string> key) {
   std::vector<lade_range> list;
   for (nb::handle item : nb::iter(python_list(ranges, "ranges", "a sequence of (file, offset, bytes)")))
     list.push_back(range_from(item));
-  const uint64_t count = lade_index_field_count(self.index->handle);
+  const uint64_t count = index_info(*self.index).fields;
   if (list.size() != count)
     refuse("ranges has " + std::to_string(list.size()) + " items; expected " + std::to_string(count) +
            ", one for each field");
@@ -162,9 +169,7 @@ nb::object index_key(const Index &index, uint64_t record) {
 }
 
 nb::dict index_left_out(IndexObject &self) {
-  lade_index_left_out left_out;
-  lade_index_left_out_init(&left_out);
-  check(lade_index_left_out_get(index_to_read(self).handle, &left_out));
+  const lade_index_info left_out = index_info(index_to_read(self));
   nb::dict out;
   out["dotted"] = left_out.dotted;
   out["private_folders"] = left_out.private_folders;
@@ -183,7 +188,7 @@ struct FieldSizes {
   std::vector<uint64_t> smallest, largest;
 
   explicit FieldSizes(const Index &index)
-      : smallest(lade_index_field_count(index.handle), UINT64_MAX), largest(smallest.size(), 0) {
+      : smallest(index_info(index).fields, UINT64_MAX), largest(smallest.size(), 0) {
     const uint64_t count = lade_index_count(index.handle);
     for (uint64_t record = 0; record < count; record++)
       for (size_t field = 0; field < largest.size(); field++) {

@@ -456,11 +456,12 @@ void bind_reports(nb::class_<PoolObject> &pool) {
            "Statistics by name: those that PyTorch has for its pinned cache, and all fields of ``lade_pinned_stats``.");
   pool.def("summary", &pool_summary, nb::arg("abbreviated") = false, "The statistics as a table for people.");
   pool.def(
-      "reset_peak_stats", [](const PoolObject &self) { check(lade_pinned_stats_reset_peak(self.pool->get())); },
+      "reset_peak_stats",
+      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.pool->get(), LADE_STATS_RESET_PEAKS)); },
       "Let all peaks start anew from the current values.");
   pool.def(
       "reset_accumulated_stats",
-      [](const PoolObject &self) { check(lade_pinned_stats_reset_accumulated(self.pool->get())); },
+      [](const PoolObject &self) { check(lade_pinned_stats_reset(self.pool->get(), LADE_STATS_RESET_SUMS)); },
       "Let everything that only grows start anew from 0.");
   pool.def("settings", &pool_settings, nb::sig("def settings(self) -> dict[str, typing.Any]"),
            "The settings in force, by the names of the constructor's arguments; it takes them for a pool that acts "

@@ -164,15 +164,18 @@ at::HostStats Router::get_stats() {
 
 void Router::reset_accumulated_stats() {
   FirstFailure failure;
-  for_each_pool(
-      [&](lade_pinned_pool *pool) { failure.run([&] { check(lade_pinned_stats_reset_accumulated(pool)); }); });
+  for_each_pool([&](lade_pinned_pool *pool) {
+    failure.run([&] { check(lade_pinned_stats_reset(pool, LADE_STATS_RESET_SUMS)); });
+  });
   failure.run([&] { previous_->reset_accumulated_stats(); });
   failure.rethrow();
 }
 
 void Router::reset_peak_stats() {
   FirstFailure failure;
-  for_each_pool([&](lade_pinned_pool *pool) { failure.run([&] { check(lade_pinned_stats_reset_peak(pool)); }); });
+  for_each_pool([&](lade_pinned_pool *pool) {
+    failure.run([&] { check(lade_pinned_stats_reset(pool, LADE_STATS_RESET_PEAKS)); });
+  });
   failure.run([&] { previous_->reset_peak_stats(); });
   failure.rethrow();
 }

@@ -65,8 +65,8 @@ LADE_TEST(Log, RefusesLevelsThatAreNone) {
   LADE_EXPECT_EQ_STR(lade_last_error()->text,
                      "lade_log_set: level is 5; expected LADE_LOG_OFF to LADE_LOG_DEBUG (0 to 4)");
   LADE_EXPECT_EQ_INT(atomic_load(&ladei_log_level), LADE_LOG_OFF);
-  LADE_EXPECT_EQ_STR(lade_log_level_name(LADE_LOG_WARN), "warn");
-  LADE_EXPECT_EQ_STR(lade_log_level_name((lade_log_level)7), "unknown");
+  LADE_EXPECT_EQ_STR(ladei_log_level_name(LADE_LOG_WARN), "warn");
+  LADE_EXPECT_EQ_STR(ladei_log_level_name((lade_log_level)7), "unknown");
 }
 
 LADE_TEST(Log, IsFitForATerminal) {

@@ -22,7 +22,7 @@ static const lade_runtime_ops *below(void) { return other.inner->ops; }
 /* What the driver has handed out again is no longer counted and shown as the former segment's. */
 static void snapshot_expect_whole(lade_device_allocator *allocator) {
   lade_device_snapshot *snapshot = NULL;
-  if (lade_device_snapshot_take(allocator, &snapshot) == LADE_ERR_UNSUPPORTED) return;
+  if (lade_device_snapshot_take(allocator, NULL, &snapshot) == LADE_ERR_UNSUPPORTED) return;
   LADE_ASSERT(snapshot != NULL);
   uint64_t reserved = 0;
   uint64_t end = 0;

@@ -143,12 +143,12 @@ static void scenario_others(lade_device_allocator *allocator, const lade_stream 
   void *block = NULL;
   support_note(first, lade_device_alloc(allocator, 3 * MIB, streams[1], &block));
   support_note(first, lade_device_peer_add(allocator, 1));
-  support_note(first, lade_device_annotate(allocator, "note"));
+  support_note(first, lade_device_annotate(allocator, NULL, "note"));
   lade_device_snapshot *snapshot = NULL;
-  support_note(first, lade_device_snapshot_take(allocator, &snapshot));
+  support_note(first, lade_device_snapshot_take(allocator, NULL, &snapshot));
   lade_device_snapshot_destroy(snapshot);
-  size_t largest = 0;
-  support_note(first, lade_device_largest_get(allocator, &largest));
+  size_t free_bytes = 0, total_bytes = 0;
+  support_note(first, lade_device_memory_get(allocator, &free_bytes, &total_bytes));
   support_note(first, lade_device_record_stream(allocator, block, streams[0]));
   support_note(first, lade_device_free(allocator, block));
   support_note(first, lade_device_stream_retire(allocator, streams[0]));
@@ -190,10 +190,8 @@ static void scenario_backend(lade_device_allocator *allocator, const lade_stream
   SUPPORT_TWICE(first, lade_device_free(allocator, blocks[3]));
   lade_device_stats stats;
   lade_device_stats_init(&stats);
-  size_t largest;
   support_note(first, lade_device_stats_get(allocator, &stats));
-  support_note(first, lade_device_stats_reset_peak(allocator));
-  support_note(first, lade_device_largest_get(allocator, &largest));
+  support_note(first, lade_device_stats_reset(allocator, LADE_STATS_RESET_PEAKS));
   support_note(first, lade_device_peer_add(allocator, 1));
   support_note(first, lade_device_empty_cache(allocator));
   LADE_EXPECT_OK(ladei_device_allocator_check(allocator));

@@ -592,21 +592,6 @@ LADE_TEST(DeviceQueries, BaseIsTheDriverAllocation) {
   device_fixture_close(&f);
 }
 
-LADE_TEST(DeviceQueries, LargestIsFreeMemoryOrALargerCachedBlock) {
-  device_fixture f;
-  if (!device_fixture_open(&f, "sim", 100 * MIB, NULL)) return;
-  size_t largest = 0;
-  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
-  LADE_EXPECT_EQ_SIZE(largest, 100 * MIB);
-  char *a = device_fixture_alloc(&f, 60 * MIB, 0);
-  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
-  LADE_EXPECT_EQ_SIZE(largest, 40 * MIB);
-  device_fixture_free(&f, a);
-  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
-  LADE_EXPECT_EQ_SIZE(largest, 60 * MIB);
-  device_fixture_close(&f);
-}
-
 /* A fill by a stream of device 1: the software device refuses it without access. */
 static lade_status fill_from_peer(device_fixture *f, lade_stream stream, void *memory) {
   ladei_stream resolved;
@@ -652,10 +637,10 @@ LADE_TEST(DeviceStats, ResetsLeaveCurrentValues) {
   char *a = device_fixture_alloc(&f, 4000, 0);
   device_fixture_free(&f, device_fixture_alloc(&f, 9000, 0));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.peak, 13000);
-  LADE_EXPECT_OK(lade_device_stats_reset_peak(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_PEAKS));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.peak, 4000);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).requested_bytes.all.allocated, 13000);
-  LADE_EXPECT_OK(lade_device_stats_reset_accumulated(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_SUMS));
   lade_device_stats stats = device_fixture_stats(&f);
   LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.allocated, 0);
   LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.freed, 0);

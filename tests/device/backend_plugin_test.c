@@ -330,7 +330,6 @@ LADE_TEST(DevicePlugin, MissingCallbacksAreRefused) {
   size_t bytes = 0;
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_base_get(f.allocator, x, &base, &bytes));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "base_get: the backend pluggable");
-  LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_largest_get(f.allocator, &bytes));
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_peer_add(f.allocator, 1));
   LADE_EXPECT_STATUS(LADE_ERR_UNSUPPORTED, lade_device_pool_end(f.allocator, (lade_device_pool_id){1, 1}));
   device_fixture_free(&f, x);

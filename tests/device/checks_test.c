@@ -30,9 +30,7 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_empty_cache, "allocator", NULL);
   EXPECT_NULL(lade_device_base_get, "out_base", a, &f, NULL, &bytes);
   EXPECT_NULL(lade_device_base_get, "out_bytes", a, &f, &out, NULL);
-  EXPECT_NULL(lade_device_largest_get, "out_bytes", a, NULL);
   EXPECT_NULL(lade_device_copy_async, "source_allocator", a, &f, NULL, &f, 1, f.streams[0]);
-  EXPECT_NULL(lade_device_copy, "source", a, &f, NULL, 1);
   EXPECT_NULL(lade_device_ipc_export, "out_offset", a, &f, &handle, NULL);
   EXPECT_NULL(lade_device_ipc_open, "handle", a, NULL, &out);
   EXPECT_NULL(lade_device_shared_open, "shared", a, NULL, &out);
@@ -40,8 +38,8 @@ LADE_TEST(DeviceChecks, EachCallNamesItselfAndTheArgumentThatIsNull) {
   EXPECT_NULL(lade_device_pool_begin, "streams", a, id, NULL, 1);
   EXPECT_NULL(lade_device_checkpoint_set, "checkpoint", a, NULL, NULL);
   EXPECT_NULL(lade_device_history_enabled, "out_enabled", a, NULL);
-  EXPECT_NULL(lade_device_annotate, "label", a, NULL);
-  EXPECT_NULL(lade_device_snapshot_take, "out", a, NULL);
+  EXPECT_NULL(lade_device_annotate, "text", a, NULL, NULL);
+  EXPECT_NULL(lade_device_snapshot_take, "out", a, NULL, NULL);
   device_fixture_close(&f);
 }
 

@@ -278,10 +278,10 @@ LADE_TEST(ExpandableGranules, AreUnmappedBehindTheLegacyStreamToo) {
   LADE_EXPECT_OK(lade_fill_async(f.runtime, block, 1, 20 * MIB, LADE_STREAM_LEGACY));
   LADE_EXPECT_OK(lade_event_record(f.runtime, used, LADE_STREAM_LEGACY));
   LADE_EXPECT_OK(lade_device_free(f.allocator, block));
-  LADE_EXPECT_STATUS(LADE_NOT_READY, lade_event_query(f.runtime, used));
+  LADE_EXPECT_STATUS(LADE_NOT_READY, f.runtime->ops->event_query(f.runtime->self, used));
   LADE_EXPECT_OK(lade_stream_query(f.runtime, blocking));
   device_fixture_empty_cache(&f);
-  LADE_EXPECT_OK(lade_event_query(f.runtime, used));
+  LADE_EXPECT_OK(f.runtime->ops->event_query(f.runtime->self, used));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 0);
   LADE_EXPECT_OK(lade_device_stream_retire(f.allocator, blocking));
   LADE_EXPECT_OK(lade_event_destroy(f.runtime, used));

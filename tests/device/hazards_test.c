@@ -144,7 +144,7 @@ LADE_TEST(hazard_H05, EveryAddressFindsItsBlock) {
     blocks[at] = device_fixture_alloc(&f, support_random_size(&random, 3 * MIB), 0);
     if (i % 20 != 0) continue;
     lade_device_snapshot *snapshot = NULL;
-    LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+    LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
     for (size_t j = 0; j < snapshot->block_count; j++) {
       const lade_device_snapshot_block *block = &snapshot->blocks[j];
       bool live = block->state == LADE_DEVICE_BLOCK_ALLOCATED;
@@ -290,7 +290,7 @@ static void *race_settings(void *user) {
     LADE_EXPECT_OK(lade_device_set_memory_fraction(f->allocator, 0.5 + (double)(i % 5) / 10.0));
     LADE_EXPECT_OK(lade_device_oom_observer_add(f->allocator, observer_ignore, NULL));
     LADE_EXPECT_OK(lade_device_tracker_add(f->allocator, tracker_ignore, NULL));
-    LADE_EXPECT_OK(lade_device_annotate(f->allocator, "race"));
+    LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, "race"));
     LADE_EXPECT_OK(lade_device_oom_observer_remove(f->allocator, observer_ignore, NULL));
     LADE_EXPECT_OK(lade_device_tracker_remove(f->allocator, tracker_ignore, NULL));
     if (i == RACE_STEPS / 2) LADE_EXPECT_OK(lade_device_peer_add(f->allocator, 1));
@@ -516,12 +516,12 @@ LADE_TEST(hazard_H19, FailedEventKeepsItsBlockPending) {
 
 /* The ring holds the newest `held` of `written` annotations, in order. */
 static void expect_ring(device_fixture *f, uint64_t written, uint64_t held) {
-  lade_device_history *history = NULL;
-  LADE_ASSERT_OK(lade_device_history_get(f->allocator, &history));
+  lade_history *history = NULL;
+  LADE_ASSERT_OK(lade_device_history_take(f->allocator, &history));
   LADE_EXPECT_EQ_SIZE(history->event_count, held);
   for (size_t n = 0; n < history->event_count; n++)
     LADE_EXPECT_EQ_UINT(history->events[n].sequence, written - held + n);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -540,7 +540,7 @@ LADE_TEST(hazard_H20, ResizedRingStaysInOrder) {
     LADE_EXPECT_OK(lade_device_history_set(f.allocator, &options));
     held = smaller(held, lengths[i]);
     expect_ring(&f, written, held);
-    for (int n = 0; n < 7; n++, written++) LADE_EXPECT_OK(lade_device_annotate(f.allocator, "x"));
+    for (int n = 0; n < 7; n++, written++) LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "x"));
     held = smaller(held + 7, lengths[i]);
     expect_ring(&f, written, held);
   }
@@ -559,14 +559,14 @@ LADE_TEST(hazard_H21, CurrentDeviceStaysAndIsNotUsed) {
   LADE_EXPECT_OK(lade_stream_create(runtime, 0, &on_zero));
   lade_device_allocator *allocator = NULL;
   LADE_ASSERT_OK(lade_device_allocator_create(runtime, 0, NULL, &allocator)); /* of device 0, from a thread on 1 */
-  size_t free_bytes[2], total_bytes, largest = 0;
+  size_t free_bytes[2], total_bytes, seen_bytes = 0;
   void *block = NULL;
   LADE_EXPECT_OK(lade_device_set_memory_fraction(allocator, 0.9));
   LADE_EXPECT_OK(lade_device_alloc(allocator, 30 * MIB, on_zero, &block));
   for (int i = 0; i < 2; i++) LADE_EXPECT_OK(runtime->ops->memory_info(runtime->self, i, &free_bytes[i], &total_bytes));
   LADE_EXPECT_EQ_SIZE(free_bytes[1] - free_bytes[0], 30 * MIB); /* the memory is device 0's */
-  LADE_EXPECT_OK(lade_device_largest_get(allocator, &largest));
-  LADE_EXPECT_EQ_SIZE(largest, free_bytes[0]); /* not the current device's */
+  LADE_EXPECT_OK(lade_device_memory_get(allocator, &seen_bytes, &total_bytes));
+  LADE_EXPECT_EQ_SIZE(seen_bytes, free_bytes[0]); /* not the current device's */
   LADE_EXPECT_OK(lade_device_free(allocator, block));
   LADE_EXPECT_OK(lade_device_empty_cache(allocator));
   int current = -1;
@@ -603,9 +603,9 @@ LADE_TEST(hazard_H27, EventsNameTheirDeviceAndObserversGo) {
   options.enabled = 1;
   options.max_entries = 10;
   LADE_EXPECT_OK(lade_device_history_set(allocator, &options));
-  LADE_EXPECT_OK(lade_device_annotate(allocator, "note"));
+  LADE_EXPECT_OK(lade_device_annotate(allocator, NULL, "note"));
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(allocator, NULL, &snapshot));
   LADE_ASSERT_EQ_SIZE(snapshot->event_count, 2);
   LADE_EXPECT_EQ_INT(snapshot->events[0].device, 1);
   LADE_EXPECT_EQ_INT(snapshot->events[1].device, 1);
@@ -642,7 +642,7 @@ LADE_TEST(hazard_H24, SegmentsKeepTheirContextAndBlocksTheirAge) {
   device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 2));
   device_fixture_free(&f, device_fixture_alloc(&f, 12 * MIB, 2));
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   for (size_t i = 0; i < snapshot->segment_count; i++) LADE_EXPECT_EQ_PTR(snapshot->segments[i].context, &f);
   LADE_EXPECT_EQ_PTR((void *)(uintptr_t)snapshot->blocks[0].address, again);
   LADE_EXPECT_EQ_UINT(snapshot->blocks[1].age, 2); /* two searches since the rest of the segment was split off */

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "device/observe/history.h"
 #include "lade/soft.h"
@@ -59,31 +60,41 @@ static void record_off(device_fixture *f) {
   device_fixture_check(f);
 }
 
-static lade_device_history *history_of(device_fixture *f) {
-  lade_device_history *history = NULL;
-  LADE_EXPECT_OK(lade_device_history_get(f->allocator, &history));
+static lade_history *history_of(device_fixture *f) {
+  lade_history *history = NULL;
+  LADE_EXPECT_OK(lade_device_history_take(f->allocator, &history));
   return history;
 }
 
-/* One line per event: name, bytes, context's number. */
-static const char *events_text(const lade_device_event *events, size_t count) {
+/* Appends a line: name, bytes, context's number. */
+static void event_write(char text[4096], uint32_t action, uint64_t bytes, const void *context) {
   static const char *const names[] = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
                                       "map",   "unmap",          "snapshot",       "oom",           "user"};
+  size_t used = strlen(text);
+  snprintf(text + used, 4096 - used, "%s %llu #%d\n", names[action], (unsigned long long)bytes, number_of(context));
+}
+
+static const char *history_text(const lade_history *history) {
   static char text[4096];
-  size_t used = 0;
   text[0] = '\0';
-  for (size_t i = 0; i < count; i++) {
-    used += (size_t)snprintf(text + used, sizeof text - used, "%s %llu #%d\n", names[events[i].action],
-                             (unsigned long long)events[i].bytes, number_of(events[i].context));
-  }
+  for (size_t i = 0; i < history->event_count; i++)
+    event_write(text, history->events[i].action, history->events[i].bytes, history->events[i].context);
+  return text;
+}
+
+static const char *snapshot_text(const lade_device_snapshot *snapshot) {
+  static char text[4096];
+  text[0] = '\0';
+  for (size_t i = 0; i < snapshot->event_count; i++)
+    event_write(text, snapshot->events[i].action, snapshot->events[i].bytes, snapshot->events[i].context);
   return text;
 }
 
 static void expect_events(device_fixture *f, const char *expected) {
-  lade_device_history *history = history_of(f);
+  lade_history *history = history_of(f);
   if (history == NULL) return;
-  LADE_EXPECT_EQ_STR(events_text(history->events, history->event_count), expected);
-  lade_device_history_destroy(history);
+  LADE_EXPECT_EQ_STR(history_text(history), expected);
+  lade_history_destroy(history);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -98,15 +109,15 @@ LADE_TEST(DeviceHistory, WritesEachStepOfABlock) {
   LADE_EXPECT_OK(lade_soft_advance(f.runtime, 500));
   device_fixture_free(&f, a);
   device_fixture_empty_cache(&f);
-  lade_device_history *history = history_of(&f);
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL);
-  LADE_EXPECT_EQ_STR(events_text(history->events, history->event_count), "segment_alloc 2097152 #1\n"
-                                                                         "alloc 1000 #1\n"
-                                                                         "free_requested 1000 #2\n"
-                                                                         "free_completed 1000 #2\n"
-                                                                         "segment_free 2097152 #3\n");
+  LADE_EXPECT_EQ_STR(history_text(history), "segment_alloc 2097152 #1\n"
+                                            "alloc 1000 #1\n"
+                                            "free_requested 1000 #2\n"
+                                            "free_completed 1000 #2\n"
+                                            "segment_free 2097152 #3\n");
   for (size_t i = 0; i < history->event_count; i++) {
-    const lade_device_event *event = &history->events[i];
+    const lade_history_event *event = &history->events[i];
     LADE_EXPECT_EQ_UINT(event->sequence, i);
     LADE_EXPECT_EQ_UINT(event->address, (uintptr_t)a);
     LADE_EXPECT_EQ_PTR(event->stream, f.streams[1]);
@@ -116,7 +127,7 @@ LADE_TEST(DeviceHistory, WritesEachStepOfABlock) {
   LADE_EXPECT_GE_UINT(history->events[1].time_ns, 500);
   LADE_EXPECT_GE_UINT(history->events[2].time_ns, history->events[1].time_ns + 500);
   LADE_EXPECT_EQ_UINT(history->lost_count, 0);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
   record_off(&f);
   LADE_EXPECT_EQ_INT(s.captured, 3);
   LADE_EXPECT_EQ_INT(s.released, 3);
@@ -170,14 +181,14 @@ LADE_TEST(DeviceHistory, OutOfMemoryIsAnEventWithTheFreeBytes) {
   void *none = NULL;
   LADE_EXPECT_STATUS(LADE_ERR_OUT_OF_DEVICE_MEMORY, lade_device_alloc(f.allocator, 100 * MIB + 1, f.streams[2], &none));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "CUDA out of memory. Device 0: ");
-  lade_device_history *history = history_of(&f);
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL && history->event_count == 1);
   LADE_EXPECT_EQ_UINT(history->events[0].action, LADE_DEVICE_OOM);
   LADE_EXPECT_EQ_UINT(history->events[0].address, 64 * MIB);
   LADE_EXPECT_EQ_UINT(history->events[0].bytes, 100 * MIB + 512);
   LADE_EXPECT_EQ_PTR(history->events[0].stream, f.streams[2]);
   LADE_EXPECT_EQ_INT(number_of(history->events[0].context), 1);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
   device_fixture_close(&f);
   LADE_EXPECT_EQ_INT(s.captured, s.released);
 }
@@ -200,10 +211,10 @@ LADE_TEST(DeviceHistory, RestoreWritesItsFreesAndAllocations) {
   /* a goes; its block and the free rest are made again, then the rest is freed */
   expect_events(&f, "free_requested 1000 #1\nfree_completed 1000 #1\nalloc 1024 #1\nalloc 2096128 #1\n"
                     "free_requested 2096128 #1\nfree_completed 2096128 #1\n");
-  lade_device_history *history = history_of(&f);
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL);
   LADE_EXPECT_EQ_UINT(history->events[0].pool.first, 7);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
   lade_device_restored_destroy(restored);
   lade_device_checkpoint_destroy(checkpoint);
   device_fixture_free(&f, a);
@@ -222,23 +233,23 @@ static void level_run(lade_device_context_level level, int captured, int of_bloc
   record(&f, &s, level, 100);
   char *a = device_fixture_alloc(&f, 1000, 0);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_INT(number_of(snapshot->blocks[0].context), of_block);
   LADE_EXPECT_EQ_INT(number_of(snapshot->segments[0].context), of_block);
   lade_device_snapshot_destroy(snapshot);
   device_fixture_free(&f, a);
   device_fixture_empty_cache(&f);
-  LADE_EXPECT_OK(lade_device_annotate(f.allocator, "epoch 2"));
-  lade_device_history *history = history_of(&f);
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "epoch 2"));
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL && history->event_count == 7);
   LADE_EXPECT_EQ_INT(number_of(history->events[1].context), of_events[0]);
   LADE_EXPECT_EQ_INT(number_of(history->events[3].context), of_events[1]);
   LADE_EXPECT_EQ_INT(number_of(history->events[5].context), of_events[2]);
-  const lade_device_event *note = &history->events[6];
+  const lade_history_event *note = &history->events[6];
   LADE_EXPECT_EQ_UINT(note->action, LADE_DEVICE_USER_DEFINED);
-  LADE_EXPECT_EQ_STR(note->label, level >= LADE_CONTEXT_ALLOC ? "epoch 2" : NULL);
+  LADE_EXPECT_EQ_STR(note->text, level >= LADE_CONTEXT_ALLOC ? "epoch 2" : NULL);
   LADE_EXPECT(note->context == NULL && note->address == 0 && note->bytes == 0 && note->stream == NULL);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
   LADE_EXPECT_EQ_INT(s.captured, captured);
   device_fixture_close(&f);
   LADE_EXPECT_EQ_INT(s.captured, s.released);
@@ -318,16 +329,16 @@ LADE_TEST(DeviceHistory, RefusesLevelsWithoutACapture) {
   LADE_EXPECT(!enabled);
   options.max_entries = 0; /* a ring of one */
   LADE_EXPECT_OK(lade_device_history_set(f.allocator, &options));
-  LADE_EXPECT_OK(lade_device_annotate(f.allocator, "first"));
-  LADE_EXPECT_OK(lade_device_annotate(f.allocator, "second"));
-  lade_device_history *history = history_of(&f);
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "first"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "second"));
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL && history->event_count == 1);
   LADE_EXPECT_EQ_UINT(history->events[0].sequence, 1);
   LADE_EXPECT_EQ_UINT(history->lost_count, 1);
-  lade_device_history_destroy(history);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_annotate(f.allocator, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_history_get(f.allocator, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_snapshot_take(f.allocator, NULL));
+  lade_history_destroy(history);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_annotate(f.allocator, NULL, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_history_take(f.allocator, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_snapshot_take(f.allocator, NULL, NULL));
   device_fixture_close(&f);
 }
 
@@ -335,16 +346,16 @@ LADE_TEST(DeviceHistory, RefusesLevelsWithoutACapture) {
 
 /* Labels of the ring's events, which are numbers, one character each. */
 static void expect_labels(device_fixture *f, const char *labels) {
-  lade_device_history *history = history_of(f);
+  lade_history *history = history_of(f);
   if (history == NULL) return;
   char text[64] = "";
-  for (size_t i = 0; i < history->event_count && i + 1 < sizeof text; i++) text[i] = history->events[i].label[0];
+  for (size_t i = 0; i < history->event_count && i + 1 < sizeof text; i++) text[i] = history->events[i].text[0];
   LADE_EXPECT_EQ_STR(text, labels);
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
 }
 
 static void annotate(device_fixture *f, const char *labels) {
-  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_device_annotate(f->allocator, (char[]){*labels, '\0'}));
+  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, (char[]){*labels, '\0'}));
 }
 
 LADE_TEST(DeviceHistory, KeepsTheNewestInOrderWhenResized) {
@@ -361,15 +372,15 @@ LADE_TEST(DeviceHistory, KeepsTheNewestInOrderWhenResized) {
   expect_labels(&f, "abc");
   annotate(&f, "d");
   expect_labels(&f, "bcd");
-  lade_device_history *history = history_of(&f);
+  lade_history *history = history_of(&f);
   LADE_ASSERT(history != NULL);
   LADE_EXPECT_EQ_UINT(history->lost_count, 10);
   LADE_EXPECT_EQ_UINT(history->events[0].sequence, 10);
   record_off(&f);
-  LADE_EXPECT_EQ_STR(history->events[2].label, "d"); /* the copy keeps what it shows */
+  LADE_EXPECT_EQ_STR(history->events[2].text, "d"); /* the copy keeps what it shows */
   device_fixture_close(&f);
-  LADE_EXPECT_EQ_STR(history->events[0].label, "b");
-  lade_device_history_destroy(history);
+  LADE_EXPECT_EQ_STR(history->events[0].text, "b");
+  lade_history_destroy(history);
 }
 
 /* ---- Snapshots --------------------------------------------------------------------------------------------------- */
@@ -385,7 +396,7 @@ LADE_TEST(DeviceSnapshot, ShowsBlocksContextsAndTheHistoryBefore) {
   device_fixture_record(&f, a, 1);
   device_fixture_free(&f, a);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_ASSERT(snapshot->segment_count == 2 && snapshot->block_count == 4);
   const lade_device_snapshot_block *pending = &snapshot->blocks[0];
   LADE_EXPECT_EQ_UINT(pending->state, LADE_DEVICE_BLOCK_PENDING_FREE);
@@ -401,7 +412,7 @@ LADE_TEST(DeviceSnapshot, ShowsBlocksContextsAndTheHistoryBefore) {
   LADE_EXPECT_EQ_INT(number_of(large->context), 2);
   LADE_EXPECT(large->is_large && !snapshot->segments[0].is_large && large->first_block == 2 && large->block_count == 2);
   LADE_EXPECT_EQ_UINT(snapshot->stats.active_bytes.all.current, 5 * MIB + 1024);
-  LADE_EXPECT_EQ_STR(events_text(snapshot->events, snapshot->event_count),
+  LADE_EXPECT_EQ_STR(snapshot_text(snapshot),
                      "segment_alloc 2097152 #1\nalloc 1000 #1\nsegment_alloc 20971520 #2\nalloc 5242880 #2\n"
                      "free_requested 1000 #1\nsnapshot 5243904 #0\n");
   device_fixture_release(&f, 1);
@@ -418,7 +429,7 @@ LADE_TEST(DeviceSnapshot, WritesNothingWhereNobodyListens) {
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   char *a = device_fixture_alloc(&f, 1000, 0);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_SIZE(snapshot->block_count, 2);
   LADE_EXPECT_EQ_SIZE(snapshot->event_count, 0);
   LADE_EXPECT_EQ_UINT(f.allocator->history.sequence, 0);
@@ -522,7 +533,7 @@ static void *member_run(void *user) {
     LADE_EXPECT_OK(lade_device_alloc(f->allocator, (size_t)(i % 7 + 1) * 700, f->streams[m->stream], &blocks[at]));
     if (i % 3 == 0)
       LADE_EXPECT_OK(lade_device_record_stream(f->allocator, blocks[at], f->streams[(m->stream + 1) % THREADS]));
-    if (i % 50 == 0) LADE_EXPECT_OK(lade_device_annotate(f->allocator, "fifty"));
+    if (i % 50 == 0) LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, "fifty"));
   }
   for (int at = 0; at < 8; at++) LADE_EXPECT_OK(lade_device_free(f->allocator, blocks[at]));
   return NULL;
@@ -546,7 +557,7 @@ static void *reader_run(void *user) {
   crowd *c = user;
   while (!atomic_load(&c->over)) {
     lade_device_snapshot *snapshot = NULL;
-    LADE_EXPECT_OK(lade_device_snapshot_take(c->f.allocator, &snapshot));
+    LADE_EXPECT_OK(lade_device_snapshot_take(c->f.allocator, NULL, &snapshot));
     snapshot_expect(snapshot);
     lade_device_snapshot_destroy(snapshot);
   }

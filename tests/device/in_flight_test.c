@@ -406,7 +406,7 @@ LADE_TEST(DeviceInFlight, ContextsOfReservationsOnTheirWayBackAreForgotten) {
 /* Counters and segments of a snapshot agree. */
 static void snapshot_check(device_fixture *f) {
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f->allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f->allocator, NULL, &snapshot));
   uint64_t reserved = 0;
   uint64_t plain = 0;
   uint64_t end = 0;

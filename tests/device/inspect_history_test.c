@@ -97,7 +97,7 @@ static lade_history *take(device_fixture *f) {
 }
 
 static void annotate(device_fixture *f, const char *labels) {
-  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_device_annotate(f->allocator, (char[]){*labels, '\0'}));
+  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, (char[]){*labels, '\0'}));
 }
 
 /* Numbers of the events in the ring, and how many it lost. */
@@ -124,7 +124,7 @@ LADE_TEST(inspect_check_06, ARingOfFourHoldsTheLastFourOfSix) {
   expect_sequences(&f, 2, 4, 2);
   lade_history *history = take(&f);
   lade_device_snapshot *snapshot = NULL;
-  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_ASSERT(history != NULL && snapshot != NULL && snapshot->block_count == 2);
   for (size_t i = 0; i < history->event_count; i++) LADE_EXPECT_EQ_PTR(history->events[i].context, NULL);
   LADE_EXPECT_EQ_PTR(snapshot->blocks[0].context, &c); /* level state: with the block, not in events */
@@ -211,12 +211,12 @@ LADE_TEST(inspect_hazard_HZ09, ACopyIsMadeInShortHoldsAndAllocatesInNone) {
   record(&f, &options);
   char *blocks[100];
   for (int i = 0; i < 100; i++) blocks[i] = device_fixture_alloc(&f, 1000, 0);
-  for (int i = 0; i < EVENTS; i++) LADE_EXPECT_OK(lade_device_annotate(f.allocator, "x"));
+  for (int i = 0; i < EVENTS; i++) LADE_EXPECT_OK(lade_device_annotate(f.allocator, NULL, "x"));
   lade_device_snapshot *snapshot = NULL;
   int captured = atomic_load(&c.captured);
   watching = true;
   pieces_under_lock = holds = 0;
-  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   watching = false;
   LADE_EXPECT_EQ_INT(pieces_under_lock, 0);
 #ifndef NDEBUG
@@ -238,7 +238,7 @@ LADE_TEST(inspect_hazard_HZ10, TheMarkerOfASnapshotIsItsLastEvent) {
   record(&f, &options);
   char *block = device_fixture_alloc(&f, 1000, 0);
   lade_device_snapshot *snapshot = NULL;
-  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_ASSERT(snapshot != NULL && snapshot->event_count == 3);
   LADE_EXPECT_EQ_UINT(snapshot->events[2].action, LADE_DEVICE_SNAPSHOT);
   LADE_EXPECT_EQ_UINT(snapshot->events[2].bytes, 1024); /* of all active blocks */
@@ -278,7 +278,7 @@ LADE_TEST(inspect_hazard_HZ16, CallbacksRunUnderNoLockAndMayCallTheAllocator) {
   record(&f, &options);
   LADE_EXPECT_OK(lade_device_tracker_add(f.allocator, caller_hear, &tracker));
   char *block = device_fixture_alloc(&f, 1000, 0);
-  LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block, "a note"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, block, "a note"));
   device_fixture_free(&f, block);
   LADE_EXPECT_EQ_INT(tracker.heard, 8); /* segment, alloc; alloc, 2 of a free; note; 2 of a free */
   LADE_EXPECT_OK(lade_device_tracker_remove(f.allocator, caller_hear, &tracker));
@@ -291,7 +291,7 @@ LADE_TEST(inspect_hazard_HZ16, CallbacksRunUnderNoLockAndMayCallTheAllocator) {
 
 static void *thread_without_tags(void *user) {
   device_fixture *f = user;
-  LADE_EXPECT_OK(lade_device_annotate(f->allocator, "other"));
+  LADE_EXPECT_OK(lade_device_annotate(f->allocator, NULL, "other"));
   return NULL;
 }
 
@@ -356,13 +356,13 @@ LADE_TEST(inspect_history, ANoteStaysWithItsBlockUntilItIsFree) {
   device_fixture f;
   if (!device_fixture_open(&f, "sim", 64 * MIB, NULL)) return;
   char *block = device_fixture_alloc(&f, 1000, 0);
-  LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block, "nobody listens"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, block, "nobody listens"));
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 0);
   lade_history_options options = options_of(NULL, LADE_CONTEXT_NEVER);
   options.max_entries = 10;
   record(&f, &options);
-  LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block + 100, "weights"));
-  LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block, "gradients"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, block + 100, "weights"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, block, "gradients"));
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 1);
   ladei_device_snapshot snapshot;
   LADE_EXPECT_OK(ladei_device_snapshot_take(f.allocator, NULL, &snapshot));
@@ -370,13 +370,12 @@ LADE_TEST(inspect_history, ANoteStaysWithItsBlockUntilItIsFree) {
   LADE_EXPECT_EQ_UINT(snapshot.notes[0].address, (uintptr_t)block);
   LADE_EXPECT_EQ_STR(snapshot.notes[0].note->label, "gradients");
   ladei_device_snapshot_destroy(&snapshot);
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_block_annotate(f.allocator, &f, "x"));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_block_annotate(f.allocator, NULL, "x"));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_block_annotate(f.allocator, block, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_device_annotate(f.allocator, &f, "x"));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_annotate(f.allocator, block, NULL));
   device_fixture_check(&f);
   device_fixture_free(&f, block);
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 0);
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_block_annotate(f.allocator, block, "x"));
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_device_annotate(f.allocator, block, "x"));
   lade_history *history = take(&f);
   LADE_ASSERT(history != NULL && history->event_count == 5);
   LADE_EXPECT_EQ_UINT(history->events[0].action, LADE_DEVICE_ANNOTATE);
@@ -386,7 +385,7 @@ LADE_TEST(inspect_history, ANoteStaysWithItsBlockUntilItIsFree) {
   LADE_EXPECT_EQ_UINT(history->events[1].bytes, 1000);
   lade_history_destroy(history);
   block = device_fixture_alloc(&f, 1000, 0);
-  LADE_EXPECT_OK(lade_device_block_annotate(f.allocator, block, "again"));
+  LADE_EXPECT_OK(lade_device_annotate(f.allocator, block, "again"));
   record(&f, NULL); /* nothing is kept while history is off */
   LADE_EXPECT_EQ_SIZE(f.allocator->history.note_count, 0);
   device_fixture_free(&f, block);
@@ -455,7 +454,7 @@ static bool step_without_memory(int k) {
   missing_in = k;
   void *block = NULL;
   LADE_EXPECT_OK(lade_device_alloc(f.allocator, 1000, f.streams[0], &block));
-  lade_status noted = lade_device_block_annotate(f.allocator, block, "note");
+  lade_status noted = lade_device_annotate(f.allocator, block, "note");
   LADE_EXPECT_OK(lade_device_free(f.allocator, block));
   bool was_missing = missing_in == 0;
   missing_in = 0;
@@ -525,7 +524,7 @@ static void *worker_run(void *user) {
     void *block = NULL;
     LADE_EXPECT_OK(lade_device_alloc(allocator, (size_t)(i % 5 + 1) * 600, w->f->streams[w->number], &block));
     if (i % 7 == 0) LADE_EXPECT_OK(lade_history_scope_push("seven"));
-    if (i % 7 == 0) LADE_EXPECT_OK(lade_device_block_annotate(allocator, block, "note"));
+    if (i % 7 == 0) LADE_EXPECT_OK(lade_device_annotate(allocator, block, "note"));
     LADE_EXPECT_OK(lade_device_free(allocator, block));
     if (i % 7 == 0) LADE_EXPECT_OK(lade_history_scope_pop());
   }

@@ -130,18 +130,12 @@ LADE_TEST(inspect_hazard_HZ18, EachPrivatePoolHasItsOwnFigures) {
     char *a = pool_block(&f, first, 1000), *b = pool_block(&f, second, 5 * MIB);
     expect_pools(&f, "10_0.allocated=20971520 10_0.current=20971520 10_0.freed=0 10_0.peak=20971520 "
                      "2_7.allocated=2097152 2_7.current=2097152 2_7.freed=0 2_7.peak=2097152 ");
-    int64_t value = 77;
-    LADE_EXPECT_OK(lade_device_pool_stats_find(f.allocator, "reserved_bytes_by_private_pools.10_0.current", &value));
-    LADE_EXPECT_EQ_INT(value, 20 * (int64_t)MIB);
-    LADE_EXPECT_STATUS(
-        LADE_ERR_INVALID_ARGUMENT,
-        lade_device_pool_stats_find(f.allocator, "reserved_bytes_by_private_pools.10_1.current", &value));
     LADE_EXPECT_OK(lade_device_pool_retain(f.allocator, second));
     device_fixture_free(&f, b);
     LADE_EXPECT_OK(lade_device_pool_release(f.allocator, second));
     LADE_EXPECT_OK(lade_device_pool_release(f.allocator, second));
     char *late = device_fixture_alloc(&f, 600 * MIB, 0); /* lets nothing go; the pools stay */
-    LADE_EXPECT_OK(lade_device_stats_reset_accumulated(f.allocator));
+    LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_SUMS));
     expect_pools(&f, "10_0.allocated=0 10_0.current=20971520 10_0.freed=0 10_0.peak=20971520 "
                      "2_7.allocated=0 2_7.current=2097152 2_7.freed=0 2_7.peak=2097152 ");
     device_fixture_empty_cache(&f);
@@ -188,7 +182,7 @@ LADE_TEST(inspect_hazard_HZ05, AFractionIsReadAndTakenAway) {
   LADE_EXPECT(strstr(lade_last_error()->text, "limit") == NULL);
   LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 0.25));
   expect_grows(&f, 300 * MIB, false);
-  LADE_EXPECT_OK(lade_device_clear_memory_fraction(f.allocator));
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, LADE_DEVICE_NO_FRACTION));
   LADE_EXPECT_NEAR(fraction_of(&f), 1.0, 0.0);
   expect_grows(&f, 300 * MIB, true);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_get_memory_fraction(f.allocator, NULL));
@@ -206,7 +200,7 @@ LADE_TEST(inspect_hazard_HZ05, CollectionEndsWithTheFraction) {
     device_fixture f;
     if (!device_fixture_open(&f, "sim", GIB, &options)) return;
     LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, 1.0));
-    if (cleared) LADE_EXPECT_OK(lade_device_clear_memory_fraction(f.allocator));
+    if (cleared) LADE_EXPECT_OK(lade_device_set_memory_fraction(f.allocator, LADE_DEVICE_NO_FRACTION));
     lade_device_options settings;
     lade_device_options_init(&settings);
     LADE_EXPECT_OK(lade_device_settings_get(f.allocator, &settings));
@@ -531,12 +525,7 @@ LADE_TEST(DeviceLatency, BucketsDouble) {
   LADE_EXPECT_EQ_UINT(latencies.driver.total_ns, 3000);
   LADE_EXPECT_EQ_UINT(latencies.driver.buckets[11], 1); /* 2,048 to 4,095 ns */
   LADE_EXPECT_GE_UINT(latencies.alloc.min_ns, 3000);
-  int64_t value = 77;
-  LADE_EXPECT_OK(lade_device_latency_find(&latencies, "driver_ns.log2_11", &value));
-  LADE_EXPECT_EQ_INT(value, 1);
-  LADE_EXPECT_OK(lade_device_latency_find(&latencies, "driver_ns.max", &value));
-  LADE_EXPECT_EQ_INT(value, 3000);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_latency_find(&latencies, "driver_ns.log2_48", &value));
+  LADE_EXPECT_EQ_UINT(latencies.driver.max_ns, 3000);
   LADE_EXPECT_OK(lade_device_free(allocator, block));
   LADE_EXPECT_OK(lade_device_allocator_destroy(allocator, true));
   LADE_EXPECT_OK(lade_stream_destroy(runtime, stream));

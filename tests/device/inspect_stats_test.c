@@ -136,10 +136,10 @@ LADE_TEST(inspect_check_02, OneBlockComesGoesAndIsForgotten) {
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   expect_allocated_bytes(&f, 0, 1024, 1024, 1024);
   LADE_EXPECT_EQ_INT(value_of(&f, "requested_bytes.all.peak"), 1000);
-  LADE_EXPECT_OK(lade_device_stats_reset_peak(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_PEAKS));
   expect_allocated_bytes(&f, 0, 0, 1024, 1024);
   LADE_EXPECT_EQ_INT(value_of(&f, "requested_bytes.all.peak"), 0);
-  LADE_EXPECT_OK(lade_device_stats_reset_accumulated(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_SUMS));
   expect_allocated_bytes(&f, 0, 0, 0, 0);
   device_fixture_close(&f);
 }
@@ -148,7 +148,7 @@ LADE_TEST(inspect_check_02, OneBlockComesGoesAndIsForgotten) {
 static uint32_t state_shown(device_fixture *f) {
   lade_device_snapshot *snapshot = NULL;
   uint32_t state = LADE_DEVICE_BLOCK_INACTIVE;
-  LADE_EXPECT_OK(lade_device_snapshot_take(f->allocator, &snapshot));
+  LADE_EXPECT_OK(lade_device_snapshot_take(f->allocator, NULL, &snapshot));
   for (size_t i = 0; snapshot != NULL && i < snapshot->block_count; i++)
     if (snapshot->blocks[i].state != LADE_DEVICE_BLOCK_INACTIVE) state = snapshot->blocks[i].state;
   lade_device_snapshot_destroy(snapshot);

@@ -107,7 +107,7 @@ static void introspection_expect(device_fixture *f, size_t reserved) {
   LADE_EXPECT_EQ_UINT(device_fixture_stats(f).reserved_bytes.all.current, reserved);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(f).requested_bytes.all.current, 1000);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f->allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f->allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_SIZE(snapshot->segment_count, 1);
   LADE_EXPECT_EQ_UINT(snapshot->segments[0].total_bytes, reserved);
   LADE_EXPECT_EQ_UINT(snapshot->blocks[0].address, (uint64_t)(uintptr_t)block);

@@ -600,7 +600,7 @@ LADE_TEST(DevicePoolObjects, ASnapshotOfOnePool) {
   lade_device_pool_id id = pool_create(&f, 0, NULL);
   char *inside = pool_alloc(&f, id, 1000, 0), *outside = device_fixture_alloc(&f, 1000, 0);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_pool_snapshot_take(f.allocator, id, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &id, &snapshot));
   LADE_ASSERT_EQ_SIZE(snapshot->segment_count, 1);
   LADE_EXPECT_EQ_UINT(snapshot->segments[0].pool.second, id.second);
   LADE_EXPECT_EQ_SIZE(snapshot->block_count, 2);
@@ -609,8 +609,8 @@ LADE_TEST(DevicePoolObjects, ASnapshotOfOnePool) {
   for (size_t i = 0; i < 2; i++) LADE_EXPECT_EQ_UINT(snapshot->events[i].pool.second, id.second);
   lade_device_snapshot_destroy(snapshot);
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT,
-                     lade_device_pool_snapshot_take(f.allocator, (lade_device_pool_id){5, 5}, &snapshot));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_snapshot_take(f.allocator, id, NULL));
+                     lade_device_snapshot_take(f.allocator, &(lade_device_pool_id){5, 5}, &snapshot));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_snapshot_take(f.allocator, &id, NULL));
   device_fixture_free(&f, inside);
   device_fixture_free(&f, outside);
   device_fixture_close(&f);

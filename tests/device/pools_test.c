@@ -191,7 +191,7 @@ LADE_TEST(DeviceCheckpoint, CountsAsFreesAndRequestsOfAllBlocks) {
   lade_device_checkpoint *checkpoint = NULL;
   LADE_ASSERT_OK(lade_device_checkpoint_get(f.allocator, pool_one, &checkpoint)); /* three used, three free: the rest */
   device_fixture_free(&f, blocks[2]); /* one free block of the three now, and the rest */
-  LADE_ASSERT_OK(lade_device_stats_reset_peak(f.allocator));
+  LADE_ASSERT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_PEAKS));
   lade_device_stats before = device_fixture_stats(&f);
   LADE_EXPECT_EQ_UINT(before.inactive_split.all.current, 2);
   lade_device_restored *restored = NULL;

@@ -221,7 +221,7 @@ static void op_caching(program *p) { LADE_EXPECT_OK(lade_device_set_caching(p->f
 
 static void op_limit(program *p) {
   if (below(p, 2) == 0)
-    LADE_EXPECT_OK(lade_device_clear_memory_fraction(p->f.allocator));
+    LADE_EXPECT_OK(lade_device_set_memory_fraction(p->f.allocator, LADE_DEVICE_NO_FRACTION));
   else
     LADE_EXPECT_OK(lade_device_set_memory_fraction(p->f.allocator, (double)(1 + below(p, 10)) / 10.0));
 }
@@ -283,7 +283,7 @@ static void (*const ops[])(program *) = {
 
 static void program_end(program *p) {
   LADE_EXPECT_OK(lade_soft_fault_clear(p->f.runtime));
-  LADE_EXPECT_OK(lade_device_clear_memory_fraction(p->f.allocator));
+  LADE_EXPECT_OK(lade_device_set_memory_fraction(p->f.allocator, LADE_DEVICE_NO_FRACTION));
   LADE_EXPECT_OK(lade_device_set_caching(p->f.allocator, true));
   for (; p->holds > 0; p->holds--) (void)lade_device_frees_resume(p->f.allocator);
   for (int i = 0; i < SCOPES; i++)

@@ -81,7 +81,7 @@ static void events_compare(const lade_device_snapshot *a, const lade_device_snap
 
 static void snapshots_compare(twins *t) {
   lade_device_snapshot *snapshots[TWINS];
-  for (int i = 0; i < TWINS; i++) LADE_ASSERT_OK(lade_device_snapshot_take(allocator_of(t, i), &snapshots[i]));
+  for (int i = 0; i < TWINS; i++) LADE_ASSERT_OK(lade_device_snapshot_take(allocator_of(t, i), NULL, &snapshots[i]));
   segments_compare(snapshots[PLAIN], snapshots[SETTLED]);
   blocks_compare(snapshots[PLAIN], snapshots[SETTLED]);
   events_compare(snapshots[PLAIN], snapshots[SETTLED]);
@@ -142,12 +142,20 @@ static void op_mistake(twins *t, support_random *random, size_t place) {
   LADE_EXPECT(!t->done);
 }
 
+static lade_status usage_read(lade_device_allocator *allocator, lade_device_usage *usage, size_t *out_largest) {
+  lade_device_usage_init(usage);
+  lade_status status = lade_device_usage_get(allocator, usage);
+  *out_largest = usage->largest_free_bytes;
+  return status;
+}
+
 static void op_question(twins *t, support_random *random, size_t place) {
   size_t bytes[TWINS] = {0, 0};
+  lade_device_usage usage[TWINS];
   void *base[TWINS] = {NULL, NULL};
   bool equal[TWINS] = {false, false};
   if (support_random_one_in(random, 2))
-    BOTH(lade_device_largest_get(a, &bytes[i]));
+    BOTH(usage_read(a, &usage[i], &bytes[i]));
   else
     BOTH(lade_device_base_get(a, t->live[place] != NULL ? t->live[place] : t->freed, &base[i], &bytes[i]));
   BOTH(lade_device_pool_live_equals(a, (lade_device_pool_id){POOL_FIRST, 0}, NULL, 0, &equal[i]));
@@ -237,8 +245,8 @@ static void op_cache(twins *t, support_random *random, size_t place) {
   (void)place;
   switch (support_random_below(random, 3)) {
   case 0: BOTH(lade_device_empty_cache(a)); break;
-  case 1: BOTH(lade_device_stats_reset_peak(a)); break;
-  default: BOTH(lade_device_stats_reset_accumulated(a));
+  case 1: BOTH(lade_device_stats_reset(a, LADE_STATS_RESET_PEAKS)); break;
+  default: BOTH(lade_device_stats_reset(a, LADE_STATS_RESET_SUMS));
   }
 }
 
@@ -417,7 +425,8 @@ LADE_TEST(DeviceRecent, LargestCountsThemAsOne) {
   block_free(&t, 1);
   recent_make(&t, 200 * MIB, 0);
   size_t bytes = 0;
-  LADE_EXPECT_OK(lade_device_largest_get(allocator_of(&t, PLAIN), &bytes));
+  lade_device_usage usage;
+  LADE_EXPECT_OK(usage_read(allocator_of(&t, PLAIN), &usage, &bytes));
   LADE_EXPECT_EQ_SIZE(bytes, 300 * MIB);
   twins_close(&t);
 }

@@ -244,10 +244,10 @@ LADE_TEST(DeviceThreadCaches, ResetsStartFromTheTruth) {
   device_fixture f;
   if (!open_caches(&f)) return;
   for (int i = 0; i < 3; i++) device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
-  LADE_EXPECT_OK(lade_device_stats_reset_peak(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_PEAKS));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocated_bytes.all.peak, 0);
   for (int i = 0; i < 3; i++) device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
-  LADE_EXPECT_OK(lade_device_stats_reset_accumulated(f.allocator));
+  LADE_EXPECT_OK(lade_device_stats_reset(f.allocator, LADE_STATS_RESET_SUMS));
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocation.all.allocated, 0);
   device_fixture_close(&f);
 }
@@ -257,7 +257,7 @@ LADE_TEST(DeviceThreadCaches, SnapshotShowsCachedBlocksAsInactive) {
   lade_device_snapshot *snapshot = NULL;
   if (!open_caches(&f)) return;
   device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_UINT(snapshot->block_count, 1);
   LADE_EXPECT_EQ_UINT(snapshot->blocks[0].state, LADE_DEVICE_BLOCK_INACTIVE);
   LADE_EXPECT_EQ_UINT(snapshot->segments[0].allocated_bytes, 0);
@@ -313,7 +313,7 @@ LADE_TEST(DeviceThreadCaches, BlockIsAllocatedUntilItsFreeIsCounted) {
   if (!open_caches(&f)) return;
   char *block = device_fixture_alloc(&f, 2 * MIB, 0);
   LADE_ASSERT(ladei_device_block_claim(block_at(&f, block)));
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_UINT(snapshot->stats.allocated_bytes.all.current, 2 * MIB);
   LADE_EXPECT_EQ_UINT(snapshot->segments[0].allocated_bytes, 2 * MIB);
   LADE_EXPECT_EQ_UINT(snapshot->segments[0].requested_bytes, 2 * MIB);
@@ -400,13 +400,14 @@ LADE_TEST(DeviceThreadCaches, EmptyCacheTakesAll) {
 
 LADE_TEST(DeviceThreadCaches, LargestBlockIsSeen) {
   device_fixture f;
-  size_t largest = 0;
+  lade_device_usage usage;
+  lade_device_usage_init(&usage);
   if (!open_with(&f, 12 * MIB, 0)) return; /* a driver with nothing left but this */
   char *block = device_fixture_alloc(&f, 600 * 1024, 0), *all = device_fixture_alloc(&f, 10 * MIB, 0);
   device_fixture_free(&f, block);
   LADE_EXPECT(kept(&f, block));
-  LADE_EXPECT_OK(lade_device_largest_get(f.allocator, &largest));
-  LADE_EXPECT_EQ_UINT(largest, 2 * MIB);
+  LADE_EXPECT_OK(lade_device_usage_get(f.allocator, &usage));
+  LADE_EXPECT_EQ_UINT(usage.largest_free_bytes, 2 * MIB);
   device_fixture_free(&f, all);
   device_fixture_close(&f);
 }
@@ -441,7 +442,7 @@ LADE_TEST(DeviceThreadCaches, ReclaimedBlockServesTheRequest) {
 
 LADE_TEST(DeviceThreadCaches, HistoryHasEveryEvent) {
   device_fixture f;
-  lade_device_history *history = NULL;
+  lade_history *history = NULL;
   lade_device_history_options options;
   if (!open_caches(&f)) return;
   char *block = device_fixture_alloc(&f, 1000, 0);
@@ -453,10 +454,10 @@ LADE_TEST(DeviceThreadCaches, HistoryHasEveryEvent) {
   LADE_EXPECT(!kept(&f, block));
   for (int i = 0; i < 2; i++) device_fixture_free(&f, device_fixture_alloc(&f, 1000, 0));
   LADE_EXPECT_EQ_UINT(kept_bytes(&f), 0);
-  LADE_ASSERT_OK(lade_device_history_get(f.allocator, &history));
+  LADE_ASSERT_OK(lade_device_history_take(f.allocator, &history));
   LADE_ASSERT_EQ_UINT(history->event_count, 6);
   for (size_t i = 0; i < 6; i++) LADE_EXPECT_EQ_UINT(history->events[i].action, i % 3); /* alloc, free, completed */
-  lade_device_history_destroy(history);
+  lade_history_destroy(history);
   LADE_ASSERT_OK(lade_device_history_set(f.allocator, NULL));
   block = device_fixture_alloc(&f, 1000, 0);
   device_fixture_free(&f, block);

@@ -19,19 +19,19 @@ LADE_TEST(DeviceRaw, AllocatesWithAndWithoutStream) {
   void *b = NULL;
   void *nothing = &f;
   LADE_EXPECT_OK(lade_runtime_set_device(f.runtime, 0));
-  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, &a));
-  LADE_EXPECT_OK(lade_device_raw_alloc_with_stream(f.allocator, 1000, f.streams[0], &b));
-  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 0, &nothing));
+  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, NULL, &a));
+  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, f.streams[0], &b));
+  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 0, NULL, &nothing));
   LADE_EXPECT_EQ_PTR(nothing, NULL);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_raw_alloc(f.allocator, SIZE_MAX, &nothing));
-  LADE_EXPECT_OK(lade_device_raw_free(f.allocator, a));
-  LADE_EXPECT_OK(lade_device_raw_free(f.allocator, b));
-  LADE_EXPECT_OK(lade_device_raw_free(f.allocator, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_raw_alloc(f.allocator, SIZE_MAX, NULL, &nothing));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, a));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, b));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, NULL));
   /* The one without a stream is the legacy stream's. */
   void *again = NULL;
-  LADE_EXPECT_OK(lade_device_raw_alloc_with_stream(f.allocator, 1000, LADE_STREAM_LEGACY, &again));
+  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, LADE_STREAM_LEGACY, &again));
   LADE_EXPECT_EQ_PTR(again, a);
-  LADE_EXPECT_OK(lade_device_raw_free(f.allocator, again));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, again));
   device_fixture_close(&f);
 }
 
@@ -63,11 +63,11 @@ LADE_TEST(hazard_H22, RawAllocationsStayCachedAndFreesTellThemApart) {
   device_fixture f;
   if (!open_uncached(&f, "sim")) return;
   void *raw = NULL;
-  LADE_EXPECT_OK(lade_device_raw_alloc_with_stream(f.allocator, 1000, f.streams[0], &raw));
+  LADE_EXPECT_OK(lade_device_raw_alloc(f.allocator, 1000, f.streams[0], &raw));
   char *direct = device_fixture_alloc(&f, 1000, 0);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).allocation.all.current, 1);
   LADE_EXPECT_OK(lade_device_free(f.allocator, raw));
-  LADE_EXPECT_OK(lade_device_raw_free(f.allocator, direct));
+  LADE_EXPECT_OK(lade_device_free(f.allocator, direct));
   LADE_EXPECT_EQ_UINT(support_call_count(f.runtime, "device_free"), 1);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).reserved_bytes.all.current, 2 * MIB);
   device_fixture_close(&f);

@@ -29,8 +29,8 @@ static void observe(void *user, const lade_device_oom *oom) {
   (void)oom;
   ladei_lock_assert_none_held();
   c->observed++;
-  size_t largest = 0;
-  LADE_EXPECT_OK(lade_device_largest_get(c->allocator, &largest));
+  size_t free_bytes = 0, total_bytes = 0;
+  LADE_EXPECT_OK(lade_device_memory_get(c->allocator, &free_bytes, &total_bytes));
 }
 
 /* Every way to the driver: growing, giving back, waiting, capturing, sharing, asking, running out. */

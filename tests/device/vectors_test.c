@@ -31,7 +31,7 @@ static void vectors_expect(const vector *vectors, size_t count, uint64_t divisio
     if (!device_fixture_open(&f, "sim", GIB, &options)) return;
     char *a = device_fixture_alloc(&f, vectors[i].requested, 0);
     lade_device_snapshot *snapshot = NULL;
-    LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+    LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
     lade_device_stats stats = device_fixture_stats(&f);
     LADE_EXPECT_EQ_UINT(stats.requested_bytes.all.current, vectors[i].requested);
     if (vectors[i].segment != 0) LADE_EXPECT_EQ_UINT(stats.reserved_bytes.all.current, vectors[i].segment);
@@ -177,7 +177,7 @@ LADE_TEST(vector_Merge, OuterTwoThenTheMiddle) {
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).inactive_split.all.current, 0);
   LADE_EXPECT_EQ_UINT(device_fixture_stats(&f).inactive_split_bytes.all.current, 0);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_EXPECT_EQ_SIZE(snapshot->block_count, 1);
   lade_device_snapshot_destroy(snapshot);
   device_fixture_close(&f);
@@ -229,7 +229,7 @@ LADE_TEST(vector_Checkpoint, UsedFreeUsedComesBack) {
   LADE_EXPECT_EQ_PTR(restored->created[0], used);
   LADE_EXPECT_EQ_PTR(restored->created[1], last);
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   LADE_ASSERT_EQ_SIZE(snapshot->block_count, 4);
   static const size_t sizes[] = {4096, 8192, 4096, 2 * MIB - 16384};
   for (size_t i = 0; i < 4; i++) {
@@ -258,7 +258,7 @@ LADE_TEST(vector_Stats, AggregateIsSmallAndLarge) {
     blocks[at] = device_fixture_alloc(&f, support_random_size(&random, 4 * MIB), (int)(at % FIXTURE_STREAMS));
   }
   lade_device_snapshot *snapshot = NULL;
-  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, &snapshot));
+  LADE_ASSERT_OK(lade_device_snapshot_take(f.allocator, NULL, &snapshot));
   uint64_t reserved = 0;
   for (size_t i = 0; i < snapshot->segment_count; i++) reserved += snapshot->segments[i].total_bytes;
   const lade_device_gauges *gauges = &snapshot->stats.reserved_bytes;

@@ -102,7 +102,10 @@ static void range_check(const shard *s, const char *key, uint64_t field, const l
 }
 
 static void index_check(const shard *s, const lade_record_index *index) {
-  uint64_t fields = lade_index_field_count(index), end = 0;
+  lade_index_info info;
+  lade_index_info_init(&info);
+  if (lade_index_info_get(index, &info) != LADE_OK) fuzz_fail("%s", lade_last_error()->text);
+  uint64_t fields = info.fields, end = 0;
   for (uint64_t record = 0; record < lade_index_count(index); record++) {
     const char *key = lade_index_key(index, record);
     uint64_t last = end;
@@ -125,7 +128,7 @@ static lade_record_index *path_index(const char *path, const char *fields, uint3
   lade_tar_options_init(&options);
   options.ignore_zeros = ignore_zeros;
   if (lade_index_create(fields, &index) != LADE_OK) return NULL;
-  if (lade_index_add_tar_with(index, path, &options) == LADE_OK) return index;
+  if (lade_index_add_tar(index, path, &options) == LADE_OK) return index;
   FUZZ_CHECK(lade_index_count(index) == 0 && lade_last_error()->text[0] != '\0');
   lade_index_destroy(index);
   return NULL;

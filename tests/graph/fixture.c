@@ -218,6 +218,13 @@ lade_graph_tree_stats graph_fixture_stats(graph_fixture *f) {
   return stats;
 }
 
+lade_device_pool_id graph_fixture_pool(graph_fixture *f) {
+  lade_graph_tree_state state;
+  lade_graph_tree_state_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(f->tree, &state));
+  return state.pool;
+}
+
 lade_graph_value graph_fixture_memory(graph_fixture *f, size_t bytes, unsigned char byte) {
   lade_graph_value value = {.kind = LADE_GRAPH_MEMORY, .bytes = bytes};
   LADE_EXPECT_OK(lade_device_alloc(f->allocator, bytes, f->streams[0], &value.address));

@@ -97,6 +97,7 @@ bool graph_fixture_valid(graph_fixture *f, lade_graph_value value);
 void graph_fixture_expect(graph_fixture *f, const lade_graph_value *value, unsigned char byte);
 lade_graph_state graph_fixture_state(graph_fixture *f);
 lade_graph_tree_stats graph_fixture_stats(graph_fixture *f);
+lade_device_pool_id graph_fixture_pool(graph_fixture *f);
 /* The program's own memory, filled. */
 lade_graph_value graph_fixture_memory(graph_fixture *f, size_t bytes, unsigned char byte);
 void graph_fixture_memory_free(graph_fixture *f, lade_graph_value memory);

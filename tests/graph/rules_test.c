@@ -250,9 +250,9 @@ LADE_TEST(GraphRules, SuspendedTreesKeepBuffersAndRecordings) {
     graph_fixture_step(&f);
     LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
     LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &other));
-    LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, &bytes));
+    LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, graph_fixture_pool(&f), NULL, &bytes));
     LADE_EXPECT_GE_UINT(bytes, 2 * MIB);
-    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_suspend(f.tree, NULL, NULL));
+    LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_device_pool_suspend(f.allocator, graph_fixture_pool(&f), NULL, NULL));
     lade_graph_call call;
     lade_graph_call_init(&call);
     call.stream = f.streams[0];
@@ -262,8 +262,8 @@ LADE_TEST(GraphRules, SuspendedTreesKeepBuffersAndRecordings) {
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_verify(f.tree));
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
     LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, other.buffer)); /* its block goes behind the resume */
-    LADE_EXPECT_OK(lade_graph_tree_resume(f.tree));
-    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_resume(f.tree));
+    LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, graph_fixture_pool(&f)));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_resume(f.allocator, graph_fixture_pool(&f)));
     LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
     graph_fixture_expect(&f, &out, 1);
     graph_fixture_release(&f, out);
@@ -502,9 +502,9 @@ LADE_TEST(GraphRules, ALostDeviceLetsASuspendedTreeGo) {
   if (!graph_fixture_open_device(&f, "sim", NULL, &options)) return;
   lade_graph_function *fa = graph_fixture_function(&f, &a, 0, NULL, 1);
   LADE_EXPECT_OK(graph_fixture_call(&f, fa, NULL, 0, &out));
-  LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, NULL));
+  LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, graph_fixture_pool(&f), NULL, NULL));
   LADE_EXPECT_OK(lade_soft_device_lose(f.runtime, 0, 0));
-  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_graph_tree_resume(f.tree));
+  LADE_EXPECT_STATUS(LADE_ERR_DEVICE_LOST, lade_device_pool_resume(f.allocator, graph_fixture_pool(&f)));
   LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
   LADE_EXPECT_OK(lade_graph_tree_destroy(f.tree, true));
   for (size_t i = 0; i < 2; i++) LADE_EXPECT_OK(lade_stream_destroy(f.runtime, f.streams[i]));

@@ -510,17 +510,17 @@ LADE_TEST(GraphCorner, PoolIsSuspendedAndResumedByItsId) {
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_run(f.tree, make, &call, &out, 1, NULL));
     LADE_EXPECT_STATUS(LADE_ERR_BUSY, lade_graph_tree_destroy(f.tree, false));
     LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer)); /* its block goes behind the resume */
-    LADE_EXPECT_OK(lade_graph_tree_resume(f.tree));
+    LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
     LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
   }
   graph_fixture_run(&f, make, NULL, 0, &first, LADE_GRAPH_DID_REPLAY);
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_RECORD); /* behind it, so that both have blocks */
-  LADE_EXPECT_OK(lade_graph_tree_suspend(f.tree, NULL, NULL));
+  LADE_EXPECT_OK(lade_device_pool_suspend(f.allocator, state.pool, NULL, NULL));
   LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, first.buffer));
   LADE_EXPECT_OK(lade_graph_buffer_release(f.tree, out.buffer));
   LADE_EXPECT_OK(lade_device_pool_resume(f.allocator, state.pool));
   LADE_EXPECT_OK(lade_graph_tree_verify(f.tree));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_graph_tree_resume(f.tree));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_device_pool_resume(f.allocator, state.pool));
   graph_fixture_step(&f);
   graph_fixture_run(&f, make, NULL, 0, &out, LADE_GRAPH_DID_REPLAY);
   graph_fixture_expect(&f, &out, 1);

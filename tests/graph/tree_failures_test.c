@@ -202,6 +202,9 @@ static void round_run(program *p) {
 /* Buffers are noted for streams, taken, given out again and carried, while the pool comes and goes. */
 static void round_pass(program *p, bool suspends) {
   lade_graph_value a = {0}, b = {0}, c = {0}, taken;
+  lade_graph_tree_state state;
+  lade_graph_tree_state_init(&state);
+  LADE_EXPECT_OK(lade_graph_tree_state_get(p->tree, &state));
   step(p);
   run(p, p->maker, NULL, &a, 2);
   SUPPORT_TWICE(&p->first, lade_graph_buffer_record_stream(p->tree, a.buffer, p->streams[1]));
@@ -210,9 +213,9 @@ static void round_pass(program *p, bool suspends) {
   taken.kind = LADE_GRAPH_BUFFER_TAKEN;
   run(p, p->passer, &taken, &b, 0); /* in place: of the path */
   SUPPORT_TWICE(&p->first, lade_graph_buffer_record_stream(p->tree, b.buffer, p->streams[2]));
-  if (suspends) SUPPORT_TWICE(&p->first, lade_graph_tree_suspend(p->tree, NULL, NULL));
+  if (suspends) SUPPORT_TWICE(&p->first, lade_device_pool_suspend(p->allocator, state.pool, NULL, NULL));
   if (is_valid(p, &a)) LADE_EXPECT_OK(lade_graph_buffer_release(p->tree, a.buffer));
-  if (suspends) SUPPORT_TWICE(&p->first, lade_graph_tree_resume(p->tree));
+  if (suspends) SUPPORT_TWICE(&p->first, lade_device_pool_resume(p->allocator, state.pool));
   expect_ones(p, &b);
   step(p);
   taken = b;

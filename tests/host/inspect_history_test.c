@@ -126,7 +126,7 @@ static void expect_events(const pinned_fixture *own, const char *expected) {
 }
 
 static void annotate(const pinned_fixture *own, const char *labels) {
-  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_pinned_annotate(own->pool, (char[]){*labels, '\0'}));
+  for (; *labels != '\0'; labels++) LADE_EXPECT_OK(lade_pinned_annotate(own->pool, NULL, (char[]){*labels, '\0'}));
 }
 
 static void expect_sequences(const pinned_fixture *own, uint64_t first, size_t count, uint64_t lost) {
@@ -242,13 +242,13 @@ LADE_TEST(PinnedHistory, RefusesWrongOptionsAndPointers) {
   options.max_entries = 100;
   record(&own, &options);
   char *block = pinned_fixture_alloc(&own, 4096);
-  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_block_annotate(own.pool, &own, "x"));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_block_annotate(own.pool, block, NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_annotate(own.pool, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_FOREIGN_POINTER, lade_pinned_annotate(own.pool, &own, "x"));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_annotate(own.pool, block, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_annotate(own.pool, NULL, NULL));
   LADE_EXPECT_STATUS(LADE_ERR_NOT_BLOCK_START, lade_pinned_free(own.pool, block + 1));
   pinned_fixture_free(&own, block);
   LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_free(own.pool, block));
-  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_block_annotate(own.pool, block, "x"));
+  LADE_EXPECT_STATUS(LADE_ERR_DOUBLE_FREE, lade_pinned_annotate(own.pool, block, "x"));
   expect_events(&own, "segment_alloc 2097152 #0\nalloc 4096 #0\nfree_requested 4096 #0\nfree_completed 4096 #0\n");
   pinned_fixture_close(&own);
 }
@@ -259,8 +259,8 @@ LADE_TEST(PinnedHistory, ANoteStaysWithItsBlockUntilItIsFree) {
   lade_history_options options = options_of(NULL, LADE_CONTEXT_NEVER, 100);
   record(&own, &options);
   char *block = pinned_fixture_alloc(&own, 4096);
-  LADE_EXPECT_OK(lade_pinned_block_annotate(own.pool, block + 8, "first"));
-  LADE_EXPECT_OK(lade_pinned_block_annotate(own.pool, block, "second"));
+  LADE_EXPECT_OK(lade_pinned_annotate(own.pool, block + 8, "first"));
+  LADE_EXPECT_OK(lade_pinned_annotate(own.pool, block, "second"));
   ladei_pinned_history_lives lives;
   LADE_EXPECT_OK(ladei_pinned_lives_read(own.pool, &lives));
   LADE_ASSERT_EQ_SIZE(lives.count, 1);
@@ -472,7 +472,7 @@ static bool step_without_memory(int k) {
   missing_in = k;
   void *block = NULL;
   LADE_EXPECT_OK(lade_pinned_alloc(own.pool, 4096, &block));
-  lade_status noted = lade_pinned_block_annotate(own.pool, block, "note");
+  lade_status noted = lade_pinned_annotate(own.pool, block, "note");
   LADE_EXPECT_OK(lade_pinned_free(own.pool, block));
   bool was_missing = missing_in == 0;
   missing_in = 0;

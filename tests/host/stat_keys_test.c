@@ -151,7 +151,7 @@ LADE_TEST(PinnedStatsReset, PeaksStartFromWhatIsThere) {
   lade_pinned_stats before = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(before.in_use_blocks.peak, BLOCKS);
   LADE_EXPECT_GT_UINT(before.reserved_bytes.peak, before.reserved_bytes.current);
-  LADE_EXPECT_OK(lade_pinned_stats_reset_peak(own.pool));
+  LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_PEAKS));
   lade_pinned_stats after = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(after.in_use_blocks.peak, LEFT);
   LADE_EXPECT_EQ_UINT(after.in_use_bytes.peak, LEFT * BYTES);
@@ -176,7 +176,7 @@ LADE_TEST(PinnedStatsReset, SumsStartFromNothing) {
   void *kept = pinned_fixture_alloc(&own, 8192);
   pinned_fixture_free(&own, pinned_fixture_alloc(&own, 8192));
   LADE_EXPECT_GT_UINT(pinned_fixture_stats(&own).driver_alloc_ns, 0);
-  LADE_EXPECT_OK(lade_pinned_stats_reset_accumulated(own.pool));
+  LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_SUMS));
   lade_pinned_stats stats = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.current, 1);
   LADE_EXPECT_GE_UINT(stats.in_use_blocks.peak, 1);
@@ -200,8 +200,8 @@ LADE_TEST(PinnedStatsReset, SumsStartFromNothing) {
   LADE_EXPECT_EQ_UINT(stats.driver_frees, 1);
   LADE_EXPECT_EQ_UINT(stats.driver_free_min_ns, stats.driver_free_max_ns);
   LADE_EXPECT_EQ_UINT(stats.segments.freed, 1);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_stats_reset_peak(NULL));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_stats_reset_accumulated(NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_stats_reset(NULL, LADE_STATS_RESET_PEAKS));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_pinned_stats_reset(NULL, LADE_STATS_RESET_SUMS));
   pinned_fixture_close(&own);
 }
 
@@ -234,8 +234,8 @@ LADE_TEST(PinnedStatsReset, BesideThreadsThatAllocate) {
   beside b = {&own, THREADS};
   for (int i = 0; i < THREADS; i++) LADE_ASSERT(pthread_create(&threads[i], NULL, pairs_run, &b) == 0);
   do {
-    LADE_EXPECT_OK(lade_pinned_stats_reset_accumulated(own.pool));
-    LADE_EXPECT_OK(lade_pinned_stats_reset_peak(own.pool));
+    LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_SUMS));
+    LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_PEAKS));
     lade_pinned_stats stats = pinned_fixture_stats(&own);
     LADE_EXPECT_LE_UINT(stats.in_use_blocks.allocated, THREADS * PAIRS);
     LADE_EXPECT_LE_UINT(stats.in_use_blocks.freed, THREADS * PAIRS);
@@ -244,8 +244,8 @@ LADE_TEST(PinnedStatsReset, BesideThreadsThatAllocate) {
     LADE_EXPECT_GE_UINT(stats.in_use_blocks.peak, stats.in_use_blocks.current);
   } while (atomic_load(&b.running) > 0);
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-  LADE_EXPECT_OK(lade_pinned_stats_reset_accumulated(own.pool));
-  LADE_EXPECT_OK(lade_pinned_stats_reset_peak(own.pool));
+  LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_SUMS));
+  LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_PEAKS));
   lade_pinned_stats stats = pinned_fixture_stats(&own);
   LADE_EXPECT_EQ_UINT(stats.in_use_blocks.peak + stats.in_use_blocks.allocated + stats.in_use_blocks.freed, 0);
   LADE_EXPECT_EQ_UINT(stats.reserved_bytes.peak, stats.reserved_bytes.current);

@@ -561,7 +561,7 @@ LADE_TEST(PinnedThreadStats, PeakOfPendingIsNeverTooHighAndMissesTheSlackOfThrea
       LADE_EXPECT_EQ_UINT(stats.pending_bytes.peak, 8192 * stats.pending_blocks.peak);
       LADE_EXPECT_EQ_UINT(pinned_fixture_stats(&own).pending_blocks.peak, stats.pending_blocks.peak);
       LADE_EXPECT_EQ_UINT(stats.pending_blocks.current, 0);
-      LADE_EXPECT_OK(lade_pinned_stats_reset_peak(own.pool));
+      LADE_EXPECT_OK(lade_pinned_stats_reset(own.pool, LADE_STATS_RESET_PEAKS));
     }
     pthread_barrier_destroy(&step);
     pinned_fixture_close(&own);

@@ -94,8 +94,8 @@ static void step_record(program *p, char *block) {
 static void step_note(program *p, const char *block) {
   char text[32];
   snprintf(text, sizeof text, "note %u", p->notes++);
-  LADE_EXPECT_OK(p->kind->pinned ? lade_pinned_block_annotate(p->pool, block, text)
-                                 : lade_device_block_annotate(p->allocator, block, text));
+  LADE_EXPECT_OK(p->kind->pinned ? lade_pinned_annotate(p->pool, block, text)
+                                 : lade_device_annotate(p->allocator, block, text));
 }
 
 /* Work on a stream that is held keeps blocks pending. */

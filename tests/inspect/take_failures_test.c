@@ -53,7 +53,7 @@ static bool scene_open(scene *s) {
   LADE_EXPECT_OK(lade_pinned_history_set(s->pool, &options));
   s->block = device_fixture_alloc(&s->f, 3000, 0);
   LADE_EXPECT_OK(lade_pinned_alloc(s->pool, 3000, &s->pinned));
-  LADE_EXPECT_OK(lade_pinned_block_annotate(s->pool, s->pinned, "a note"));
+  LADE_EXPECT_OK(lade_pinned_annotate(s->pool, s->pinned, "a note"));
   s->parts[0] = lade_part_device(s->f.allocator);
   s->parts[1] = lade_part_pinned(s->pool);
   return true;

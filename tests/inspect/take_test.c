@@ -97,7 +97,7 @@ LADE_TEST(SnapshotTake, CopiesADeviceAllocator) {
   part.name = "weights";
   lade_snapshot *snapshot = take(&part, 1, NULL);
   lade_device_snapshot *own = NULL;
-  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, &own));
+  LADE_EXPECT_OK(lade_device_snapshot_take(f.allocator, NULL, &own));
   lade_snapshot_tables t = tables_of(snapshot);
   LADE_ASSERT_EQ_UINT(t.part_count, 1);
   LADE_EXPECT_EQ_STR(lade_snapshot_text(snapshot, t.parts[0].name), "weights");
@@ -286,7 +286,7 @@ LADE_TEST(SnapshotTake, HasLabelsScopesNotesAndStacks) {
   LADE_EXPECT_OK(lade_history_scope_push("epoch 3"));
   LADE_EXPECT_OK(lade_history_scope_push("batch 7"));
   void *block = pinned_block_for_the_stack(pool);
-  LADE_EXPECT_OK(lade_pinned_block_annotate(pool, block, "labels of batch 7"));
+  LADE_EXPECT_OK(lade_pinned_annotate(pool, block, "labels of batch 7"));
   const lade_part part = lade_part_pinned(pool);
   lade_snapshot *snapshot = take(&part, 1, NULL);
   LADE_EXPECT_OK(lade_snapshot_symbolise(snapshot));

@@ -80,7 +80,7 @@ __attribute__((noinline)) static void device_step(program *p, device *d) {
   } else if (below(p, 3) == 0) {
     CHECK(lade_device_record_stream(d->allocator, *block, stream));
   } else if (below(p, 8) == 0) {
-    CHECK(lade_device_block_annotate(d->allocator, *block, any_text(p)));
+    CHECK(lade_device_annotate(d->allocator, *block, any_text(p)));
   } else {
     CHECK(lade_device_free(d->allocator, *block));
     *block = NULL;
@@ -94,7 +94,7 @@ __attribute__((noinline)) static void pinned_step(program *p, pinned *q) {
   } else if (below(p, 4) == 0) {
     CHECK(lade_pinned_record_event(q->pool, *block, p->devices[0].streams[below(p, STREAMS)]));
   } else if (below(p, 8) == 0) {
-    CHECK(lade_pinned_block_annotate(q->pool, *block, any_text(p)));
+    CHECK(lade_pinned_annotate(q->pool, *block, any_text(p)));
   } else {
     CHECK(lade_pinned_free(q->pool, *block));
     *block = NULL;
@@ -120,8 +120,8 @@ static void step(program *p) {
     if (lade_history_scope_push(any_text(p)) != LADE_OK) CHECK(lade_history_scope_pop());
     break;
   case 2: (void)lade_history_scope_pop(); break;
-  case 3: CHECK(lade_device_annotate(d->allocator, any_text(p))); break;
-  case 4: CHECK(lade_pinned_annotate(p->pinned[0].pool, any_text(p))); break;
+  case 3: CHECK(lade_device_annotate(d->allocator, NULL, any_text(p))); break;
+  case 4: CHECK(lade_pinned_annotate(p->pinned[0].pool, NULL, any_text(p))); break;
   case 5: capture_step(p, d); break;
   case 6: CHECK(lade_soft_stream_hold(p->runtime, d->streams[below(p, STREAMS)])); break;
   case 7: CHECK(lade_soft_stream_release(p->runtime, d->streams[below(p, STREAMS)])); break;

@@ -26,7 +26,7 @@ static void pair(scene *s, size_t thread, size_t bytes) {
     LADE_EXPECT_OK(lade_device_alloc(s->f.allocator, bytes << i, s->f.streams[thread], &device[i]));
     LADE_EXPECT_OK(lade_pinned_alloc(s->pool, bytes << i, &pinned[i]));
   }
-  LADE_EXPECT_OK(lade_device_block_annotate(s->f.allocator, device[0], "note"));
+  LADE_EXPECT_OK(lade_device_annotate(s->f.allocator, device[0], "note"));
   for (size_t i = 0; i < BLOCKS; i++) {
     LADE_EXPECT_OK(lade_device_free(s->f.allocator, device[i]));
     LADE_EXPECT_OK(lade_pinned_free(s->pool, pinned[i]));

@@ -14,6 +14,13 @@
 
 static const char *const tar_formats[] = {"gnutar", "pax", "ustar", NULL};
 
+static lade_index_info info_of(const lade_record_index *index) {
+  lade_index_info info;
+  lade_index_info_init(&info);
+  LADE_EXPECT_OK(lade_index_info_get(index, &info));
+  return info;
+}
+
 /* Fails unless the field of the record holds `text`. */
 static void field_expect(const lade_record_index *index, const char *path, uint64_t record, uint64_t field,
                          const char *text) {
@@ -43,7 +50,7 @@ LADE_TEST(Index, ReadsItsFields) {
   LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_create(many, &index));
   LADE_EXPECT_EQ_PTR(index, NULL);
   LADE_ASSERT_OK(lade_index_create("jpg;jpeg,cls", &index));
-  LADE_EXPECT_EQ_UINT(lade_index_field_count(index), 2);
+  LADE_EXPECT_EQ_UINT(info_of(index).fields, 2);
   LADE_EXPECT_EQ_UINT(lade_index_count(index), 0);
   lade_index_destroy(index);
   lade_index_destroy(NULL);
@@ -144,7 +151,7 @@ LADE_TEST_P(IndexTar, FindsEachFieldsBytes, tar_formats, format) {
   char *path = support_temp_dir_path(&dir, "shard.tar");
   tar_write(path, format, members, sizeof members / sizeof members[0]);
   LADE_ASSERT_OK(lade_index_create("txt;text,cls", &index));
-  LADE_ASSERT_OK(lade_index_add_tar(index, path));
+  LADE_ASSERT_OK(lade_index_add_tar(index, path, NULL));
   LADE_ASSERT_EQ_UINT(lade_index_count(index), 3);
   field_expect(index, path, 0, 0, "first");
   field_expect(index, path, 0, 1, "1");
@@ -156,7 +163,7 @@ LADE_TEST_P(IndexTar, FindsEachFieldsBytes, tar_formats, format) {
   LADE_EXPECT_EQ_STR(lade_index_key(index, 2), "valid/0002");
   lade_index_destroy(index);
   LADE_ASSERT_OK(lade_index_create("first.txt", &index));
-  LADE_ASSERT_OK(lade_index_add_tar(index, path));
+  LADE_ASSERT_OK(lade_index_add_tar(index, path, NULL));
   LADE_ASSERT_EQ_UINT(lade_index_count(index), 1);
   field_expect(index, path, 0, 0, "not this field");
   lade_index_destroy(index);
@@ -171,7 +178,7 @@ static void expect_refused_with(const char *path, const char *fields, uint32_t i
   lade_tar_options_init(&options);
   options.ignore_zeros = ignore_zeros;
   LADE_ASSERT_OK(lade_index_create(fields, &index));
-  LADE_EXPECT_STATUS(expected, lade_index_add_tar_with(index, path, &options));
+  LADE_EXPECT_STATUS(expected, lade_index_add_tar(index, path, &options));
   LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, reason);
   LADE_EXPECT_EQ_UINT(lade_index_count(index), 0);
   lade_range range;
@@ -189,7 +196,7 @@ static void expect_records(const char *path, uint32_t ignore_zeros, uint64_t cou
   lade_tar_options_init(&options);
   options.ignore_zeros = ignore_zeros;
   LADE_ASSERT_OK(lade_index_create("txt", &index));
-  LADE_EXPECT_OK(lade_index_add_tar_with(index, path, &options));
+  LADE_EXPECT_OK(lade_index_add_tar(index, path, &options));
   LADE_EXPECT_EQ_UINT(lade_index_count(index), count);
   lade_index_destroy(index);
 }
@@ -403,13 +410,6 @@ LADE_TEST(IndexTar, PartOfAMultiVolumeFileIsNoWholeOne) {
   support_temp_dir_remove(&dir);
 }
 
-static lade_index_left_out left_out_of(const lade_record_index *index) {
-  lade_index_left_out left_out;
-  lade_index_left_out_init(&left_out);
-  LADE_EXPECT_OK(lade_index_left_out_get(index, &left_out));
-  return left_out;
-}
-
 /* They were left out silently, with the records that they were meant for. */
 LADE_TEST(IndexTar, CountsAndNamesWhatItLeavesOut) {
   static const tar_member members[] = {
@@ -437,14 +437,14 @@ LADE_TEST(IndexTar, CountsAndNamesWhatItLeavesOut) {
   header_sum(whole + last);
   support_file_write(path, whole, bytes);
   LADE_ASSERT_OK(lade_index_create("txt", &index));
-  LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 0);
+  LADE_EXPECT_EQ_UINT(info_of(index).dotted, 0);
   support_heard_begin(&heard, LADE_LOG_WARN);
   for (uint64_t shard = 1; shard <= 2; shard++) {
-    LADE_EXPECT_OK(lade_index_add_tar(index, path));
+    LADE_EXPECT_OK(lade_index_add_tar(index, path, NULL));
     LADE_EXPECT_EQ_UINT(lade_index_count(index), shard);
-    LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 2 * shard);
-    LADE_EXPECT_EQ_UINT(left_out_of(index).private_folders, shard);
-    LADE_EXPECT_EQ_UINT(left_out_of(index).other_types, shard);
+    LADE_EXPECT_EQ_UINT(info_of(index).dotted, 2 * shard);
+    LADE_EXPECT_EQ_UINT(info_of(index).private_folders, shard);
+    LADE_EXPECT_EQ_UINT(info_of(index).other_types, shard);
   }
   support_heard_end();
   LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "is left out"), 3); /* each kind once */
@@ -453,9 +453,9 @@ LADE_TEST(IndexTar, CountsAndNamesWhatItLeavesOut) {
   LADE_EXPECT_EQ_INT(support_heard_count(&heard, LADE_LOG_WARN, "e.txt is left out: it is no file"), 1);
   whole[0] = '?'; /* a shard that is refused leaves nothing out */
   support_file_write(path, whole, bytes);
-  LADE_EXPECT_STATUS(LADE_ERR_FORMAT, lade_index_add_tar(index, path));
-  LADE_EXPECT_EQ_UINT(left_out_of(index).dotted, 4);
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_left_out_get(index, NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_FORMAT, lade_index_add_tar(index, path, NULL));
+  LADE_EXPECT_EQ_UINT(info_of(index).dotted, 4);
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_info_get(index, NULL));
   lade_index_destroy(index);
   free(whole);
   free(path);
@@ -469,8 +469,8 @@ LADE_TEST(IndexTar, OptionsAreChecked) {
 LADE_TEST(IndexTar, ReadsWhatPythonWrote) {
   lade_record_index *index;
   LADE_ASSERT_OK(lade_index_create("txt,cls", &index));
-  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-0.tar"));
-  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-1.tar"));
+  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-0.tar", NULL));
+  LADE_ASSERT_OK(lade_index_add_tar(index, "tests/loaders/golden/samples-1.tar", NULL));
   LADE_ASSERT_EQ_UINT(lade_index_count(index), 6);
   field_expect(index, "tests/loaders/golden/samples-1.tar", 4, 0, "sample 4\nsample 4\n");
   field_expect(index, "tests/loaders/golden/samples-1.tar", 5, 1, "2");
@@ -485,13 +485,13 @@ LADE_TEST(IndexTar, FieldsInUpperCaseAreRefused) {
   lade_record_index *index;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     LADE_ASSERT_OK(lade_index_create(wrong[i], &index));
-    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(index, shard));
+    LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(index, shard, NULL));
     LADE_EXPECT_CONTAINS_STR(lade_last_error()->text, "expected a name in lower case");
     LADE_EXPECT_EQ_UINT(lade_index_count(index), 0);
     lade_index_destroy(index);
   }
   LADE_ASSERT_OK(lade_index_create("TXT;txt,cls", &index));
-  LADE_EXPECT_OK(lade_index_add_tar(index, shard));
+  LADE_EXPECT_OK(lade_index_add_tar(index, shard, NULL));
   LADE_EXPECT_EQ_UINT(lade_index_count(index), 3);
   lade_index_destroy(index);
 }
@@ -512,7 +512,7 @@ LADE_TEST(IndexTar, FindsFieldsOfAnyLength) {
   char *path = support_temp_dir_path(&dir, "shard.tar");
   tar_write(path, "pax", members, 2);
   LADE_ASSERT_OK(lade_index_create(fields, &index));
-  LADE_EXPECT_OK(lade_index_add_tar(index, path));
+  LADE_EXPECT_OK(lade_index_add_tar(index, path, NULL));
   LADE_ASSERT_EQ_UINT(lade_index_count(index), 1);
   LADE_EXPECT_EQ_STR(lade_index_key(index, 0), "a");
   lade_index_destroy(index);
@@ -523,7 +523,7 @@ LADE_TEST(IndexTar, FindsFieldsOfAnyLength) {
 LADE_TEST(IndexTar, NeedsNamedFields) {
   lade_record_index *index;
   LADE_ASSERT_OK(lade_index_create(NULL, &index));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(index, "x.tar"));
-  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(NULL, "x.tar"));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(index, "x.tar", NULL));
+  LADE_EXPECT_STATUS(LADE_ERR_INVALID_ARGUMENT, lade_index_add_tar(NULL, "x.tar", NULL));
   lade_index_destroy(index);
 }

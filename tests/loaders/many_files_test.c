@@ -123,7 +123,7 @@ LADE_TEST(ManyFiles, MayBeTarShards) {
   LADE_ASSERT_OK(lade_index_create("bin", &index));
   for (int i = 0; i < FILES; i++) {
     tar_write(s.paths[i], "ustar", &member, 1);
-    LADE_EXPECT_OK(lade_index_add_tar(index, s.paths[i]));
+    LADE_EXPECT_OK(lade_index_add_tar(index, s.paths[i], NULL));
   }
   LADE_EXPECT_EQ_UINT(lade_index_count(index), FILES);
   lade_index_destroy(index);

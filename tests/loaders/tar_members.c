@@ -22,7 +22,7 @@ static void members_print(const lade_record_index *index) {
 static void archive_print(const char *path, const lade_tar_options *options) {
   lade_record_index *index;
   if (lade_index_create("bin", &index) != LADE_OK) return;
-  lade_status status = lade_index_add_tar_with(index, path, options);
+  lade_status status = lade_index_add_tar(index, path, options);
   if (status == LADE_OK) {
     printf("%s OK\n", path);
     members_print(index);

@@ -71,7 +71,7 @@ static void index_add_file(scene *s) {
   s->status = lade_index_add_file(s->index, s->index_path, &file);
 }
 
-static void index_add_tar(scene *s) { s->status = lade_index_add_tar(s->index, s->tar_path); }
+static void index_add_tar(scene *s) { s->status = lade_index_add_tar(s->index, s->tar_path, NULL); }
 
 static void index_destroy(scene *s) {
   lade_index_destroy(s->index);

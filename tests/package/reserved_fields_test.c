@@ -76,7 +76,7 @@ static void data_refuse(objects *o) {
   lade_loader *loader;
   LADE_ASSERT_OK(lade_index_create("txt", &index));
   EXPECT_RESERVED(lade_pipeline_options, reserved, lade_pipeline_create(o->runtime, o->pool, &options, &pipeline));
-  EXPECT_RESERVED(lade_tar_options, reserved, lade_index_add_tar_with(index, "/nonexistent", &options));
+  EXPECT_RESERVED(lade_tar_options, reserved, lade_index_add_tar(index, "/nonexistent", &options));
   EXPECT_RESERVED(lade_loader_options, reserved,
                   (options.batch_records = 1, lade_loader_create(index, o->pipeline, o->allocator, &options, &loader)));
   lade_index_destroy(index);

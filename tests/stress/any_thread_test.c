@@ -109,7 +109,7 @@ static void pinned_look(worker *w) {
   void *block = w->pinned[below(w, BLOCKS)];
   if (block == NULL) return;
   LADE_EXPECT_OK(lade_pinned_find(w->all->pool, block, &info));
-  said(w, lade_pinned_block_annotate(w->all->pool, block, "a block"));
+  said(w, lade_pinned_annotate(w->all->pool, block, "a block"));
 }
 
 static void device_look(worker *w) {
@@ -117,7 +117,6 @@ static void device_look(worker *w) {
   lade_device_options settings;
   lade_device_usage usage;
   lade_device_block_info info;
-  size_t bytes;
   lade_device_stats_init(&stats);
   lade_device_options_init(&settings);
   lade_device_usage_init(&usage);
@@ -125,11 +124,10 @@ static void device_look(worker *w) {
   said(w, lade_device_stats_get(w->all->allocator, &stats));
   said(w, lade_device_settings_get(w->all->allocator, &settings));
   said(w, lade_device_usage_get(w->all->allocator, &usage));
-  said(w, lade_device_largest_get(w->all->allocator, &bytes));
   void *block = w->device[below(w, BLOCKS)];
   if (block == NULL || !w->all->native) return;
   LADE_EXPECT_OK(lade_device_find(w->all->allocator, block, &info));
-  said(w, lade_device_block_annotate(w->all->allocator, block, "a block"));
+  said(w, lade_device_annotate(w->all->allocator, block, "a block"));
 }
 
 static void pinned_change(worker *w) {
@@ -138,10 +136,10 @@ static void pinned_change(worker *w) {
   case 0: said(w, lade_pinned_trim(pool, below(w, 2) * 64 * LADEI_MIB)); break;
   case 1: said(w, lade_pinned_empty_cache(pool)); break;
   case 2: said(w, lade_pinned_process_events(pool)); break;
-  case 3: said(w, lade_pinned_stats_reset_peak(pool)); break;
-  case 4: said(w, lade_pinned_stats_reset_accumulated(pool)); break;
+  case 3: said(w, lade_pinned_stats_reset(pool, LADE_STATS_RESET_PEAKS)); break;
+  case 4: said(w, lade_pinned_stats_reset(pool, LADE_STATS_RESET_SUMS)); break;
   case 5: said(w, lade_pinned_latency_set(pool, below(w, 2) == 0)); break;
-  default: said(w, lade_pinned_annotate(pool, "a label")); break;
+  default: said(w, lade_pinned_annotate(pool, NULL, "a label")); break;
   }
 }
 
@@ -155,12 +153,12 @@ static void device_change(worker *w) {
   lade_device_options settings;
   switch (below(w, 12)) {
   case 0: said(w, lade_device_empty_cache(allocator)); break;
-  case 1: said(w, lade_device_stats_reset_peak(allocator)); break;
-  case 2: said(w, lade_device_stats_reset_accumulated(allocator)); break;
+  case 1: said(w, lade_device_stats_reset(allocator, LADE_STATS_RESET_PEAKS)); break;
+  case 2: said(w, lade_device_stats_reset(allocator, LADE_STATS_RESET_SUMS)); break;
   case 3: said(w, lade_device_latency_set(allocator, below(w, 2) == 0)); break;
   case 4: said(w, lade_device_set_memory_fraction(allocator, 0.9)); break;
-  case 5: said(w, lade_device_clear_memory_fraction(allocator)); break;
-  case 6: said(w, lade_device_annotate(allocator, "a label")); break;
+  case 5: said(w, lade_device_set_memory_fraction(allocator, LADE_DEVICE_NO_FRACTION)); break;
+  case 6: said(w, lade_device_annotate(allocator, NULL, "a label")); break;
   case 7: said(w, lade_device_reclaimer_add(allocator, reclaim, w)); break;
   case 8: said(w, lade_device_reclaimer_remove(allocator, reclaim, w)); break;
   case 9: said(w, lade_device_tracker_add(allocator, track, w)); break;

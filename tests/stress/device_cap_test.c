@@ -161,7 +161,7 @@ static void *watcher_run(void *user) {
   arena *a = user;
   do {
     lade_device_snapshot *snapshot = NULL;
-    LADE_EXPECT_OK(lade_device_snapshot_take(a->f.allocator, &snapshot));
+    LADE_EXPECT_OK(lade_device_snapshot_take(a->f.allocator, NULL, &snapshot));
     if (snapshot == NULL) break;
     uint64_t reserved = 0;
     for (size_t i = 0; i < snapshot->segment_count; i++) reserved += snapshot->segments[i].total_bytes;

@@ -378,7 +378,7 @@ static void op_snapshot(bench *own, int thread) {
   lade_device_snapshot *snapshot = NULL;
   uint64_t allocated = 0, active = 0;
   (void)thread;
-  lade_status status = lade_device_snapshot_take(own->allocator, &snapshot);
+  lade_status status = lade_device_snapshot_take(own->allocator, NULL, &snapshot);
   LADE_EXPECT_OK(status);
   if (status != LADE_OK) return;
   for (size_t i = 0; i < snapshot->block_count; i++) {

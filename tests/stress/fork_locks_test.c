@@ -111,7 +111,7 @@ static void memory_open(objects *o) {
   LADE_EXPECT_OK(lade_device_latency_set(o->allocator, true));
   LADE_EXPECT_OK(lade_pinned_alloc(o->pool, BYTES, &o->pinned));
   LADE_EXPECT_OK(lade_device_alloc(o->allocator, BYTES, o->stream, &o->device));
-  LADE_EXPECT_OK(lade_device_raw_alloc(o->allocator, BYTES, &o->raw));
+  LADE_EXPECT_OK(lade_device_raw_alloc(o->allocator, BYTES, NULL, &o->raw));
   LADE_EXPECT_OK(lade_device_pool_create(o->allocator, NULL, &o->pool_id));
   LADE_EXPECT_OK(lade_device_checkpoint_get(o->allocator, o->pool_id, &o->state));
 }
@@ -194,7 +194,7 @@ static void objects_close(objects *o) {
   lade_ticket_release(o->ticket);
   lade_device_checkpoint_destroy(o->state);
   LADE_EXPECT_OK(lade_device_pool_release(o->allocator, o->pool_id));
-  LADE_EXPECT_OK(lade_device_raw_free(o->allocator, o->raw));
+  LADE_EXPECT_OK(lade_device_free(o->allocator, o->raw));
   LADE_EXPECT_OK(lade_device_free(o->allocator, o->device));
   LADE_EXPECT_OK(lade_pinned_free(o->pool, o->pinned));
   LADE_EXPECT_OK(lade_device_stream_retire(o->allocator, o->stream));
@@ -271,8 +271,6 @@ static void runtime_calls(objects *o) {
   CALL(lade_stream_wait_event(o->runtime, o->stream, o->event));
   CALL(lade_event_create(o->runtime, 0, &event));
   CALL(lade_event_record(o->runtime, o->event, o->stream));
-  CALL(lade_event_query(o->runtime, o->event));
-  CALL(lade_event_synchronize(o->runtime, o->event));
   CALL(lade_copy_async(o->runtime, o->device, o->pinned, BYTES, o->stream));
   CALL(lade_fill_async(o->runtime, o->device, 0, BYTES, o->stream));
   CALL(lade_soft_report_get(o->runtime, &report));
@@ -316,8 +314,8 @@ static void pinned_calls(objects *o) {
   CALL_ANY(lade_pinned_find(o->pool, o->pinned, &info));
   CALL(lade_pinned_stream_retire(o->pool, o->stream));
   CALL_ANY(lade_pinned_stats_get(o->pool, &stats));
-  CALL(lade_pinned_stats_reset_peak(o->pool));
-  CALL(lade_pinned_stats_reset_accumulated(o->pool));
+  CALL(lade_pinned_stats_reset(o->pool, LADE_STATS_RESET_PEAKS));
+  CALL(lade_pinned_stats_reset(o->pool, LADE_STATS_RESET_SUMS));
   CALL_ANY(lade_pinned_settings_get(o->pool, &settings));
   CALL_ANY(lade_pinned_debug_last(o->pool));
   CALL(lade_pinned_latency_set(o->pool, false));
@@ -325,8 +323,8 @@ static void pinned_calls(objects *o) {
   CALL(lade_pinned_history_set(o->pool, NULL));
   CALL_ANY(lade_pinned_history_enabled(o->pool, &enabled));
   CALL(lade_pinned_history_take(o->pool, &history));
-  CALL_ANY(lade_pinned_annotate(o->pool, "label"));
-  CALL(lade_pinned_block_annotate(o->pool, o->pinned, "text"));
+  CALL_ANY(lade_pinned_annotate(o->pool, NULL, "label"));
+  CALL(lade_pinned_annotate(o->pool, o->pinned, "text"));
   CALL(lade_pinned_class_stats_each(o->pool, class_visit, NULL));
   CALL(lade_pinned_node_stats_each(o->pool, node_visit, NULL));
   CALL(lade_pinned_blocks_each(o->pool, block_visit, NULL));
@@ -346,21 +344,18 @@ static void block_calls(objects *o) {
   CALL(lade_device_alloc_ready(o->allocator, 100, o->stream, &block));
   CALL(lade_device_record_stream(o->allocator, o->device, o->stream));
   CALL(lade_device_free(o->allocator, o->device));
-  CALL(lade_device_raw_alloc(o->allocator, 100, &block));
-  CALL(lade_device_raw_alloc_with_stream(o->allocator, 100, o->stream, &block));
-  CALL(lade_device_raw_free(o->allocator, o->raw));
+  CALL(lade_device_raw_alloc(o->allocator, 100, o->stream, &block));
+  CALL(lade_device_free(o->allocator, o->raw));
   CALL(lade_device_empty_cache(o->allocator));
   CALL(lade_device_stream_retire(o->allocator, o->stream));
   CALL(lade_device_set_caching(o->allocator, false));
   CALL(lade_device_frees_hold(o->allocator));
   CALL(lade_device_frees_resume(o->allocator));
   CALL(lade_device_base_get(o->allocator, o->device, &block, &bytes));
-  CALL(lade_device_largest_get(o->allocator, &bytes));
   CALL(lade_device_memory_get(o->allocator, &bytes, &total));
   CALL(lade_device_find(o->allocator, o->device, &info));
   CALL(lade_device_peer_add(o->allocator, 1));
   CALL(lade_device_copy_async(o->allocator, o->device, o->allocator, o->device, 1, o->stream));
-  CALL(lade_device_copy(o->allocator, o->device, o->pinned, 1));
   CALL(lade_device_ipc_export(o->allocator, o->device, &handle, &bytes));
   CALL(lade_device_shared_export(o->allocator, o->device, &shared));
   CALL(lade_device_reclaimer_add(o->allocator, reclaimer, NULL));
@@ -401,7 +396,7 @@ static void pool_calls(objects *o) {
   CALL(lade_device_pool_stats_each(o->allocator, stat_visit, NULL));
   CALL(lade_device_checkpoint_get(o->allocator, o->pool_id, &checkpoint));
   CALL(lade_device_checkpoint_set(o->allocator, o->state, &restored));
-  CALL(lade_device_pool_snapshot_take(o->allocator, o->pool_id, &snapshot));
+  CALL(lade_device_snapshot_take(o->allocator, &o->pool_id, &snapshot));
 }
 
 static void look_calls(objects *o) {
@@ -415,17 +410,15 @@ static void look_calls(objects *o) {
   lade_device_latencies latencies;
   lade_device_snapshot *snapshot;
   lade_history *history;
-  lade_device_history *device_history;
   lade_device_stats_init(&stats);
   lade_device_usage_init(&usage);
   lade_device_options_init(&settings);
   lade_device_latencies_init(&latencies);
   CALL_ANY(lade_device_stats_get(o->allocator, &stats));
-  CALL(lade_device_stats_reset_peak(o->allocator));
-  CALL(lade_device_stats_reset_accumulated(o->allocator));
+  CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_PEAKS));
+  CALL(lade_device_stats_reset(o->allocator, LADE_STATS_RESET_SUMS));
   CALL(lade_device_set_memory_fraction(o->allocator, 0.5));
   CALL_ANY(lade_device_get_memory_fraction(o->allocator, &fraction));
-  CALL(lade_device_clear_memory_fraction(o->allocator));
   CALL_ANY(lade_device_settings_get(o->allocator, &settings));
   CALL_ANY(lade_device_settings_write(o->allocator, text, sizeof text, &bytes));
   CALL(lade_device_configure(o->allocator, &settings));
@@ -435,11 +428,10 @@ static void look_calls(objects *o) {
   CALL_ANY(lade_device_latency_get(o->allocator, &latencies));
   CALL(lade_device_history_set(o->allocator, NULL));
   CALL_ANY(lade_device_history_enabled(o->allocator, &enabled));
-  CALL(lade_device_history_get(o->allocator, &device_history));
   CALL(lade_device_history_take(o->allocator, &history));
-  CALL(lade_device_annotate(o->allocator, "label"));
-  CALL(lade_device_block_annotate(o->allocator, o->device, "text"));
-  CALL(lade_device_snapshot_take(o->allocator, &snapshot));
+  CALL(lade_device_annotate(o->allocator, NULL, "label"));
+  CALL(lade_device_annotate(o->allocator, o->device, "text"));
+  CALL(lade_device_snapshot_take(o->allocator, NULL, &snapshot));
 }
 
 static void staging_calls(objects *o) {
@@ -558,8 +550,6 @@ static void other_calls(objects *o) {
   CALL(lade_graph_tree_verify(o->tree));
   CALL(lade_graph_tree_reserve(o->tree, 1 << 20));
   CALL(lade_graph_tree_trim(o->tree, &number));
-  CALL(lade_graph_tree_suspend(o->tree, NULL, &number));
-  CALL(lade_graph_tree_resume(o->tree));
   CALL(lade_graph_tree_fail_next(o->tree, 0));
   CALL(lade_group_check(o->group));
   CALL(lade_group_barrier(o->group));

@@ -148,11 +148,6 @@ static void op_suspend(bench *b, int thread) {
   LADE_EXPECT_OK(lade_device_pool_resume(b->allocator, b->pool));
 }
 
-static void op_suspend_tree(bench *b, int thread) {
-  (void)thread;
-  if (allowed(lade_graph_tree_suspend(b->tree, NULL, NULL))) LADE_EXPECT_OK(lade_graph_tree_resume(b->tree));
-}
-
 static void op_memory(bench *b, int thread) {
   uint64_t bytes = 0;
   (void)thread;
@@ -193,14 +188,12 @@ static const struct {
                   {"retain_release", op_retain_release},
                   {"note", op_note},
                   {"suspend", op_suspend},
-                  {"suspend_tree", op_suspend_tree},
                   {"memory", op_memory},
                   {"functions", op_functions},
                   {"retire", op_retire},
                   {"look", op_look}};
-static const char *const names[] = {"copy",    "copy_taken",   "step_make", "release",   "retain_release", "note",
-                                    "suspend", "suspend_tree", "memory",    "functions", "retire",         "look",
-                                    NULL};
+static const char *const names[] = {"copy",    "copy_taken", "step_make", "release", "retain_release", "note",
+                                    "suspend", "memory",     "functions", "retire",  "look",           NULL};
 
 /* ---- Schedules --------------------------------------------------------------------------------------------------- */
 

@@ -70,7 +70,7 @@ static void blocks_use(device_use *d) {
                   lade_device_alloc(d->allocator, (i % 6 + 1) * 700 * LADEI_KIB, d->streams[i % 2], &blocks[i]));
   for (size_t i = 0; i < BLOCKS; i += 3)
     SUPPORT_TWICE(&d->first, lade_device_record_stream(d->allocator, blocks[i], d->streams[1 - i % 2]));
-  SUPPORT_TWICE(&d->first, lade_device_block_annotate(d->allocator, blocks[0], "first"));
+  SUPPORT_TWICE(&d->first, lade_device_annotate(d->allocator, blocks[0], "first"));
   for (size_t i = 0; i < BLOCKS; i++) SUPPORT_TWICE(&d->first, lade_device_free(d->allocator, blocks[i]));
 }
 
@@ -104,7 +104,7 @@ static void looks_use(device_use *d) {
   SUPPORT_TWICE(&d->first, lade_device_stats_get(d->allocator, &stats));
   SUPPORT_TWICE(&d->first, lade_device_history_take(d->allocator, &history));
   lade_history_destroy(history);
-  SUPPORT_TWICE(&d->first, lade_device_snapshot_take(d->allocator, &snapshot));
+  SUPPORT_TWICE(&d->first, lade_device_snapshot_take(d->allocator, NULL, &snapshot));
   lade_device_snapshot_destroy(snapshot);
   SUPPORT_TWICE(&d->first, lade_snapshot_take(&part, 1, NULL, &all));
   lade_snapshot_destroy(all);
@@ -128,10 +128,10 @@ static lade_status device_scenario(lade_runtime *runtime, void *user) {
   SUPPORT_TWICE(&d.first, lade_device_tracker_add(d.allocator, track, NULL));
   blocks_use(&d);
   pools_use(&d);
-  SUPPORT_TWICE(&d.first, lade_device_annotate(d.allocator, "a label"));
+  SUPPORT_TWICE(&d.first, lade_device_annotate(d.allocator, NULL, "a label"));
   looks_use(&d);
-  SUPPORT_TWICE(&d.first, lade_device_raw_alloc(d.allocator, 1000, &raw));
-  SUPPORT_TWICE(&d.first, lade_device_raw_free(d.allocator, raw));
+  SUPPORT_TWICE(&d.first, lade_device_raw_alloc(d.allocator, 1000, NULL, &raw));
+  SUPPORT_TWICE(&d.first, lade_device_free(d.allocator, raw));
   SUPPORT_TWICE(&d.first, lade_device_tracker_remove(d.allocator, track, NULL));
   SUPPORT_TWICE(&d.first, lade_device_oom_observer_remove(d.allocator, observe, NULL));
   SUPPORT_TWICE(&d.first, lade_device_reclaimer_remove(d.allocator, reclaim, NULL));

@@ -260,8 +260,8 @@ static read_result do_fraction(replay *r, trace_reader *reader, const trace_op *
 }
 
 static read_result do_reset(replay *r, trace_reader *reader, const trace_op *op) {
-  lade_status status = op->kind == TRACE_RESET_PEAK ? lade_device_stats_reset_peak(r->allocator)
-                                                    : lade_device_stats_reset_accumulated(r->allocator);
+  lade_status status = op->kind == TRACE_RESET_PEAK ? lade_device_stats_reset(r->allocator, LADE_STATS_RESET_PEAKS)
+                                                    : lade_device_stats_reset(r->allocator, LADE_STATS_RESET_SUMS);
   return status == LADE_OK ? READ_ITEM : refused(reader, op);
 }
 

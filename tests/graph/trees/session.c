@@ -408,7 +408,7 @@ static bool pool_note(session *s, const lade_device_snapshot *snapshot) {
 /* The allocator serves the tree alone, so all of its memory is the pool's. */
 static read_result pool_look(session *s) {
   lade_device_snapshot *snapshot = NULL;
-  if (lade_device_snapshot_take(s->pool, &snapshot) != LADE_OK) return RUN_FAILED(s, "the pool");
+  if (lade_device_snapshot_take(s->pool, NULL, &snapshot) != LADE_OK) return RUN_FAILED(s, "the pool");
   bool noted = pool_note(s, snapshot);
   lade_device_snapshot_destroy(snapshot);
   return noted ? READ_ITEM : RUN_NO_MEMORY(s);
