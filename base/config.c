@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings as text: one reader per kind of value, driven by tables of keys.
+ * Settings as text: one reader and one writer per kind of value, driven by tables of keys.
  *
- *   text --comma--> settings --first colon--> key, value --kind of the key--> field of the caller's struct
+ *   text --comma--> settings --first colon--> key, value --kind of the key--> field of the room's options
  */
 #include "base/config.h"
 
@@ -25,14 +25,11 @@ typedef struct config_part {
 } config_part;
 
 typedef struct parser {
-  const ladei_settings_table *const *tables;
-  size_t table_count;
+  const ladei_settings_source *source; /* with skips the text is one that PyTorch reads: Note [Commas] */
   const char *text;
-  bool pytorch_only;
-  ladei_settings_skips
-      *skips; /* NULL: an unknown key is an error. Otherwise the text is one that PyTorch reads: Note [Commas] */
   bool seen[LADEI_SETTINGS_TABLE_MAX][LADEI_SETTINGS_MAX];
-  char *fields;
+  void *const *options;
+  char *name;
 } parser;
 
 /*
@@ -101,7 +98,7 @@ void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text,
   case LADEI_SETTING_THRESHOLD: snprintf(text, text_bytes, "a number above 0 and below 1"); return;
   case LADEI_SETTING_FRACTION: snprintf(text, text_bytes, "a number from 0 to 1"); return;
   case LADEI_SETTING_NAME:
-    snprintf(text, text_bytes, "1 to %zu letters, digits, '-', '_' or '.'", s->bytes - 1);
+    snprintf(text, text_bytes, "1 to %d letters, digits, '-', '_' or '.'", LADEI_SETTING_NAME_BYTES - 1);
     return;
   case LADEI_SETTING_DIVISIONS:
     snprintf(text, text_bytes, "a power of two, or [A:D,...,>:D] with powers of two");
@@ -112,9 +109,10 @@ void ladei_setting_values(const ladei_setting *s, bool pytorch_only, char *text,
 
 static lade_status value_error(const parser *p, const ladei_setting *s, config_part value) {
   char expected[VALUES_TEXT_BYTES];
-  ladei_setting_values(s, p->pytorch_only, expected, sizeof expected);
-  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: expected %s", s->key,
-                     piece_length(value), value.begin, (size_t)(value.begin - p->text) + 1, expected);
+  ladei_setting_values(s, p->source->pytorch_only, expected, sizeof expected);
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: bad value \"%.*s\" at position %zu: expected %s",
+                     s->key + strlen(p->source->prefix), piece_length(value), value.begin,
+                     (size_t)(value.begin - p->text) + 1, expected);
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
@@ -152,6 +150,7 @@ static bool number_in_range(const ladei_setting *s, config_part value, void *fie
   uint64_t number;
   if (!number_read(value, &number) || number < s->low || number > s->high) return false;
   if (s->kind == LADEI_SETTING_POWER_OF_TWO && !ladei_is_power_of_two(number)) return false;
+  if (s->scale != 0) number *= s->scale;
   if (s->bytes == sizeof(uint64_t))
     *(uint64_t *)field = number;
   else
@@ -170,7 +169,7 @@ static bool fraction_in_range(const ladei_setting *s, config_part value, double 
 
 static bool word_read(const parser *p, const ladei_setting *s, config_part value, uint32_t *out) {
   for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
-    if (!word_known(word, p->pytorch_only) || !piece_is(value, word->word)) continue;
+    if (!word_known(word, p->source->pytorch_only) || !piece_is(value, word->word)) continue;
     *out = word->number;
     return true;
   }
@@ -220,7 +219,7 @@ static bool division_read(config_part pair, uint64_t table[DIVISION_COUNT], int 
 
 /* PyTorch's texts may end with a separator: nothing follows it. */
 static bool is_end(const parser *p, config_part piece, bool more, size_t count) {
-  return p->skips != NULL && !more && count > 0 && piece.begin == piece.end;
+  return p->source->skips != NULL && !more && count > 0 && piece.begin == piece.end;
 }
 
 /* The list between the brackets. */
@@ -250,85 +249,113 @@ static bool divisions_read(const parser *p, config_part value, bool again, uint6
   return true;
 }
 
-static bool name_read(const ladei_setting *s, config_part value, char *field) {
+static bool name_read(const parser *p, config_part value, const char **field) {
   size_t length = (size_t)(value.end - value.begin);
-  if (length == 0 || length >= s->bytes) return false;
+  if (length == 0 || length >= LADEI_SETTING_NAME_BYTES) return false;
   for (const char *at = value.begin; at < value.end; at++)
     if (!isalnum((unsigned char)*at) && strchr("-_.", *at) == NULL) return false;
-  memset(field, 0, s->bytes);
-  memcpy(field, value.begin, length);
+  memset(p->name, 0, LADEI_SETTING_NAME_BYTES);
+  memcpy(p->name, value.begin, length);
+  *field = p->name;
+  return true;
+}
+
+/* One word, or several; into the bits of the row. */
+static bool words_store(const parser *p, const ladei_setting *s, config_part value, uint32_t *field) {
+  uint32_t number;
+  bool good = s->kind == LADEI_SETTING_WORD_SET ? word_set_read(p, s, value, &number) : word_read(p, s, value, &number);
+  if (!good || s->bytes == 0) return good;
+  if (s->kind == LADEI_SETTING_FLAG) number = number != 0 ? s->mask : 0;
+  *field = (s->mask == 0 ? 0 : *field & ~s->mask) | number;
   return true;
 }
 
 /* `again`: the text has already given this key. False if the setting does not take the value. */
-static bool value_read(const parser *p, const ladei_setting *s, config_part value, bool again) {
-  void *field = p->fields + s->offset;
+static bool value_read(const parser *p, const ladei_setting *s, config_part value, bool again, void *field) {
   switch (s->kind) {
+  case LADEI_SETTING_NUMBER:
+  case LADEI_SETTING_POWER_OF_TWO: return number_in_range(s, value, field);
   case LADEI_SETTING_THRESHOLD:
   case LADEI_SETTING_FRACTION: return fraction_in_range(s, value, field);
-  case LADEI_SETTING_WORD: return word_read(p, s, value, field);
-  case LADEI_SETTING_WORD_SET: return word_set_read(p, s, value, field);
   case LADEI_SETTING_DIVISIONS: return divisions_read(p, value, again, field);
-  case LADEI_SETTING_NAME: return name_read(s, value, field);
-  default: return number_in_range(s, value, field);
+  case LADEI_SETTING_NAME: return name_read(p, value, field);
+  default: return words_store(p, s, value, field);
   }
 }
 
 /* ---- The text ---------------------------------------------------------------------------------------------------- */
 
-/* The setting of this key, and the mark that it was seen; NULL if the key is unknown. */
-static const ladei_setting *setting_find(parser *p, config_part key, bool **out_seen) {
-  for (size_t t = 0; t < p->table_count; t++) {
-    for (size_t i = 0; i < p->tables[t]->count; i++) {
-      const ladei_setting *s = &p->tables[t]->settings[i];
-      if (!piece_is(key, s->key) || (p->pytorch_only && s->origin != LADEI_SETTING_OF_PYTORCH)) continue;
-      *out_seen = &p->seen[t][i];
-      return s;
-    }
-  }
-  return NULL;
+static bool key_is(const parser *p, config_part key, const ladei_setting *s) {
+  size_t prefix = strlen(p->source->prefix);
+  return strncmp(s->key, p->source->prefix, prefix) == 0 && piece_is(key, s->key + prefix) &&
+         (!p->source->pytorch_only || s->origin == LADEI_SETTING_OF_PYTORCH);
+}
+
+/* The number of the key's row in a table; the table's count where it has none. */
+static size_t row_find(const parser *p, size_t t, config_part key) {
+  const ladei_settings_table *table = p->source->tables[t];
+  size_t row = 0;
+  while (row < table->count && !key_is(p, key, &table->settings[row])) row++;
+  return row;
+}
+
+static bool key_seen(const parser *p, size_t t, const char *key) {
+  const ladei_settings_table *table = p->source->tables[t];
+  for (size_t i = 0; i < table->count; i++)
+    if (p->seen[t][i] && strcmp(table->settings[i].key, key) == 0) return true;
+  return false;
 }
 
 /* True: the setting is skipped. A key without a name, or a list without an end, is an error for any key. */
-static bool setting_skip(parser *p, config_part whole, config_part key) {
+static bool setting_skip(const parser *p, config_part whole, config_part key) {
   int depth = 0;
   for (const char *at = whole.begin; at < whole.end; at++) depth += *at == '[' ? 1 : *at == ']' && depth > 0 ? -1 : 0;
-  if (p->skips == NULL || key.begin == key.end || depth > 0) return false;
-  if (p->skips->count < LADEI_SETTINGS_SKIPS_MAX)
-    p->skips->first[p->skips->count] = (ladei_settings_skip){key.begin, piece_length(key)};
-  p->skips->count++;
+  ladei_settings_skips *skips = p->source->skips;
+  if (skips == NULL || key.begin == key.end || depth > 0) return false;
+  if (skips->count < LADEI_SETTINGS_SKIPS_MAX)
+    skips->first[skips->count] = (ladei_settings_skip){key.begin, piece_length(key)};
+  skips->count++;
   return true;
 }
 
-static lade_status setting_read(parser *p, config_part whole) {
-  config_part value = whole;
-  config_part key;
-  bool *seen;
-  bool colon = piece_cut(&value, ':', &key);
-  size_t position = (size_t)(key.begin - p->text) + 1;
-  const ladei_setting *s = setting_find(p, key, &seen);
-  if (s == NULL && setting_skip(p, whole, key)) return LADE_OK;
-  if (s == NULL) {
-    return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
-                       key.begin, position);
-  }
-  bool again = *seen;
-  if (again && p->skips == NULL)
-    return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: given a second time at position %zu", s->key, position);
-  if (!colon) return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %s: no value at position %zu", s->key, position);
-  *seen = true;
-  value = piece_trim(value);
-  return value_read(p, s, value, again) ? LADE_OK : value_error(p, s, value);
+/* `row` of table t has the key. */
+static lade_status row_read(parser *p, size_t t, size_t row, config_part value) {
+  const ladei_setting *s = &p->source->tables[t]->settings[row];
+  void *field = (char *)p->options[t] + s->offset;
+  bool yields = s->yields_to != NULL && key_seen(p, t, s->yields_to);
+  uint64_t before = 0;
+  if (yields) memcpy(&before, field, s->bytes);
+  bool good = value_read(p, s, value, p->seen[t][row], field);
+  if (yields) memcpy(field, &before, s->bytes);
+  p->seen[t][row] = true;
+  return good ? LADE_OK : value_error(p, s, value);
 }
 
-lade_status ladei_settings_read(const ladei_settings_table *const tables[], size_t table_count, const char *text,
-                                bool pytorch_only, ladei_settings_skips *skips, void *fields) {
-  parser p = {.tables = tables,
-              .table_count = table_count,
-              .text = text,
-              .pytorch_only = pytorch_only,
-              .skips = skips,
-              .fields = fields};
+static lade_status setting_read(parser *p, config_part whole) {
+  config_part value = whole, key;
+  bool colon = piece_cut(&value, ':', &key), known = false;
+  size_t position = (size_t)(key.begin - p->text) + 1;
+  value = piece_trim(value);
+  for (size_t t = 0; t < p->source->table_count; t++) {
+    size_t row = row_find(p, t, key);
+    if (row == p->source->tables[t]->count) continue;
+    known = true;
+    if (p->seen[t][row] && p->source->skips == NULL)
+      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %.*s: given a second time at position %zu",
+                         piece_length(key), key.begin, position);
+    if (!colon)
+      return ladei_error(LADE_ERR_CONFIG, 0, "configuration: %.*s: no value at position %zu", piece_length(key),
+                         key.begin, position);
+    LADEI_TRY(row_read(p, t, row, value));
+  }
+  if (known || setting_skip(p, whole, key)) return LADE_OK;
+  return ladei_error(LADE_ERR_CONFIG, 0, "configuration: unknown key \"%.*s\" at position %zu", piece_length(key),
+                     key.begin, position);
+}
+
+lade_status ladei_settings_read(const ladei_settings_source *source, const char *text, void *const options[],
+                                char name[LADEI_SETTING_NAME_BYTES]) {
+  parser p = {.source = source, .text = text, .options = options, .name = name};
   config_part rest = piece_trim((config_part){text, text + strlen(text)});
   if (rest.begin == rest.end) return LADE_OK;
   bool more = true;
@@ -339,4 +366,87 @@ lade_status ladei_settings_read(const ladei_settings_table *const tables[], size
     if (status != LADE_OK) return status;
   }
   return LADE_OK;
+}
+
+/* ---- Writing ----------------------------------------------------------------------------------------------------- */
+
+enum { VALUE_BYTES = 384 };
+
+static uint64_t number_of(const ladei_setting *s, const void *field) {
+  return s->bytes == sizeof(uint64_t) ? *(const uint64_t *)field : *(const uint32_t *)field;
+}
+
+static bool number_print(const ladei_setting *s, const void *field, char *value) {
+  uint64_t number = number_of(s, field) / (s->scale == 0 ? 1 : s->scale);
+  snprintf(value, VALUE_BYTES, "%llu", (unsigned long long)number);
+  return number != 0 && number >= s->low && number <= s->high;
+}
+
+/* As few digits as read back as the value, without an exponent: the configuration takes none. */
+static bool fraction_print(double fraction, char *value) {
+  enum { MOST_PLACES = 340 };
+  if (!(fraction > 0.0)) return false;
+  int places = 0;
+  do ladei_decimal_print(value, VALUE_BYTES, "%.*f", places, fraction);
+  while (ladei_decimal_read(value) != fraction && ++places <= MOST_PLACES);
+  return true;
+}
+
+static bool words_print(const ladei_setting *s, const void *field, char *value) {
+  uint32_t number = (uint32_t)number_of(s, field) & (s->mask == 0 ? UINT32_MAX : s->mask);
+  size_t length = 0;
+  if (number == 0) return false;
+  if (s->kind == LADEI_SETTING_FLAG) number = 1;
+  for (const ladei_setting_word *word = s->words; word->word != NULL; word++) {
+    bool set = s->kind == LADEI_SETTING_WORD_SET;
+    if (set ? (number & word->number) == 0 : number != word->number) continue;
+    length += (size_t)snprintf(value + length, VALUE_BYTES - length, "%s%s", length == 0 ? "" : "|", word->word);
+  }
+  return length > 0;
+}
+
+static bool divisions_print(const uint64_t *divisions, char *value) {
+  size_t length = 0;
+  bool any = false;
+  for (size_t i = 0; i < DIVISION_COUNT && length < VALUE_BYTES; i++) {
+    any = any || divisions[i] != 0;
+    length += (size_t)snprintf(value + length, VALUE_BYTES - length, "%s%llu:%llu", i == 0 ? "[" : ",", 1ull << i,
+                               (unsigned long long)divisions[i]);
+  }
+  if (length < VALUE_BYTES) snprintf(value + length, VALUE_BYTES - length, "]");
+  return any;
+}
+
+/* False: it is 0, or no text says it. */
+static bool value_print(const ladei_setting *s, const void *field, char *value) {
+  switch (s->kind) {
+  case LADEI_SETTING_NUMBER:
+  case LADEI_SETTING_POWER_OF_TWO: return number_print(s, field, value);
+  case LADEI_SETTING_THRESHOLD:
+  case LADEI_SETTING_FRACTION: return fraction_print(*(const double *)field, value);
+  case LADEI_SETTING_DIVISIONS: return divisions_print(field, value);
+  case LADEI_SETTING_NAME:
+    snprintf(value, VALUE_BYTES, "%s", *(const char *const *)field == NULL ? "" : *(const char *const *)field);
+    return value[0] != '\0';
+  default: return words_print(s, field, value);
+  }
+}
+
+/* Whether it is a second name: it yields to the first, or a row before it has the same bits. */
+static bool is_alias(const ladei_settings_table *table, size_t row) {
+  const ladei_setting *s = &table->settings[row], *other = table->settings;
+  if (s->yields_to != NULL) return true;
+  while (other < s && (other->offset != s->offset || other->mask != s->mask || other->bytes == 0 ||
+                       is_alias(table, (size_t)(other - table->settings))))
+    other++;
+  return other < s;
+}
+
+void ladei_settings_write(const ladei_settings_table *table, const void *options, ladei_bounded_text *text) {
+  for (size_t i = 0; i < table->count; i++) {
+    char value[VALUE_BYTES];
+    const ladei_setting *s = &table->settings[i];
+    if (s->bytes == 0 || is_alias(table, i) || !value_print(s, (const char *)options + s->offset, value)) continue;
+    ladei_bounded_text_add(text, "%s%s:%s", text->length == 0 ? "" : ",", s->key, value);
+  }
 }

@@ -141,12 +141,15 @@ static void settings_check(const staging_settings *settings, struct argp_state *
 static uint32_t storage_parse(const char *text, struct argp_state *state) {
   char setting[64];
   lade_config config;
+  lade_pipeline_options options;
+  lade_pipeline_options_init(&options);
   lade_config_init(&config);
+  config.pipeline = &options;
   int length = snprintf(setting, sizeof setting, "storage:%s", text);
   if (length < 0 || (size_t)length >= sizeof setting || strpbrk(text, ":,") != NULL ||
       lade_config_parse(setting, &config) != LADE_OK)
     argp_error(state, "--storage: '%s' is none of auto, uring, pread, cufile", text);
-  return config.storage;
+  return (uint32_t)options.storage;
 }
 
 static void input_add(staging_settings *settings, char *path) {

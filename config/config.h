@@ -6,11 +6,23 @@
 #include "base/config.h"
 #include "lade/config.h"
 
-/* The tables of the rooms; their fields are those of lade_config. */
+/* The tables of the rooms: of the device cache, the pinned pool, the pipeline. */
 extern const ladei_settings_table *const ladei_config_tables[];
 extern const size_t ladei_config_table_count;
 
-/* As lade_config_parse() for the settings in a trace: keys and values of lade or later versions are unknown. */
+/* The library's own copy of what a lade_config points to. `pinned.budget_name` may point to `budget_name`. */
+typedef struct ladei_config {
+  lade_device_options device;
+  lade_pinned_options pinned;
+  lade_pipeline_options pipeline;
+  char budget_name[LADEI_SETTING_NAME_BYTES];
+} ladei_config;
+
+/* Reads a text into the copy; on error some fields may be written. Parameters but `own`: as in ladei_settings_source. */
+lade_status ladei_config_read(const char *text, const char *prefix, bool pytorch_only, ladei_settings_skips *skips,
+                              ladei_config *own);
+
+/* As lade_config_parse() for the settings in a trace: keys and values that only lade or later versions know are unknown. */
 lade_status ladei_config_parse_reference(const char *text, lade_config *config);
 
 /*
@@ -18,5 +30,9 @@ lade_status ladei_config_parse_reference(const char *text, lade_config *config);
  * or its text is bad.
  */
 const char *ladei_config_variable(ladei_settings_skips *skips);
+
+/* Reads the text of LADE_BUDGET: off, on, or some of the keys pinned_budget_... without these words before them, which means on. NULL or
+ * empty changes nothing. LADE_ERR_CONFIG, naming the variable; then some fields may be written. */
+lade_status ladei_config_budget_read(const char *text, ladei_config *own);
 
 #endif /* LADE_CONFIG_CONFIG_H */

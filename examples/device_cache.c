@@ -57,12 +57,12 @@ static lade_device_stats stats_of(const loop *l) {
 
 int main(int argc, char **argv) {
   loop l = {.runtime = NULL};
-  lade_config config;
-  lade_config_init(&config);
-  LADE(lade_config_from_env(&config));
   lade_device_options options;
   lade_device_options_init(&options);
-  lade_config_apply_device(&config, &options);
+  lade_config config;
+  lade_config_init(&config);
+  config.device = &options;
+  LADE(lade_config_from_env(&config));
   LADE(lade_runtime_open(argc > 1 ? argv[1] : NULL, NULL, &l.runtime));
   LADE(lade_device_allocator_create(l.runtime, 0, &options, &l.allocator));
   LADE(lade_stream_create(l.runtime, 0, &l.compute));

@@ -14,7 +14,6 @@
 #include "lade/status.h"
 
 #define PRELOAD_LADE_FUNCTIONS(X)                                                                                      \
-  X(lade_config_apply_pinned)                                                                                          \
   X(lade_config_from_env)                                                                                              \
   X(lade_device_alloc)                                                                                                 \
   X(lade_device_allocator_create)                                                                                      \

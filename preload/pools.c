@@ -57,12 +57,12 @@ bool ladei_preload_heaps_pass(void) {
 /* LADE_BUDGET, and the launchers' variables on ranks. Keys of LADE_ALLOC_CONF and of PyTorch's variables are for pools
  * that a program makes. */
 static lade_status budget_read(const preload_lade *lade, lade_config *out, lade_pinned_options *options) {
-  lade_config_init(out);
-  lade_status status = lade->lade_config_from_env(out);
-  if (status != LADE_OK) return status;
   lade_pinned_options all;
   lade_pinned_options_init(&all);
-  lade->lade_config_apply_pinned(out, &all);
+  lade_config_init(out);
+  out->pinned = &all;
+  lade_status status = lade->lade_config_from_env(out);
+  if (status != LADE_OK) return status;
   options->budget = all.budget;
   options->budget_share = all.budget_share;
   options->budget_name = all.budget_name;

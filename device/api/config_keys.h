@@ -5,7 +5,7 @@
 
 #include "base/config.h"
 
-/* Fields are those of lade_config. */
-extern const ladei_settings_table ladei_device_settings;
+/* Of lade_device_options. */
+extern const ladei_settings_table ladei_device_keys;
 
 #endif /* LADE_DEVICE_API_CONFIG_KEYS_H */

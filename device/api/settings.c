@@ -6,14 +6,13 @@
  */
 #include "device/api/settings.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/bounded_text.h"
 #include "base/cancellation.h"
-#include "base/decimal.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "device/api/config_keys.h"
 #include "device/backends/find.h"
 #include "device/heap/recent.h"
 #include "device/state/checks.h"
@@ -219,72 +218,6 @@ lade_status lade_device_settings_get(lade_device_allocator *allocator, lade_devi
   return ladei_stats_write("lade_device_options", &own, sizeof own, settings);
 }
 
-__attribute__((format(printf, 2, 3))) static void setting_add(ladei_bounded_text *text, const char *format, ...) {
-  char setting[384];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(setting, sizeof setting, format, arguments);
-  va_end(arguments);
-  ladei_bounded_text_add(text, "%s%s", text->length == 0 ? "" : ",", setting);
-}
-
-static void mib_add(ladei_bounded_text *text, const char *key, uint64_t bytes) {
-  if (bytes != 0) setting_add(text, "%s:%llu", key, (unsigned long long)(bytes / LADEI_MIB));
-}
-
-static void flag_add(ladei_bounded_text *text, const char *key, bool set) {
-  if (set) setting_add(text, "%s:True", key);
-}
-
-/* As few digits as read back as the value, without an exponent: the configuration takes none. */
-static void fraction_add(ladei_bounded_text *text, const char *key, double value) {
-  enum { MOST_PLACES = 340 };
-  char digits[MOST_PLACES + 8];
-  if (!(value > 0.0)) return;
-  int places = 0;
-  do ladei_decimal_print(digits, sizeof digits, "%.*f", places, value);
-  while (ladei_decimal_read(digits) != value && ++places <= MOST_PLACES);
-  setting_add(text, "%s:%s", key, digits);
-}
-
-static void divisions_add(ladei_bounded_text *text, const uint64_t *divisions) {
-  char list[320];
-  size_t used = 0;
-  bool any = false;
-  for (size_t i = 0; i < LADEI_DEVICE_DIVISION_ENTRIES; i++) {
-    any = any || divisions[i] != 0;
-    int length = snprintf(list + used, sizeof list - used, "%s%llu:%llu", i == 0 ? "" : ",", 1ull << i,
-                          (unsigned long long)divisions[i]);
-    if (length > 0) used = ladei_size_min(used + (size_t)length, sizeof list - 1);
-  }
-  if (any) setting_add(text, "roundup_power2_divisions:[%s]", list);
-}
-
-/* The options that differ from the defaults. The keys are those of config_keys.c; the test of this call reads the text
- * with them. */
-static void settings_write(ladei_bounded_text *text, const lade_device_options *own) {
-  if (own->backend == LADE_DEVICE_CUDA_MALLOC_ASYNC) setting_add(text, "backend:cudaMallocAsync");
-  mib_add(text, "max_split_size_mb", own->max_split_bytes);
-  fraction_add(text, "garbage_collection_threshold", own->collection_threshold);
-  flag_add(text, "expandable_segments", own->expandable_segments != 0);
-  divisions_add(text, own->roundup_divisions);
-  if (own->max_unsplit_slack_bytes != LADEI_DEVICE_LARGE_SEGMENT)
-    mib_add(text, "max_non_split_rounding_mb", own->max_unsplit_slack_bytes);
-  mib_add(text, "large_segment_size_mb", own->large_segment_bytes);
-  fraction_add(text, "per_process_memory_fraction", own->memory_fraction);
-  mib_add(text, "device_max_mb", own->max_bytes);
-  if (own->event_batch != 0) setting_add(text, "device_event_batch:%u", (unsigned)own->event_batch);
-  flag_add(text, "device_expandable_pools", (own->flags & LADE_DEVICE_EXPANDABLE_PRIVATE_POOLS) != 0);
-  flag_add(text, "device_expandable_ipc", (own->flags & LADE_DEVICE_EXPANDABLE_IPC) != 0);
-  flag_add(text, "device_newest_pool", (own->flags & LADE_DEVICE_NEWEST_POOL) != 0);
-  flag_add(text, "graph_capture_record_stream_reuse", (own->flags & LADE_DEVICE_CAPTURE_REUSE) != 0);
-  flag_add(text, "throw_on_cudamalloc_oom", (own->flags & LADE_DEVICE_REFUSE_BEYOND_LIMIT) != 0);
-  flag_add(text, "device_streams_are_retired", (own->flags & LADE_DEVICE_STREAMS_ARE_RETIRED) != 0);
-  flag_add(text, "device_uncached", (own->flags & LADE_DEVICE_UNCACHED) != 0);
-  if ((own->flags & LADE_DEVICE_REFERENCE) != 0) setting_add(text, "device_policy:reference");
-  if ((own->flags & LADE_DEVICE_THREAD_CACHES) != 0) setting_add(text, "device_policy:threads");
-}
-
 lade_status lade_device_settings_write(lade_device_allocator *allocator, char *buffer, size_t bytes,
                                        size_t *out_needed) {
   ladei_bounded_text text;
@@ -295,7 +228,7 @@ lade_status lade_device_settings_write(lade_device_allocator *allocator, char *b
   lade_device_options own = allocator->options;
   own.memory_fraction = allocator->limits.fraction_set ? allocator->limits.fraction : 0.0;
   ladei_lock_release(&allocator->lock);
-  settings_write(&text, &own);
+  ladei_settings_write(&ladei_device_keys, &own, &text);
   ladei_bounded_text_end(&text, out_needed);
   return LADE_OK;
 }

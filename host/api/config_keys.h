@@ -5,7 +5,7 @@
 
 #include "base/config.h"
 
-/* Fields are those of lade_config. */
-extern const ladei_settings_table ladei_pinned_settings;
+/* Of lade_pinned_options. */
+extern const ladei_settings_table ladei_pinned_keys;
 
 #endif /* LADE_HOST_API_CONFIG_KEYS_H */

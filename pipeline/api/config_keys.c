@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers: settings as text, one row per key, and what they change in the options.
+ * Transfers: settings as text, one row per key, the field of the options that it is.
  *
- * A new setting is a field of lade_config, a row here and a line in the function below; `lade settings` and
- * docs/tuning.md are made from the rows.
+ * A new setting is a field of the options and a row here; `lade settings` and docs/tuning.md are made from the rows.
  */
 #include "pipeline/api/config_keys.h"
 
-#include "lade/config.h"
+#include "lade/pipeline.h"
 
 static const ladei_setting_word storages[] = {{"auto", LADE_STORAGE_AUTO, true},
                                               {"uring", LADE_STORAGE_URING, true},
@@ -18,19 +17,18 @@ static const ladei_setting_word storages[] = {{"auto", LADE_STORAGE_AUTO, true},
 static const ladei_setting settings[] = {
     {.key = "storage",
      .kind = LADEI_SETTING_WORD,
-     LADEI_SETTING_FIELD(lade_config, storage),
+     LADEI_SETTING_FIELD(lade_pipeline_options, storage),
      .words = storages,
      .default_value = "auto",
-     .option = "storage",
      .help = "What moves the bytes of files"},
+    {.key = "pinned_local_ranks", /* of the pool, too */
+     LADEI_SETTING_RANGE(lade_pipeline_options, local_ranks, 0, 1 << 20),
+     .unit = "processes",
+     .default_value = "1",
+     .help = "Processes of the job on this machine: they share readers and staging blocks"},
 };
 
 _Static_assert(sizeof settings / sizeof settings[0] <= LADEI_SETTINGS_MAX, "raise LADEI_SETTINGS_MAX");
 
-const ladei_settings_table ladei_pipe_settings = {"pipeline", "Pipeline", "lade_pipeline_options", settings,
-                                                  sizeof settings / sizeof settings[0]};
-
-void lade_config_apply_pipeline(const lade_config *config, lade_pipeline_options *options) {
-  options->storage = (int32_t)config->storage;
-  options->local_ranks = config->pinned_local_ranks;
-}
+const ladei_settings_table ladei_pipe_keys = {"pipeline", "Pipeline", "lade_pipeline_options", settings,
+                                              sizeof settings / sizeof settings[0]};

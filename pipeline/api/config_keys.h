@@ -5,7 +5,7 @@
 
 #include "base/config.h"
 
-/* Fields are those of lade_config. */
-extern const ladei_settings_table ladei_pipe_settings;
+/* Of lade_pipeline_options. */
+extern const ladei_settings_table ladei_pipe_keys;
 
 #endif /* LADE_PIPELINE_API_CONFIG_KEYS_H */

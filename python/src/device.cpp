@@ -123,8 +123,8 @@ void allocator_init(AllocatorObject *self, nb::handle device_argument, Natural m
   if (settings) {
     lade_config config;
     lade_config_init(&config);
+    config.device = &options;
     check(lade_config_parse(c_text(*settings, "settings"), &config));
-    lade_config_apply_device(&config, &options);
   }
   if (const auto given = max_bytes.read("max_bytes")) options.max_bytes = positive(*given, "max_bytes");
   if (memory_fraction) {

@@ -100,6 +100,7 @@ struct PoolOptions {
   PoolOptions() {
     lade_pinned_options_init(&options);
     lade_config_init(&config);
+    config.pinned = &options;
   }
   PoolOptions(const PoolOptions &) = delete;
   PoolOptions &operator=(const PoolOptions &) = delete;
@@ -115,7 +116,6 @@ struct PoolOptions {
 
 void PoolOptions::take_settings(const std::string &text) {
   check(lade_config_parse(c_text(text, "settings"), &config));
-  lade_config_apply_pinned(&config, &options);
 }
 
 // None leaves a field to the settings, or to the library.

@@ -332,10 +332,13 @@ void pipeline_init(PipelineObject *self, nb::handle device, nb::handle pool, Nat
 
 // With the GIL: os.environ changes under it.
 uint32_t local_ranks_from_env() {
+  lade_pipeline_options options;
+  lade_pipeline_options_init(&options);
   lade_config config;
   lade_config_init(&config);
+  config.pipeline = &options;
   check(lade_config_from_env(&config));
-  return config.pinned_local_ranks ? config.pinned_local_ranks : 1;
+  return options.local_ranks ? options.local_ranks : 1;
 }
 
 lade_status info_add(const char *key, int64_t value, void *user) {

@@ -49,12 +49,12 @@ void join_history([[maybe_unused]] lade_pinned_pool *pool) {
 }
 
 lade_device_options device_options(const char *settings) {
-  lade_config config;
-  lade_config_init(&config);
-  check(lade_config_parse(settings, &config));
   lade_device_options options;
   lade_device_options_init(&options);
-  lade_config_apply_device(&config, &options);
+  lade_config config;
+  lade_config_init(&config);
+  config.device = &options;
+  check(lade_config_parse(settings, &config));
   return options;
 }
 

@@ -301,8 +301,8 @@ static void settings_texts_check(void) {
     lade_device_options options;
     lade_config_init(&config);
     lade_device_options_init(&options);
+    config.device = &options;
     LADE_ASSERT_OK(lade_config_parse(texts[i], &config));
-    lade_config_apply_device(&config, &options);
     device_fixture f;
     if (!device_fixture_open(&f, "sim", GIB, &options)) return;
     char text[1024];

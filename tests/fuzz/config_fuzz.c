@@ -66,39 +66,49 @@ static void text_make(const uint8_t *data, size_t size, char text[TEXT_MAX]) {
 
 static bool power_or_zero(uint64_t value) { return value == 0 || ladei_is_power_of_two(value); }
 
-static void config_check(const lade_config *config) {
-  FUZZ_CHECK(config->max_split_size_mb == 0 ||
-             (config->max_split_size_mb >= 21 && config->max_split_size_mb < UINT64_C(1) << 40));
-  FUZZ_CHECK(config->garbage_collection_threshold >= 0.0 && config->garbage_collection_threshold < 1.0);
-  FUZZ_CHECK(config->expandable_segments <= 1 && config->release_lock_on_cudamalloc <= 1);
-  FUZZ_CHECK(config->pinned_use_cuda_host_register <= 2);
-  FUZZ_CHECK(config->pinned_num_register_threads <= 128 && power_or_zero(config->pinned_num_register_threads));
-  for (int i = 0; i < 16; i++) FUZZ_CHECK(power_or_zero(config->roundup_power2_divisions[i]));
+static void config_check(const ladei_config *config) {
+  const lade_device_options *device = &config->device;
+  FUZZ_CHECK(device->max_split_bytes % LADEI_MIB == 0 && device->max_split_bytes < UINT64_C(1) << 60);
+  FUZZ_CHECK(device->max_split_bytes == 0 || device->max_split_bytes >= 21 * LADEI_MIB);
+  FUZZ_CHECK(device->collection_threshold >= 0.0 && device->collection_threshold < 1.0);
+  FUZZ_CHECK(device->expandable_segments <= 1 && config->pinned.sources < 16);
+  FUZZ_CHECK(config->pinned.prefault_threads <= 1024);
+  for (int i = 0; i < 16; i++) FUZZ_CHECK(power_or_zero(device->roundup_divisions[i]));
+}
+
+/* Names lie in the structs themselves: they are compared as texts. */
+static bool config_equal(const ladei_config *a, const ladei_config *b) {
+  ladei_config x = *a, y = *b;
+  bool named = (x.pinned.budget_name != NULL) == (y.pinned.budget_name != NULL);
+  x.pinned.budget_name = y.pinned.budget_name = NULL;
+  return named && memcmp(&x, &y, sizeof x) == 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char text[TEXT_MAX];
   text_make(data, size, text);
-  lade_config config;
-  lade_config_init(&config);
-  const lade_config before = config;
-  if (lade_config_parse(text, &config) == LADE_OK) {
+  ladei_config before, config, reference, passing;
+  memset(&before, 0, sizeof before);
+  config = reference = passing = before;
+  bool strict = ladei_config_read(text, "", false, NULL, &config) == LADE_OK;
+  if (strict)
     config_check(&config);
-  } else {
-    FUZZ_CHECK(memcmp(&config, &before, sizeof config) == 0);
+  else
     FUZZ_CHECK(strncmp(lade_last_error()->text, "configuration: ", 15) == 0);
-  }
+  lade_config public;
+  lade_device_options options;
+  lade_config_init(&public);
+  lade_device_options_init(&options);
+  public.device = &options;
+  FUZZ_CHECK((lade_config_parse(text, &public) == LADE_OK) == strict);
+  if (!strict) FUZZ_CHECK(options.max_split_bytes == 0 && options.flags == 0 && options.expandable_segments == 0);
   /* What the reference knows, lade knows too, with the same meaning. */
-  lade_config reference = before;
-  if (ladei_config_parse_reference(text, &reference) == LADE_OK)
-    FUZZ_CHECK(memcmp(&reference, &config, sizeof config) == 0);
+  if (ladei_config_read(text, "", true, NULL, &reference) == LADE_OK)
+    FUZZ_CHECK(strict && config_equal(&reference, &config));
   /* With unknown keys passed over, what is understood stays understood, and nothing else is. */
   ladei_settings_skips skips = {.count = 0};
-  lade_config passing = before;
-  lade_status status =
-      ladei_settings_read(ladei_config_tables, ladei_config_table_count, text, false, &skips, &passing);
-  bool strict = memcmp(&config, &before, sizeof config) != 0 || lade_config_parse(text, &config) == LADE_OK;
-  if (strict) FUZZ_CHECK(status == LADE_OK && skips.count == 0 && memcmp(&passing, &config, sizeof config) == 0);
+  lade_status status = ladei_config_read(text, "", false, &skips, &passing);
+  if (strict) FUZZ_CHECK(status == LADE_OK && skips.count == 0 && config_equal(&passing, &config));
   if (!strict && status == LADE_OK)
     FUZZ_CHECK(skips.count > 0 || strchr(text, ',') != NULL); /* one at the end, a key twice */
   if (status == LADE_OK) config_check(&passing);

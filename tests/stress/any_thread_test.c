@@ -325,9 +325,9 @@ static void pair_open(arena *all, const char *settings) {
   lade_pinned_options_init(&pinned);
   lade_pipeline_options_init(&pipeline);
   lade_pair_options_init(&pair);
+  config.device = &device;
+  config.pinned = &pinned;
   LADE_EXPECT_OK(lade_config_parse(settings, &config));
-  lade_config_apply_device(&config, &device);
-  lade_config_apply_pinned(&config, &pinned);
   pipeline.chunk_bytes = 4096;
   pipeline.readers = 2;
   pair.device = &device;

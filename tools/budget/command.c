@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "config/budget.h"
+#include "config/config.h"
 #include "host/budget/ledger.h"
 #include "host/budget/ledger_process.h"
 #include "host/budget/ledger_survey.h"
@@ -254,15 +254,14 @@ static int command_budget(int argc, char **argv) {
   static char name[] = "lade budget";
   const struct argp argp = {option_table, option_parse, "[NAME]", documentation, NULL, NULL, NULL};
   budget_options options = {.name = NULL};
-  lade_config config;
+  ladei_config config = {.budget_name = ""};
   char path[LADEI_LEDGER_PATH_BYTES];
   options_read(&argp, name, argc, argv, &options);
-  lade_config_init(&config);
-  if (ladei_budget_from_env(getenv("LADE_BUDGET"), &config) != LADE_OK) {
+  if (ladei_config_budget_read(getenv("LADE_BUDGET"), &config) != LADE_OK) {
     message_print(name, NULL, "%s", lade_last_error()->text);
     return EXIT_BAD;
   }
-  if (options.name == NULL) options.name = config.pinned_budget_name;
+  if (options.name == NULL) options.name = config.budget_name;
   (void)ladei_ledger_path("", (uint32_t)geteuid(), options.name, path); /* a name is shorter than its room */
   int status;
   while ((status = round_run(name, path, &options)) == EXIT_FINE && options.watch > 0) interval_sleep(options.watch);

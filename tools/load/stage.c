@@ -69,20 +69,11 @@ static bool devices_find(stage *s, const char *list) {
 
 /* With the settings of the environment. */
 static lade_status pair_open(const stage *s, int device, lade_pair **out) {
-  lade_pinned_options pinned;
-  lade_device_options memory;
-  lade_pipeline_options transfers;
   lade_pair_options options;
-  lade_pinned_options_init(&pinned);
-  lade_config_apply_pinned(&s->settings, &pinned);
-  lade_device_options_init(&memory);
-  lade_config_apply_device(&s->settings, &memory);
-  lade_pipeline_options_init(&transfers);
-  lade_config_apply_pipeline(&s->settings, &transfers);
   lade_pair_options_init(&options);
-  options.pinned = &pinned;
-  options.device = &memory;
-  options.pipeline = &transfers;
+  options.pinned = &s->pinned;
+  options.device = &s->memory;
+  options.pipeline = &s->transfers;
   return lade_pair_create(s->runtime, device, &options, out);
 }
 
@@ -98,7 +89,13 @@ bool stage_open(stage *s, const char *command, const char *runtime, const char *
   const char *name, *list;
   *s = (stage){.command = command};
   if (!runtime_split(devices, &name, &list)) return false; /* checked with the command line */
+  lade_pinned_options_init(&s->pinned);
+  lade_device_options_init(&s->memory);
+  lade_pipeline_options_init(&s->transfers);
   lade_config_init(&s->settings);
+  s->settings.pinned = &s->pinned;
+  s->settings.device = &s->memory;
+  s->settings.pipeline = &s->transfers;
   if (lade_config_from_env(&s->settings) != LADE_OK ||
       (settings[0] != '\0' && lade_config_parse(settings, &s->settings) != LADE_OK))
     return stage_failed(s, "settings");

@@ -8,8 +8,11 @@
 enum { STAGE_MAX_DEVICES = 64 };
 
 typedef struct stage {
-  const char *command; /* "lade load", for messages */
-  lade_config settings;
+  const char *command;  /* "lade load", for messages */
+  lade_config settings; /* of the three: the environment's, and the command line's */
+  lade_pinned_options pinned;
+  lade_device_options memory;
+  lade_pipeline_options transfers;
   lade_runtime *runtime;
   int devices[STAGE_MAX_DEVICES]; /* ordinals */
   lade_pair *pairs[STAGE_MAX_DEVICES];

@@ -42,7 +42,9 @@ typedef struct stored_state {
 
 struct replay {
   replay_settings settings;
-  lade_config config;
+  lade_config config; /* of the two */
+  lade_device_options device_options;
+  lade_pinned_options pinned_options;
   uint64_t capacity;
   replay_device *device; /* NULL before the first operation */
   lade_device_allocator *allocator;
@@ -61,8 +63,12 @@ replay *replay_create(const replay_settings *settings) {
   if (r == NULL) return NULL;
   r->settings = *settings;
   r->capacity = DEFAULT_CAPACITY;
+  lade_device_options_init(&r->device_options);
+  lade_pinned_options_init(&r->pinned_options);
   lade_config_init(&r->config);
-  r->config.device_reference = 1; /* settings.conf may say otherwise */
+  r->config.device = &r->device_options;
+  r->config.pinned = &r->pinned_options;
+  r->device_options.flags = LADE_DEVICE_REFERENCE; /* settings.conf may say otherwise */
   return r;
 }
 
@@ -87,13 +93,17 @@ static lade_stream stream_at(replay *r, const trace_op *op, size_t index) {
 static lade_status conf_merge(const char *conf, lade_config *config) {
   lade_status status = lade_config_parse(conf, config);
   if (status != LADE_OK) return status;
-  if (config->backend == LADE_DEVICE_NATIVE && config->device_uncached == 0) return LADE_OK;
+  const lade_device_options *options = config->device;
+  if (options->backend == LADE_DEVICE_NATIVE && (options->flags & LADE_DEVICE_UNCACHED) == 0) return LADE_OK;
   return ladei_error(LADE_ERR_CONFIG, 0, "configuration: a replay needs the native backend and its cache");
 }
 
 lade_status replay_conf_check(const char *conf) {
+  lade_device_options options;
+  lade_device_options_init(&options);
   lade_config config;
   lade_config_init(&config);
+  config.device = &options;
   return conf_merge(conf, &config);
 }
 
@@ -102,9 +112,7 @@ static read_result conf_read(replay *r, trace_reader *reader, const trace_op *op
 }
 
 static lade_status allocator_create(replay *r) {
-  lade_device_options options;
-  lade_device_options_init(&options);
-  lade_config_apply_device(&r->config, &options);
+  lade_device_options options = r->device_options;
   if (options.event_batch == 0) options.event_batch = 1;
   return ladei_device_allocator_create(replay_device_runtime(r->device), 0, &options, true, &r->allocator);
 }
@@ -119,9 +127,7 @@ static read_result start(replay *r, trace_reader *reader, const trace_op *op) {
 
 static lade_status pinned_start(replay *r) {
   if (r->pinned != NULL) return LADE_OK;
-  lade_pinned_options options;
-  lade_pinned_options_init(&options);
-  lade_config_apply_pinned(&r->config, &options);
+  lade_pinned_options options = r->pinned_options;
   options.sources = LADE_PINNED_SOURCE_DRIVER; /* addresses only: nothing can be mapped or registered */
   if (options.max_bytes == 0) options.max_bytes = UINT64_MAX;
   if (options.event_batch == 0) options.event_batch = 1;
