@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What implementations of a group do alike. Locks: none. */
+/* Common parts of the implementations of a group. Locks: none. */
 #include "group/frame.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ void ladei_group_needs_note(ladei_group_needs *needs, lade_status status) {
   if (status != LADE_OK) (void)snprintf(needs->text, sizeof needs->text, "%.250s", lade_last_error()->text);
 }
 
-/* Another rank wrote it: its text may lack a 0 at its end. */
+/* Another rank wrote `needs`: its text may lack a 0 at its end. */
 lade_status ladei_group_needs_check(const ladei_group_needs *needs, uint32_t rank) {
   if (needs->status == LADE_OK) return LADE_OK;
   return ladei_error((lade_status)needs->status, 0, "rank %u: %.*s", rank, (int)sizeof needs->text - 1, needs->text);

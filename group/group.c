@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The group as its user holds it: checks, one call at a time, and what a failure means for all that follows.
+ * The group as its user holds it: checks, one call at a time, and the effect of a failure on all later calls.
  *
  *   WORKING --an operation fails, or abort--> BROKEN --destroy--> gone
  *
- * G1  A collective call reaches the table only if its arguments are right, no other one is under way in this rank, and the group
- *     works.
+ * G1  A collective call reaches the table only if its arguments are right, no other one is under way in this rank, and
+ *     the group works.
  * G2  A group breaks once. `first` is set before `broken` is, and constant from then on.
  * G3  The other ranks are told (ops.abort) once, by the thread that broke the group.
- * Locks: group->lock (leaf) guards `broken` and `first`; no operation is called under it. `busy` is the turn of collective calls.
+ * Locks: group->lock (leaf) guards `broken` and `first`; no operation is called under it. `busy` is the turn of
+ * collective calls.
  */
 #include <assert.h>
 #include <stdatomic.h>
@@ -63,7 +64,7 @@ static void group_break(lade_group *group, const lade_error *why) {
   if (first && group->ops.abort != NULL) group->ops.abort(group->self, why);
 }
 
-/* An operation has come back. What a table of the program's says is kept within what the record may hold. */
+/* An operation has returned. The error of a table of the program's is cut to fit the record. */
 static lade_status group_outcome(lade_group *group, const char *call, lade_status status, lade_error *error) {
   if (status == LADE_OK) return LADE_OK;
   bool known = ladei_status_is_error((int32_t)status);
@@ -132,7 +133,7 @@ lade_status lade_group_broadcast(lade_group *group, void *memory, uint64_t bytes
   return turn_give(group, call, &t, status);
 }
 
-/* Sum of the parts, which must be a number. */
+/* Sum of the parts, which must not overflow. */
 static lade_status parts_check(const lade_group *group, const char *call, const uint64_t *bytes, uint64_t *out_total) {
   uint64_t total = 0;
   for (uint32_t i = 0; i < group->size; i++)

@@ -5,16 +5,16 @@
  *   root      memory --copy--> slot k, FILLED       slot k + 1, FILLED   ...   a slot again when all have TAKEN it
  *   others                     slot k --copy--> memory, TAKEN            ...
  *
- * Pieces are numbered through all calls of the group; piece n goes through slot n % slots: the shared one (by host), or that of
- * the root's window of device memory (by device).
+ * Pieces are numbered through all calls of the group; piece n goes through slot n % slots: the shared one (by host), or
+ * that of the root's window of device memory (by device).
  *
  * C1  The root writes a slot only after every other rank has taken the slot's piece before.
  * C2  A slot's counter is raised after the copy that fills or empties it has ended, as its event says.
- * C3  Each rank keeps one copy in flight while the next one is queued, whatever the timing: so on "sim" the same calls come at the
- *     same virtual times, and with three slots no rank waits for one that waits for it.
+ * C3  Each rank keeps one copy in flight while it queues the next one, at any timing: so on "sim" the same calls happen
+ *     at the same virtual times, and with three slots no rank waits for one that waits for it.
  * C4  When a call returns, none of its copies is in flight.
- * C5  Times are the sender's: on "sim" a receiver moves its clock to them at least.
- * Locks: none. The thread whose turn it is.
+ * C5  Times are the sender's: on "sim" a receiver's clock moves at least to them.
+ * Locks: none. One thread at a time, the one that has the turn.
  */
 #include "group/local/carry.h"
 
@@ -29,7 +29,7 @@
 
 static uint64_t clock_ns(const lade_runtime *runtime) { return runtime->ops->now_ns(runtime->self); }
 
-/* C5. A clock of the wall goes by itself. */
+/* C5. A wall clock advances by itself. */
 static lade_status clock_reach(const lade_runtime *runtime, uint64_t ns) {
   uint64_t now_ns = clock_ns(runtime);
   if (runtime->ops->step == NULL || ns <= now_ns) return LADE_OK;
@@ -44,7 +44,7 @@ lade_status ladei_group_exchange(ladei_group_shared *shared, const lade_runtime 
   assert(bytes <= LADE_GROUP_RECORD_BYTES && (bytes == 0) == (call == LADEI_GROUP_BARRIER));
   uint64_t number = ++shared->gathers, place = number % 2, latest_ns = 0;
   ladei_group_cell *own = ladei_group_shared_cell(shared, shared->rank);
-  /* Others have read the record of two calls ago: they have posted that of the last one, which this rank has seen. */
+  /* The others have read the record of two calls ago: this rank has seen that they posted that of the last call. */
   if (bytes > 0) memcpy(own->records[place], record, bytes);
   atomic_store_explicit(&own->gathered_ns[place], clock_ns(runtime), memory_order_relaxed);
   atomic_store_explicit(&own->gathered_call[place], shared->signature, memory_order_relaxed);
@@ -67,20 +67,20 @@ static uint32_t piece_slot(const ladei_group_carrier *c, uint64_t piece) {
   return (uint32_t)(piece % c->shared->slots);
 }
 
-/* Where this rank sees a slot of a root. */
+/* The address of a root's slot in this rank. */
 static char *slot_memory(const ladei_group_carrier *c, uint32_t root, uint64_t piece) {
   const ladei_group_shared *shared = c->shared;
   char *window = root == shared->rank ? c->window : c->windows[root];
   char *base = c->by_device ? window : (char *)shared->base + ladei_group_shared_slots_at(shared->size);
-  assert(base != NULL); /* opened, where it is another rank's window */
+  assert(base != NULL); /* another rank's window is open */
   return base + piece_slot(c, piece) * shared->slot_bytes;
 }
 
 /* The copies of a call that are in flight: at most one except in the moment in which the next is queued (C3). */
 typedef struct flight {
   ladei_group_carrier *carrier;
-  ladei_group_counter counter; /* what its end raises */
-  uint32_t whom;               /* the ranks that it wakes */
+  ladei_group_counter counter; /* its end raises it */
+  uint32_t whom;               /* the rank or ranks to wake */
   bool flies;
   uint64_t piece;
 } flight;
@@ -101,7 +101,7 @@ static lade_status flight_end(flight *f) {
   return LADE_OK;
 }
 
-/* A copy of `piece` is queued: the one before it is waited for. */
+/* A copy of `piece` is queued: waits for the one before it. */
 static lade_status flight_begin(flight *f, uint64_t piece, const ladei_stream *stream) {
   const ladei_group_carrier *c = f->carrier;
   LADEI_TRY(c->runtime->ops->event_record(c->runtime->self, c->events[piece_slot(c, piece)], stream));
@@ -127,7 +127,7 @@ static lade_status slot_await(const ladei_group_carrier *c, uint64_t piece) {
   return clock_reach(c->runtime, latest_ns);
 }
 
-/* Queues the copy of bytes [begin, end) of the load into a slot: two copies where the gap lies within. */
+/* Queues the copy of bytes [begin, end) of the load into a slot: two copies if the gap lies within. */
 static lade_status piece_fill(const ladei_group_carrier *c, const ladei_group_load *load, char *slot, uint64_t begin,
                               uint64_t end, const ladei_stream *stream) {
   const lade_runtime_ops *ops = c->runtime->ops;
@@ -140,7 +140,7 @@ static lade_status piece_fill(const ladei_group_carrier *c, const ladei_group_lo
                    end - begin - before, stream);
 }
 
-/* The pieces of a load, at its root. Times and counters of the slots that this rank leaves to others' turns are its own, too. */
+/* Sends the pieces of a load, at its root. Its times and counters are its own: other roots have theirs of the slots. */
 static lade_status load_send(ladei_group_carrier *c, const ladei_group_load *load, const ladei_stream *stream,
                              flight *f) {
   uint64_t slot_bytes = c->shared->slot_bytes;
@@ -153,13 +153,13 @@ static lade_status load_send(ladei_group_carrier *c, const ladei_group_load *loa
   return flight_end(f);
 }
 
-/* The pieces of a load, elsewhere: those with bytes of this rank. */
+/* Receives the pieces of a load that have bytes of this rank, at the other ranks. */
 static lade_status load_receive(ladei_group_carrier *c, const ladei_group_load *load, const ladei_stream *stream,
                                 flight *f) {
   ladei_group_shared *shared = c->shared;
   uint64_t slot_bytes = shared->slot_bytes;
   ladei_copy_direction direction = c->by_device ? LADEI_COPY_D2D : LADEI_COPY_H2D;
-  /* The pieces before its own are none of its business: the root does not wait for it with them. */
+  /* This rank skips the pieces before its own: the root does not wait for it with those. */
   ladei_group_shared_post(shared, LADEI_GROUP_TAKEN, c->pieces + load->to_begin / slot_bytes, load->root);
   for (uint64_t begin = 0, piece = c->pieces; begin < load->bytes; begin += slot_bytes, piece++) {
     uint64_t end = load->bytes - begin < slot_bytes ? load->bytes : begin + slot_bytes;
@@ -197,7 +197,7 @@ lade_status ladei_group_carry(ladei_group_carrier *c, const ladei_group_load *lo
   }
   assert(!f.flies); /* C4 */
   c->pieces += count;
-  /* Of the next call any rank may be the root, and wait for it. */
+  /* Any rank may be the root of the next call, and wait for this counter. */
   ladei_group_shared_post(shared, LADEI_GROUP_TAKEN, c->pieces, LADEI_GROUP_ALL);
   return LADE_OK;
 }

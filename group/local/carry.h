@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pieces by which a local group carries device memory: through which memory, and in which order. */
+/* A local group carries device memory in pieces: the memory that they go through, and their order. */
 #ifndef LADE_GROUP_LOCAL_CARRY_H
 #define LADE_GROUP_LOCAL_CARRY_H
 
@@ -11,37 +11,37 @@ typedef struct ladei_group_carrier {
   ladei_group_shared *shared;
   lade_runtime *runtime;
   int device;
-  bool by_device;                             /* through windows of device memory; else through the shared slots */
+  bool by_device;                             /* through windows of device memory; otherwise the shared slots */
   bool registered;                            /* the shared slots are pinned */
   void *window;                               /* this rank's own, of device memory; NULL: none */
-  void *windows[LADEI_GROUP_LOCAL_RANKS];     /* those of others, opened; NULL: not open */
+  void *windows[LADEI_GROUP_LOCAL_RANKS];     /* those of other ranks, opened; NULL: not open */
   lade_event events[LADEI_GROUP_LOCAL_SLOTS]; /* end of the copy from or to a slot */
   uint32_t event_count;
-  uint64_t pieces; /* carried so far by the group: their numbers are the same on all ranks */
+  uint64_t pieces; /* carried so far by the group; the same on all ranks */
 } ladei_group_carrier;
 
-/* Makes the events. A failure is this rank's own: the others wait for it in ladei_group_carrier_agree(). */
+/* Makes the events. A failure is this rank's own: the others wait for this rank in ladei_group_carrier_agree(). */
 lade_status ladei_group_carrier_prepare(ladei_group_carrier *carrier);
-/* All ranks decide on what carries the bytes, and have it. */
+/* All ranks choose the same transport, and prepare it. */
 lade_status ladei_group_carrier_agree(ladei_group_carrier *carrier, lade_group_transport transport);
 /* Gives everything back. Nothing is in flight. */
 void ladei_group_carrier_dispose(ladei_group_carrier *carrier);
 
-/* A call's bytes on their way: the parts of all ranks but the root, in order; of a broadcast, one part for all of them. */
+/* The bytes that a call carries: the parts of all ranks except the root, in order; a broadcast has one part for all. */
 typedef struct ladei_group_load {
   uint32_t root;
   uint64_t bytes;     /* of all pieces together */
   const char *from;   /* at the root: the parts, ... */
   uint64_t gap_at;    /* ... between which, at this byte, ... */
-  uint64_t gap_bytes; /* ... lie so many that are not carried */
-  char *to;           /* elsewhere: where bytes [to_begin, to_end) of it go */
+  uint64_t gap_bytes; /* ... lie this many that are not carried */
+  char *to;           /* at other ranks: the destination of the load's bytes [to_begin, to_end) */
   uint64_t to_begin, to_end;
 } ladei_group_load;
 
-/* Copies of the load are queued and have ended when it returns, with an error, too. */
+/* Copies the load; all its copies have ended when it returns, also with an error. */
 lade_status ladei_group_carry(ladei_group_carrier *carrier, const ladei_group_load *load, const ladei_stream *stream);
 
-/* Records of all ranks; the clock of "sim" moves to the latest one. `bytes` may be 0. */
+/* Gathers the records of all ranks; the clock of "sim" moves to the latest one. `bytes` may be 0. */
 lade_status ladei_group_exchange(ladei_group_shared *shared, const lade_runtime *runtime, ladei_group_call call,
                                  const void *record, uint64_t bytes, void *out_records);
 

@@ -4,7 +4,7 @@
  *
  *   options --rendezvous--> shared memory, lives of all --carrier: prepared, agreed--> group
  *
- * L1  Whatever fails in one rank after the rendezvous is posted before it gives up: the others fail with its words.
+ * L1  A rank that fails after the rendezvous posts its error before it gives up: the others fail with the same text.
  * L2  An operation returns with none of its copies in flight.
  * Locks: none. One thread at a time, except `abort`, which only posts.
  */
@@ -60,7 +60,7 @@ static lade_status local_broadcast(void *self, void *memory, uint64_t bytes, uin
   return ladei_group_outcome(status, error);
 }
 
-/* The root's own part goes first: the end of what it sends on the same stream is the end of that, too (L2). */
+/* The root's own part goes first: when the copies that follow on the same stream have ended, it has ended, too (L2). */
 static lade_status root_send(local_group *local, const ladei_group_load *load, const char *part, void *to,
                              uint64_t bytes, const ladei_stream *stream) {
   const lade_runtime *runtime = local->carrier.runtime;
@@ -108,7 +108,7 @@ static lade_status local_gather(void *self, const void *record, uint64_t bytes, 
       error);
 }
 
-/* Words of a peer that failed name it already; the first ones count. */
+/* The text of a failed peer names it already; only the first text posted counts. */
 static void local_abort(void *self, const lade_error *why) {
   local_group *local = self;
   char text[sizeof why->text];
@@ -173,7 +173,7 @@ static void ops_fill(lade_group_ops *ops) {
   ops->destroy = local_destroy;
 }
 
-/* Tells the others why this rank gives up (L1), and gives up: by `group`, which holds `local`, if there is one. */
+/* Posts this rank's error (L1), and destroys its part: through `group`, which holds `local`, if there is one. */
 static lade_status settle_fail(local_group *local, lade_group *group, lade_status status) {
   lade_error why;
   ladei_error_save(&why);
@@ -194,7 +194,7 @@ static lade_status local_settle(local_group *local, int32_t transport, lade_grou
   lade_status status = ladei_group_carrier_prepare(&local->carrier);
   if (status == LADE_OK) status = ladei_group_carrier_agree(&local->carrier, (lade_group_transport)transport);
   if (status == LADE_OK) status = lade_group_create(&ops, local, &group);
-  /* All have their group, or none. */
+  /* Either all ranks get their group, or none. */
   if (status == LADE_OK)
     status = ladei_group_exchange(&local->shared, local->carrier.runtime, LADEI_GROUP_BARRIER, NULL, 0, NULL);
   if (status != LADE_OK) return settle_fail(local, group, status);

@@ -2,8 +2,8 @@
 /*
  * Messages of the rendezvous, with descriptors.
  *
- * M1  A message is taken whole or refused; descriptors that came with a refused one are closed.
- * M2  What a message says is checked before it is used: a rank is below the size, a text is terminated.
+ * M1  A message is taken whole or refused; the descriptors of a refused one are closed.
+ * M2  The fields of a message are checked before use: a rank is below the size, a text is terminated.
  * Locks: none.
  */
 #include "group/local/messages.h"
@@ -47,7 +47,7 @@ static void fds_close(const int *fds, size_t count) {
   for (size_t i = 0; i < count; i++) (void)close(fds[i]);
 }
 
-/* Descriptors of a message; those beyond `capacity` are closed, and make the answer false. */
+/* Takes the descriptors of a message. False: there were more than `capacity`; the rest are closed. */
 static bool fds_take(struct msghdr *head, int *fds, size_t capacity, size_t *out_count) {
   bool fits = true;
   *out_count = 0;

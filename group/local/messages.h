@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of a local group say to each other at the socket. Sockets of packets: a message comes whole, or not at all. */
+/* The messages of a local group's ranks. The sockets keep packets: a message arrives whole, or not at all. */
 #ifndef LADE_GROUP_LOCAL_MESSAGES_H
 #define LADE_GROUP_LOCAL_MESSAGES_H
 
@@ -8,7 +8,7 @@
 
 #include "group/local/shared.h"
 
-#define LADEI_GROUP_MAGIC "ladegrp1" /* changes with the layout of the cells or of these */
+#define LADEI_GROUP_MAGIC "ladegrp1" /* changes with the layout of the cells or of these messages */
 
 /* From a rank to rank 0; with one descriptor, its pidfd, or none. */
 typedef struct ladei_group_hello {
@@ -34,19 +34,19 @@ enum { LADEI_GROUP_FDS = LADEI_GROUP_LOCAL_RANKS + 1 };
 int ladei_group_message_send(int socket, const void *message, size_t bytes, const int *fds, size_t fd_count);
 
 /*
- * Takes a message from a socket that has one. 0, or an errno; EPROTO: it has another length, or too many descriptors. Its
- * descriptors become the caller's, who has room for `capacity`.
+ * Takes a message from a socket that has one. 0, or an errno; EPROTO: it has another length, or too many descriptors.
+ * The caller gets its descriptors, and has room for `capacity` of them.
  */
 int ladei_group_message_receive(int socket, void *message, size_t bytes, int *fds, size_t capacity, size_t *out_count);
 
 /*
- * Whether a hello fits what rank 0 has; else the words for all ranks. `who` names the process. A message that is no
- * hello at all (its magic) is for the caller to find.
+ * Checks that a hello fits rank 0's options; otherwise the error for all ranks. `process` is the sender. The caller
+ * checks first that the message is a hello (its magic).
  */
 lade_status ladei_group_hello_check(const ladei_group_hello *hello, const ladei_group_shared *shared, int32_t transport,
                                     int32_t process);
 
-/* Whether an answer is one: texts terminated, numbers in range. */
+/* Terminates an answer's text. Returns the failure that it reports, or LADE_ERR_PEER if it is no answer. */
 lade_status ladei_group_answer_check(ladei_group_answer *answer, size_t fd_count, const ladei_group_shared *shared);
 
 #endif /* LADE_GROUP_LOCAL_MESSAGES_H */

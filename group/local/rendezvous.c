@@ -6,21 +6,22 @@
  *              '--a wrong hello, a rank that hangs up, the time limit--> the reason to all that have come
  *   others:  connect (again and again) --> hello --> the answer, or rank 0 hangs up, or the time limit
  *
- * V1  Whoever connects has a second to say hello; meanwhile others are heard. Who says something else, or is of another user, is
- *     hung up on and forgotten. Where many have said nothing yet, who comes next waits: it may be a rank. A hello is heard, or
- *     cannot be sent: a rank that was stopped for so long comes again.
- * V2  A hello that does not fit (size, options, a rank that is there) ends the group for all: the job is set up wrongly.
- * V3  All that have come get the same reason.
- * V4  No descriptor is left: not on success but those of `shared`, not on failure.
- * V5  What rank 0 lacks itself it tells all, too: it waits for them first.
- * V6  A path is taken, from the look at what is there to listen(), and given up by one rank 0 at a time: under a lock on its folder.
- *     So a socket that refuses connections there is a dead process's, and what rank 0 removes is its own.
- * Locks: the folder's (flock), where the file system has such. One thread.
+ * V1  A process that connects has a second to say hello; meanwhile rank 0 hears others, and hangs up on a process that
+ *     sends something else, or is of another user. While too many have said nothing yet, the next one waits: it may be
+ *     a rank. A hello is heard, or cannot be sent: a rank that was stopped for longer than a second connects again.
+ * V2  A hello that does not fit (size, options, a rank that came before) ends the group for all: it is an error of
+ *     setup.
+ * V3  All ranks that have come get the same reason.
+ * V4  No descriptor is left: on success except those of `shared`, on failure without exception.
+ * V5  If rank 0 itself lacks something it tells all ranks: it waits for them first.
+ * V6  One rank 0 at a time takes a path, from the check of the existing file to listen(), and gives it up: under a lock
+ *     on its folder. So a socket there that refuses connections is a dead process's, and rank 0 removes only its own.
+ * Locks: the folder's (flock), if the file system has such locks. One thread.
  *
  * Note [Descriptors under way]
- *   What is sent and not received yet the kernel counts for each user, over all of his processes. One who may not administer the
- *   machine is refused more than the sender may have open (ETOOMANYREFS); and of 33 ranks each one's answer has 34 descriptors, together
- *   more than the usual 1024. They come down as others receive, who are at it: so the sender tries again.
+ *   The kernel counts the descriptors that are sent and not yet received per user, over all processes. An ordinary user
+ *   may not exceed the sender's limit of open files (ETOOMANYREFS). With 33 ranks each answer has 34 descriptors,
+ *   together more than the usual 1024. The count falls as the other ranks receive: so the sender tries again.
  */
 #include "group/local/rendezvous.h"
 
@@ -49,7 +50,7 @@
 enum {
   STRANGERS = 16,  /* connections that have not said hello yet */
   RETRY_MS = 5,    /* between attempts to connect, accept, send */
-  HEAR_MS = 1000,  /* how long others than rank 0 wait on for its reason */
+  HEAR_MS = 1000,  /* how much longer ranks other than 0 wait, for its reason */
   HELLO_MS = 1000, /* V1 */
 };
 #ifndef SYS_pidfd_open
@@ -92,7 +93,7 @@ static place place_of(const char *name) {
   return p;
 }
 
-/* Whether the process at the other end is this user's; its number as seen from here. */
+/* Whether the process at the other end is this user's; its id as seen from here. */
 static bool peer_is_own(int socket, int32_t *out_process) {
   struct ucred who;
   socklen_t length = sizeof who;
@@ -130,17 +131,17 @@ typedef struct host {
   int32_t transport;
   place where;
   int listener, memory;
-  bool bound;         /* a path that is to be removed, if it is still ... */
+  bool bound;         /* the path is to be removed, if it is still ... */
   dev_t bound_device; /* ... this */
   ino_t bound_inode;
   int sockets[LADEI_GROUP_LOCAL_RANKS]; /* of the ranks that have come; -1 */
-  uint32_t come;                        /* how many, this one included */
-  int lack;                             /* errno of the last accept() that lacked something; 0: none did */
+  uint32_t come;                        /* number of ranks that have come, this one included */
+  int lack;                             /* errno of the last accept() that lacked a resource; 0: none did */
   stranger strangers[STRANGERS];
   ladei_group_answer answer;
 } host;
 
-/* V6. A descriptor for folder_unlock(); -1 where the folder cannot be locked; -2 where another process does not let go of it. */
+/* V6. A descriptor for folder_unlock(); -1: the folder cannot be locked; -2: another process keeps it locked. */
 static int folder_lock(const place *where, uint64_t deadline_ns) {
   char folder[sizeof where->address.sun_path];
   memcpy(folder, where->address.sun_path, sizeof folder);
@@ -159,7 +160,7 @@ static int folder_lock(const place *where, uint64_t deadline_ns) {
   return fd;
 }
 
-/* By name, and not by close() alone: a child of fork() has the descriptor, too. */
+/* Unlocks explicitly, not by close() alone: a child of fork() has the descriptor, too. */
 static void folder_unlock(int fd) {
   if (fd < 0) return;
   (void)flock(fd, LOCK_UN);
@@ -211,7 +212,7 @@ static lade_status host_listen(host *h, uint64_t deadline_ns) {
   return status;
 }
 
-/* A folder that stays locked keeps nothing: the look at the socket alone then leaves a moment for another rank 0. */
+/* Goes on if the folder stays locked: then another rank 0 may replace the socket between the check and the removal. */
 static void host_leave(const host *h) {
   if (!h->bound) return;
   struct stat stat;
@@ -221,7 +222,7 @@ static void host_leave(const host *h) {
   folder_unlock(folder);
 }
 
-/* Piece by piece: some kernels give up, and take all back, where a signal comes; a timer's would come again and again. */
+/* Piece by piece: some kernels undo the whole call when a signal comes, and a timer's signals come again and again. */
 static int memory_fill(int memory, size_t bytes) {
   const size_t piece = 1 << 20;
   size_t at = 0;
@@ -241,12 +242,12 @@ static lade_status host_memory(host *h) {
   if (!ladei_file_may_have(bytes) || ftruncate(h->memory, (off_t)bytes) != 0) return system_error(shared, "ftruncate");
   if (fcntl(h->memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error(shared, "seals");
-  /* Now, while a refusal is an error: at the first write it would be a signal. */
+  /* Now, when a lack of memory is an error: at the first write it would be a signal. */
   errno = memory_fill(h->memory, bytes);
   return errno == 0 ? LADE_OK : system_error(shared, "posix_fallocate");
 }
 
-/* Sends the answer to all that have come; one that tells of a failure goes without descriptors, and waits for nothing. */
+/* Sends the answer to all ranks that have come; the answer of a failure has no descriptors, and does not wait. */
 static lade_status host_answer(host *h, uint64_t deadline_ns) {
   int fds[LADEI_GROUP_FDS];
   size_t count = 0;
@@ -269,7 +270,8 @@ static lade_status host_answer(host *h, uint64_t deadline_ns) {
   return LADE_OK;
 }
 
-/* Who connected waits on, and poll() would tell of him at once: what rank 0 lacks comes back, or is told of at the end (V5). */
+/* The connection stays, and poll() would report it at once, so rank 0 pauses: it may get the resource later, or names
+ * it at the end (V5). */
 static void accept_failed(host *h) {
   if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) return;
   h->lack = errno;
@@ -294,7 +296,7 @@ static void stranger_accept(host *h) {
   (void)close(socket);
 }
 
-/* V2. The socket becomes the rank's, also if it is refused: it is to hear why. */
+/* V2. Takes the socket, also of a rank that it refuses: it sends that one the reason. */
 static lade_status rank_admit(host *h, int socket, const ladei_group_hello *hello, int life) {
   ladei_group_shared *shared = h->shared;
   int32_t process = 0;
@@ -321,7 +323,7 @@ static lade_status rank_admit(host *h, int socket, const ladei_group_hello *hell
   return LADE_OK;
 }
 
-/* Something is to be read from a stranger. */
+/* Reads a message from a stranger. */
 static lade_status stranger_hear(host *h, stranger *s) {
   ladei_group_hello hello;
   int life = -1;
@@ -337,7 +339,7 @@ static lade_status stranger_hear(host *h, stranger *s) {
   return LADE_OK;
 }
 
-/* A rank that has come says nothing more: what there is to read is its end. */
+/* A rank that has come sends nothing more: its socket is readable only at its end. */
 static lade_status rank_hear(const host *h, uint32_t rank) {
   return ladei_error(LADE_ERR_PEER, 0, "group \"%s\": rank %u (process %d) ended before the group was complete",
                      h->shared->name, (unsigned)rank, (int)h->shared->pid[rank]);
@@ -356,10 +358,10 @@ static lade_status missing_error(const host *h) {
                      ranks, h->lack != 0 ? "; accept: " : "", h->lack != 0 ? strerror(h->lack) : "");
 }
 
-/* What is polled: the listener, then the strangers, then the ranks; places without a socket are left out by the kernel. */
+/* Polled: the listener, then the strangers, then the ranks; the kernel skips places without a socket. */
 enum { POLLS = 1 + STRANGERS + LADEI_GROUP_LOCAL_RANKS };
 
-/* V1: the kernel refuses what comes from now on, and gives what came before. */
+/* V1: the kernel refuses messages from now on, and gives the ones that came before. */
 static lade_status stranger_expire(host *h, stranger *s) {
   (void)shutdown(s->socket, SHUT_RD);
   lade_status status = stranger_hear(h, s);
@@ -367,7 +369,7 @@ static lade_status stranger_expire(host *h, stranger *s) {
   return status;
 }
 
-/* `until_ns`: brought forward to when the next one expires. */
+/* `until_ns`: lowered to the time at which the next stranger expires. */
 static lade_status strangers_expire(host *h, uint64_t *until_ns) {
   uint64_t now_ns = ladei_group_wall_ns();
   for (int i = 0; i < STRANGERS; i++) {
@@ -391,7 +393,7 @@ static lade_status host_round(host *h, uint64_t deadline_ns) {
   struct pollfd polls[POLLS];
   uint64_t until_ns = deadline_ns;
   LADEI_TRY(strangers_expire(h, &until_ns));
-  if (h->come == h->shared->size) return LADE_OK; /* the last one's hello was there */
+  if (h->come == h->shared->size) return LADE_OK; /* the last rank's hello had come */
   polls[0] = (struct pollfd){.fd = strangers_have_room(h) ? h->listener : -1, .events = POLLIN};
   for (int i = 0; i < STRANGERS; i++) polls[1 + i] = (struct pollfd){.fd = h->strangers[i].socket, .events = POLLIN};
   for (uint32_t i = 0; i < LADEI_GROUP_LOCAL_RANKS; i++)
@@ -445,7 +447,7 @@ static lade_status rendezvous_host(ladei_group_shared *shared, int32_t transport
   if (status != LADE_OK) {
     h.answer.status = (int32_t)status;
     (void)snprintf(h.answer.text, sizeof h.answer.text, "%s", lade_last_error()->text);
-    (void)host_answer(&h, 0); /* V3; without descriptors it reports nothing */
+    (void)host_answer(&h, 0); /* V3; without descriptors it does not fail */
   }
   host_leave(&h);
   fd_close(&h.listener); /* V4 */
@@ -487,7 +489,7 @@ static int guest_hello(const ladei_group_shared *shared, int32_t transport, int 
   return error;
 }
 
-/* Connects and says hello, again where rank 0 has hung up before (V1). */
+/* Connects and says hello, again if rank 0 has hung up before (V1). */
 static lade_status guest_come(const ladei_group_shared *shared, int32_t transport, int *guest, uint64_t deadline_ns) {
   int error;
   do {
@@ -517,7 +519,7 @@ static lade_status guest_hear(const ladei_group_shared *shared, int socket, uint
                      shared->name, strerror(error));
 }
 
-/* The descriptors of a good answer: the memory, and who lives. */
+/* Takes the descriptors of a good answer: the memory, and the ranks' pidfds. */
 static lade_status guest_take(ladei_group_shared *shared, const ladei_group_answer *answer, int *fds) {
   assert(shared->rank > 0 && answer->status == LADE_OK);
   LADEI_TRY(ladei_group_shared_map(shared, fds[0]));

@@ -4,16 +4,16 @@
  *
  *   | cell of rank 0 | cell of rank 1 | ... | slot 0 | slot 1 | ... |
  *
- *   a rank writes its own cell and, in its turn as root, the slots; others read. To wake a rank, others ring its bell: the one word
- *   of a cell that is not its owner's alone.
+ *   A rank writes its own cell and, as root, the slots; others read. To wake a rank, others ring its bell, the only
+ *   word of a cell that not only its owner writes.
  *
- * S1  The counters of a cell grow. What a counter announces (a record, the bytes of a slot, its time) is written before it.
- * S2  A rank raises the counter of a call before it announces its next call. So one that is in a later call than this rank, with a
- *     counter that is still too low, made another call than this one.
- *     The same is found by the signature that goes with a record or piece.
- * S3  A failure is posted once by each rank, with the words of the first one that it saw: so all ranks give the same reason.
- * S4  No wait is longer than its deadline, and a sleep within it no longer than a look around: the deaths of peers ring no bell.
- * S5  The memory cannot shrink (it is sealed), and nothing in it is an index, a size or an address to its readers.
+ * S1  The counters of a cell grow. Data that a counter announces (record, bytes of a slot, time) is written before it.
+ * S2  A rank raises the counter of a call before it announces its next call. So a rank that is in a later call than
+ *     this rank, with a counter that is still too low, made another call than this one. The signature of a record or
+ *     piece shows the same.
+ * S3  Each rank posts a failure once, with the text of the first one that it saw: so all ranks give the same reason.
+ * S4  No wait is longer than its deadline, and no sleep within it longer than LOOK_NS: a peer that dies rings no bell.
+ * S5  The memory cannot shrink (it is sealed), and its readers use nothing in it as an index, a size or an address.
  * Locks: none.
  */
 #include "group/local/shared.h"
@@ -39,8 +39,8 @@
 #include "group/frame.h"
 
 enum {
-  LOOK_NS = 20 * 1000 * 1000, /* how late the death of a process is seen */
-  SPINS = 200,                /* some microseconds: what a peer that is at work takes to answer */
+  LOOK_NS = 20 * 1000 * 1000, /* the delay after which a process's death is seen */
+  SPINS = 200,                /* some microseconds: the time in which a working peer answers */
 };
 
 size_t ladei_group_shared_slots_at(uint32_t size) { return (size_t)size * LADEI_GROUP_LOCAL_CELL; }
@@ -50,7 +50,7 @@ size_t ladei_group_shared_bytes(uint32_t size, uint32_t slots, uint64_t slot_byt
 }
 
 ladei_group_cell *ladei_group_shared_cell(const ladei_group_shared *shared, uint32_t rank) {
-  assert(rank < shared->size && shared->base != NULL); /* S5: a rank that a peer wrote is none here */
+  assert(rank < shared->size && shared->base != NULL); /* S5: never a rank that a peer wrote */
   return (ladei_group_cell *)(void *)(shared->base + (size_t)rank * LADEI_GROUP_LOCAL_CELL);
 }
 
@@ -68,7 +68,7 @@ lade_status ladei_group_shared_map(ladei_group_shared *shared, int fd) {
   if (base == MAP_FAILED)
     return ladei_error(LADE_ERR_OUT_OF_HOST_MEMORY, errno, "group \"%s\": mmap of %zu shared bytes: %s", shared->name,
                        bytes, strerror(errno));
-  (void)madvise(base, bytes, MADV_DONTFORK); /* a child has no part in it; without it, it merely could */
+  (void)madvise(base, bytes, MADV_DONTFORK); /* a child does not use it; a failure does no harm */
   shared->base = base;
   shared->bytes = bytes;
   return LADE_OK;
@@ -135,7 +135,7 @@ void ladei_group_shared_leave(ladei_group_shared *shared) {
   }
 }
 
-/* --- what goes wrong with others ---------------------------------------------------------------------------------- */
+/* --- failures of other ranks -------------------------------------------------------------------------------------- */
 
 static const char *call_text(uint64_t kind) {
   static const char *const texts[] = {"no call", "broadcast", "scatter", "barrier", "gather"};
@@ -143,7 +143,7 @@ static const char *call_text(uint64_t kind) {
   return call < sizeof texts / sizeof *texts ? texts[call] : "an unknown call";
 }
 
-/* Posts what ends this rank's part, and gives it. */
+/* Posts the failure that ends this rank's part, and returns it. */
 static lade_status wait_fail(ladei_group_shared *shared, lade_status status, const char *text) {
   ladei_group_shared_fail(shared, status, text);
   return ladei_error(status, 0, "%s", text);
@@ -177,15 +177,15 @@ static void failure_of_peer(const ladei_group_shared *shared, uint32_t peer, uin
                  state == LADEI_GROUP_LEFT ? "has left the group" : "wrote an unknown state");
 }
 
-/* Whether a wait for `waited` is in vain without `peer`, which is gone: one that came as far as this rank has done its part, or
- * was needed by those whose failure this rank will see. */
+/* Whether a wait for `waited` cannot succeed without `peer`, which is gone. A peer that came as far as this rank has
+ * done its part, or other ranks needed it, whose failure this rank will see. */
 static bool peer_is_missed(const ladei_group_shared *shared, uint32_t peer, uint32_t waited) {
   const ladei_group_cell *cell = ladei_group_shared_cell(shared, peer);
   return peer == waited || atomic_load_explicit(&cell->call_number, memory_order_acquire) < shared->call_number;
 }
 
-/* The failure that is posted, of the lowest rank that did; the own one comes from another thread's abort. Who left for a
- * failure's sake left after it was posted: that one is the reason. */
+/* The posted failure of the lowest rank that has one; this rank's own comes from another thread's abort. A rank that
+ * left because of a failure left after that was posted: the posted one is the reason. */
 static void failures_look(const ladei_group_shared *shared, uint32_t waited, failure *out) {
   uint32_t left = shared->size, left_state = 0;
   out->status = LADE_OK;
@@ -201,7 +201,7 @@ static void failures_look(const ladei_group_shared *shared, uint32_t waited, fai
   if (left < shared->size) failure_of_peer(shared, left, left_state, out);
 }
 
-/* The lowest rank whose process has ended, and is missed. */
+/* The lowest rank whose process has ended, if this wait needs it. */
 static void deaths_look(const ladei_group_shared *shared, uint32_t waited, failure *out) {
   struct pollfd polls[LADEI_GROUP_LOCAL_RANKS];
   char process[32];
@@ -232,7 +232,7 @@ static bool call_differs(const ladei_group_shared *shared, uint32_t peer, ladei_
   assert(own_kind >> 32 < shared->size && (uint32_t)own_kind == (uint32_t)shared->call);
   if (number < mine || (number == mine && same)) return false;
   if (atomic_load_explicit(&cell->counters[counter], memory_order_acquire) >= value) return false;
-  if (atomic_load_explicit(&cell->call_number, memory_order_acquire) != number) return false; /* asked again soon */
+  if (atomic_load_explicit(&cell->call_number, memory_order_acquire) != number) return false; /* checked again soon */
   out->status = LADE_ERR_PEER;
   if (number == mine) {
     (void)snprintf(
@@ -285,7 +285,7 @@ uint64_t ladei_group_shared_deadline(const ladei_group_shared *shared) {
   return ladei_group_wall_ns() + shared->timeout_ns;
 }
 
-/* Sleeps until the bell rings after `heard`, or a look around is due. */
+/* Sleeps until the bell differs from `heard`, or for LOOK_NS. */
 static void bell_await(const ladei_group_shared *shared, uint32_t heard, uint64_t left_ns) {
   const struct timespec most = {.tv_nsec = (long)(left_ns < LOOK_NS ? left_ns : LOOK_NS)};
   assert(most.tv_nsec <= LOOK_NS); /* S4 */
@@ -307,7 +307,7 @@ lade_status ladei_group_shared_wait(ladei_group_shared *shared, uint32_t peer, l
     failure found = {.status = LADE_OK};
     uint32_t heard = atomic_load_explicit(bell, memory_order_acquire);
     uint64_t now_ns = ladei_group_wall_ns();
-    /* First the failure, then the counter: a rank that raised it before it left has done its part. */
+    /* Reads failures before the counter: a rank that raised the counter before it left has done its part. */
     failures_look(shared, peer, &found);
     if (found.status == LADE_OK && now_ns - looked_ns >= LOOK_NS && looked_ns != 0) deaths_look(shared, peer, &found);
     if (looked_ns == 0 || now_ns - looked_ns >= LOOK_NS) looked_ns = now_ns;

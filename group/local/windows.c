@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What carries the bytes of a local group: the shared slots, pinned, or windows of device memory that each rank opens for all.
+ * The transport of a local group: the shared slots, pinned, or windows of device memory that each rank opens for all.
  *
  *   prepare: events
- *   agree:   each rank allocates a window and exports it --all could?--> each opens all others' --all could?--> by device
- *                                        '--no--------------------------------'--no--> windows go, slots are pinned: by host
+ *   agree:   each rank allocates a window and exports it --all could?--> each opens all others' --all could?--> device
+ *                                        '--no------------------------------'--no--> windows go, slots are pinned: host
  *
- * W1  All ranks come to the same answer, by records of all.
- * W2  A window is freed after every other rank has closed it, has left or has died, or after a short time: the driver keeps the memory
- *     that others have open, so what is risked is their copy of it and no memory of another's.
+ * W1  All ranks come to the same answer, from the records of all.
+ * W2  A window is freed after every other rank has closed it, has left or has died, or after a short time: the driver
+ *     keeps memory that others have open, so the risk is only their copy of it, and no other memory.
  * Locks: none.
  */
 #include <assert.h>
@@ -20,14 +20,14 @@
 #include "base/lock.h"
 #include "group/local/carry.h"
 
-#define CLOSE_NS UINT64_C(2000000000) /* W2: ranks that end together do so within less */
+#define CLOSE_NS UINT64_C(2000000000) /* W2: ranks that end together need less */
 
-/* What a rank says about its window. */
+/* A rank's record about its window. */
 typedef struct window_record {
   uint32_t can;
   uint32_t reserved;
   ladei_ipc_handle handle;
-  char why[160]; /* not, if it cannot */
+  char why[160]; /* the reason, if it cannot */
 } window_record;
 _Static_assert(sizeof(window_record) <= LADE_GROUP_RECORD_BYTES, "a record is a record");
 
@@ -69,7 +69,7 @@ static void window_free(ladei_group_carrier *c) {
   c->window = NULL;
 }
 
-/* Opens all others' windows; the handles of peers are the driver's to check. */
+/* Opens the windows of all other ranks; the driver checks the handles of peers. */
 static lade_status windows_open(ladei_group_carrier *c, const window_record *records) {
   for (uint32_t i = 0; i < c->shared->size; i++) {
     if (i == c->shared->rank) continue;
@@ -79,7 +79,7 @@ static lade_status windows_open(ladei_group_carrier *c, const window_record *rec
   return LADE_OK;
 }
 
-/* Tells all whether this rank could; *out_failed: the first rank that could not, or the size. */
+/* Tells all ranks whether this rank succeeded; *out_failed: the first rank that did not, or the size. */
 static lade_status could(ladei_group_carrier *c, lade_status own, window_record *record, window_record *records,
                          uint32_t *out_failed) {
   record->can = own == LADE_OK;
@@ -91,7 +91,7 @@ static lade_status could(ladei_group_carrier *c, lade_status own, window_record 
   return LADE_OK;
 }
 
-/* The shared slots. A driver that does not pin them copies all the same, slowly. */
+/* Pins the shared slots. A driver that does not pin them still copies, slowly. */
 static lade_status slots_pin(ladei_group_carrier *c) {
   assert(!c->registered && slots_bytes(c) + ladei_group_shared_slots_at(c->shared->size) == c->shared->bytes);
   unsigned char *slots = c->shared->base + ladei_group_shared_slots_at(c->shared->size);
@@ -107,7 +107,7 @@ static lade_status device_error(const ladei_group_carrier *c, window_record *rec
                      c->shared->name, (unsigned)rank, record->why);
 }
 
-/* By device, if all ranks can: *out_failed is the size then. */
+/* Chooses windows if all ranks can use them: then *out_failed is the size. */
 static lade_status device_agree(ladei_group_carrier *c, window_record *records, uint32_t *out_failed) {
   window_record own;
   memset(&own, 0, sizeof own); /* padding is sent, too */
@@ -126,10 +126,10 @@ lade_status ladei_group_carrier_agree(ladei_group_carrier *c, lade_group_transpo
   window_record records[LADEI_GROUP_LOCAL_RANKS];
   uint32_t failed = 0;
   char all[LADEI_GROUP_LOCAL_RANKS];
-  /* All have prepared: one that could not has posted why. */
+  /* All ranks have prepared: a rank that could not has posted its failure. */
   LADEI_TRY(ladei_group_exchange(c->shared, c->runtime, LADEI_GROUP_GATHER, here, sizeof here, all));
   bool by_device = transport == LADE_GROUP_TRANSPORT_DEVICE;
-  /* Software devices know each other's memory in one runtime alone. */
+  /* Software devices know each other's memory only within one runtime. */
   by_device = by_device || (transport == LADE_GROUP_TRANSPORT_AUTO && c->runtime->software_device == NULL);
   char some_software = !by_device;
   LADEI_TRY(ladei_group_exchange(c->shared, c->runtime, LADEI_GROUP_GATHER, &some_software, 1, all));
@@ -155,7 +155,7 @@ static void windows_await_closed(ladei_group_carrier *c) {
 void ladei_group_carrier_dispose(ladei_group_carrier *c) {
   const lade_runtime_ops *ops = c->runtime->ops;
   lade_error before;
-  ladei_error_save(&before); /* nothing here is the caller's to mend */
+  ladei_error_save(&before); /* the caller can do nothing about errors here */
   windows_close(c);
   if (c->window != NULL && c->shared->base != NULL) {
     ladei_group_shared_post(c->shared, LADEI_GROUP_CLOSED, 1, LADEI_GROUP_ALL);

@@ -3,16 +3,16 @@
  * Messages of a group over MPI.
  *
  *   exchange    others --call, record--> rank 0: the same call?  --all records, or the difference--> others
- *   notice      a rank that fails --status, text--> each other one, which looks for it while it waits
+ *   notice      a rank that fails --status, text--> each other rank, which looks for notices while it waits
  *
- * Rank 0 collects, so that it knows, and can tell, which rank is missing.
+ * Rank 0 collects the records, so that it knows, and can report, which rank is missing.
  *
- * N1  Nothing here waits in MPI: requests are begun and asked, with a time limit.
- * N2  A receive that is not done when a call fails is taken back. Another request has a moment to end, and is left behind then,
- *     with the memory that it may touch: MPI has no safe way to take it back.
- * N3  The communicator of a group that failed is never freed: messages may be under way in it, and MPI gives its number to others.
+ * N1  No function here waits in MPI: requests are begun and polled, with a time limit.
+ * N2  A receive that is not done when a call fails is cancelled. Another request has a moment to end, and is abandoned
+ *     then, with the memory that it may touch: MPI has no safe way to cancel it.
+ * N3  The communicator of a failed group is never freed: messages may be under way in it, and MPI reuses its number.
  * N4  A failure that another rank reported is not reported again.
- * Locks: none. The thread whose turn it is.
+ * Locks: none. One thread at a time, the one that has the turn.
  */
 #include "group/mpi/messages.h"
 
@@ -26,7 +26,7 @@
 #include "base/lock.h"
 #include "group/frame.h"
 
-/* What rank 0 sends before the records, which follow only if all ranks make the same call: else their lengths differ. */
+/* Rank 0 sends it before the records, which follow only if all make the same call: otherwise their lengths differ. */
 typedef struct verdict {
   uint32_t differs; /* a rank that makes another call; 0: none does */
   uint32_t reserved;
@@ -34,7 +34,7 @@ typedef struct verdict {
   ladei_mpi_call its, first; /* that call, and rank 0's */
 } verdict;
 
-/* What MPI is given to end a request whose call has failed, or to send a notice. */
+/* The time that MPI has to end a request whose call has failed, or to send a notice. */
 #define MOMENT_NS UINT64_C(300000000)
 
 static size_t record_room(size_t bytes) { return sizeof(ladei_mpi_call) + bytes; }
@@ -69,7 +69,7 @@ void ladei_mpi_settle(ladei_mpi_messages *m, ladei_mpi_request *request, bool is
 
 /* --- notices ------------------------------------------------------------------------------------------------------ */
 
-/* `notice` stays where it is (N2). */
+/* `notice` stays in place (N2). */
 void ladei_mpi_tell(ladei_mpi_messages *m) {
   if (m->heard) return; /* N4 */
   m->heard = true;
@@ -99,7 +99,7 @@ static lade_status notice_receive(ladei_mpi_messages *m, uint32_t from) {
   (void)snprintf(whose, sizeof whose, "rank %u", from);
   int code =
       m->plugin->receive(m->communicator, &m->incoming, sizeof m->incoming, from, LADEI_MPI_TAG_NOTICE, &request);
-  /* It is small, and the probe has seen it. */
+  /* The notice is small, and the probe has seen it. */
   for (uint32_t round = 0; code == 0 && !done && round < ROUNDS; round++) {
     code = m->plugin->test(&request, &done);
     if (!done) ladei_backoff_wait(&backoff);
@@ -148,7 +148,7 @@ static lade_status request_finish(ladei_mpi_messages *m, ladei_mpi_request *requ
   return status;
 }
 
-/* The same of a request that cannot be taken back. */
+/* The same for a request that cannot be cancelled. */
 static lade_status request_finish_or_leave(ladei_mpi_messages *m, ladei_mpi_request *request, uint32_t whom,
                                            ladei_mpi_wait *wait) {
   lade_status status = request_finish(m, request, whom, wait);
@@ -163,7 +163,7 @@ const void *ladei_mpi_record(const ladei_mpi_messages *m, uint32_t rank, size_t 
   return m->records + rank * record_room(bytes) + sizeof(ladei_mpi_call);
 }
 
-/* Rank 0: one record of each, in the room of the largest, since another call may have another length. */
+/* Rank 0: one record of each rank, each with the room of the largest, since another call may have another length. */
 static lade_status records_collect(ladei_mpi_messages *m, ladei_mpi_wait *wait) {
   const size_t most = record_room(LADE_GROUP_RECORD_BYTES);
   lade_status status = LADE_OK;
@@ -178,7 +178,7 @@ static lade_status records_collect(ladei_mpi_messages *m, ladei_mpi_wait *wait) 
   return status;
 }
 
-/* ... then one after the other. */
+/* ... then moves them together. */
 static void records_close_up(ladei_mpi_messages *m, size_t room) {
   memcpy(m->records, m->own, room);
   for (uint32_t i = 1; i < m->size; i++)
@@ -190,7 +190,7 @@ static bool call_is(const ladei_mpi_call *a, const ladei_mpi_call *b) {
          a->parts == b->parts;
 }
 
-/* Of the calls that were collected: one that differs, and the latest time. */
+/* Finds a collected call that differs, and the latest time. */
 static void verdict_make(const ladei_mpi_messages *m, verdict *out) {
   ladei_mpi_call call;
   memcpy(&out->first, m->own, sizeof out->first);
@@ -227,7 +227,7 @@ static lade_status shared_from_first(ladei_mpi_messages *m, void *memory, size_t
   return request_finish_or_leave(m, &request, 0, wait);
 }
 
-/* One by one: a rank that waits for it can give up. */
+/* Sends to each rank, not by a broadcast: a rank that waits for the verdict can cancel its receive. */
 static lade_status verdict_share(ladei_mpi_messages *m, const verdict *v, ladei_mpi_wait *wait) {
   lade_status status = LADE_OK;
   for (uint32_t i = 1; i < m->size && status == LADE_OK; i++) {

@@ -2,13 +2,13 @@
 /*
  * Groups over MPI.
  *
- *   root      memory --copy--> slot --MPI-->        slots of host memory that is pinned, or of device memory where
- *   others             --MPI--> slot --copy--> memory    MPI takes that
+ *   root      memory --copy--> slot --MPI-->        slots of pinned host memory, or of device memory
+ *   others             --MPI--> slot --copy--> memory    if MPI takes that
  *
- * Bytes go in pieces through slots, never straight between MPI and the program's memory: a transfer that MPI does not end cannot
- * be taken back, and the program's memory must be touched no more after a failure.
+ * Bytes go in pieces through slots, never directly between MPI and the program's memory: a transfer that MPI does not
+ * end cannot be cancelled, and MPI must not touch the program's memory after a failure.
  *
- * Each piece passes two stages, at the root copy and MPI, elsewhere MPI and copy, in order:
+ * Each piece passes two stages in order: at the root copy, then MPI; at the others MPI, then copy:
  *
  *   begun >= between >= ended       begun - ended <= slots
  *   |first stage|second stage|
@@ -16,11 +16,12 @@
  * Q1  A slot's second stage begins when its first has ended; its first stage begins again when its second has ended.
  * Q2  The pieces of a call are the same, in the same order, on both sides: the calls were compared before (messages.c).
  * Q3  When a call returns, none of its copies is in flight.
- * Q4  An abandoned request leaves what MPI may touch: this struct (`messages.abandoned`), and the slots if it is of
- *     a piece (`slots_stay`). Those of host memory are unregistered nevertheless, so that the runtime can be closed.
- * Q5  MPI is called by one thread at a time: by the one that has `turn`. Who gives up while another has it leaves the notice to that
- *     one, which looks at `failing` in every wait and when it gives the turn back.
- * Locks: none but `turn`, an exchange that no thread waits for.
+ * Q4  With an abandoned request the memory stays that MPI may touch: this struct (`messages.abandoned`), and the slots
+ *     if the request is of a piece (`slots_stay`). Slots of host memory are still unregistered, so that the runtime can
+ *     be closed.
+ * Q5  One thread at a time calls MPI, the one that has `turn`. A thread that gives up while another has it leaves the
+ *     notice to that one, which looks at `failing` in every wait and when it gives the turn back.
+ * Locks: none except `turn`, an atomic flag; a call waits for it only while another thread sends a notice.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -69,12 +70,12 @@ static void notice_send(mpi_group *g) {
 }
 
 static void turn_take(mpi_group *g) {
-  /* Another thread has it only to send a notice: the group is broken then, and the wait short. */
+  /* Another thread has the turn only to send a notice: then the group is broken, and the wait short. */
   ladei_backoff wait = {0};
   while (atomic_flag_test_and_set_explicit(&g->turn, memory_order_acquire)) ladei_backoff_wait(&wait);
 }
 
-/* Q5. A failure's text goes to where the group looks for it. */
+/* Q5. Copies a failure to `error`, for the group. */
 static lade_status turn_give(mpi_group *g, lade_status status, lade_error *error) {
   assert(status != LADE_NOT_READY);
   (void)ladei_group_outcome(status, error);
@@ -83,7 +84,7 @@ static lade_status turn_give(mpi_group *g, lade_status status, lade_error *error
   return status;
 }
 
-/* Virtual clocks go on to the latest one. */
+/* Moves a virtual clock to the latest one. */
 static lade_status clock_reach(mpi_group *g) {
   uint64_t now_ns = lade_runtime_now_ns(g->runtime);
   if (!is_virtual(g) || g->messages.latest_ns <= now_ns) return LADE_OK;
@@ -98,14 +99,14 @@ static lade_status meet(mpi_group *g, ladei_mpi_call call, const void *record, s
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* One piece: whose part it is of, and where it lies. */
+/* One piece: the rank of its part, and its place. */
 typedef struct mpi_piece {
-  uint32_t rank; /* the other side: the receiver, at the root; else the root */
+  uint32_t rank; /* the other side: at the root the receiver, otherwise the root */
   char *memory;
   size_t bytes;
 } mpi_piece;
 
-/* A call under way. Pieces are made from it in order, each time from the place of the last one. */
+/* A call under way. It makes its pieces in order, each from the end of the last one. */
 typedef struct lane {
   mpi_group *g;
   const ladei_stream *stream;
@@ -122,7 +123,7 @@ typedef struct lane {
 static uint32_t slot_of(const lane *l, uint64_t number) { return (uint32_t)(number % l->g->slot_count); }
 static char *slot_memory(const lane *l, uint64_t number) { return l->g->slots + slot_of(l, number) * l->g->slot_bytes; }
 
-/* Of a scatter the root goes through all parts but its own; another rank has one. Of a broadcast all have one. */
+/* In a scatter the root goes through all parts except its own; another rank has one. In a broadcast all have one. */
 static bool part_skip(lane *l) {
   uint32_t size = l->g->messages.size, rank = l->g->messages.rank;
   uint32_t end = l->is_broadcast ? 1 : l->sends ? size : rank + 1;
@@ -156,7 +157,7 @@ static lade_status copy_begin(lane *l, uint64_t number) {
   return ops_of(g)->event_record(g->runtime->self, g->events[slot_of(l, number)], l->stream);
 }
 
-/* On virtual time nothing happens by itself. */
+/* On virtual time a query would never find the copy done, so it synchronizes. */
 static lade_status copy_test(lane *l, uint64_t number) {
   lade_event event = l->g->events[slot_of(l, number)];
   void *self = l->g->runtime->self;
@@ -181,7 +182,7 @@ static lade_status transfer_test(lane *l, uint64_t number) {
 
 typedef lade_status (*mpi_stage)(lane *l, uint64_t number);
 
-/* Q1. Whether a piece has gone on. */
+/* Q1. `*out_moved`: whether a piece has passed a stage. */
 static lade_status lane_step(lane *l, bool *out_moved) {
   mpi_stage first_test = l->sends ? copy_test : transfer_test, second_test = l->sends ? transfer_test : copy_test;
   uint64_t before = l->begun + l->between + l->ended;
@@ -204,7 +205,7 @@ static lade_status lane_step(lane *l, bool *out_moved) {
   return LADE_OK;
 }
 
-/* Who is waited for. */
+/* The rank that the lane waits for. */
 static uint32_t lane_whom(const lane *l) {
   return l->ended < l->begun ? l->pieces[slot_of(l, l->ended)].rank : l->root;
 }
@@ -355,7 +356,7 @@ static void op_destroy(void *self) {
   if (!stays) free(g);
 }
 
-/* What a rank has, and what it was asked for. */
+/* A rank's resources and options. */
 typedef struct introduction {
   uint64_t slot_bytes;
   uint32_t slots;
@@ -364,7 +365,7 @@ typedef struct introduction {
   ladei_group_needs needs; /* slots and events */
 } introduction;
 
-/* Each rank finds the same: none needs to be told. */
+/* Each rank finds the same failure: none needs a notice. */
 static lade_status introductions_compare(mpi_group *g, bool *out_all_can) {
   introduction own, other;
   memcpy(&own, ladei_mpi_record(&g->messages, g->messages.rank, sizeof own), sizeof own);
@@ -418,7 +419,7 @@ static lade_status slots_make(mpi_group *g) {
   return status;
 }
 
-/* All ranks meet twice: to decide what carries the bytes, and to know that all have it. */
+/* All ranks meet twice: to choose the transport, and to know that all have it. */
 static lade_status slots_agree(mpi_group *g, int32_t transport) {
   bool all_can;
   introduction own = {.slot_bytes = g->slot_bytes, .slots = g->slot_count, .transport = transport};
@@ -479,7 +480,7 @@ static lade_status group_make(mpi_group *g, const lade_group_mpi_options *own, l
   return lade_group_create(&mpi_ops, g, out);
 }
 
-/* The other ranks are told, unless MPI has not begun here, or is not to be called any more. */
+/* Tells the other ranks, unless MPI has not begun here, or must not be called any more. */
 static void group_undo(void *self) {
   mpi_group *g = self;
   if (g->messages.communicator != NULL && !g->messages.abandoned && g->messages.requests != NULL)

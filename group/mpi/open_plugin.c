@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening the plug-in for MPI. It stays open: MPI has threads, and code that runs at exit. */
+/* Opens the plug-in for MPI. It stays open: MPI has threads, and code that runs at exit. */
 #include "group/mpi/open_plugin.h"
 
 #include <dlfcn.h>
@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/library_functions.h"
 
-/* Global, since parts of Open MPI that it opens itself look for its symbols there. */
+/* RTLD_GLOBAL: Open MPI opens parts of itself, which look for its symbols there. */
 static void *library_open(const char *path) { return dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE); }
 
-/* Beside the file that this code is part of, in the lib folder beside it, or where the dynamic linker looks. */
+/* Looks beside the file of this code, in the lib folder beside it, and in the places of the dynamic linker. */
 static void *plugin_find(void) {
   static const char *const places[] = {"/", "/../lib/"};
   Dl_info info;

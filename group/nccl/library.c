@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening NCCL. A failure is not kept: another path may be tried. */
+/* Opens NCCL. Keeps no failure: another path may be tried. */
 #include "group/nccl/library.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of NCCL that a group makes, with prototypes of our own: the header belongs to the library, and its types grow. Those
- * used here are as they are since version 2.14, the first with communicators that do not block.
+ * The NCCL functions that a group calls, with our own prototypes: the header belongs to the library, and its types
+ * grow. The types used here are unchanged since version 2.14, the first with communicators that do not block.
  */
 #ifndef LADE_GROUP_NCCL_LIBRARY_H
 #define LADE_GROUP_NCCL_LIBRARY_H
@@ -19,7 +19,7 @@ typedef struct ladei_nccl_id {
   char bytes[128];
 } ladei_nccl_id;
 
-/* ncclConfig_t of version 2.14: what later ones add is theirs to fill in, as `version` says. */
+/* ncclConfig_t of version 2.14: by `version` later versions know which fields they must fill in themselves. */
 typedef struct ladei_nccl_config {
   size_t size;
   unsigned magic, version;
@@ -57,8 +57,8 @@ typedef struct ladei_nccl {
   const char *(*text)(int code);
 } ladei_nccl;
 
-/* The library is found by `path`, NULL for LADEI_NCCL_LIBRARY, and never closed: it has threads. LADE_ERR_UNSUPPORTED where it is
- * missing or too old. */
+/* Opens the library at `path`, NULL for LADEI_NCCL_LIBRARY, and never closes it: it has threads. LADE_ERR_UNSUPPORTED
+ * if it is missing or too old. */
 lade_status ladei_nccl_open(const char *path, ladei_nccl *out);
 
 #endif /* LADE_GROUP_NCCL_LIBRARY_H */

@@ -2,14 +2,14 @@
 /*
  * Groups over NCCL: device memory by NCCL, everything else by another group of the same ranks, the parent.
  *
- *   parent: the same call on all ranks?  ->  NCCL on the stream  ->  asked until it has ended, or given up
+ *   parent: the same call on all ranks?  ->  NCCL on the stream  ->  polled until it has ended, or given up
  *
- * L1  The communicator does not block. What it does is asked for, with a time limit.
- * L2  Before NCCL is called the work queued earlier on the stream has ended on all ranks: its time is no wait for a rank.
- * L3  When a call returns, nothing of NCCL runs: it has ended, or the communicator was aborted, which ends its kernels.
- * L4  A failure breaks the parent, too: through it the others hear of it at their next call, or at the end of this one.
- * L5  A communicator is aborted once, by the thread in a call, or by destroy. It is never destroyed otherwise: that could wait.
- * Locks: none. The thread whose turn it is; `failing` is set by any.
+ * L1  The communicator does not block. Its state is polled, with a time limit.
+ * L2  Before NCCL is called, the stream's earlier work has ended on all ranks: no rank's time limit includes it.
+ * L3  When a call returns, no work of NCCL runs: it has ended, or the communicator was aborted, which ends its kernels.
+ * L4  A failure breaks the parent, too: by it the others learn of it at their next call, or at the end of this one.
+ * L5  A communicator is aborted once, by the thread in a call, or by destroy. Nothing else ends it: that could wait.
+ * Locks: none. One thread at a time, the one that has the turn; any thread sets `failing`.
  */
 #include <assert.h>
 #include <stdatomic.h>
@@ -24,7 +24,7 @@
 #include "lade/group.h"
 #include "runtime/ops.h"
 
-/* Of one step, for which the time limit holds: at 10 GB/s it takes a tenth of a second. */
+/* Bytes of one step, to which the time limit applies: at 10 GB/s the default takes a tenth of a second. */
 static const uint64_t default_piece_bytes = UINT64_C(1) << 30, least_piece_bytes = UINT64_C(4) << 10,
                       most_piece_bytes = UINT64_C(1) << 36;
 
@@ -56,7 +56,7 @@ static void communicator_abort(nccl_group *g) {
   g->communicator = NULL;
 }
 
-/* What the communicator has come to. LADE_NOT_READY: something is in progress. */
+/* The state of the communicator. LADE_NOT_READY: an operation is in progress. */
 static lade_status state_ask(const nccl_group *g, const char *what) {
   int state = LADEI_NCCL_SUCCESS;
   assert(g->communicator != NULL); /* L5 */
@@ -66,10 +66,10 @@ static lade_status state_ask(const nccl_group *g, const char *what) {
   return state == LADEI_NCCL_SUCCESS ? LADE_OK : nccl_error(g, what, state);
 }
 
-/* What NCCL does for a few megabytes is over sooner than a sleeper wakes. */
+/* NCCL finishes a few megabytes sooner than a sleeping thread wakes. */
 static const uint64_t spin_ns = 200000;
 
-/* One moment of a wait for the other ranks. */
+/* One step of a wait for the other ranks. */
 static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadline_ns, ladei_backoff *backoff) {
   if (atomic_load_explicit(&g->failing, memory_order_acquire))
     return ladei_error(g->why.status, g->why.native_code, "given up: %.400s", g->why.text);
@@ -84,7 +84,7 @@ static lade_status wait_on(const nccl_group *g, const char *what, uint64_t deadl
   return LADE_OK;
 }
 
-/* Until nothing is in progress in the communicator (L1). */
+/* Waits until no operation is in progress in the communicator (L1). */
 static lade_status state_await(const nccl_group *g, const char *what) {
   uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
   ladei_backoff backoff = {0};
@@ -93,13 +93,13 @@ static lade_status state_await(const nccl_group *g, const char *what) {
   return status;
 }
 
-/* A call of NCCL has answered `code`. */
+/* Waits for the end of an NCCL call that returned `code`. */
 static lade_status call_settle(const nccl_group *g, const char *what, int code) {
   if (code == LADEI_NCCL_SUCCESS || code == LADEI_NCCL_IN_PROGRESS) return state_await(g, what);
   return nccl_error(g, what, code);
 }
 
-/* Until the work queued on the stream so far has ended. NCCL reports what befalls it besides. */
+/* Waits until the work queued on the stream so far has ended, or NCCL reports a failure. */
 static lade_status stream_await(const nccl_group *g, const char *what, const ladei_stream *stream) {
   uint64_t deadline_ns = ladei_group_wall_ns() + g->timeout_ns;
   ladei_backoff backoff = {0};
@@ -115,7 +115,7 @@ static lade_status stream_await(const nccl_group *g, const char *what, const lad
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* What all ranks have to agree about. */
+/* The parameters of a call that must be equal on all ranks. */
 typedef struct agreement {
   uint64_t number, bytes, parts;
   uint32_t kind, root;
@@ -184,7 +184,7 @@ static lade_status op_broadcast(void *self, void *memory, uint64_t bytes, uint32
 
 /* --- scatter ------------------------------------------------------------------------------------------------------ */
 
-/* One step: of each part the bytes [at, at + piece), all at once. */
+/* One step: the bytes [at, at + piece) of each part, all at once. */
 typedef struct step {
   const char *from;
   const uint64_t *bytes;
@@ -198,7 +198,7 @@ static size_t step_bytes(const nccl_group *g, const step *s, uint32_t rank) {
   return (size_t)(left < g->piece_bytes ? left : g->piece_bytes);
 }
 
-/* What NCCL refuses first counts; the group of calls is ended whatever happens. */
+/* Returns NCCL's first refusal; ends the group of calls in every case. */
 static int step_queue(const nccl_group *g, const step *s, const ladei_stream *stream) {
   const char *part = s->from;
   assert(g->communicator != NULL && s->at % g->piece_bytes == 0);
@@ -250,7 +250,7 @@ static lade_status op_scatter(void *self, const void *from, const uint64_t *byte
   return call_end(g, status, &resolved, error);
 }
 
-/* --- what the parent does ----------------------------------------------------------------------------------------- */
+/* --- calls of the parent ------------------------------------------------------------------------------------------ */
 
 static uint32_t op_rank(void *self) { return ((nccl_group *)self)->rank; }
 static uint32_t op_size(void *self) { return ((nccl_group *)self)->size; }
@@ -295,7 +295,7 @@ static const lade_group_ops nccl_ops = {
 
 /* --- creating ----------------------------------------------------------------------------------------------------- */
 
-/* What a rank brings to the meeting before NCCL begins, which waits for all of them. */
+/* The record of a rank that all exchange before NCCL begins, which waits for all ranks. */
 typedef struct nccl_introduction {
   ladei_nccl_id id; /* of rank 0 */
   uint64_t piece_bytes;
@@ -318,7 +318,7 @@ static lade_status own_needs(nccl_group *g, const char *library, ladei_nccl_id *
   return code == LADEI_NCCL_SUCCESS ? LADE_OK : nccl_error(g, "an id", code);
 }
 
-/* All ranks find the same: no other one needs to be told. */
+/* Each rank finds the same failure: none needs to be told. */
 static lade_status introductions_compare(const nccl_group *g, const nccl_introduction *all) {
   for (uint32_t i = 0; i < g->size; i++) {
     LADEI_TRY(ladei_group_needs_check(&all[i].needs, i));
@@ -342,7 +342,7 @@ static lade_status introduce(nccl_group *g, const char *library, ladei_nccl_id *
   return status;
 }
 
-/* NCCL takes the device that is current; the caller's is current again afterwards. */
+/* NCCL takes the current device; afterwards the caller's is current again. */
 static lade_status communicator_begin(nccl_group *g, ladei_nccl_id id) {
   ladei_nccl_config config = {
       .size = sizeof config, .magic = LADEI_NCCL_CONFIG_MAGIC, .version = LADEI_NCCL_CONFIG_VERSION, .blocking = 0};
@@ -363,7 +363,7 @@ static lade_status group_make(nccl_group *g, const char *library, lade_group **o
   ladei_nccl_id id;
   LADEI_TRY(introduce(g, library, &id));
   lade_status status = communicator_begin(g, id);
-  /* Another rank may have failed where this one has not: they meet once more, by the parent, or hear of it there (L4). */
+  /* Another rank may have failed: all meet once more by the parent, or learn of the failure there (L4). */
   if (status == LADE_OK)
     status = lade_group_barrier(g->parent);
   else
