@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline's state machine: knows which chunk is where, and says what to do next. It has no thread, no clock, no
+ * The pipeline's state machine: knows where each chunk is, and chooses the next order. It has no thread, no clock, no
  * lock, and calls nothing: a driver (threads.c, virtual.c) takes an order, executes it, and reports how it went.
  *
- *   driver:  while (ladei_pipe_core_next(core, allow, &order)) { status = execute(&order); ladei_pipe_core_complete(...); }
+ *   driver:  while (ladei_pipe_core_next(core, allow, &order)) ladei_pipe_core_complete(..., execute(&order), ...);
  *
  * To the device                                       To the host
  *
@@ -19,23 +19,23 @@
  * than `depth` blocks in flight. A transfer that needs no staging takes empty slots the same way, without a block, and
  * unless it has a host half begins with COPY.
  *
- * At the cap of its pool a ring goes on with the blocks it has. One that has none waits (ACQUIRE: LADE_NOT_READY), while
- * rings that have some give up what they can spare: see Note [What others wait for] in core_pick.c.
+ * At the cap of its pool a ring goes on with the blocks it has. A ring without one waits (ACQUIRE: LADE_NOT_READY),
+ * while rings with blocks give up those they can spare: see Note [What others wait for] in core_pick.c.
  *
- * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among them,
- * which so wait for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c). DEPENDENCY asks whether what the caller
- * queued before a transfer is over. If it is, the transfer goes on like any other; if not, its copies go to another copy
- * stream, which then waits, and delay no others, until one of them is seen to be over. Transfers after one stream of the caller's
- * share a copy stream.
+ * Copies are queued on copy streams: the first is for all that need not wait, the last for short or urgent ones among
+ * them, which wait only for the copy that runs, not for all that are queued (Note [Short transfers] in core_pick.c).
+ * DEPENDENCY asks whether the caller's work queued before a transfer is over. If so, the transfer goes on like any
+ * other; if not, its copies go to another copy stream, which then waits, and delay no others, until one of them is seen
+ * to be over. Transfers after one caller's stream share a copy stream.
  *
  *   copy stream 0   T1 T1 T4 T1 ...
  *   copy stream 1   | waits for the caller's stream a | T2 T2 T6 ...
  *   copy stream 2   | waits for the caller's stream b | T3 ...
  *   copy stream 3   T5
  *
- * Which transfer begins the next chunk: that of the highest priority that has any; among its fair queues (one for each
- * submitter) the one that has been served least; within a queue the first submitted. A transfer that may stall leaves room
- * for others: see Note [Stalled transfers] in core_schedule.c.
+ * The next chunk is begun by a transfer of the highest priority that has any; among its fair queues (one for each
+ * submitter) of the one that has been served least; within a queue by the first submitted. A transfer that may stall
+ * leaves room for others: see Note [Stalled transfers] in core_schedule.c.
  *
  *   level 2 (urgent)      queue 0: T7 -> T9        queue 5: T8
  *   level 1               queue 0: T1 -> T2 -> T4  queue 3: T3       queue 5: T5 -> T6
@@ -112,8 +112,8 @@ struct ladei_pipe_batch {
 
 TAILQ_HEAD(ladei_batch_list, ladei_pipe_batch);
 
-/* Copy streams of a ring: from 1 on those that wait for streams of the caller's, then the one of short transfers; and events
- * of each. */
+/* Copy streams of a ring: from 1 on those that wait for callers' streams, then that of short transfers; and events of
+ * each. */
 enum { LADEI_PIPE_COPY_STREAM_SHORT = 3, LADEI_PIPE_COPY_STREAMS, LADEI_PIPE_BATCHES = 8 };
 
 /* Copies that run one after the other, on a stream. COPIED slots are those that no event covers yet. */
@@ -138,7 +138,7 @@ struct ladei_pipe_copy_stream {
 
 typedef enum ladei_pipe_dependency {
   LADEI_PIPE_DEPENDENCY_NONE = 0, /* nothing to wait for */
-  LADEI_PIPE_DEPENDENCY_UNKNOWN,  /* what the caller queued before it may still run */
+  LADEI_PIPE_DEPENDENCY_UNKNOWN,  /* the caller's work before it may still run */
   LADEI_PIPE_DEPENDENCY_QUERYING, /* order out */
   LADEI_PIPE_DEPENDENCY_AWAITED,  /* its copy stream waits for that */
 } ladei_pipe_dependency;
@@ -150,8 +150,8 @@ enum { LADEI_PIPE_PRIORITIES = 3, LADEI_PIPE_PRIORITY_NORMAL = 1, LADEI_PIPE_FAI
 struct ladei_pipe_core_transfer {
   uint64_t bytes;
   size_t chunk_bytes; /* of a chunk, at most; the block's capacity limits it further */
-  size_t lead_bytes;  /* the first chunk is so much shorter and lies so far into its block; below chunk_bytes */
-  size_t unit_bytes;  /* not 0: chunks but the last are multiples of it, counted from lead_bytes before the first */
+  size_t lead_bytes;  /* the first chunk is this much shorter and lies this far into its block; below chunk_bytes */
+  size_t unit_bytes;  /* not 0: chunks except the last are multiples of it, counted from lead_bytes before the first */
   bool adapts;        /* staged chunks are even, and short at start and end: adapt.h, ladei_pipe_chunk_next */
   bool ordered;       /* the host half goes chunk by chunk, in order */
   bool calls;         /* the host half calls back, so it may take for ever; set where `ordered` is */
@@ -170,7 +170,7 @@ struct ladei_pipe_core_transfer {
   TAILQ_ENTRY(ladei_pipe_core_transfer)
   fair_queue_link; /* its fair queue's list, while `waiting`; ring->schedule.held, while `held` */
   bool waiting;    /* could begin a chunk, */
-  bool held;       /* ... or has its share of the slots and could otherwise */
+  bool held;       /* ... or could, and has its share of the slots */
   bool unissued;   /* counted in ring->schedule.unissued */
   bool asks;       /* in ring->schedule.asking, by fair_queue_link, */
   bool asked;      /* ... and was asked in vain since ladei_pipe_core_poll_wake */
@@ -185,7 +185,7 @@ struct ladei_pipe_core_transfer {
   unsigned host_out;                   /* ... and are READING or WRITING */
   bool host_busy;                      /* ordered: a host half is under way */
   bool answered;                       /* calls: one has returned */
-  unsigned stalled;                    /* calls: so many are overdue */
+  unsigned stalled;                    /* calls: number of overdue ones */
   uint64_t host_bytes;                 /* ordered, to the host: written so far */
   bool settled;                        /* nothing under way and nothing left to do */
   bool finished;                       /* reported by FINISH: for its waiters */
@@ -222,10 +222,10 @@ typedef struct ladei_pipe_slot_lists {
   struct ladei_slot_list lost;
 } ladei_pipe_slot_lists;
 
-/* A ring's blocks: how large, how many, and what it asks the pool for. */
+/* A ring's blocks: size, number, and requests to the pool. */
 typedef struct ladei_pipe_ring_blocks {
   size_t bytes;           /* ACQUIRE blocks of this size; smaller ones are given back when they come free */
-  size_t bulk_bytes;      /* ... or of this while half of all have work: what `bytes` is likely to become; 0: no */
+  size_t bulk_bytes;      /* ... or of this while half of all have work: the likely future `bytes`; 0: no */
   size_t least_bytes;     /* a refused block is tried again half as large, down to this */
   size_t most_bytes;      /* larger ones were refused */
   unsigned limit;         /* ACQUIRE no more blocks than this: depth, or fewer after one was refused */
@@ -262,7 +262,7 @@ typedef struct ladei_pipe_call_orders {
 /* The slots that one COPY order takes: Note [Joined copies] in core_pick.c. */
 typedef struct ladei_pipe_joined {
   unsigned most; /* slots, at most, ... */
-  size_t bytes;  /* ... and so many bytes, if there are several */
+  size_t bytes;  /* ... and their bytes, at most, if there are several */
 } ladei_pipe_joined;
 
 /* Note [Turns] in core_pick.c. */
@@ -324,11 +324,11 @@ typedef enum ladei_pipe_order_kind {
       1,                 /* get a block of `bytes` for `slot`: complete with order->block set; LADE_NOT_READY: only
                               where it says `only`, it has to be waited for */
   LADEI_PIPE_ORDER_READ, /* source -> slot->block */
-  LADEI_PIPE_ORDER_DEPENDENCY, /* if what the caller queued before `transfer` is over, complete with `passed` set; else let
-                              the copy stream wait for it */
+  LADEI_PIPE_ORDER_DEPENDENCY, /* if the caller's work before `transfer` is over, complete with `passed` set; if not,
+                              let the copy stream wait for it */
   LADEI_PIPE_ORDER_COPY, /* queue the copies of the slot, and of those joined to it, on their copy stream; complete with
-                              `copies` set. On failure of one slot's, with `partial` where some are queued; those of several
-                              are queued together or not at all, and each comes by itself then */
+                              `copies` set. On failure with one slot, with `partial` if some are queued; those of
+                              several slots are queued together or not at all, and each slot comes by itself then */
   LADEI_PIPE_ORDER_RECORD,  /* record the event of `batch` on its copy stream */
   LADEI_PIPE_ORDER_POLL,    /* ask that event (batch->by_stream: the stream): LADE_OK, LADE_NOT_READY or an error */
   LADEI_PIPE_ORDER_WRITE,   /* slot->block -> sink */
@@ -348,7 +348,7 @@ typedef struct ladei_pipe_order {
   ladei_pipe_copy_stream *copy_stream; /* DEPENDENCY; NULL: only ask */
   void *block;
   size_t bytes;
-  uint64_t ahead; /* ACQUIRE: bytes of what is acquired now, this included, and of what is likely to be soon */
+  uint64_t ahead; /* ACQUIRE: bytes acquired now, with this block, and those likely to be acquired soon */
   bool passed;
   bool in_flight;
   bool last_resort;
@@ -394,21 +394,21 @@ size_t ladei_pipe_core_chunk_in_window(const ladei_pipe_ring *ring, size_t chunk
  * `chunk`, and blocks grow to it, as far as they stay in the window. True: they have grown. */
 bool ladei_pipe_core_set_link(ladei_pipe_ring *ring, size_t chunk, unsigned requests, uint64_t window_bytes);
 
-/* So many READ or WRITE orders of the ring are out at most, from now on. */
+/* At most `window` READ or WRITE orders of the ring are out from now on. */
 void ladei_pipe_core_set_window(ladei_pipe_ring *ring, unsigned window);
 
 /* A COPY order takes several slots, `most` at most and of `bytes` together, from now on. At first it takes one. */
 void ladei_pipe_core_set_joined(ladei_pipe_ring *ring, unsigned most, size_t bytes);
 
-/* A copy stream of the ring that others wait for queues so many bytes, and then none until they are over. At first there is no
- * limit. */
+/* A copy stream of the ring that others wait for queues at most `bytes`, and then none until they are over. At first
+ * there is no limit. */
 void ladei_pipe_core_set_turn(ladei_pipe_ring *ring, uint64_t bytes);
 /* Whether other rings copy over the ring's link. */
 void ladei_pipe_core_set_shared(ladei_pipe_ring *ring, bool shared);
 /* Whether copies of the ring are under way, or could be. */
 bool ladei_pipe_core_copies(const ladei_pipe_ring *ring);
 
-/* So many READ or WRITE orders of the ring's transfers that call back are out at most, from now on. */
+/* At most `most` READ or WRITE orders of the ring's transfers that call back are out from now on. */
 void ladei_pipe_core_set_calls(ladei_pipe_ring *ring, unsigned most);
 
 /* The slot's READ or WRITE order, of a transfer that calls back, is overdue: others go on without it. */
@@ -419,12 +419,12 @@ void ladei_pipe_core_submit(ladei_pipe_core *core, ladei_pipe_core_transfer *tra
 /* Ends a transfer with `error`, unless it has one or is settled. Its orders under way are waited for. */
 void ladei_pipe_core_fail(ladei_pipe_core *core, ladei_pipe_core_transfer *transfer, const lade_error *error);
 
-/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; what `out` holds
- * means nothing then. */
+/* Takes the most useful order. False: nothing to do until a completion, a submit, or ladei_pipe_core_poll_wake; `out`
+ * is undefined then. */
 bool ladei_pipe_core_next(ladei_pipe_core *core, unsigned allow, ladei_pipe_order *out);
 /* Taker of the next order to the device; `stays`: a place is kept for it (Note [Readers that stay] in core_pick.c). */
 void ladei_pipe_core_set_taker(ladei_pipe_core *core, unsigned taker, bool stays);
-/* Keeps a place for the taker of a READ that is complete; or lets it go, before the taker does anything that may take long. */
+/* Keeps a place for the taker of a complete READ; or gives it up, before the taker does anything that may take long. */
 void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays);
 /* Whether next would find one. */
 bool ladei_pipe_core_has_order(const ladei_pipe_core *core, unsigned allow);
@@ -457,8 +457,8 @@ void ladei_pipe_core_poll_wake(ladei_pipe_core *core);
 uint64_t ladei_pipe_core_prefix_queued(const ladei_pipe_core_transfer *transfer);
 uint64_t ladei_pipe_core_prefix_done(const ladei_pipe_core_transfer *transfer);
 
-/* Copy streams on which copies of these bytes are under way: bit i, that of index i. Several where some waited for a stream of the
- * caller's. */
+/* Copy streams with copies of these bytes under way: bit i, that of index i. Several if some waited for a caller's
+ * stream. */
 unsigned ladei_pipe_core_copy_streams(const ladei_pipe_core_transfer *transfer, uint64_t bytes);
 
 /* Where the slot's chunk lies in its block. */
@@ -469,7 +469,7 @@ static inline bool ladei_pipe_core_all_queued(const ladei_pipe_core_transfer *tr
   return transfer->queued_bytes == transfer->bytes;
 }
 
-/* Recounts the invariants stated in core_orders.c; LADE_ERR_INTERNAL names the one broken. For tests and debug builds. */
+/* Recounts the invariants of core_orders.c; LADE_ERR_INTERNAL names the broken one. For tests and debug builds. */
 lade_status ladei_pipe_core_check(const ladei_pipe_core *core);
 
 #endif /* LADE_PIPELINE_CORE_CORE_H */

@@ -50,8 +50,8 @@ static inline bool ladei_pipe_transfer_copies_first(const ladei_pipe_core_transf
   return transfer->ring->direction == LADE_TO_HOST || transfer->no_host;
 }
 
-/* Has chunks to begin, and nothing of its own comes first: a host half in order, a dependency of its reads, a question about that of
- * its copies, which a driver may take long to answer. */
+/* Has chunks to begin, and nothing of its own comes first: a host half in order, a dependency of its reads, or a
+ * question about that of its copies, which a driver may take long to answer. */
 static inline bool ladei_pipe_transfer_ready(const ladei_pipe_core_transfer *transfer) {
   bool host_first = transfer->ordered && transfer->ring->direction == LADE_TO_DEVICE && transfer->host_busy;
   bool answer_first =
@@ -72,7 +72,7 @@ static inline bool ladei_pipe_transfer_is_far_ahead(const ladei_pipe_core_transf
   return transfer->no_host && transfer->issued_bytes - transfer->done_bytes > BYTES_UNDER_WAY;
 }
 
-/* All slots that calls may have are in some: to the device in those under way, to the host in what they have yet to take. */
+/* Calls have all slots that they may have: to the device those under way, to the host also those yet to be taken. */
 static inline bool ladei_pipe_ring_calls_are_full(const ladei_pipe_ring *ring) {
   unsigned most = ring->blocks.limit > 2 ? ring->blocks.limit - 1 : ring->blocks.limit;
   unsigned taken = ring->direction == LADE_TO_DEVICE ? ring->calls.out : ring->calls.active;

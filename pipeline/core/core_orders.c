@@ -6,11 +6,11 @@
  *
  *   submit -> fair queue of its level: [T2 begun in part] [T3] ...     until all its chunks are begun
  *          -> queue: T1, T2, T3 ...                              until it is settled
- *             slots:  free (in the order of reuse) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
+ *             slots:  free (in order of reuse) | reading | ready | copied | covered by batch 1, batch 2 | landed ...
  *
- * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied, landed, lost,
- *     a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in none.
- *     ring->copy_streams_copied has the bits of the copy streams that have COPIED slots.
+ * I1  Each slot is in exactly one state, and in the list of that state if it has one (empty, free, ready, copied,
+ *     landed, lost, a batch's); while an order for it is out (ACQUIRING, READING, COPYING, WRITING, RELEASING) it is in
+ *     none. ring->copy_streams_copied has the bits of the copy streams that have COPIED slots.
  * I2  A slot has a block unless it is EMPTY, ACQUIRING, COPIED or COVERED after an early RELEASE, or carries a chunk of
  *     an unstaged transfer.
  * I3  transfer->active = slots that carry its chunks, ring->active = the sum of them. A transfer settles when
@@ -26,8 +26,8 @@
  *     WRITING; transfer->stalled = those of them that are stalled; transfer->host_out = slots with its chunks READING
  *     or WRITING, never more than its `writers` were when the last WRITE was given; ring->host.out = slots READING or
  *     WRITING, except stalled ones and ordered transfers'.
- * I10 Slots, batches and stream dependencies go from state to state as the three functions of
- *     core_internal.h that end in _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
+ * I10 Slots, batches and stream dependencies change state as the three functions of core_internal.h ending in
+ *     _may_become say; slot_state_set, batch_state_set and dependency_set alone change them.
  * I11 A slot is joined to another only while both are COPYING for the same order; copy_stream->under_way_bytes =
  *     the sum of bytes of its COPIED and COVERED slots, copy_stream->copying = COPY orders out for it.
  * Locks: none; the driver calls these functions one at a time, holding the pipeline's lock.
@@ -53,9 +53,9 @@ static void slot_put(struct ladei_slot_list *list, ladei_pipe_slot *slot, ladei_
 }
 
 /*
- * Out of work, its block kept. Note [Bytes under way] in adapt.c says which one the next chunk takes: the one used last, which
- * the processor's cache still holds. Where copy engines are threads, the one that rested longest: the one used last lies in the
- * engine's cache and would have to be fetched back (2 to 3 % of staging_throughput on cpu).
+ * The slot has no work, and keeps its block. By Note [Bytes under way] in adapt.c the next chunk takes the block used
+ * last, which the processor's cache still holds. If copy engines are threads it takes the one that rested longest: the
+ * one used last lies in the engine's cache and would have to be fetched back (2 to 3 % of staging_throughput on cpu).
  */
 static void slot_to_free(ladei_pipe_slot *slot) {
   slot->transfer = NULL;
@@ -123,7 +123,7 @@ static void active_increment(ladei_pipe_core_transfer *transfer) { active_add(tr
 
 static void active_decrement(ladei_pipe_core_transfer *transfer) { active_add(transfer, UINT32_MAX); }
 
-/* After what decides whether the transfer may stall; `could_stall`: it might before. */
+/* After changes that decide whether the transfer may stall; `could_stall`: it might before. */
 static void may_stall_update(ladei_pipe_core_transfer *transfer, bool could_stall) {
   bool can_stall = ladei_pipe_transfer_may_stall(transfer);
   if (could_stall && !can_stall)
@@ -143,8 +143,8 @@ static void dependency_change(ladei_pipe_core_transfer *transfer, ladei_pipe_dep
   may_stall_update(transfer, could_stall);
 }
 
-/* Its copy stream waits for nothing of its own any more, but may for others that come: what is still to be queued goes where the
- * copies of transfers go that wait for no stream. */
+/* Its copy stream waits for nothing of the transfer's any more, but may for others that come: copies still to be queued
+ * go to the copy streams of transfers that wait for no stream. */
 static void dependency_pass(ladei_pipe_core_transfer *transfer) {
   ladei_pipe_copy_stream *copy_stream = transfer->copy_stream;
   dependency_change(transfer, LADEI_PIPE_DEPENDENCY_NONE);
@@ -467,7 +467,7 @@ static unsigned complete_acquire(ladei_pipe_core *core, const ladei_pipe_order *
     ring->blocks.awaits = true;
     return 0;
   }
-  if (!order->only) return 0; /* what others there were went back meanwhile: asked for anew, as the only one */
+  if (!order->only) return 0; /* other blocks went back meanwhile: asked for anew, as the only one */
   ring->blocks.awaits = false;
   if (order->bytes > ring->blocks.least_bytes) {
     ring->blocks.bytes = order->bytes / 2 > ring->blocks.least_bytes ? order->bytes / 2 : ring->blocks.least_bytes;
@@ -547,7 +547,7 @@ static bool copy_queued(ladei_pipe_slot *slot) {
   return ladei_pipe_core_all_queued(slot->transfer);
 }
 
-/* Each is tried again by itself, and so is whatever else its transfer has: it may be the one that cannot be joined. */
+/* Each is tried again by itself, as are other slots of its transfer: it may be the one that cannot be joined. */
 static void copy_part(ladei_pipe_slot *slot) {
   ladei_pipe_core_transfer *transfer = slot->transfer;
   transfer->joins = false;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which order the state machine gives next. Everything here is pure: picking changes nothing, so that "is there an
- * order" and "give me the order" are the same thing. core_orders.c takes what was picked.
+ * Picks the next order of the state machine. Everything here is pure: picking changes nothing, so that "is there an
+ * order" and "give me the order" are the same. core_orders.c takes the picked order.
  *
  *   for the ring that is asked first, the first that applies:
- *     FINISH, DEPENDENCY (reads wait for it), RELEASE (a block that others wait for), RECORD (a long copy comes next), DEPENDENCY
- *     (copies wait for it), COPY, RECORD (copies enough for an event), POLL (unless it found nothing since the last read or write),
- *     RELEASE (a block that became too small), READ or WRITE, RECORD (nothing else covers the copies), ACQUIRE, RELEASE (a block
- *     whose batch tells nothing any more), RELEASE (nothing left to begin)
+ *     FINISH, DEPENDENCY (reads wait for it), RELEASE (a block that others wait for), RECORD (a long copy comes next),
+ *     DEPENDENCY (copies wait for it), COPY, RECORD (copies enough for an event), POLL (unless it found nothing since
+ *     the last read or write), RELEASE (a block that became too small), READ or WRITE, RECORD (nothing else covers the
+ *     copies), ACQUIRE, RELEASE (a block whose batch tells nothing any more), RELEASE (nothing left to begin)
  *
  * So copies are queued as early as can be, and a ring asks for the end of copies before it begins the next chunk: it
  * grows only as far as the speeds of its two sides need.
@@ -152,7 +152,7 @@ static bool ready_waits(const ladei_pipe_ring *ring) {
  */
 enum { LONG_TURNS = 4 };
 
-/* Whether other copies wait for the engine beside that stream's, whose turn is so long by now. */
+/* Whether other copies wait for the engine: other pipelines', short ones, and after LONG_TURNS turns any stream's. */
 static bool others_wait(const ladei_pipe_ring *ring, const ladei_pipe_copy_stream *copy_stream) {
   if (ring->turns.shared) return true;
   if (copy_stream->index == LADEI_PIPE_COPY_STREAM_SHORT) return false;
@@ -222,7 +222,7 @@ static bool pick_copy(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
  */
 enum { EVENT_PART = 4, EVENT_BYTES = 1 << 20 };
 
-/* Whether what no event covers is as much as an event is for. */
+/* Whether the copies without an event are enough for one. */
 static bool copy_stream_is_full(const ladei_pipe_copy_stream *copy_stream) {
   return copy_stream->copied_count > 0 &&
          (copy_stream->copied_bytes >= EVENT_BYTES ||
@@ -235,7 +235,7 @@ static bool copy_stream_pick_record(const ladei_pipe_copy_stream *copy_stream, l
          order_set(order, LADEI_PIPE_ORDER_RECORD, copy_stream->ring, NULL, batch, NULL);
 }
 
-/* The next copy; or before a long one, the event of what its copy stream has queued already. */
+/* The next copy; or before a long one, the event of the copies that its copy stream has queued already. */
 static bool pick_copy_or_record(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   if (!pick_copy(ring, order)) return false;
   if (order->kind == LADEI_PIPE_ORDER_COPY) {
@@ -272,12 +272,12 @@ static bool pick_record_last(const ladei_pipe_ring *ring, ladei_pipe_order *orde
 
 /*
  * Note [Pace of reads]
- * Readers that are faster than the link together fill all blocks, and then wait for some; those that read meanwhile share memory,
- * caches and processors, and take longer for each byte. So where two thirds of the blocks that the ring has for copies are read and
- * before the link, one reader rests for each two blocks more, up to half of them. The link has work for 0.6 ms then: time enough for the others
- * to come back. 8 GiB as above: 0.22 to 0.24 core-seconds per GiB instead of 0.235 to 0.245, at the same rate; where they begin to
- * rest at half as many it is 0.21 to 0.22, at up to 2 % less (staging_joined.txt).
- * None rests that could read for a transfer whose copies pass what is before the link.
+ * Readers that together are faster than the link fill all blocks, and then wait for some; those that read meanwhile
+ * share memory, caches and processors, and take longer for each byte. So if two thirds of the ring's blocks for copies
+ * are read and before the link, one reader rests for each two blocks more, up to half of the readers. The link has work
+ * for 0.6 ms then: time enough for the others to come back. 8 GiB as above: 0.22 to 0.24 core-seconds per GiB instead
+ * of 0.235 to 0.245, at the same rate; if they rest from half as many blocks it is 0.21 to 0.22, at up to 2 % less
+ * (staging_joined.txt). No reader rests that could read for a transfer whose copies pass those before the link.
  */
 static unsigned reads_most(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   if (!ring->host.paces || !ladei_pipe_transfer_queues_first(transfer)) return ring->host.window;
@@ -297,7 +297,7 @@ static bool sink_is_only_one(const ladei_pipe_ring *ring, const ladei_pipe_core_
   return other == NULL;
 }
 
-/* Of the ring's, where none but this sink uses them: what has landed would only wait there. */
+/* The ring's blocks that this sink does not need, if it alone uses them: landed chunks would only wait there. */
 static unsigned blocks_unneeded(const ladei_pipe_ring *ring, const ladei_pipe_core_transfer *transfer) {
   bool alone = transfer->writers != 0 && sink_is_only_one(ring, transfer);
   return alone && transfer->writers < ring->host.window ? ring->host.window - transfer->writers : 0;
@@ -385,10 +385,10 @@ static bool pick_poll(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [Blocks for a bulk]
- * A ring learns how long its link wants copies by copying, and begins with short blocks, which it would give back a moment later.
- * Where it has work for half of its blocks as long as they are likely to become, they are so long at once, and each ACQUIRE says
- * how much more will be asked for: then the pool pins the next ones while the first are read into (Note [Growing ahead] in
- * host/grow/grow.c).
+ * A ring learns the best length of copies by copying, and begins with short blocks, which it would give back a moment
+ * later. If it has work for half of its blocks at their likely later length, they have that length at once, and each
+ * ACQUIRE says how much more will be asked for: then the pool pins the next ones while the first are read into (Note
+ * [Growing ahead] in host/grow/grow.c).
  */
 static size_t block_bytes_next(const ladei_pipe_ring *ring, unsigned blocks) {
   size_t bulk = ring->blocks.bulk_bytes < ring->blocks.most_bytes ? ring->blocks.bulk_bytes : ring->blocks.most_bytes;
@@ -415,10 +415,10 @@ static bool pick_acquire(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
 
 /*
  * Note [What others wait for]
- * While a ring that has no block waits for one of the same pool, the others ask for no more than one, and give back what
- * carries no chunk: all but the last block, or, where no ring has more than one, that too, once it has carried a chunk. So
- * each ring that has work has a block as long as there are as many, and else they have one by turns; and as each keeps
- * it for a chunk at least, none waits for ever.
+ * While a ring without a block waits for one of the same pool, the others ask for no more than one, and give back
+ * blocks without a chunk: all except the last block, or, if no ring has more than one, that too, once it has carried a
+ * chunk. So each ring with work has a block if there are enough, and otherwise they take turns; and as each keeps it
+ * for a chunk at least, none waits for ever.
  */
 static bool pick_release_awaited(const ladei_pipe_ring *ring, ladei_pipe_order *order) {
   ladei_pipe_slot *slot = TAILQ_FIRST(&ring->lists.free);

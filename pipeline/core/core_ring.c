@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rings of the state machine: their life, their settings, and what others see of them. core_orders.c has the invariants.
+ * The rings of the state machine: their life, settings, and views for others. core_orders.c has the invariants.
  *
  * Locks: none; see core_orders.c.
  */
@@ -138,7 +138,7 @@ void ladei_pipe_core_stay(ladei_pipe_core *core, bool stays) {
 
 /* --- looking on --------------------------------------------------------------------------------------------------- */
 
-/* Where the first chunk begins that is in one of the states; what is not begun if none is. */
+/* The start of the first chunk in one of the states; if none is, of the bytes not begun. */
 static uint64_t prefix(const ladei_pipe_core_transfer *transfer, unsigned states) {
   uint64_t end = transfer->issued_bytes;
   for (unsigned i = 0; i < transfer->ring->depth; i++) {

@@ -2,8 +2,8 @@
 /*
  * Scheduling: which transfer begins the next chunk.
  *
- *   level 1    fair queue 0: T1 T2 T4    fair queue 3: T5    next: the first of the queue served least, of the highest level
- *                                                            that has any
+ *   level 1    fair queue 0: T1 T2 T4    fair queue 3: T5    next: the first of the queue served least,
+ *                                                            of the highest level that has any
  *   held       T3 T6                                         have chunks to begin, and their share of the slots
  *
  * I7  A transfer that could begin a chunk (it has not failed, has chunks not begun, and no host half in order is under
@@ -59,7 +59,7 @@ static void list_insert(struct ladei_core_transfer_list *list, ladei_pipe_core_t
   TAILQ_INSERT_BEFORE(behind, transfer, fair_queue_link);
 }
 
-/* `keeps`: what its fair queue has not used while it was not there, it may use now. */
+/* `keeps`: its fair queue may now use the service that it missed while the transfer was away. */
 static void fair_queue_enter(ladei_pipe_core_transfer *transfer, bool keeps) {
   ladei_pipe_priority *level = &transfer->ring->schedule.levels[transfer->level];
   ladei_pipe_fair_queue *fair_queue = &level->fair_queues[transfer->fair_queue];

@@ -22,7 +22,6 @@
  *   (1 of 100 that come within 20 us of the submit, Linux 6.18). Between two places it is not found: -ENOENT. So no
  *   answer counts, only the request's return. Until then the reaper cancels it again, after 1 ms, 2 ms ... 128 ms:
  *   requests come back through the reaper alone, so while no thread reaps, none waits for them either.
- *   either.
  *   A cancellation names the request by its address. When the kernel looks, another request may be there: its call is
  *   ended, and it goes on where it stopped, since its file is not cancelled (request_failed).
  *
@@ -58,7 +57,7 @@ static const unsigned features_needed = IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_
 
 enum { FIXED_FILES = 64, RING_MOST = 4096, REGISTER_AT_USE = 2 };
 
-/* From one cancellation of a request to the next; each pause is twice the one before. See Note [Cancellations that miss]. */
+/* Pauses between cancellations of a request, each twice the one before. See Note [Cancellations that miss]. */
 static const uint64_t pause_least_ns = 1000000, pause_most_ns = 128000000;
 
 typedef struct uring_block {
@@ -289,8 +288,8 @@ static unsigned cancels_prepare(uring *self) {
 
 /*
  * An entry for each request of the list, as long as there are entries. The kernel may complete a request as soon as it
- * has it, and the reaper then looks for it in the list of the kernel: so it is there before. A file that was cancelled
- * while the request was on its way here has marked what it found in that list: this one marks itself (I5).
+ * has it, and the reaper then looks for it in the list of the kernel: so the list has it before. A file that was
+ * cancelled while the request was on its way here has marked those found in that list: this one marks itself (I5).
  */
 static unsigned requests_prepare(uring *self, struct ladei_pipe_storage_request_list *list, unsigned count) {
   ladei_pipe_storage_request *request;
@@ -369,7 +368,7 @@ static void uring_push(void *user) {
 
 /* --- cancelling again --------------------------------------------------------------------------------------------- */
 
-/* Marks what was cancelled and is still in the kernel. */
+/* Marks cancelled requests that are still in the kernel. */
 static void asked_mark(uring *self) {
   ladei_lock_assert_held(&self->lock);
   ladei_pipe_storage_request *request;
